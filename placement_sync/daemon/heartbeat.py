@@ -18,7 +18,7 @@ from typing import Protocol, Self
 
 from nova_accel import errors, model
 from nova_accel.discovery import capture
-from nova_accel.host.state import atomic_write, directories
+from nova_accel.host.state import directories
 from nova_accel.model import providers, strict_json
 from placement_sync.daemon import status
 
@@ -189,7 +189,7 @@ class Heartbeat:
     def _write(self, new: Status) -> None:
         text = json.dumps(new.as_dict(), indent=2) + "\n"
         try:
-            atomic_write.replace(
+            directories.replace_file(
                 self.path, text.encode(), _MODE, make_parents=True
             )
         except OSError as error:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.host.state import atomic_write
+from nova_accel.host.state import directories
 from placement_sync.daemon.status import Status
 
 try:
@@ -77,7 +77,7 @@ class Metrics:
             return
         try:
             text = prometheus_client.generate_latest(self._registry)
-            atomic_write.replace(self._textfile, text, _MODE)
+            directories.replace_file(self._textfile, text, _MODE)
         except OSError as error:
             reason = error.strerror or str(error)
             if reason != self._last_reason:

@@ -28,7 +28,7 @@ from nova.image import glance
 from nova_accel import errors, model
 from nova_accel.config import conf
 from nova_accel.fpga import bitstreams
-from nova_accel.host.bitstreams import bitstream_cache, partial_file
+from nova_accel.host.bitstreams import bitstream_cache, blob_store
 
 LOG = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class BitstreamImages:
         image = lookup.facts.id
         seconds: list[float] = []
 
-        def fill(file: partial_file.PartialFile) -> None:
+        def fill(file: blob_store.PartialFile) -> None:
             if not lookup.is_online:
                 raise errors.BitstreamError(
                     image,
@@ -234,7 +234,7 @@ class BitstreamImages:
         return bitstream
 
     def _download(
-        self, context: Any, image: str, file: partial_file.PartialFile
+        self, context: Any, image: str, file: blob_store.PartialFile
     ) -> None:
         """Write an image's content; Nova verifies it if configured.
 

@@ -3,6 +3,5 @@
 
 - ``bitstream_cache``: ``BitstreamCache``, images with their metadata.
 - ``blob_store``: ``BlobStore``, a bounded directory of files named by
-  their SHA-512.
-- ``partial_file``: ``PartialFile``, a file during its download.
+  their SHA-512, and ``PartialFile``, a file during its download.
 """

@@ -24,7 +24,7 @@ from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.fpga import bitstreams
-from nova_accel.host.bitstreams import blob_store, partial_file
+from nova_accel.host.bitstreams import blob_store
 from nova_accel.model import strict_json
 
 _NOTE = ".json"
@@ -110,7 +110,7 @@ class BitstreamCache:
         See ``fetch``.
         """
 
-        def fill(partial: partial_file.PartialFile) -> None:
+        def fill(partial: blob_store.PartialFile) -> None:
             for chunk in chunks:
                 partial.write(chunk)
 
@@ -120,7 +120,7 @@ class BitstreamCache:
         self,
         facts: bitstreams.ImageFacts,
         requirement: bitstreams.ImageRequirement,
-        fill: Callable[[partial_file.PartialFile], object],
+        fill: Callable[[blob_store.PartialFile], object],
         keep: Collection[str] = (),
     ) -> model.Bitstream:
         """Return an image's bitstream; fetch it if it is not cached.
@@ -168,7 +168,7 @@ class BitstreamCache:
         except OSError as error:
             raise errors.BitstreamError(
                 path,
-                f"it can't be read: {partial_file.describe_error(error)}; put"
+                f"it can't be read: {blob_store.describe_error(error)}; put"
                 " the file there, or correct the key blank in nova.conf"
                 " [nova_accel] device_spec",
             ) from error
@@ -202,7 +202,7 @@ class BitstreamCache:
             cached = self.facts(facts.id)
             if cached is None or cached.signature != facts.signature:
                 return None
-        with partial_file.wrap_errors(facts.id, self._store.directory):
+        with blob_store.wrap_errors(facts.id, self._store.directory):
             path = self._store.find(requirement.sha512, requirement.size)
         if path is None:
             return None
@@ -218,7 +218,7 @@ class BitstreamCache:
         self,
         image: str,
         requirement: bitstreams.ImageRequirement,
-        fill: Callable[[partial_file.PartialFile], object],
+        fill: Callable[[blob_store.PartialFile], object],
         keep: Collection[str],
     ) -> str:
         with self._store.add_file(
@@ -289,7 +289,7 @@ def _check_content(
     """Check the header of a file, if it has one."""
     # A buffered file would copy the content once more.
     with (
-        partial_file.wrap_errors(image, path),
+        blob_store.wrap_errors(image, path),
         open(path, "rb", buffering=0) as file,
     ):
         head = file.read(bitstreams.HEAD_SIZE)

@@ -16,6 +16,6 @@
   (``nova-compute.lock``).
 - ``state_dir``: checks of the directory itself.
 
-``notes`` (one JSON file per device), ``atomic_write`` and ``directories``
-(access that is safe for root) serve the others.
+``notes`` (one JSON file per device) and ``directories`` (access to files
+that is safe for root) serve the others.
 """

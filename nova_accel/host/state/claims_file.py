@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nova_accel import model
-from nova_accel.host.state import atomic_write, directories
+from nova_accel.host.state import directories
 from nova_accel.model import providers, strict_json
 
 LOG = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class ClaimsFile:
 
     def _replace(self, content: Mapping[str, object]) -> None:
         text = json.dumps(content, indent=1)
-        atomic_write.replace(
+        directories.replace_file(
             self.path, text.encode(), _MODE, make_parents=True
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from nova_accel import errors
-from nova_accel.host.state import atomic_write, directories
+from nova_accel.host.state import directories
 from nova_accel.model import strict_json
 
 _SUFFIX = ".json"
@@ -71,7 +71,7 @@ class NoteDirectory(Generic[N]):
 
         :raises OSError: it can't be written.
         """
-        atomic_write.replace(
+        directories.replace_file(
             os.path.join(self.path, file_name(note.address)),
             json.dumps(dataclasses.asdict(note), indent=2).encode(),
             _FILE_MODE,
@@ -96,7 +96,7 @@ class NoteDirectory(Generic[N]):
                         os.unlink(name, dir_fd=directory)
                         is_removed = True
             if is_removed:
-                atomic_write.sync_directory(directory)
+                directories.sync_directory(directory)
         return is_removed
 
     @contextlib.contextmanager

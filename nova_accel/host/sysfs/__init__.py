@@ -2,7 +2,7 @@
 """Reads of sysfs, procfs and configuration space, and the udev monitor.
 
 - ``host_reader``: ``HostReader`` reads PCI functions, mdev parents and
-  mdevs, each file once (``attributes``, ``mdev_types``).
+  mdevs, each file once (``attributes``).
 - ``fs``: ``Files`` and its sources: ``DiskSource``, and ``RecordedFiles``
   (``recorded_files``) for a captured host.
 - ``error_counters``: health of devices; ``find_faults()``.

@@ -19,7 +19,7 @@ from typing import TypedDict
 from nova_accel import errors, model
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import attributes, fs
-from nova_accel.host.sysfs.mdev_types import Mdev, MdevParent, MdevType
+from nova_accel.host.sysfs.attributes import Mdev, MdevParent, MdevType
 from nova_accel.model import pci
 
 __all__ = ["HostReader", "Mdev", "MdevParent", "MdevType"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.fpga import bitstreams
-from nova_accel.host.bitstreams import bitstream_cache, partial_file
+from nova_accel.host.bitstreams import bitstream_cache, blob_store
 from tests.support import examples
 from tests.support.fpga import bitstream_files as files
 from tests.support.fpga.cached_images import (
@@ -44,7 +44,7 @@ def cache(place: Path) -> bitstream_cache.BitstreamCache:
 
 
 class TestPut:
-    def test_what_came_is_kept(
+    def test_a_download_is_stored(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         content = bits("a")
@@ -63,7 +63,7 @@ class TestPut:
         assert cache.get(A) == bitstream
         assert not halves(place)
 
-    def test_nobody_else_reads_it(
+    def test_only_the_owner_can_read_the_cache(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         place.mkdir(parents=True, mode=0o755)
@@ -72,7 +72,7 @@ class TestPut:
         modes = {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()}
         assert modes == {0o600}
 
-    def test_what_is_here_is_not_asked_for(
+    def test_a_cached_file_is_not_downloaded(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         content = bits("a")
@@ -83,7 +83,7 @@ class TestPut:
         second = cache.put(other, requirement(other), never())
         assert second == dataclasses.replace(first, name=B)
 
-    def test_a_later_start_has_it_without_glance(
+    def test_a_later_process_reads_the_cache_without_glance(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         bitstream = put(cache, A, bits("a"))
@@ -103,7 +103,7 @@ class TestPut:
             (bits("b"), "digest"),
         ],
     )
-    def test_what_is_not_right_is_not_kept(
+    def test_a_wrong_download_is_not_stored(
         self,
         cache: bitstream_cache.BitstreamCache,
         place: Path,
@@ -118,7 +118,7 @@ class TestPut:
         assert not bitstream_files(place)
         assert not halves(place)
 
-    def test_what_says_something_else_of_itself_is_not_kept(
+    def test_a_file_that_differs_from_its_properties_is_not_stored(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         content = files.gbs(files.metadata(files.OTHER))
@@ -126,7 +126,7 @@ class TestPut:
             put(cache, A, content)
         assert not bitstream_files(place)
 
-    def test_what_is_here_is_checked_against_new_properties(
+    def test_a_cached_file_is_checked_against_new_properties(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         content = files.gbs()
@@ -139,7 +139,7 @@ class TestPut:
         with pytest.raises(errors.BitstreamError, match="the file itself"):
             cache.put(image, requirement(image), never())
 
-    def test_an_error_on_the_way_leaves_nothing(
+    def test_a_failed_download_leaves_no_file(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         def broken() -> Iterator[bytes]:
@@ -152,12 +152,12 @@ class TestPut:
         assert not halves(place)
         put(cache, A, bits("a"))
 
-    def test_what_the_reader_drops_may_come_again(
+    def test_a_download_may_be_restarted(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         content = bits("a")
 
-        def fill(half: partial_file.PartialFile) -> None:
+        def fill(half: blob_store.PartialFile) -> None:
             half.write(b"something else")
             assert half.truncate(0) == 0
             half.write(content)
@@ -167,14 +167,14 @@ class TestPut:
         assert Path(bitstream.path).read_bytes() == content
 
     @pytest.mark.parametrize("image", ["", "../x", "a/b", ".", "x" * 101])
-    def test_no_name_leads_elsewhere(
+    def test_an_image_id_is_no_path(
         self, cache: bitstream_cache.BitstreamCache, image: str
     ) -> None:
         with pytest.raises(errors.BitstreamError, match="no image's id"):
             put(cache, image, bits("a"))
         assert cache.get(image) is None
 
-    def test_a_half_is_never_seen(
+    def test_a_partial_file_is_not_returned(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         content = bits("a")
@@ -191,17 +191,17 @@ class TestPut:
 
 
 class TestSignature:
-    """What was verified with something else, or not, comes anew."""
+    """A file verified with another signature, or none, is fetched again."""
 
     def signed(self, text: str) -> bitstreams.ImageFacts:
         return files.facts(bits("a"), A, signature=text)
 
-    def test_it_is_asked_for_again(
+    def test_a_changed_signature_causes_a_download(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         downloads = []
 
-        def fill(half: partial_file.PartialFile) -> None:
+        def fill(half: blob_store.PartialFile) -> None:
             downloads.append(1)
             half.write(bits("a"))
 
@@ -210,13 +210,13 @@ class TestSignature:
             cache.fetch(image, requirement(image), fill)
         assert len(downloads) == 4  # not for the second "one", nor for ""
 
-    def test_what_is_not_verified_serves_no_other_image(
+    def test_an_unverified_file_serves_no_signed_image(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         put(cache, B, bits("a"))
         image = self.signed("one")
 
-        def fill(half: partial_file.PartialFile) -> None:
+        def fill(half: blob_store.PartialFile) -> None:
             raise ConnectionError("refused")
 
         with pytest.raises(ConnectionError):
@@ -239,7 +239,7 @@ class TestDamage:
         assert put(cache, A, bits("a")) == bitstream
         assert Path(bitstream.path).read_bytes() == bits("a")
 
-    def test_a_link_is_no_file(
+    def test_a_symlink_is_not_returned(
         self, cache: bitstream_cache.BitstreamCache, tmp_path: Path
     ) -> None:
         bitstream = put(cache, A, bits("a"))
@@ -262,7 +262,7 @@ class TestDamage:
             b'{"properties": []}',
         ],
     )
-    def test_a_damaged_note_is_none(
+    def test_damaged_metadata_are_ignored(
         self, cache: bitstream_cache.BitstreamCache, place: Path, text: bytes
     ) -> None:
         put(cache, A, bits("a"))
@@ -270,7 +270,7 @@ class TestDamage:
         assert cache.get(A) is None
         assert put(cache, A, bits("a")) == cache.get(A)
 
-    def test_the_note_of_another_is_none(
+    def test_metadata_of_another_image_are_ignored(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         put(cache, A, bits("a"))
@@ -292,7 +292,7 @@ class TestDamage:
         )
     )
     @settings(max_examples=examples.examples(50))
-    def test_anything_may_be_in_a_note(
+    def test_any_metadata_are_ignored_or_match(
         self,
         tmp_path_factory: pytest.TempPathFactory,
         changed: dict[str, object],
@@ -306,7 +306,7 @@ class TestDamage:
         assert again is None or again.sha512 == bitstream.sha512
 
 
-def test_a_content_is_in_memory_once_while_it_is_checked(
+def test_a_file_is_in_memory_once_while_it_is_checked(
     tmp_path: Path,
 ) -> None:
     content = files.gbs(payload=bytes(4 * files.MIB))
@@ -322,10 +322,8 @@ def test_a_content_is_in_memory_once_while_it_is_checked(
     assert peak < 1.5 * len(content)
 
 
-class TestOwnFile:
-    def test_a_small_file_takes_little_memory_whatever_the_limit(
-        self, tmp_path: Path
-    ) -> None:
+class TestLocalFile:
+    def test_a_small_file_needs_little_memory(self, tmp_path: Path) -> None:
         path = tmp_path / "blank.gbs"
         path.write_bytes(files.gbs())
         cache = bitstream_cache.BitstreamCache(str(tmp_path), 1 << 30)
@@ -337,7 +335,7 @@ class TestOwnFile:
             tracemalloc.stop()
         assert peak < files.MIB
 
-    def test_it_is_read_anew_when_it_changed(
+    def test_a_changed_file_is_read_again(
         self, cache: bitstream_cache.BitstreamCache, tmp_path: Path
     ) -> None:
         path = tmp_path / "blank.gbs"
@@ -349,7 +347,7 @@ class TestOwnFile:
         path.write_bytes(files.gbs(files.metadata(files.OTHER)))
         assert cache.read_file(str(path)).function == files.OTHER
 
-    def test_a_link_is_followed_to_its_end(
+    def test_the_target_of_a_symlink_is_used(
         self, cache: bitstream_cache.BitstreamCache, tmp_path: Path
     ) -> None:
         path = tmp_path / "blank-1.gbs"
@@ -369,7 +367,7 @@ class TestOwnFile:
             (lambda path: path.write_bytes(bytes(LIMIT + 1)), "at most"),
         ],
     )
-    def test_what_can_not_be_used(
+    def test_unusable_files_are_refused(
         self,
         cache: bitstream_cache.BitstreamCache,
         tmp_path: Path,

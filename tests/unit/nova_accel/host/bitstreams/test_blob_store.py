@@ -47,7 +47,7 @@ def cache(place: Path) -> bitstream_cache.BitstreamCache:
 
 
 class TestRoom:
-    def test_what_was_used_longest_ago_goes(
+    def test_the_least_recently_used_file_is_removed(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         for image, letter in ((A, "a"), (B, "b"), (C, "c")):
@@ -58,7 +58,7 @@ class TestRoom:
         assert all(map(cache.get, (A, C, files.IMAGE)))
         assert not (place / f"{B}.json").exists()
 
-    def test_what_is_to_be_kept_stays(
+    def test_a_protected_file_is_not_removed(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         first = put(cache, A, bits("a"))
@@ -67,7 +67,7 @@ class TestRoom:
         assert cache.get(A) == first
         assert cache.get(B) is None
 
-    def test_where_all_is_to_be_kept_it_is_refused(
+    def test_a_file_is_refused_if_all_others_are_protected(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         protected = [put(cache, A, bits("a")), put(cache, B, bits("b"))]
@@ -81,14 +81,14 @@ class TestRoom:
             )
         assert all(map(cache.get, (A, B, C)))
 
-    def test_what_is_larger_than_all_is_refused(
+    def test_a_file_larger_than_the_limit_is_refused(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         with pytest.raises(errors.BitstreamError, match="bitstream_cache_mb"):
             put(cache, A, bits("a", LIMIT + 1))
         assert not place.exists()
 
-    def test_what_a_dead_process_left_goes(
+    def test_a_partial_file_of_a_dead_process_is_removed(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         put(cache, A, bits("a"))
@@ -97,7 +97,7 @@ class TestRoom:
         assert not halves(place)
         assert cache.get(A)
 
-    def test_what_comes_just_now_counts(
+    def test_a_file_being_written_counts(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
         store = blob_store.BlobStore(str(place), LIMIT)
@@ -108,9 +108,7 @@ class TestRoom:
         ):
             put(cache, B, bits("b"))
 
-    def test_what_can_not_be_written_names_the_path(
-        self, tmp_path: Path
-    ) -> None:
+    def test_an_unwritable_directory_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         place = tmp_path / "file" / "bitstreams"
         cache = bitstream_cache.BitstreamCache(str(place), LIMIT)
@@ -120,10 +118,10 @@ class TestRoom:
             put(cache, A, bits("a"))
         assert cache.get(A) is None
 
-    def test_a_full_disk_names_the_path(
+    def test_a_failed_write_names_the_path(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
-        """A process's own limit fails a write as a quota does (EFBIG)."""
+        """A resource limit fails the write as a quota does (EFBIG)."""
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10 * KIB, before[1]))
         try:
@@ -135,7 +133,7 @@ class TestRoom:
         put(cache, A, bits("a"))
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
-    def test_a_really_full_disk(self, tmp_path: Path) -> None:
+    def test_a_full_disk_names_the_path(self, tmp_path: Path) -> None:
         script = f"""
 import sys; sys.path[:0] = {sys.path!r}
 from pathlib import Path
@@ -171,8 +169,8 @@ except errors.BitstreamError as error:
         assert done.stdout.rstrip().endswith("[]")
 
 
-class TestTogether:
-    def test_an_image_comes_once_for_many_threads(
+class TestConcurrency:
+    def test_an_image_is_downloaded_once_for_many_threads(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         content = bits("a")
@@ -195,7 +193,7 @@ class TestTogether:
         assert len(came) == 1
         assert bitstreams == {cache.get(A)}
 
-    def test_two_images_come_at_once(
+    def test_two_images_are_downloaded_concurrently(
         self, cache: bitstream_cache.BitstreamCache
     ) -> None:
         both = threading.Barrier(2)
@@ -213,7 +211,7 @@ class TestTogether:
             bitstreams = list(pool.map(ask, (A, B), "ab"))
         assert bitstreams == [cache.get(A), cache.get(B)]
 
-    def test_an_image_comes_once_for_two_processes(
+    def test_an_image_is_downloaded_once_for_two_processes(
         self,
         cache: bitstream_cache.BitstreamCache,
         place: Path,
@@ -226,12 +224,12 @@ from pathlib import Path
 from nova_accel.host.bitstreams import bitstream_cache
 from tests.support.fpga import cached_images as keeping
 cache = bitstream_cache.BitstreamCache({str(place)!r}, keeping.LIMIT)
-one = keeping.facts(keeping.A, keeping.bits("a"))
+image = keeping.facts(keeping.A, keeping.bits("a"))
 def chunks():
-    print("comes", flush=True)
+    print("download", flush=True)
     time.sleep(0.5)
     yield keeping.bits("a")
-print(cache.put(one, keeping.requirement(one), chunks()).sha512)
+print(cache.put(image, keeping.requirement(image), chunks()).sha512)
 """
         running = [
             subprocess.Popen(  # noqa: S603
@@ -244,13 +242,13 @@ print(cache.put(one, keeping.requirement(one), chunks()).sha512)
         outputs = [
             process.communicate(timeout=60)[0].split() for process in running
         ]
-        assert sum("comes" in words for words in outputs) == 1
+        assert sum("download" in words for words in outputs) == 1
         assert {words[-1] for words in outputs} == {files.digest(bits("a"))}
 
-    def test_many_threads_and_little_room(
+    def test_many_threads_keep_the_limit(
         self, cache: bitstream_cache.BitstreamCache, place: Path
     ) -> None:
-        """Whatever goes meanwhile, what is there is right and bounded."""
+        """Files are complete and within the limit at any time."""
         letters = "abcdefgh"
         over: list[int] = []
         stop = threading.Event()
@@ -268,7 +266,7 @@ print(cache.put(one, keeping.requirement(one), chunks()).sha512)
             try:
                 bitstream = put(cache, image, bits(letter, 15 * KIB))
             except errors.BitstreamError as error:
-                assert "no room" in str(error)  # others come just now
+                assert "no room" in str(error)  # other threads are writing
                 return
             assert bitstream.sha512 == files.digest(bits(letter, 15 * KIB))
 
@@ -287,7 +285,7 @@ print(cache.put(one, keeping.requirement(one), chunks()).sha512)
 
 
 class Life(stateful.RuleBasedStateMachine):
-    """Whatever happens: the limit holds, and what is given is right."""
+    """Random calls: files stay within the limit and are returned intact."""
 
     images = st.sampled_from([A, B, C, files.IMAGE])
     letters = st.sampled_from("abcdef")
@@ -317,7 +315,7 @@ class Life(stateful.RuleBasedStateMachine):
             bitstream = put(self.cache, image, content, tuple(keep))
         except errors.BitstreamError as error:
             assert "no room" in str(error)
-            # A damaged one of its own went: it was to come again.
+            # A damaged file of this image was removed first.
             assert self.names() >= before - {files.digest(content)}
             return
         assert Path(bitstream.path).read_bytes() == content
