@@ -18,7 +18,7 @@ from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, pci
-from nova_accel.vendors.common import iommu_group, vf_card, vf_count
+from nova_accel.vendors.common import iommu_group, vf_card
 
 _INTEL = "8086"
 _DRIVERS = ("i915", "xe")
@@ -89,7 +89,7 @@ class IntelSriovDriver:
             action
             for function, rule in vf_card.find_pfs(host, rules, _is_supported)
             if function.driver in _DRIVERS
-            for action in vf_count.plan_count(function, rule, host, _DRIVERS)
+            for action in vf_card.plan_count(function, rule, host, _DRIVERS)
         )
 
 
@@ -124,9 +124,7 @@ def _check_vf_count(
             " i915 or xe"
         )
     if rule.num_vfs is not None and rule.num_vfs != present:
-        return vf_count.explain_mismatch(
-            function, rule.num_vfs, host, _DRIVERS
-        )
+        return vf_card.explain_mismatch(function, rule.num_vfs, host, _DRIVERS)
     if present or rule.num_vfs == 0:
         return ""
     return (

@@ -12,7 +12,7 @@ from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
-from nova_accel.vendors.common import host_use, iommu_group, vf_card, vf_count
+from nova_accel.vendors.common import host_use, iommu_group, vf_card
 
 # Trait suffixes by the words of qat/cfg_services; "dcc" is "dc" with hash
 # then compress (ABI/testing/sysfs-driver-qat).
@@ -90,7 +90,7 @@ class QatDriver:
             action
             for function, rule in vf_card.find_pfs(host, rules, _is_pf)
             if function.driver == _find_family(function).driver
-            and not vf_count.find_used_vf(function, host)
+            and not vf_card.find_used_vf(function, host)
             for action in _plan_mode(function, rule, host)
         )
 
@@ -172,7 +172,7 @@ def _check_vf_count(
     if not total and not present:
         return vf_card.explain_no_vfs(rule)
     if present and rule.num_vfs == 0:
-        return vf_count.explain_mismatch(function, 0, host)
+        return vf_card.explain_mismatch(function, 0, host)
     is_asked = rule.num_vfs or (
         rule.num_vfs is None and rule.use is policy.DeviceUse.VF
     )
@@ -185,7 +185,7 @@ def _check_vf_count(
             f" {driver}"
         )
     if rule.num_vfs:
-        return vf_count.explain_mismatch(
+        return vf_card.explain_mismatch(
             function, min(rule.num_vfs, total), host
         )
     return (
@@ -283,7 +283,7 @@ def _check_services(
     return (
         f"device_spec asks for the services {change.services}, and it gives"
         f" {change.before or 'none'}; that is changed"
-        f" {vf_count.describe_change(function, host)}"
+        f" {vf_card.describe_change(function, host)}"
     )
 
 

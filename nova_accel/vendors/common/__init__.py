@@ -3,6 +3,6 @@
 
 - ``iommu_group``: can a guest get a function's IOMMU group;
 - ``host_use``: does the host use a device itself;
-- ``vf_card``: a PF whose VFs go to guests unchanged, as one device;
-- ``vf_count``: the number of a PF's VFs, and the plan to change it.
+- ``vf_card``: a PF whose VFs go to guests unchanged, as one device, and
+  the plan to change the number of VFs.
 """

@@ -5,17 +5,20 @@ A VF needs no actions: the PF's driver assigned its memory and engines when
 it enabled the VF, and libvirt binds it to VFIO and back. Kernel files do
 not show which VFs guests have, so all usable VFs count as available;
 allocations in Placement say which are taken.
+
+The kernel accepts another number of VFs only while none are enabled, so each
+change of the number first removes all VFs.
 """
 
 import collections
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
-from nova_accel.model import names, pci
+from nova_accel.model import actions, names, pci
 from nova_accel.vendors.common import iommu_group
 
 _VIRTFN = re.compile(r"virtfn(\d+)")
@@ -343,3 +346,92 @@ def _build_profile(
 def to_mebibytes(count: int) -> int:
     """Convert bytes to MiB, rounded down."""
     return count // _MIB
+
+
+def find_used_vf(
+    function: pci.PciFunction,
+    host: host_reader.HostReader,
+    probed: Collection[str] = (),
+) -> str:
+    """Return the first VF that may be in use, empty if none is.
+
+    A VF bound to VFIO may be in a guest; a VF that can't be read may be in
+    use too.
+
+    :param probed: drivers that bind to a VF without using it.
+    """
+    if function.num_vfs > len(function.virtual_functions):
+        return f"a virtual function of {function.address} that is not shown"
+    for address in function.virtual_functions:
+        child = host.function(str(address))
+        if child is None or child.boot_vga:
+            return str(address)
+        if child.driver is not None and child.driver not in probed:
+            return str(address)
+    return ""
+
+
+def plan_count(
+    function: pci.PciFunction,
+    rule: policy.Rule,
+    host: host_reader.HostReader,
+    probed: Collection[str] = (),
+) -> tuple[actions.SetVfCount, ...]:
+    """Return the action that enables as many VFs as the rule asks for.
+
+    Empty if nothing has to change, or if VFs may be in use. The host's
+    drivers do not probe the new VFs: they are for guests.
+    """
+    count = rule.num_vfs
+    if (
+        count is None
+        or count == function.num_vfs
+        or count > function.total_vfs
+        or find_used_vf(function, host, probed)
+    ):
+        return ()
+    return (
+        actions.SetVfCount(
+            function=str(function.address),
+            count=count,
+            before=function.num_vfs,
+            is_probed=False,
+        ),
+    )
+
+
+def explain_mismatch(
+    function: pci.PciFunction,
+    requested: int,
+    host: host_reader.HostReader,
+    probed: Collection[str] = (),
+) -> str:
+    """Return why a PF has another number of VFs than requested.
+
+    :param requested: ``num_vfs`` of the rule.
+    """
+    if requested > function.total_vfs:
+        return (
+            f"device_spec asks for {requested} virtual functions, and it has"
+            f" {function.total_vfs}; lower num_vfs"
+        )
+    return (
+        f"device_spec asks for {requested} virtual functions,"
+        f" {function.num_vfs} are enabled; that is changed"
+        f" {describe_change(function, host, probed)}"
+    )
+
+
+def describe_change(
+    function: pci.PciFunction,
+    host: host_reader.HostReader,
+    probed: Collection[str] = (),
+) -> str:
+    """Return when the number of VFs will be changed, as a phrase."""
+    first = find_used_vf(function, host, probed)
+    if not first:
+        return "when nova-compute starts"
+    return (
+        "when nova-compute starts and no guest may have any"
+        f" ({first} may be in one)"
+    )

@@ -3,10 +3,9 @@
 
 - ``mdev_driver`` (driver ``nvidia_mdev``): vGPUs are mediated devices;
 - ``vfio_driver`` (driver ``nvidia_vfio``): vGPUs are VFs with a type;
-- ``gpu_card``: mode, counters and profiles of a card, for both drivers;
+- ``gpu_card``: mode, counters, profiles and GPU instances of a card;
 - ``type_sources``: a vGPU type, merged from kernel, NVML, XML, catalogue;
 - ``vf_files``: sysfs attributes of typed VFs;
-- ``mig_instances``: GPU instances of a card without NVML;
 - ``plans``: actions of both drivers;
 - ``diagnostics``: problems that an operator can solve.
 """

@@ -4,11 +4,15 @@
 The two drivers fill an NvidiaCard from their kernel interface. This module
 derives the rest for both: the mode of the card, the charges of a vGPU, the
 profiles that policy allows, and the device.
+
+Without NVML the host shows no GPU instances. But each MIG vGPU is in one,
+and a type is creatable only if an instance of its kind has room for it. The
+inferred instances are therefore the minimum.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import model
 from nova_accel.catalog import loader, mdev_names, vgpu_types
@@ -17,7 +21,7 @@ from nova_accel.geometry import device_capacity
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import names, pci
-from nova_accel.vendors.nvidia import mig_instances, type_sources
+from nova_accel.vendors.nvidia import type_sources
 
 VENDOR_ID = "10de"
 # Limit of time-sliced vGPUs on a card, whatever its number of VFs.
@@ -215,9 +219,7 @@ def _build_device(card: NvidiaCard) -> model.Device:
     if card.is_mig and (
         card.nvml.is_mig is None or "instances" in card.nvml.unread
     ):
-        instances, partitions = mig_instances.infer_instances(
-            card.types, partitions
-        )
+        instances, partitions = _infer_instances(card.types, partitions)
     return model.Device(
         address=card.address,
         plugin=card.plugin,
@@ -386,3 +388,63 @@ def _build_geometry(
             layout=model.Layout.MIXED, region=region, limit=limit
         )
     return model.Geometry(layout=model.Layout.EQUAL, limit=limit)
+
+
+def _infer_instances(
+    types: type_sources.Types, partitions: Iterable[model.Partition]
+) -> tuple[tuple[model.Instance, ...], tuple[model.Partition, ...]]:
+    """Return the instances that must exist, and partitions with theirs.
+
+    The handle of an instance is made up if its id is unknown. A vGPU that
+    may share an instance of unknown id gets none.
+    """
+    inside_by_handle: dict[str, list[type_sources.TypeProperties]] = {}
+    placed = []
+    for partition in partitions:
+        properties = _find_mig_properties(types, partition.profile)
+        handle = partition.instance
+        if handle is None and properties and properties.per_instance == 1:
+            handle = f"that of {partition.handle}"
+        if handle is not None and properties:
+            inside_by_handle.setdefault(handle, []).append(properties)
+        placed.append(dataclasses.replace(partition, instance=handle))
+    instances = [
+        model.Instance(kind=inside[0].instance, handle=handle)
+        for handle, inside in inside_by_handle.items()
+    ]
+    empty_kinds = {
+        properties.instance
+        for offer, properties in types.values()
+        if properties.instance
+        and offer.ready
+        and not any(
+            _has_room(inside, properties)
+            for inside in inside_by_handle.values()
+        )
+    }
+    instances += [
+        model.Instance(kind=kind, handle=f"an empty {kind}")
+        for kind in sorted(empty_kinds)
+    ]
+    return tuple(instances), tuple(placed)
+
+
+def _find_mig_properties(
+    types: type_sources.Types, name: str
+) -> type_sources.TypeProperties | None:
+    """Return the properties of a MIG type, None for other types."""
+    if name not in types or not types[name][1].instance:
+        return None
+    return types[name][1]
+
+
+def _has_room(
+    inside: list[type_sources.TypeProperties],
+    properties: type_sources.TypeProperties,
+) -> bool:
+    """Return whether an instance has room for one more of a type."""
+    return (
+        inside[0].instance == properties.instance
+        and len(inside) < properties.per_instance
+        and all(other.size == properties.size for other in inside)
+    )
