@@ -18,9 +18,9 @@ module         checks
 ============== =========================================================
 check_devices  rules for one device: names, counters, profiles, slots
 check_hosts    rules for all devices of a host: addresses, parents
-check_claims   plans for the claims that the devices allow: their actions,
-               and that release undoes prepare
-check_arrange  that ``plan_arrange`` plans nothing needless
+check_plans    plans for the claims that the devices allow: their actions,
+               and that release undoes prepare; that ``plan_arrange`` plans
+               nothing needless
 check_errors   descriptions with one unreadable file at a time
 ============== =========================================================
 """

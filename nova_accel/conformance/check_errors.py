@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
-from nova_accel.conformance import check_arrange, check_hosts, driver_calls
+from nova_accel.conformance import check_hosts, check_plans, driver_calls
 from nova_accel.conformance.findings import Finding
 from nova_accel.geometry import device_capacity
 from nova_accel.host.sysfs import fs, host_reader
@@ -95,7 +95,7 @@ def check(
     host = target.reader()
     target.describe(host)
     before = driver_calls.list_devices(baseline)
-    current_policy = check_arrange.build_current_policy(target)
+    current_policy = check_plans.build_current_policy(target)
     arranged = dataclasses.replace(target, rules=current_policy)
     is_arranged = not arranged.arrange().value and bool(current_policy.rules)
     related = _RelatedDevices(host, before)

@@ -12,10 +12,9 @@ from nova_accel import errors
 from nova_accel.cli import commands
 from nova_accel.config import policy
 from nova_accel.conformance import (
-    check_arrange,
-    check_claims,
     check_errors,
     check_hosts,
+    check_plans,
     driver_calls,
 )
 from nova_accel.conformance.findings import Finding
@@ -72,8 +71,8 @@ def check_driver(
         *_check_taken(recorded, baseline),
         *_check_policy(recorded, baseline),
         *_check_tree(recorded),
-        *check_claims.check(recorded),
-        *check_arrange.check(recorded),
+        *check_plans.check_claims(recorded),
+        *check_plans.check_arrange(recorded),
         *check_errors.check(recorded, baseline, every),
     )
     return tuple(dict.fromkeys(findings))
@@ -239,7 +238,7 @@ def _check_tree(target: driver_calls.DriverUnderTest) -> Iterator[Finding]:
             )
     result = driver_calls.call(
         lambda: tree_builder.build_tree(
-            check_claims.ROOT, state, policy.Policy()
+            check_plans.ROOT, state, policy.Policy()
         )
     )
     if result.error is not None:
