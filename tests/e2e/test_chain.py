@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.support.site import Site, fault
-from tests.lab.cloud import evidence
+from tests.lab.cloud import actual_state
 from tests.lab.cloud.processes import LabError
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
@@ -21,13 +21,13 @@ _ALL_OF_MTTY = 12
 _FILL = f"""
 for n in $(seq {_ALL_OF_MTTY}); do
     uuid=$(cat /proc/sys/kernel/random/uuid)
-    echo $uuid > {evidence.MTTY_TYPES}/mtty-2/create && echo $uuid
+    echo $uuid > {actual_state.MTTY_TYPES}/mtty-2/create && echo $uuid
 done 2>/dev/null
 """
 #: Removing an mdev that a guest holds would wait for the guest to end.
 _REMOVE = f"""
 for uuid; do
-    device={evidence.MDEV_DEVICES}/$uuid
+    device={actual_state.MDEV_DEVICES}/$uuid
     [ ! -e $device ] || echo 1 > $device/remove
 done
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job, shown with the commands that anybody can repeat.
+"""The main job, shown with commands that can be repeated by hand.
 
 Each step prints the command, its output and what it proves; the demo ends
 with status 1 at the first step that is not as promised.
@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 
-from tests.lab.cloud import evidence, machine
+from tests.lab.cloud import actual_state, machine
 from tests.lab.cloud.cloud import IMAGE, Cloud
 from tests.lab.cloud.layout import Layout
 from tests.lab.cloud.processes import LabError, run, say, tail
@@ -37,19 +37,19 @@ class Demo:
 
     def clean(self) -> None:
         """Delete what an earlier demo that failed may have left."""
-        left = evidence.server_names(self._layout) & set(_SERVERS)
-        if left:
-            self._cli(f"server delete --wait {' '.join(sorted(left))}")
-        if _FLAVOR in evidence.flavor_names(self._layout):
+        leftovers = actual_state.server_names(self._layout) & set(_SERVERS)
+        if leftovers:
+            self._cli(f"server delete --wait {' '.join(sorted(leftovers))}")
+        if _FLAVOR in actual_state.flavor_names(self._layout):
             self._cli(f"flavor delete {_FLAVOR}")
 
     def report(self) -> None:
         """Show what placement knows of the devices."""
         self._title("The devices, as placement has them")
         listed = self._cli("resource provider list --sort-column name")
-        found = re.search(rf"({_UUID}) \| {_DEVICE_PROVIDER}", listed)
-        self._expect(found is not None, "our device is a child provider")
-        provider = found[1] if found else ""
+        match = re.search(rf"({_UUID}) \| {_DEVICE_PROVIDER}", listed)
+        self._expect(match is not None, "our device is a child provider")
+        provider = match[1] if match else ""
         text = self._cli(f"resource provider inventory list {provider}")
         self._expect(_CLASS in text, f"it has an inventory of {_CLASS}")
         text = self._cli(f"resource provider trait list {provider}")
@@ -75,7 +75,7 @@ class Demo:
         text = self._cli(f"server show {_SERVERS[2]} -c fault -f json", 0, 600)
         self._expect("No valid host" in text, "refused, and says why")
         self._print(f"$ grep 'No host can serve' {log}")
-        reasons = evidence.log_lines(log, "No host can serve", seen)
+        reasons = actual_state.log_lines(log, "No host can serve", seen)
         self._print("\n".join(reasons))
         self._expect(bool(reasons), "nova-scheduler logged the reason")
 
@@ -86,10 +86,10 @@ class Demo:
         self._cli("server reboot --hard --wait first")
         self._expect(self._hostdev("first") == before, f"it is {before} again")
         self._title("nova-compute is restarted while the servers run")
-        held = self._mdevs()
+        mdevs_before = self._mdevs()
         self._print("$ tests/lab/lab restart-compute")
         Cloud(self._layout).restart_compute()
-        self._expect(self._mdevs() == held, "the mdevs are untouched")
+        self._expect(self._mdevs() == mdevs_before, "the mdevs are untouched")
 
     def delete(self) -> None:
         """Show that nothing is left of deleted servers."""
@@ -103,7 +103,7 @@ class Demo:
                 f" {self._uuids[name]} -f value"
             )
             self._expect(not text.strip(), "no allocation")
-        claims = evidence.claims(self._layout)
+        claims = actual_state.claims(self._layout)
         self._expect(claims == {}, "no claim in nova's database")
 
     def _create(self, name: str) -> str:
@@ -116,33 +116,33 @@ class Demo:
         """Create a server and show what it got."""
         text = self._cli(f"{self._create(name)} -c id -c name -c status")
         self._expect("ACTIVE" in text, f"{name} is ACTIVE")
-        found = re.search(rf"\| id +\| ({_UUID})", text)
-        self._uuids[name] = found[1] if found else ""
+        match = re.search(rf"\| id +\| ({_UUID})", text)
+        self._uuids[name] = match[1] if match else ""
         uuid = self._hostdev(name)
         self._expect(uuid in self._mdevs(), f"its mdev {uuid} exists")
         text = self._cli(
             f"resource provider allocation show {self._uuids[name]}"
             " -c resources"
         )
-        self._expect(_CLASS in text, f"placement booked {_CLASS}")
-        held = evidence.claims(self._layout).get(self._uuids[name], [])
-        self._expect(len(held) == 1, f"nova claimed {' '.join(held)}")
+        self._expect(_CLASS in text, f"placement allocated {_CLASS}")
+        slots = actual_state.claims(self._layout).get(self._uuids[name], [])
+        self._expect(len(slots) == 1, f"nova claimed {' '.join(slots)}")
 
     def _hostdev(self, name: str) -> str:
         """Show a server's hostdev and return its mdev's uuid."""
         text = self._run(
             ["virsh", "dumpxml", self._uuids[name], "--xpath", "//hostdev"]
         )
-        found = evidence.hostdev_sources(text, "mdev")
-        self._expect(len(found) == 1, "one hostdev of type mdev")
-        return found[0]
+        sources = actual_state.hostdev_sources(text, "mdev")
+        self._expect(len(sources) == 1, "one hostdev of type mdev")
+        return sources[0]
 
     def _mdevs(self) -> set[str]:
         """Show and return the uuids of the compute host's mdevs."""
-        self._print(f"$ tests/lab/lab hardware ls {evidence.MDEV_DEVICES}")
-        found = evidence.mdevs(self._layout)
-        self._print("\n".join(sorted(found)) or "(nothing)")
-        return found
+        self._print(f"$ tests/lab/lab hardware ls {actual_state.MDEV_DEVICES}")
+        mdevs = actual_state.mdevs(self._layout)
+        self._print("\n".join(sorted(mdevs)) or "(nothing)")
+        return mdevs
 
     def _cli(self, command: str, status: int = 0, limit: int = 0) -> str:
         return self._run(["openstack", *shlex.split(command)], status, limit)

@@ -9,7 +9,7 @@ import libvirt
 
 from nova_accel.model import names
 from tests.e2e.support.site import Site
-from tests.lab.cloud import evidence
+from tests.lab.cloud import actual_state
 from tests.lab.cloud.hosts import Host
 
 Slots = frozenset[tuple[str, str]]
@@ -28,7 +28,7 @@ class Agreement:
 
         :param told: words for what was done, which a failure shows.
         """
-        held = tuple(evidence.held(self._lab.layout))
+        held = tuple(actual_state.consumer_slots(self._lab.layout))
         found = {}
         for host in self._hosts:
             words = f"{told}, on {host.name}"
@@ -36,7 +36,7 @@ class Agreement:
         return found
 
     def _check_host(
-        self, host: Host, held: Sequence[evidence.Held], told: str
+        self, host: Host, held: Sequence[actual_state.ConsumerSlots], told: str
     ) -> dict[str, str]:
         mark = f"{host.node}_accel_"
         listed = self._lab.provider_names().items()
@@ -88,12 +88,12 @@ def domains(host: Host) -> dict[str, set[str]]:
     found = {}
     for domain in _domains(host):
         kept = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
-        listed = evidence.hostdev_sources(kept, "mdev")
+        listed = actual_state.hostdev_sources(kept, "mdev")
         found[domain.UUIDString()] = set(listed)
         assert len(listed) == len(set(listed)), kept
         if domain.isActive():
             live = domain.XMLDesc(0)
-            assert evidence.hostdev_sources(live, "mdev") == listed, live
+            assert actual_state.hostdev_sources(live, "mdev") == listed, live
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import openstack
 
-from tests.lab.cloud import evidence, machine
+from tests.lab.cloud import actual_state, machine
 from tests.lab.cloud.cloud import IMAGE, Cloud
 from tests.lab.cloud.processes import run
 
@@ -217,15 +217,15 @@ class Site:
 
     def hostdevs(self, server: Any, kind: str) -> list[str]:
         """Return the hostdevs of a type that the server's domain has."""
-        return evidence.hostdev_sources(self.domain(server), kind)
+        return actual_state.hostdev_sources(self.domain(server), kind)
 
     def mdevs(self) -> set[str]:
         """Return the uuids of the mdevs in the compute host's kernel."""
-        return evidence.mdevs(self.layout)
+        return actual_state.mdevs(self.layout)
 
     def claims(self) -> dict[str, list[str]]:
         """Return the slots that nova claimed, by server."""
-        return evidence.claims(self.layout)
+        return actual_state.claims(self.layout)
 
     def on_host(self, script: str, *arguments: str) -> str:
         """Run a shell script on the compute host's kernel."""
@@ -304,7 +304,7 @@ class Site:
     def logged(self, name: str, pattern: str, offset: int) -> list[str]:
         """Return the lines after an offset that match a pattern."""
         log = self.layout.log / f"{name}.log"
-        return evidence.log_lines(log, pattern, offset)
+        return actual_state.log_lines(log, pattern, offset)
 
     def _placement(self, path: str) -> Any:
         answer = self.api.placement.get(path, headers=_MICROVERSION)

@@ -35,7 +35,9 @@ class Judge:
             if address in self._dynamic:
                 return frozenset(map(_short, card["could_make"]))
             return frozenset(
-                _short(name) for name, count in card["left"].items() if count
+                _short(name)
+                for name, count in card["remaining"].items()
+                if count
             )
         if technology == "mdev":
             kinds = self._kernel.creatable()[address]

@@ -63,12 +63,12 @@ class Cloud:
         options: Options,
         hardware: Callable[[], settings.ComputeHost],
     ) -> None:
-        """Start everything; LabError tells which step failed and why.
+        """Start everything; LabError names the step that failed and why.
 
-        ``hardware`` brings the compute host's hardware and libvirt up and
-        says how to reach them; it runs beside the other steps.
+        ``hardware`` starts the compute host's hardware and libvirt and
+        returns how to reach them; it runs beside the other steps.
         """
-        self._lay_out(options)
+        self._create_state(options)
         steps = tuple(self._steps(options, hardware))
         _run_steps(steps, self.processes.stop_all)
         (self.layout.state / "up").touch()
@@ -109,7 +109,7 @@ class Cloud:
         """Map compute hosts that are new into their cell."""
         self._prepare("discover")
 
-    def _lay_out(self, options: Options) -> None:
+    def _create_state(self, options: Options) -> None:
         layout = self.layout
         if layout.log.exists():
             shutil.rmtree(layout.log)
@@ -386,7 +386,7 @@ def _run_steps(steps: tuple[Step, ...], give_up: Callable[[], None]) -> None:
 def host_hardware(
     layout: Layout, processes: Processes
 ) -> settings.ComputeHost:
-    """Bring up libvirt on this machine; return how to reach it."""
+    """Start libvirt on this machine; return how to reach it."""
     backends.start_libvirt(layout, processes)
     return settings.ComputeHost(
         libvirt_uri=backends.libvirt_uri(layout),

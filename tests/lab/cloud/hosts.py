@@ -40,7 +40,7 @@ class Host:
         return layout.libvirt_uri(self.number)
 
     def start(self) -> None:
-        """Bring a further host up, from nothing, and make it Nova's.
+        """Start a further host, from nothing, and map it into Nova's cell.
 
         :raises LabError: it does not come up.
         """
@@ -76,10 +76,10 @@ class Host:
 
     def kill_compute(self) -> None:
         """End its nova-compute in the middle of whatever it does."""
-        found = self.cloud.processes.pid(self._process)
-        if found is None:
+        pid = self.cloud.processes.pid(self._process)
+        if pid is None:
             raise LabError(f"{self._process} does not run")
-        os.killpg(found, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
 
     def switch_off(self) -> None:
         """Take the power from it; its nova-compute must be ended before."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the lab keeps its things, and on which ports it listens."""
+"""Paths and ports of the lab."""
 
 import dataclasses
 import os

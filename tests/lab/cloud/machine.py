@@ -21,10 +21,10 @@ _HOSTS = 2
 
 
 def up(layout: Layout, options: Options) -> None:
-    """Bring the lab up as chosen, or leave it if it is.
+    """Start the lab as chosen, unless it is up.
 
     A cloud that runs an older wheel of the library gets its nova-api,
-    nova-scheduler and nova-compute restarted.  LabError tells what failed.
+    nova-scheduler and nova-compute restarted.  LabError names what failed.
     """
     cloud = clouds.Cloud(layout)
     if cloud.is_up() and read_options(layout) == options:
@@ -60,9 +60,9 @@ def down(layout: Layout) -> None:
         raise LabError(f"the VM could not be ended: {error}") from error
     remove_state(layout)
     mounts = Path("/proc/self/mounts").read_text().splitlines()
-    left = [m.split()[1] for m in mounts if f" {layout.lab}/" in m]
-    if left:
-        raise LabError(f"still mounted: {', '.join(left)}; use umount")
+    mounted = [m.split()[1] for m in mounts if f" {layout.lab}/" in m]
+    if mounted:
+        raise LabError(f"still mounted: {', '.join(mounted)}; use umount")
     say("lab: down")
 
 
@@ -111,7 +111,7 @@ def on_hardware(layout: Layout, argv: list[str], timeout_s: float = 60) -> str:
 def _start_vm(layout: Layout) -> settings.ComputeHost:
     """Boot the VM with the instances directory shared into it."""
     try:
-        say("vm: kernel, modules and stand-ins (minutes at the first time)")
+        say("vm: kernel, modules and fake cards (minutes at the first time)")
         prepare(layout.lab)
         say("vm: booting")
         serve.start(layout.lab, share=layout.instances, timeout_s=300)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be chosen about a lab, and how it is remembered while it is up."""
+"""Options of a lab, stored while it is up."""
 
 import dataclasses
 import json

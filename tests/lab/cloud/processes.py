@@ -25,7 +25,7 @@ _KILL_SECONDS = 5.0
 
 
 class LabError(Exception):
-    """The lab could not do what was asked; the text says what to look at."""
+    """The lab could not do what was asked; the text names the log to read."""
 
 
 def say(text: str) -> None:
@@ -41,8 +41,8 @@ def tail(path: Path, lines: int = _TAIL_LINES) -> str:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
         return f"(no {path})"
-    kept = "\n".join(text.splitlines()[-lines:])
-    return f"--- {path}\n{kept}"
+    last_lines = "\n".join(text.splitlines()[-lines:])
+    return f"--- {path}\n{last_lines}"
 
 
 def start_time(pid: int) -> str | None:
@@ -79,7 +79,7 @@ class Processes:
     ) -> subprocess.Popen[bytes]:
         """Start a process in its own session and record it."""
         with self.log(name).open("ab") as out:
-            process = subprocess.Popen(  # noqa: S603 - argv is ours
+            process = subprocess.Popen(  # noqa: S603 - argv of the lab
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -97,7 +97,7 @@ class Processes:
         """Run a step to its end; LabError with its log when it fails."""
         began = time.monotonic()
         with self.log(name).open("ab") as out:
-            done = subprocess.run(  # noqa: S603 - argv is ours
+            done = subprocess.run(  # noqa: S603 - argv of the lab
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -168,18 +168,18 @@ class Processes:
         """End everything that carries this lab's mark."""
         self.stop(*self.names())
         _end(self.marked(), os.kill)
-        if left := self.marked():
-            raise LabError(f"processes {sorted(left)} could not be ended")
+        if survivors := self.marked():
+            raise LabError(f"processes {sorted(survivors)} could not be ended")
 
     def marked(self) -> set[int]:
         """Return the pids of all processes that were started by this lab."""
         mark = f"{MARK_VARIABLE}={self._layout.state}".encode()
-        found = set()
+        pids = set()
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if mark in (path / "environ").read_bytes().split(b"\0"):
-                    found.add(int(path.name))
-        return {p for p in found if start_time(p) is not None}
+                    pids.add(int(path.name))
+        return {p for p in pids if start_time(p) is not None}
 
     def _record(self, name: str) -> Path:
         return self._layout.run / f"{name}.pid"
@@ -189,7 +189,7 @@ def run(
     argv: Sequence[str], env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a client program and return its output, whatever its status."""
-    return subprocess.run(  # noqa: S603 - argv is ours
+    return subprocess.run(  # noqa: S603 - argv of the lab
         argv,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -37,7 +37,7 @@ _DEVICE_SPEC = ['{"address": "mtty", "max_slots": 2}']
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeHost:
-    """How nova-compute reaches the hardware that it manages."""
+    """A compute host's hardware, as nova-compute reaches it."""
 
     libvirt_uri: str
     virt_type: str
@@ -73,7 +73,7 @@ def unified_limits(layout: Layout, endpoint: str) -> str:
     """Return what nova-api and nova-conductor need for Keystone's limits.
 
     ``endpoint`` is the id of nova's endpoint: limits are registered for
-    its service and region. They are read by whoever may read the system.
+    its service and region. A user who may read the system may read them.
     """
     limits = _credentials(layout) | {"system_scope": "all"}
     del limits["project_name"], limits["project_domain_id"]
@@ -195,7 +195,7 @@ def _placement(layout: Layout) -> Ini:
     return {
         "placement": {
             # A retry inside one transaction checks the capacity against its
-            # old snapshot and can hand out more than there is.
+            # old snapshot and can allocate more than there is.
             "allocation_conflict_retry_count": "1",
         },
         "placement_database": {

@@ -29,26 +29,26 @@ def installation_key(layout: Layout) -> str:
 
 
 class Snapshots:
-    """The kept databases of one installation."""
+    """Snapshots of the databases of one installation."""
 
     def __init__(self, layout: Layout) -> None:
         """Take the layout; snapshots of other installations are dropped."""
         self._layout = layout
         root = layout.cache / "databases"
-        self._kept = root / installation_key(layout)
-        self._kept.mkdir(parents=True, exist_ok=True)
+        self._directory = root / installation_key(layout)
+        self._directory.mkdir(parents=True, exist_ok=True)
         for path in root.iterdir():
-            if path != self._kept:
+            if path != self._directory:
                 shutil.rmtree(path)
 
     def restore(self, name: str) -> bool:
         """Copy a snapshot back; False when there is none."""
-        kept = self._kept / name
-        if not kept.is_dir():
+        snapshot = self._directory / name
+        if not snapshot.is_dir():
             return False
-        for path in kept.glob("*.sqlite"):
+        for path in snapshot.glob("*.sqlite"):
             shutil.copy(path, self._layout.databases / path.name)
-        for path in kept.iterdir():
+        for path in snapshot.iterdir():
             if path.is_dir():
                 target = self._layout.etc / path.name
                 shutil.copytree(path, target, dirs_exist_ok=True)
@@ -58,7 +58,7 @@ class Snapshots:
         self, name: str, databases: Sequence[str], keys: Sequence[str] = ()
     ) -> None:
         """Keep databases, and directories of keys, as they are now."""
-        part = self._kept / f"{name}.part"
+        part = self._directory / f"{name}.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         for database in databases:
@@ -66,7 +66,7 @@ class Snapshots:
             _back_up(self._layout.databases / file, part / file)
         for key in keys:
             shutil.copytree(self._layout.etc / key, part / key)
-        part.rename(self._kept / name)
+        part.rename(self._directory / name)
 
     def once(
         self, name: str, databases: Sequence[str], make: Callable[[], None]
@@ -79,9 +79,9 @@ class Snapshots:
 
 def _back_up(source: Path, target: Path) -> None:
     """Copy a database that may be open elsewhere."""
-    one, two = sqlite3.connect(source), sqlite3.connect(target)
+    connection, copy = sqlite3.connect(source), sqlite3.connect(target)
     try:
-        one.backup(two)
+        connection.backup(copy)
     finally:
-        one.close()
-        two.close()
+        connection.close()
+        copy.close()

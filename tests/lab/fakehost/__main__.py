@@ -106,10 +106,10 @@ def _enter(spec: HostSpec, command: list[str], *, keep: bool) -> int:
         if made:
             vfio.rmdir()
     if keep or status:
-        kept = lab / "last"
-        shutil.rmtree(kept, ignore_errors=True)
-        state.rename(kept)
-        print(f"fakehost: logs are in {kept}", file=sys.stderr)
+        last_run = lab / "last"
+        shutil.rmtree(last_run, ignore_errors=True)
+        state.rename(last_run)
+        print(f"fakehost: logs are in {last_run}", file=sys.stderr)
     else:
         shutil.rmtree(state)
     return status

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FPGAs as their drivers know them: regions, and what is loaded there.
 
-The hardware: it keeps its function whatever driver is bound. A stand-in's
+The hardware: it keeps its function whatever driver is bound. A fake
 bitstream says in its first bytes what it makes of a region, and a word
 behind them may ask it to go wrong as real ones do.
 """
@@ -30,7 +30,7 @@ XCLBIN_MODE = 332
 XCLBIN_INTERFACE = 336
 XCLBIN_VBNV = 352
 XCLBIN_UUID = 416
-#: m_debug_bin, which no tool reads: our directive stands there.
+#: m_debug_bin, which no tool reads: it holds the directive.
 XCLBIN_DEBUG = 432
 XCLBIN_SECTIONS = 448
 XCLBIN_SIZE = 456
@@ -38,12 +38,12 @@ XCLBIN_SIZE = 456
 XCLBIN_SECTION = struct.Struct("<I16s4xQQ")
 #: enum XCLBIN_MODE: for a part of a card, not for all of one.
 XCLBIN_PR = 1
-#: How long what was told to hang does so, in seconds, if nobody ends it.
+#: How long a load with HANG waits, in seconds, unless heal() ends it.
 HANG_S = 600.0
 
 
 class Directive(enum.Enum):
-    """How loading a bitstream goes.
+    """Effect of loading a bitstream.
 
     REFUSE: no, before anything is touched. ERROR: halfway through it
     fails. SAME: it reports success, and nothing has changed. HANG: it
@@ -60,7 +60,7 @@ class Directive(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a bitstream makes of a region: ``function``, 32 hex digits."""
+    """Content of a bitstream: ``function`` is 32 hex digits."""
 
     function: str
     directive: Directive = Directive.NONE
@@ -168,8 +168,8 @@ class Part:
 class Programming:
     """One attempt that reached the hardware, for a judge.
 
-    ``held`` tells whether a process had the slot's group open, ``driver``
-    what the slot was bound to.
+    ``is_group_open`` is whether a process had the slot's group open,
+    ``driver`` the name of the slot's driver.
     """
 
     card: str
@@ -178,7 +178,7 @@ class Programming:
     function: str
     directive: str
     driver: str
-    held: bool
+    is_group_open: bool
 
 
 @dataclass(kw_only=True)
@@ -195,11 +195,11 @@ class Fpgas:
     """Every FPGA of the host, and how often which was programmed.
 
     The numbers that drivers give are never used again, as no test should
-    rely on them. ``look`` tells a function's driver and whether some
-    process has its group open; ``vanish`` takes one off the bus.
+    rely on them. ``read_user`` returns a function's driver and whether
+    some process has its group open; ``vanish`` takes one off the bus.
     """
 
-    look: Callable[[str], tuple[str, bool]]
+    read_user: Callable[[str], tuple[str, bool]]
     vanish: Callable[[str], None]
     cards: dict[str, Hardware] = field(default_factory=dict)
     log: list[Programming] = field(default_factory=list)
@@ -214,10 +214,10 @@ class Fpgas:
 
     def add(self, card: Hardware) -> Hardware:
         """Know a card; one that is known keeps what is loaded."""
-        known = self.cards.setdefault(card.address, card)
-        for part in known.parts:
+        hardware = self.cards.setdefault(card.address, card)
+        for part in hardware.parts:
             part.is_open = False
-        return known
+        return hardware
 
     def release(self) -> None:
         """End what hangs."""
@@ -233,7 +233,7 @@ class Fpgas:
             fail(errno.EBUSY)
         if new.directive is Directive.REFUSE:
             fail(errno.EINVAL)
-        driver, held = self.look(part.slot)
+        driver, is_open = self.read_user(part.slot)
         self.log.append(
             Programming(
                 card=card.address,
@@ -242,7 +242,7 @@ class Fpgas:
                 function=new.function,
                 directive=new.directive.value,
                 driver=driver,
-                held=held,
+                is_group_open=is_open,
             )
         )
         return self._load(card, part, new)

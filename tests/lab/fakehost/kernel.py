@@ -34,19 +34,19 @@ SKELETON = (
     "module/vfio_pci",
 )
 #: How long a write that sent uevents waits before it returns, where they go
-#: to listeners. libvirt runs "udevadm settle" and then looks for the new
-#: device; without a udevd that waits for nothing, and it sleeps 5 s.
-SETTLE_S = 0.1
+#: to listeners. libvirt waits for udevd's queue (udevadm) and then looks
+#: for the new device; without udevd it waits for nothing and sleeps 5 s.
+EVENT_DELAY_S = 0.1
 
 
 class Kernel:
-    """What a boot leaves behind; technologies add their devices."""
+    """A booted kernel; technologies add their devices."""
 
     def __init__(
         self, *, vfio_dir: Path, netlink: bool = False, iommu: bool = True
     ) -> None:
         self.lock = threading.RLock()
-        self.settle_s = SETTLE_S if netlink else 0.0
+        self.event_delay_s = EVENT_DELAY_S if netlink else 0.0
         self.tree = Tree()
         for path in SKELETON:
             self.tree.mkdir(path)
@@ -58,9 +58,9 @@ class Kernel:
         self.iommu = IommuGroups(self.tree, vfio_dir, enabled=iommu)
         self.pci = PciBus(self.tree, self.uevents, self.iommu)
         self.mdev = MdevCore(self.tree, self.uevents, self.iommu)
-        self.fpga = Fpgas(self._look, self._vanish)
+        self.fpga = Fpgas(self._read_user, self._vanish)
 
-    def _look(self, address: str) -> tuple[str, bool]:
+    def _read_user(self, address: str) -> tuple[str, bool]:
         """Return a function's driver, and whether its group is open."""
         function = self.pci.functions.get(address)
         if function is None:
@@ -79,13 +79,13 @@ class Kernel:
         Those that a user keeps from going, and that went before, are not
         among them.
         """
-        found = [
+        leaving = [
             function
             for function in self.pci.functions.values()
             if function.physfn is None
             and function.address[:-1] == address[:-1]
             and not function.is_leaving
         ]
-        for function in found:
+        for function in leaving:
             function.is_leaving = True
-        return found
+        return leaving

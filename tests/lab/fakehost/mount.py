@@ -79,7 +79,7 @@ def start_server(
         *("--control", str(control), "--vfio-dir", str(vfio_dir)),
         *(["--netlink"] if netlink else []),
     ]
-    server = subprocess.Popen(  # noqa: S603 - arguments are ours
+    server = subprocess.Popen(  # noqa: S603 - no input of users
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -113,7 +113,7 @@ def stop_server(server: subprocess.Popen[bytes], mountpoint: Path) -> None:
         server.kill()
         server.wait()
     if os.path.ismount(mountpoint):
-        subprocess.run(  # noqa: S603 - arguments are ours
+        subprocess.run(  # noqa: S603 - no input of users
             ["umount", "--lazy", str(mountpoint)],  # noqa: S607
             check=True,
         )

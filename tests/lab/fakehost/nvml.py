@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML in this process: the stand-in, told which kernel to ask."""
+"""Fake NVML in this process, which reads a simulated kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUILT = (
 
 
 def load(host: Controller) -> Path:
-    """Let whoever asks for NVML from now on get that of ``host``.
+    """Let this process load the NVML of ``host`` from now on.
 
     Returns the library. It stays loaded for the life of the process, but
     a later call may name another host; NVML must be shut down meanwhile.

@@ -34,15 +34,15 @@ class HostSpec:
     def from_json(cls, text: str) -> HostSpec:
         """Return the spec that to_json() wrote.
 
-        Raises ValueError for a kind or a field nobody knows.
+        Raises ValueError for an unknown kind or field.
         """
         data: dict[str, Any] = json.loads(text)
         cards: list[Card] = []
         for fields in data.get("cards", ()):
             kind = fields.pop("kind", None)
             if kind not in KINDS:
-                known = ", ".join(sorted(KINDS))
-                raise ValueError(f"no card of kind {kind!r}; known: {known}")
+                kinds = ", ".join(sorted(KINDS))
+                raise ValueError(f"no card of kind {kind!r}; known: {kinds}")
             try:
                 cards.append(KINDS[kind](**fields))
             except TypeError as error:

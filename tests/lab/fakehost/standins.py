@@ -18,11 +18,11 @@ EMULATOR = "/usr/bin/qemu-system-x86_64"
 
 
 class StandInError(Exception):
-    """A stand-in could not be built; the text has the compiler's."""
+    """A source could not be built; the text has the compiler's."""
 
 
 def build(directory: Path) -> None:
-    """Bring ``directory`` up to date: NAME.so, acker.img, bin/.
+    """Build what is out of date in ``directory``: NAME.so, acker.img, bin/.
 
     ``bin/qemu-system-x86_64`` is the emulator that libvirtd shall find
     first. Files that are newer than their sources are left alone, so that
@@ -41,7 +41,7 @@ def build(directory: Path) -> None:
 
 
 def build_nvml(directory: Path) -> Path:
-    """Return the stand-in of NVML in ``directory``, brought up to date.
+    """Return the fake NVML in ``directory``, built if it is out of date.
 
     Loaded with RTLD_GLOBAL before nvidia-ml-py asks for it by its soname,
     it is what that gets. Raises StandInError.
@@ -96,7 +96,7 @@ def _stale(target: Path, *sources: Path) -> bool:
 def _run(*words: str | Path) -> None:
     command = [str(word) for word in words]
     try:
-        subprocess.run(  # noqa: S603 - arguments are ours
+        subprocess.run(  # noqa: S603 - no input of users
             command, check=True, capture_output=True, text=True
         )
     except FileNotFoundError as error:

@@ -69,7 +69,7 @@ class Judge:
         """
         for programming in self.log[self._seen :]:
             self.counts["programmings"] += 1
-            if programming.held or programming.driver == "vfio-pci":
+            if programming.is_group_open or programming.driver == "vfio-pci":
                 self.note(f"a guest has {programming.slot}: {programming}")
             for name, domain in self._libvirt.domains.items():
                 if programming.slot in domain.functions and name != server:

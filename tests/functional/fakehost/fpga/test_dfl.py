@@ -111,7 +111,7 @@ def test_a_bitstream_changes_the_function(host: Controller) -> None:
     assert (port(host) / "afu_id").read_text() == f"{simulated.A}\n"
     (done,) = host.programmings()
     assert done["card"] == simulated.PAC
-    assert (done["function"], done["held"]) == (simulated.A, False)
+    assert (done["function"], done["is_group_open"]) == (simulated.A, False)
     # nobody is told
     seen = host.uevents()
     load(host, fpga.payload(simulated.B))
@@ -244,7 +244,7 @@ def test_a_vf_on_vfio_shows_nothing(host: Controller) -> None:
         load(host, fpga.payload(simulated.B), card=simulated.SPLIT)
     # the hardware does it all the same: this is what a judge looks for
     (done,) = host.programmings()
-    assert (done["held"], done["driver"]) == (True, "vfio-pci")
+    assert (done["is_group_open"], done["driver"]) == (True, "vfio-pci")
 
 
 def test_the_whole_card_goes_and_comes_back(host: Controller) -> None:

@@ -107,7 +107,7 @@ class Lives:
             return False
         finally:
             for one in self.host.programmings():
-                assert not one["held"]
+                assert not one["is_group_open"]
                 assert one["driver"] != "vfio-pci"
         part = self.host.fpgas()[key[0]]["parts"][key[1]]
         assert part["function"] == wanted.function

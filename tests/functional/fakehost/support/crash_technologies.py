@@ -133,7 +133,7 @@ class Vgpus(Technology):
         (gpu,) = (kernel.gpus()[address] for address in self.devices)
         (left,) = (
             number
-            for name, number in gpu["left"].items()
+            for name, number in gpu["remaining"].items()
             if name.endswith(f" {self.kind}")
         )
         return int(left)

@@ -106,13 +106,13 @@ def discover() -> None:
     objects.register_all()
     admin = context.get_admin_context()
     deadline = time.monotonic() + _HOST_SECONDS
-    while not (found := host_mapping.discover_hosts(admin)):
+    while not (mappings := host_mapping.discover_hosts(admin)):
         if time.monotonic() > deadline:
             raise SystemExit(
                 f"no compute host registered within {_HOST_SECONDS:.0f} s"
             )
         time.sleep(0.3)
-    sys.stdout.write(f"mapped {[mapping.host for mapping in found]}\n")
+    sys.stdout.write(f"mapped {[mapping.host for mapping in mappings]}\n")
 
 
 def seed(image: str, flavor: str) -> None:

@@ -31,8 +31,8 @@ class SimulatedDriver(fake.FakeDriverWithoutFakeNodes):  # type: ignore[misc]
         """Return what Nova's driver says, and the NUMA nodes."""
         cells = [_cell(number) for number in range(_NODES)]
         topology = objects.NUMATopology(cells=cells)
-        found = super().get_available_resource(nodename)
-        return {**found, "numa_topology": topology._to_json()}
+        resources = super().get_available_resource(nodename)
+        return {**resources, "numa_topology": topology._to_json()}
 
 
 def _cell(number: int) -> Any:

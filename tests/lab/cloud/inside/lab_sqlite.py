@@ -11,7 +11,7 @@ deferred: it would wait for itself.
 
 oslo.db marks a begun transaction in ``conn.info['in_transaction']``
 (oslo_db.sqlalchemy.engines); the same mark is kept here, so that its own
-``BEGIN`` does not follow ours.
+``BEGIN`` does not follow this one.
 """
 
 import os
@@ -38,9 +38,9 @@ def _keep_open(path: str) -> None:
     """Hold one connection, or sqlite removes the WAL file at each close."""
     key = (os.getpid(), path)
     if key not in _kept_open:
-        held = sqlite3.connect(path, check_same_thread=False)
-        held.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        _kept_open[key] = held
+        connection = sqlite3.connect(path, check_same_thread=False)
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        _kept_open[key] = connection
 
 
 class SharedSqlite(CreateEnginePlugin):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """IOMMU groups and the nodes of /dev/vfio.
 
-A group's node is a plain file. Whoever uses the group holds an exclusive
-flock(2) on it, as an open file descriptor would in a real kernel; the QEMU
-stand-in does, and a test may.
+A group's node is a plain file. A process that uses the group holds an
+exclusive flock(2) on it, as it would hold an open file descriptor in a real
+kernel: the preloaded QEMU does, and a test may.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class MdevParent:
         """Account for a new device; raises the errno of the probe."""
 
     def release(self, mdev: Mdev) -> None:
-        """Take a removed device off the books."""
+        """Stop accounting for a removed device."""
 
     def files(self, mdev: Mdev) -> Mapping[str, Attr]:
         """Return the vendor's attributes of a device."""
@@ -108,7 +108,7 @@ class MdevCore:
         tree.mkdir("bus/mdev/drivers")
 
     def register(self, parent: MdevParent) -> None:
-        """Publish the types of ``parent`` and tell user space."""
+        """Publish the types of ``parent`` and send an event."""
         tree = self._tree
         for kind in parent.types:
             for name, attr in self._type_files(parent, kind).items():
@@ -117,7 +117,7 @@ class MdevCore:
         tree.link(f"class/mdev_bus/{parent.name}", parent.path)
         tree.mkdir(f"bus/mdev/drivers/{parent.mdev_driver}")
         self.parents[parent.path] = parent
-        self._tell(parent, "registered")
+        self._send_change(parent, "registered")
 
     def unregister(self, parent: MdevParent) -> None:
         """Remove the parent's devices and types; may raise Blocked."""
@@ -133,9 +133,9 @@ class MdevCore:
                     raise Blocked(lambda: self.unregister(parent)) from None
         self._tree.remove(f"{parent.path}/mdev_supported_types")
         self.parents.pop(parent.path, None)
-        self._tell(parent, "unregistered")
+        self._send_change(parent, "unregistered")
 
-    def _tell(self, parent: MdevParent, state: str) -> None:
+    def _send_change(self, parent: MdevParent, state: str) -> None:
         properties = {"MDEV_STATE": state}
         self._uevents.send("change", parent.path, parent.subsystem, properties)
 
@@ -282,7 +282,7 @@ class MdevCore:
 def parse_uuid(data: bytes) -> str:
     """Return the UUID in lower case, as create_store() accepts it.
 
-    36 characters, or 37 of which the last is not looked at. Raises OSError
+    36 characters, or 37 of which the last is ignored. Raises OSError
     EINVAL.
     """
     if not UUID_LENGTH <= len(data) <= UUID_LENGTH + 1:

@@ -30,7 +30,7 @@ COMMON_DRIVERS = (("pci-stub", True), ("pcieport", True))
 class PciFunction:
     """One function on the bus. Made by PciBus.add()."""
 
-    def __init__(  # noqa: PLR0913 - what tells functions apart
+    def __init__(  # noqa: PLR0913 - the identity of a function
         self,
         bus: PciBus,
         address: str,
@@ -64,7 +64,7 @@ class PciFunction:
         self.is_leaving = False
 
     def reset(self) -> None:
-        """Reset it, as whoever writes to ``reset`` asks."""
+        """Reset it, as a write to ``reset`` asks."""
         self.is_silent = self.is_dying
 
     def announce(self, action: str) -> None:

@@ -132,7 +132,7 @@ def _identity(function: PciFunction) -> dict[str, Attr]:
     )
 
     def show_config() -> bytes:
-        # A read that nobody answers ends as ones (PCIe 6.0, 2.3.2).
+        # A read without a completion returns ones (PCIe 6.0, 2.3.2).
         return b"\xff" * len(config) if function.is_silent else config
 
     return {

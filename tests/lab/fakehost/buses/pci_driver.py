@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class PciDriver:
     """A driver bound by ids (vendor, device), or by override only.
 
-    ``sriov`` tells whether it has a sriov_configure callback,
+    ``sriov`` is whether it has a sriov_configure callback,
     ``managed_dma`` whether a function bound to it may share an IOMMU group
     with one that a guest holds (struct pci_driver.driver_managed_dma).
     """

@@ -56,8 +56,8 @@ class Control:
     def do_fault(self, *, path: str, on: str, effect: dict[str, Any]) -> None:
         """Set a fault; links in ``path`` are followed now."""
         if on not in OPERATIONS:
-            known = ", ".join(OPERATIONS)
-            raise ValueError(f"no operation {on!r}; known: {known}")
+            operations = ", ".join(OPERATIONS)
+            raise ValueError(f"no operation {on!r}; known: {operations}")
         hang_s = effect.get("hang_s", 0)
         vanish = effect.get("vanish", "")
         fault = Fault(
@@ -128,7 +128,7 @@ class Control:
         return self._operations.reads
 
     def do_plug(self) -> None:
-        """Bring back what has gone."""
+        """Restore the cards that have gone."""
         with self._kernel.lock:
             self._plug(self._kernel)
 
@@ -151,21 +151,21 @@ class Control:
     def do_open_port(self, *, card: str, number: int, is_open: bool) -> None:
         """Let a port count as open, or not."""
         with self._kernel.lock:
-            found = self._kernel.fpga.cards[card]
-            found.parts[number].is_open = is_open
+            hardware = self._kernel.fpga.cards[card]
+            hardware.parts[number].is_open = is_open
 
     def do_fpga_tool(
         self, *, tool: str, arguments: list[str], files: dict[str, str]
     ) -> dict[str, Any]:
         """Do what a vendor's tool does."""
         with self._kernel.lock:
-            ended = fpga_tools.run(self._kernel, tool, arguments, files)
-        return dataclasses.asdict(ended)
+            result = fpga_tools.run(self._kernel, tool, arguments, files)
+        return dataclasses.asdict(result)
 
     def do_unplug(self, *, address: str) -> None:
         """Remove a PCI function."""
         with self._kernel.lock:
-            self._settle(self._function(address).remove)
+            self._run_unblocked(self._function(address).remove)
 
     def do_die_at_reset(self, *, address: str, is_dying: bool) -> None:
         """Let a function not come back from its next reset, or let it."""
@@ -180,12 +180,12 @@ class Control:
             capability = self._function(address).sriov
             if capability is None:
                 raise ValueError(f"{address} has no SR-IOV capability")
-            self._settle(lambda: capability.apply(0))
+            self._run_unblocked(lambda: capability.apply(0))
             if number:
                 capability.apply(number)
 
     def do_nvml(self, *, call: str, arguments: list[int]) -> str:
-        """Answer a call of the NVML stand-in."""
+        """Answer a call of the fake NVML."""
         with self._kernel.lock:
             return nvidia_nvml.Nvml(self._kernel).call(call, arguments)
 
@@ -197,9 +197,9 @@ class Control:
             )
 
     def do_gpus(self) -> dict[str, dict[str, Any]]:
-        """Return the books of NVIDIA's cards."""
+        """Return the state of NVIDIA's cards."""
         with self._kernel.lock:
-            return nvidia_tool.books(self._kernel)
+            return nvidia_tool.gpu_states(self._kernel)
 
     def do_creatable(self) -> dict[str, dict[str, int]]:
         """Return what each mdev parent would make."""
@@ -219,12 +219,12 @@ class Control:
     def _function(self, address: str) -> PciFunction:
         function = self._kernel.pci.functions.get(address)
         if function is None:
-            known = ", ".join(sorted(self._kernel.pci.functions))
-            raise ValueError(f"no PCI function {address}; known: {known}")
+            addresses = ", ".join(sorted(self._kernel.pci.functions))
+            raise ValueError(f"no PCI function {address}; known: {addresses}")
         return function
 
     @staticmethod
-    def _settle(action: Callable[[], None]) -> None:
+    def _run_unblocked(action: Callable[[], None]) -> None:
         try:
             action()
         except Blocked as blocked:

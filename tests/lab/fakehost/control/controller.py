@@ -127,49 +127,49 @@ class Controller:
 
     def mdevs(self) -> dict[str, dict[str, Any]]:
         """Return uuid -> type, parent, group, active, in_use."""
-        found: dict[str, dict[str, Any]] = self._call("mdevs")
-        return found
+        mdevs: dict[str, dict[str, Any]] = self._call("mdevs")
+        return mdevs
 
     def functions(self) -> dict[str, dict[str, Any]]:
         """Return address -> driver, override, group, in_use, vfs, ..."""
-        found: dict[str, dict[str, Any]] = self._call("functions")
-        return found
+        functions: dict[str, dict[str, Any]] = self._call("functions")
+        return functions
 
     def uevents(self, after: int = 0) -> list[dict[str, Any]]:
         """Return the uevents with a seqnum above ``after``."""
-        found: list[dict[str, Any]] = self._call("uevents", after=after)
-        return found
+        uevents: list[dict[str, Any]] = self._call("uevents", after=after)
+        return uevents
 
     def writes(self) -> list[dict[str, Any]]:
         """Return the writes (path, data, errno), oldest first."""
-        found: list[dict[str, Any]] = self._call("writes")
-        return found
+        writes: list[dict[str, Any]] = self._call("writes")
+        return writes
 
     def gpus(self) -> dict[str, dict[str, Any]]:
-        """Return the books of NVIDIA's cards, by address.
+        """Return the state of NVIDIA's cards, by address.
 
         ``mig``, ``mixed``; ``instances``: id -> kind, start; ``vgpus``: mdev
-        or VF -> type, start, instance; ``left``: type -> how many more as
-        things stand; ``could_make``: types of which one more can be, a new
+        or VF -> type, start, instance; ``remaining``: type -> how many more
+        fit now; ``could_make``: types of which one more can be, a new
         GPU instance allowed.
         """
-        found: dict[str, dict[str, Any]] = self._call("gpus")
-        return found
+        gpus: dict[str, dict[str, Any]] = self._call("gpus")
+        return gpus
 
     def fpgas(self) -> dict[str, dict[str, Any]]:
         """Return FPGA card -> interface, parts (see ``fpga.Part``)."""
-        found: dict[str, dict[str, Any]] = self._call("fpgas")
-        return found
+        fpgas: dict[str, dict[str, Any]] = self._call("fpgas")
+        return fpgas
 
     def programmings(self) -> list[dict[str, Any]]:
         """Return each attempt to program (see ``fpga.Programming``)."""
-        found: list[dict[str, Any]] = self._call("programmings")
-        return found
+        programmings: list[dict[str, Any]] = self._call("programmings")
+        return programmings
 
     def creatable(self) -> dict[str, dict[str, int]]:
         """Return mdev parent -> type -> how many more it would make."""
-        found: dict[str, dict[str, int]] = self._call("creatable")
-        return found
+        counts: dict[str, dict[str, int]] = self._call("creatable")
+        return counts
 
     def reads(self) -> int:
         """Return how many attribute reads were served since boot."""
@@ -217,7 +217,7 @@ class Controller:
         return nvidia_tool.write_tool(path, sys.executable, self.socket)
 
     def nvml(self, call: str, *arguments: int) -> str:
-        """Return what the NVML stand-in is told: code and fields."""
+        """Return an answer to the fake NVML: code and fields."""
         text: str = self._call("nvml", call=call, arguments=arguments)
         return text
 

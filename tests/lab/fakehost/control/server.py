@@ -4,7 +4,7 @@
 Started by mount.py and namespace.py, never by hand. It reads the spec's
 JSON from its standard input up to the first newline, prints ``ready`` when
 the mount answers, and ends when its standard input does, so that no mount
-outlives whoever asked for it.
+outlives the process that asked for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _end_with_input(
     sys.stdin.buffer.read()
     operations.stop()
     command = ["umount", "--lazy", mountpoint]
-    subprocess.run(command, check=False)  # noqa: S603 - arguments are ours
+    subprocess.run(command, check=False)  # noqa: S603 - no input of users
     control.unlink(missing_ok=True)
     os._exit(0)
 

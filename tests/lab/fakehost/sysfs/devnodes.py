@@ -3,7 +3,7 @@
 
 A FUSE file answers ioctl(2), where a real device node would ask the real
 kernel. Nodes lie in the tree below ``.dev``, which no sysfs has, and are
-mounted one by one over empty files in the directory that stands for /dev.
+mounted one by one over empty files in the directory that serves as /dev.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CharDevice(Node):
 
 
 class Hanging(Exception):
-    """The call waits, until its caller is killed or somebody heals it."""
+    """The call waits, until its caller is killed or the host is healed."""
 
 
 class DevNodes:
@@ -59,11 +59,11 @@ class DevNodes:
         """
         with self._lock:
             place = tree.find(PLACE)
-            wanted = dict(place.children) if isinstance(place, Dir) else {}
+            nodes = dict(place.children) if isinstance(place, Dir) else {}
             for name, node in list(self._bound.items()):
-                if wanted.get(name) is not node:
+                if nodes.get(name) is not node:
                     self._unbind(name)
-            for name, node in wanted.items():
+            for name, node in nodes.items():
                 if name not in self._bound:
                     self._bind(name, node)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a simulated kernel function fails or waits."""
+"""Errors and waits of a simulated kernel function."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ OPERATIONS = ("open", "read", "write", "list", "ioctl")
 
 @dataclass(kw_only=True)
 class Fault:
-    """What happens at the next matching operations.
+    """Effect on the next matching operations.
 
     ``path`` may have the wildcards of fnmatch. The parts combine: first
     ``vanish`` (a path removed from the tree), then ``hang_s`` (seconds,

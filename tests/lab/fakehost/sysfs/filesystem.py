@@ -104,13 +104,13 @@ class SysfsOperations(mfusepy.Operations):  # type: ignore[misc]
             self._nodes.clear()
 
     def init(self, path: str) -> None:
-        """Tell that the mount answers, as soon as it does."""
+        """Report that the mount answers, as soon as it does."""
 
-        def tell() -> None:
+        def report_ready() -> None:
             self.sync_nodes()
             self._ready()
 
-        threading.Thread(target=tell, daemon=True).start()
+        threading.Thread(target=report_ready, daemon=True).start()
 
     def sync_nodes(self) -> None:
         """Make /dev what the kernel has; the caller holds no lock."""
@@ -149,7 +149,7 @@ class SysfsOperations(mfusepy.Operations):  # type: ignore[misc]
         return 0
 
     def opendir(self, path: str) -> int:
-        """Return a handle that nobody uses; ENOENT, ENOTDIR."""
+        """Return a handle that no call uses; ENOENT, ENOTDIR."""
         with self._lock:
             self._tree.dir(path)
         return 0
@@ -210,7 +210,7 @@ class SysfsOperations(mfusepy.Operations):  # type: ignore[misc]
             before = self.kernel.uevents.seqnum
             self._store(self._handles[fh], data)
             if self.kernel.uevents.seqnum != before:
-                time.sleep(self.kernel.settle_s)
+                time.sleep(self.kernel.event_delay_s)
         except OSError as error:
             code = error.errno or errno.EIO
             raise
@@ -267,7 +267,7 @@ class SysfsOperations(mfusepy.Operations):  # type: ignore[misc]
         return 0
 
     def _hang(self) -> NoReturn:
-        """Wait until the caller is killed, or somebody heals the host."""
+        """Wait until the caller is killed, or the host is healed."""
         released = self.kernel.fpga.released
         end = time.monotonic() + HANG_S
         while not released.wait(RETRY_S) and time.monotonic() < end:
@@ -321,17 +321,17 @@ class SysfsOperations(mfusepy.Operations):  # type: ignore[misc]
 def _memory(caller: int, address: int, size: int) -> bytes:
     """Return memory of a thread that waits for us; raises EFAULT.
 
-    The calls whose numbers tell nothing of their argument leave it to the
-    file system to fetch that, and FUSE gives it only the address.
+    For a call whose number doesn't encode its argument's size, FUSE passes
+    the address only: the file system reads the argument.
     """
     try:
         with open(f"/proc/{caller}/mem", "rb", buffering=0) as memory:
-            found = os.pread(memory.fileno(), size, address)
+            data = os.pread(memory.fileno(), size, address)
     except (OSError, OverflowError):
         fail(errno.EFAULT)
-    if len(found) < size:
+    if len(data) < size:
         fail(errno.EFAULT)
-    return found
+    return data
 
 
 def serve(operations: SysfsOperations, mountpoint: str) -> None:

@@ -101,17 +101,17 @@ class Tree:
 
     def node(self, path: str) -> Node:
         """Return the node at ``path``; raises OSError ENOENT."""
-        found = self.find(path)
-        if found is None:
+        node = self.find(path)
+        if node is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return found
+        return node
 
     def dir(self, path: str) -> Dir:
         """Return the directory at ``path``; raises ENOENT or ENOTDIR."""
-        found = self.node(path)
-        if not isinstance(found, Dir):
+        node = self.node(path)
+        if not isinstance(node, Dir):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        return found
+        return node
 
     def resolve(self, path: str) -> str:
         """Return ``path`` with every link followed.

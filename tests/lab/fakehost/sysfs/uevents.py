@@ -76,7 +76,7 @@ class Uevents:
                 (GROUP_KERNEL, kernel_message(event)),
                 (GROUP_UDEV, libudev_message(event)),
             ):
-                # ECONNREFUSED: nobody listens to this group.
+                # ECONNREFUSED: no process listens to this group.
                 with contextlib.suppress(ConnectionRefusedError):
                     self._socket.sendto(message, (0, group))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be plugged into a simulated host: one technology, one file.
+"""Technologies of a simulated host, one in each file.
 
 A technology is a frozen dataclass with plain fields (they travel as JSON),
 a ``kind`` that names it there, and ``build(kernel)``.

@@ -42,7 +42,7 @@ class PciCard:
     the IOMMU group of that number, None into one of its own.
 
     ``takes_vf_count`` False is a driver without sriov_configure (AMD's
-    gim: VFs are as many as its module was told). ``made_vfs`` is how many
+    gim: a module option sets the number of VFs). ``made_vfs`` is how many
     the driver makes whatever it is asked for (QAT), 0 for what is asked.
     ``port`` is the root port's address, "" puts it on the root bus.
     ``serial`` is its Device Serial Number, 0 for none.
@@ -111,7 +111,7 @@ class PciCard:
         )
 
     def _bridge(self) -> str:
-        """Return the directory that the function stands in."""
+        """Return the directory of the function."""
         domain, bus, _ = (self.port or self.address).split(":")
         if self.port:
             return f"pci{domain}:{bus}/{self.port}"

@@ -41,7 +41,7 @@ class QatDriver(PciDriver):
         self.has_services = True
 
     def probe(self, function: PciFunction) -> None:
-        """Bring the device up and make its attributes."""
+        """Start the device and make its attributes."""
         address = function.address
         self._up.add(address)
         if not self.has_services:
@@ -151,14 +151,14 @@ class QatCard:
 
     def build(self, kernel: Kernel) -> None:
         """Load the drivers and put the device on the bus."""
-        known = kernel.pci.drivers
-        driver = known.get(self.driver) or QatDriver(kernel, self.driver)
+        drivers = kernel.pci.drivers
+        driver = drivers.get(self.driver) or QatDriver(kernel, self.driver)
         assert isinstance(driver, QatDriver)
         driver.has_services = self.has_services
         driver.ids.add((VENDOR, self.device))
         driver.services[self.address] = self.services
         kernel.pci.register(driver)
-        if "qat_vfio_pci" not in known:
+        if "qat_vfio_pci" not in drivers:
             kernel.pci.register(QatVfioDriver(kernel))
         PciCard(
             address=self.address,

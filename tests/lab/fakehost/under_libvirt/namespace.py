@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens inside the namespaces, as process 1.
+"""Process 1 inside the namespaces.
 
 Started by __main__.py through unshare(1): never by hand, it mounts over
 /sys, /run and more. Mounts and processes end with this process.
@@ -167,7 +167,7 @@ class Namespace:
     def _wait_for_devices(self) -> None:
         """Return when libvirt has listed every function and parent."""
         controller = Controller(CONTROL)
-        wanted = len(controller.functions())
+        functions = len(controller.functions())
         controller.close()
         parents = len(os.listdir("/sys/class/mdev_bus"))
         limit = time.monotonic() + START_S
@@ -175,11 +175,14 @@ class Namespace:
             if self._libvirtd.poll() is not None:
                 text = (self._state / "libvirtd.err").read_text()
                 raise FakehostError(f"libvirtd ended: {text[-2000:]}")
-            if _listed("pci") >= wanted and _listed("mdev_types") >= parents:
+            if (
+                _listed("pci") >= functions
+                and _listed("mdev_types") >= parents
+            ):
                 return
             time.sleep(POLL_S)
         raise FakehostError(
-            f"libvirt does not show {wanted} PCI functions after "
+            f"libvirt does not show {functions} PCI functions after "
             f"{START_S:.0f} s; its log is in {self._state}"
         )
 

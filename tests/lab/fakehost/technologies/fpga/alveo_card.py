@@ -30,7 +30,7 @@ VBNV = "xilinx_u250_gen3x16_xdma_shell_4_1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """What is the same as long as nobody flashes the card."""
+    """The shell of a card, which only flashing changes."""
 
     board: str
     vbnv: str
@@ -95,8 +95,8 @@ class AlveoDriver(PciDriver):
         self, card: Hardware, instance: int, shell: Shell
     ) -> dict[str, Attr]:
         def show() -> str:
-            held = card.parts[0].function
-            return f"{uuid.UUID(held)}\n" if held else "\n"
+            function = card.parts[0].function
+            return f"{uuid.UUID(function)}\n" if function else "\n"
 
         return {
             "xclbinuuid": Attr(show),

@@ -134,8 +134,8 @@ class DflDriver(PciDriver):
         size, flags, port, length, address = PR.unpack(mem(argument, PR.size))
         if size < PR.size or flags or port >= len(card.parts):
             fail(errno.EINVAL)
-        found = read_payload(mem(address, length))
-        if self._kernel.fpga.load(card, card.parts[port], found):
+        bitstream = read_payload(mem(address, length))
+        if self._kernel.fpga.load(card, card.parts[port], bitstream):
             raise Hanging
 
     def release(self, function: PciFunction, number: int) -> None:

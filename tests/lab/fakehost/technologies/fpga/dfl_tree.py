@@ -24,7 +24,7 @@ MAJOR = 239
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FmeFacts:
-    """What the management engine of a card tells of itself."""
+    """Attributes of a card's management engine."""
 
     bitstream_id: int
     bitstream_metadata: int

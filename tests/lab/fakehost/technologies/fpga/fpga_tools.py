@@ -20,9 +20,9 @@ from tests.lab.fakehost import fpga
 from tests.lab.fakehost.fpga import Directive, Hardware
 from tests.lab.fakehost.kernel import Kernel
 
-#: The stand-in: it sends its arguments and the files among them, and does
-#: as it is told. It has the interpreter's path in it, for whoever runs it
-#: may have cleaned the environment.
+#: The fake tool: it sends its arguments and the files among them, prints the
+#: answer and exits with its status. It has the interpreter's path in it, as
+#: its caller may have cleaned the environment.
 SCRIPT = """\
 #!{python}
 import base64, json, os, socket, sys, time
@@ -41,7 +41,7 @@ if "error" in answer:
 answer = answer["result"]
 if answer["hangs"]:
     time.sleep({hang_s})
-print(answer["said"], file=sys.stderr if answer["status"] else sys.stdout)
+print(answer["output"], file=sys.stderr if answer["status"] else sys.stdout)
 sys.exit(answer["status"])
 """
 #: Where each is installed, below the root.
@@ -55,16 +55,16 @@ PLACE_OPTIONS = {"S": "segment", "B": "bus", "D": "device", "F": "function"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a tool ended; one that hangs has not."""
+class ToolResult:
+    """Result of a tool's run; a tool that hangs has none."""
 
     status: int
-    said: str
+    output: str
     hangs: bool = False
 
 
 def write_tool(root: Path, tool: str, python: str, socket: Path) -> Path:
-    """Write the stand-in of a tool below ``root`` and return it."""
+    """Write the fake of a tool below ``root`` and return its path."""
     path = root / PLACES[tool]
     path.parent.mkdir(parents=True, exist_ok=True)
     text = SCRIPT.format(
@@ -82,7 +82,7 @@ def encode(content: bytes) -> str:
 
 def run(
     kernel: Kernel, tool: str, words: list[str], files: Mapping[str, str]
-) -> Ended:
+) -> ToolResult:
     """Do what a tool does; the caller has the kernel's lock.
 
     :param files: the files among its words, in base64.
@@ -97,7 +97,7 @@ def run(
 
 def _fpgaconf(
     kernel: Kernel, words: list[str], files: Mapping[str, bytes]
-) -> Ended:
+) -> ToolResult:
     try:
         pairs, rest = getopt.gnu_getopt(
             words,
@@ -108,30 +108,32 @@ def _fpgaconf(
             ],
         )
     except getopt.GetoptError as error:
-        return Ended(status=1, said=f"Invalid argument: {error}")
-    given = dict(pairs)
+        return ToolResult(status=1, output=f"Invalid argument: {error}")
+    options = dict(pairs)
     where = {
-        letter: given.get(f"-{letter}") or given.get(f"--{word}", "")
+        letter: options.get(f"-{letter}") or options.get(f"--{word}", "")
         for letter, word in PLACE_OPTIONS.items()
     }
     try:
         card = _card_at(kernel, where)
         interface, content = fpga.read_gbs(files[rest[0]])
     except (ValueError, KeyError, IndexError) as error:
-        return Ended(status=1, said=f"fpgaconf: {error!r}")
+        return ToolResult(status=1, output=f"fpgaconf: {error!r}")
     if card is None:
-        return Ended(status=2, said="No suitable slots found.")
+        return ToolResult(status=2, output="No suitable slots found.")
     if interface != card.interface:
-        return Ended(status=2, said="No suitable slots found. (interface)")
-    if given.keys() & {"-n", "--dry-run"}:
-        return Ended(status=0, said="dry run")
+        return ToolResult(
+            status=2, output="No suitable slots found. (interface)"
+        )
+    if options.keys() & {"-n", "--dry-run"}:
+        return ToolResult(status=0, output="dry run")
     return _load(kernel, card, fpga.read_payload(content), "fpgaconf")
 
 
 def _card_at(kernel: Kernel, where: Mapping[str, str]) -> Hardware | None:
     """Return the one card that is at a place, if its driver shows it."""
     numbers = {name: int(text, 0) for name, text in where.items() if text}
-    found = []
+    cards = []
     for address, card in kernel.fpga.cards.items():
         domain, bus, rest = address.split(":")
         slot, _, number = rest.partition(".")
@@ -145,48 +147,48 @@ def _card_at(kernel: Kernel, where: Mapping[str, str]) -> Hardware | None:
             for name, number in numbers.items()
             if name in parts
         ):
-            found.append(card)
-    if len(found) > 1:
+            cards.append(card)
+    if len(cards) > 1:
         raise ValueError("multiple slots found")
-    return found[0] if found else None
+    return cards[0] if cards else None
 
 
 def _xrt_smi(
     kernel: Kernel, words: list[str], files: Mapping[str, bytes]
-) -> Ended:
+) -> ToolResult:
     try:
         user, name = _program_words(words)
         interface, new = fpga.read_xclbin(files[name])
     except (ValueError, KeyError) as error:
-        return Ended(status=1, said=f"ERROR: {error}")
+        return ToolResult(status=1, output=f"ERROR: {error}")
     card = kernel.fpga.cards.get(f"{user[:-1]}0")
     if card is None or _driver(kernel, user) != "xocl":
-        return Ended(status=1, said=f"ERROR: no such device: {user}")
-    ended = _load_axlf(kernel, card, interface, new)
-    said = f"INFO: xrt-smi program succeeded on {user}"
-    if ended.status:
-        text = f"Could not program device {user} : load_axlf: {ended.said}"
-        said = f"ERROR: {text}"
-    return replace(ended, said=said)
+        return ToolResult(status=1, output=f"ERROR: no such device: {user}")
+    result = _load_axlf(kernel, card, interface, new)
+    output = f"INFO: xrt-smi program succeeded on {user}"
+    if result.status:
+        text = f"Could not program device {user} : load_axlf: {result.output}"
+        output = f"ERROR: {text}"
+    return replace(result, output=output)
 
 
 def _load_axlf(
     kernel: Kernel, card: Hardware, interface: str, new: fpga.Payload
-) -> Ended:
+) -> ToolResult:
     """Load an xclbin by xocl, which asks xclmgmt to do it."""
     if _driver(kernel, card.address) != "xclmgmt":
-        return Ended(status=1, said="Connection timed out")
+        return ToolResult(status=1, output="Connection timed out")
     if interface != card.interface:
-        return Ended(status=1, said="Invalid argument")
+        return ToolResult(status=1, output="Invalid argument")
     part = card.parts[0]
     if part.function == new.function and not new.directive.value:
-        return Ended(status=0, said="is loaded")
+        return ToolResult(status=0, output="is loaded")
     if new.directive in (Directive.ERROR, Directive.HANG, Directive.VANISH):
         part.function = ""
-    ended = _load(kernel, card, new, "xrt-smi")
+    result = _load(kernel, card, new, "xrt-smi")
     # no port is left disabled: it is the driver's memory that is empty
     part.is_enabled = True
-    return ended
+    return result
 
 
 def _program_words(words: list[str]) -> tuple[str, str]:
@@ -199,20 +201,20 @@ def _program_words(words: list[str]) -> tuple[str, str]:
         raise ValueError(str(error)) from error
     if rest:
         raise ValueError(f"unexpected: {' '.join(rest)}")
-    found = {name.lstrip("-")[0]: text for name, text in pairs}
-    if found.keys() != {"d", "u"}:
+    options = {name.lstrip("-")[0]: text for name, text in pairs}
+    if options.keys() != {"d", "u"}:
         raise ValueError("needs --device and --user")
-    return found["d"], found["u"]
+    return options["d"], options["u"]
 
 
-def _xbmgmt(words: list[str], files: Mapping[str, bytes]) -> Ended:
-    """Load past the user's driver, which is not told and shows nothing."""
+def _xbmgmt(words: list[str], files: Mapping[str, bytes]) -> ToolResult:
+    """Load past the user's driver, which doesn't notice and shows nothing."""
     try:
         _, name = _program_words(words)
         fpga.read_xclbin(files[name])
     except (ValueError, KeyError) as error:
-        return Ended(status=1, said=f"ERROR: {error}")
-    return Ended(status=0, said="INFO: xbmgmt2 program succeeded")
+        return ToolResult(status=1, output=f"ERROR: {error}")
+    return ToolResult(status=0, output="INFO: xbmgmt2 program succeeded")
 
 
 def _driver(kernel: Kernel, address: str) -> str:
@@ -222,13 +224,13 @@ def _driver(kernel: Kernel, address: str) -> str:
 
 def _load(
     kernel: Kernel, card: Hardware, new: fpga.Payload, tool: str
-) -> Ended:
+) -> ToolResult:
     """Load into a card's first region; VANISH is a failure too."""
     try:
         if kernel.fpga.load(card, card.parts[0], new):
-            return Ended(status=0, said="", hangs=True)
+            return ToolResult(status=0, output="", hangs=True)
     except OSError as error:
         number = error.errno or errno.EIO
-        said = f"{tool}: Error: {errno.errorcode[number]}"
-        return Ended(status=1, said=said)
-    return Ended(status=0, said="Done")
+        output = f"{tool}: Error: {errno.errorcode[number]}"
+        return ToolResult(status=1, output=output)
+    return ToolResult(status=0, output="Done")

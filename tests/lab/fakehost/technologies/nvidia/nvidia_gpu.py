@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The books of one NVIDIA card: what runs on it and what still fits.
+"""State of one NVIDIA card: what runs on it and what still fits.
 
 The rules of the vendor's driver, from its documentation, its open kernel
 modules and recorded hosts. Sizes are equal on a card unless it is in
 mixed-size mode, where every vGPU has a place of its own; in MIG mode a
-vGPU stands in a GPU instance of its type's kind, and an instance has one
+vGPU runs in a GPU instance of its type's kind, and an instance has one
 size. Nothing here is shared with the library: this is what judges it.
 """
 
@@ -46,11 +46,11 @@ class Gpu:
         mig: bool = False,
     ) -> None:
         self.model = model
-        wanted = frozenset(offered)
+        names = frozenset(offered)
         self.types = {
             str(kind.number): kind
             for kind in model.types()
-            if not wanted or kind.short in wanted
+            if not names or kind.short in names
         }
         self.mig = mig
         self.mixed = False
@@ -61,7 +61,7 @@ class Gpu:
 
     # -- vGPUs -----------------------------------------------------------
 
-    def left(self, kind: VgpuType) -> int:
+    def remaining(self, kind: VgpuType) -> int:
         """Return how many more of ``kind`` the card takes."""
         if self.mig:
             return sum(
@@ -110,7 +110,7 @@ class Gpu:
 
         Raises OSError EIO when it can't be made.
         """
-        if self.left(kind) < 1:
+        if self.remaining(kind) < 1:
             fail(errno.EIO)
         made = Vgpu(kind=kind)
         if self.mig:
@@ -179,7 +179,7 @@ class Gpu:
         return made
 
     def destroy_instance(self, number: int) -> None:
-        """Unmake a GPU instance; raises NvmlError IN_USE."""
+        """Destroy a GPU instance; raises NvmlError IN_USE."""
         self.check_mig()
         instance = self.instances.get(number)
         if instance.compute or self.vgpus_in(number):
@@ -187,7 +187,7 @@ class Gpu:
         del self.instances.present[number]
 
     def vgpus_in(self, number: int) -> list[Vgpu]:
-        """Return the vGPUs that stand in a GPU instance."""
+        """Return the vGPUs in a GPU instance."""
         return [v for v in self.vgpus.values() if v.instance == number]
 
     def check_mig(self) -> None:
@@ -197,7 +197,7 @@ class Gpu:
 
     def could_make(self, kind: VgpuType) -> bool:
         """Return whether one more fits, a new GPU instance allowed."""
-        if self.left(kind) > 0:
+        if self.remaining(kind) > 0:
             return True
         if not self.mig or not kind.instance:
             return False

@@ -95,8 +95,8 @@ class GpuInstance:
 
     def overlaps(self, kind: InstanceKind, start: int) -> bool:
         """Return whether an instance there would share a memory slice."""
-        mine = range(self.start, self.start + self.kind.size)
-        return not set(mine).isdisjoint(range(start, start + kind.size))
+        slices = range(self.start, self.start + self.kind.size)
+        return not set(slices).isdisjoint(range(start, start + kind.size))
 
 
 class Instances:
@@ -121,10 +121,10 @@ class Instances:
         except NvmlError:
             raise NvmlError(NOT_SUPPORTED) from None
 
-    def _find(self, wanted: object) -> InstanceKind:
-        assert callable(wanted)
+    def _find(self, is_match: object) -> InstanceKind:
+        assert callable(is_match)
         for kind in self.kinds:
-            if wanted(kind):
+            if is_match(kind):
                 return kind
         raise NvmlError(INVALID_ARGUMENT)
 

@@ -33,26 +33,26 @@ class VgpuParent(MdevParent):
         )
         self._gpu = gpu
         self._slots = slots
-        self._mine: set[str] = set()
+        self._uuids: set[str] = set()
         self.remove_waits = not busy
 
     def available(self, kind: MdevType) -> int:
         """Return what both the card and the function still take."""
-        left = self._gpu.left(self._gpu.types[kind.suffix])
+        remaining = self._gpu.remaining(self._gpu.types[kind.suffix])
         if self._slots is None:
-            return left
-        return min(left, self._slots - len(self._mine))
+            return remaining
+        return min(remaining, self._slots - len(self._uuids))
 
     def admit(self, mdev: Mdev) -> None:
         """Account for a vGPU; EIO when it cannot be made."""
         if self.available(mdev.kind) < 1:
             fail(errno.EIO)
         self._gpu.add(mdev.uuid, self._gpu.types[mdev.kind.suffix])
-        self._mine.add(mdev.uuid)
+        self._uuids.add(mdev.uuid)
 
     def release(self, mdev: Mdev) -> None:
         """Free the vGPU's framebuffer."""
-        self._mine.discard(mdev.uuid)
+        self._uuids.discard(mdev.uuid)
         self._gpu.remove(mdev.uuid)
 
     def files(self, mdev: Mdev) -> Mapping[str, Attr]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stand-in of NVML asks: one text for each call.
+"""Answers to the fake NVML: one text for each call.
 
 An answer is the return code of NVML, a blank, and fields between
 semicolons; lists in a field are between commas. The library itself
 (``standins/nvml/nvml.c``) only moves them into NVML's structures, so that what
-NVML says and what sysfs shows come from the same books.
+NVML says and what sysfs shows come from the same state.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Nvml:
         return tuple(
             kind.number
             for kind in gpu.types.values()
-            if not creatable or (free and gpu.left(kind) > 0)
+            if not creatable or (free and gpu.remaining(kind) > 0)
         )
 
     def do_type(self, number: int) -> Answer:
@@ -213,7 +213,7 @@ class Nvml:
         return (self._mig(index).instances.create(kind, at).id,)
 
     def do_destroy(self, index: int, number: int) -> Answer:
-        """Unmake an instance."""
+        """Destroy an instance."""
         self._mig(index).destroy_instance(number)
         return ()
 
@@ -224,10 +224,10 @@ class Nvml:
     ) -> Answer:
         """Return a compute profile's id, slices, count and SMs."""
         instance = self._mig(index).instances.get(number)
-        for slices, known in COMPUTE.items():
-            if known == profile and slices <= instance.kind.slices:
+        for slices, compute_profile in COMPUTE.items():
+            if compute_profile == profile and slices <= instance.kind.slices:
                 count = instance.kind.slices // slices
-                return known, slices, count, slices * MULTIPROCESSORS
+                return compute_profile, slices, count, slices * MULTIPROCESSORS
         raise NvmlError(NOT_SUPPORTED)
 
     def do_compute_create(
@@ -260,7 +260,7 @@ class Nvml:
     def do_compute_destroy(
         self, index: int, number: int, compute: int
     ) -> Answer:
-        """Unmake a compute instance; refused while a vGPU runs on it."""
+        """Destroy a compute instance; refused while a vGPU runs on it."""
         gpu = self._mig(index)
         instance = gpu.instances.get(number)
         if compute not in instance.compute:

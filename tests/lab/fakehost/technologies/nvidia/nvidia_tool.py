@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sriov-manage, and what a judge asks of the cards' books."""
+"""sriov-manage, and the true state of the cards, for a judge."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.lab.fakehost.sysfs.errnos import Blocked
 from tests.lab.fakehost.technologies.nvidia.nvidia_card import NvidiaDriver
 from tests.lab.fakehost.technologies.nvidia.nvidia_gpu import Gpu
 
-#: The stand-in: sriov-manage -e|-d ADDRESS|ALL. It has the interpreter's
-#: path in it, for whoever runs it may have cleaned the environment.
+#: The fake tool: sriov-manage -e|-d ADDRESS|ALL. It has the interpreter's
+#: path in it, as its caller may have cleaned the environment.
 SCRIPT = """\
 #!{python}
 import json, socket, sys
@@ -32,7 +32,7 @@ print(answer["result"])
 
 
 def write_tool(path: Path, python: str, socket: Path) -> Path:
-    """Write the stand-in of sriov-manage to ``path`` and return it."""
+    """Write the fake sriov-manage to ``path`` and return that."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(SCRIPT.format(python=python, socket=str(socket)))
     path.chmod(0o755)
@@ -50,18 +50,18 @@ def sriov_manage(kernel: Kernel, address: str, *, enable: bool) -> str:
     driver = kernel.pci.drivers.get("nvidia")
     if not isinstance(driver, NvidiaDriver):
         raise ValueError("no nvidia driver")
-    wanted = sorted(driver.gpus) if address == "ALL" else [address]
-    said = []
-    for one in wanted:
-        function = kernel.pci.functions.get(one)
-        if function is None or one not in driver.gpus:
-            raise ValueError(f"{one} is no GPU of the nvidia driver")
+    addresses = sorted(driver.gpus) if address == "ALL" else [address]
+    lines = []
+    for card in addresses:
+        function = kernel.pci.functions.get(card)
+        if function is None or card not in driver.gpus:
+            raise ValueError(f"{card} is no GPU of the nvidia driver")
         if function.sriov is None:
             if address != "ALL":
-                raise ValueError(f"{one} has no SR-IOV")
+                raise ValueError(f"{card} has no SR-IOV")
             continue
-        said.append(_switch(kernel, function, driver, enable=enable))
-    return "\n".join(said)
+        lines.append(_switch(kernel, function, driver, enable=enable))
+    return "\n".join(lines)
 
 
 def _switch(
@@ -94,12 +94,12 @@ def _switch(
 
 def _is_busy(kernel: Kernel, function: PciFunction) -> bool:
     assert function.sriov is not None
-    mine = {function.address, *(vf.address for vf in function.sriov.vfs)}
-    groups = {kernel.pci.functions[a].group for a in mine}
+    addresses = {function.address, *(vf.address for vf in function.sriov.vfs)}
+    groups = {kernel.pci.functions[a].group for a in addresses}
     groups |= {
         mdev.group
         for mdev in kernel.mdev.devices.values()
-        if mdev.parent.name in mine
+        if mdev.parent.name in addresses
     }
     return any(kernel.iommu.in_use(group) for group in groups)
 
@@ -117,7 +117,7 @@ def has_room(kernel: Kernel, address: str, gpu: Gpu) -> bool:
     )
 
 
-def books(kernel: Kernel) -> dict[str, dict[str, Any]]:
+def gpu_states(kernel: Kernel) -> dict[str, dict[str, Any]]:
     """Return each card's mode, GPU instances and vGPUs."""
     driver = kernel.pci.drivers.get("nvidia")
     if not isinstance(driver, NvidiaDriver):
@@ -154,5 +154,5 @@ def _possible(gpu: Gpu, *, free: bool) -> dict[str, Any]:
     kinds = gpu.types.values()
     return {
         "could_make": [k.name for k in kinds if free and gpu.could_make(k)],
-        "left": {k.name: gpu.left(k) if free else 0 for k in kinds},
+        "remaining": {k.name: gpu.remaining(k) if free else 0 for k in kinds},
     }

@@ -37,7 +37,7 @@ class VgpuType:
 
     ``size`` is its length in the card's region of GiB. ``mixed`` and
     ``equal`` are its places in the two modes, in the driver's order.
-    ``instance`` is the GPU instance it stands in ("" for time-sliced
+    ``instance`` is the GPU instance it runs in ("" for time-sliced
     types), ``per_instance`` how many of them share one.
     """
 
@@ -77,7 +77,7 @@ class Model:
     """A card; ``total_vfs`` 0 means its mdevs hang off the PF.
 
     ``denied`` are places that types of 1 GiB never get under mixed sizes,
-    ``aligned`` tells that every size has the same places in both modes
+    ``aligned`` is whether every size has the same places in both modes
     (Blackwell).
     """
 
@@ -126,8 +126,8 @@ class Model:
     def _mixed(self, size: int) -> tuple[int, ...]:
         """Return places that leave room for larger sizes between them.
 
-        The region is cut in pairs; of each the first one stands at its
-        beginning and the second one at its end.
+        The region is cut in pairs; of each the first place is at its
+        beginning and the second place at its end.
         """
         count = 1
         while count * 2 <= MOST and count * 2 * size <= self.region:

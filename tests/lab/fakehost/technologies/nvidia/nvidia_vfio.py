@@ -50,7 +50,7 @@ class VfFiles:
         return HEADER + "".join(
             f"{kind.number:<5d} : {kind.name}\n"
             for kind in self._gpu.types.values()
-            if self._gpu.left(kind) > 0
+            if self._gpu.remaining(kind) > 0
         )
 
     def _current(self) -> str:

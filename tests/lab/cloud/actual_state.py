@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is really there: looked at behind the services' backs.
+"""State of the lab, read without the help of nova or placement.
 
-Nothing here asks nova or placement: mdevs come from the compute host's
+Mdevs come from the compute host's
 kernel, claims from nova's database, reasons from the services' logs.
 """
 
@@ -26,7 +26,7 @@ _CLAIMS = """
     JOIN instance_extra e ON e.instance_uuid = i.uuid
     WHERE i.deleted = 0 AND i.host IS NOT NULL AND e.resources IS NOT NULL
 """
-_HELD = """
+_CONSUMERS = """
     SELECT i.uuid, i.host, i.vm_state, e.resources, e.migration_context
     FROM instances i JOIN instance_extra e ON e.instance_uuid = i.uuid
     WHERE i.deleted = 0
@@ -47,8 +47,8 @@ def claims(layout: Layout) -> dict[str, list[str]]:
     (nova.compute.resource_tracker, abort_instance_claim).
     """
     rows = _rows(layout.databases / "nova_cell1.sqlite", _CLAIMS)
-    found = {uuid: list(_identifiers(text)) for uuid, text in rows}
-    return {uuid: slots for uuid, slots in found.items() if slots}
+    slots_of = {uuid: list(_identifiers(text)) for uuid, text in rows}
+    return {uuid: slots for uuid, slots in slots_of.items() if slots}
 
 
 def _identifiers(text: str) -> Iterator[str]:
@@ -59,8 +59,8 @@ def _identifiers(text: str) -> Iterator[str]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Held:
-    """What nova's database says that a consumer holds."""
+class ConsumerSlots:
+    """Slots of a consumer, as nova's database has them."""
 
     host: str
     #: a server, or the migration of one that has been moved and may go back
@@ -70,18 +70,19 @@ class Held:
     slots: frozenset[tuple[str, str]]
 
 
-def held(layout: Layout) -> Iterator[Held]:
-    """Yield what each server holds, and what each waits to go back to."""
+def consumer_slots(layout: Layout) -> Iterator[ConsumerSlots]:
+    """Yield the slots of each server, and of each migration to revert."""
     path = layout.databases / "nova_cell1.sqlite"
-    for uuid, host, state, resources, moved in _rows(path, _HELD):
+    for uuid, host, state, resources, moved in _rows(path, _CONSUMERS):
         if host is not None:
-            yield Held(host, uuid, uuid, _slots(json.loads(resources or "{}")))
+            slots = _slots(json.loads(resources or "{}"))
+            yield ConsumerSlots(host, uuid, uuid, slots)
         if state == "resized" and moved is not None:
             context = json.loads(moved)["nova_object.data"]
             number = int(context["migration_id"])
             ((move, source),) = _rows(path, _MOVE, number)
             old = _slots(context.get("old_resources") or {})
-            yield Held(source, move, uuid, old)
+            yield ConsumerSlots(source, move, uuid, old)
 
 
 def _slots(record: Any) -> frozenset[tuple[str, str]]:
@@ -104,7 +105,7 @@ def hostdev_sources(domain_xml: str, kind: str) -> list[str]:
     A mediated device is named by its uuid (``mdev``), a PCI function by
     its address, as ``0000:02:00.0`` (``pci``).
     """
-    found = []
+    sources = []
     # An --xpath query prints fragments: they get a root of their own.
     body = re.sub(r"<\?xml[^>]*>", "", domain_xml)
     root = ElementTree.fromstring(f"<r>{body}</r>")
@@ -113,12 +114,12 @@ def hostdev_sources(domain_xml: str, kind: str) -> list[str]:
         if hostdev.get("type") != kind or source is None:
             continue
         if kind == "mdev":
-            found.append(str(source.get("uuid")))
+            sources.append(str(source.get("uuid")))
         else:
             parts = ("domain", "bus", "slot", "function")
             numbers = [int(str(source.get(p)), 16) for p in parts]
-            found.append("{:04x}:{:02x}:{:02x}.{:x}".format(*numbers))
-    return found
+            sources.append("{:04x}:{:02x}:{:02x}.{:x}".format(*numbers))
+    return sources
 
 
 def server_names(layout: Layout) -> set[str]:
