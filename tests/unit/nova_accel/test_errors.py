@@ -10,7 +10,7 @@ import pytest
 from nova_accel import errors
 
 ALL = [
-    errors.ConfigurationError("[nova_accel] drivers", "x", "mend it"),
+    errors.ConfigurationError("[nova_accel] drivers", "x", "set it"),
     errors.UnreadableError("/sys/x", errno.EIO),
     errors.MalformedError("uuid", "x", "a lower-case uuid"),
     errors.ClaimError("c", "no room"),
@@ -34,7 +34,7 @@ ALL = [
 
 
 @pytest.mark.parametrize("error", ALL, ids=str)
-def test_an_error_survives_the_way_from_another_process(
+def test_an_error_survives_pickling(
     error: errors.AcceleratorError,
 ) -> None:
     """As oslo.privsep rebuilds it, and as pickle does."""
@@ -60,18 +60,18 @@ def test_an_error_survives_the_way_from_another_process(
     ],
     ids=str,
 )
-def test_the_owner_of_a_server_reads_nothing_of_the_host(
+def test_the_public_text_contains_no_host_facts(
     error: errors.AcceleratorError,
 ) -> None:
     assert not re.search(r"[0-9/]", error.public)
 
 
-def test_the_owner_of_a_server_reads_what_is_wrong_with_its_image() -> None:
+def test_the_public_text_names_the_fault_of_an_image() -> None:
     error = errors.BitstreamError("image", "is cut off")
     assert error.public == str(error)
 
 
-def test_every_error_is_in_the_list() -> None:
+def test_every_error_class_is_tested() -> None:
     assert {type(e) for e in ALL} == {
         error
         for error in vars(errors).values()
@@ -92,7 +92,7 @@ def test_every_error_is_in_the_list() -> None:
         (503, False, True),
     ],
 )
-def test_what_a_refused_request_means(
+def test_the_status_determines_conflict_and_transience(
     status: int | None, is_conflict: bool, is_transient: bool
 ) -> None:
     error = errors.ServiceError("GET", "/", status, "so it is")
@@ -100,6 +100,6 @@ def test_what_a_refused_request_means(
     assert error.is_transient == is_transient
 
 
-def test_what_somebody_must_mend_does_not_pass_by_itself() -> None:
+def test_a_lasting_error_is_not_transient() -> None:
     error = errors.ServiceError("GET", "/", None, "so it is", "", True)
     assert not error.is_transient

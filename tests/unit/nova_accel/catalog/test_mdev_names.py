@@ -14,37 +14,37 @@ from tests.hosts import look
 
 TYPES = offered_devices.VgpuTypes(loader.load())
 
-NVIDIA_SAYS = (
+NVIDIA_DESCRIPTION = (
     "num_heads=4, frl_config=60, framebuffer=1024M,"
     " max_resolution=5120x2880, max_instance=16\n"
 )
-INTEL_SAYS = (
+INTEL_DESCRIPTION = (
     "low_gm_size: 128MB\nhigh_gm_size: 512MB\nfence: 4\n"
     "resolution: 1920x1200\nweight: 4\n"
 )
 
 
-def test_nvidias_description_tells_memory_and_limit() -> None:
+def test_nvidias_description_has_memory_and_limit() -> None:
     assert mdev_names.parse_description(
-        NVIDIA_SAYS
+        NVIDIA_DESCRIPTION
     ) == mdev_names.TypeDescription(memory_mb=1024, max_instances=16)
 
 
-def test_intels_description_tells_the_aperture() -> None:
+def test_intels_description_has_the_aperture() -> None:
     assert mdev_names.parse_description(
-        INTEL_SAYS
+        INTEL_DESCRIPTION
     ) == mdev_names.TypeDescription(memory_mb=128)
 
 
 @pytest.mark.parametrize(
     "text", ["", "\n", "framebuffer=lots, max_instance=some", "a=b", ":::"]
 )
-def test_a_description_without_facts_gives_none(text: str) -> None:
+def test_a_description_without_facts_has_no_values(text: str) -> None:
     assert mdev_names.parse_description(text) == mdev_names.TypeDescription()
 
 
 @given(st.text())
-def test_any_text_may_be_a_description(text: str) -> None:
+def test_any_text_is_accepted_as_a_description(text: str) -> None:
     facts = mdev_names.parse_description(text)
     assert facts.memory_mb is None or facts.memory_mb >= 0
     assert facts.max_instances is None or facts.max_instances >= 0
@@ -61,7 +61,7 @@ def test_any_text_may_be_a_description(text: str) -> None:
         ("mtty-2", "Dual port serial", "", "mtty-2"),
     ],
 )
-def test_a_profiles_name_outlives_driver_releases(
+def test_a_profiles_name_is_the_same_in_every_driver_release(
     type_id: str, label: str | None, vendor: str, name: str
 ) -> None:
     assert mdev_names.profile_name(type_id, label, vendor) == name
@@ -78,7 +78,7 @@ def test_a_profiles_name_outlives_driver_releases(
         ([], "10de:1eb8"),
     ],
 )
-def test_a_cards_model_is_its_profiles_stem(
+def test_a_cards_model_is_the_common_stem_of_its_profiles(
     type_names: list[str], model: str
 ) -> None:
     assert mdev_names.model_name(type_names, "10de:1eb8") == model
@@ -95,20 +95,19 @@ def test_a_cards_model_is_its_profiles_stem(
         ("H100-1", None, ""),
     ],
 )
-def test_nvidias_names_tell_size_and_instance(
+def test_nvidias_names_contain_size_and_instance(
     name: str, size: int | None, instance: str
 ) -> None:
     assert mdev_names.parse_size(name) == size
     assert mdev_names.parse_instance_kind(name) == instance
 
 
-# Labels of which a trait tells the letters only: made up for tests, with no
-# size in them.
+# Invented labels without a size: of these a trait has the letters only.
 PECULIAR = {"Peculiar"}
 
 
 @pytest.mark.parametrize("host", look.NAMES)
-def test_a_trait_tells_the_name_that_drivers_give(
+def test_a_trait_is_converted_to_the_drivers_name(
     host: str, tmp_path: pathlib.Path
 ) -> None:
     for device in look.read(look.make(host, tmp_path / "host")).devices:
@@ -121,7 +120,7 @@ def test_a_trait_tells_the_name_that_drivers_give(
 
 
 @pytest.mark.parametrize("host", look.NAMES)
-def test_every_spelling_means_the_profile(
+def test_each_spelling_selects_the_profile(
     host: str, tmp_path: pathlib.Path
 ) -> None:
     devices = look.read(look.make(host, tmp_path / "host")).devices
@@ -130,30 +129,32 @@ def test_every_spelling_means_the_profile(
         for device in devices
         for profile in device.profiles
     }
-    for name, one in every.items():
-        bare = one.trait.removeprefix(names.CUSTOM)
+    for name, profile in every.items():
+        bare = profile.trait.removeprefix(names.CUSTOM)
         for text in (
             *(name, name.lower(), name.upper(), f"GRID {name}"),
-            *(f"nvidia  {name}", one.trait, one.trait.lower(), bare),
-            *(bare.lower(), mdev_names.strip_trait_prefix(one.trait)),
+            *(f"nvidia  {name}", profile.trait, profile.trait.lower(), bare),
+            *(bare.lower(), mdev_names.strip_trait_prefix(profile.trait)),
         ):
-            meant = {n for n in every if mdev_names.is_profile_name(text, n)}
-            assert meant == {name}, text
+            selected = {
+                n for n in every if mdev_names.is_profile_name(text, n)
+            }
+            assert selected == {name}, text
 
 
 @pytest.mark.parametrize(
     "text", ["", "4Q", "4Q8", "T4-8Q", "CUSTOM_VGPU_NVIDIA_T4_4", "GRID"]
 )
-def test_less_than_its_name_is_no_spelling(text: str) -> None:
+def test_an_incomplete_name_selects_nothing(text: str) -> None:
     assert not mdev_names.is_profile_name(text, "T4-4Q")
 
 
 @given(st.text())
-def test_any_text_may_be_a_spelling(text: str) -> None:
+def test_any_text_is_accepted_as_a_spelling(text: str) -> None:
     assert not mdev_names.is_profile_name(text, "A100-1-5CME") or "5" in text
 
 
-def test_series_of_one_size_are_found() -> None:
+def test_series_of_one_size_are_listed() -> None:
     assert set(mdev_names.list_series_names("A100-1-5CME")) == {
         "A100-1-5QME",
         "A100-1-5AME",

@@ -32,7 +32,7 @@ C 03  Display controller
 MI300X = "0000:63:00.0"
 
 
-def test_the_name_in_brackets_is_taken() -> None:
+def test_the_name_in_brackets_is_the_model() -> None:
     ids = {"1002:74a1", "8086:56c0", "8086:5912", "1002:74ff", "1002:0000"}
     assert hwdata.parse(LISTED, ids) == {
         "1002:74a1": "Instinct MI300X",
@@ -46,7 +46,7 @@ def test_the_name_in_brackets_is_taken() -> None:
         "\n".join
     )
 )
-def test_any_text_gives_printable_names_of_what_was_asked(text: str) -> None:
+def test_any_text_gives_printable_names_of_requested_ids(text: str) -> None:
     titles = hwdata.parse(text, ["1002:74a1"])
     assert titles.keys() <= {"1002:74a1"}
     assert all(n.isprintable() and len(n) <= 100 for n in titles.values())
@@ -93,7 +93,7 @@ def test_inspect_names_gpus_and_keeps_their_traits(
     assert same == traits
 
 
-def test_a_capture_has_the_names_and_not_the_file(
+def test_a_capture_contains_the_names_and_not_the_file(
     tmp_path: pathlib.Path, capsys: test_inspect.Output
 ) -> None:
     root, archive = tmp_path / "host", str(tmp_path / "host.tar.gz")
@@ -115,7 +115,7 @@ def test_a_capture_has_the_names_and_not_the_file(
 
 
 @pytest.mark.parametrize("content", [b"", b"1002  \xff\xfe", b"#" * (5 << 20)])
-def test_a_damaged_file_leaves_bare_numbers(
+def test_with_a_damaged_file_the_model_is_the_pci_id(
     tmp_path: pathlib.Path, capsys: test_inspect.Output, content: bytes
 ) -> None:
     place = tmp_path / f"host{fs.PCI_IDS[0]}"

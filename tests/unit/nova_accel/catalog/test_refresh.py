@@ -25,7 +25,7 @@ A40_5Z = refresh.HostType(
 
 
 def all_seen() -> list[refresh.HostType]:
-    """Return what a host with every GPU of the catalogue would show."""
+    """Return the types of a host with every GPU of the catalogue."""
     return [
         refresh.HostType(
             name=vgpu_type.name,
@@ -45,18 +45,18 @@ def words(*seen: refresh.HostType) -> list[str]:
     return [f"{f.name} {f.text}" for f in refresh.compare(CATALOGUE, seen)]
 
 
-def test_what_is_known_changes_nothing() -> None:
+def test_types_of_the_catalogue_change_nothing() -> None:
     assert len(all_seen()) > 400
     assert refresh.compare(CATALOGUE, all_seen()) == ()
     assert refresh.merge(TEXT, all_seen()) == TEXT
 
 
-def test_the_file_is_written_as_it_is_kept() -> None:
-    """So a new type is a change of one line."""
+def test_the_catalogue_is_rendered_as_it_is_stored() -> None:
+    """A new type is a change of one line."""
     assert refresh.render(json.loads(TEXT)) == TEXT
 
 
-def test_a_new_type_is_added_and_then_known() -> None:
+def test_a_new_type_is_added_once() -> None:
     assert words(A40_5Z) == ["A40-5Z is new for A40"]
     merged = refresh.merge(TEXT, [A40_5Z])
     catalog = vgpu_types.parse(merged)
@@ -117,7 +117,7 @@ def test_a_new_type_in_a_gpu_instance() -> None:
         ({"per_instance": 2}, "per_instance is 2 on the host, 1 here"),
     ],
 )
-def test_a_contradiction_is_told_and_nothing_changed(
+def test_a_contradiction_is_reported_and_not_merged(
     change: dict[str, object], text: str
 ) -> None:
     host_type = dataclasses.replace(
@@ -136,11 +136,11 @@ def test_a_contradiction_is_told_and_nothing_changed(
         ({"framebuffer_mb": None}, "reports too few facts"),
         ({"limit": None}, "reports too few facts"),
         ({"pci_id": "10de:ffff"}, "write its row by hand"),
-        # Named as if it stood in an instance, and nobody says in which.
+        # The name is of a type in a GPU instance, which is unknown.
         ({"name": "A30-1-3C", "instance": None}, "reports too few facts"),
     ],
 )
-def test_what_is_half_known_is_not_added(
+def test_an_incomplete_type_is_not_added(
     change: dict[str, object], text: str
 ) -> None:
     host_type = dataclasses.replace(A40_5Z, **change)  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def test_what_is_half_known_is_not_added(
     assert refresh.merge(TEXT, [host_type]) == TEXT
 
 
-def test_geometry_that_differs_is_told() -> None:
+def test_different_geometry_is_reported() -> None:
     gpu = CATALOGUE.gpu("A100")
     assert gpu is not None
     assert refresh.compare_kinds(gpu, gpu.kinds) == ()
@@ -179,7 +179,7 @@ def test_no_described_host_contradicts_the_catalogue(
     assert denied == []
 
 
-def test_the_command_writes_what_it_learnt(
+def test_the_command_writes_new_types(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = look.make("p100-mdev", tmp_path / "host")
@@ -195,7 +195,7 @@ def test_the_command_writes_what_it_learnt(
     assert CATALOGUE.find("P100-16Q") is None
 
 
-def test_the_command_is_quiet_about_a_known_host(
+def test_the_command_has_no_findings_on_a_known_host(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = look.make("t4-mdev", tmp_path)

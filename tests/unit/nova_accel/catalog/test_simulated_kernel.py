@@ -8,7 +8,10 @@ error in one of them.
 import pytest
 
 from nova_accel.catalog import loader, mdev_names
-from tests.lab.fakehost.technologies.nvidia import nvidia_instances, nvidia_types
+from tests.lab.fakehost.technologies.nvidia import (
+    nvidia_instances,
+    nvidia_types,
+)
 
 TYPES = [
     (key, kind)
@@ -20,7 +23,7 @@ TYPES = [
 @pytest.mark.parametrize(
     ("key", "kind"), TYPES, ids=[kind.name for _, kind in TYPES]
 )
-def test_a_type_is_what_the_catalogue_says(
+def test_simulated_types_equal_those_of_the_catalogue(
     key: str, kind: nvidia_types.VgpuType
 ) -> None:
     listed = loader.load().find(mdev_names.strip_brand(kind.name))
@@ -38,7 +41,7 @@ def test_a_type_is_what_the_catalogue_says(
 
 
 @pytest.mark.parametrize("key", sorted(nvidia_types.MODELS))
-def test_instances_are_what_the_catalogue_says(key: str) -> None:
+def test_simulated_instances_equal_those_of_the_catalogue(key: str) -> None:
     gpu = loader.load().gpu(key)
     assert gpu is not None
     listed = {

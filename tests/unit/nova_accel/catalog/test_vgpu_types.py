@@ -41,11 +41,11 @@ def most(starts: tuple[int, ...], span: int) -> int:
         later = tuple(s for s in starts[first + 1 :] if s >= start + span)
         best = max(best, 1 + (most(later, span) if later else 0))
         if start >= span:
-            break  # a later beginning leaves no room that this one doesn't
+            break  # no later start leaves more room than this one
     return best
 
 
-def test_the_file_has_what_the_hosts_of_today_need() -> None:
+def test_the_catalogue_has_current_types() -> None:
     assert len(TYPES) > 400
     for name in (
         "A40-8Q",
@@ -93,13 +93,13 @@ def test_the_file_has_what_the_hosts_of_today_need() -> None:
         ("10de:2231", "RTXA5000"),
     ],
 )
-def test_a_gpu_is_known_by_its_pci_id(pci_id: str, key: str) -> None:
+def test_a_gpu_is_identified_by_its_pci_id(pci_id: str, key: str) -> None:
     gpu = CATALOGUE.of_card((), *pci_id.split(":"))
     assert gpu is not None
     assert gpu.key == key
 
 
-def test_a_gpu_without_facts_may_have_any_mode() -> None:
+def test_a_gpu_without_types_may_have_any_mode() -> None:
     gpu = CATALOGUE.gpu("RTXPRO4500")
     assert gpu is not None
     assert CATALOGUE.profiles_of(gpu.key) == ()
@@ -111,13 +111,13 @@ def test_a_gpu_without_facts_may_have_any_mode() -> None:
     assert not old.can_mig
 
 
-def test_no_numeric_type_id_is_kept() -> None:
-    """They change from driver to driver: nothing may rely on one."""
+def test_no_numeric_type_id_is_stored() -> None:
+    """Type ids change with each driver release."""
     assert "type_id" not in loader.text()
     assert "nvidia-" not in loader.text()
 
 
-def test_names_are_unique_and_every_type_has_its_gpu() -> None:
+def test_type_names_are_unique() -> None:
     rows = json.loads(loader.text())["gpus"]
     names = [
         f"{row['stem']}-{name}"
@@ -140,7 +140,7 @@ def test_every_place_is_in_the_region(
 
 
 @pytest.mark.parametrize("vgpu_type", PLACED, ids=name_of)
-def test_the_mixed_limit_is_what_the_starts_allow(
+def test_the_mixed_limit_follows_from_the_starts(
     vgpu_type: vgpu_types.CatalogVgpuType,
 ) -> None:
     assert vgpu_type.limit_mixed == min(
@@ -172,7 +172,7 @@ def test_a_span_holds_the_framebuffer(
 
 
 @pytest.mark.parametrize("vgpu_type", BACKED, ids=name_of)
-def test_mig_limits_are_the_geometry(
+def test_mig_limits_follow_from_the_geometry(
     vgpu_type: vgpu_types.CatalogVgpuType,
 ) -> None:
     gpu = gpu_of(vgpu_type)
@@ -227,7 +227,9 @@ def test_kinds_of_rtx_pro_6000_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=key_of)
-def test_a_gpu_agrees_with_itself(gpu: vgpu_types.CatalogGpu) -> None:
+def test_modes_and_memory_of_a_gpu_agree_with_its_types(
+    gpu: vgpu_types.CatalogGpu,
+) -> None:
     types = CATALOGUE.profiles_of(gpu.key)
     assert gpu.has_mixed == any(vgpu_type.starts_mixed for vgpu_type in types)
     assert gpu.is_mig_capable == any(vgpu_type.instance for vgpu_type in types)
@@ -241,7 +243,7 @@ def test_a_gpu_agrees_with_itself(gpu: vgpu_types.CatalogGpu) -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=key_of)
-def test_standard_traits_exist_and_tell_the_architecture(
+def test_standard_traits_exist_and_name_the_architecture(
     gpu: vgpu_types.CatalogGpu,
 ) -> None:
     assert gpu.traits <= set(os_traits.get_traits("HW_GPU_"))
@@ -270,13 +272,13 @@ def card(*names: str, ids: str = "") -> str | None:
     return gpu.key if gpu else None
 
 
-def test_a_card_is_known_by_its_types_and_else_by_its_ids() -> None:
+def test_a_card_is_identified_by_its_types_or_else_by_its_ids() -> None:
     assert card("A40-8Q", "A40-12Q") == "A40"
-    # A later driver's type is new to us; the others still tell.
+    # A type of a later driver is unknown; the other type decides.
     assert card("A40-8Q", "A40-5Z") == "A40"
     assert card(ids="10de:2235") == "A40"
     assert card("A40-5Z", ids="10de:2235") == "A40"
-    # The driver's word before an id that another board may share.
+    # Types of the driver precede an id that another board may share.
     assert card("L40S-8Q", ids="10de:2235") == "L40S"
     assert card(ids="10de:25b6:10de:14a9") == "A16"
     assert card(ids="10de:25b6:10de:157e") == "A2"
@@ -284,7 +286,7 @@ def test_a_card_is_known_by_its_types_and_else_by_its_ids() -> None:
     assert card(ids="10de:1eb8:10de:12a2") == "T4"
     assert card("mtty-2", ids="8086:56c0") is None
     assert card() is None
-    # Types of two cards at once: the ids choose between them, or nobody.
+    # Types of two cards at once: only the ids can decide.
     assert card("A40-8Q", "A16-8Q", ids="10de:2235") == "A40"
     assert card("A40-8Q", "A16-8Q") is None
 
@@ -302,12 +304,12 @@ def test_a_card_is_known_by_its_types_and_else_by_its_ids() -> None:
         '{"format": 1, "gpus": {"A40": 1}}',
     ],
 )
-def test_what_is_no_catalogue_is_refused(text: str) -> None:
+def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(errors.MalformedError, match="catalog of"):
         vgpu_types.parse(text)
 
 
-def test_a_torn_catalogue_is_refused() -> None:
+def test_a_truncated_catalogue_is_refused() -> None:
     whole = loader.text()
     for length in range(0, len(whole) - 2, 997):
         with pytest.raises(errors.MalformedError):

@@ -18,7 +18,7 @@ L40S = pci.PciFunction(
     subsystem_vendor="10de",
     subsystem_product="1851",
 )
-# The first lines of release 535's table, but for what nobody reads.
+# The first lines of release 535's table, without the unused elements.
 EXCERPT = """<?xml version="1.0" encoding="utf-8"?>
 <vgpuconfig>
   <version>1.0</version>
@@ -43,7 +43,7 @@ EXCERPT = """<?xml version="1.0" encoding="utf-8"?>
 """
 
 
-def test_types_are_known_by_number() -> None:
+def test_types_are_found_by_number() -> None:
     table = vgpu_xml.parse(EXCERPT)
     assert table.names == {"1155": "L40S-24Q", "35": "M10-0B"}
     assert table.facts("1155", L40S) == mdev_names.TypeDescription(
@@ -55,7 +55,7 @@ def test_types_are_known_by_number() -> None:
     assert table.facts(None, L40S) == mdev_names.TypeDescription()
 
 
-def test_a_board_of_its_own_comes_before_any_board() -> None:
+def test_a_row_for_the_board_precedes_a_row_for_any_board() -> None:
     table = vgpu_xml.parse(
         vgpu_config.text(
             {"1155": "NVIDIA L40S-24Q"},
@@ -94,7 +94,7 @@ def test_hexadecimal_numbers_and_a_document_type_are_read() -> None:
         (EXCERPT.replace('id="35"', 'id="1155"'), "each number once"),
     ],
 )
-def test_what_is_no_table_is_refused(text: str, reason: str) -> None:
+def test_other_text_is_refused(text: str, reason: str) -> None:
     with pytest.raises(errors.MalformedError, match=reason):
         vgpu_xml.parse(text)
 
@@ -107,12 +107,12 @@ def test_odd_sizes_and_limits_are_unknown(odd: str) -> None:
 
 
 @given(st.text(alphabet='<>/="&;! vgpuTypeid09', max_size=80))
-def test_anything_else_is_malformed(text: str) -> None:
+def test_any_text_is_parsed_or_malformed(text: str) -> None:
     with pytest.raises(errors.MalformedError):
         vgpu_xml.parse(text)
 
 
-def test_a_table_of_another_release_is_told() -> None:
+def test_a_table_of_another_release_is_a_problem() -> None:
     table = vgpu_xml.parse(EXCERPT)
     assert table.find_mismatch({"1155": "L40S-24Q", "9": "L40S-1Q"}) == ""
     assert "'L40S-24Q'" in table.find_mismatch({"1155": "L40S-48Q"})

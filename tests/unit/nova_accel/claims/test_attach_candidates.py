@@ -20,7 +20,7 @@ ROOT = strategies.ROOT
 
 
 @given(strategies.bookings(), st.data())
-def test_only_devices_with_room_and_the_cheapest_first(
+def test_only_devices_with_room_are_ranked_the_cheapest_first(
     booking: strategies.Booking, data: st.DataObject
 ) -> None:
     host = booking.host
@@ -45,7 +45,7 @@ def test_only_devices_with_room_and_the_cheapest_first(
 
 
 @given(strategies.bookings())
-def test_what_is_drained_or_at_fault_is_left_out(
+def test_drained_and_faulty_devices_are_refused(
     booking: strategies.Booking,
 ) -> None:
     devices = [d for d in booking.host.devices if d.profiles and not d.region]
@@ -71,15 +71,13 @@ def test_what_is_drained_or_at_fault_is_left_out(
         assert word in reason
 
 
-def test_a_profile_that_no_device_has() -> None:
+def test_a_profile_that_no_device_has_is_an_error() -> None:
     with pytest.raises(errors.MalformedError) as caught:
         attach_candidates.find("T4-4Q", ROOT, model.HostState(devices=()))
     assert "one of: (nothing)" in str(caught.value)
 
 
-def test_a_region_is_meant_by_its_interface_and_given_with_a_bitstream() -> (
-    None
-):
+def test_a_region_is_selected_by_interface_and_needs_a_bitstream() -> None:
     host = card.host(card.region())
     loaded = card.bitstream()
     for word in (
@@ -103,7 +101,7 @@ def test_a_region_is_meant_by_its_interface_and_given_with_a_bitstream() -> (
         assert offer.request_group().resources == {names.FPGA_CLASS: 1}
 
 
-def test_a_region_that_does_not_take_the_bitstream() -> None:
+def test_a_region_of_another_interface_is_refused() -> None:
     offers = attach_candidates.find(
         "region", ROOT, card.host(card.region()), has_bitstream=True
     )
@@ -114,7 +112,7 @@ def test_a_region_that_does_not_take_the_bitstream() -> None:
     assert f"made for interface {other.interface}" in reason
 
 
-def test_a_bitstream_is_for_regions() -> None:
+def test_a_bitstream_is_for_regions_only() -> None:
     host = model.HostState(devices=(strategies.card("0000:3b:00.0", 4),))
     (profile, *_) = host.devices[0].profiles
     with pytest.raises(errors.MalformedError) as caught:
@@ -134,7 +132,9 @@ def test_a_profile_of_the_host_has_many_spellings(
     assert {offer.profile.name for offer in offers} == {"T4-4Q"}
 
 
-def test_a_class_means_its_only_profile(tmp_path: pathlib.Path) -> None:
+def test_a_resource_class_selects_its_only_profile(
+    tmp_path: pathlib.Path,
+) -> None:
     host = look.read(look.make("qat", tmp_path / "host"))
     with pytest.raises(errors.MalformedError):
         attach_candidates.find("CUSTOM_QAT_VF", ROOT, host)

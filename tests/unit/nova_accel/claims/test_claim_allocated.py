@@ -56,7 +56,7 @@ def allocate(sizes: dict[str, int]) -> model.Allocations:
     "sizes",
     [dict(zip((A, B), p, strict=True)) for p in itertools.permutations(SIZES)],
 )
-def test_each_card_makes_what_was_booked_on_it(sizes: dict[str, int]) -> None:
+def test_each_card_makes_the_allocated_profile(sizes: dict[str, int]) -> None:
     claims = claim_plan.plan(
         CONSUMER, GROUPS, SLOTS, ROOT, HOST, allocate(sizes)
     )
@@ -73,7 +73,7 @@ def charge(claim: model.Claim, address: str) -> int:
 
 
 @pytest.mark.parametrize("both", [A, B])
-def test_what_was_booked_on_a_card_pays_for_all_groups_together(
+def test_the_allocation_of_a_card_covers_the_sum_of_its_groups(
     both: str,
 ) -> None:
     host = model.HostState(
@@ -112,8 +112,8 @@ def test_what_was_booked_on_a_card_pays_for_all_groups_together(
     assert made == sizes
 
 
-def test_a_flavor_edited_since_is_still_served() -> None:
-    """What was booked agrees with no match: it decides nothing."""
+def test_allocations_that_agree_with_no_match_are_ignored() -> None:
+    """The flavor was edited after the server was scheduled."""
     small = allocate({A: 1, B: 1})
     claims = claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST, small)
     assert claims == claim_plan.plan(CONSUMER, GROUPS, SLOTS, ROOT, HOST)
@@ -145,7 +145,7 @@ def claims_of(*consumers: str) -> list[model.Claim]:
 def missing_classes(
     allocated: Mapping[str, Mapping[str, int]], *consumers: str
 ) -> list[tuple[str, str, str]]:
-    """Return consumer, slot and class of what is not allocated."""
+    """Return consumer, slot and class of each missing allocation."""
     claimed = claims_of(*consumers)
     unallocated = claim_plan.find_unallocated(
         claimed, {c.key: CHARGES for c in claimed}, {"card": allocated}
@@ -189,7 +189,7 @@ def test_each_class_is_compared(name: str) -> None:
     ]
 
 
-def test_of_too_small_an_amount_the_rest_is_missing() -> None:
+def test_the_missing_amount_is_charge_minus_allocation() -> None:
     (claim,) = claims_of("server-1")
     allocated = {"card": {"server-1": {"VGPU": 1, MEMORY: 1024}}}
     assert claim_plan.find_unallocated(
@@ -197,13 +197,13 @@ def test_of_too_small_an_amount_the_rest_is_missing() -> None:
     ) == {(*claim.key, MEMORY): CHARGES[MEMORY] - 1024}
 
 
-def test_an_allocation_of_a_migration_stands_for_its_server() -> None:
-    """Which server a consumer without claims belongs to is not known."""
+def test_an_allocation_of_a_migration_counts_for_its_server() -> None:
+    """The server of a consumer without claims is unknown."""
     assert missing({"migration": 1}, "server-1") == []
     assert missing({"migration": 1}, *SERVERS[:2]) == [("server-2", "slot-1")]
 
 
-def test_a_provider_that_could_not_be_asked_is_left_out() -> None:
+def test_a_provider_with_unknown_allocations_is_ignored() -> None:
     (claim,) = claims_of("server-1")
     charges = {claim.key: CHARGES}
     assert claim_plan.find_unallocated([claim], charges, {}) == {}
@@ -220,7 +220,7 @@ def test_only_classes_that_a_device_counts_are_charged() -> None:
 
 
 @given(st.lists(st.sampled_from(SERVERS)), st.data())
-def test_no_more_is_reserved_than_is_not_allocated(
+def test_claims_minus_allocations_are_unallocated(
     consumers: list[str], data: st.DataObject
 ) -> None:
     amounts = st.dictionaries(

@@ -30,7 +30,9 @@ def plan(booking: strategies.Booking) -> tuple[model.Claim, ...]:
 def attached_bookings(
     draw: st.DrawFn,
 ) -> tuple[strategies.Booking, strategies.Booking]:
-    """Return a booking on an empty host, and it with one more profile."""
+    """Return groups and slots on an empty host, without and with a
+    pinned group.
+    """
     booking = test_claim_plan.on_empty_host(draw(strategies.bookings()))
     devices = [d for d in booking.host.devices if d.profiles]
     assume(devices)
@@ -63,7 +65,7 @@ def attached_bookings(
 
 
 @given(attached_bookings())
-def test_it_gets_its_slot_and_the_others_keep_theirs(
+def test_a_pinned_group_gets_its_slot_and_the_others_keep_theirs(
     both: tuple[strategies.Booking, strategies.Booking],
 ) -> None:
     booking, extended = both
@@ -85,10 +87,10 @@ def test_it_gets_its_slot_and_the_others_keep_theirs(
 
 
 @given(attached_bookings())
-def test_what_is_made_is_found_again(
+def test_claims_of_a_pinned_group_are_planned_again(
     both: tuple[strategies.Booking, strategies.Booking],
 ) -> None:
-    """Whatever the profiles: none ever stands in another one's slot."""
+    """No partition is ever in the slot of another one."""
     _, extended = both
     try:
         first = plan(extended)
@@ -114,7 +116,7 @@ def _is_of(claim: model.Claim, booking: strategies.Booking) -> bool:
 
 
 @given(attached_bookings())
-def test_a_slot_that_it_lost_is_named(
+def test_a_lost_slot_is_named(
     both: tuple[strategies.Booking, strategies.Booking],
 ) -> None:
     booking, extended = both

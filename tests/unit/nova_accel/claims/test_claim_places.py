@@ -58,7 +58,7 @@ def handled(device: model.Device) -> model.Device:
 def plan(
     device: model.Device, *profiles: str, first: int = 0
 ) -> tuple[model.Claim, ...]:
-    """Return the claims of a server that was handed the first slots."""
+    """Return the claims of a server with consecutive slots."""
     groups = []
     for number, name in enumerate(profiles):
         profile = device.profile(name)
@@ -74,8 +74,8 @@ def made(
 ) -> model.Device:
     """Return the device once the claims are made, as a driver reads it.
 
-    What stood under their handles is gone, and so are instances that are
-    made for claims and stand empty.
+    Earlier partitions with these handles are removed, and so are empty
+    instances that were made for claims.
     """
     for claim in claims:
         if claim.state is model.ClaimState.MADE:
@@ -99,7 +99,7 @@ def made(
     return device_capacity.recalculate(device)
 
 
-def test_a_claim_carries_what_its_driver_needs() -> None:
+def test_a_claim_has_the_facts_that_its_driver_needs() -> None:
     (claim,) = plan(handled(MIXED), "P-4", first=3)
     assert claim == model.Claim(
         consumer=CONSUMER,
@@ -126,7 +126,7 @@ def test_the_largest_is_placed_first_and_slots_stay_in_order() -> None:
     ]  # fmt: skip
 
 
-def test_an_instance_is_asked_for_where_none_has_room() -> None:
+def test_an_instance_is_planned_only_where_none_has_room() -> None:
     (claim,) = plan(handled(MIG), "M-2g")
     assert (claim.instance, claim.instance_start) == ("2g", 0)
     assert claim.owns_instance
@@ -157,7 +157,7 @@ def test_an_instance_that_the_operator_made_is_not_owned() -> None:
 
 
 def holding(device: model.Device, *parts: model.Partition) -> model.Device:
-    """Return the device, settled, with some of its VFs typed."""
+    """Return the recalculated device with some of its VFs typed."""
     return handled(
         device_capacity.recalculate(
             dataclasses.replace(device, partitions=parts)
@@ -175,8 +175,8 @@ def test_a_typed_vf_in_the_slot_is_made_and_takes_nothing_new() -> None:
     assert [c.start for c in both] == [4, 0]
 
 
-def test_what_was_left_in_the_slot_takes_no_place() -> None:
-    """Two of P-4 fill the card; one of them goes before ours is made."""
+def test_a_stale_partition_in_the_slot_takes_no_place() -> None:
+    """Two of P-4 fill the card; the one in the slot is removed first."""
     device = holding(
         MIXED,
         shapes.partition("P-4", 0, start=0),
@@ -191,7 +191,7 @@ def test_what_was_left_in_the_slot_takes_no_place() -> None:
         plan(device, "P-1", first=2)
 
 
-def test_the_size_of_what_was_left_decides_nothing() -> None:
+def test_the_size_of_a_stale_partition_does_not_count() -> None:
     equal = shapes.card(
         model.Geometry(layout=model.Layout.EQUAL),
         shapes.profile("P-1", size=1, limit=8),
@@ -204,8 +204,8 @@ def test_the_size_of_what_was_left_decides_nothing() -> None:
     assert {c.state for c in claims} == {model.ClaimState.PLANNED}
 
 
-def test_of_a_partition_that_owns_its_instance() -> None:
-    """Removed and made anew, it must get its instance again."""
+def test_a_partition_that_is_made_again_keeps_its_instance() -> None:
+    """A claim from a partition owns the instance of the partition."""
     after = made(handled(MIG), plan(handled(MIG), "M-2g"))
     (again,) = plan(after, "M-2g")
     assert again.state is model.ClaimState.MADE
@@ -215,7 +215,7 @@ def test_of_a_partition_that_owns_its_instance() -> None:
     ).owns_instance
 
 
-def test_a_function_given_away_as_it_is_stands_in_its_own_slot() -> None:
+def test_an_undivided_function_is_its_own_slot() -> None:
     device = dataclasses.replace(
         shapes.card(model.Geometry(), shapes.profile("vf", 8), slots=8),
         technology="vf",
@@ -262,7 +262,7 @@ def test_claims_of_one_server_fit_beside_each_other(
 
 
 def apart(device: model.Device) -> model.Device:
-    """Return the device, what it holds in none of the server's slots."""
+    """Return the device with slots that hold no partition."""
     return dataclasses.replace(
         device,
         slots=tuple(f"0000:3b:1{n // 8}.{n % 8}" for n in range(32)),
@@ -273,7 +273,7 @@ def plain(claims: tuple[model.Claim, ...]) -> list[tuple[str, str, str]]:
     return [(c.slot, c.profile, str(c.start)) for c in claims]
 
 
-# -- types that nothing names ----------------------------------------------
+# -- types without a name ---------------------------------------------------
 
 NAMELESS = model.Partition(
     profile="type-7",
@@ -293,7 +293,7 @@ NUMBERED = dataclasses.replace(
 )
 
 
-def test_a_flavor_names_what_shows_its_number_only() -> None:
+def test_a_partition_without_a_type_name_has_the_claims_profile() -> None:
     (claim,) = plan(NUMBERED, "P-4")
     assert claim.state is model.ClaimState.MADE
     assert (claim.profile, claim.type_id) == ("P-4", "7")
@@ -312,8 +312,10 @@ def test_a_flavor_names_what_shows_its_number_only() -> None:
             profiles=handled(MIXED).profiles + NUMBERED.profiles[-1:],
         ),
     ],
-    ids=["it has a name", "the wanted number is another"],
+    ids=["it has a name", "another number is requested"],
 )
-def test_a_flavor_names_nothing_else(device: model.Device) -> None:
+def test_other_partitions_do_not_get_the_claims_profile(
+    device: model.Device,
+) -> None:
     (claim,) = plan(device, "P-4")
     assert claim.state is model.ClaimState.PLANNED

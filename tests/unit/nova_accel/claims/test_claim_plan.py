@@ -122,12 +122,12 @@ def test_every_slot_is_used_once_and_every_group_served_by_one_device(
             for g in booking.groups
             if trait in g.required
         )
-        given_out = sum(
+        claimed = sum(
             count
             for (provider, profile), count in served.items()
             if _trait(booking.host, provider, profile) == trait
         )
-        assert amount == given_out
+        assert amount == claimed
 
 
 def _trait(host: model.HostState, provider: str, name: str) -> str:
@@ -140,7 +140,9 @@ def _trait(host: model.HostState, provider: str, name: str) -> str:
 
 
 @given(strategies.bookings())
-def test_a_claim_can_be_carried_out(booking: strategies.Booking) -> None:
+def test_a_claim_has_the_facts_of_its_device(
+    booking: strategies.Booking,
+) -> None:
     for claim in plan(on_empty_host(booking)):
         device = booking.host.device(claim.device)
         assert device is not None
@@ -158,7 +160,7 @@ def test_a_claim_can_be_carried_out(booking: strategies.Booking) -> None:
 
 
 @given(strategies.bookings())
-def test_claimed_twice_is_claimed_once(booking: strategies.Booking) -> None:
+def test_a_second_plan_equals_the_first(booking: strategies.Booking) -> None:
     first = try_plan(booking)
     assume(first)
     assert first is not None
@@ -170,7 +172,7 @@ def test_claimed_twice_is_claimed_once(booking: strategies.Booking) -> None:
     )
 
 
-def test_a_guest_finds_its_devices_in_the_same_order_every_time() -> None:
+def test_claims_are_in_the_order_of_their_providers() -> None:
     """One of two cards had the partition already when both were claimed."""
     first, second = strategies.card(A, 4), strategies.card(B, 4)
     for cut in ((0, 1), (1, 0), (0, 0), (1, 1)):
@@ -195,10 +197,10 @@ def test_a_guest_finds_its_devices_in_the_same_order_every_time() -> None:
 
 
 @pytest.mark.parametrize("cut", [(0, 1), (1, 0)])
-def test_a_match_is_found_again_once_all_of_it_is_made(
+def test_a_match_is_planned_again_once_it_is_made(
     cut: tuple[int, int],
 ) -> None:
-    """Of two matches that are as good, making one changes nothing."""
+    """Two matches are equally good; making one changes nothing."""
     cards = (
         strategies.card(A, 4, cut=cut[0]),
         strategies.card(B, 4, cut=cut[1]),
@@ -218,7 +220,9 @@ def test_a_match_is_found_again_once_all_of_it_is_made(
 
 
 @given(strategies.bookings())
-def test_find_gives_back_what_was_made(booking: strategies.Booking) -> None:
+def test_existing_claims_equal_the_planned_ones(
+    booking: strategies.Booking,
+) -> None:
     claims = try_plan(booking)
     assume(claims)
     assert claims is not None
@@ -233,7 +237,7 @@ def test_find_gives_back_what_was_made(booking: strategies.Booking) -> None:
 
 
 @given(strategies.hosts())
-def test_find_finds_only_partitions_in_those_slots(
+def test_existing_claims_are_in_the_given_slots(
     host: model.HostState,
 ) -> None:
     slots = [s for d in host.devices for s in strategies.slots_of(d)]
@@ -258,9 +262,8 @@ def test_find_finds_only_partitions_in_those_slots(
 def solutions(booking: strategies.Booking) -> bool:
     """Return whether slots can be dealt to the groups, all of them.
 
-    Tried is every order in which the slots can be dealt out; only what the
-    words say is checked: a group's slots are of one provider, of the class
-    it asks for, and of a device that has the profile that it names.
+    Every order of the slots is tried. A group's slots are of one provider,
+    of the class that it requests, and of a device with its profile.
     """
     devices = {
         names.provider_uuid(ROOT.uuid, d.address): d
@@ -336,7 +339,7 @@ def test_a_match_is_found_if_and_only_if_there_is_one(
 
 
 @pytest.mark.parametrize("first", [(1, 0), (0, 1)])
-def test_the_match_that_has_room_is_taken_and_kept(
+def test_the_match_that_has_room_is_planned_again(
     first: tuple[int, int],
 ) -> None:
     """Both cards know both profiles, each can make only one of them."""

@@ -43,7 +43,7 @@ def test_a_slot_of_no_device_is_refused() -> None:
     assert "nova-accel inspect" in message
 
 
-def test_slots_that_no_group_asked_for_are_refused() -> None:
+def test_slots_that_no_group_requested_are_refused() -> None:
     device = card(A, 4, 4)
     message = refusal(
         [strategies.group("_G", device, device.profiles[1], 1)],
@@ -86,7 +86,7 @@ def test_a_profile_of_another_card_is_refused() -> None:
 
 
 def test_a_group_whose_slot_nova_did_not_claim_is_refused() -> None:
-    """Nova's view of one of two providers was old: nothing starts short."""
+    """Nova had an old view of one of two providers."""
     device = card(A, 4)
     whole = model.Device(
         address=B,
@@ -140,8 +140,8 @@ def test_a_partition_that_is_made_needs_no_room() -> None:
     assert {c.state for c in claims} == {model.ClaimState.MADE}
 
 
-def test_many_groups_alike_are_refused_in_no_time() -> None:
-    """Sixteen cards, all full: 16! ways to deal them would never end."""
+def test_sixteen_equal_groups_are_refused_within_seconds() -> None:
+    """Sixteen full cards: a search of all 16! ways would never end."""
     cards = [card(f"0000:{bus:02x}:00.0", 0) for bus in range(16)]
     started = time.monotonic()
     refusal(

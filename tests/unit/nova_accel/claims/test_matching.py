@@ -23,11 +23,11 @@ ROOT = strategies.ROOT
 MOST_SECONDS = 2.0
 
 
-# -- none is overlooked -------------------------------------------------------
+# -- completeness -------------------------------------------------------------
 
 
 @given(strategies.bookings())
-def test_a_server_is_refused_only_if_no_way_has_room(
+def test_a_server_is_refused_only_if_no_match_has_room(
     booking: strategies.Booking,
 ) -> None:
     assume(len(booking.slots) <= 5)
@@ -108,7 +108,7 @@ DIFFERENT = tuple(f"L40S-{n}Q" for n in (1, 2, 3, 4, 6, 8, 12, 16))
 @pytest.mark.parametrize(
     ("full", "expected"), [(8, False), (1, False), (0, True)]
 )
-def test_eight_groups_on_eight_cards(
+def test_eight_groups_on_eight_cards_are_matched_in_time(
     types: tuple[str, ...],
     full: int,
     expected: bool,

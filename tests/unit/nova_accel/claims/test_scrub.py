@@ -54,14 +54,14 @@ def test_no_function_is_reset_under_a_driver_of_the_host(
             drivers[action.function] = action.driver
         elif isinstance(action, actions.ResetFunction):
             assert drivers[action.function] == ""
-    # and each has back what it had
+    # Each function has its driver back.
     assert drivers == {
         function.address: function.driver for function in functions
     }
 
 
 @given(functions=functions, rule=rules)
-def test_who_is_reset(
+def test_free_functions_are_reset_unless_policy_differs(
     functions: list[scrub.ReleasedFunction], rule: policy.Rule
 ) -> None:
     due = scrub.plan(functions, rule)
@@ -98,7 +98,7 @@ def test_the_command_comes_last_and_once(
         ("vendor-vfio", ()),
     ],
 )
-def test_whose_functions_are_scrubbed(
+def test_only_undivided_functions_are_scrubbed(
     technology: str, expected: tuple[str, ...]
 ) -> None:
     claim = model.Claim(
@@ -123,13 +123,13 @@ def test_whose_functions_are_scrubbed(
     ids=st.binary(min_size=4, max_size=4),
     identity=st.none() | st.binary(min_size=4, max_size=4),
 )
-def test_what_counts_for_an_answer(
+def test_a_config_header_is_an_answer(
     rest: bytes, ids: bytes, identity: bytes | None
 ) -> None:
     header = ids + rest
     is_silent = set(header) == {0xFF}
     assert scrub.is_answer(header, ids) is not is_silent
-    # of a VF, whose own ids read as ones, the rest tells
+    # The ids of a VF read as ones: only the rest counts.
     assert scrub.is_answer(b"\xff" * 4 + rest, None) is (set(rest) != {0xFF})
     assert not scrub.is_answer(b"\xff" * 16, identity)
     if identity is not None and identity != ids:
@@ -141,14 +141,14 @@ def test_what_counts_for_an_answer(
 # -- the line ---------------------------------------------------------------
 
 
-def test_a_line_that_says_nothing_of_it() -> None:
+def test_a_line_without_scrub_has_the_default() -> None:
     (rule,) = policy.parse_policy(["{}"]).rules
     assert (rule.scrub, rule.scrub_command) == ("", "")
 
 
 @pytest.mark.parametrize("use", ["auto", "vf", "passthrough"])
 @pytest.mark.parametrize("word", ["reset", "none"])
-def test_a_line_that_says_it(use: str, word: str) -> None:
+def test_a_line_sets_scrub_and_command(use: str, word: str) -> None:
     line = (
         f'{{"use": "{use}", "scrub": "{word}", "scrub_command": "{COMMAND}"}}'
     )
@@ -160,7 +160,9 @@ def test_a_line_that_says_it(use: str, word: str) -> None:
 @pytest.mark.parametrize(
     "key", ['"scrub": "reset"', f'"scrub_command": "{COMMAND}"']
 )
-def test_partitions_and_regions_have_their_own_way(use: str, key: str) -> None:
+def test_scrub_has_no_effect_on_partitions_and_regions(
+    use: str, key: str
+) -> None:
     with pytest.raises(errors.ConfigurationError, match="has no effect"):
         policy.parse_policy([f'{{"use": "{use}", {key}}}'])
 
@@ -179,7 +181,7 @@ def test_partitions_and_regions_have_their_own_way(use: str, key: str) -> None:
         '"scrub_command": ["/usr/bin/wipe"]',
     ],
 )
-def test_what_no_line_may_say(value: str) -> None:
+def test_bad_scrub_values_are_refused(value: str) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         policy.parse_policy([f"{{{value}}}"])
     assert value.partition('"')[2].partition('"')[0] in caught.value.hint
@@ -191,7 +193,7 @@ def test_what_no_line_may_say(value: str) -> None:
         lambda parts: "/" + "/".join(parts)
     )
 )
-def test_a_command_is_one_plain_path(path: str) -> None:
+def test_a_command_is_one_absolute_path(path: str) -> None:
     parts = path.split("/")[1:]
     is_plain = path.startswith("/") and all(
         part not in ("", ".", "..") and not {*part} & {"\n", " "}

@@ -15,10 +15,10 @@ Output = pytest.CaptureFixture[str]
 _POINTS = """\
 [nova_accel.commands]
 broken = no_such_package.commands
-fine = brought
+fine = sample
 odd = json
 """
-_BROUGHT = """\
+_COMMAND = """\
 def add(subparsers):
     parser = subparsers.add_parser("fine", help="all of it")
     parser.add_argument("word")
@@ -29,28 +29,28 @@ def run(arguments):
 
 
 @pytest.fixture
-def brought(
+def sample(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> pathlib.Path:
-    """Install a package with commands: one that works, and two not."""
-    info = tmp_path / "brought-1.dist-info"
+    """Install a package with three commands; only one of them works."""
+    info = tmp_path / "sample-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: brought\nVersion: 1\n"
+        "Metadata-Version: 2.1\nName: sample\nVersion: 1\n"
     )
     (info / "entry_points.txt").write_text(_POINTS)
-    (tmp_path / "brought.py").write_text(_BROUGHT)
+    (tmp_path / "sample.py").write_text(_COMMAND)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
 
-@pytest.mark.usefixtures("brought")
+@pytest.mark.usefixtures("sample")
 def test_a_command_of_another_package_runs(capsys: Output) -> None:
     assert commands.main(["fine", "word"]) == 0
     assert capsys.readouterr().out == "word!"
 
 
-@pytest.mark.usefixtures("brought")
+@pytest.mark.usefixtures("sample")
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -58,15 +58,17 @@ def test_a_command_of_another_package_runs(capsys: Output) -> None:
         ("odd", "json is no command"),
     ],
 )
-def test_one_that_fails_says_why(capsys: Output, name: str, why: str) -> None:
+def test_a_command_that_cant_be_loaded_has_a_reason(
+    capsys: Output, name: str, why: str
+) -> None:
     assert commands.main([name, "word"]) == 2
     words = capsys.readouterr().err
     assert words.startswith(f"nova-accel: command {name}: ")
     assert why in words and words.count("\n") == 1
 
 
-@pytest.mark.usefixtures("brought")
-def test_the_help_names_them_all(capsys: Output) -> None:
+@pytest.mark.usefixtures("sample")
+def test_help_lists_the_commands_of_all_packages(capsys: Output) -> None:
     with pytest.raises(SystemExit) as ended:
         commands.main(["--help"])
     assert ended.value.code == 0
@@ -75,7 +77,7 @@ def test_the_help_names_them_all(capsys: Output) -> None:
         assert word in text
 
 
-def test_the_help_of_profiles_tells_what_most_leaves_out(
+def test_help_of_profile_list_explains_most(
     capsys: Output,
 ) -> None:
     with pytest.raises(SystemExit):
@@ -84,8 +86,8 @@ def test_the_help_of_profiles_tells_what_most_leaves_out(
     assert "MOST" in help_text and "max_slots" in help_text
 
 
-@pytest.mark.usefixtures("brought")
-def test_the_others_run_beside_a_broken_one(
+@pytest.mark.usefixtures("sample")
+def test_other_commands_run_beside_a_broken_one(
     capsys: Output, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "host" / "sys").mkdir(parents=True)
@@ -93,14 +95,14 @@ def test_the_others_run_beside_a_broken_one(
     assert capsys.readouterr().err == ""
 
 
-def test_ours_are_installed() -> None:
+def test_flavor_and_profile_are_installed() -> None:
     entry_points = importlib.metadata.entry_points(group=plugin.COMMANDS_GROUP)
     assert {"flavor", "profile"} <= {point.name for point in entry_points}
     for name in ("flavor", "profile"):
         assert isinstance(plugin.load_command(name), plugin.Command)
 
 
-def test_inspect_loads_no_client_of_openstack(
+def test_inspect_imports_no_openstack_client(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "sys").mkdir()

@@ -63,7 +63,7 @@ def path_with(place: pathlib.Path, name: str, text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ctrl_c_ends_a_command_that_waits(
+def test_ctrl_c_ends_a_waiting_command(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     root = str(look.make("nothing", tmp_path))
@@ -81,7 +81,7 @@ def test_ctrl_c_ends_a_command_that_waits(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ctrl_c_ends_a_command_that_is_loaded(
+def test_ctrl_c_ends_a_command_that_still_imports(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     slow = "import sys, time\nprint('loading', flush=True)\ntime.sleep(60)\n"

@@ -47,7 +47,7 @@ def check_golden(path: pathlib.Path, text: str) -> None:
 
 @pytest.mark.parametrize("name", look.NAMES)
 @pytest.mark.parametrize("kind", ["json", "txt"])
-def test_the_report_of_a_host_is_its_golden_one(
+def test_the_report_of_a_host_equals_the_golden_file(
     tmp_path: pathlib.Path, capsys: Output, name: str, kind: str
 ) -> None:
     root = look.make(name, tmp_path)
@@ -58,7 +58,7 @@ def test_the_report_of_a_host_is_its_golden_one(
     check_golden(GOLDEN / f"{name}.{kind}", text)
 
 
-def test_each_golden_file_has_its_host() -> None:
+def test_each_golden_file_has_a_host() -> None:
     stems = {path.stem for path in GOLDEN.iterdir()}
     assert stems == set(look.NAMES)
 
@@ -104,7 +104,7 @@ def test_the_json_has_the_keys_that_other_tools_read(name: str) -> None:
         assert problem.keys() == {"where", "reason"}
 
 
-def test_a_host_without_accelerators_gets_a_sentence(
+def test_a_host_without_accelerators_is_reported(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
     root = look.make("nothing", tmp_path)
@@ -118,7 +118,9 @@ def test_this_machine_can_be_inspected(capsys: Output) -> None:
     assert run(capsys, "inspect")
 
 
-def test_a_policy_is_followed(tmp_path: pathlib.Path, capsys: Output) -> None:
+def test_inspect_applies_the_policy(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
     root = look.make("t4-mdev", tmp_path / "host")
     conf = tmp_path / "nova.conf"
     conf.write_text(
@@ -223,7 +225,7 @@ def test_inspect_lists_a_missing_state_dir_of_a_nova_conf(
 
 
 @pytest.mark.parametrize("name", look.NAMES)
-def test_a_captured_host_is_inspected_like_the_host(
+def test_the_report_of_a_capture_equals_the_golden_file(
     tmp_path: pathlib.Path, capsys: Output, name: str
 ) -> None:
     root = look.make(name, tmp_path / "host")
@@ -237,7 +239,7 @@ def test_a_captured_host_is_inspected_like_the_host(
         assert text == (GOLDEN / f"{name}.{kind}").read_text()
 
 
-def test_a_capture_names_itself(
+def test_a_capture_without_output_has_a_default_name(
     tmp_path: pathlib.Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -255,7 +257,7 @@ def refused(capsys: Output, *arguments: str) -> str:
     return captured.err
 
 
-def test_a_root_that_is_none_is_refused(
+def test_a_root_that_is_no_host_is_refused(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
     root = str(tmp_path)
@@ -309,7 +311,7 @@ def test_a_missing_nova_conf_is_refused(
     )
 
 
-def test_a_nova_conf_that_is_no_ini_file_is_named_once(
+def test_the_path_of_a_malformed_nova_conf_is_reported_once(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
     path = tmp_path / "nova.conf"
@@ -321,7 +323,7 @@ def test_a_nova_conf_that_is_no_ini_file_is_named_once(
     assert error.count(str(path)) == 1
 
 
-def test_a_nova_conf_that_is_no_text_is_refused(
+def test_an_unreadable_nova_conf_is_refused(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
     good, odd = tmp_path / "good.conf", tmp_path / "odd.conf"
@@ -346,7 +348,7 @@ def test_an_existing_archive_is_kept(
     assert archive.read_text() == "kept"
 
 
-def test_a_reader_that_leaves_early_costs_no_trace(
+def test_a_closed_stdout_causes_no_traceback(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
@@ -363,7 +365,7 @@ def test_a_reader_that_leaves_early_costs_no_trace(
     assert process.returncode == 0
 
 
-def test_a_full_disk_costs_no_trace(tmp_path: pathlib.Path) -> None:
+def test_a_full_disk_causes_no_traceback(tmp_path: pathlib.Path) -> None:
     root = look.make("t4-mdev", tmp_path)
     command = [sys.executable, "-m", "nova_accel.cli.commands", "inspect"]
     with open("/dev/full", "w") as full:
@@ -379,7 +381,7 @@ def test_a_full_disk_costs_no_trace(tmp_path: pathlib.Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_the_version_is_told(capsys: Output) -> None:
+def test_the_version_is_printed(capsys: Output) -> None:
     with pytest.raises(SystemExit) as caught:
         commands.main(["--version"])
     assert caught.value.code == 0

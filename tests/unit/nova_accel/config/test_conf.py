@@ -23,14 +23,14 @@ def read(tmp_path: pathlib.Path, *lines: str) -> conf.Settings:
     return conf.read_files([str(path)])
 
 
-def test_nothing_set_changes_no_mode(tmp_path: pathlib.Path) -> None:
+def test_defaults_change_no_mode(tmp_path: pathlib.Path) -> None:
     settings = read(tmp_path)
     assert settings.rules == policy.Policy()
     assert settings.rules.rule("0000:41:00.0").is_mixed is None
     assert settings.root == "/"
 
 
-def test_plain_options_are_for_all_devices(tmp_path: pathlib.Path) -> None:
+def test_plain_options_apply_to_all_devices(tmp_path: pathlib.Path) -> None:
     rules = read(
         tmp_path,
         "vgpu_sizes = mixed",
@@ -49,28 +49,27 @@ def test_plain_options_are_for_all_devices(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("line", "word"),
     [
-        ("vgpu_sizes = both", "vgpu_sizes"),
         ("mig_instances = sometimes", "mig_instances"),
-        ("sync_interval = often", "sync_interval"),
-        ('device_spec = {"use": "gpu"}', "use must be one of"),
         ("device_spec = 0000:41:00.0", "one JSON object a line"),
-        ("state_dir = accel", "write an absolute path"),
+        ("sync_interval = -1", "write a whole number, 0 or more"),
+        ("metrics_port = 65536", "write a whole number from 0 to 65535"),
         ("state_dir = ~/accel", "write an absolute path"),
         ("state_dir = ", "write an absolute path"),
         ("state_dir = $state_dirs/accel", "write it without $"),
         ("state_dir = $pybasedir/accel", "write it without $"),
     ],
 )
-def test_a_bad_value_stops_with_the_option_named(
+def test_a_bad_value_is_refused_with_its_option(
     tmp_path: pathlib.Path, line: str, word: str
 ) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         read(tmp_path, line)
+    assert line.partition(" ")[0] in str(caught.value)
     assert word in str(caught.value)
     assert line.partition(" = ")[2].strip('"') in str(caught.value)
 
 
-def test_how_placement_is_kept_true(tmp_path: pathlib.Path) -> None:
+def test_sync_options_are_read(tmp_path: pathlib.Path) -> None:
     assert read(tmp_path).sync == conf.SyncSettings(
         interval=60, metrics_textfile="", metrics_port=0
     )
@@ -86,24 +85,8 @@ def test_how_placement_is_kept_true(tmp_path: pathlib.Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "hint"),
-    [
-        ("sync_interval = -1", "write a whole number, 0 or more"),
-        ("metrics_port = 65536", "write a whole number from 0 to 65535"),
-    ],
-)
-def test_a_number_out_of_range_stops_too(
-    tmp_path: pathlib.Path, line: str, hint: str
-) -> None:
-    with pytest.raises(errors.ConfigurationError) as caught:
-        read(tmp_path, line)
-    assert line.partition(" ")[0] in str(caught.value)
-    assert hint in str(caught.value)
-
-
 @pytest.mark.parametrize("option", NUMBERS)
-def test_an_empty_number_stops_too(
+def test_an_empty_number_is_refused(
     tmp_path: pathlib.Path, option: str
 ) -> None:
     path = tmp_path / "nova.conf"
@@ -204,7 +187,7 @@ def test_files_of_a_configuration_directory_are_checked_too(
     assert "did you mean drivers?" in problem.reason
 
 
-def test_what_the_documentation_writes_is_read() -> None:
+def test_device_spec_lines_of_the_documentation_are_valid() -> None:
     pages = pathlib.Path(__file__).parents[4] / "doc/source"
     lines = [
         line
@@ -215,7 +198,7 @@ def test_what_the_documentation_writes_is_read() -> None:
     assert len(policy.parse_policy(lines).rules) == len(lines)
 
 
-def test_what_the_weigher_goes_by(tmp_path: pathlib.Path) -> None:
+def test_weigher_options_are_read(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "nova.conf"
     path.write_text(
         "[nova_accel]\n"

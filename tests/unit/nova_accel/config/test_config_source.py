@@ -51,7 +51,7 @@ def finders() -> list[config_source.ShimFinder]:
     ]
 
 
-def test_named_source_supplies_the_driver_only(tmp_path: Path) -> None:
+def test_the_source_supplies_the_compute_driver_only(tmp_path: Path) -> None:
     conf = parse(tmp_path, NAMED)
     assert conf.compute_driver == "accel.AccelLibvirtDriver"
     assert conf.state_path is None
@@ -61,21 +61,21 @@ def test_named_source_supplies_the_driver_only(tmp_path: Path) -> None:
     assert location.detail == "nova_accel.config.config_source"
 
 
-def test_nova_conf_is_stronger(tmp_path: Path) -> None:
+def test_nova_conf_precedes_the_source(tmp_path: Path) -> None:
     text = NAMED.replace(
         "[DEFAULT]", "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver"
     )
     assert parse(tmp_path, text).compute_driver == "libvirt.LibvirtDriver"
 
 
-def test_opened_twice_is_opened_once(tmp_path: Path) -> None:
+def test_a_second_open_installs_no_second_finder(tmp_path: Path) -> None:
     parse(tmp_path, NAMED)
     parse(tmp_path, NAMED)
     assert len(finders()) == 1
     assert sys.meta_path[-1] is finders()[0]
 
 
-def test_not_named_means_nothing_happens(tmp_path: Path) -> None:
+def test_without_config_source_nothing_is_installed(tmp_path: Path) -> None:
     assert parse(tmp_path, "[DEFAULT]\n").compute_driver is None
     assert finders() == []
 
@@ -92,7 +92,7 @@ def load_driver(message: str) -> None:
         ("[acel]\ndriver = nova_accel", "no 'driver' is set"),
     ],
 )
-def test_the_reason_of_a_misspelt_driver_is_in_the_service_s_log(
+def test_the_reason_of_a_misspelt_driver_is_logged(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     section: str,
@@ -110,7 +110,7 @@ def test_the_reason_of_a_misspelt_driver_is_in_the_service_s_log(
     assert second.name == third.name == "nova.virt.driver"
 
 
-def test_another_compute_driver_than_ours_is_one_warning(
+def test_another_compute_driver_is_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
@@ -127,7 +127,7 @@ def test_another_compute_driver_than_ours_is_one_warning(
     assert "compute_driver = fake.FakeDriver" in records[0].getMessage()
 
 
-def test_our_compute_driver_is_no_warning(
+def test_the_librarys_compute_driver_is_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     parse(tmp_path, NAMED)
@@ -136,9 +136,9 @@ def test_our_compute_driver_is_no_warning(
     assert "nova_accel.config.config_source" not in names
 
 
-def test_another_source_does_not_switch_it_on(tmp_path: Path) -> None:
-    # oslo.config imports every installed source for this, ours too.
-    # Port 9 (discard) answers nobody: the source can't be opened.
+def test_another_source_does_not_install_the_finder(tmp_path: Path) -> None:
+    # oslo.config imports every installed source for this, also that of the
+    # library. Nothing listens on port 9: the source can't be opened.
     conf = parse(
         tmp_path,
         "[DEFAULT]\nconfig_source = remote\n"
@@ -148,7 +148,7 @@ def test_another_source_does_not_switch_it_on(tmp_path: Path) -> None:
     assert finders() == []
 
 
-def test_finder_finds_the_shim_and_nothing_else() -> None:
+def test_the_finder_finds_only_the_shim() -> None:
     config_source.install_finder()
     (finder,) = finders()
     assert finder.find_spec("nova.virt.libvirt", None) is None
@@ -160,7 +160,7 @@ def test_finder_finds_the_shim_and_nothing_else() -> None:
     assert "AccelLibvirtDriver" in shim.read_text()
 
 
-def test_opening_imports_neither_nova_nor_any_concurrency(
+def test_opening_imports_neither_nova_nor_concurrency_libraries(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "nova.conf").write_text(NAMED)
@@ -189,7 +189,7 @@ def test_opening_imports_neither_nova_nor_any_concurrency(
     assert done.stdout.strip() == ""
 
 
-def test_no_options_of_its_own() -> None:
+def test_the_source_has_no_options() -> None:
     assert (
         config_source.ConfigSourceDriver().list_options_for_discovery() == []
     )

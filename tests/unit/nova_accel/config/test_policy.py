@@ -11,7 +11,7 @@ from nova_accel import errors, model
 from nova_accel.config import device_spec, policy
 
 
-def test_the_first_line_that_matches_counts() -> None:
+def test_the_first_matching_line_applies() -> None:
     rules = policy.parse_policy(
         [
             '{"address": "0000:41:00.0", "use": "off"}',
@@ -27,11 +27,11 @@ def test_the_first_line_that_matches_counts() -> None:
     assert rules.rule("0000:af:00.0", "1002", "73a1") == policy.Rule()
 
 
-def test_without_lines_everything_is_left_to_the_default() -> None:
+def test_without_lines_the_default_applies() -> None:
     assert policy.parse_policy([]).rule("mtty").use is policy.DeviceUse.AUTO
 
 
-def test_every_key_is_read() -> None:
+def test_every_key_is_parsed() -> None:
     line = json.dumps(
         {
             "address": "0000:41:00.0",
@@ -68,7 +68,7 @@ def test_profiles_are_globs_in_one_string_or_many() -> None:
     assert rule_of("{}").offers("anything")
 
 
-def test_sizes_and_instances_fall_back_on_the_plain_options() -> None:
+def test_sizes_and_instances_default_to_the_plain_options() -> None:
     usual = policy.Rule(is_mixed=True, is_dynamic=True)
     rules = policy.parse_policy(
         [
@@ -157,7 +157,7 @@ def test_addresses_are_globs_whole_or_in_parts(
         ('{"use": "mdev", "vgpu_params": "a=1"}', "vgpu_params has"),
     ],
 )
-def test_a_bad_line_is_named_with_its_mend(line: str, hint: str) -> None:
+def test_a_bad_line_is_refused_with_a_hint(line: str, hint: str) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         policy.parse_policy(["{}", line])
     assert line in str(caught.value)
@@ -165,7 +165,7 @@ def test_a_bad_line_is_named_with_its_mend(line: str, hint: str) -> None:
     assert "[nova_accel] device_spec" in str(caught.value)
 
 
-def test_a_card_given_away_whole_may_have_its_vfs_removed() -> None:
+def test_a_passthrough_card_may_have_its_vfs_removed() -> None:
     line = '{"use": "passthrough", "num_vfs": 0}'
     assert rule_of(line).num_vfs == 0
 
@@ -206,7 +206,7 @@ def objections(*lines: str, device: model.Device | None = None) -> list[str]:
     return [f"{p.where}: {p.reason}" for p in problems]
 
 
-def test_lines_that_fit_are_not_objected_to() -> None:
+def test_matching_lines_are_no_problem() -> None:
     assert objections() == []
     assert objections("{}") == []
     assert objections('{"address": "mtty", "use": "off"}') == []
@@ -214,7 +214,7 @@ def test_lines_that_fit_are_not_objected_to() -> None:
     assert objections('{"profiles": ["A40-8Q", "T4-4Q"]}') == []
 
 
-def test_a_line_that_matches_nothing_is_told() -> None:
+def test_a_line_that_matches_nothing_is_a_problem() -> None:
     (objection,) = objections('{"address": "0000:42:00.0", "use": "mig"}')
     assert '{"address": "0000:42:00.0", "use": "mig"}' in objection
     assert "matches nothing on this host" in objection
@@ -222,7 +222,7 @@ def test_a_line_that_matches_nothing_is_told() -> None:
     assert "matches nothing" in objection
 
 
-def test_a_line_behind_a_wider_one_is_told() -> None:
+def test_a_line_behind_a_wider_one_is_a_problem() -> None:
     (objection,) = objections(
         '{"vendor_id": "10de"}',
         '{"address": "0000:41:00.0", "use": "off"}',
@@ -231,12 +231,12 @@ def test_a_line_behind_a_wider_one_is_told() -> None:
     assert "move it up" in objection
 
 
-def test_profiles_that_a_card_cant_make_are_told() -> None:
+def test_profiles_that_a_card_cant_make_are_a_problem() -> None:
     (objection,) = objections('{"profiles": "A16-*"}')
     assert objection.startswith("0000:41:00.0: offers nothing")
     assert '{"profiles": "A16-*"}' in objection
     assert "it has A40-4Q, A40-8Q" in objection
-    # A device without profiles is another matter.
+    # A device without profiles is no problem of the line.
     assert objections('{"profiles": "A16-*"}', device=a_device()) == []
 
 

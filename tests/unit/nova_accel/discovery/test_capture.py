@@ -49,7 +49,7 @@ def test_an_archive_gives_the_same_devices_and_problems(
 
 
 @pytest.mark.parametrize("name", look.NAMES)
-def test_an_archive_of_an_archive_is_the_same(
+def test_an_archive_of_an_archive_gives_the_same_devices(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     root = look.make(name, tmp_path / "host")
@@ -95,7 +95,7 @@ GPUS = gpu_reader.NvmlGpus(
 )
 
 
-def test_what_nvml_said_is_replayed(tmp_path: pathlib.Path) -> None:
+def test_data_of_nvml_are_replayed(tmp_path: pathlib.Path) -> None:
     host = host_reader.HostReader(look.make("t4-mdev", tmp_path), gpus=GPUS)
     first = scan.read(host, look.DRIVERS, NO_RULES)
     assert GPUS.problems[0] in first.problems
@@ -110,7 +110,7 @@ def test_what_nvml_said_is_replayed(tmp_path: pathlib.Path) -> None:
     assert opened.gpus == GPUS
 
 
-def test_an_archive_without_nvml_says_nothing_of_it() -> None:
+def test_an_archive_without_nvml_has_no_gpus() -> None:
     gpus = capture.load_gpus("old.tar.gz", {"format": capture.FORMAT})
     assert gpus == {}
     assert gpus.problems == ()
@@ -159,7 +159,9 @@ def test_only_what_discovery_reads_is_packed(tmp_path: pathlib.Path) -> None:
                 assert b"SERIAL" not in opened.read()
 
 
-def test_meta_data_says_where_it_is_from(tmp_path: pathlib.Path) -> None:
+def test_metadata_names_the_host_of_the_capture(
+    tmp_path: pathlib.Path,
+) -> None:
     meta = capture.describe_host("/")
     assert meta["hostname"]
     assert meta["kernel"]
@@ -177,7 +179,9 @@ def test_an_existing_file_is_not_overwritten(tmp_path: pathlib.Path) -> None:
     assert path.read_text() == "precious"
 
 
-def test_a_place_that_cant_be_written_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_path_that_cant_be_written_is_an_error(
+    tmp_path: pathlib.Path,
+) -> None:
     with pytest.raises(errors.ArchiveError, match="can't be written"):
         capture.save(
             host_reader.HostReader(tmp_path), str(tmp_path / "no/such/dir"), {}
@@ -243,7 +247,7 @@ def test_a_file_that_is_no_archive_is_refused(
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_torn_archive_is_refused(
+def test_a_truncated_archive_is_refused(
     tmp_path: pathlib.Path, share: float
 ) -> None:
     pack(look.make("t4-mdev", tmp_path / "host"), tmp_path / "whole")
@@ -254,7 +258,7 @@ def test_a_torn_archive_is_refused(
         capture.load(str(torn))
 
 
-def test_links_in_an_archive_lead_nowhere_else(
+def test_links_in_an_archive_are_not_followed_outside(
     tmp_path: pathlib.Path,
 ) -> None:
     secret = tmp_path / "secret"
@@ -366,7 +370,7 @@ def test_headers_count_in_the_size_of_an_archive(
 
 @given(st.binary(max_size=3000))
 @settings(max_examples=examples.examples(200))
-def test_anything_may_be_in_an_archive(content: bytes) -> None:
+def test_any_content_is_refused_as_an_archive_error(content: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(gzip.compress(content, 1))
         file.flush()

@@ -21,7 +21,7 @@ A40 = "0000:41:00.0"
 
 
 class Counted(fs.DiskSource):
-    """The files of a directory, and how often they are looked at."""
+    """Files of a directory; records which ones are read."""
 
     def __init__(self, root: pathlib.Path) -> None:
         super().__init__(root)
@@ -32,7 +32,7 @@ class Counted(fs.DiskSource):
         return super().content(path)
 
 
-def survey_of(
+def detector_of(
     root: pathlib.Path,
 ) -> tuple[change_detection.ChangeDetector, Counted]:
     source = Counted(root)
@@ -55,22 +55,22 @@ def file(root: pathlib.Path, pattern: str) -> pathlib.Path:
     return paths[0]
 
 
-def test_nothing_is_read_while_nothing_changed(
+def test_without_changes_only_the_uevent_number_is_read(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
     send_uevent(root)
-    detector, source = survey_of(root)
+    detector, source = detector_of(root)
     detector.read()
     source.contents.clear()
     assert detector.read_changed() is None
     assert source.contents == ["/sys/kernel/uevent_seqnum"]
 
 
-def test_a_uevent_has_the_host_read_again(tmp_path: pathlib.Path) -> None:
+def test_after_a_uevent_the_host_is_read_again(tmp_path: pathlib.Path) -> None:
     root = look.make("t4-mdev", tmp_path)
     send_uevent(root)
-    detector, _ = survey_of(root)
+    detector, _ = detector_of(root)
     before = detector.read()
     file(root, "available_instances").write_text("0\n")
     assert detector.read_changed() is None, "no uevent, no reading"
@@ -81,16 +81,16 @@ def test_a_uevent_has_the_host_read_again(tmp_path: pathlib.Path) -> None:
     assert after != before
 
 
-def test_a_kernel_that_counts_no_uevents_is_read_each_time(
+def test_without_uevent_numbers_the_host_is_read_each_time(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
-    detector, _ = survey_of(root)
+    detector, _ = detector_of(root)
     assert detector.read() == detector.read_changed()
 
 
 class TypeReader(noop.NoopDriver):
-    """Looks at the type of one function, as drivers of typed VFs do."""
+    """Reads the type of one function, as drivers of typed VFs do."""
 
     def describe(
         self,
@@ -102,7 +102,7 @@ class TypeReader(noop.NoopDriver):
         yield model.Problem(where=A40, reason=f"type {text}")
 
 
-def test_a_type_written_without_a_uevent_is_noticed(
+def test_a_type_change_without_a_uevent_is_detected(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
@@ -121,15 +121,15 @@ def test_a_type_written_without_a_uevent_is_noticed(
     assert "type 558" in [problem.reason for problem in state.problems]
     assert detector.read_changed() is None
     written.unlink()
-    assert detector.read_changed() is not None, "gone is a change as well"
+    assert detector.read_changed() is not None, "a removed file is a change"
 
 
-def test_it_is_read_whole_after_a_while(
+def test_the_host_is_read_again_after_an_interval(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
     send_uevent(root)
-    detector, _ = survey_of(root)
+    detector, _ = detector_of(root)
     detector.read()
     assert detector.read_changed() is None
     monkeypatch.setattr(change_detection, "FULL_READ_INTERVAL_S", -1)
@@ -137,11 +137,11 @@ def test_it_is_read_whole_after_a_while(
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_a_device_read_alone_is_as_in_a_whole_reading(
+def test_a_partial_reading_equals_a_full_one(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     root = look.make(name, tmp_path)
-    detector, source = survey_of(root)
+    detector, source = detector_of(root)
     state = detector.read()
     whole = len(source.contents)
     for device in state.devices:
@@ -153,11 +153,11 @@ def test_a_device_read_alone_is_as_in_a_whole_reading(
         assert len(source.contents) <= whole
 
 
-def test_one_changed_card_costs_the_files_of_one_card(
+def test_a_partial_reading_reads_files_of_one_card(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
-    detector, source = survey_of(root)
+    detector, source = detector_of(root)
     state = detector.read()
     first, second = state.devices
     assert second.address not in first.slots
@@ -172,18 +172,18 @@ def test_one_changed_card_costs_the_files_of_one_card(
     assert not [p for p in source.contents if second.address in p]
 
 
-def test_without_a_reading_before_everything_is_read(
+def test_the_first_reading_is_always_full(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
-    detector, _ = survey_of(root)
+    detector, _ = detector_of(root)
     assert detector.read_devices([]) == look.read(root)
 
 
 @pytest.mark.parametrize(
     ("name", "reads"), [("mtty", 0), ("intel-vf", 0), ("t4-mdev", 1)]
 )
-def test_nvml_is_asked_only_where_its_cards_are(
+def test_nvml_is_read_only_on_hosts_with_its_cards(
     tmp_path: pathlib.Path, name: str, reads: int
 ) -> None:
     root = look.make(name, tmp_path)
@@ -205,10 +205,10 @@ def test_nvml_is_asked_only_where_its_cards_are(
     assert len(times) == 4 * reads
 
 
-def test_a_card_of_another_vendor_asks_no_nvml(
+def test_a_card_of_another_vendor_causes_no_nvml_reading(
     tmp_path: pathlib.Path,
 ) -> None:
-    """Also beside cards of NVIDIA's, whose facts stay as they were."""
+    """Values of the NVIDIA cards beside it stay as they were."""
     root = look.make("passthrough", tmp_path)
     answers = [gpu_reader.NvmlGpus({A40: gpu_reader.NvmlGpu(address=A40)})]
     detector = change_detection.ChangeDetector(
@@ -221,7 +221,7 @@ def test_a_card_of_another_vendor_asks_no_nvml(
     assert again.problems == state.problems
 
 
-class Moody(noop.NoopDriver):
+class Unreliable(noop.NoopDriver):
     """Describes one card, unless it fails."""
 
     is_failing = False
@@ -237,14 +237,14 @@ class Moody(noop.NoopDriver):
         yield strategies.card(A40, 1)
 
 
-def test_a_card_whose_driver_fails_is_unknown_and_not_gone(
+def test_a_card_whose_driver_fails_is_unknown_not_absent(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
     send_uevent(root)
-    driver = Moody()
+    driver = Unreliable()
     detector = change_detection.ChangeDetector(
-        fs.DiskSource(root), {"moody": driver}, policy.Policy()
+        fs.DiskSource(root), {"unreliable": driver}, policy.Policy()
     )
     host_snapshot = snapshot.Snapshot(detector)
     before = host_snapshot.refresh()
@@ -252,14 +252,14 @@ def test_a_card_whose_driver_fails_is_unknown_and_not_gone(
     after = host_snapshot.refresh_cards([A40])
     assert after.device(A40) is None
     assert after.unknown == {A40}
-    assert [p.where for p in after.problems] == ["driver moody"]
+    assert [p.where for p in after.problems] == ["driver unreliable"]
     driver.is_failing = False
     assert host_snapshot.refresh_changed() == before, (
-        "it is tried again at once"
+        "the next pass reads it again"
     )
 
 
-def test_an_error_that_the_kernel_counts_is_noticed_without_a_uevent(
+def test_a_kernel_error_is_detected_without_a_uevent(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path / "host")

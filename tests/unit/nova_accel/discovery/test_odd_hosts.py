@@ -50,7 +50,7 @@ def total(state: model.HostState, address: str) -> int:
 
 
 @pytest.mark.parametrize("count", ["40000000000", "65535"])
-def test_one_cards_wild_count_of_vfs_costs_no_other_card(
+def test_an_impossible_vf_count_affects_one_card_only(
     tmp_path: pathlib.Path, count: str
 ) -> None:
     vfs = {"total": 4, "count": 2, "offset": 4}
@@ -69,7 +69,7 @@ def test_one_cards_wild_count_of_vfs_costs_no_other_card(
     assert ("no number from 0 to 65535" in all_reasons(state)) is not is_number
 
 
-def test_a_vf_whose_link_leads_nowhere_is_its_cards(
+def test_a_vf_with_a_dangling_physfn_belongs_to_its_card(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
@@ -83,7 +83,7 @@ def test_a_vf_whose_link_leads_nowhere_is_its_cards(
     assert VF in profile.handles
 
 
-def test_vfs_without_their_card_are_told(tmp_path: pathlib.Path) -> None:
+def test_vfs_without_their_card_are_a_problem(tmp_path: pathlib.Path) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
     build.break_path(root, f"bus/pci/devices/{A40}", {"fault": "missing"})
     state = look.read(root)
@@ -91,7 +91,7 @@ def test_vfs_without_their_card_are_told(tmp_path: pathlib.Path) -> None:
     assert "is gone from the bus; rescan" in look.reasons(state, VF)
 
 
-def test_vfs_that_are_announced_and_not_there_are_told(
+def test_announced_vfs_that_are_missing_are_a_problem(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
@@ -101,7 +101,7 @@ def test_vfs_that_are_announced_and_not_there_are_told(
     assert f"sriov-manage -d {A40}" in reasons
 
 
-def test_vfs_without_types_beside_others_are_told(
+def test_a_vf_without_types_beside_others_is_a_problem(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
@@ -111,7 +111,7 @@ def test_vfs_without_types_beside_others_are_told(
     assert "without vGPU types" in look.reasons(look.read(root), BARE)
 
 
-def test_nvidia_enables_all_vfs_whatever_number_is_asked(
+def test_a_partial_vf_count_of_nvidia_is_a_problem(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
@@ -121,7 +121,7 @@ def test_nvidia_enables_all_vfs_whatever_number_is_asked(
     )
 
 
-def test_a_driver_that_makes_more_than_any_known_one_is_believed(
+def test_a_card_may_have_more_vfs_than_any_known_one(
     tmp_path: pathlib.Path,
 ) -> None:
     vfs = {"total": 40, "count": 40, "offset": 4, "driver": "nvidia"}
@@ -135,7 +135,7 @@ def test_a_driver_that_makes_more_than_any_known_one_is_believed(
     assert total(look.read(tmp_path / "host"), "0000:01:00.0") == 40
 
 
-def test_without_an_iommu_nothing_else_is_blamed(
+def test_without_an_iommu_it_is_the_only_problem(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("l40s-vendor-vfio", tmp_path)
@@ -149,7 +149,7 @@ def test_without_an_iommu_nothing_else_is_blamed(
 # -- mediated devices -------------------------------------------------------
 
 
-def test_an_mdev_on_nothing_that_makes_mdevs_is_told(
+def test_an_mdev_without_an_mdev_parent_is_a_problem(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
@@ -161,7 +161,7 @@ def test_an_mdev_on_nothing_that_makes_mdevs_is_told(
     assert "on foo, which is no mdev parent" in look.reasons(state, UUID)
 
 
-def test_a_description_that_says_nothing_costs_no_slot(
+def test_an_unparsable_description_removes_no_slot(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
@@ -175,7 +175,7 @@ def test_a_description_that_says_nothing_costs_no_slot(
     assert look.profile(after, "T4-1Q").available == 16
 
 
-def test_a_limit_beyond_reason_is_none(tmp_path: pathlib.Path) -> None:
+def test_an_implausible_limit_is_ignored(tmp_path: pathlib.Path) -> None:
     root = look.make("t4-mdev", tmp_path)
     build.break_path(
         root,
@@ -187,7 +187,9 @@ def test_a_limit_beyond_reason_is_none(tmp_path: pathlib.Path) -> None:
     assert look.profile(card, "T4-4Q").available == 4
 
 
-def test_no_total_is_more_than_placement_takes(tmp_path: pathlib.Path) -> None:
+def test_totals_are_capped_at_placements_maximum(
+    tmp_path: pathlib.Path,
+) -> None:
     root = look.make("t4-mdev", tmp_path)
     build.break_path(
         root,
@@ -200,7 +202,7 @@ def test_no_total_is_more_than_placement_takes(tmp_path: pathlib.Path) -> None:
     assert max(totals) == providers.MAX_TOTAL == 0x7FFFFFFF
 
 
-# -- what can't be read, and what follows -----------------------------------
+# -- unreadable files -------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_no_total_is_more_than_placement_takes(tmp_path: pathlib.Path) -> None:
         ("numa_node", "taken for without a NUMA node"),
     ],
 )
-def test_what_follows_from_an_unreadable_file_is_told(
+def test_the_effect_of_an_unreadable_file_is_reported(
     tmp_path: pathlib.Path, name: str, then: str
 ) -> None:
     build.build({"functions": [a_gpu(GPU, boot_vga=0)]}, tmp_path)
@@ -226,7 +228,7 @@ def test_what_follows_from_an_unreadable_file_is_told(
 
 
 @pytest.mark.parametrize("use", ["vf", "mdev"])
-def test_a_use_that_nothing_has_is_told(
+def test_a_use_that_no_device_has_is_a_problem(
     tmp_path: pathlib.Path, use: str
 ) -> None:
     root = look.make("l40s-vendor-vfio", tmp_path)
@@ -245,7 +247,7 @@ def test_a_use_that_nothing_has_is_told(
         {"use": "vf", "num_vfs": 0},
     ],
 )
-def test_a_use_that_something_has_or_was_told_of_is_not(
+def test_a_use_with_an_effect_is_no_problem(
     tmp_path: pathlib.Path, line: dict[str, object]
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
@@ -254,14 +256,16 @@ def test_a_use_that_something_has_or_was_told_of_is_not(
     assert "changes nothing" not in all_reasons(state)
 
 
-def test_a_line_for_some_vfs_of_a_card_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_line_for_single_vfs_of_a_card_is_a_problem(
+    tmp_path: pathlib.Path,
+) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
     line = {"address": VF, "use": "off"}
     state = look.read(root, [json.dumps(line)])
     assert f"name {A40}" in spec_problem(state)
 
 
-def test_what_travels_with_a_function_that_is_off_stays(
+def test_a_card_with_a_function_that_is_off_is_not_offered(
     tmp_path: pathlib.Path,
 ) -> None:
     sound = a_gpu("0000:61:00.1", **{"class": "040300"})
@@ -273,7 +277,7 @@ def test_what_travels_with_a_function_that_is_off_stays(
     assert "0000:61:00.1 goes to a guest with it" in look.reasons(state, GPU)
 
 
-def test_no_profile_is_offered_once_all_slots_that_are_allowed_are_taken(
+def test_no_profile_is_offered_once_max_slots_are_in_use(
     tmp_path: pathlib.Path,
 ) -> None:
     state = look.read(look.make("t4-mdev", tmp_path))

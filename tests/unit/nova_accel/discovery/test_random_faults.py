@@ -44,7 +44,7 @@ def places(root: pathlib.Path) -> list[str]:
     ),
     rules,
 )
-def test_a_broken_host_is_reported_and_captured_whole(
+def test_a_host_with_faults_is_reported_and_captured(
     name: str,
     chosen: list[tuple[float, str | dict[str, str]]],
     allowed: policy.Policy,
@@ -53,7 +53,7 @@ def test_a_broken_host_is_reported_and_captured_whole(
         root = look.make(name, pathlib.Path(directory) / "host")
         paths = places(root)
         for share, fault in chosen:
-            # An earlier fault may stand where this one would go.
+            # An earlier fault may have replaced this path.
             with contextlib.suppress(OSError, RuntimeError):
                 place = paths[int(share * len(paths))]
                 build.break_path(root, place, fault)

@@ -23,10 +23,10 @@ from tests.unit.nova_accel.cli import test_inspect
 
 @pytest.mark.parametrize("name", recorded.NAMES)
 @pytest.mark.parametrize("kind", ["json", "txt"])
-def test_the_report_of_a_recorded_host_is_its_golden_one(
+def test_the_report_of_a_recorded_host_equals_the_golden_file(
     tmp_path: pathlib.Path, capsys: test_inspect.Output, name: str, kind: str
 ) -> None:
-    """By way of an archive: what is read is enough to read it again."""
+    """The report is of a capture of the recorded host."""
     host = host_reader.HostReader(source=recorded.load(name))
     state = scan.read(host, plugin.load(), policy.Policy())
     assert not [p for p in state.problems if p.where.startswith("driver ")]
@@ -41,7 +41,7 @@ def test_the_report_of_a_recorded_host_is_its_golden_one(
     test_inspect.check_golden(recorded.HERE / f"{name}.{kind}", text)
 
 
-def test_each_golden_file_has_its_host() -> None:
+def test_each_golden_file_has_a_recorded_host() -> None:
     stems = {p.stem for p in recorded.HERE.glob("*.txt")}
     assert stems == set(recorded.NAMES)
     assert stems

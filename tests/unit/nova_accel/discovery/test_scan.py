@@ -48,7 +48,7 @@ class Failing(noop.NoopDriver):
 
 
 class Greedy(noop.NoopDriver):
-    """Describes what others have described, and worse."""
+    """Yields any objects, also devices that another driver has described."""
 
     def __init__(self, *devices: object) -> None:
         self.devices = devices
@@ -90,7 +90,7 @@ def test_a_failing_driver_hides_no_other(
     assert str(error) in problem.reason or repr(error) in problem.reason
 
 
-def test_the_first_driver_keeps_a_device(tmp_path: pathlib.Path) -> None:
+def test_the_first_driver_of_a_device_wins(tmp_path: pathlib.Path) -> None:
     root = look.make("t4-mdev", tmp_path)
     state = read(root, {**look.DRIVERS, "late": Greedy(a_device(T4))})
     assert look.device(state, T4).plugin == "nvidia_mdev"
@@ -98,7 +98,7 @@ def test_the_first_driver_keeps_a_device(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("device", [None, "0000:3b:00.0", {}])
-def test_what_is_no_device_is_a_problem_of_its_driver(
+def test_a_result_that_is_no_device_is_a_problem_of_its_driver(
     tmp_path: pathlib.Path, device: object
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
@@ -107,7 +107,7 @@ def test_what_is_no_device_is_a_problem_of_its_driver(
     assert [p.where for p in state.problems] == ["driver odd"]
 
 
-def test_a_device_that_is_off_is_nobodys(tmp_path: pathlib.Path) -> None:
+def test_a_device_that_is_off_is_not_described(tmp_path: pathlib.Path) -> None:
     root = look.make("t4-mdev", tmp_path)
     off = [f'{{"address": "{T4}", "use": "off"}}']
     state = look.read(root, off)
@@ -121,7 +121,9 @@ def test_a_device_that_is_off_is_nobodys(tmp_path: pathlib.Path) -> None:
     assert result.devices == ()
 
 
-def test_unreadable_is_unknown_not_absent(tmp_path: pathlib.Path) -> None:
+def test_an_unreadable_device_is_unknown_not_absent(
+    tmp_path: pathlib.Path,
+) -> None:
     state = look.read(look.make("broken", tmp_path))
     assert "0000:12:00.0" in state.unknown
     assert "0000:13:00.0" in state.unknown
@@ -130,7 +132,7 @@ def test_unreadable_is_unknown_not_absent(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("name", look.NAMES)
-def test_a_pass_is_deterministic_and_whole(
+def test_a_pass_is_deterministic_and_consistent(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     root = look.make(name, tmp_path)
@@ -169,7 +171,7 @@ def test_a_directory_without_anything_is_an_empty_host(
     assert look.read(tmp_path) == model.HostState()
 
 
-def test_where_no_sysfs_is_mounted_nothing_is_known_to_be_absent(
+def test_without_sysfs_no_device_is_known_to_be_absent(
     tmp_path: pathlib.Path,
 ) -> None:
     """A container that lacks one has the empty directory."""

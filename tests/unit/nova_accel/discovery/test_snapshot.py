@@ -48,7 +48,7 @@ def snapshot_of(root: pathlib.Path) -> tuple[snapshot.Snapshot, Gate]:
 
 
 def fill(root: pathlib.Path, address: str) -> None:
-    """Let a card make no more of anything."""
+    """Set every available_instances of a card to 0."""
     card = root / "sys/bus/pci/devices" / address
     for path in card.resolve().rglob("available_instances"):
         path.write_text("0\n")
@@ -61,7 +61,7 @@ def count_available(host_snapshot: snapshot.Snapshot, address: str) -> int:
     )
 
 
-def test_a_card_alone_is_taken_over(root: pathlib.Path) -> None:
+def test_a_refresh_of_one_card_leaves_the_others(root: pathlib.Path) -> None:
     host_snapshot, _ = snapshot_of(root)
     before = host_snapshot.state
     fill(root, FIRST)
@@ -72,8 +72,10 @@ def test_a_card_alone_is_taken_over(root: pathlib.Path) -> None:
     assert host_snapshot.refresh() == look.read(root)
 
 
-def test_an_older_reading_takes_nothing_back(root: pathlib.Path) -> None:
-    """A periodic pass reads a card, then a claim fills it, then it ends."""
+def test_an_older_full_reading_replaces_no_newer_card(
+    root: pathlib.Path,
+) -> None:
+    """A periodic pass reads a card; a claim fills it before the pass ends."""
     host_snapshot, gate = snapshot_of(root)
     assert count_available(host_snapshot, FIRST)
     gate.closed_for = SECOND
@@ -86,12 +88,12 @@ def test_an_older_reading_takes_nothing_back(root: pathlib.Path) -> None:
     gate.opened.set()
     reading.join()
     assert not count_available(host_snapshot, FIRST), (
-        "the older reading has won"
+        "the older reading replaced the newer one"
     )
     assert host_snapshot.refresh() == look.read(root)
 
 
-def test_cards_are_read_side_by_side(root: pathlib.Path) -> None:
+def test_cards_are_read_concurrently(root: pathlib.Path) -> None:
     host_snapshot, gate = snapshot_of(root)
     gate.closed_for = FIRST
     slow = threading.Thread(
@@ -111,10 +113,10 @@ def test_cards_are_read_side_by_side(root: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_an_older_reading_of_a_card_takes_nothing_back(
+def test_an_older_reading_of_a_card_replaces_no_newer_one(
     root: pathlib.Path, is_whole: bool
 ) -> None:
-    """Tidying reads a card, a claim fills it and reads it, tidying ends."""
+    """The cleanup reads a card; a claim fills and reads it meanwhile."""
     host_snapshot, gate = snapshot_of(root)
     gate.closed_for = f"{FIRST}/mdev_supported_types/nvidia-321"
     slow = threading.Thread(
@@ -131,7 +133,7 @@ def test_an_older_reading_of_a_card_takes_nothing_back(
     gate.opened.set()
     slow.join()
     assert not count_available(host_snapshot, FIRST), (
-        "the older reading has won"
+        "the older reading replaced the newer one"
     )
     assert host_snapshot.refresh() == look.read(root)
 
@@ -146,14 +148,14 @@ def test_nothing_is_absent_before_the_first_reading(
     assert snapshot.Snapshot(source).refresh().complete
 
 
-def test_a_card_that_is_not_known_has_all_read(root: pathlib.Path) -> None:
+def test_an_unknown_card_causes_a_full_reading(root: pathlib.Path) -> None:
     host_snapshot, _ = snapshot_of(root)
     fill(root, FIRST)
     host_snapshot.refresh_cards(["0000:01:00.0"])
     assert not count_available(host_snapshot, FIRST)
 
 
-def test_a_problem_is_told_once(
+def test_a_problem_is_logged_once(
     root: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     host_snapshot, _ = snapshot_of(root)

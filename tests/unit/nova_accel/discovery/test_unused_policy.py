@@ -29,24 +29,26 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
     return look.make("t4-mdev", tmp_path)
 
 
-def test_lines_that_fit_are_not_told(root: pathlib.Path) -> None:
+def test_matching_lines_are_no_problem(root: pathlib.Path) -> None:
     assert idle(look.read(root)) == []
     assert idle(look.read(root, ['{"product_id": "0x1EB8"}'])) == []
     assert idle(look.read(root, [f'{{"address": "{T4}"}}', "{}"])) == []
-    # Switched off is used, too.
+    # A line that switches devices off is in use.
     off = look.read(root, ['{"vendor_id": "10de", "use": "off"}'])
     assert off.devices == ()
     assert idle(off) == []
 
 
-def test_a_line_for_another_host_is_told(root: pathlib.Path) -> None:
+def test_a_line_for_another_host_is_a_problem(root: pathlib.Path) -> None:
     line = '{"address": {"bus": "99"}, "use": "mig"}'
     (reason,) = idle(look.read(root, [line, "{}"]))
     assert reason.startswith(line)
     assert "matches nothing on this host" in reason
 
 
-def test_profiles_that_the_card_has_not_are_told(root: pathlib.Path) -> None:
+def test_profiles_that_the_card_cant_make_are_a_problem(
+    root: pathlib.Path,
+) -> None:
     state = look.read(root, ['{"profiles": "A40-*"}'])
     assert "offers nothing" in look.reasons(state, T4)
     assert "T4-4Q" in look.reasons(state, T4)
@@ -54,7 +56,7 @@ def test_profiles_that_the_card_has_not_are_told(root: pathlib.Path) -> None:
     assert "offers nothing" not in look.reasons(fine, T4)
 
 
-def test_what_cant_be_read_is_not_called_absent(
+def test_a_line_for_an_unreadable_device_is_no_problem(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("broken", tmp_path)
@@ -64,7 +66,7 @@ def test_what_cant_be_read_is_not_called_absent(
     assert idle(look.read(root, [line])) == []
 
 
-def test_a_host_that_cant_be_listed_makes_no_line_idle(
+def test_on_an_unlistable_host_no_line_is_a_problem(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "sys/bus/pci").mkdir(parents=True)
@@ -74,7 +76,7 @@ def test_a_host_that_cant_be_listed_makes_no_line_idle(
     assert idle(state) == []
 
 
-def test_what_nvml_could_not_tell_is_among_the_problems(
+def test_problems_of_nvml_are_among_the_problems(
     root: pathlib.Path,
 ) -> None:
     lost = model.Problem(where="NVML GPU 1", reason="GPU is lost")

@@ -63,7 +63,7 @@ class TestAllowed:
             ([], ["5f705af5-e3f1-4b6c-9dd8-c1a0f7c0ffee"]),
         ],
     )
-    def test_by_image_or_by_project(
+    def test_an_image_is_allowed_by_id_or_by_project(
         self, images: list[str], owners: list[str]
     ) -> None:
         bitstreams.check_allowed(bitstream_files.facts(), images, owners)
@@ -76,20 +76,20 @@ class TestAllowed:
             bitstreams.check_allowed(bitstream_files.facts(), [], ["another"])
         assert caught.value.image == bitstream_files.IMAGE
 
-    def test_an_image_of_nobody_is_not_of_an_empty_project(self) -> None:
+    def test_an_image_without_owner_is_not_of_an_empty_project(self) -> None:
         with pytest.raises(errors.BitstreamError):
             bitstreams.check_allowed(bitstream_files.facts(owner=""), [], [""])
 
 
 class TestImage:
-    def test_properties_say_what_it_has_to_be(self) -> None:
+    def test_properties_give_the_requirement(self) -> None:
         content = b"some bits"
         assert parsed(content=content) == requirement(content)
 
     @pytest.mark.parametrize(
         "spelled", [DASHED, DASHED.lower(), f" {bitstream_files.FUNCTION} "]
     )
-    def test_ids_in_any_spelling(self, spelled: str) -> None:
+    def test_ids_are_parsed_in_any_spelling(self, spelled: str) -> None:
         image = named(accelerator_function_id=spelled)
         assert image.function == bitstream_files.FUNCTION
 
@@ -100,7 +100,9 @@ class TestImage:
             ("xilinx:u250:xdma:201830.1", "xilinx_u250_xdma_201830_1"),
         ],
     )
-    def test_a_shell_goes_by_its_name(self, spelled: str, meant: str) -> None:
+    def test_a_shell_is_identified_by_its_name(
+        self, spelled: str, meant: str
+    ) -> None:
         image = named(accelerator_interface_id=spelled)
         assert image.interface == meant
 
@@ -115,14 +117,16 @@ class TestImage:
             ("1e24", "1e24"),
         ],
     )
-    def test_vendors_by_name_or_id(self, vendor: str, meant: str) -> None:
+    def test_vendors_are_parsed_by_name_or_id(
+        self, vendor: str, meant: str
+    ) -> None:
         assert named(accelerator_vendor=vendor).vendor == meant
 
     @pytest.mark.parametrize(
         "name",
         [bitstreams.FUNCTION, bitstreams.INTERFACE, bitstreams.VENDOR],
     )
-    def test_what_is_missing_is_named_with_the_command(
+    def test_a_missing_property_is_named_with_the_command(
         self, name: str
     ) -> None:
         with pytest.raises(
@@ -148,7 +152,9 @@ class TestImage:
             (bitstreams.SHA512, ""),
         ],
     )
-    def test_what_is_malformed_is_named(self, name: str, value: str) -> None:
+    def test_a_malformed_property_is_named(
+        self, name: str, value: str
+    ) -> None:
         if value == "nothing\n":
             assert named(**{name: value}).interface == "nothing"
             return
@@ -158,16 +164,16 @@ class TestImage:
                 hash_algo="md5",
             )
 
-    def test_glances_digest_is_enough(self) -> None:
+    def test_the_digest_of_glance_is_used(self) -> None:
         assert parsed(content=b"x").sha512 == bitstream_files.digest(b"x")
 
-    def test_another_digest_of_glance_is_not(self) -> None:
+    def test_a_digest_other_than_sha512_is_refused(self) -> None:
         with pytest.raises(errors.BitstreamError, match=bitstreams.SHA512):
             parsed(hash_algo="sha256")
         with pytest.raises(errors.BitstreamError, match=bitstreams.SHA512):
             parsed(hash_value="")
 
-    def test_the_property_alone_is_enough(self) -> None:
+    def test_the_digest_of_the_property_is_used(self) -> None:
         digest = bitstream_files.digest(b"bits")
         image = parsed(
             hash_algo="",
@@ -178,7 +184,7 @@ class TestImage:
         )
         assert image.sha512 == digest
 
-    def test_two_digests_have_to_agree(self) -> None:
+    def test_both_digests_must_agree(self) -> None:
         digest = bitstream_files.digest(b"bits")
         assert named(accelerator_sha512=digest).sha512 == digest
         with pytest.raises(errors.BitstreamError, match="was changed"):
@@ -195,7 +201,7 @@ class TestImage:
             ({"size": bitstream_files.MIB + 1}, "bitstream_cache_mb"),
         ],
     )
-    def test_only_a_whole_and_active_one(
+    def test_only_a_complete_and_active_image_is_accepted(
         self, changed: dict[str, Any], word: str
     ) -> None:
         with pytest.raises(errors.BitstreamError, match=word):
@@ -218,7 +224,7 @@ class TestImage:
         st.text(max_size=130) | st.just("0" * 128),
         st.integers(),
     )
-    def test_anything_may_be_in_glance(
+    def test_any_image_is_parsed_or_refused(
         self, properties: dict[str, str], algo: str, value: str, size: int
     ) -> None:
         try:
@@ -233,7 +239,7 @@ class TestImage:
 
 
 class TestContent:
-    def test_intels_file_agrees(self) -> None:
+    def test_a_file_of_intel_agrees(self) -> None:
         bitstreams.check_content(
             bitstream_files.IMAGE, requirement(GREEN), GREEN
         )
@@ -241,7 +247,9 @@ class TestContent:
     @pytest.mark.parametrize(
         ("content", "interface"), [(STAGED, test_xclbin.ONE), (PLAIN, SHELL)]
     )
-    def test_amds_file_agrees(self, content: bytes, interface: str) -> None:
+    def test_a_file_of_amd_agrees(
+        self, content: bytes, interface: str
+    ) -> None:
         bitstreams.check_content(
             bitstream_files.IMAGE,
             requirement(
@@ -253,7 +261,7 @@ class TestContent:
             content,
         )
 
-    def test_of_anything_else_only_the_properties_speak(self) -> None:
+    def test_for_a_raw_file_only_the_properties_count(self) -> None:
         bitstreams.check_content(
             bitstream_files.IMAGE, requirement(b"raw"), b"raw"
         )
@@ -266,7 +274,7 @@ class TestContent:
             ({"vendor": "xilinx"}, bitstreams.VENDOR),
         ],
     )
-    def test_where_they_differ_it_is_refused(
+    def test_a_file_that_differs_from_its_properties_is_refused(
         self, changed: dict[str, str], name: str
     ) -> None:
         with pytest.raises(errors.BitstreamError, match=f"--property {name}"):
@@ -275,21 +283,25 @@ class TestContent:
             )
 
     @pytest.mark.parametrize("content", [GREEN, STAGED, b"raw bits"])
-    def test_cut_off_in_glance(self, content: bytes) -> None:
+    def test_a_file_shorter_than_the_image_is_refused(
+        self, content: bytes
+    ) -> None:
         with pytest.raises(errors.BitstreamError, match="cut off"):
             bitstreams.check_content(
                 bitstream_files.IMAGE, requirement(content), content[:-1]
             )
 
     @pytest.mark.parametrize("content", [GREEN[:40], STAGED[:-8]])
-    def test_cut_off_as_its_header_says(self, content: bytes) -> None:
+    def test_a_file_shorter_than_its_header_says_is_refused(
+        self, content: bytes
+    ) -> None:
         with pytest.raises(errors.BitstreamError, match="damaged"):
             bitstreams.check_content(
                 bitstream_files.IMAGE, requirement(content), content
             )
 
     @given(st.sampled_from([gbs.MAGIC, xclbin.MAGIC, b""]), st.binary())
-    def test_anything_may_be_in_a_file(
+    def test_any_content_of_another_size_is_refused(
         self, magic: bytes, tail: bytes
     ) -> None:
         content = magic + tail
@@ -304,7 +316,7 @@ class TestContent:
                 bitstreams.describe_file("/blank", content)
 
 
-class TestOwnFile:
+class TestLocalFile:
     @pytest.mark.parametrize(
         ("content", "vendor", "function", "interface"),
         [
@@ -318,7 +330,7 @@ class TestOwnFile:
             (PLAIN, "xilinx", test_xclbin.UUID, SHELL),
         ],
     )
-    def test_it_describes_itself(
+    def test_a_local_file_is_described_by_its_header(
         self, content: bytes, vendor: str, function: str, interface: str
     ) -> None:
         assert bitstreams.describe_file(
@@ -333,17 +345,17 @@ class TestOwnFile:
             size=len(content),
         )
 
-    def test_a_raw_one_is_refused(self) -> None:
+    def test_a_raw_file_is_refused(self) -> None:
         with pytest.raises(errors.BitstreamError, match="/blank: it does not"):
             bitstreams.describe_file("/blank", b"raw")
 
-    def test_one_of_no_shell_is_refused(self) -> None:
+    def test_a_file_without_a_shell_is_refused(self) -> None:
         content = test_xclbin.make(platform=b"")
         with pytest.raises(errors.BitstreamError, match="shell"):
             bitstreams.describe_file("/blank", content)
 
 
-class TestObjection:
+class TestMismatch:
     def region(self, **changed: Any) -> model.Region:
         region = model.Region(
             card=card.CARD,
@@ -354,7 +366,7 @@ class TestObjection:
         )
         return dataclasses.replace(region, **changed)
 
-    def test_one_that_fits(self) -> None:
+    def test_a_fitting_bitstream_is_accepted(self) -> None:
         for interface in (card.INTERFACE, bitstream_files.FUNCTION):
             bitstream = card.bitstream(interface=interface)
             assert not bitstreams.explain_mismatch(
@@ -374,7 +386,7 @@ class TestObjection:
             ({"interfaces": ()}, "8086", "none that can be read"),
         ],
     )
-    def test_one_that_does_not(
+    def test_a_mismatch_is_explained(
         self, changed: dict[str, Any], vendor: str, word: str
     ) -> None:
         mismatch = bitstreams.explain_mismatch(
@@ -383,7 +395,7 @@ class TestObjection:
         assert word in mismatch
 
 
-def test_the_kernel_takes_what_is_behind_intels_header() -> None:
+def test_the_payload_follows_intels_header() -> None:
     assert bytes(bitstreams.extract_payload(GREEN)) == b"bits" * 1000
     assert bitstreams.extract_payload(b"raw") == b"raw"
     assert bitstreams.extract_payload(STAGED) == STAGED

@@ -16,7 +16,7 @@ WHOLE = bitstream_files.gbs()
 START = len(gbs.MAGIC) + 4
 
 
-def test_a_file_says_what_it_is() -> None:
+def test_a_header_has_function_interface_and_offset() -> None:
     header = gbs.parse(WHOLE)
     assert header.functions == (bitstream_files.FUNCTION,)
     assert header.interface == bitstream_files.INTERFACE
@@ -24,7 +24,7 @@ def test_a_file_says_what_it_is() -> None:
     assert gbs.payload_offset(WHOLE) == header.offset
 
 
-def test_several_functions_are_all_told() -> None:
+def test_all_functions_are_listed() -> None:
     content = bitstream_files.gbs(
         bitstream_files.metadata(
             bitstream_files.FUNCTION, bitstream_files.OTHER
@@ -36,7 +36,7 @@ def test_several_functions_are_all_told() -> None:
     )
 
 
-def test_a_zero_behind_the_metadata_is_none_of_it() -> None:
+def test_a_zero_after_the_metadata_is_ignored() -> None:
     text = WHOLE[START : gbs.payload_offset(WHOLE)]
     assert (
         gbs.parse(bitstream_files.gbs(text + b"\0")).interface
@@ -104,13 +104,13 @@ def test_a_zero_behind_the_metadata_is_none_of_it() -> None:
         ),
     ],
 )
-def test_what_is_no_whole_file_is_refused(content: bytes, word: str) -> None:
+def test_an_incomplete_file_is_refused(content: bytes, word: str) -> None:
     with pytest.raises(errors.MalformedError, match=word):
         gbs.parse(content)
 
 
 @given(st.binary(max_size=200))
-def test_anything_may_be_behind_the_magic(tail: bytes) -> None:
+def test_any_content_after_the_magic_is_refused(tail: bytes) -> None:
     with pytest.raises(errors.MalformedError):
         gbs.parse(gbs.MAGIC + tail)
 
@@ -136,7 +136,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_anything_may_be_in_the_metadata(text: object) -> None:
+def test_any_metadata_are_parsed_or_refused(text: object) -> None:
     try:
         metadata = gbs.parse(bitstream_files.gbs(text))
     except errors.MalformedError:
@@ -145,7 +145,7 @@ def test_anything_may_be_in_the_metadata(text: object) -> None:
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.binary(max_size=3))
-def test_damage_is_told_or_harmless(place: int, patch: bytes) -> None:
+def test_a_damaged_file_is_refused_or_parsed(place: int, patch: bytes) -> None:
     content = WHOLE[:place] + patch + WHOLE[place + len(patch) :]
     try:
         metadata = gbs.parse(content)
@@ -163,5 +163,5 @@ def test_hostile_metadata_is_refused_in_little_memory() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # The caller has the content itself: once more is twice.
+    # The content is in memory once already.
     assert peak < len(content)

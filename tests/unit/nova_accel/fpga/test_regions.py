@@ -36,7 +36,7 @@ def served(
     defined: connection.HostdevUse = NONE,
     holders: tuple[model.Claim, ...] = (),
 ) -> model.Claim:
-    """Return the claim as it is to be made."""
+    """Return the planned claim."""
     libvirt = domains.SimulatedDomains(lambda: defined, lambda: running)
     programs = region_programs.RegionPrograms(
         host_access.HostAccess(domains=libvirt)
@@ -48,7 +48,7 @@ def served(
     return claim
 
 
-def test_a_region_that_has_the_function_is_given_as_it_is() -> None:
+def test_a_region_with_the_function_needs_no_bitstream() -> None:
     claim = served(fpga.host(), fpga.asks(OLD))
     assert claim.bitstream is None
     assert claim.functions == {OLD}
@@ -56,7 +56,7 @@ def test_a_region_that_has_the_function_is_given_as_it_is() -> None:
     assert claim.device == fpga.REGION
 
 
-def test_any_region_serves_a_flavor_that_names_none() -> None:
+def test_any_region_serves_a_flavor_without_a_function() -> None:
     assert served(fpga.host(), fpga.asks()).bitstream is None
 
 
@@ -65,13 +65,13 @@ def test_a_region_with_another_function_does_not_match() -> None:
         planned(fpga.host(), fpga.asks(NEW))
 
 
-def test_a_function_nobody_can_read_is_not_promised() -> None:
+def test_a_region_with_an_unreadable_function_is_refused() -> None:
     host = fpga.host(fpga.region(None))
     with pytest.raises(errors.ClaimError, match="can't be read now"):
         served(host, fpga.asks(OLD))
 
 
-def test_a_bitstream_is_loaded_into_any_region_that_takes_it() -> None:
+def test_a_bitstream_is_loaded_into_a_fitting_region() -> None:
     claim = served(fpga.host(), fpga.asks(image=fpga.IMAGE))
     assert claim.bitstream == fpga.bitstream()
     assert claim.state is model.ClaimState.PLANNED
@@ -96,24 +96,24 @@ def test_a_bitstream_that_does_not_fit_is_refused(
         served(fpga.host(other), fpga.asks(image=fpga.IMAGE))
 
 
-def test_a_bitstream_for_others_cards_is_refused() -> None:
+def test_a_bitstream_of_another_vendor_is_refused() -> None:
     device = dataclasses.replace(fpga.region(), vendor_id="10ee")
     with pytest.raises(errors.ClaimError, match="xilinx"):
         served(fpga.host(device), fpga.asks(image=fpga.IMAGE))
 
 
-def test_a_bitstream_that_is_not_here_is_said_to_be_missing() -> None:
+def test_a_bitstream_that_is_not_cached_is_refused() -> None:
     other = "11111111-5b0c-4c0f-9d8e-0d6f3a7b1c2d"
     with pytest.raises(errors.ClaimError, match="not on this host"):
         served(fpga.host(), fpga.asks(image=other))
 
 
-def test_a_function_beside_a_bitstream_must_be_the_bitstream_s() -> None:
+def test_a_function_must_be_that_of_the_bitstream() -> None:
     with pytest.raises(errors.ClaimError, match="but the flavor"):
         served(fpga.host(), fpga.asks(OLD, image=fpga.IMAGE))
 
 
-def test_a_faulted_region_is_not_given() -> None:
+def test_a_faulted_region_is_refused() -> None:
     device = dataclasses.replace(fpga.region(), fault="it failed")
     with pytest.raises(errors.ClaimError, match="it failed"):
         served(fpga.host(device), fpga.asks(OLD))
@@ -125,8 +125,8 @@ def made(group: flavors.RequestGroup) -> model.Claim:
     )
 
 
-def test_a_region_that_the_server_s_guest_has_needs_no_work() -> None:
-    """Nothing of it can be read meanwhile."""
+def test_a_region_in_the_servers_domain_is_not_programmed() -> None:
+    """The host can't read the region meanwhile."""
     before = made(fpga.asks(image=fpga.IMAGE))
     claim = served(
         fpga.host(fpga.region(None)),
@@ -138,43 +138,41 @@ def test_a_region_that_the_server_s_guest_has_needs_no_work() -> None:
     assert claim.state is model.ClaimState.MADE
 
 
-def test_what_was_loaded_for_the_server_is_not_loaded_again() -> None:
+def test_a_loaded_bitstream_is_not_loaded_again() -> None:
     before = made(fpga.asks(image=fpga.IMAGE))
     host = fpga.host(fpga.region(fpga.NEW))
     claim = served(host, fpga.asks(image=fpga.IMAGE), (before,))
     assert claim.state is model.ClaimState.MADE
 
 
-def test_what_the_card_has_forgotten_is_loaded_again() -> None:
-    """After the host was switched off and on."""
+def test_a_lost_bitstream_is_loaded_again() -> None:
+    """The host was switched off and on."""
     before = made(fpga.asks(image=fpga.IMAGE))
     claim = served(fpga.host(), fpga.asks(image=fpga.IMAGE), (before,))
     assert claim.state is model.ClaimState.PLANNED
     assert claim.bitstream == fpga.bitstream()
 
 
-def test_what_a_card_no_longer_shows_is_not_promised() -> None:
-    """AMD's driver forgets it when a guest takes the card."""
+def test_a_function_that_the_card_no_longer_shows_is_refused() -> None:
+    """AMD's driver loses it when a guest gets the card."""
     before = made(fpga.asks(OLD))
     with pytest.raises(errors.ClaimError, match="nothing"):
         served(fpga.host(fpga.region("")), fpga.asks(OLD), (before,))
 
 
-def test_a_region_that_a_foreign_guest_has_is_not_programmed() -> None:
+def test_a_region_in_another_domain_is_not_programmed() -> None:
     with pytest.raises(errors.ClaimError, match="a server has"):
         served(fpga.host(), fpga.asks(image=fpga.IMAGE), defined=HELD)
 
 
-def test_a_region_on_whose_function_a_guest_depends_is_not_programmed() -> (
-    None
-):
+def test_a_region_with_a_dependent_in_a_domain_is_not_programmed() -> None:
     device = fpga.region(dependents=(fpga.VF,))
     use = connection.HostdevUse(functions=frozenset({fpga.VF}))
     with pytest.raises(errors.ClaimError, match=fpga.VF):
         served(fpga.host(device), fpga.asks(image=fpga.IMAGE), defined=use)
 
 
-def test_nor_one_of_which_another_server_holds_a_part() -> None:
+def test_a_region_with_a_member_of_another_server_is_not_programmed() -> None:
     device = fpga.region(members=(fpga.VF,))
     other = dataclasses.replace(
         made(fpga.asks(OLD)), consumer=fpga.B, slot=fpga.VF, handle=fpga.VF
@@ -187,7 +185,7 @@ def test_nor_one_of_which_another_server_holds_a_part() -> None:
         )
 
 
-def test_other_devices_are_none_of_its_business() -> None:
+def test_other_devices_are_ignored() -> None:
     assert regions.can_serve(
         fpga.asks(image=fpga.IMAGE), dataclasses.replace(fpga.card())
     )
@@ -195,8 +193,8 @@ def test_other_devices_are_none_of_its_business() -> None:
     assert programs.plan((), (), {}, (), fpga.host()) == ()
 
 
-def test_groups_find_the_regions_of_their_interfaces() -> None:
-    """Whatever the order of the providers' uuids."""
+def test_each_group_gets_the_region_of_its_interface() -> None:
+    """The order of the providers' UUIDs does not matter."""
     interface, other = fpga.INTERFACE, "22" * 16
     for first, second in ((interface, other), (other, interface)):
         devices = tuple(

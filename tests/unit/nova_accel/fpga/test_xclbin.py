@@ -100,7 +100,7 @@ def interfaces(*ids: str) -> bytes:
     )
 
 
-def test_an_xclbin_says_what_it_is() -> None:
+def test_a_header_has_uuid_platform_and_interfaces() -> None:
     content = make(
         [(xclbin.PARTITION_METADATA, interfaces(ONE, TWO)), (0, b"bits")]
     )
@@ -109,7 +109,7 @@ def test_an_xclbin_says_what_it_is() -> None:
     )
 
 
-def test_interfaces_are_read_in_any_spelling() -> None:
+def test_interfaces_are_parsed_in_any_spelling() -> None:
     dashed = "862C7020-A250-293E-3203-6F19956669E5"
     content = make([(20, interfaces(dashed, ONE)), (19, b"pdi")])
     assert xclbin.parse(content).interfaces == (ONE,)
@@ -125,23 +125,23 @@ def test_without_metadata_the_header_has_the_interface() -> None:
 @pytest.mark.parametrize(
     "platform", [b"xilinx:u280:xdma:201920.3", b"xilinx_u280_xdma_201920_3"]
 )
-def test_shells_of_old_go_by_their_name(platform: bytes) -> None:
+def test_old_shells_are_identified_by_name(platform: bytes) -> None:
     header = xclbin.parse(make(platform=platform))
     assert header.interfaces == ()
     assert header.fits == ("xilinx_u280_xdma_201920_3",)
 
 
-def test_interfaces_count_before_the_name() -> None:
+def test_interfaces_precede_the_name() -> None:
     assert xclbin.parse(make(interface=ONE)).fits == (ONE,)
     assert xclbin.parse(make(platform=b"")).fits == ()
 
 
-def test_what_follows_the_end_is_left_alone() -> None:
+def test_bytes_after_the_end_are_ignored() -> None:
     content = make()
     assert xclbin.parse(content + b"a signature").length == len(content)
 
 
-def test_a_section_that_is_not_present_is_none() -> None:
+def test_an_absent_section_is_ignored() -> None:
     content = bytearray(make([(20, b""), (0, b"bits")]))
     struct.pack_into("<QQ", content, 456 + 24, 0, 0)
     assert xclbin.parse(bytes(content)).uuid == UUID
@@ -180,7 +180,7 @@ def patched(offset: int, form: str, value: int) -> bytes:
         (make([(20, interfaces(ONE)[:-30]), (0, b"b")]), "d00dfeed"),
     ],
 )
-def test_what_is_no_whole_xclbin_is_refused(content: bytes, word: str) -> None:
+def test_an_incomplete_xclbin_is_refused(content: bytes, word: str) -> None:
     with pytest.raises(errors.MalformedError, match=word):
         xclbin.parse(content)
 
@@ -194,7 +194,7 @@ def test_what_is_no_whole_xclbin_is_refused(content: bytes, word: str) -> None:
         (-1, 0x7FFFFFFF, "a property inside it"),
     ],
 )
-def test_a_broken_tree_is_refused(place: int, value: int, word: str) -> None:
+def test_a_damaged_tree_is_refused(place: int, value: int, word: str) -> None:
     blob = bytearray(interfaces(ONE))
     if place < 0:
         place = blob.index(struct.pack(">II", 3, 33)) + 4
@@ -203,7 +203,7 @@ def test_a_broken_tree_is_refused(place: int, value: int, word: str) -> None:
         xclbin.parse(make([(20, bytes(blob)), (0, b"b")]))
 
 
-def test_a_tree_without_a_bottom_is_refused() -> None:
+def test_a_too_deep_tree_is_refused() -> None:
     blob = bytearray(interfaces(ONE))
     blob += bytes(-len(blob) % 4) + struct.pack(">II", 1, 0) * 100
     struct.pack_into(">I", blob, 4, len(blob))
@@ -225,7 +225,7 @@ WHOLE = make([(20, interfaces(ONE, TWO)), (0, b"bits" * 8)], interface=ONE)
     ),
     st.integers(0, len(WHOLE)),
 )
-def test_damage_is_told_and_nothing_else(
+def test_a_damaged_file_is_malformed_or_parsed(
     damage: list[tuple[int, bytes]], end: int
 ) -> None:
     content = bytearray(WHOLE)
@@ -240,7 +240,7 @@ def test_damage_is_told_and_nothing_else(
 
 
 @hypothesis.given(st.binary(max_size=600))
-def test_anything_may_be_in_a_file(tail: bytes) -> None:
+def test_any_content_is_malformed_or_parsed(tail: bytes) -> None:
     for content in (tail, xclbin.MAGIC + tail):
         try:
             xclbin.parse(content)
@@ -249,7 +249,7 @@ def test_anything_may_be_in_a_file(tail: bytes) -> None:
 
 
 @hypothesis.given(st.binary(max_size=400))
-def test_anything_may_be_in_metadata(tail: bytes) -> None:
+def test_any_metadata_are_malformed_or_parsed(tail: bytes) -> None:
     start = interfaces(ONE)[:56]
     for blob in (tail, start + tail):
         try:
@@ -291,7 +291,7 @@ def long_names() -> bytes:
     ],
     ids=["overlap", "number", "names"],
 )
-def test_a_hostile_xclbin_is_refused_soon_and_in_little_memory(
+def test_a_hostile_xclbin_is_refused_in_little_time_and_memory(
     content: bytes, word: str
 ) -> None:
     tracemalloc.start()
@@ -307,6 +307,6 @@ def test_a_hostile_xclbin_is_refused_soon_and_in_little_memory(
     assert peak < len(content)
 
 
-def test_sections_may_touch_and_be_empty() -> None:
+def test_sections_may_be_adjacent_and_empty() -> None:
     content = make([(7, b""), (20, interfaces(ONE)), (8, b""), (0, b"bits")])
     assert xclbin.parse(content).interfaces == (ONE,)

@@ -25,7 +25,7 @@ T4 = shapes.card(
 )
 
 
-def test_the_first_decides_the_size_and_the_size_the_number() -> None:
+def test_the_first_partition_determines_size_and_count() -> None:
     assert device_capacity.capacity(T4) == 16
     begun = shapes.cut(T4, shapes.partition("T4-1B", 0))
     remaining = dict(device_capacity.remaining(begun))
@@ -37,12 +37,12 @@ def test_the_first_decides_the_size_and_the_size_the_number() -> None:
     )
 
 
-def test_planning_decides_the_size_as_well() -> None:
+def test_a_planned_partition_determines_the_size() -> None:
     remaining = device_capacity.remaining(T4, ["T4-4Q"])
     assert remaining == {n: 3 if n == "T4-4Q" else 0 for n in remaining}
 
 
-def test_of_an_unknown_partition_the_device_knows_best() -> None:
+def test_beside_an_unknown_partition_counts_of_the_device_apply() -> None:
     strange = shapes.word(
         shapes.cut(T4, shapes.partition("gone", 0)),
         **dict.fromkeys((p.name for p in T4.profiles), 0) | {"T4-4Q": 3},
@@ -52,20 +52,20 @@ def test_of_an_unknown_partition_the_device_knows_best() -> None:
     assert device_capacity.capacity(strange) == 4
 
 
-def test_a_profile_of_unknown_size_is_offered_as_the_device_says() -> None:
+def test_a_profile_of_unknown_size_has_the_count_of_the_device() -> None:
     device = dataclasses.replace(
         T4, profiles=(*T4.profiles, shapes.profile("new", 2))
     )
     assert device_capacity.remaining(device)["new"] == 2
     begun = shapes.cut(device, shapes.partition("T4-1B", 0))
     assert device_capacity.remaining(begun)["new"] == 2
-    # What is planned the device doesn't know of: nothing goes beside it.
+    # The device's counts exclude planned partitions: nothing fits beside.
     assert device_capacity.remaining(device, ["T4-1B"])["new"] == 0
     assert device_capacity.remaining(device, ["new"])["T4-1B"] == 0
     assert device_capacity.remaining(device, ["new"])["new"] == 1
 
 
-def test_profiles_of_one_size_are_cut_from_the_same_slots() -> None:
+def test_profiles_of_one_size_share_slots() -> None:
     last = shapes.word(T4, **{"T4-1Q": 1, "T4-1B": 1})
     remaining = device_capacity.remaining(last, ["T4-1Q"])
     assert remaining["T4-1B"] == 0
@@ -84,7 +84,7 @@ A100 = shapes.card(
 )
 
 
-def test_small_ones_keep_together_so_that_large_ones_fit() -> None:
+def test_small_partitions_are_packed_for_large_ones() -> None:
     device = A100
     starts = []
     for _ in range(4):
@@ -96,7 +96,7 @@ def test_small_ones_keep_together_so_that_large_ones_fit() -> None:
     assert starts == [0, 6, 10, 16]
 
 
-def test_a_gap_is_filled_before_a_large_place_is_broken() -> None:
+def test_a_gap_is_filled_before_a_large_place_is_split() -> None:
     device = shapes.card(
         model.Geometry(layout=MIXED, region=8),
         shapes.profile("P-1", span=1, starts=(0, 2, 4, 5, 6)),
@@ -108,8 +108,8 @@ def test_a_gap_is_filled_before_a_large_place_is_broken() -> None:
     ) == device_capacity.PartitionPlace(start=4)
 
 
-def test_a_place_never_costs_its_own_kind_two() -> None:
-    """The middle one spares both large places, and bars two of its own."""
+def test_a_place_excludes_no_second_place_of_its_kind() -> None:
+    """The middle place would exclude both other places of its kind."""
     device = shapes.card(
         model.Geometry(layout=MIXED, region=8),
         shapes.profile("P-2", span=2, starts=(2, 3, 4)),
@@ -120,7 +120,7 @@ def test_a_place_never_costs_its_own_kind_two() -> None:
     ) == device_capacity.PartitionPlace(start=2)
 
 
-def test_places_taken_and_places_that_stay() -> None:
+def test_remaining_places_beside_used_ones() -> None:
     device = shapes.cut(
         A100,
         shapes.partition("A100-20C", 0, start=20),
@@ -141,7 +141,7 @@ def test_places_taken_and_places_that_stay() -> None:
         shapes.partition("gone", 0, start=4),
     ],
 )
-def test_beside_an_unknown_place_the_device_is_right_about_one(
+def test_beside_an_unknown_place_one_more_is_offered(
     part: model.Partition,
 ) -> None:
     device = shapes.word(shapes.cut(A100, part), **{"A100-40C": 0})
@@ -156,7 +156,7 @@ def test_beside_an_unknown_place_the_device_is_right_about_one(
     assert device_capacity.capacity(device) == 2
 
 
-def test_a_profile_without_known_places_is_offered_one_by_one() -> None:
+def test_a_profile_without_known_places_is_offered_once() -> None:
     device = dataclasses.replace(
         A100, profiles=(*A100.profiles, shapes.profile("new", 3))
     )
@@ -171,7 +171,7 @@ def test_a_profile_without_known_places_is_offered_one_by_one() -> None:
 # -- bounds -----------------------------------------------------------------
 
 
-def test_memory_bounds_what_geometry_allows() -> None:
+def test_memory_limits_the_capacity() -> None:
     memory = names.GPU_MEMORY_CLASS
     device = dataclasses.replace(
         A100,

@@ -12,7 +12,7 @@ devices = strategies.mdev_devices() | strategies.whole_devices()
 
 
 @given(devices, st.data())
-def test_planning_one_more_never_frees_anything(
+def test_one_more_planned_partition_frees_nothing(
     device: model.Device, data: st.DataObject
 ) -> None:
     choices = st.sampled_from([p.name for p in device.profiles])
@@ -27,7 +27,7 @@ def test_planning_one_more_never_frees_anything(
 
 
 @given(devices, st.data())
-def test_what_remains_can_be_planned_until_nothing_does(
+def test_remaining_profiles_can_be_planned_one_by_one(
     device: model.Device, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from([p.name for p in device.profiles]))
@@ -39,14 +39,14 @@ def test_what_remains_can_be_planned_until_nothing_does(
 
 
 @given(devices)
-def test_never_more_than_the_device_itself_says(device: model.Device) -> None:
+def test_remaining_is_at_most_the_devices_count(device: model.Device) -> None:
     for profile in device.profiles:
         remaining = device_capacity.remaining(device)[profile.name]
         assert 0 <= remaining <= profile.available
 
 
 @given(devices, st.data())
-def test_counters_never_go_below_zero_while_something_remains(
+def test_counters_stay_positive_while_a_profile_remains(
     device: model.Device, data: st.DataObject
 ) -> None:
     planned: list[str] = []

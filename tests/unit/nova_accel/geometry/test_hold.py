@@ -39,7 +39,7 @@ def planned(claims: tuple[model.Claim, ...]) -> tuple[model.Claim, ...]:
 
 
 @pytest.mark.parametrize(
-    "given_away",
+    "traits_of_servers",
     [
         [simulated.FOUR_Q],
         [simulated.EIGHT_Q, simulated.EIGHT_Q],
@@ -48,12 +48,12 @@ def planned(claims: tuple[model.Claim, ...]) -> tuple[model.Claim, ...]:
     ],
     ids=("one", "full", "three", "mtty"),
 )
-def test_a_reboot_changes_nothing_of_what_is_offered(
-    kernel: fakehost.Controller, given_away: list[str]
+def test_a_reboot_does_not_change_inventories(
+    kernel: fakehost.Controller, traits_of_servers: list[str]
 ) -> None:
     life = simulated.started(kernel)
-    device = "mtty" if simulated.MTTY in given_away else simulated.GPU
-    for number, trait in enumerate(given_away):
+    device = "mtty" if simulated.MTTY in traits_of_servers else simulated.GPU
+    for number, trait in enumerate(traits_of_servers):
         life.ensure(
             f"server-{number}",
             (simulated.asks(trait),),
@@ -65,7 +65,7 @@ def test_a_reboot_changes_nothing_of_what_is_offered(
     again = simulated.started(kernel)
     assert not kernel.mdevs()
     assert nodes(again, claims) == before
-    # mtty's ports are alike: none is withheld for what the others are.
+    # mtty's ports are equal: nothing is withheld for partitions of others.
     assert (nodes(again, ()) == before) is (device == "mtty")
 
 
@@ -92,7 +92,7 @@ def l40s(
         yield controller
 
 
-def test_the_same_of_typed_vfs(
+def test_a_reboot_does_not_change_inventories_of_typed_vfs(
     l40s: fakehost.Controller, own_rights: None
 ) -> None:
     del own_rights
@@ -117,10 +117,10 @@ def test_the_same_of_typed_vfs(
 @given(
     st.one_of(strategies.mdev_devices(), strategies.whole_devices()), st.data()
 )
-def test_what_is_made_takes_nothing_more(
+def test_existing_partitions_are_not_reserved_again(
     device: model.Device, data: st.DataObject
 ) -> None:
-    """A claim of what exists, or of another device, changes nothing."""
+    """Claims of existing partitions or other devices reserve nothing."""
     claims = [
         dataclasses.replace(
             _claim(device, partition.profile, partition.handle),
@@ -137,10 +137,10 @@ def test_what_is_made_takes_nothing_more(
 @given(
     st.one_of(strategies.mdev_devices(), strategies.whole_devices()), st.data()
 )
-def test_what_is_held_is_offered_no_more(
+def test_reserved_room_is_not_offered(
     device: model.Device, data: st.DataObject
 ) -> None:
-    """As much less of it is left as if it had been made."""
+    """A reserved profile takes the same room as an existing one."""
     device = device_capacity.recalculate(device)
     available = [p.name for p in device.profiles if p.available > 0]
     if not available:

@@ -17,7 +17,7 @@ def names_of(device: model.Device) -> st.SearchStrategy[str]:
 
 
 @given(shapes.any_cards, st.data())
-def test_what_is_chosen_never_overlaps_and_keeps_the_limits(
+def test_chosen_places_do_not_overlap_and_respect_limits(
     device: model.Device, data: st.DataObject
 ) -> None:
     for name in data.draw(st.lists(names_of(device), max_size=8)):
@@ -68,7 +68,9 @@ def check_instances(device: model.Device) -> None:
 
 
 @given(shapes.any_cards, st.data())
-def test_adding_never_frees(device: model.Device, data: st.DataObject) -> None:
+def test_one_more_planned_partition_frees_nothing(
+    device: model.Device, data: st.DataObject
+) -> None:
     planned = data.draw(st.lists(names_of(device), max_size=3))
     extended = [*planned, data.draw(names_of(device))]
     before = device_capacity.remaining(device, planned)
@@ -77,7 +79,7 @@ def test_adding_never_frees(device: model.Device, data: st.DataObject) -> None:
 
 
 @given(shapes.any_cards)
-def test_what_remains_is_exact(device: model.Device) -> None:
+def test_remaining_equals_brute_force(device: model.Device) -> None:
     remaining = device_capacity.remaining(device)
     for profile in device.profiles:
         room = brute_force.most(device, profile)
@@ -87,7 +89,7 @@ def test_what_remains_is_exact(device: model.Device) -> None:
 
 
 def blind(device: model.Device) -> bool:
-    """Return whether the device's own word is all that is known."""
+    """Return whether only counts of the device itself are known."""
     geometry = device.geometry
     return (
         geometry.layout is model.Layout.MIG
@@ -97,7 +99,7 @@ def blind(device: model.Device) -> bool:
 
 
 @given(shapes.any_cards, st.data())
-def test_choices_and_what_remains_agree(
+def test_a_place_exists_while_a_profile_remains(
     device: model.Device, data: st.DataObject
 ) -> None:
     for name in data.draw(st.lists(names_of(device), max_size=6)):
@@ -113,7 +115,7 @@ def test_choices_and_what_remains_agree(
 
 
 @given(shapes.free_cards)
-def test_capacity_is_what_every_way_together_reaches(
+def test_capacity_equals_brute_force(
     device: model.Device,
 ) -> None:
     additional = brute_force.most(device, *device.profiles)
@@ -125,7 +127,7 @@ def test_capacity_is_what_every_way_together_reaches(
 
 
 @given(shapes.any_cards, st.data())
-def test_capacity_is_never_less_than_what_choices_reach(
+def test_capacity_is_at_least_the_number_of_choices(
     device: model.Device, data: st.DataObject
 ) -> None:
     capacity = device_capacity.capacity(device)
@@ -140,7 +142,7 @@ def test_capacity_is_never_less_than_what_choices_reach(
 
 
 @given(shapes.any_cards)
-def test_a_settled_device_stays_as_it_is(device: model.Device) -> None:
+def test_recalculate_is_idempotent(device: model.Device) -> None:
     recalculated = device_capacity.recalculate(device)
     assert device_capacity.recalculate(recalculated) == recalculated
     remaining = device_capacity.remaining(device)
@@ -150,7 +152,7 @@ def test_a_settled_device_stays_as_it_is(device: model.Device) -> None:
 
 
 @given(shapes.any_cards, st.data())
-def test_a_settled_device_chooses_as_before(
+def test_a_recalculated_device_has_the_same_choices(
     device: model.Device, data: st.DataObject
 ) -> None:
     recalculated = device_capacity.recalculate(device)
@@ -166,13 +168,10 @@ def test_a_settled_device_chooses_as_before(
 
 
 @given(shapes.free_cards, st.data())
-def test_taken_away_again_there_is_room_as_before(
+def test_removing_a_partition_restores_the_room(
     device: model.Device, data: st.DataObject
 ) -> None:
-    """What a partition barred is offered again once it is left out.
-
-    If it stood in an instance that goes with it, there is even more.
-    """
+    """An instance that is removed with its partition frees even more."""
     name = data.draw(names_of(device))
     before = device_capacity.remaining(device)
     choice = device_capacity.choose_place(device, name)

@@ -59,7 +59,7 @@ def instance(
     return model.Instance(kind=kind, handle=handle, span=span)
 
 
-def test_an_empty_card_in_mig_mode() -> None:
+def test_remaining_profiles_of_an_empty_card() -> None:
     assert device_capacity.remaining(DYNAMIC) == {
         "A100-1-5C": 7, "A100-2-10C": 3, "A100-3-20C": 2, "A100-4-20C": 1,
         "A100-7-40C": 1,
@@ -93,7 +93,7 @@ def test_a_card_makes_one_instance_with_media_engines() -> None:
     assert remaining == {"1g.6gb": 1, "1g.6gb+me": 0, "2g.12gb+me": 0}
 
 
-def test_a_small_instance_goes_where_the_large_one_stays_possible() -> None:
+def test_a_small_instance_leaves_a_place_for_the_large_one() -> None:
     choice = device_capacity.choose_place(DYNAMIC, "A100-3-20C")
     assert choice == device_capacity.PartitionPlace(instance_start=4)
     after = device_capacity.add_partition(DYNAMIC, "A100-3-20C", choice)
@@ -104,7 +104,7 @@ def test_a_small_instance_goes_where_the_large_one_stays_possible() -> None:
     assert set(device_capacity.remaining(full).values()) == {0}
 
 
-def test_compute_slices_run_out_before_memory_does() -> None:
+def test_compute_slices_limit_the_instances() -> None:
     device = with_instances(
         DYNAMIC, instance("4g.20gb", "1", 0), instance("3g.20gb", "2", 4)
     )
@@ -123,14 +123,16 @@ def test_compute_slices_run_out_before_memory_does() -> None:
         shapes.cut(DYNAMIC, shapes.partition("A100-1-5C", 0)),
     ],
 )
-def test_nothing_new_beside_what_is_not_known(device: model.Device) -> None:
+def test_no_new_instance_beside_unknown_ones(device: model.Device) -> None:
     remaining = device_capacity.remaining(device)
     existing = {i.kind for i in device.geometry.instances}
-    standing = {p.name for p in device.profiles if p.instance in existing}
-    assert {n for n, count in remaining.items() if count} == standing
+    existing_names = {
+        p.name for p in device.profiles if p.instance in existing
+    }
+    assert {n for n, count in remaining.items() if count} == existing_names
 
 
-def test_instances_as_they_are() -> None:
+def test_fixed_instances_limit_the_profiles() -> None:
     device = with_instances(
         STATIC,
         instance("3g.20gb", "1", 4),
@@ -149,9 +151,7 @@ def test_instances_as_they_are() -> None:
     assert device_capacity.capacity(device) == 3
 
 
-def test_where_nobody_tells_of_instances_the_device_is_right_about_one() -> (
-    None
-):
+def test_without_known_instances_one_more_is_offered() -> None:
     device = shapes.word(STATIC, **{"A100-1-5C": 16, "A100-2-10C": 0})
     remaining = device_capacity.remaining(device)
     assert remaining["A100-1-5C"] == 1
@@ -188,7 +188,7 @@ SHARED = shapes.card(
 )
 
 
-def test_an_instance_holds_several_of_one_size() -> None:
+def test_an_instance_contains_several_partitions_of_one_size() -> None:
     assert device_capacity.remaining(SHARED) == {"DC-1-8Q": 6, "DC-1-12Q": 4}
     begun = shapes.cut(SHARED, shapes.partition("DC-1-12Q", 0, instance="1"))
     assert device_capacity.remaining(begun) == {"DC-1-8Q": 3, "DC-1-12Q": 3}
@@ -196,8 +196,8 @@ def test_an_instance_holds_several_of_one_size() -> None:
     assert planned == {"DC-1-8Q": 2, "DC-1-12Q": 0}
 
 
-def test_partitions_adrift_fill_instances_of_their_kind() -> None:
-    """Four of one size take two instances, wherever they stand."""
+def test_partitions_without_an_instance_fill_those_of_their_kind() -> None:
+    """Four of one size need two instances, which ones is unknown."""
     adrift = shapes.cut(
         SHARED, *(shapes.partition("DC-1-8Q", n) for n in range(4))
     )
@@ -209,7 +209,7 @@ def test_partitions_adrift_fill_instances_of_their_kind() -> None:
     }
 
 
-def test_the_limit_of_a_kind_bounds_the_capacity() -> None:
+def test_the_limit_of_a_kind_limits_the_capacity() -> None:
     device = shapes.card(
         model.Geometry(
             layout=model.Layout.MIG,
@@ -229,7 +229,7 @@ def test_the_limit_of_a_kind_bounds_the_capacity() -> None:
     assert device_capacity.capacity(device) == 3
 
 
-def test_an_instance_never_costs_its_own_kind_two() -> None:
+def test_an_instance_excludes_no_second_place_of_its_kind() -> None:
     device = shapes.card(
         model.Geometry(
             layout=model.Layout.MIG,
@@ -249,13 +249,13 @@ def test_an_instance_never_costs_its_own_kind_two() -> None:
     assert device_capacity.choose_place(device, "M-2") == choice
 
 
-def test_slots_bound_what_geometry_allows() -> None:
+def test_slots_limit_the_capacity() -> None:
     few = dataclasses.replace(DYNAMIC, slots=DYNAMIC.slots[:2])
     assert device_capacity.capacity(few) == 2
     assert device_capacity.remaining(few)["A100-1-5C"] == 2
 
 
-def test_a_large_card_is_settled_in_no_time() -> None:
+def test_a_large_card_is_recalculated_in_time() -> None:
     started = time.monotonic()
     device = device_capacity.recalculate(DYNAMIC)
     for _ in range(7):
@@ -298,8 +298,8 @@ def claimed(handle: str, instance_start: int | None) -> model.Claim:
     )
 
 
-def test_an_instance_that_is_held_is_made_by_who_comes_first() -> None:
-    """Two servers that are off share one; either may be started first."""
+def test_a_reserved_instance_is_created_by_the_first_server() -> None:
+    """Two stopped servers share an instance; either may start first."""
     device = device_capacity.reserve_claims(HALVES, [claimed("one", 0)])
     assert (
         device_capacity.choose_place(device, "A100-3-10C")
@@ -311,11 +311,11 @@ def test_an_instance_that_is_held_is_made_by_who_comes_first() -> None:
     assert device_capacity.find_reserved_start(HALVES, "A100-3-10C") is None
 
 
-def test_held_in_any_order_is_the_same() -> None:
-    brings, shares = claimed("one", 0), claimed("two", None)
+def test_the_order_of_claims_does_not_change_reservations() -> None:
+    owner, sharer = claimed("one", 0), claimed("two", None)
     reserved = [
         device_capacity.reserve_claims(HALVES, claims)
-        for claims in ((brings, shares), (shares, brings))
+        for claims in ((owner, sharer), (sharer, owner))
     ]
     for device in reserved:
         assert [p.instance for p in device.partitions] == ["planned-0"] * 2
@@ -326,7 +326,7 @@ def test_held_in_any_order_is_the_same() -> None:
     assert reserved[0].geometry == reserved[1].geometry
 
 
-def test_claims_that_share_an_instance_hold_one() -> None:
+def test_claims_of_one_instance_reserve_it_once() -> None:
     kind = model.InstanceKind(name="2g.48gb", size=2, slices=2, starts=(0, 2))
     card = shapes.card(
         model.Geometry(

@@ -26,7 +26,7 @@ def without_partitions(device: model.Device) -> model.Device:
         shapes.mig_cards(raw=False, is_dynamic=True),
     )
 )
-def test_a_card_read_from_its_traits_has_the_same_room(
+def test_a_card_restored_from_traits_has_the_same_room(
     device: model.Device,
 ) -> None:
     if device.geometry.is_dynamic:
@@ -80,7 +80,7 @@ def test_fixed_instances_are_reported_without_partitions() -> None:
 
 
 @pytest.mark.parametrize("start", [None, 4])
-def test_nothing_is_reported_beside_what_is_not_known(
+def test_nothing_is_reported_beside_an_unknown_place(
     start: int | None,
 ) -> None:
     profile = shapes.profile("P", span=4, starts=(0, 4))

@@ -47,7 +47,7 @@ def test_the_port_is_the_first_bridge_below_the_host_bridge(
 
 @st.composite
 def trees(draw: st.DrawFn) -> list[tuple[str, ...]]:
-    """Draw the ways from host bridges to devices, of one tree."""
+    """Draw paths from host bridges to devices of one tree."""
     ways = draw(
         st.lists(
             st.lists(
@@ -66,7 +66,7 @@ def trees(draw: st.DrawFn) -> list[tuple[str, ...]]:
             max_size=len(ways),
         )
     )
-    # One bus number at each depth: names differ where ways do.
+    # One bus number at each depth: names differ where paths do.
     return [
         (
             f"pci0000:{root}",
@@ -80,10 +80,10 @@ def trees(draw: st.DrawFn) -> list[tuple[str, ...]]:
 
 
 @given(trees())
-def test_below_one_port_is_below_one_bridge_or_in_one_slot(
+def test_equal_ports_mean_one_bridge_or_one_slot(
     ways: list[tuple[str, ...]],
 ) -> None:
-    """Equal ports make an equivalence, and no other one than this."""
+    """Ports are equal below one bridge, or on the root bus in one slot."""
     for first in ways:
         for second in ways:
             is_equal = topology.parse_port("/".join(first)) == (
@@ -99,7 +99,7 @@ def test_below_one_port_is_below_one_bridge_or_in_one_slot(
 
 
 @given(st.from_regex(r"\A[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f](\.[0-7])?\Z"))
-def test_the_traits_are_names_that_placement_takes(place: str) -> None:
+def test_traits_are_valid_names_of_placement(place: str) -> None:
     for trait in (names.pcie_trait(place), names.nvlink_trait(place)):
         assert re.fullmatch(r"CUSTOM_[A-Z0-9_]+", trait)
         assert len(trait) <= names.MAX_NAME
@@ -119,22 +119,22 @@ hosts = st.dictionaries(st.sampled_from([A, B, C, D]), st.none() | links)
 
 
 @given(hosts)
-def test_whoever_has_a_peer_is_its_peer(
+def test_peers_are_symmetric(
     host: dict[str, GpuLinks | None],
 ) -> None:
     peers = topology.resolve_peers(host)
     assert peers.keys() >= host.keys()
-    for address, them in peers.items():
-        assert address not in them
-        assert all(address in peers[peer] for peer in them)
+    for address, linked in peers.items():
+        assert address not in linked
+        assert all(address in peers[peer] for peer in linked)
 
 
 @given(hosts)
-def test_nobody_has_a_peer_of_which_neither_tells(
+def test_peers_have_a_link_that_one_end_reports(
     host: dict[str, GpuLinks | None],
 ) -> None:
-    for address, them in topology.resolve_peers(host).items():
-        for peer in them:
+    for address, linked in topology.resolve_peers(host).items():
+        for peer in linked:
             links, other = host.get(address), host.get(peer)
             assert (
                 (links and peer in links.peers)
@@ -145,7 +145,7 @@ def test_nobody_has_a_peer_of_which_neither_tells(
             )
 
 
-def test_all_on_switches_are_peers_and_no_others() -> None:
+def test_cards_on_switches_are_peers_of_each_other_only() -> None:
     switched = GpuLinks(is_switched=True)
     peers = topology.resolve_peers(
         {
@@ -187,7 +187,7 @@ def placed(
     }
 
 
-def test_a_part_stands_where_its_whole_does() -> None:
+def test_a_region_has_the_port_of_its_card() -> None:
     places = topology.HostTopology(ports={A: "0000:40:01.1"})
     part = device(f"{A}/region-0", parent=A, traits=frozenset({"CUSTOM_X"}))
     traits = placed(places, device(A), part)
@@ -196,14 +196,14 @@ def test_a_part_stands_where_its_whole_does() -> None:
     assert traits[part.address] == ({"CUSTOM_X", trait}, ())
 
 
-def test_off_the_bus_there_is_nothing_to_tell() -> None:
+def test_devices_off_the_bus_have_no_topology_traits() -> None:
     traits = placed(
         topology.HostTopology(), device("mtty"), device("0.0.0052")
     )
     assert set(traits.values()) == {(frozenset(), ())}
 
 
-def test_what_cant_be_told_is_unread_and_not_absent() -> None:
+def test_an_unreadable_trait_is_unread_not_absent() -> None:
     gpu = device(A, unread_traits=("CUSTOM_ACCELERATOR_MINE",))
     places = topology.HostTopology(links={A: None})
     assert placed(places, gpu)[A] == (
@@ -212,7 +212,7 @@ def test_what_cant_be_told_is_unread_and_not_absent() -> None:
     )
 
 
-def test_a_link_that_one_end_tells_is_both_ends_link() -> None:
+def test_a_link_that_one_end_reports_counts_for_both() -> None:
     places = topology.HostTopology(
         ports={A: "p", B: "p"},
         links={A: GpuLinks(peers=frozenset({B})), B: None},
@@ -226,9 +226,7 @@ def test_a_link_that_one_end_tells_is_both_ends_link() -> None:
     )
 
 
-def test_of_a_silent_card_the_others_on_the_switch_keep_what_they_had() -> (
-    None
-):
+def test_links_to_an_unreadable_card_are_unread() -> None:
     places = topology.HostTopology(
         ports=dict.fromkeys((A, B, C, D), "p"),
         links={
@@ -248,7 +246,7 @@ def test_of_a_silent_card_the_others_on_the_switch_keep_what_they_had() -> (
 
 
 @given(st.lists(strategies.pci_addresses, max_size=4, unique=True), hosts)
-def test_placing_adds_traits_and_changes_nothing_else(
+def test_topology_traits_are_added_to_existing_ones(
     addresses: list[str], links: dict[str, GpuLinks | None]
 ) -> None:
     before = [

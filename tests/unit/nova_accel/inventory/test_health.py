@@ -22,7 +22,7 @@ def written(counts: dict[str, int], total: int) -> str:
     return "\n".join([*rows, f"TOTAL_ERR_FATAL {total}", ""])
 
 
-def signs(total: int, **readings: object) -> health.HealthReading:
+def reading_of(total: int, **readings: object) -> health.HealthReading:
     reading = health.HealthReading(
         address=GPU, counts=health.parse_errors(written({"DLP": 1}, total))
     )
@@ -30,7 +30,7 @@ def signs(total: int, **readings: object) -> health.HealthReading:
 
 
 @given(lines, counts)
-def test_what_the_kernel_writes_is_what_is_read(
+def test_counters_of_the_kernel_are_parsed(
     counts: dict[str, int], total: int
 ) -> None:
     parsed = health.parse_errors(written(counts, total))
@@ -39,7 +39,7 @@ def test_what_the_kernel_writes_is_what_is_read(
 
 
 @given(st.text())
-def test_any_text_is_read_and_none_makes_ill_but_a_count(text: str) -> None:
+def test_any_text_is_parsed_and_only_a_count_is_a_fault(text: str) -> None:
     counts = health.parse_errors(text)
     assert all(count >= 0 for count in counts.values())
     reading = health.HealthReading(address=GPU, counts=counts)
@@ -50,7 +50,7 @@ def test_any_text_is_read_and_none_makes_ill_but_a_count(text: str) -> None:
     "text",
     ["", "\n", "TOTAL_ERR_FATAL", "TOTAL_ERR_FATAL -1", "TOTAL_ERR_FATAL x"],
 )
-def test_what_does_not_tell_a_total_is_unknown(text: str) -> None:
+def test_without_a_total_the_count_is_unknown(text: str) -> None:
     reading = health.HealthReading(
         address=GPU, counts=health.parse_errors(text)
     )
@@ -59,11 +59,9 @@ def test_what_does_not_tell_a_total_is_unknown(text: str) -> None:
 
 
 @given(counts, counts)
-def test_errors_that_somebody_has_seen_to_do_not_count(
-    total: int, extra: int
-) -> None:
-    assert not health.judge(GPU, [signs(total)], {GPU: total})
-    reason = health.judge(GPU, [signs(total + extra)], {GPU: total})
+def test_acknowledged_errors_do_not_count(total: int, extra: int) -> None:
+    assert not health.judge(GPU, [reading_of(total)], {GPU: total})
+    reason = health.judge(GPU, [reading_of(total + extra)], {GPU: total})
     assert bool(reason) == bool(extra)
     assert not extra or f" {extra} uncorrectable" in reason
 
@@ -77,12 +75,12 @@ def test_fewer_errors_than_acknowledged_are_all_new(
     assert 0 <= count <= now
 
 
-def test_the_reason_tells_what_and_what_to_do() -> None:
-    reason = health.judge(f"{GPU}/region-0", [signs(2)], {})
+def test_the_reason_names_errors_and_command() -> None:
+    reason = health.judge(f"{GPU}/region-0", [reading_of(2)], {})
     assert "2 uncorrectable fatal errors since it was enumerated" in reason
     assert "(DLP 1)" in reason
     assert f"`nova-accel heal {GPU}/region-0`" in reason
-    again = health.judge(GPU, [signs(2)], {GPU: 1})
+    again = health.judge(GPU, [reading_of(2)], {GPU: 1})
     assert "1 uncorrectable fatal error since the last heal" in again
 
 
@@ -98,8 +96,8 @@ def test_the_reason_tells_what_and_what_to_do() -> None:
         (b"\x01\x00\xff\xff", False),
     ],
 )
-def test_nobody_answers_with_ones(head: bytes, is_ill: bool) -> None:
-    reason = health.judge(GPU, [signs(0, head=head)], {})
+def test_ids_that_read_as_ones_are_a_fault(head: bytes, is_ill: bool) -> None:
+    reason = health.judge(GPU, [reading_of(0, head=head)], {})
     assert bool(reason) is is_ill
     assert not is_ill or "reads as ones" in reason
 
@@ -107,29 +105,30 @@ def test_nobody_answers_with_ones(head: bytes, is_ill: bool) -> None:
 @pytest.mark.parametrize(
     "power", ["", "D0", "D1", "D2", "D3hot", "D3cold", "unknown"]
 )
-def test_who_sleeps_is_well(power: str) -> None:
-    assert not health.judge(GPU, [signs(0, power=power)], {})
+def test_a_suspended_device_is_healthy(power: str) -> None:
+    assert not health.judge(GPU, [reading_of(0, power=power)], {})
 
 
-def test_a_power_state_that_failed_is_ill() -> None:
-    assert "power state" in health.judge(GPU, [signs(0, power="error")], {})
+def test_a_failed_power_state_is_a_fault() -> None:
+    reason = health.judge(GPU, [reading_of(0, power="error")], {})
+    assert "power state" in reason
 
 
-def test_a_note_of_another_form_acknowledges_nothing() -> None:
+def test_a_malformed_acknowledgment_counts_as_zero() -> None:
     for text in (None, "", "-1", "many", "²", "9" * 21):
         assert health.Acknowledgment(address=GPU, fatal=text).count == 0
     assert health.Acknowledgment(address=GPU, fatal="7").count == 7
 
 
 @pytest.mark.parametrize("xid", [48, 64, 79, 95, 119, 120, 140])
-def test_errors_that_need_a_reset_are_the_gpus(xid: int) -> None:
+def test_xids_that_need_a_reset_are_faults(xid: int) -> None:
     assert health.judge_xid(xid).startswith(f"Xid {xid}: ")
 
 
 @pytest.mark.parametrize(
     "xid", [0, 13, 31, 43, 45, 63, 68, 74, 92, 94, 109, 154, 1 << 64]
 )
-def test_errors_that_applications_cause_are_not(xid: int) -> None:
+def test_xids_that_applications_cause_are_no_faults(xid: int) -> None:
     assert not health.judge_xid(xid)
 
 
@@ -146,13 +145,13 @@ def test_errors_that_applications_cause_are_not(xid: int) -> None:
         (99, False),
     ],
 )
-def test_a_driver_that_asks_for_a_reset_is_believed(
+def test_a_driver_that_requests_a_reset_makes_a_fault(
     action: int | None, is_ill: bool
 ) -> None:
     assert bool(health.judge_recovery(action)) is is_ill
 
 
-def test_gpus_in_use_are_those_with_vgpus_that_are_well() -> None:
+def test_gpus_in_use_are_healthy_and_have_vgpus() -> None:
     used = model.Device(
         address=GPU,
         plugin="nvidia_vfio",

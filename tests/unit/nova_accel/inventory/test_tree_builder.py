@@ -21,7 +21,7 @@ NO_RULES = policy.Policy()
 
 
 @given(strategies.hosts())
-def test_every_inventory_is_one_that_placement_takes(
+def test_inventories_are_valid_in_placement(
     host: model.HostState,
 ) -> None:
     tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
@@ -55,7 +55,7 @@ def test_the_same_host_gives_the_same_tree(host: model.HostState) -> None:
 
 
 @given(strategies.hosts())
-def test_the_profile_traits_are_those_that_can_be_made(
+def test_profile_traits_are_those_of_available_profiles(
     host: model.HostState,
 ) -> None:
     tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
@@ -69,7 +69,7 @@ def test_the_profile_traits_are_those_that_can_be_made(
 
 
 @given(strategies.hosts(), st.integers(1, 5))
-def test_max_slots_limits_slots_and_nothing_else(
+def test_max_slots_limits_only_the_slots(
     host: model.HostState, limit: int
 ) -> None:
     rules = policy.parse_policy([f'{{"max_slots": {limit}}}'])
@@ -87,7 +87,7 @@ def test_max_slots_limits_slots_and_nothing_else(
 
 
 @given(strategies.hosts())
-def test_what_a_claim_holds_is_not_reserved_again(
+def test_partitions_of_claims_are_not_reserved(
     host: model.HostState,
 ) -> None:
     claims = [
@@ -164,10 +164,10 @@ def claim(device: model.Device, number: int, profile: str) -> model.Claim:
 
 @pytest.mark.parametrize("state", list(model.ClaimState))
 @pytest.mark.parametrize("technology", sorted(model.UNDIVIDED))
-def test_what_is_claimed_and_not_allocated_is_reserved(
+def test_unallocated_claims_are_reserved(
     technology: str, state: model.ClaimState
 ) -> None:
-    """Whether or not a guest runs with it, and only once."""
+    """An occupied function is not reserved a second time."""
     device = vfs(technology)
     claims = [
         dataclasses.replace(claim(device, n, "vf"), state=state)
@@ -181,7 +181,7 @@ def test_what_is_claimed_and_not_allocated_is_reserved(
         assert claims[1].slot in provider.slots[device.resource_class]
 
 
-def test_of_a_claim_only_what_is_not_allocated_is_reserved() -> None:
+def test_only_the_unallocated_amount_of_a_claim_is_reserved() -> None:
     memory = names.GPU_MEMORY_CLASS
     device = shapes.card(
         model.Geometry(),
@@ -205,7 +205,7 @@ def test_of_a_claim_only_what_is_not_allocated_is_reserved() -> None:
     )
 
 
-def test_a_vf_that_a_guest_has_unbooked_is_reserved_and_kept_back() -> None:
+def test_an_occupied_vf_without_a_claim_is_reserved() -> None:
     device = vfs("vf")
     first, second, *rest = device.slots
     provider = node(
@@ -218,9 +218,7 @@ def test_a_vf_that_a_guest_has_unbooked_is_reserved_and_kept_back() -> None:
     assert provider.slots == {"VGPU": frozenset({first, *rest})}
 
 
-def test_a_card_given_away_whole_is_reserved_with_any_of_its_functions() -> (
-    None
-):
+def test_a_passthrough_card_is_reserved_with_any_of_its_functions() -> None:
     device = dataclasses.replace(
         vfs("passthrough", 1),
         slots=(shapes.ADDRESS,),
@@ -244,7 +242,7 @@ def test_a_card_given_away_whole_is_reserved_with_any_of_its_functions() -> (
 def test_a_typed_vf_without_a_claim_is_reserved_once(
     technology: str,
 ) -> None:
-    """Its guest runs: it is somebody's partition and occupied as well."""
+    """The VF of a running guest is a partition and occupied as well."""
     device = dataclasses.replace(
         vfs(technology), partitions=(shapes.partition("vf", 1),)
     )
@@ -257,8 +255,8 @@ def test_a_typed_vf_without_a_claim_is_reserved_once(
     assert provider.slots == {"VGPU": frozenset(device.slots)}
 
 
-def test_a_vf_that_makes_vgpus_but_was_given_away_is_not_handed_out() -> None:
-    """The driver doesn't count it as able to make one: nothing reserved."""
+def test_an_occupied_vf_that_makes_vgpus_is_no_slot() -> None:
+    """The driver does not count this VF: nothing is reserved for it."""
     device = vfs("vendor-vfio")
     used = frozenset({device.slots[1]})
     provider = node(device, occupied=used)
@@ -278,7 +276,7 @@ def test_a_vf_that_makes_vgpus_but_was_given_away_is_not_handed_out() -> None:
         (model.Layout.MIG, {"CUSTOM_ACCELERATOR_LAYOUT_MIG"}),
     ],
 )
-def test_a_trait_tells_how_partitions_share_a_card(
+def test_a_trait_names_the_layout_of_a_card(
     layout: model.Layout, expected: set[str]
 ) -> None:
     device = shapes.card(model.Geometry(layout=layout))
@@ -287,7 +285,7 @@ def test_a_trait_tells_how_partitions_share_a_card(
     assert all(t.startswith(names.LAYOUT_PREFIX) for t in traits)
 
 
-def test_a_layout_that_changed_is_another_trait_in_placement() -> None:
+def test_a_changed_layout_changes_the_trait() -> None:
     def tree(layout: model.Layout) -> providers.ProviderTree:
         device = shapes.card(model.Geometry(layout=layout))
         host = model.HostState(devices=(device,))
@@ -301,7 +299,7 @@ def test_a_layout_that_changed_is_another_trait_in_placement() -> None:
     assert change.removed == {names.layout_trait("equal")}
 
 
-def test_what_is_unread_of_a_device_is_unread_of_its_provider() -> None:
+def test_unread_traits_of_a_device_are_those_of_its_provider() -> None:
     device = dataclasses.replace(
         EQUAL, unread_traits=("CUSTOM_ACCELERATOR_A",)
     )
@@ -361,16 +359,16 @@ def test_only_offered_profiles_have_traits_but_all_partitions_count() -> None:
         (("T4-1Q", "T4-1B", "T4-1B"), {"T4-1Q"}),
     ],
 )
-def test_a_profile_goes_when_as_many_exist_as_the_rule_allows(
+def test_a_profile_at_max_instances_has_no_trait(
     parts: tuple[str, ...], expected: set[str]
 ) -> None:
     rule = policy.Rule(max_instances={"T4-*B": 2, "T4-8Q": 1})
     assert offered(rule, parts) == expected
 
 
-def test_what_is_claimed_and_not_made_yet_counts_as_well() -> None:
+def test_planned_claims_count_for_max_instances() -> None:
     rule = policy.Rule(max_instances={"T4-1B": 2})
-    # One of the two claims stands for the partition that exists.
+    # One of the two claims is of the existing partition.
     claims = (claim(EQUAL, 0, "T4-1B"), claim(EQUAL, 5, "T4-1B"))
     assert "T4-1B" in offered(rule, ("T4-1B",), claims[:1])
     assert "T4-1B" not in offered(rule, ("T4-1B",), claims)

@@ -50,7 +50,7 @@ def check_device(device: model.Device, node: providers.ProviderNode) -> None:
         assert NAME.fullmatch(trait)
         assert trait.startswith("CUSTOM_") or trait in TRAITS
     slots = node.inventories.get(device.resource_class)
-    # As many as are held are counted, never more than may be handed out.
+    # The total covers all partitions and never exceeds the slots.
     assert len(device.partitions) <= (slots.total if slots else 0)
     assert (slots.total if slots else 0) <= len(device.slots)
     assert len(set(device.slots)) == len(device.slots) <= 0xFFFF
@@ -82,14 +82,14 @@ def check(root: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("name", look.NAMES)
-def test_every_host_gives_a_tree_that_placement_takes(
+def test_the_tree_of_each_host_is_valid_in_placement(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     check(look.make(name, tmp_path))
 
 
 @pytest.mark.parametrize("name", look.NAMES)
-def test_so_does_a_host_with_any_files_broken(
+def test_the_tree_of_a_host_with_faults_is_valid_in_placement(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     whole = look.make(name, tmp_path / "whole") / "sys"

@@ -27,7 +27,7 @@ def inspect(
     facts: dict[str, Any],
     rule: object = None,
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return what both reports say of a host that has one GPU."""
+    """Return both reports of a host that has one GPU."""
     build.build({"functions": [{**V100, **facts}]}, root / "host")
     lines = [f"device_spec = {json.dumps(rule)}"] if rule else []
     conf = root / "nova.conf"
@@ -68,7 +68,7 @@ def inspect(
         ),
     ],
 )
-def test_each_accelerator_has_its_reason(
+def test_each_unoffered_accelerator_has_a_reason(
     tmp_path: pathlib.Path,
     capsys: test_inspect.Output,
     facts: dict[str, Any],
@@ -90,7 +90,7 @@ def test_each_accelerator_has_its_reason(
     assert reason in text
 
 
-def test_an_offered_accelerator_has_none(
+def test_an_offered_accelerator_has_no_reason(
     tmp_path: pathlib.Path, capsys: test_inspect.Output
 ) -> None:
     rows, text = inspect(tmp_path, capsys, {"driver": "vfio-pci"})

@@ -48,7 +48,7 @@ OTHERS = st.dictionaries(
 
 
 @given(MANY, OTHERS, MANY)
-def test_what_is_written_is_read(
+def test_attachments_survive_the_round_trip(
     before: list[attachment.Attachment],
     others: dict[str, str],
     after: list[attachment.Attachment],
@@ -67,12 +67,12 @@ def test_what_is_written_is_read(
 
 
 @given(MANY, OTHERS, attachments())
-def test_one_more_taken_away_leaves_nothing(
+def test_adding_and_removing_restores_the_metadata(
     attached: list[attachment.Attachment],
     others: dict[str, str],
     new: attachment.Attachment,
 ) -> None:
-    """Whatever is written on the way: the end is as the beginning."""
+    """States in between leave no trace."""
     before = attachment.update_metadata(others, attached)
     number = attachment.find_free_number(attached)
     assert number not in {each.number for each in attached}
@@ -98,10 +98,10 @@ def test_one_more_taken_away_leaves_nothing(
 
 
 @given(attachments())
-def test_what_is_beside_it_is_what_stays(
+def test_total_resources_are_the_sum(
     attached: attachment.Attachment,
 ) -> None:
-    """Allocated and given up, the server has what it had before."""
+    """A released attachment leaves the server's other resources."""
     for name, amount in attached.total_resources.items():
         assert amount == attached.other_resources.get(
             name, 0
@@ -115,10 +115,10 @@ def test_what_is_beside_it_is_what_stays(
 
 
 @given(st.lists(attachments(), min_size=2, max_size=5), st.randoms())
-def test_in_whatever_order_they_come_and_go(
+def test_attachments_are_removed_in_any_order(
     many: list[attachment.Attachment], rng: random.Random
 ) -> None:
-    """Those of one provider leave each other's alone."""
+    """Attachments of one provider do not affect each other."""
     resources: dict[str, int] = dict(many[0].other_resources)
     before = dict(resources)
     for attached in many:
@@ -147,19 +147,19 @@ def test_in_whatever_order_they_come_and_go(
         json.dumps({"version": 1, "attached": [{}]}),
     ],
 )
-def test_what_a_newer_release_wrote_is_refused(text: str) -> None:
+def test_metadata_of_a_newer_release_are_refused(text: str) -> None:
     with pytest.raises(errors.MalformedError) as caught:
         attachment.parse_metadata({f"{attachment.KEY_PREFIX}0": text})
     assert "newer nova-accel" in str(caught.value)
 
 
-def test_keys_of_others_are_left_alone() -> None:
+def test_other_keys_are_not_changed() -> None:
     metadata = {f"{attachment.KEY_PREFIX}name": "x", "image_min_ram": "0"}
     assert attachment.parse_metadata(metadata) == ()
     assert attachment.update_metadata(metadata, ()) == metadata
 
 
-def test_its_group_is_served_by_its_slot() -> None:
+def test_the_request_group_has_slot_and_traits() -> None:
     attached = attachment.Attachment(
         number=2,
         profile="T4-4Q",

@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "doc/source/user/extra-specs.rst"
 BY_KEY = {spec.key: spec for spec in extra_specs.TABLE}
 WORDS = [spec for spec in extra_specs.TABLE if spec.choices]
-# A key wherever one is written, and not the end of another word.
+# A key, not the end of another word.
 WRITTEN = re.compile(r"(?<![a-z_])accelerator:([a-z_]+)")
 
 
 def page() -> str:
-    """Return the page's source as the build has it."""
+    """Return the page's source after the build's substitutions."""
     path = ROOT / "doc/source/_ext/extra_specs_page.py"
     module_spec = importlib.util.spec_from_file_location(path.stem, path)
     assert module_spec is not None and module_spec.loader is not None
@@ -33,7 +33,7 @@ def page() -> str:
 
 
 def read(specs: dict[str, str]) -> object:
-    """Return all that the parsers make of a flavor's extra specs."""
+    """Return the results of all parsers of extra specs."""
     return (
         flavors.parse_placement_policy(specs),
         flavors.parse_options(specs),
@@ -52,7 +52,7 @@ def read(specs: dict[str, str]) -> object:
         ("rom", flavors.Switch),
     ],
 )
-def test_allowed_is_what_the_parser_knows(
+def test_allowed_values_are_those_of_the_parser(
     key: str, kind: type[flavors.SpecValue]
 ) -> None:
     assert list(BY_KEY[key].choices) == [word.value for word in kind]
@@ -79,7 +79,7 @@ def test_the_parser_reads_each_allowed_value(
 
 
 @given(st.sampled_from(WORDS), st.text(max_size=20))
-def test_the_parser_takes_no_other(
+def test_the_parser_refuses_other_values(
     spec: extra_specs.ExtraSpec, value: str
 ) -> None:
     given_specs = {f"{flavors.NAMESPACE}{spec.key}": value}
@@ -102,8 +102,8 @@ def test_an_extra_spec_is_complete(spec: extra_specs.ExtraSpec) -> None:
     assert all(meaning for meaning in spec.choices.values())
 
 
-def test_no_other_key_is_written_anywhere() -> None:
-    """Nova's API refuses what the table does not have."""
+def test_no_other_key_is_in_code_or_documentation() -> None:
+    """Nova's API refuses keys that are not in the table."""
     files = [
         path
         for top in ("nova_accel", "placement_sync", "filters", "virt_hooks")
@@ -124,7 +124,9 @@ def test_no_other_key_is_written_anywhere() -> None:
 
 
 @pytest.mark.parametrize("spec", extra_specs.TABLE, ids=lambda spec: spec.key)
-def test_the_page_has_it(spec: extra_specs.ExtraSpec) -> None:
+def test_the_page_describes_each_extra_spec(
+    spec: extra_specs.ExtraSpec,
+) -> None:
     text = page()
     assert f"``{spec.name}``\n" in text
     assert f"{flavors.NAMESPACE}{spec.key}={spec.example}" in text

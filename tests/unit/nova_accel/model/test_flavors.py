@@ -12,7 +12,7 @@ suffixes = st.from_regex(r"[a-zA-Z0-9_-]{0,64}", fullmatch=True)
 words = st.from_regex(r"[A-Z][A-Z0-9_]{0,8}", fullmatch=True)
 
 
-def test_reads_the_design_s_flavor() -> None:
+def test_a_gpu_flavor_is_parsed() -> None:
     groups = flavors.parse_groups(
         {
             "resources_GPU1:VGPU": "1",
@@ -43,7 +43,7 @@ def test_reads_the_design_s_flavor() -> None:
         max_size=4,
     )
 )
-def test_what_is_written_is_read(
+def test_groups_are_parsed_from_any_flavor(
     groups: dict[str, tuple[dict[str, int], dict[str, str]]],
 ) -> None:
     specs = {
@@ -65,12 +65,12 @@ def test_what_is_written_is_read(
 
 
 @given(st.dictionaries(st.text(max_size=30), st.text(max_size=5)))
-def test_any_text_is_read_without_an_error(specs: dict[str, str]) -> None:
+def test_any_text_is_parsed_without_an_error(specs: dict[str, str]) -> None:
     for group in flavors.parse_groups(specs):
         assert all(amount >= 0 for amount in group.resources.values())
 
 
-def test_values_that_are_no_amount_are_left_out() -> None:
+def test_values_that_are_no_amount_are_ignored() -> None:
     parsed = flavors.parse_groups(
         {"resources:VGPU": "one", "resources:PGPU": "-1", "trait:X": "maybe"}
     )
@@ -83,7 +83,7 @@ def test_the_order_of_extra_specs_does_not_matter() -> None:
     assert flavors.parse_groups(specs) == flavors.parse_groups(backwards)
 
 
-# -- how a guest is given its devices --------------------------------------
+# -- options of a guest's devices -------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,9 @@ def test_options_are_read_from_their_namespace(
 
 @pytest.mark.parametrize("name", ["display", "ramfb", "rom"])
 @pytest.mark.parametrize("value", ["", "yes", "true", "1", "on off"])
-def test_what_is_neither_on_nor_off_is_named(name: str, value: str) -> None:
+def test_a_value_other_than_on_or_off_is_refused(
+    name: str, value: str
+) -> None:
     with pytest.raises(errors.MalformedError) as caught:
         flavors.parse_options({f"accelerator:{name}": value})
     assert str(caught.value) == (
@@ -120,6 +122,6 @@ def test_what_is_neither_on_nor_off_is_named(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("display", [{}, {"accelerator:display": "off"}])
-def test_a_ramfb_needs_a_display(display: dict[str, str]) -> None:
+def test_ramfb_needs_a_display(display: dict[str, str]) -> None:
     with pytest.raises(errors.MalformedError, match="display=on beside it"):
         flavors.parse_options(display | {"accelerator:ramfb": "on"})

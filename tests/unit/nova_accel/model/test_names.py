@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nova_accel.catalog import mdev_names
 from nova_accel.model import names
 
-# Placement's own rule for names that are not of os-traits.
+# Placement's rule for names that are not in os-traits.
 LEGAL = re.compile(r"CUSTOM_[A-Z0-9_]+")
 ROOT = "1f2e3d4c-0000-4000-8000-000000000001"
 words = st.text(min_size=1, max_size=300)
@@ -18,7 +18,7 @@ HEX = "0123456789abcdef"
 
 
 @given(words, st.text(alphabet=HEX, min_size=4, max_size=4), st.booleans())
-def test_traits_of_profiles_are_legal_and_ours(
+def test_profile_traits_are_valid_and_managed(
     name: str, vendor: str, gpu: bool
 ) -> None:
     assume(re.search(r"[A-Za-z0-9]", name))
@@ -33,7 +33,7 @@ def test_traits_of_profiles_are_legal_and_ours(
     st.text(alphabet=HEX, min_size=4, max_size=4),
     st.none() | st.integers(0, 1023),
 )
-def test_traits_of_identity_are_legal_and_ours(
+def test_identity_traits_are_valid_and_managed(
     vendor: str, product: str, node: int | None
 ) -> None:
     traits = names.identity_traits(vendor, product, node)
@@ -43,13 +43,13 @@ def test_traits_of_identity_are_legal_and_ours(
     assert len(traits) == 2 + (node is not None)
 
 
-def test_traits_of_others_are_not_ours() -> None:
+def test_other_traits_are_not_managed() -> None:
     for trait in ("CUSTOM_RACK_7", "HW_GPU_API_VULKAN", "COMPUTE_NODE"):
         assert not names.is_managed_trait(trait)
 
 
 @given(st.sets(words, min_size=2, max_size=2))
-def test_ids_differ_when_what_they_name_differs(pair: set[str]) -> None:
+def test_ids_of_different_objects_differ(pair: set[str]) -> None:
     first, second = sorted(pair)
     assert names.provider_uuid(ROOT, first) != names.provider_uuid(
         ROOT, second
@@ -58,25 +58,25 @@ def test_ids_differ_when_what_they_name_differs(pair: set[str]) -> None:
 
 
 @given(words)
-def test_ids_are_the_same_at_every_try(slot: str) -> None:
+def test_ids_are_deterministic(slot: str) -> None:
     provider = names.provider_uuid(ROOT, "0000:41:00.0")
     assert uuid.UUID(names.mdev_uuid(provider, slot)).version == 5
     assert names.mdev_uuid(provider, slot) == names.mdev_uuid(provider, slot)
 
 
-def test_a_provider_is_never_named_as_nova_names_its_own() -> None:
+def test_a_providers_name_differs_from_novas_pci_providers() -> None:
     name = names.provider_name("node1", "0000:41:00.0")
     assert name == "node1_accel_0000_41_00_0"
     assert not name.startswith("node1_pci_")
 
 
-def test_vendors_go_by_their_id_when_no_name_is_known() -> None:
+def test_a_vendor_without_a_name_has_its_id() -> None:
     assert names.vendor_name("10de") == "nvidia"
     assert names.vendor_name("1234") == "1234"
 
 
 @given(st.integers(0, 300))
-def test_slot_names_are_as_many_as_asked_and_differ(count: int) -> None:
+def test_slot_names_are_unique(count: int) -> None:
     assert len(set(names.slot_names(count))) == count
 
 

@@ -18,7 +18,7 @@ addresses = st.builds(
 
 
 @given(addresses)
-def test_an_address_survives_printing_and_parsing(
+def test_an_address_survives_the_round_trip(
     address: pci.PciAddress,
 ) -> None:
     assert pci.parse_address(str(address)) == address
@@ -26,7 +26,7 @@ def test_an_address_survives_printing_and_parsing(
 
 
 @given(st.text(max_size=16))
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_any_text_is_an_address_or_refused(text: str) -> None:
     try:
         parsed = pci.parse_address(text)
     except errors.MalformedError as error:
@@ -47,7 +47,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         "0000_41_00_0",
     ],
 )
-def test_near_misses_are_refused(text: str) -> None:
+def test_malformed_addresses_are_refused(text: str) -> None:
     with pytest.raises(errors.MalformedError):
         pci.parse_address(text)
 
@@ -58,7 +58,7 @@ def test_a_domain_behind_vmd_has_five_digits() -> None:
     assert str(address) == "10000:e1:00.0"
 
 
-def test_addresses_sort_by_number_not_by_text() -> None:
+def test_addresses_are_sorted_by_number() -> None:
     texts = ["10000:01:00.0", "0000:a1:00.0", "0000:0a:00.0", "0000:0a:00.1"]
     ordered = sorted(map(pci.parse_address, texts))
     assert [str(a) for a in ordered] == [
@@ -79,9 +79,7 @@ def test_addresses_sort_by_number_not_by_text() -> None:
         ("qat_vfio_pci", True),
     ],
 )
-def test_vfio_drivers_are_known_by_their_word(
-    driver: str | None, bound: bool
-) -> None:
+def test_vfio_drivers_are_recognized(driver: str | None, bound: bool) -> None:
     function = pci.PciFunction(
         address=pci.parse_address("0000:01:00.0"),
         vendor="10de",

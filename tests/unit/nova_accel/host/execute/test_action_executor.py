@@ -37,9 +37,9 @@ def create(
 
 
 def paths(controller: fakehost.Controller) -> set[str]:
-    """Return all that stands in the simulated sysfs.
+    """Return the paths of the simulated sysfs, without IOMMU groups.
 
-    IOMMU groups are numbered anew each time: their numbers are left out.
+    Their numbers are new each time.
     """
     return {
         os.path.join(where, name)
@@ -52,7 +52,7 @@ def paths(controller: fakehost.Controller) -> set[str]:
 # -- what works ------------------------------------------------------------
 
 
-def test_an_mdev_is_made_and_removed(kernel: fakehost.Controller) -> None:
+def test_an_mdev_is_created_and_removed(kernel: fakehost.Controller) -> None:
     before = paths(kernel)
     action = create()
     assert executor(kernel.root).apply(action)
@@ -64,7 +64,7 @@ def test_an_mdev_is_made_and_removed(kernel: fakehost.Controller) -> None:
     assert paths(kernel) == before
 
 
-def test_what_is_done_is_not_done_again(kernel: fakehost.Controller) -> None:
+def test_actions_are_idempotent(kernel: fakehost.Controller) -> None:
     on_host = executor(kernel.root)
     action = create()
     assert [on_host.apply(action) for _ in range(3)] == [True, False, False]
@@ -73,7 +73,7 @@ def test_what_is_done_is_not_done_again(kernel: fakehost.Controller) -> None:
     assert [w["data"] for w in kernel.writes()] == [action.uuid, "1"]
 
 
-def test_one_line_tells_of_each_change(
+def test_each_change_is_logged_once(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "nova_accel")
@@ -106,7 +106,7 @@ creations = st.lists(
     deadline=None,
     max_examples=examples.examples(40),
 )
-def test_a_failure_takes_everything_back_and_only_that(
+def test_a_failure_undoes_its_own_actions_only(
     kernel: fakehost.Controller,
     first: list[actions.CreateMdev],
     second: list[actions.CreateMdev],
@@ -150,7 +150,7 @@ def test_a_full_parent_is_enospc(kernel: fakehost.Controller) -> None:
     assert kernel.mdevs() == {}
 
 
-def test_a_size_that_does_not_fit_is_eio(kernel: fakehost.Controller) -> None:
+def test_a_type_of_another_size_is_eio(kernel: fakehost.Controller) -> None:
     error = failure(
         kernel.root,
         create(UUIDS[0], "nvidia-230", GPU),
@@ -173,7 +173,7 @@ def test_a_uuid_in_use_is_eexist(kernel: fakehost.Controller) -> None:
 @pytest.mark.skipif(
     bool(fakehost.missing()), reason=fakehost.missing() or "simulated"
 )
-def test_the_same_uuid_and_type_on_another_parent_is_not_ours(
+def test_an_mdev_on_another_parent_is_another_mdev(
     tmp_path: Path,
 ) -> None:
     other = "0000:af:00.0"
@@ -205,7 +205,7 @@ def test_a_type_that_is_gone_is_enoent(kernel: fakehost.Controller) -> None:
         ("ENOTTY", "dmesg"),
     ],
 )
-def test_every_refusal_says_what_to_do(
+def test_each_error_has_a_hint(
     kernel: fakehost.Controller, code: str, hint: str
 ) -> None:
     kernel.fail("class/mdev_bus/mtty/mdev_supported_types/mtty-1/create", code)
@@ -215,7 +215,7 @@ def test_every_refusal_says_what_to_do(
     assert hint in error.hint
 
 
-def test_a_failure_to_take_back_is_in_the_log(
+def test_a_failed_undo_is_logged(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernel.fail("*/remove", "EBUSY")
@@ -225,10 +225,10 @@ def test_a_failure_to_take_back_is_in_the_log(
     assert set(kernel.mdevs()) == {UUIDS[0]}
 
 
-def test_an_action_that_can_not_be_told_takes_all_back(
+def test_any_exception_undoes_the_actions(
     kernel: fakehost.Controller,
 ) -> None:
-    """Whatever fails in the middle, also what is no answer of a kernel."""
+    """The failure may come from the library itself."""
     requested = [create(UUIDS[0]), create(UUIDS[1], "../mtty-1")]
     with pytest.raises(errors.MalformedError, match="mdev type"):
         executor(kernel.root).apply_all(requested)
@@ -247,7 +247,7 @@ def test_an_action_that_can_not_be_told_takes_all_back(
 
 
 def bare(root: Path) -> Path:
-    """Make the files that are written to, and no kernel behind them."""
+    """Make the written files in a plain directory."""
     kind = root / "sys/class/mdev_bus/mtty/mdev_supported_types/mtty-1"
     kind.mkdir(parents=True)
     (kind / "create").touch()
@@ -255,7 +255,7 @@ def bare(root: Path) -> Path:
     return kind
 
 
-def test_accepted_without_effect_is_an_error(tmp_path: Path) -> None:
+def test_a_write_without_effect_is_an_error(tmp_path: Path) -> None:
     kind = bare(tmp_path)
     error = failure(tmp_path, create())
     assert error.number == 0
@@ -284,7 +284,9 @@ def test_an_mdev_may_appear_late(tmp_path: Path) -> None:
         late.join()
 
 
-def test_two_threads_make_side_by_side(kernel: fakehost.Controller) -> None:
+def test_two_threads_create_mdevs_concurrently(
+    kernel: fakehost.Controller,
+) -> None:
     on_host = executor(kernel.root)
     halves = [UUIDS[:10], UUIDS[10:20]]
     threads = [

@@ -41,7 +41,7 @@ def driver(kernel: fakehost.Controller, function: str) -> tuple[str, str]:
     return facts["driver"], facts["override"]
 
 
-def test_a_function_goes_to_a_guest_and_comes_back(
+def test_a_function_is_bound_to_vfio_pci_and_back(
     kernel: fakehost.Controller,
 ) -> None:
     on_host = executor(kernel.root)
@@ -50,14 +50,16 @@ def test_a_function_goes_to_a_guest_and_comes_back(
         function=CARD, driver="vfio-pci", before="nouveau"
     )
     assert [on_host.apply(action) for _ in range(2)] == [True, False]
-    # the next scan of the bus must not give it to another
+    # The override keeps it from other drivers at the next scan of the bus.
     assert driver(kernel, CARD) == ("vfio-pci", "vfio-pci")
     assert [on_host.apply(action.undo()) for _ in range(2)] == [True, False]
     assert executing.state(kernel) == before
     assert driver(kernel, CARD) == ("nouveau", "")
 
 
-def test_a_function_without_driver(kernel: fakehost.Controller) -> None:
+def test_a_function_is_unbound_and_bound_again(
+    kernel: fakehost.Controller,
+) -> None:
     on_host = executor(kernel.root)
     on_host.apply(bind("vfio-pci"))
     assert [on_host.apply(bind("")) for _ in range(2)] == [True, False]
@@ -66,7 +68,9 @@ def test_a_function_without_driver(kernel: fakehost.Controller) -> None:
     assert driver(kernel, CARD) == ("nouveau", "")
 
 
-def test_an_override_alone_is_cleared_too(kernel: fakehost.Controller) -> None:
+def test_an_override_without_a_driver_is_cleared(
+    kernel: fakehost.Controller,
+) -> None:
     on_host = executor(kernel.root)
     on_host.apply(bind(""))
     override = kernel.sys / path_of(CARD, "driver_override")
@@ -75,7 +79,7 @@ def test_an_override_alone_is_cleared_too(kernel: fakehost.Controller) -> None:
     assert driver(kernel, CARD) == ("", "")
 
 
-def test_a_driver_that_is_not_loaded_disturbs_nothing(
+def test_an_unloaded_driver_is_refused_before_any_write(
     kernel: fakehost.Controller,
 ) -> None:
     error = failure(kernel.root, bind("no-such-driver"))
@@ -87,7 +91,9 @@ def test_a_driver_that_is_not_loaded_disturbs_nothing(
 @pytest.mark.skipif(
     bool(fakehost.missing()), reason=fakehost.missing() or "simulated"
 )
-def test_what_no_driver_takes_comes_back(tmp_path: Path) -> None:
+def test_a_function_that_no_driver_accepts_is_bound_again(
+    tmp_path: Path,
+) -> None:
     """drivers_probe succeeds although vfio-pci wants an IOMMU."""
     spec = fakehost.HostSpec(cards=executing.SPEC.cards[-1:], iommu=False)
     with fakehost.simulated_sysfs(spec, tmp_path) as kernel:
@@ -99,7 +105,7 @@ def test_what_no_driver_takes_comes_back(tmp_path: Path) -> None:
         assert executing.state(kernel) == before
 
 
-def test_a_refused_probe_brings_the_driver_back(
+def test_a_refused_probe_restores_the_driver(
     kernel: fakehost.Controller,
 ) -> None:
     before = executing.state(kernel)
@@ -110,7 +116,7 @@ def test_a_refused_probe_brings_the_driver_back(
     assert executing.state(kernel) == before
 
 
-def test_the_driver_that_was_there_comes_back_not_that_of_the_plan(
+def test_undo_restores_the_actual_driver_not_the_planned_one(
     kernel: fakehost.Controller,
 ) -> None:
     error = failure(
@@ -122,7 +128,7 @@ def test_the_driver_that_was_there_comes_back_not_that_of_the_plan(
     assert driver(kernel, CARD) == ("nouveau", "")
 
 
-def test_a_function_that_is_gone(kernel: fakehost.Controller) -> None:
+def test_a_missing_function_is_enoent(kernel: fakehost.Controller) -> None:
     kernel.unplug(CARD)
     error = failure(kernel.root, bind("vfio-pci"))
     assert error.number == errno.ENOENT

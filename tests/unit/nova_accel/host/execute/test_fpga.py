@@ -49,7 +49,7 @@ def mounted(
 def load(
     where: Path, directive: str = "", function: str = NEW
 ) -> actions.ProgramRegion:
-    """Return what loads a bitstream that goes as it is told to."""
+    """Return an action whose bitstream carries a directive."""
     content = fpga.gbs(function, A10, directive)
     file = where / f"{function}{directive}.gbs"
     file.write_bytes(content)
@@ -70,14 +70,14 @@ def load(
 
 
 def list_functions(kernel: fakehost.Controller, card: str = CARD) -> list[str]:
-    """Return what each region of a card holds."""
+    """Return the function of each region of a card."""
     return [part["function"] for part in kernel.fpgas()[card]["parts"]]
 
 
 # -- bitstreams ------------------------------------------------------------
 
 
-def test_the_kernel_loads_it(
+def test_the_kernel_loads_a_bitstream(
     kernel: fakehost.Controller,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -86,7 +86,7 @@ def test_the_kernel_loads_it(
     on_host = executor(kernel.root)
     action = load(tmp_path)
     assert [on_host.apply(action) for _ in range(2)] == [True, False]
-    # the other region is as it was
+    # The other region is unchanged.
     assert list_functions(kernel) == [OLD, NEW]
     (done,) = kernel.programmings()
     assert (done["number"], done["function"]) == (1, NEW)
@@ -96,7 +96,7 @@ def test_the_kernel_loads_it(
     assert len(kernel.programmings()) == 2
 
 
-def test_a_region_behind_a_vf(
+def test_a_region_behind_a_vf_is_loaded(
     kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
     action = dataclasses.replace(
@@ -107,7 +107,7 @@ def test_a_region_behind_a_vf(
     on_host.apply_all([bind, action])
     assert list_functions(kernel, PAC) == [NEW]
     assert not on_host.apply(action)
-    # with a guest's driver it is not touched
+    # A region with a guest's driver is not loaded.
     on_host.apply(actions.BindDriver(function=PAC_VF, driver="vfio-pci"))
     error = failure(kernel.root, action)
     assert type(error) is errors.ActionError
@@ -120,7 +120,7 @@ def test_a_region_behind_a_vf(
     ("directive", "number"),
     [("ERROR", errno.EIO), ("SAME", 0), ("VANISH", errno.ENODEV)],
 )
-def test_what_goes_wrong_halfway_is_told_of_the_region(
+def test_a_failure_during_the_load_is_a_fault_of_the_region(
     kernel: fakehost.Controller, tmp_path: Path, directive: str, number: int
 ) -> None:
     error = failure(kernel.root, load(tmp_path, directive))
@@ -130,20 +130,20 @@ def test_what_goes_wrong_halfway_is_told_of_the_region(
     assert "nova-accel heal 0000:3b:00.0/region-1" in error.hint
 
 
-def test_what_hangs_is_left_alone(
+def test_a_load_that_hangs_is_not_repeated(
     kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
     on_host = action_executor.Executor(str(kernel.root), program_s=0.5)
     with pytest.raises(errors.ProgrammingError) as caught:
         on_host.apply(load(tmp_path, "HANG"))
     assert caught.value.number == errno.ETIMEDOUT
-    # while the kernel is at it, it is not asked again
+    # There is no second call while the first one is pending.
     error = failure(kernel.root, load(tmp_path))
     assert type(error) is errors.ActionError
     assert error.number == errno.EBUSY
 
 
-def test_what_is_refused_changes_nothing(
+def test_a_refused_load_changes_nothing(
     kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
     error = failure(kernel.root, load(tmp_path, "REFUSE"))
@@ -159,7 +159,7 @@ def test_what_is_refused_changes_nothing(
     assert kernel.programmings() == []
 
 
-def test_a_card_that_is_gone(
+def test_a_missing_card_is_enodev(
     kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
     kernel.unplug(CARD)
@@ -175,14 +175,16 @@ def release(number: int) -> actions.SetPort:
     return actions.SetPort(card=CARD, number=number, is_released=True)
 
 
-def test_ports_go_to_vfs_and_come_back(kernel: fakehost.Controller) -> None:
+def test_ports_are_released_and_assigned_again(
+    kernel: fakehost.Controller,
+) -> None:
     on_host = executor(kernel.root)
     action = release(0)
     assert [on_host.apply(action) for _ in range(2)] == [True, False]
     assert kernel.fpgas()[CARD]["parts"][0]["is_free_to_vfs"]
     vfs = actions.SetVfCount(function=CARD, count=1)
     assert on_host.apply(vfs)
-    # each VF has its port: the ports stay while there are VFs
+    # Each VF has its port: ports stay released while there are VFs.
     for refused in (release(1), action.undo()):
         error = failure(kernel.root, refused)
         assert error.number == errno.EBUSY
@@ -190,7 +192,7 @@ def test_ports_go_to_vfs_and_come_back(kernel: fakehost.Controller) -> None:
     assert not kernel.fpgas()[CARD]["parts"][0]["is_free_to_vfs"]
 
 
-def test_ports_are_taken_back_when_a_later_action_fails(
+def test_ports_are_restored_when_a_later_action_fails(
     kernel: fakehost.Controller,
 ) -> None:
     kernel.open_port(CARD, 1, is_open=True)
@@ -201,7 +203,7 @@ def test_ports_are_taken_back_when_a_later_action_fails(
     assert not any(part["is_free_to_vfs"] for part in parts)
 
 
-def test_a_port_that_there_is_not(kernel: fakehost.Controller) -> None:
+def test_a_missing_port_is_enodev(kernel: fakehost.Controller) -> None:
     back = dataclasses.replace(release(7), is_released=False)
     error = failure(kernel.root, back)
     assert error.number == errno.ENODEV
@@ -218,7 +220,7 @@ def test_services_are_set_and_the_device_is_up(
     kernel: fakehost.Controller,
 ) -> None:
     on_host = executor(kernel.root)
-    # their order says nothing
+    # Their order has no meaning.
     assert not on_host.apply(services("asym;sym"))
     assert [on_host.apply(services("dc")) for _ in range(2)] == [True, False]
     assert read(kernel, QAT, "qat/cfg_services") == "dc"
@@ -232,7 +234,7 @@ def test_a_device_that_is_down_comes_up(kernel: fakehost.Controller) -> None:
 
 
 @pytest.mark.parametrize("name", ["cfg_services", "state"])
-def test_services_that_are_refused(
+def test_refused_services_leave_the_device_up(
     kernel: fakehost.Controller, name: str
 ) -> None:
     kernel.fail(f"bus/pci/devices/{QAT}/qat/{name}", "EINVAL", times=1)
@@ -243,17 +245,17 @@ def test_services_that_are_refused(
     assert read(kernel, QAT, "qat/state") == "up"
 
 
-def test_the_services_of_before_come_back(
+def test_undo_restores_the_actual_services(
     kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
-    """Those that were there, not those that the plan has seen."""
+    """The plan may have read other services."""
     error = failure(kernel.root, services("dc"), load(tmp_path, "ERROR"))
     assert isinstance(error, errors.ProgrammingError)
     assert read(kernel, QAT, "qat/cfg_services") == "sym;asym"
     assert read(kernel, QAT, "qat/state") == "up"
 
 
-def test_services_stay_while_there_are_vfs(
+def test_services_are_not_changed_while_there_are_vfs(
     kernel: fakehost.Controller,
 ) -> None:
     error = failure(kernel.root, services("dc", QAT_USED))

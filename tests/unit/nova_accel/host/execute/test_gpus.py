@@ -56,7 +56,9 @@ def instances(kernel: fakehost.Controller) -> list[list[Any]]:
     return sorted(kernel.gpus()[GPU]["instances"].values())
 
 
-def test_an_instance_is_made_and_unmade(kernel: fakehost.Controller) -> None:
+def test_an_instance_is_created_and_destroyed(
+    kernel: fakehost.Controller,
+) -> None:
     on_host = executor(kernel.root)
     action = make(SMALL, 2)
     assert [on_host.apply(action) for _ in range(2)] == [True, False]
@@ -66,7 +68,9 @@ def test_an_instance_is_made_and_unmade(kernel: fakehost.Controller) -> None:
     assert instances(kernel) == []
 
 
-def test_a_failure_unmakes_the_instance(kernel: fakehost.Controller) -> None:
+def test_a_failure_destroys_the_created_instance(
+    kernel: fakehost.Controller,
+) -> None:
     executor(kernel.root).apply(make(HALF, 4))
     error = failure(kernel.root, make(SMALL, 0), make(SMALL, 5))
     assert error.number in (errno.ENOSPC, errno.EEXIST)
@@ -74,18 +78,18 @@ def test_a_failure_unmakes_the_instance(kernel: fakehost.Controller) -> None:
     assert instances(kernel) == [[HALF, 4]]
 
 
-def test_a_place_where_none_can_begin(kernel: fakehost.Controller) -> None:
+def test_an_invalid_start_is_einval(kernel: fakehost.Controller) -> None:
     error = failure(kernel.root, make(HALF, 1))
     assert error.number == errno.EINVAL
     assert "no such kind of instance at that place" in error.hint
 
 
-def test_the_empty_ones_go_and_the_others_stay(
+def test_only_empty_instances_are_destroyed(
     kernel: fakehost.Controller,
 ) -> None:
     on_host = executor(kernel.root)
     on_host.apply_all([make(start=0), make(start=1), make(HALF, 4)])
-    # the first vGPU that needs a small instance gets the first of them
+    # The first vGPU gets the first small instance.
     listed = kernel.sys / f"bus/pci/devices/{GPU[:-1]}4/nvidia"
     types = (listed / "creatable_vgpu_types").read_text().splitlines()
     type_id = next(t.split()[0] for t in types if t.endswith("A100-1-5C"))
@@ -93,7 +97,7 @@ def test_the_empty_ones_go_and_the_others_stay(
     on_host.apply(typing)
     assert on_host.apply(destroy())
     assert instances(kernel) == [[SMALL, 0], [HALF, 4]]
-    # one that is in use stays, and that is no failure
+    # An instance in use stays, which is no failure.
     assert not on_host.apply(destroy())
     on_host.apply(typing.undo())
     assert on_host.apply(destroy())
@@ -101,7 +105,7 @@ def test_the_empty_ones_go_and_the_others_stay(
     assert instances(kernel) == [[HALF, 4]]
 
 
-def test_an_instance_that_stays_brings_no_vgpu_back(
+def test_an_instance_that_cant_be_destroyed_restores_no_vgpu(
     kernel: fakehost.Controller,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -121,7 +125,9 @@ def test_an_instance_that_stays_brings_no_vgpu_back(
     assert "destroy GPU instance 1g.5gb that is empty" in caplog.text
 
 
-def test_an_instance_in_use_is_not_unmade(kernel: fakehost.Controller) -> None:
+def test_an_instance_in_use_is_not_destroyed(
+    kernel: fakehost.Controller,
+) -> None:
     on_host = executor(kernel.root)
     on_host.apply(make())
     listed = kernel.sys / f"bus/pci/devices/{GPU[:-1]}4/nvidia"
@@ -136,7 +142,7 @@ def test_an_instance_in_use_is_not_unmade(kernel: fakehost.Controller) -> None:
     assert instances(kernel) == [[SMALL, 0]]
 
 
-def test_mixed_sizes(kernel: fakehost.Controller) -> None:
+def test_mixed_sizes_are_set_and_undone(kernel: fakehost.Controller) -> None:
     on_host = executor(kernel.root)
     action = actions.SetMixedSizes(gpu=OTHER, is_mixed=True)
     assert [on_host.apply(action) for _ in range(2)] == [True, False]
@@ -145,7 +151,7 @@ def test_mixed_sizes(kernel: fakehost.Controller) -> None:
     assert not kernel.gpus()[OTHER]["mixed"]
 
 
-def test_no_other_mode_while_a_vgpu_stands(
+def test_the_mode_is_not_changed_while_a_vgpu_exists(
     kernel: fakehost.Controller,
 ) -> None:
     executor(kernel.root).apply(
@@ -157,6 +163,6 @@ def test_no_other_mode_while_a_vgpu_stands(
     assert "holds no vGPU" in error.hint
 
 
-def test_a_gpu_that_nvml_does_not_know(kernel: fakehost.Controller) -> None:
+def test_an_unknown_gpu_is_enodev(kernel: fakehost.Controller) -> None:
     action = actions.SetMixedSizes(gpu="0000:99:00.0", is_mixed=True)
     assert failure(kernel.root, action).number == errno.ENODEV

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mdevs are created by libvirt, or by kernel files after a failure.
 
-NodeDevices is a stand-in for libvirt with mdevctl, which writes the same
-files.
+A class replaces libvirt with mdevctl, which writes the same files to the
+kernel.
 """
 
 import errno
@@ -73,7 +73,7 @@ def does_nothing(_: Callable[[], object]) -> bool:
 @pytest.mark.parametrize(
     "way", [does, can_not, breaks, does_and_breaks, does_later]
 )
-def test_whatever_libvirt_does_the_mdev_is_made_and_removed_once(
+def test_an_mdev_is_created_and_removed_once_despite_libvirt(
     kernel: fakehost.Controller, way: Way
 ) -> None:
     libvirt = Libvirt(kernel.root, way)
@@ -86,12 +86,13 @@ def test_whatever_libvirt_does_the_mdev_is_made_and_removed_once(
     assert libvirt.calls == [f"create {UUID}", f"remove {UUID}"]
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
-            thread.join()  # the kernel shows a change before it has answered
+            # The kernel shows a change before its write returns.
+            thread.join()
     assert [write["data"] for write in kernel.writes()] == [UUID, "1"]
 
 
 @pytest.mark.parametrize("way", [can_not, breaks])
-def test_a_refusal_has_the_kernel_s_number(
+def test_a_refusal_has_the_kernels_errno(
     kernel: fakehost.Controller, way: Way
 ) -> None:
     kernel.fail(
@@ -105,7 +106,7 @@ def test_a_refusal_has_the_kernel_s_number(
     assert caught.value.number == errno.ENOSPC
 
 
-def test_what_libvirt_says_but_did_not_do_is_an_error(
+def test_a_false_success_of_libvirt_is_an_error(
     kernel: fakehost.Controller,
 ) -> None:
     on_host = action_executor.Executor(
@@ -115,10 +116,10 @@ def test_what_libvirt_says_but_did_not_do_is_an_error(
         on_host.apply(CREATE)
 
 
-def test_what_libvirt_does_while_the_kernel_is_asked_is_ours(
+def test_an_mdev_that_libvirt_creates_late_is_accepted(
     kernel: fakehost.Controller,
 ) -> None:
-    """It was given up, went on, and was first: the kernel says EEXIST."""
+    """libvirt's late call succeeds first: the kernel returns EEXIST."""
     kernel.hang(
         "class/mdev_bus/mtty/mdev_supported_types/mtty-1/create",
         on="open",

@@ -31,27 +31,27 @@ def run(root: Path, pid: int, *opened: str) -> None:
         (place / str(number)).symlink_to(root / path)
 
 
-def test_nobody_has_it_open(root: Path) -> None:
+def test_an_unused_mdev_has_no_processes(root: Path) -> None:
     assert open_files.find_processes(str(root), UUID) == frozenset()
 
 
-def test_by_its_group_and_by_itself(root: Path) -> None:
+def test_processes_are_found_by_group_and_by_device(root: Path) -> None:
     run(root, 30, "dev/null", "dev/vfio/7")
     run(root, 31, "dev/vfio/devices/vfio2")
     assert open_files.find_processes(str(root), UUID) == {30, 31}
 
 
-def test_who_ends_meanwhile_has_nothing_open(root: Path) -> None:
+def test_a_process_that_ends_meanwhile_is_ignored(root: Path) -> None:
     (root / "proc/40").mkdir()
     assert open_files.find_processes(str(root), UUID) == frozenset()
 
 
-def test_in_a_tree_nobody_runs(tmp_path: Path) -> None:
+def test_a_tree_without_proc_has_no_processes(tmp_path: Path) -> None:
     assert open_files.find_processes(str(tmp_path), UUID) == frozenset()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may see everything")
-def test_what_may_not_be_seen_is_not_taken_for_closed(root: Path) -> None:
+def test_an_unreadable_process_is_an_error(root: Path) -> None:
     place = root / "proc/50/fd"
     place.mkdir(parents=True)
     place.chmod(0)
@@ -59,6 +59,6 @@ def test_what_may_not_be_seen_is_not_taken_for_closed(root: Path) -> None:
         open_files.find_processes(str(root), UUID)
 
 
-def test_what_is_no_uuid(root: Path) -> None:
+def test_a_malformed_uuid_is_refused(root: Path) -> None:
     with pytest.raises(errors.MalformedError):
         open_files.find_processes(str(root), "../" + UUID)

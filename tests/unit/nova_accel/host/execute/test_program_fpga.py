@@ -85,7 +85,7 @@ def load(
 
 
 def script(root: Path, text: str, place: str = "usr/bin/fpgaconf") -> None:
-    """Write a tool that notes each of its runs."""
+    """Write a tool that counts its runs."""
     path = root / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\necho run >> {root}/runs\n{text}\n")
@@ -98,7 +98,7 @@ def runs(root: Path) -> int:
 
 
 def fault(root: Path, action: actions.ProgramRegion) -> str:
-    """Return how loading fails after it began."""
+    """Return the error of a load that failed after its start."""
     error = failure(root, action)
     assert type(error) is errors.ProgrammingError
     assert error.region == REGION
@@ -107,7 +107,7 @@ def fault(root: Path, action: actions.ProgramRegion) -> str:
 
 
 def refusal(root: Path, action: actions.ProgramRegion) -> errors.ActionError:
-    """Return how loading is refused before anything was touched."""
+    """Return the error of a load that is refused before its start."""
     error = failure(root, action)
     assert type(error) is errors.ActionError
     return error
@@ -117,7 +117,7 @@ def refusal(root: Path, action: actions.ProgramRegion) -> errors.ActionError:
 
 
 @pytest.mark.parametrize("slot", [CARD, VF])
-def test_a_region_shows_what_was_loaded(
+def test_a_loaded_region_is_read_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, slot: str
 ) -> None:
     caplog.set_level(logging.INFO, "nova_accel")
@@ -135,7 +135,9 @@ def test_a_region_shows_what_was_loaded(
     )
 
 
-def test_an_alveo_card_is_loaded_by_its_user_function(tmp_path: Path) -> None:
+def test_an_alveo_card_is_loaded_through_its_user_function(
+    tmp_path: Path,
+) -> None:
     uuid_file = amd(tmp_path)
     dashed = "f7df405c-bd7a-cf72-22f1-44b0b93acd18"
     script(
@@ -148,7 +150,7 @@ def test_an_alveo_card_is_loaded_by_its_user_function(tmp_path: Path) -> None:
     assert [on_host.apply(action) for _ in range(2)] == [True, False]
 
 
-def test_a_region_that_is_not_trusted_is_loaded_all_the_same(
+def test_a_forced_load_is_always_done(
     tmp_path: Path,
 ) -> None:
     uuid_file = intel(tmp_path)
@@ -160,10 +162,10 @@ def test_a_region_that_is_not_trusted_is_loaded_all_the_same(
     assert runs(tmp_path) == 2
 
 
-def test_a_card_that_is_away_for_a_while_is_waited_for(
+def test_a_card_that_disappears_briefly_is_awaited(
     tmp_path: Path,
 ) -> None:
-    """It was reset by the tool, and the kernel finds it again."""
+    """The tool resets the card, and the kernel enumerates it again."""
     uuid_file = intel(tmp_path)
     place = functions(tmp_path) / CARD
     script(
@@ -174,10 +176,10 @@ def test_a_card_that_is_away_for_a_while_is_waited_for(
     assert executor(tmp_path).apply(load(tmp_path))
 
 
-# -- what fails after it began ---------------------------------------------
+# -- failures after the start -----------------------------------------------
 
 
-def test_success_that_changed_nothing(tmp_path: Path) -> None:
+def test_a_tool_without_effect_is_a_fault(tmp_path: Path) -> None:
     intel(tmp_path)
     script(tmp_path, "true")
     text = fault(tmp_path, load(tmp_path))
@@ -185,7 +187,7 @@ def test_success_that_changed_nothing(tmp_path: Path) -> None:
     assert f"the region shows function {OLD}" in text
 
 
-def test_a_forced_load_is_read_back_too(tmp_path: Path) -> None:
+def test_a_forced_load_is_read_back(tmp_path: Path) -> None:
     uuid_file = intel(tmp_path)
     uuid_file.write_text(f"{NEW}\n")
     script(tmp_path, f"echo {OLD} > {uuid_file}")
@@ -193,15 +195,15 @@ def test_a_forced_load_is_read_back_too(tmp_path: Path) -> None:
     assert OLD in fault(tmp_path, action)
 
 
-def test_a_tool_that_fails(tmp_path: Path) -> None:
+def test_a_failing_tool_is_a_fault(tmp_path: Path) -> None:
     uuid_file = intel(tmp_path)
     script(tmp_path, f"echo {NEW} > {uuid_file}; echo no luck; exit 5")
     text = fault(tmp_path, load(tmp_path))
     assert "ended with 5: no luck" in text
 
 
-def test_a_tool_that_hangs(tmp_path: Path) -> None:
-    """The region shows the function, but who knows what else is in it."""
+def test_a_hanging_tool_is_a_fault(tmp_path: Path) -> None:
+    """The region shows the function, but may be incomplete."""
     uuid_file = intel(tmp_path)
     script(tmp_path, f"echo {NEW} > {uuid_file}; sleep 600")
     on_host = action_executor.Executor(str(tmp_path), program_s=0.5)
@@ -211,12 +213,12 @@ def test_a_tool_that_hangs(tmp_path: Path) -> None:
     assert "program_timeout" in caught.value.hint
 
 
-def test_a_card_that_vanishes(
+def test_a_card_that_vanishes_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     intel(tmp_path)
     script(tmp_path, f"mv {functions(tmp_path) / CARD} {tmp_path}/away")
-    # half a minute is long
+    # The default of half a minute is too long for a test.
     monkeypatch.setattr(
         "nova_accel.host.execute.program_fpga._UNREAD_BY_TOOL", 5
     )
@@ -224,11 +226,11 @@ def test_a_card_that_vanishes(
     assert "can't be read, or is gone" in text
 
 
-# -- what is refused before it began ---------------------------------------
+# -- refusals before the start ----------------------------------------------
 
 
 @pytest.mark.parametrize("function", [CARD, VF])
-def test_a_region_that_a_guest_may_have_is_not_touched(
+def test_a_region_bound_to_vfio_pci_is_not_loaded(
     tmp_path: Path, function: str
 ) -> None:
     intel(tmp_path, VF)
@@ -242,7 +244,7 @@ def test_a_region_that_a_guest_may_have_is_not_touched(
     assert runs(tmp_path) == 0
 
 
-def test_a_function_that_the_host_works_with_keeps_the_card_as_it_is(
+def test_a_card_with_a_function_in_use_by_the_host_is_not_loaded(
     tmp_path: Path,
 ) -> None:
     """The network behind another function of an N6001, for example."""
@@ -258,7 +260,7 @@ def test_a_function_that_the_host_works_with_keeps_the_card_as_it_is(
     assert executor(tmp_path).apply(action)
 
 
-def test_a_card_without_its_device(tmp_path: Path) -> None:
+def test_a_card_without_its_device_node_is_enodev(tmp_path: Path) -> None:
     uuid_file = intel(tmp_path)
     os.rename(
         functions(tmp_path) / CARD / "fpga_region/region0/dfl-fme.0",
@@ -270,14 +272,14 @@ def test_a_card_without_its_device(tmp_path: Path) -> None:
     assert uuid_file.read_text() == f"{OLD}\n"
 
 
-def test_a_card_that_is_gone(tmp_path: Path) -> None:
+def test_a_missing_card_is_an_error(tmp_path: Path) -> None:
     for tool in ("", "fpgaconf"):
         error = refusal(tmp_path, load(tmp_path, tool))
         assert error.number in (errno.ENODEV, errno.ENOENT)
 
 
 @pytest.mark.parametrize("tool", ["", "fpgaconf"])
-def test_another_file_is_not_loaded(tmp_path: Path, tool: str) -> None:
+def test_a_changed_file_is_not_loaded(tmp_path: Path, tool: str) -> None:
     intel(tmp_path)
     script(tmp_path, "true")
     action = load(tmp_path, tool)
@@ -288,20 +290,20 @@ def test_another_file_is_not_loaded(tmp_path: Path, tool: str) -> None:
     assert runs(tmp_path) == 0
 
 
-def test_a_device_that_knows_no_bitstreams(tmp_path: Path) -> None:
-    """A plain file: all but the kernel's answer is as on a real host."""
+def test_a_device_without_the_ioctl_is_enotty(tmp_path: Path) -> None:
+    """The device is a plain file, for which the kernel has no such call."""
     intel(tmp_path)
     assert refusal(tmp_path, load(tmp_path, "")).number == errno.ENOTTY
 
 
-def test_a_tool_that_is_missing(tmp_path: Path) -> None:
+def test_a_missing_tool_is_enoent(tmp_path: Path) -> None:
     intel(tmp_path)
     error = refusal(tmp_path, load(tmp_path))
     assert error.number == errno.ENOENT
     assert "/usr/bin/fpgaconf" in error.hint
 
 
-def test_there_is_something_to_do_about_each_refusal() -> None:
+def test_each_errno_has_a_hint() -> None:
     bitstream = load_nothing()
     for number in (0, *errno.errorcode):
         assert hints.get_hint(bitstream, number)
@@ -325,7 +327,7 @@ def set_port(is_released: bool, number: int = 0) -> actions.SetPort:
     return actions.SetPort(card=CARD, number=number, is_released=is_released)
 
 
-def test_a_port_that_is_where_it_shall_be(tmp_path: Path) -> None:
+def test_a_port_in_the_requested_state_is_not_changed(tmp_path: Path) -> None:
     uuid_file = intel(tmp_path)
     on_host = executor(tmp_path)
     assert not on_host.apply(set_port(False))
@@ -336,19 +338,23 @@ def test_a_port_that_is_where_it_shall_be(tmp_path: Path) -> None:
     assert failure(tmp_path, set_port(False)).number == errno.ENOTTY
 
 
-def test_a_port_without_number_may_be_the_one(tmp_path: Path) -> None:
+def test_a_port_without_a_number_may_be_the_requested_one(
+    tmp_path: Path,
+) -> None:
     uuid_file = intel(tmp_path)
     (uuid_file.parent / "id").unlink()
     assert failure(tmp_path, set_port(True)).number == errno.ENOTTY
 
 
-def test_ports_of_a_card_without_its_device(tmp_path: Path) -> None:
+def test_ports_of_a_card_without_its_device_node_are_enodev(
+    tmp_path: Path,
+) -> None:
     for is_released in (True, False):
         error = failure(tmp_path, set_port(is_released))
         assert error.number == errno.ENODEV
 
 
-def test_ports_stay_while_there_are_vfs(tmp_path: Path) -> None:
+def test_ports_are_not_changed_while_there_are_vfs(tmp_path: Path) -> None:
     intel(tmp_path)
     (functions(tmp_path) / CARD / "sriov_numvfs").write_text("1\n")
     error = failure(tmp_path, set_port(True))

@@ -76,7 +76,7 @@ def test_a_vf_whose_ids_read_as_ones_answers(
 
 
 @pytest.mark.parametrize("name", ["ENOTTY", "EIO", "EBUSY", "EAGAIN"])
-def test_a_refused_reset_is_a_failure_though_it_answers(
+def test_a_refused_reset_is_a_failure_of_an_answering_function(
     kernel: fakehost.Controller, name: str
 ) -> None:
     kernel.fail(path_of(CARD, "reset"), name)
@@ -85,7 +85,7 @@ def test_a_refused_reset_is_a_failure_though_it_answers(
     assert reset_checks.is_answering(str(kernel.root), CARD)
 
 
-def test_a_function_that_does_not_come_back(
+def test_a_function_that_stays_silent_is_enodev(
     kernel: fakehost.Controller,
 ) -> None:
     kernel.set_vfs(FLEX, 2)
@@ -95,11 +95,11 @@ def test_a_function_that_does_not_come_back(
         assert error.number == errno.ENODEV
         assert "reads as ones" in str(error)
         assert "does not answer" in error.hint
-        # sysfs itself goes on as if nothing were
+        # sysfs still shows the cached ids.
         assert executing.read(kernel, function, "vendor") != "0xffff"
 
 
-def test_another_card_in_its_place_is_no_answer(
+def test_ids_of_another_card_are_no_answer(
     kernel: fakehost.Controller,
 ) -> None:
     vendor = kernel.sys / path_of(CARD, "vendor")
@@ -109,7 +109,7 @@ def test_another_card_in_its_place_is_no_answer(
     assert not scrub.is_answer(header, b"\xde\x10\x08\x1e")
 
 
-def test_what_is_gone_or_cannot_be_read_does_not_answer(
+def test_a_missing_or_unreadable_function_does_not_answer(
     kernel: fakehost.Controller,
 ) -> None:
     root = str(kernel.root)
@@ -132,7 +132,7 @@ def test_a_card_with_vfs_is_not_reset(kernel: fakehost.Controller) -> None:
     assert resets(kernel) == []
 
 
-def test_a_reset_that_fails_gives_the_driver_back(
+def test_a_failed_reset_restores_the_driver(
     kernel: fakehost.Controller,
 ) -> None:
     (released,) = filter(None, [reset_checks.read(str(kernel.root), CARD)])
@@ -145,7 +145,7 @@ def test_a_reset_that_fails_gives_the_driver_back(
     assert executing.state(kernel) == before
 
 
-def test_a_driver_for_guests_is_none_of_the_host(
+def test_vfio_pci_is_no_driver_of_the_host(
     kernel: fakehost.Controller,
 ) -> None:
     executor(kernel.root).apply(
@@ -161,10 +161,10 @@ def test_a_driver_for_guests_is_none_of_the_host(
     ("methods", "is_resettable"),
     [("flr bus\n", True), ("\n", False), ("", False), (None, True)],
 )
-def test_who_can_be_reset(
+def test_reset_methods_determine_whether_a_function_is_resettable(
     tmp_path: Path, methods: str | None, is_resettable: bool
 ) -> None:
-    """``reset`` stays where somebody has switched its methods off."""
+    """``reset`` exists even where its methods are switched off."""
     place = tmp_path / "sys/bus/pci/devices" / CARD
     place.mkdir(parents=True)
     (place / "reset").touch()
@@ -176,7 +176,7 @@ def test_who_can_be_reset(
     )
 
 
-def test_who_has_it_must_be_known(tmp_path: Path) -> None:
+def test_an_unreadable_driver_is_an_error(tmp_path: Path) -> None:
     place = tmp_path / "sys/bus/pci/devices" / CARD
     place.mkdir(parents=True)
     (place / "driver").write_text("no link")
@@ -202,10 +202,10 @@ def write(place: Path, text: str) -> None:
     place.chmod(0o755)
 
 
-def test_a_command_gets_the_address_and_no_more(
+def test_a_command_gets_only_the_address(
     kernel: fakehost.Controller, place: Path
 ) -> None:
-    output = place.parent / "told"
+    output = place.parent / "output"
     write(place, f'echo "$# $1 $(env | sort | tr "\\n" " ")" > {output}')
     os.environ["NOVA_SECRET"] = "x"  # noqa: S105
     try:
@@ -217,7 +217,7 @@ def test_a_command_gets_the_address_and_no_more(
     assert "NOVA_SECRET" not in text
 
 
-def test_a_command_that_fails_says_why(
+def test_a_failing_command_is_reported_with_its_output(
     kernel: fakehost.Controller, place: Path
 ) -> None:
     write(place, "echo the disk is busy >&2; exit 3")
@@ -226,7 +226,7 @@ def test_a_command_that_fails_says_why(
     assert "the disk is busy" in str(error)
 
 
-def test_a_command_after_which_nothing_answers(
+def test_a_command_that_silences_the_function_is_enodev(
     kernel: fakehost.Controller, place: Path
 ) -> None:
     kernel.die_at_reset(CARD)
@@ -238,7 +238,7 @@ def test_a_command_after_which_nothing_answers(
 
 @pytest.mark.parametrize("mode", [0o775, 0o757])
 @pytest.mark.parametrize("is_directory", [True, False])
-def test_a_command_that_others_may_change_is_not_run(
+def test_a_command_writable_by_others_is_not_run(
     kernel: fakehost.Controller, place: Path, mode: int, is_directory: bool
 ) -> None:
     mark = place.parent / "ran"
@@ -250,7 +250,7 @@ def test_a_command_that_others_may_change_is_not_run(
     assert not mark.exists()
 
 
-def test_no_command_by_way_of_a_link(
+def test_a_symlink_is_not_run(
     kernel: fakehost.Controller, place: Path
 ) -> None:
     write(place, "exit 0")
@@ -265,19 +265,21 @@ def test_no_command_by_way_of_a_link(
     assert failure(kernel.root, run("/opt/link")).number == errno.EACCES
 
 
-def test_a_command_that_is_not_there(kernel: fakehost.Controller) -> None:
+def test_a_missing_command_is_enoent(kernel: fakehost.Controller) -> None:
     error = failure(kernel.root, run("/nonexistent/wipe"))
     assert error.number == errno.ENOENT
     assert "no such command" in error.hint
 
 
 @pytest.mark.parametrize("command", ["wipe", "/opt/../wipe", "/opt/wipe -a"])
-def test_what_is_no_command(kernel: fakehost.Controller, command: str) -> None:
+def test_a_malformed_command_is_refused(
+    kernel: fakehost.Controller, command: str
+) -> None:
     with pytest.raises(errors.MalformedError):
         privileged.run_scrub(str(kernel.root), command, CARD)
 
 
-def test_a_command_that_does_not_end(
+def test_a_hanging_command_is_etimedout(
     kernel: fakehost.Controller,
     place: Path,
     monkeypatch: pytest.MonkeyPatch,

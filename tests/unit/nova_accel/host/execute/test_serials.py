@@ -60,35 +60,35 @@ def booted(
         yield kernel
 
 
-def come_back(life: lifecycle.Lifecycle, server: str, address: str) -> None:
-    """Start a server anew that Nova's database knows by its slot."""
+def restart(life: lifecycle.Lifecycle, server: str, address: str) -> None:
+    """Start a server again whose slot is in Nova's database."""
     claimed_slot = slot(life, address)
     life.restore(server, (claimed_slot,))
     give(life, claimed_slot, server)
 
 
-def test_after_renumbering_servers_are_refused(
+def test_servers_are_refused_after_renumbering(
     tmp_path: pathlib.Path, state: pathlib.Path
 ) -> None:
     with booted(tmp_path, 1, 2) as kernel:
         life = started(kernel, state)
         for server, address in ((A, ONE), (B, TWO)):
             give(life, slot(life, address), server)
-            come_back(life, server, address)
+            restart(life, server, address)
     with booted(tmp_path, 2, 1) as kernel:
         life = started(kernel, state)
         for server, address in ((A, ONE), (B, TWO)):
             with pytest.raises(errors.ClaimError) as caught:
-                come_back(life, server, address)
+                restart(life, server, address)
             assert f"{address} is another device" in str(caught.value)
             assert "put the devices back" in str(caught.value)
     with booted(tmp_path, 0, 0) as kernel:
         life = started(kernel, state)
-        come_back(life, A, ONE)  # unreadable is unknown
-        come_back(life, B, TWO)
+        restart(life, A, ONE)  # unreadable is unknown
+        restart(life, B, TWO)
 
 
-def test_a_new_server_does_not_get_the_device_of_another_one(
+def test_a_new_server_is_refused_the_device_of_another_one(
     tmp_path: pathlib.Path, state: pathlib.Path
 ) -> None:
     with booted(tmp_path, 1, 2) as kernel:
@@ -101,10 +101,10 @@ def test_a_new_server_does_not_get_the_device_of_another_one(
             give(life, slot(life, ONE), A)
 
 
-def test_a_device_that_was_not_cleaned_is_not_handed_out_elsewhere(
+def test_an_unscrubbed_device_is_not_assigned_at_another_address(
     tmp_path: pathlib.Path, state: pathlib.Path
 ) -> None:
-    """Its address is gone, and with it the claim of its server."""
+    """The address and the claim of the server no longer exist."""
     with booted(tmp_path, 1, 2) as kernel:
         life = started(kernel, state)
         give(life, slot(life, TWO), B)
@@ -114,7 +114,7 @@ def test_a_device_that_was_not_cleaned_is_not_handed_out_elsewhere(
             give(life, slot(life, ONE), A)
 
 
-def test_the_device_of_another_slot_is_set_aside_and_not_scrubbed(
+def test_a_device_of_another_slot_is_faulted_and_not_scrubbed(
     tmp_path: pathlib.Path, state: pathlib.Path
 ) -> None:
     """The number of the device that was at the address is unknown."""
@@ -129,7 +129,7 @@ def test_the_device_of_another_slot_is_set_aside_and_not_scrubbed(
         assert f"that server {B} had as {TWO}" in fault(life, ONE)
 
 
-def test_devices_may_share_a_number(
+def test_devices_may_share_a_serial_number(
     tmp_path: pathlib.Path, state: pathlib.Path
 ) -> None:
     with booted(tmp_path, 7, 7) as kernel:
@@ -138,7 +138,7 @@ def test_devices_may_share_a_number(
         give(life, slot(life, TWO), B)
 
 
-def test_another_device_is_set_aside_and_not_scrubbed(
+def test_another_device_is_faulted_and_not_scrubbed(
     tmp_path: pathlib.Path, state: pathlib.Path
 ) -> None:
     with booted(tmp_path, 1, 2) as kernel:
@@ -154,7 +154,7 @@ def test_another_device_is_set_aside_and_not_scrubbed(
         assert life.claims() == ()
 
 
-def test_the_next_server_may_have_another_device(
+def test_the_next_server_may_get_another_device(
     tmp_path: pathlib.Path, state: pathlib.Path
 ) -> None:
     with booted(tmp_path, 1, 2) as kernel:
@@ -167,7 +167,7 @@ def test_the_next_server_may_have_another_device(
         give(life, slot(life, ONE), A)
 
 
-# -- what is read ----------------------------------------------------------
+# -- serial numbers ---------------------------------------------------------
 
 
 def extended(*capabilities: tuple[int, bytes]) -> bytes:
@@ -182,7 +182,7 @@ def extended(*capabilities: tuple[int, bytes]) -> bytes:
     return bytes(space)
 
 
-def test_the_serial_number_is_found_behind_others() -> None:
+def test_the_serial_number_is_found_after_other_capabilities() -> None:
     body = struct.pack("<II", 0x44556677, 0x00112233)
     space = extended((0x0001, b"\1" * 16), (0x0003, body))
     assert pci.parse_serial(space) == "00-11-22-33-44-55-66-77"
@@ -190,7 +190,7 @@ def test_the_serial_number_is_found_behind_others() -> None:
 
 
 @pytest.mark.parametrize("body", [b"\0" * 8, b"\xff" * 8])
-def test_a_number_of_one_digit_is_none(body: bytes) -> None:
+def test_a_serial_number_of_one_repeated_byte_is_ignored(body: bytes) -> None:
     assert pci.parse_serial(extended((0x0003, body))) == ""
 
 
@@ -199,7 +199,9 @@ def test_any_space_is_parsed(space: bytes) -> None:
     assert isinstance(pci.parse_serial(space), str)
 
 
-def test_the_serial_of_an_nvme_controller(tmp_path: pathlib.Path) -> None:
+def test_the_serial_of_an_nvme_controller_is_compared(
+    tmp_path: pathlib.Path,
+) -> None:
     function = tmp_path / "sys/bus/pci/devices" / NVME
     (function / "nvme/nvme0").mkdir(parents=True)
     (function / "nvme/nvme0/serial").write_text("S4YNNE0N801309      \n")
@@ -216,7 +218,7 @@ def test_the_serial_of_an_nvme_controller(tmp_path: pathlib.Path) -> None:
     assert not numbers.describe_mismatch(NVME)
 
 
-def test_vfs_of_nvme_controllers_are_known_by_their_pf(
+def test_vfs_of_nvme_controllers_are_identified_by_their_pf(
     tmp_path: pathlib.Path, state: pathlib.Path
 ) -> None:
     """A namespace keeps its data through the reset of its VF."""
@@ -240,14 +242,14 @@ def test_vfs_of_nvme_controllers_are_known_by_their_pf(
         claim("fourth", f"{THREE[:-1]}4")
 
 
-def test_other_vfs_have_no_numbers(tmp_path: pathlib.Path) -> None:
-    """They have nothing that outlasts their reset, and may be renumbered."""
+def test_other_vfs_have_no_serial_numbers(tmp_path: pathlib.Path) -> None:
+    """They keep no data through a reset, and may be renumbered."""
     with booted(tmp_path, 1, 2, vf_class=0x120000) as kernel:
         assert serials.read_numbers(str(kernel.root), ONE)
         assert not serials.read_numbers(str(kernel.root), f"{ONE[:-1]}1")
 
 
-def test_numbers_that_were_unknown_are_added(tmp_path: pathlib.Path) -> None:
+def test_unknown_numbers_are_added_later(tmp_path: pathlib.Path) -> None:
     function = tmp_path / "sys/bus/pci/devices" / NVME
     function.mkdir(parents=True)
     config = function / "config"

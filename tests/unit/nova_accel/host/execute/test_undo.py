@@ -45,7 +45,7 @@ vfs = st.sampled_from([VF, VF_2, OTHER_VF])
 types = st.sampled_from([ONE_Q, TWO_Q, HALF, "99999"])
 functions = st.sampled_from([CARD, FLEX_VF, FLEX])
 drivers = st.sampled_from(["vfio-pci", "nouveau", "i915", "", "none-such"])
-# Plans are made of what was read a while ago: "before" is any count.
+# A plan may be outdated: "before" is any count.
 counts = st.sampled_from([0, 0, 2, 5, 40])
 some_action: st.SearchStrategy[actions.Action] = st.one_of(
     st.builds(
@@ -91,7 +91,7 @@ FAILING = actions.BindDriver(function=CARD, driver="no-such-driver")
     deadline=None,
     max_examples=examples.examples(120),
 )
-def test_what_fails_leaves_the_host_as_it_was(
+def test_a_failure_restores_the_host(
     kernel: fakehost.Controller,
     earlier: list[actions.Action],
     requested: list[actions.Action],
@@ -115,7 +115,7 @@ def test_what_fails_leaves_the_host_as_it_was(
     deadline=None,
     max_examples=examples.examples(60),
 )
-def test_done_is_done_and_undone_is_undone(
+def test_a_repeated_action_writes_nothing(
     kernel: fakehost.Controller, requested: list[actions.Action]
 ) -> None:
     kernel.reboot()

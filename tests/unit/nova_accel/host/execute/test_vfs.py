@@ -84,7 +84,9 @@ def test_vfs_are_enabled_and_disabled(kernel: fakehost.Controller) -> None:
     assert writes(kernel) == [("sriov_numvfs", "5"), ("sriov_numvfs", "0")]
 
 
-def test_0_goes_before_another_count(kernel: fakehost.Controller) -> None:
+def test_a_count_is_set_to_0_before_another_one(
+    kernel: fakehost.Controller,
+) -> None:
     on_host = executor(kernel.root)
     on_host.apply(vfs(5))
     assert on_host.apply(vfs(3, before=5))
@@ -92,20 +94,20 @@ def test_0_goes_before_another_count(kernel: fakehost.Controller) -> None:
     assert [text for _, text in writes(kernel)] == ["5", "0", "3"]
 
 
-def test_the_host_s_drivers_take_vfs_only_where_they_may(
+def test_autoprobe_is_set_as_planned(
     kernel: fakehost.Controller,
 ) -> None:
     action = dataclasses.replace(vfs(2), is_probed=False)
     executor(kernel.root).apply(action)
     assert driver(kernel, FLEX_VF) == ("", "")
-    # It stays so: a guest gives a VF back to whatever driver may have it.
+    # It stays 0: otherwise a VF that a guest releases gets a host driver.
     assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "0"
     executor(kernel.root).apply_all([action.undo(), vfs(2)])
     assert driver(kernel, FLEX_VF) == ("i915", "")
     assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
 
 
-def test_a_refused_count_leaves_probing_as_it_was(
+def test_a_refused_count_restores_autoprobe(
     kernel: fakehost.Controller,
 ) -> None:
     error = failure(kernel.root, dataclasses.replace(vfs(40), is_probed=False))
@@ -113,10 +115,10 @@ def test_a_refused_count_leaves_probing_as_it_was(
     assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
 
 
-def test_a_refused_count_brings_the_old_one_back(
+def test_a_refused_count_restores_the_old_one(
     kernel: fakehost.Controller,
 ) -> None:
-    """The refusal comes after the 0 that goes first."""
+    """The refusal follows the write of 0."""
     executor(kernel.root).apply(vfs(5))
     error = failure(kernel.root, vfs(40, before=5))
     assert error.number == errno.ERANGE
@@ -125,7 +127,7 @@ def test_a_refused_count_brings_the_old_one_back(
     assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
 
 
-def test_a_driver_that_makes_no_vfs_is_enoent(
+def test_a_driver_without_sriov_is_enoent(
     kernel: fakehost.Controller,
 ) -> None:
     kernel.set_vfs(GPU, 0)
@@ -134,10 +136,10 @@ def test_a_driver_that_makes_no_vfs_is_enoent(
     assert privileged.SRIOV_MANAGE in error.hint
 
 
-def test_what_somebody_else_enabled_is_not_disabled(
+def test_vfs_that_the_plan_does_not_know_are_not_disabled(
     kernel: fakehost.Controller,
 ) -> None:
-    """The plan knows of none, so whose they are nobody knows."""
+    """The owner of these VFs is unknown."""
     kernel.set_vfs(FLEX, 4)
     error = failure(kernel.root, vfs(8))
     assert error.number == errno.EBUSY
@@ -145,7 +147,7 @@ def test_what_somebody_else_enabled_is_not_disabled(
     assert kernel.functions()[FLEX]["vfs"] == 4
 
 
-def test_vfs_with_vgpus_stay(kernel: fakehost.Controller) -> None:
+def test_vfs_with_vgpus_are_not_disabled(kernel: fakehost.Controller) -> None:
     on_host = executor(kernel.root)
     on_host.apply(actions.SetVgpuType(function=VF, type_id=ONE_Q))
     for action in (tool(0), vfs(0, 4, GPU), bind("vfio-pci", GPU)):
@@ -158,7 +160,7 @@ def test_vfs_with_vgpus_stay(kernel: fakehost.Controller) -> None:
 # -- NVIDIA's tool ---------------------------------------------------------
 
 
-def test_nvidia_s_tool_enables_and_disables_all(
+def test_nvidias_tool_enables_and_disables_all_vfs(
     kernel: fakehost.Controller,
 ) -> None:
     on_host = executor(kernel.root)
@@ -179,7 +181,7 @@ def script(root: Path, text: str) -> Path:
     return path
 
 
-def test_what_the_tool_says_is_in_the_error(tmp_path: Path) -> None:
+def test_the_error_contains_the_output_of_the_tool(tmp_path: Path) -> None:
     physical(tmp_path, GPU)
     script(tmp_path, 'echo "no luck with $*" >&2; exit 3')
     error = failure(tmp_path, tool(32))
@@ -188,10 +190,10 @@ def test_what_the_tool_says_is_in_the_error(tmp_path: Path) -> None:
     assert f"no luck with -e {GPU}" in str(error)
 
 
-def test_what_can_not_be_taken_back_is_tried_once(
+def test_a_failed_undo_is_not_repeated(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It fails halfway, and the way back fails too."""
+    """The tool fails halfway, and so does its undo."""
     place = physical(tmp_path, GPU)
     script(tmp_path, f"echo 2 > {place}/sriov_numvfs; echo $1; exit 1")
     error = failure(tmp_path, tool(32))
@@ -199,13 +201,13 @@ def test_what_can_not_be_taken_back_is_tried_once(
     assert caplog.text.count("Undo failed: set 0 virtual functions") == 1
 
 
-def test_nothing_is_done_on_a_card_that_is_gone(tmp_path: Path) -> None:
+def test_a_missing_card_is_an_error(tmp_path: Path) -> None:
     script(tmp_path, "echo no such card; exit 1")
     error = failure(tmp_path, tool(32))
     assert "no such card" in error.detail
 
 
-def test_a_transient_failure_of_the_tool_is_tried_again(
+def test_a_transient_failure_of_the_tool_is_retried(
     tmp_path: Path,
 ) -> None:
     place = physical(tmp_path, GPU)
@@ -235,7 +237,7 @@ def test_the_tool_gets_a_clean_environment_and_no_shell(
     assert "SECRET" not in error.detail
 
 
-def test_without_the_tool_the_error_names_it(tmp_path: Path) -> None:
+def test_a_missing_tool_is_named(tmp_path: Path) -> None:
     physical(tmp_path, GPU)
     error = failure(tmp_path, tool(32))
     assert error.number == errno.ENOENT
@@ -243,7 +245,7 @@ def test_without_the_tool_the_error_names_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757])
-def test_a_tool_that_others_may_write_is_not_run(
+def test_a_tool_writable_by_others_is_not_run(
     tmp_path: Path, mode: int
 ) -> None:
     physical(tmp_path, GPU)
@@ -254,7 +256,7 @@ def test_a_tool_that_others_may_write_is_not_run(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_tool_that_hangs_is_ended_with_its_children(
+def test_a_hanging_tool_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(privileged, "TOOL_S", 0.3)
@@ -278,7 +280,7 @@ def command_lines() -> Iterator[str]:
             yield place.read_bytes().decode(errors="replace")
 
 
-# -- drivers that do as they like ------------------------------------------
+# -- drivers with other counts ----------------------------------------------
 
 
 def physical(root: Path, function: str = FLEX) -> Path:
@@ -289,7 +291,7 @@ def physical(root: Path, function: str = FLEX) -> Path:
 
 
 class Driver:
-    """Makes so many VFs, whatever it is asked for, and none for 0."""
+    """Makes a fixed number of VFs for each request but 0."""
 
     def __init__(self, place: Path, count: int) -> None:
         self.place = place
@@ -311,7 +313,7 @@ class Driver:
             link.unlink()
 
     def serve(self, times: int) -> None:
-        """Answer so many writes to sriov_numvfs."""
+        """Handle a number of writes to sriov_numvfs."""
         numvfs, last = self.place / "sriov_numvfs", "0\n"
         while times:
             time.sleep(0.005)
@@ -334,8 +336,8 @@ class Driver:
         return player
 
 
-def test_more_vfs_than_asked_are_done(tmp_path: Path) -> None:
-    """Intel QAT makes all of its VFs, whatever the number."""
+def test_more_vfs_than_requested_are_accepted(tmp_path: Path) -> None:
+    """Intel QAT makes all of its VFs for any number."""
     player = Driver(physical(tmp_path), 7).start(times=2)
     on_host = executor(tmp_path)
     assert [on_host.apply(vfs(5)) for _ in range(2)] == [True, False]
@@ -343,7 +345,7 @@ def test_more_vfs_than_asked_are_done(tmp_path: Path) -> None:
     player.join()
 
 
-def test_fewer_vfs_than_asked_are_taken_back(tmp_path: Path) -> None:
+def test_fewer_vfs_than_requested_are_disabled(tmp_path: Path) -> None:
     place = physical(tmp_path)
     driver = Driver(place, 4)
     player = driver.start(times=2)
@@ -356,7 +358,7 @@ def test_fewer_vfs_than_asked_are_taken_back(tmp_path: Path) -> None:
     assert list(place.glob("virtfn*")) == []
 
 
-def test_links_to_vfs_are_waited_for(tmp_path: Path) -> None:
+def test_links_to_vfs_are_awaited(tmp_path: Path) -> None:
     place = physical(tmp_path)
     late = threading.Timer(0.3, Driver(place, 3).make)
     late.start()
@@ -365,11 +367,13 @@ def test_links_to_vfs_are_waited_for(tmp_path: Path) -> None:
     late.join()
 
 
-# -- what guests may hold --------------------------------------------------
+# -- VFs of guests ----------------------------------------------------------
 
 
-def test_vfs_on_a_vfio_driver_stay(kernel: fakehost.Controller) -> None:
-    """Whether a guest has them open, the kernel does not tell."""
+def test_vfs_bound_to_vfio_pci_are_not_disabled(
+    kernel: fakehost.Controller,
+) -> None:
+    """The kernel does not show whether a guest has them open."""
     on_host = executor(kernel.root)
     on_host.apply(vfs(2))
     taken = actions.BindDriver(function=FLEX_VF, driver="vfio-pci")
@@ -382,7 +386,7 @@ def test_vfs_on_a_vfio_driver_stay(kernel: fakehost.Controller) -> None:
     assert on_host.apply(vfs(2).undo())
 
 
-def test_vfs_come_back_with_the_drivers_they_had(
+def test_undo_restores_the_drivers_of_vfs(
     kernel: fakehost.Controller,
 ) -> None:
     on_host = executor(kernel.root)

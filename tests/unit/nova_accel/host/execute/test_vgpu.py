@@ -57,7 +57,9 @@ def data(kernel: fakehost.Controller) -> list[str]:
 # -- types -----------------------------------------------------------------
 
 
-def test_a_vf_is_typed_and_freed_once(kernel: fakehost.Controller) -> None:
+def test_setting_and_clearing_a_type_is_idempotent(
+    kernel: fakehost.Controller,
+) -> None:
     on_host = executor(kernel.root)
     before = executing.state(kernel)
     action = typed()
@@ -69,7 +71,7 @@ def test_a_vf_is_typed_and_freed_once(kernel: fakehost.Controller) -> None:
     assert data(kernel) == [ONE_Q, "0"]
 
 
-def test_another_s_type_is_never_overwritten(
+def test_the_type_of_another_server_is_not_overwritten(
     kernel: fakehost.Controller,
 ) -> None:
     executor(kernel.root).apply(typed(ONE_Q))
@@ -80,7 +82,9 @@ def test_another_s_type_is_never_overwritten(
     assert data(kernel) == [ONE_Q]
 
 
-def test_another_s_type_is_never_cleared(kernel: fakehost.Controller) -> None:
+def test_the_type_of_another_server_is_not_cleared(
+    kernel: fakehost.Controller,
+) -> None:
     executor(kernel.root).apply(typed(ONE_Q))
     error = failure(kernel.root, typed(TWO_Q).undo())
     assert error.number == errno.EBUSY
@@ -89,7 +93,7 @@ def test_another_s_type_is_never_cleared(kernel: fakehost.Controller) -> None:
     assert read(kernel, VF, "nvidia/current_vgpu_type") == ONE_Q
 
 
-def test_a_type_that_can_not_be_read_is_not_cleared(
+def test_an_unreadable_type_is_not_cleared(
     kernel: fakehost.Controller,
 ) -> None:
     executor(kernel.root).apply(typed())
@@ -101,7 +105,7 @@ def test_a_type_that_can_not_be_read_is_not_cleared(
     assert read(kernel, VF, "nvidia/current_vgpu_type") == ONE_Q
 
 
-def test_a_vf_that_is_gone_holds_no_type(kernel: fakehost.Controller) -> None:
+def test_a_missing_vf_has_no_type(kernel: fakehost.Controller) -> None:
     kernel.unplug(executing.GPU)
     assert not executor(kernel.root).apply(typed().undo())
     error = failure(kernel.root, typed())
@@ -109,7 +113,7 @@ def test_a_vf_that_is_gone_holds_no_type(kernel: fakehost.Controller) -> None:
     assert "sriov-manage" in error.hint
 
 
-def test_a_size_that_does_not_fit_is_eio_and_says_where_to_look(
+def test_a_type_of_another_size_is_eio_with_a_hint(
     kernel: fakehost.Controller,
 ) -> None:
     error = failure(kernel.root, typed(ONE_Q), typed(TWO_Q, VF_2))
@@ -128,7 +132,7 @@ def test_a_size_that_does_not_fit_is_eio_and_says_where_to_look(
         ("ENODEV", "ids change"),
     ],
 )
-def test_a_refused_type_says_what_to_do(
+def test_a_refused_type_has_a_hint(
     kernel: fakehost.Controller, code: str, hint: str
 ) -> None:
     kernel.fail(path_of(VF, "nvidia/current_vgpu_type"), code)
@@ -137,26 +141,26 @@ def test_a_refused_type_says_what_to_do(
     assert hint in error.hint
 
 
-def test_eperm_of_an_mdev_is_about_rights_of_a_vf_about_its_vgpu() -> None:
+def test_hints_of_eperm_differ_for_mdevs_and_vfs() -> None:
     """The same number means two things."""
     mdev = actions.CreateMdev(parent="mtty", type_id="mtty-1", uuid=UUID)
     assert "capabilities" in hints.get_hint(mdev, errno.EPERM)
     assert "capabilities" not in hints.get_hint(typed(), errno.EPERM)
 
 
-def test_who_loses_a_race_for_the_same_type_changes_nothing(
+def test_losing_a_race_for_the_same_type_is_no_error(
     kernel: fakehost.Controller,
 ) -> None:
-    """The write fails with EPERM, but what it wanted is there."""
+    """The write fails with EPERM, but the type is set."""
     executor(kernel.root).apply(typed())
-    # as if it had looked before that
+    # The first two reads fail, as if they had preceded the race.
     path = path_of(VF, "nvidia/current_vgpu_type")
     kernel.fail(path, "EIO", on="read", times=2)
     assert not executor(kernel.root).apply(typed())
     assert [w["errno"] for w in kernel.writes()] == [0, errno.EPERM]
 
 
-def test_a_card_that_hangs_keeps_no_other_waiting(
+def test_a_hanging_card_does_not_block_others(
     kernel: fakehost.Controller,
 ) -> None:
     kernel.hang(path_of(VF, "nvidia/current_vgpu_type"))
@@ -181,17 +185,17 @@ def test_parameters_are_set_and_cleared(kernel: fakehost.Controller) -> None:
     on_host.apply(typed())
     action = params("enable_uvm=1,frame_rate_limiter=0")
     assert [on_host.apply(action) for _ in range(2)] == [True, False]
-    # the same in another order
+    # The same parameters in another order.
     assert not on_host.apply(params("frame_rate_limiter = 0, enable_uvm=1"))
     assert on_host.apply(action.undo())
     assert read(kernel, VF, "nvidia/vgpu_params") == ""
     assert data(kernel) == [ONE_Q, action.params, " "]
 
 
-def test_a_failure_brings_the_parameters_back_that_were_there(
+def test_a_failure_restores_the_actual_parameters(
     kernel: fakehost.Controller,
 ) -> None:
-    """Those that were really there, not those of the plan."""
+    """The plan may have read other parameters."""
     on_host = executor(kernel.root)
     on_host.apply_all([typed(), params("a=1")])
     error = failure(kernel.root, params("b=2"), typed(TWO_Q))
@@ -200,7 +204,7 @@ def test_a_failure_brings_the_parameters_back_that_were_there(
 
 
 @pytest.mark.parametrize("is_typed", [True, False])
-def test_parameters_come_back_with_the_vgpu_they_go_with(
+def test_parameters_are_restored_with_their_vgpu(
     kernel: fakehost.Controller, is_typed: bool
 ) -> None:
     """Freeing a VF clears them."""
@@ -218,7 +222,9 @@ def test_parameters_come_back_with_the_vgpu_they_go_with(
     assert executing.state(kernel) == before
 
 
-def test_a_vgpu_comes_back_to_its_place(kernel: fakehost.Controller) -> None:
+def test_a_vgpu_is_restored_at_its_placement(
+    kernel: fakehost.Controller,
+) -> None:
     on_host = executor(kernel.root)
     on_host.apply(typed(HALF, OTHER_VF))
     first = int(read(kernel, OTHER_VF, "nvidia/placement_id"))
@@ -231,7 +237,7 @@ def test_a_vgpu_comes_back_to_its_place(kernel: fakehost.Controller) -> None:
     assert read(kernel, OTHER_VF, "nvidia/placement_id") == str(24 - first)
 
 
-def test_parameters_of_what_is_gone_are_clear(
+def test_a_missing_mdev_has_no_parameters(
     kernel: fakehost.Controller,
 ) -> None:
     assert not executor(kernel.root).apply(params("", UUID))
@@ -240,7 +246,7 @@ def test_parameters_of_what_is_gone_are_clear(
     assert "takes no vgpu_params" in error.hint
 
 
-def test_what_only_root_may_read_is_read_by_the_privileged_half(
+def test_files_that_only_root_may_read_are_read_by_privsep(
     kernel: fakehost.Controller,
 ) -> None:
     """The driver's files have mode 0600."""
@@ -263,7 +269,7 @@ def mdev_params(root: Path) -> Path:
     return path
 
 
-def test_parameters_of_an_mdev(tmp_path: Path) -> None:
+def test_parameters_of_an_mdev_are_set(tmp_path: Path) -> None:
     path = mdev_params(tmp_path)
     assert executor(tmp_path).apply(params("a=1,b=2", UUID))
     assert path.read_text() == "a=1,b=2"
@@ -273,14 +279,14 @@ def test_parameters_that_the_driver_changes_are_an_error(
     tmp_path: Path,
 ) -> None:
     path = mdev_params(tmp_path)
-    path.write_text("a=1,c=3,d=4")  # what is written lands on its start
+    path.write_text("a=1,c=3,d=4")  # The write replaces only the start.
     error = failure(tmp_path, params("b=2", UUID))
     assert error.number == 0
     assert "other parameters than requested" in error.hint
 
 
 @pytest.mark.parametrize("text", ["a=1\nb=2", "a=\0", "ä=1", "a" * 1024])
-def test_bad_parameters_are_never_written(
+def test_malformed_parameters_are_not_written(
     kernel: fakehost.Controller, text: str
 ) -> None:
     with pytest.raises(errors.MalformedError, match="vgpu_params"):
@@ -295,7 +301,7 @@ def place(start: int) -> actions.SetPlacement:
     return actions.SetPlacement(function=OTHER_VF, start=start)
 
 
-def test_a_vgpu_is_moved_to_a_place(kernel: fakehost.Controller) -> None:
+def test_a_placement_is_set(kernel: fakehost.Controller) -> None:
     on_host = executor(kernel.root)
     on_host.apply(typed(HALF, OTHER_VF))
     first = int(read(kernel, OTHER_VF, "nvidia/placement_id"))
@@ -305,13 +311,15 @@ def test_a_vgpu_is_moved_to_a_place(kernel: fakehost.Controller) -> None:
     assert read(kernel, OTHER_VF, "nvidia/placement_id") == str(other)
 
 
-def test_no_place_without_a_vgpu(kernel: fakehost.Controller) -> None:
+def test_a_placement_without_a_vgpu_is_enxio(
+    kernel: fakehost.Controller,
+) -> None:
     error = failure(kernel.root, place(0))
     assert error.number == errno.ENXIO
     assert "has no vGPU" in error.hint
 
 
-def test_no_place_where_none_can_begin(kernel: fakehost.Controller) -> None:
+def test_an_invalid_placement_is_undone(kernel: fakehost.Controller) -> None:
     error = failure(kernel.root, typed(HALF, OTHER_VF), place(7))
     assert error.hint
     assert kernel.gpus()[executing.OTHER]["vgpus"] == {}

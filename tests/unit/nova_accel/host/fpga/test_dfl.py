@@ -30,7 +30,7 @@ def port_file(root: pathlib.Path, name: str) -> pathlib.Path:
     return place / "fpga_region/region0/dfl-port.0" / name
 
 
-def test_the_kernels_own_layout(pac: pathlib.Path) -> None:
+def test_the_layout_of_dfl_is_read(pac: pathlib.Path) -> None:
     layout = dfl.read(files(pac), PF)
     assert layout == dfl.DflLayout(
         driver="dfl-pci",
@@ -42,10 +42,10 @@ def test_the_kernels_own_layout(pac: pathlib.Path) -> None:
     assert dfl.fme_node(files(pac), PF) == "dfl-fme.0"
 
 
-def test_registers_that_answer_nothing_tell_no_number(
+def test_registers_of_all_ones_are_no_values(
     pac: pathlib.Path,
 ) -> None:
-    """A card that fell off its bus is no other card."""
+    """The card fell off its bus; it is still the same card."""
     port_file(pac, "id").write_text("3\n")
     port_file(pac, "afu_id").write_text("f" * 32 + "\n")
     fme = port_file(pac, "id").parent.with_name("dfl-fme.0")
@@ -56,7 +56,7 @@ def test_registers_that_answer_nothing_tell_no_number(
     assert layout.static == ""
 
 
-def test_the_older_layout(tmp_path: pathlib.Path) -> None:
+def test_the_layout_of_intel_fpga_pci_is_read(tmp_path: pathlib.Path) -> None:
     root = look.make("dfl-older", tmp_path)
     layout = dfl.read(files(root), PF)
     assert layout.driver == "intel-fpga-pci"
@@ -67,14 +67,14 @@ def test_the_older_layout(tmp_path: pathlib.Path) -> None:
     assert without.ports[0].number is None
     assert without.port(0) == without.ports[0]
     assert without.interfaces == ("",)
-    # A recording may go on with zeros behind the line.
+    # A recording may have zeros after the line.
     again = dfl.read(files(root), "0000:35:00.0")
     assert again.interfaces == layout.interfaces
     assert again.ports == layout.ports
     assert again.reasons == ()
 
 
-def test_parts_are_in_the_order_of_ports(pac: pathlib.Path) -> None:
+def test_interfaces_are_in_the_order_of_ports(pac: pathlib.Path) -> None:
     layout = dfl.read(files(pac), "0001:b5:00.0")
     assert layout.interfaces == (
         "2a4222186dba448eb302425cbcde1406",
@@ -82,25 +82,25 @@ def test_parts_are_in_the_order_of_ports(pac: pathlib.Path) -> None:
     )
 
 
-def test_a_port_is_read_where_it_is(pac: pathlib.Path) -> None:
+def test_a_port_is_read_on_its_pf_or_vf(pac: pathlib.Path) -> None:
     def loaded(card: str, number: int, slot: str) -> str | None:
         return dfl.read_loaded(files(pac), card, number, slot)
 
     assert loaded(PF, 0, PF) == FUNCTION
     assert loaded(PF, 1, PF) is None
     assert loaded(BEHIND, 0, VF) == FUNCTION
-    # Released meanwhile, or taken back.
+    # The port was released or assigned meanwhile.
     assert loaded(BEHIND, 0, BEHIND) is None
     assert loaded(PF, 0, "0000:05:00.1") == FUNCTION
-    # Of another port than was asked for, nothing is told.
+    # The function of another port is not returned.
     assert loaded("0001:b5:00.0", 1, "0001:b5:00.1") == OTHER
     assert loaded("0001:b5:00.0", 0, "0001:b5:00.1") == FUNCTION
     assert loaded(BEHIND, 1, VF) is None
-    # What a guest has shows nothing to the host.
+    # The host can't read a region that a guest has.
     assert loaded(HELD, 0, HELD_VF) is None
     assert loaded("0000:55:00.0", 0, "0000:55:00.0") is None
     assert dfl.fme_node(files(pac), "0000:55:00.0") is None
-    # Nothing is in the region, which is known.
+    # The region is known to be empty.
     assert loaded("0001:a5:00.0", 0, "0001:a5:00.0") == ""
 
 
@@ -117,7 +117,7 @@ def test_a_port_is_read_where_it_is(pac: pathlib.Path) -> None:
         ("d8424dc4\n", None),
     ],
 )
-def test_what_a_port_says_of_its_function(
+def test_the_function_of_a_port_is_parsed(
     pac: pathlib.Path, text: str, function: str | None
 ) -> None:
     port_file(pac, "afu_id").write_text(text)
@@ -127,7 +127,9 @@ def test_what_a_port_says_of_its_function(
     assert dfl.read_loaded(files(pac), PF, 0, PF) == function
 
 
-def test_what_is_not_there_and_what_cant_be_read(pac: pathlib.Path) -> None:
+def test_a_missing_function_differs_from_an_unreadable_one(
+    pac: pathlib.Path,
+) -> None:
     port_file(pac, "afu_id").unlink()
     (port,) = dfl.read(files(pac), PF).ports
     assert (port.function, port.is_shown) == (None, False)
@@ -137,7 +139,7 @@ def test_what_is_not_there_and_what_cant_be_read(pac: pathlib.Path) -> None:
     assert "EIO" in port.reason
 
 
-def test_several_ports_without_numbers_are_nobodys(
+def test_several_ports_without_numbers_are_not_identified(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("dfl-pac", tmp_path)
@@ -149,7 +151,7 @@ def test_several_ports_without_numbers_are_nobodys(
     assert layout.port(0) is layout.port(1) is None
 
 
-def test_the_driver_that_a_host_has(tmp_path: pathlib.Path) -> None:
+def test_the_default_driver_is_an_existing_one(tmp_path: pathlib.Path) -> None:
     assert dfl.default_driver(files(tmp_path)) == "dfl-pci"
     drivers = tmp_path / "sys/bus/pci/drivers"
     (drivers / "intel-fpga-pci").mkdir(parents=True)

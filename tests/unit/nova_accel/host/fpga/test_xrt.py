@@ -44,13 +44,13 @@ def uuid_files(text: fs.Record) -> fs.Files:
         (errno.EILSEQ, None),
     ],
 )
-def test_the_loaded_function_is_the_user_functions_word(
+def test_the_loaded_function_is_read_from_the_user_function(
     text: fs.Record, function: str | None
 ) -> None:
     assert xrt.read_loaded(uuid_files(text), CARD, 0, SLOT) == function
 
 
-def test_without_the_driver_nothing_tells() -> None:
+def test_without_xocl_the_function_is_unknown() -> None:
     assert xrt.read_loaded(files({}), CARD, 0, SLOT) is None
     with pytest.raises(errors.UnreadableError):
         xrt.read_function(files({}), SLOT)
@@ -80,19 +80,19 @@ def test_a_shell_in_two_stages_has_two_interfaces() -> None:
     )
 
 
-def test_an_interface_that_is_told_twice_counts_once() -> None:
+def test_a_repeated_interface_counts_once() -> None:
     again = card(interface_uuids=f"{BASE}\n{BASE.upper()}\n")
     assert shell(again).interfaces == (BASE,)
 
 
-def test_shells_without_metadata_go_by_their_name() -> None:
+def test_shells_without_metadata_are_identified_by_name() -> None:
     # xclmgmt, interface_uuids_show: EINVAL without a devicetree.
     parsed = shell(card(interface_uuids=errno.EINVAL))
     assert parsed.interfaces == (NAME,)
     assert parsed.unread == ()
 
 
-def test_unknown_interfaces_are_not_taken_for_none() -> None:
+def test_unreadable_interfaces_are_unread() -> None:
     parsed = shell(card(interface_uuids=errno.EIO))
     assert parsed.interfaces == ()
     assert "interface_uuids" in parsed.unread[0]
@@ -101,7 +101,7 @@ def test_unknown_interfaces_are_not_taken_for_none() -> None:
     assert "'nonsense'" in parsed.unread[0]
 
 
-def test_the_kernel_spells_names_of_shells_one_way() -> None:
+def test_names_of_shells_are_normalized() -> None:
     old = card(**{"rom.m.55296/VBNV": "xilinx:u250:xdma:201830.1\n"})
     assert shell(old).name == "xilinx_u250_xdma_201830_1"
 
@@ -114,7 +114,7 @@ def test_the_kernel_spells_names_of_shells_one_way() -> None:
         ({"recovery": "1\n"}, "recovery"),
     ],
 )
-def test_images_that_take_nothing(
+def test_a_card_with_a_golden_image_has_no_interfaces(
     attributes: dict[str, fs.Record], word: str
 ) -> None:
     parsed = shell(card(**attributes))
@@ -131,7 +131,7 @@ def test_images_that_take_nothing(
         ({"dev_offline": errno.ENOENT, "mfg": errno.ENOENT}, "", ""),
     ],
 )
-def test_a_card_tells_that_it_does_not_work(
+def test_a_card_that_does_not_work_has_a_fault_or_blocker(
     attributes: dict[str, fs.Record], fault: str, blocker: str
 ) -> None:
     parsed = shell(card(**attributes))
@@ -142,7 +142,7 @@ def test_a_card_tells_that_it_does_not_work(
     )
 
 
-def test_both_functions_speak_for_the_card() -> None:
+def test_both_functions_determine_the_state_of_the_card() -> None:
     below: dict[str, fs.Record] = {
         f"{SLOT}/ready": "0x1\n",
         f"{SLOT}/dev_offline": "0\n",
@@ -154,7 +154,7 @@ def test_both_functions_speak_for_the_card() -> None:
     assert SLOT in shell({**card(), **below}, SLOT).fault
 
 
-def test_the_user_function_tells_what_the_other_one_can_not() -> None:
+def test_the_user_function_replaces_a_missing_management_function() -> None:
     parsed = xrt.read_shell(
         files(
             {
@@ -170,16 +170,16 @@ def test_the_user_function_tells_what_the_other_one_can_not() -> None:
     assert parsed == xrt.XrtShell(name=NAME, board="u250", interfaces=(SHELL,))
 
 
-def test_where_no_driver_is_nothing_is_told() -> None:
+def test_without_a_driver_the_shell_is_empty() -> None:
     assert xrt.read_shell(files({}), "", "") == xrt.XrtShell()
 
 
-def test_what_cant_be_listed_is_told() -> None:
+def test_an_unlistable_card_is_unread() -> None:
     parsed = shell({CARD: errno.EIO})
     assert any("listed" in reason for reason in parsed.unread)
 
 
-def test_drivers_are_those_that_the_kernel_has() -> None:
+def test_a_driver_exists_if_the_kernel_lists_it() -> None:
     image = fs.RecordedFiles(
         {"/sys/bus/pci/drivers": fs.RecordedDirectory(("xocl",))}
     )

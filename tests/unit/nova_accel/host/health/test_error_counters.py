@@ -31,13 +31,13 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("name", look.NAMES)
-def test_hosts_that_tell_nothing_are_well(
+def test_hosts_without_counters_are_healthy(
     name: str, tmp_path: pathlib.Path
 ) -> None:
     assert find(look.make(name, tmp_path)) == {}
 
 
-def test_fatal_errors_make_one_card_ill(root: pathlib.Path) -> None:
+def test_fatal_errors_fault_one_card(root: pathlib.Path) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(2)}, WELL)
     put(root, OTHER, {"aer_dev_fatal": errors_of(0)}, WELL)
     faults = find(root)
@@ -45,14 +45,14 @@ def test_fatal_errors_make_one_card_ill(root: pathlib.Path) -> None:
     assert "2 uncorrectable fatal errors" in faults[CARD]
 
 
-def test_other_errors_make_nobody_ill(root: pathlib.Path) -> None:
+def test_nonfatal_errors_fault_no_card(root: pathlib.Path) -> None:
     text = "UnsupReq 9\nTOTAL_ERR_NONFATAL 9\n"
     counters = {"aer_dev_nonfatal": text, "aer_dev_correctable": text}
     put(root, CARD, {**counters, "aer_dev_fatal": errors_of(0)})
     assert find(root) == {}
 
 
-def test_a_function_that_travels_along_counts_too(
+def test_errors_of_a_group_member_fault_the_card(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("passthrough", tmp_path)
@@ -62,7 +62,7 @@ def test_a_function_that_travels_along_counts_too(
     assert AUDIO in faults[WHOLE]
 
 
-def test_every_region_of_a_card_is_ill(tmp_path: pathlib.Path) -> None:
+def test_errors_of_a_card_fault_its_regions(tmp_path: pathlib.Path) -> None:
     root = look.make("dfl-n6000", tmp_path)
     put(root, "0000:b1:00.0", {"aer_dev_fatal": errors_of(1)})
     regions = {
@@ -84,13 +84,13 @@ def test_a_card_whose_ids_read_as_ones_is_gone(root: pathlib.Path) -> None:
     assert find(root) == {}
 
 
-def test_vfs_whose_ids_read_as_ones_are_well(root: pathlib.Path) -> None:
+def test_vfs_whose_ids_read_as_ones_are_healthy(root: pathlib.Path) -> None:
     put(root, CARD, head=WELL)
     put(root, CARD_VF, {"aer_dev_fatal": errors_of(7)}, GONE)
     assert find(root) == {}
 
 
-def test_a_device_that_is_a_vf_is_as_well_as_its_card(
+def test_a_device_that_is_a_vf_has_the_fault_of_its_card(
     root: pathlib.Path,
 ) -> None:
     put(root, CARD_VF, head=GONE)
@@ -113,7 +113,7 @@ def test_a_device_that_is_a_vf_is_as_well_as_its_card(
 
 
 class Counted(fs.DiskSource):
-    """The files of a directory, and which were opened."""
+    """Files of a directory; records which ones are opened."""
 
     def __init__(self, root: pathlib.Path) -> None:
         super().__init__(root)
@@ -124,18 +124,18 @@ class Counted(fs.DiskSource):
         return super().content(path)
 
 
-def test_who_sleeps_is_not_woken(root: pathlib.Path) -> None:
+def test_a_suspended_device_is_not_woken(root: pathlib.Path) -> None:
     put(root, CARD, ASLEEP, GONE)
     state, source = look.read(root), Counted(root)
     reader = host_reader.HostReader(source=source)
     assert error_counters.find_faults(reader, state.devices) == {}
     assert not [path for path in source.opened if path.endswith("/config")]
-    # The kernel believes it to be awake, and can't reach it.
+    # The kernel takes it for active, and can't reach it.
     put(root, CARD, {"power/runtime_status": "active\n"})
     assert find(root).keys() == {CARD}
 
 
-def test_a_card_costs_few_reads_however_many_vfs_it_has(
+def test_the_number_of_reads_does_not_depend_on_vfs(
     root: pathlib.Path,
 ) -> None:
     awake = {"power/runtime_status": "active\n", "power_state": "D0\n"}
@@ -153,7 +153,7 @@ def test_a_card_costs_few_reads_however_many_vfs_it_has(
     "name", ["aer_dev_fatal", "config", "power_state", "power/runtime_status"]
 )
 @pytest.mark.parametrize("fault", sorted(build.FAULTS))
-def test_what_cannot_be_read_makes_nobody_ill(
+def test_unreadable_files_fault_no_card(
     root: pathlib.Path, name: str, fault: str
 ) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(0), name: ""}, WELL)
@@ -162,6 +162,6 @@ def test_what_cannot_be_read_makes_nobody_ill(
     assert find(root) == {}
 
 
-def test_a_power_state_that_failed_is_ill(root: pathlib.Path) -> None:
+def test_a_failed_power_state_faults_a_card(root: pathlib.Path) -> None:
     put(root, CARD, {"power_state": "error\n"})
     assert "power state" in find(root)[CARD]

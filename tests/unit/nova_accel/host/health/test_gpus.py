@@ -59,7 +59,7 @@ def ill(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> pathlib.Path:
-    """Return the directory whose files say how the GPUs are."""
+    """Return the directory whose files set the state of the GPUs."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
     monkeypatch.setenv("ILLNVML", str(tmp_path))
     return tmp_path
@@ -78,7 +78,7 @@ def read() -> gpu_reader.NvmlGpus:
     return gpu_state.from_plain(json.loads(completed.stdout))
 
 
-def test_a_gpu_that_is_well_says_nothing(ill: pathlib.Path) -> None:
+def test_a_healthy_gpu_has_no_fault(ill: pathlib.Path) -> None:
     gpus = read()
     assert gpus.keys() == {GPU, DEAF}
     assert gpus.lost == ()
@@ -87,21 +87,21 @@ def test_a_gpu_that_is_well_says_nothing(ill: pathlib.Path) -> None:
     assert read()[GPU].recovery == 0
 
 
-def test_what_a_driver_recommends_is_told(ill: pathlib.Path) -> None:
+def test_the_recommended_recovery_is_read(ill: pathlib.Path) -> None:
     (ill / "recovery").write_text("1")
     gpus = read()
     assert gpus[GPU].recovery == 1
     assert gpus[DEAF].recovery is None
 
 
-def test_a_gpu_that_wants_a_reset_is_ill(ill: pathlib.Path) -> None:
+def test_a_gpu_that_requires_a_reset_has_a_fault(ill: pathlib.Path) -> None:
     (ill / "reset").touch()
     gpus = read()
     assert "GPU requires" in gpus[GPU].fault
     assert not gpus[DEAF].fault
 
 
-def test_a_gpu_that_is_lost_has_no_address(ill: pathlib.Path) -> None:
+def test_a_lost_gpu_has_no_address(ill: pathlib.Path) -> None:
     (ill / "lost").touch()
     gpus = read()
     assert gpus.keys() == {DEAF}
@@ -109,7 +109,7 @@ def test_a_gpu_that_is_lost_has_no_address(ill: pathlib.Path) -> None:
     assert "GPU is lost" in reason
 
 
-def test_archives_of_older_releases_tell_of_well_gpus() -> None:
+def test_archives_of_older_releases_have_no_faults() -> None:
     plain = gpu_state.to_plain(
         gpu_reader.NvmlGpus({GPU: gpu_reader.NvmlGpu(address=GPU)})
     )
@@ -119,7 +119,7 @@ def test_archives_of_older_releases_tell_of_well_gpus() -> None:
     assert gpus.lost == ()
 
 
-# -- who is meant -------------------------------------------------------------
+# -- faults of cards ----------------------------------------------------------
 
 
 def judge(root: pathlib.Path, gpus: gpu_reader.NvmlGpus) -> dict[str, str]:
@@ -142,7 +142,7 @@ def facts(*addresses: str) -> dict[str, gpu_reader.NvmlGpu]:
     }
 
 
-def test_the_gpu_that_nvml_speaks_of_is_ill(root: pathlib.Path) -> None:
+def test_faults_of_nvml_are_of_the_named_gpu(root: pathlib.Path) -> None:
     gpus = facts(*CARDS)
     gpus[CARDS[0]] = gpu_reader.NvmlGpu(
         address=CARDS[0], fault="NVML: it is lost"
@@ -154,12 +154,12 @@ def test_the_gpu_that_nvml_speaks_of_is_ill(root: pathlib.Path) -> None:
     assert "reset" in faults[CARDS[1]]
 
 
-def test_the_lost_gpu_is_the_one_that_is_missing(root: pathlib.Path) -> None:
+def test_the_lost_gpu_is_the_missing_one(root: pathlib.Path) -> None:
     gpus = gpu_reader.NvmlGpus(facts(*CARDS[1:]), lost=("NVML: GPU is lost",))
     assert judge(root, gpus) == {CARDS[0]: "NVML: GPU is lost"}
 
 
-def test_who_is_lost_of_several_that_are_missing_is_unknown(
+def test_a_lost_gpu_of_several_missing_ones_is_unknown(
     root: pathlib.Path,
 ) -> None:
     gpus = gpu_reader.NvmlGpus(facts(*CARDS[2:]), lost=("NVML: GPU is lost",))
@@ -178,7 +178,7 @@ def watcher(ill: pathlib.Path) -> Iterator[xid_events.XidWatcher]:
 
 
 def until(what: Callable[[], bool]) -> None:
-    """Wait until something has come true."""
+    """Wait until a condition is true."""
     for _ in range(3000):
         if what():
             return
@@ -198,7 +198,7 @@ def heard(watcher: xid_events.XidWatcher, count: int) -> list[int]:
     return errors
 
 
-def test_each_error_is_told_once(
+def test_each_xid_is_returned_once(
     watcher: xid_events.XidWatcher, ill: pathlib.Path
 ) -> None:
     watcher.watch([GPU])
@@ -232,7 +232,7 @@ def children() -> dict[int, bool]:
 
 @pytest.fixture
 def listeners() -> Callable[[], set[int]]:
-    """Return what lists the running listeners that the test has started.
+    """Return a function that lists the listeners started by the test.
 
     Children of earlier tests may end at any time, and do not count.
     """
@@ -244,7 +244,7 @@ def listeners() -> Callable[[], set[int]]:
     }
 
 
-def test_who_is_not_in_use_is_not_held(
+def test_an_unused_gpu_has_no_listener(
     watcher: xid_events.XidWatcher, listeners: Callable[[], set[int]]
 ) -> None:
     watcher.watch([GPU])
@@ -256,7 +256,7 @@ def test_who_is_not_in_use_is_not_held(
     assert watcher.drain() == ()
 
 
-def test_who_has_no_such_events_is_left_alone(
+def test_a_gpu_without_xid_events_has_no_listener(
     watcher: xid_events.XidWatcher,
     listeners: Callable[[], set[int]],
     monkeypatch: pytest.MonkeyPatch,
@@ -268,7 +268,7 @@ def test_who_has_no_such_events_is_left_alone(
     monkeypatch.setattr(xid_events, "RETRY_S", 0)
     before = children()
     watcher.watch([DEAF])
-    # It may have ended by now, and is a zombie then.
+    # The listener may be a zombie already.
     assert children().keys() - before.keys()
 
 
@@ -286,7 +286,7 @@ def test_a_listener_ends_with_its_gpu(ill: pathlib.Path) -> None:
     assert "GPU is lost" in ended.stderr
 
 
-def test_a_listener_ends_with_who_started_it(ill: pathlib.Path) -> None:
+def test_a_listener_ends_with_its_parent(ill: pathlib.Path) -> None:
     start = (
         "import os, subprocess, sys; print(subprocess.Popen([sys.executable,"
         f" '-m', '{xid_listener.__name__}', '{GPU}', str(os.getpid())],"
@@ -303,7 +303,7 @@ def test_a_listener_ends_with_who_started_it(ill: pathlib.Path) -> None:
     until(lambda: not place.exists() or not place.read_bytes())
 
 
-def test_nobody_listens_where_nvml_is_missing(
+def test_without_nvml_there_is_no_listener(
     monkeypatch: pytest.MonkeyPatch, listeners: Callable[[], set[int]]
 ) -> None:
     monkeypatch.setattr(nvml_library, "pynvml", None)
@@ -314,14 +314,14 @@ def test_nobody_listens_where_nvml_is_missing(
     assert xid_listener.main([GPU, "1"]) == xid_listener.DEAF
 
 
-# -- setting aside ------------------------------------------------------------
+# -- faults -------------------------------------------------------------------
 
 
 def xid(number: int, address: str = GPU) -> xid_events.Xid:
     return xid_events.Xid(address=address, number=number)
 
 
-def test_a_gpu_that_failed_stays_aside_until_it_is_healed(
+def test_a_failed_gpu_is_faulted_until_it_is_healed(
     tmp_path: pathlib.Path,
 ) -> None:
     faulted = faults.FaultNotes(str(tmp_path))
@@ -336,7 +336,7 @@ def test_a_gpu_that_failed_stays_aside_until_it_is_healed(
     assert later.read()[DEAF].reason.startswith("Xid 79")
 
 
-def test_what_cannot_be_written_down_counts_all_the_same(
+def test_a_fault_that_cant_be_written_counts(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")
@@ -346,7 +346,7 @@ def test_what_cannot_be_written_down_counts_all_the_same(
     assert faulted.read().keys() == {GPU}
 
 
-def test_a_pass_notices_an_error_at_once(
+def test_a_pass_detects_an_xid_without_a_uevent(
     ill: pathlib.Path, root: pathlib.Path
 ) -> None:
     card = CARDS[0]
@@ -380,7 +380,7 @@ def test_a_pass_notices_an_error_at_once(
     assert not look.device(state, card).fault
 
 
-def test_gpus_in_use_are_listened_to_with_each_reading(
+def test_each_reading_starts_listeners_of_gpus_in_use(
     ill: pathlib.Path, listeners: Callable[[], set[int]]
 ) -> None:
     faulted = faults.FaultNotes(str(ill / "state"))

@@ -37,89 +37,89 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def seen_to(tmp_path: pathlib.Path) -> error_baseline.ErrorBaseline:
+def acknowledged(tmp_path: pathlib.Path) -> error_baseline.ErrorBaseline:
     return error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="one")
 
 
-def test_acknowledged_errors_count_no_more(
-    root: pathlib.Path, seen_to: error_baseline.ErrorBaseline
+def test_acknowledged_errors_do_not_count(
+    root: pathlib.Path, acknowledged: error_baseline.ErrorBaseline
 ) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(2)})
-    seen_to.put({CARD: 2})
-    assert find(root, seen_to) == {}
+    acknowledged.put({CARD: 2})
+    assert find(root, acknowledged) == {}
     put(root, CARD, {"aer_dev_fatal": errors_of(3)})
-    assert "1 uncorrectable" in find(root, seen_to)[CARD]
+    assert "1 uncorrectable" in find(root, acknowledged)[CARD]
 
 
-def test_a_card_that_was_enumerated_again_begins_anew(
-    root: pathlib.Path, seen_to: error_baseline.ErrorBaseline
+def test_a_reset_counter_needs_a_new_acknowledgment(
+    root: pathlib.Path, acknowledged: error_baseline.ErrorBaseline
 ) -> None:
-    seen_to.put({CARD: 2})
+    acknowledged.put({CARD: 2})
     put(root, CARD, {"aer_dev_fatal": errors_of(0)})
-    assert find(root, seen_to) == {}
+    assert find(root, acknowledged) == {}
     put(root, CARD, {"aer_dev_fatal": errors_of(2)})
-    assert "2 uncorrectable" in find(root, seen_to)[CARD]
+    assert "2 uncorrectable" in find(root, acknowledged)[CARD]
 
 
-def test_another_boot_begins_anew(
+def test_another_boot_needs_a_new_acknowledgment(
     root: pathlib.Path,
     tmp_path: pathlib.Path,
-    seen_to: error_baseline.ErrorBaseline,
+    acknowledged: error_baseline.ErrorBaseline,
 ) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(2)})
-    seen_to.put({CARD: 2})
+    acknowledged.put({CARD: 2})
     later = error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="two")
     assert "2 uncorrectable" in find(root, later)[CARD]
 
 
-def test_a_restart_forgets_nothing(
-    tmp_path: pathlib.Path, seen_to: error_baseline.ErrorBaseline
+def test_acknowledgments_survive_a_restart(
+    tmp_path: pathlib.Path, acknowledged: error_baseline.ErrorBaseline
 ) -> None:
-    seen_to.put({CARD: 2, OTHER: 0})
+    acknowledged.put({CARD: 2, OTHER: 0})
     later = error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="one")
     assert later.read() == {CARD: 2, OTHER: 0}
 
 
-def test_what_cannot_be_read_stays_as_it_was(
-    tmp_path: pathlib.Path, seen_to: error_baseline.ErrorBaseline
+def test_unreadable_acknowledgments_keep_their_last_value(
+    tmp_path: pathlib.Path, acknowledged: error_baseline.ErrorBaseline
 ) -> None:
-    seen_to.put({CARD: 2})
-    assert seen_to.read() == {CARD: 2}
-    place = pathlib.Path(seen_to.path)
+    acknowledged.put({CARD: 2})
+    assert acknowledged.read() == {CARD: 2}
+    place = pathlib.Path(acknowledged.path)
     (place / "0000%3A3d%3A00.0.json").write_text("{")
-    assert seen_to.read() == {}
+    assert acknowledged.read() == {}
     for note in place.iterdir():
         note.unlink()
     place.rmdir()
-    seen_to.put({CARD: 3})
-    assert seen_to.read() == {CARD: 3}
+    acknowledged.put({CARD: 3})
+    assert acknowledged.read() == {CARD: 3}
     for note in place.iterdir():
         note.unlink()
     place.rmdir()
     place.write_text("no directory")
-    assert seen_to.read() == {CARD: 3}
+    assert acknowledged.read() == {CARD: 3}
 
 
-def test_an_outdated_note_that_stays_is_left_aside(
+def test_an_outdated_acknowledgment_that_cant_be_removed_is_ignored(
     root: pathlib.Path,
-    seen_to: error_baseline.ErrorBaseline,
+    acknowledged: error_baseline.ErrorBaseline,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen_to.put({CARD: 2})
+    acknowledged.put({CARD: 2})
     put(root, CARD, {"aer_dev_fatal": errors_of(1)})
 
     def refuse(path: object, **_: object) -> None:
         raise PermissionError(13, "it is root's", path)
 
     monkeypatch.setattr(os, "unlink", refuse)
-    assert find(root, seen_to).keys() == {CARD}
+    assert find(root, acknowledged).keys() == {CARD}
     put(root, CARD, {"aer_dev_fatal": errors_of(2)})
-    assert "2 uncorrectable" in find(root, seen_to)[CARD]
-    seen_to.put({CARD: 2})
-    assert find(root, seen_to).keys() == set()
+    assert "2 uncorrectable" in find(root, acknowledged)[CARD]
+    acknowledged.put({CARD: 2})
+    assert find(root, acknowledged).keys() == set()
 
 
-def test_the_id_of_a_boot_is_the_kernels(tmp_path: pathlib.Path) -> None:
+def test_the_boot_id_is_read_from_the_kernel(tmp_path: pathlib.Path) -> None:
     assert error_baseline.read_boot_id() == error_baseline.read_boot_id() != ""
     assert error_baseline.read_boot_id(str(tmp_path / "none")) == ""
 
@@ -134,7 +134,7 @@ events = st.lists(
 
 
 @given(events)
-def test_ill_is_who_failed_since_somebody_looked(
+def test_a_card_is_faulty_after_errors_since_the_last_heal(
     course: list[tuple[str, int]],
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -146,25 +146,27 @@ def test_ill_is_who_failed_since_somebody_looked(
             place / "host",
         )  # fmt: skip
         count, is_ill = 0, False
-        seen_to = error_baseline.ErrorBaseline(directory, boot="one")
+        acknowledged = error_baseline.ErrorBaseline(directory, boot="one")
         for what, number in course:
             if what == "fail":
                 count, is_ill = count + number, True
             elif what == "heal":
-                seen_to.put({CARD: count})
+                acknowledged.put({CARD: count})
                 is_ill = False
             elif what == "again":
                 count, is_ill = 0, False
             else:
-                seen_to = error_baseline.ErrorBaseline(directory, boot="one")
+                acknowledged = error_baseline.ErrorBaseline(
+                    directory, boot="one"
+                )
             put(root, CARD, {"aer_dev_fatal": errors_of(count)})
-            assert bool(find(root, seen_to)) is is_ill, (what, count)
+            assert bool(find(root, acknowledged)) is is_ill, (what, count)
 
 
-# -- in the house -----------------------------------------------------------
+# -- passes over a host -----------------------------------------------------
 
 
-def survey_of(
+def detector_of(
     root: pathlib.Path, state_dir: pathlib.Path
 ) -> change_detection.ChangeDetector:
     detector = change_detection.ChangeDetector(
@@ -184,15 +186,15 @@ def survey_of(
 
 def changed(detector: change_detection.ChangeDetector) -> model.Device:
     state = detector.read_changed()
-    assert state is not None, "it has to be noticed"
+    assert state is not None, "the change was not detected"
     return look.device(state, CARD)
 
 
-def test_a_pass_notices_who_falls_ill_and_who_heals(
+def test_a_pass_detects_faults_and_heals(
     root: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(0)}, WELL)
-    detector = survey_of(root, tmp_path / "state")
+    detector = detector_of(root, tmp_path / "state")
     assert not look.device(detector.read(), CARD).fault
     assert detector.read_changed() is None
     put(root, CARD, head=GONE)
@@ -207,11 +209,11 @@ def test_a_pass_notices_who_falls_ill_and_who_heals(
     assert detector.read_changed() is None
 
 
-def test_an_ill_card_is_reserved_whole_and_labelled(
+def test_a_faulty_card_is_reserved_and_has_a_trait(
     root: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     put(root, CARD, head=GONE)
-    state = survey_of(root, tmp_path / "state").read()
+    state = detector_of(root, tmp_path / "state").read()
     tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
     ill, well = (
         tree.node(names.provider_uuid(strategies.ROOT.uuid, address))
@@ -225,7 +227,7 @@ def test_an_ill_card_is_reserved_whole_and_labelled(
     assert "does not answer" in look.reasons(state, CARD)
 
 
-def test_a_captured_host_is_as_ill(
+def test_a_captured_host_has_the_same_faults(
     root: pathlib.Path,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
@@ -255,7 +257,7 @@ def command(root: pathlib.Path, state_dir: pathlib.Path, *words: str) -> int:
     return commands.main(["heal", *words, "--config-file", str(conf)])
 
 
-def test_the_operator_acknowledges_errors(
+def test_heal_acknowledges_errors(
     root: pathlib.Path,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
@@ -269,10 +271,10 @@ def test_the_operator_acknowledges_errors(
     assert command(root, state_dir) == 0
     assert "Nothing is set aside" in capsys.readouterr().out
     assert command(root, state_dir, CARD) == 2
-    assert not look.device(survey_of(root, state_dir).read(), CARD).fault
+    assert not look.device(detector_of(root, state_dir).read(), CARD).fault
 
 
-def test_both_kinds_of_faults_are_healed_at_once(
+def test_heal_removes_both_kinds_of_faults(
     root: pathlib.Path,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
@@ -280,28 +282,28 @@ def test_both_kinds_of_faults_are_healed_at_once(
     state_dir = tmp_path / "state"
     put(root, CARD, {"aer_dev_fatal": errors_of(2)}, WELL)
     faults.FaultNotes(str(state_dir)).put(CARD, "Xid 79", None)
-    fault = look.device(survey_of(root, state_dir).read(), CARD).fault
+    fault = look.device(detector_of(root, state_dir).read(), CARD).fault
     assert "Xid 79" in fault
     assert "2 uncorrectable" in fault
     assert command(root, state_dir, CARD) == 0
-    assert not look.device(survey_of(root, state_dir).read(), CARD).fault
+    assert not look.device(detector_of(root, state_dir).read(), CARD).fault
 
 
-def test_a_card_is_healed_with_its_regions(tmp_path: pathlib.Path) -> None:
+def test_heal_of_a_card_includes_its_regions(tmp_path: pathlib.Path) -> None:
     card, state_dir = "0000:b1:00.0", tmp_path / "state"
     root = look.make("dfl-n6000", tmp_path / "host")
     for address in (card, "0000:b1:00.2"):
         put(root, address, {"aer_dev_fatal": errors_of(1)})
     region = f"{card}/region-0"
-    state = survey_of(root, state_dir).read()
+    state = detector_of(root, state_dir).read()
     assert f"`nova-accel heal {card}`" in look.device(state, region).fault
     assert command(root, state_dir, card) == 0
-    state = survey_of(root, state_dir).read()
+    state = detector_of(root, state_dir).read()
     assert not look.device(state, region).fault
     assert not look.device(state, card).fault
 
 
-def test_who_does_not_answer_cannot_be_healed_by_word(
+def test_a_card_that_does_not_answer_cannot_be_healed(
     root: pathlib.Path,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],

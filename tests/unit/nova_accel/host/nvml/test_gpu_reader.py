@@ -54,7 +54,7 @@ print(gpu_reader.create_instance("0000:41:00.0", "1g.5gb", 0))
 
 
 def say(path: Path, before: str = "") -> tuple[list[gpu_reader.NvmlGpus], int]:
-    """Read twice, in a process that finds its libraries in a directory."""
+    """Read twice, in a process with libraries from a directory."""
     completed = subprocess.run(  # noqa: S603 - our own words
         [sys.executable, "-c", before + SAY],
         env={
@@ -106,11 +106,11 @@ def build_old(place: Path, *flags: str) -> Path:
     return place
 
 
-def test_a_lost_gpu_and_a_silent_one_cost_only_themselves(
+def test_a_lost_and_a_hanging_gpu_affect_no_other(
     tmp_path: Path,
 ) -> None:
-    looks, number = say(build_old(tmp_path))
-    for gpus in looks:
+    readings, number = say(build_old(tmp_path))
+    for gpus in readings:
         assert gpus == {
             "10000:af:1f.0": gpu_reader.NvmlGpu(
                 address="10000:af:1f.0",
@@ -123,18 +123,18 @@ def test_a_lost_gpu_and_a_silent_one_cost_only_themselves(
         assert "GPU is lost" in lost.reason
         assert silent.where == "NVML GPU 2"
         assert "no answer in time" in silent.reason
-    # The old library has no such call.
+    # The old library lacks this call.
     assert number == errno.ENOSYS
 
 
-def test_a_library_of_another_form_is_told_as_such(tmp_path: Path) -> None:
+def test_an_incompatible_library_is_a_problem(tmp_path: Path) -> None:
     other = "import pynvml; pynvml.nvmlDeviceGetPciInfo = lambda gpu: None"
     (gpus, _), _ = say(build_old(tmp_path), other)
     assert gpus == {}
     assert "'NoneType' object has no attribute" in gpus.problems[0].reason
 
 
-def test_what_root_alone_may_know_is_unread_and_not_absent(
+def test_values_that_need_root_are_unread_not_absent(
     tmp_path: Path,
 ) -> None:
     (first, _), _ = say(build_old(tmp_path, "-DMIG"))
@@ -196,7 +196,7 @@ def test_each_gpu_is_described(cards: fakehost.Controller) -> None:
 
 
 @pytest.mark.parametrize("address", [L40S, A100, BLACKWELL])
-def test_what_nvml_says_agrees_with_the_catalogue(
+def test_types_and_kinds_agree_with_the_catalogue(
     cards: fakehost.Controller, address: str
 ) -> None:
     gpu = gpu_reader.read_gpus()[address]
@@ -214,7 +214,7 @@ def test_what_nvml_says_agrees_with_the_catalogue(
         assert kind == kinds[kind.name]
 
 
-def test_places_of_types_are_read_in_mixed_mode(
+def test_placements_of_types_are_read_in_mixed_mode(
     cards: fakehost.Controller,
 ) -> None:
     assert gpu_reader.set_mixed(L40S, True) == 0
@@ -238,7 +238,7 @@ def instances(address: str) -> list[tuple[str, int]]:
     )
 
 
-def test_an_instance_is_made_once_and_unmade(
+def test_an_instance_is_created_once_and_destroyed(
     cards: fakehost.Controller,
 ) -> None:
     assert gpu_reader.create_instance(A100, "2g.10gb", 2) == 0
@@ -255,7 +255,9 @@ def test_an_instance_is_made_once_and_unmade(
     assert instances(A100) == []
 
 
-def test_what_does_not_fit_is_refused(cards: fakehost.Controller) -> None:
+def test_an_instance_that_does_not_fit_is_refused(
+    cards: fakehost.Controller,
+) -> None:
     assert gpu_reader.create_instance(A100, "4g.20gb", 0) == 0
     assert gpu_reader.create_instance(A100, "1g.5gb", 1) == errno.ENOSPC
     assert gpu_reader.create_instance(A100, "2g.10gb", 1) == errno.EINVAL
@@ -272,7 +274,7 @@ def vf(host: fakehost.Controller, address: str, number: int) -> Path:
     return place / "nvidia/current_vgpu_type"
 
 
-def test_an_instance_that_holds_a_vgpu_stays(
+def test_an_instance_in_use_is_not_destroyed(
     cards: fakehost.Controller,
 ) -> None:
     types = {
@@ -287,14 +289,14 @@ def test_an_instance_that_holds_a_vgpu_stays(
     ((_, start),) = instances(A100)
     assert gpu_reader.destroy_instance(A100, "1g.5gb", start) == errno.EBUSY
     assert instances(A100) == [("1g.5gb", start)]
-    # It is as it was: the next vGPU can be made there.
+    # The instance is unchanged: the next vGPU can be created in it.
     place.write_text("0")
     place.write_text(types["A100-1-5C"].type_id)
     place.write_text("0")
     assert gpu_reader.destroy_instance(A100, "1g.5gb", start) == 0
 
 
-def test_sizes_are_mixed_while_no_vgpu_is_there(
+def test_mixed_sizes_are_set_only_without_vgpus(
     cards: fakehost.Controller,
 ) -> None:
     assert gpu_reader.set_mixed(L40S, True) == 0
@@ -302,14 +304,14 @@ def test_sizes_are_mixed_while_no_vgpu_is_there(
     assert gpu_reader.set_mixed(L40S, True) == 0
     place = vf(cards, L40S, 0)
     place.write_text("1155")
-    assert gpu_reader.set_mixed(L40S, True) == 0  # it is so already
+    assert gpu_reader.set_mixed(L40S, True) == 0  # unchanged
     assert gpu_reader.set_mixed(L40S, False) == errno.EBUSY
     place.write_text("0")
     assert gpu_reader.set_mixed(L40S, False) == 0
     assert gpu_reader.set_mixed(T4, True) == errno.EOPNOTSUPP
 
 
-def test_a_driver_that_is_gone_is_nobody(
+def test_without_the_driver_there_are_no_gpus(
     cards: fakehost.Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKEHOST_CONTROL", "/nonexistent")
@@ -318,15 +320,6 @@ def test_a_driver_that_is_gone_is_nobody(
     assert gpus.problems == ()
     assert "Driver Not Loaded" in gpus.reason
     assert gpu_reader.set_mixed(L40S, True) == errno.ENXIO
-
-
-def test_facts_survive_the_way_to_another_process(
-    cards: fakehost.Controller,
-) -> None:
-    assert gpu_reader.create_instance(A100, "3g.20gb", 4) == 0
-    gpus = gpu_reader.read_gpus()
-    plain = json.loads(json.dumps(gpu_state.to_plain(gpus)))
-    assert gpu_state.from_plain(plain) == gpus
 
 
 # -- values ---------------------------------------------------------------
@@ -345,7 +338,7 @@ def test_bus_ids_become_addresses(text: str, address: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "41:00.0", "0000:41:00", "gpu:0:0.0"])
-def test_what_is_no_bus_id_is_refused(text: str) -> None:
+def test_malformed_bus_ids_are_refused(text: str) -> None:
     with pytest.raises(errors.MalformedError):
         gpu_reader.parse_bus_id(text)
 

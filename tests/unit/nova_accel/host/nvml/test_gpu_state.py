@@ -68,7 +68,7 @@ facts = st.builds(
 
 
 @given(st.lists(facts, max_size=2), words)
-def test_plain_values_are_the_facts(
+def test_gpus_survive_the_round_trip(
     gpu_list: list[gpu_reader.NvmlGpu], reason: str
 ) -> None:
     problem = model.Problem(where="NVML GPU 1", reason=reason)
@@ -89,7 +89,7 @@ def test_plain_values_are_the_facts(
     assert not any(t.starts for gpu in older.values() for t in gpu.types)
 
 
-def test_what_older_releases_recorded_tells_no_links() -> None:
+def test_archives_of_older_releases_have_no_links() -> None:
     gpu = gpu_reader.NvmlGpu(address="0000:41:00.0", links=topology.GpuLinks())
     plain = gpu_state.to_plain(gpu_reader.NvmlGpus({gpu.address: gpu}))
     del plain["gpus"][0]["links"]

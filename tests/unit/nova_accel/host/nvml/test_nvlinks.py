@@ -67,7 +67,7 @@ def _fixture_socket(
     monkeypatch.setenv("FAKEHOST_CONTROL", str(host.socket))
 
 
-def test_links_that_are_up_lead_to_gpus_and_switches() -> None:
+def test_active_links_have_gpus_or_switches_as_peers() -> None:
     gpus = gpu_reader.read_gpus()
     assert gpus.problems == ()
     assert {address: gpu.links for address, gpu in gpus.items()} == {
@@ -78,13 +78,7 @@ def test_links_that_are_up_lead_to_gpus_and_switches() -> None:
     }
 
 
-def test_links_survive_the_way_to_another_process() -> None:
-    gpus = gpu_reader.read_gpus()
-    plain = json.loads(json.dumps(gpu_state.to_plain(gpus)))
-    assert gpu_state.from_plain(plain) == gpus
-
-
-def test_a_link_to_a_card_that_another_driver_took_is_down(
+def test_a_link_to_a_card_of_another_driver_is_down(
     host: fakehost.Controller,
 ) -> None:
     drivers = host.sys / "bus/pci/drivers"
@@ -96,12 +90,12 @@ def test_a_link_to_a_card_that_another_driver_took_is_down(
     )
 
 
-def test_the_command_shows_what_is_linked(
+def test_inspect_prints_traits_of_links(
     host: fakehost.Controller,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As it would on that host itself, by way of an archive of it."""
+    """The report is of an archive of the host."""
     reader = host_reader.HostReader(
         host.sys.parent, gpus=gpu_reader.read_gpus()
     )
@@ -129,7 +123,7 @@ print(json.dumps(gpu_state.to_plain(gpu_reader.read_gpus(2))))
 def say(
     place: pathlib.Path, *files: str, before: str = ""
 ) -> tuple[gpu_reader.NvmlGpus, str]:
-    """Return what is read of a library whose GPUs fall ill."""
+    """Return GPUs and reasons, read from a library with failing GPUs."""
     if not shutil.which("gcc"):
         pytest.skip("there is no gcc")
     library = place / "libnvidia-ml.so.1"
@@ -164,7 +158,7 @@ ILL = "0000:41:00.0"
 PEER = "0000:42:00.0"
 
 
-def test_of_a_library_of_before_nvlink_nothing_is_known(
+def test_without_nvlink_functions_links_are_unknown(
     tmp_path: pathlib.Path,
 ) -> None:
     before = (
@@ -177,7 +171,7 @@ def test_of_a_library_of_before_nvlink_nothing_is_known(
     assert "NVLink" not in messages
 
 
-def test_of_an_old_driver_the_address_alone_tells(
+def test_without_the_device_type_the_address_identifies_the_peer(
     tmp_path: pathlib.Path,
 ) -> None:
     before = "import pynvml\ndel pynvml.nvmlDeviceGetNvLinkRemoteDeviceType\n"
@@ -206,7 +200,7 @@ def test_a_lost_gpu_has_unknown_links(tmp_path: pathlib.Path) -> None:
         ("", GpuLinks()),
     ],
 )
-def test_each_end_of_a_link(
+def test_the_remote_end_of_a_link_is_classified(
     tmp_path: pathlib.Path, links: str, expected: GpuLinks
 ) -> None:
     gpus, messages = say(tmp_path, f"links={links}")

@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """A file that knows no ioctl, in the place of the card's device."""
+    """A plain file, which has no ioctl, at the path of the card's device."""
     path = tmp_path / "dev" / NODE
     path.parent.mkdir()
     path.touch()
@@ -63,7 +63,7 @@ def run(root: Path, file: Path) -> int:
 # -- the kernel's own interface --------------------------------------------
 
 
-def test_the_calls_have_the_numbers_of_the_kernel_s_header() -> None:
+def test_ioctl_numbers_are_those_of_the_kernels_header() -> None:
     """_IO(0xB6, 0x80), _IOW(0xB6, 0x81, int) and _IOW(0xB6, 0x82, int)."""
     assert ioctls.PORT_PR == 0x0000B680
     assert ioctls.PORT_RELEASE == 0x4004B681
@@ -71,22 +71,22 @@ def test_the_calls_have_the_numbers_of_the_kernel_s_header() -> None:
     assert struct.calcsize("i") == 4
 
 
-def test_the_kernel_is_asked(tmp_path: Path, node: Path, file: Path) -> None:
-    """It answers for a plain file: there it knows no such call."""
+def test_the_ioctls_reach_the_kernel(
+    tmp_path: Path, node: Path, file: Path
+) -> None:
+    """For a plain file the kernel returns ENOTTY."""
     assert program(tmp_path, file) == errno.ENOTTY
     for is_released in (True, False):
         number = privileged.set_port(str(tmp_path), NODE, 0, is_released)
         assert number == errno.ENOTTY
 
 
-def test_without_the_device_nothing_is_asked(
-    tmp_path: Path, file: Path
-) -> None:
+def test_a_missing_device_is_enoent(tmp_path: Path, file: Path) -> None:
     assert program(tmp_path, file) == errno.ENOENT
     assert privileged.set_port(str(tmp_path), NODE, 0, True) == errno.ENOENT
 
 
-def test_a_device_that_is_a_link_is_another(
+def test_a_symlink_is_no_device(
     tmp_path: Path, node: Path, file: Path
 ) -> None:
     node.rename(node.with_name("other"))
@@ -95,7 +95,7 @@ def test_a_device_that_is_a_link_is_another(
 
 
 @pytest.mark.parametrize("is_tool", [False, True])
-def test_another_file_than_the_checked_one_goes_nowhere(
+def test_a_file_that_fails_a_check_is_not_loaded(
     tmp_path: Path, node: Path, file: Path, is_tool: bool
 ) -> None:
     loads: Callable[[Path, Path], int] = run if is_tool else program
@@ -120,14 +120,14 @@ def test_another_file_than_the_checked_one_goes_nowhere(
     assert not (tmp_path / "ran").exists()
 
 
-def test_intel_s_header_is_not_for_the_kernel(file: Path) -> None:
+def test_the_payload_excludes_intels_header(file: Path) -> None:
     for content in (CONTENT, gbs.MAGIC + b"\x02\x00\x00\x00{}" + CONTENT):
         file.write_bytes(content)
         payload = bitstream_payload.read_payload(str(file), digest(content))
         assert payload == bytes(bitstreams.extract_payload(content)) == CONTENT
 
 
-def test_a_header_that_is_cut_off_is_einval(
+def test_a_truncated_header_is_einval(
     tmp_path: Path, node: Path, file: Path
 ) -> None:
     content = gbs.MAGIC + b"\xff\xff"
@@ -137,7 +137,7 @@ def test_a_header_that_is_cut_off_is_einval(
 
 @pytest.fixture
 def hanging(node: Path) -> Iterator[int]:
-    """Hold a lease: whoever opens the device hangs in the kernel."""
+    """Take a lease: each open of the device hangs in the kernel."""
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     descriptor = os.open(node, os.O_RDWR)
     fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
@@ -146,14 +146,14 @@ def hanging(node: Path) -> Iterator[int]:
     signal.signal(signal.SIGIO, before)
 
 
-def test_a_call_that_hangs_is_left_alone(
+def test_a_hanging_call_is_not_repeated(
     tmp_path: Path, node: Path, hanging: int
 ) -> None:
     path = str(node)
     start = time.monotonic()
     assert ioctls.program(path, 0, CONTENT, 0.2) == errno.ETIMEDOUT
     assert time.monotonic() - start < 5
-    # as long as it is not over, there is no second one
+    # There is no second call while the first one is pending.
     assert ioctls.program(path, 0, CONTENT, 0.2) == errno.EBUSY
     fcntl.fcntl(hanging, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     for thread in threading.enumerate():
@@ -192,7 +192,7 @@ GOOD = (NODE, 0, "/images/one", "0" * 128, 5)
         (4, actions.MAX_PROGRAM_S + 1),
     ],
 )
-def test_arguments_are_checked_before_anything(
+def test_malformed_arguments_are_refused(
     tmp_path: Path, place: int, value: object
 ) -> None:
     root = str(tmp_path)
@@ -218,7 +218,7 @@ def qat(root: Path, state: str) -> Path:
     return place
 
 
-def test_services_are_chosen_while_the_device_is_down(
+def test_services_are_set_while_the_device_is_down(
     tmp_path: Path,
 ) -> None:
     place = qat(tmp_path, "down")
@@ -227,7 +227,7 @@ def test_services_are_chosen_while_the_device_is_down(
     assert (place / "state").read_text().startswith("up")
 
 
-def test_the_device_comes_up_again_where_services_are_refused(
+def test_a_device_is_up_again_after_refused_services(
     tmp_path: Path,
 ) -> None:
     place = qat(tmp_path, "up")
@@ -238,7 +238,7 @@ def test_the_device_comes_up_again_where_services_are_refused(
     assert (place / "state").read_text().startswith("up")
 
 
-def test_a_device_without_services(tmp_path: Path) -> None:
+def test_a_device_without_services_is_enoent(tmp_path: Path) -> None:
     root = str(tmp_path)
     assert privileged.set_services(root, CARD, "dc") == errno.ENOENT
     for words in ("", "dc\n", "DC", "dc;", "a b", "../x"):

@@ -41,12 +41,12 @@ names = anything | st.sampled_from(["vfio-pci", "..", "nvidia", "i915/../x"])
 numbers = st.integers() | anything
 types = anything | st.from_regex(r"[0-9]{1,10}", fullmatch=True)
 nodes = anything | st.sampled_from(["dfl-fme.0", "dfl-fme.0/..", "mem"])
-# Bitstreams are files of their own, of which there is none here.
+# Bitstreams are separate files, none of which exists here.
 BITSTREAM = "/nonexistent/bitstream"
 files = st.sampled_from([BITSTREAM, "bitstream", "", f"{BITSTREAM}\0"])
 digests = anything | st.just("0" * 128)
 
-# What is called, with what, and what it may open below the root.
+# Each function, its arguments, and the paths that it may open.
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "type": (
         privileged.set_vgpu_type,
@@ -116,12 +116,12 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
 
 
 class Watch:
-    """Sees every file and program this process opens or starts."""
+    """Records each file and program that this process opens or starts."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.on = False
-        sys.addaudithook(self)  # for good: there is no taking it back
+        sys.addaudithook(self)  # an audit hook can't be removed
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.on and event in ("open", "subprocess.Popen", "os.system"):
@@ -137,7 +137,7 @@ def watch() -> Watch:
 @pytest.mark.parametrize("call", CALLS)
 @given(data=st.data())
 @SHARED
-def test_nothing_else_is_opened(
+def test_only_allowed_paths_are_opened(
     tmp_path: Path, watch: Watch, call: str, data: st.DataObject
 ) -> None:
     function, strategies_of_call, allowed = CALLS[call]
@@ -158,7 +158,7 @@ def test_nothing_else_is_opened(
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("is_named", [False, True])
-def test_the_daemon_works_below_its_own_root_only(
+def test_the_daemon_refuses_any_root_but_its_own(
     tmp_path: Path,
     watch: Watch,
     monkeypatch: pytest.MonkeyPatch,
@@ -189,7 +189,7 @@ def function(root: Path, *files: str) -> Path:
     return place
 
 
-def test_what_is_written(tmp_path: Path) -> None:
+def test_values_are_written_to_kernel_files(tmp_path: Path) -> None:
     root = str(tmp_path)
     place = function(
         tmp_path,
@@ -249,7 +249,7 @@ def test_a_driver_is_bound_by_its_override(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_link_is_not_followed(
+def test_a_symlink_is_not_followed(
     tmp_path: Path, name: str, change: Callable[[str], int]
 ) -> None:
     place = function(tmp_path, name)
@@ -261,7 +261,7 @@ def test_a_link_is_not_followed(
     assert elsewhere.read_text() == "precious"
 
 
-def test_gpu_instances_are_asked_for_by_words_only() -> None:
+def test_malformed_gpu_instances_are_refused() -> None:
     for gpu, kind, start in [
         ("..", "1g.5gb", 0),
         (PF, "../1g", 0),
@@ -276,7 +276,7 @@ def test_gpu_instances_are_asked_for_by_words_only() -> None:
         privileged.set_mixed("0000:3d:00", True)
 
 
-def test_what_nvml_says_goes_between_processes() -> None:
+def test_data_of_nvml_survive_the_round_trip() -> None:
     plain = privileged.read_plain_gpus()
     gpus = gpu_state.from_plain(plain)
     assert gpu_state.to_plain(gpus) == plain

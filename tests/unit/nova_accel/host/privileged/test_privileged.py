@@ -19,18 +19,18 @@ UUID = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
 SHARED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
-# Text of which paths are made, and text of every other kind.
+# Any text, and text with the characters of paths.
 anything = st.text() | st.text("./-:0aZ\n\0\\~", max_size=12)
 parts = st.from_regex(r"[0-9a-f:.]{1,12}|mtty|nvidia-[0-9]+", fullmatch=True)
 
 
 class Watch:
-    """Sees each file this process opens for writing below a directory."""
+    """Records each file that this process opens for writing."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.on = False
-        sys.addaudithook(self)  # for good: there is no taking it back
+        sys.addaudithook(self)  # an audit hook can't be removed
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
         if self.on and event == "open":
@@ -45,7 +45,7 @@ def watch() -> Watch:
 
 
 def opened(watch: Watch, *arguments: str, remove: bool = False) -> list[str]:
-    """Return what a call opens for writing; it may refuse its arguments."""
+    """Return the files that a call opens for writing."""
     watch.seen.clear()
     watch.on = True
     try:
@@ -71,7 +71,7 @@ def opened(watch: Watch, *arguments: str, remove: bool = False) -> list[str]:
 @example(parent="mtty", type_id="mtty-1\n", uuid=UUID)
 @example(parent="mtty", type_id="mtty-1", uuid=UUID + "\n")
 @SHARED
-def test_create_opens_one_file_in_its_place_or_none(
+def test_create_opens_at_most_one_file_of_its_type(
     tmp_path: Path, watch: Watch, parent: str, type_id: str, uuid: str
 ) -> None:
     seen = opened(watch, str(tmp_path), parent, type_id, uuid)
@@ -88,7 +88,7 @@ def test_create_opens_one_file_in_its_place_or_none(
 @example(uuid="..")
 @example(uuid="../../../../etc")
 @SHARED
-def test_remove_opens_one_file_in_its_place_or_none(
+def test_remove_opens_at_most_one_file_of_its_mdev(
     tmp_path: Path, watch: Watch, uuid: str
 ) -> None:
     for path in opened(watch, str(tmp_path), uuid, remove=True):
@@ -99,7 +99,7 @@ def test_remove_opens_one_file_in_its_place_or_none(
 
 @given(uuid=strategies.uuids, type_id=parts.filter(lambda p: p[0].isalnum()))
 @SHARED
-def test_good_arguments_do_get_through(
+def test_valid_arguments_open_a_file(
     tmp_path: Path, watch: Watch, uuid: str, type_id: str
 ) -> None:
     if ".." not in type_id:
@@ -115,7 +115,7 @@ def tree(root: Path) -> Path:
     return create
 
 
-def test_what_is_written(tmp_path: Path) -> None:
+def test_uuid_and_1_are_written(tmp_path: Path) -> None:
     create = tree(tmp_path)
     assert privileged.create_mdev(str(tmp_path), "mtty", "mtty-1", UUID) == 0
     assert create.read_text() == UUID
@@ -126,7 +126,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert remove.read_text() == "1"
 
 
-def test_the_kernel_s_refusal_is_returned(tmp_path: Path) -> None:
+def test_the_kernels_errno_is_returned(tmp_path: Path) -> None:
     root = str(tmp_path)
     assert privileged.remove_mdev(root, UUID) == errno.ENOENT
     create = tree(tmp_path)
@@ -135,8 +135,8 @@ def test_the_kernel_s_refusal_is_returned(tmp_path: Path) -> None:
     assert privileged.create_mdev(root, "mtty", "mtty-1", UUID) == errno.EISDIR
 
 
-def test_a_link_is_not_written_through(tmp_path: Path) -> None:
-    """The kernel's files are no links: one that is leads elsewhere."""
+def test_a_symlink_is_not_written_to(tmp_path: Path) -> None:
+    """The kernel's files are no symlinks."""
     create = tree(tmp_path)
     create.unlink()
     elsewhere = tmp_path / "elsewhere"
@@ -147,7 +147,7 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     assert elsewhere.read_text() == "precious"
 
 
-def test_no_file_is_made_where_there_is_none(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
     create = tree(tmp_path)
     create.unlink()
     root = str(tmp_path)
@@ -155,7 +155,7 @@ def test_no_file_is_made_where_there_is_none(tmp_path: Path) -> None:
     assert not create.exists()
 
 
-def test_no_answer_in_time_is_etimedout() -> None:
+def test_a_privsep_timeout_is_etimedout() -> None:
     comm = pytest.importorskip("oslo_privsep.comm")
     pytest.importorskip("nova.privsep")
 

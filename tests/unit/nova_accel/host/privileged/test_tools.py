@@ -65,12 +65,12 @@ def script(root: Path, text: str, place: str = "usr/bin/fpgaconf") -> Path:
         ("xrt-smi", "usr/bin/xbutil", f"program --device {USER} --user"),
     ],
 )
-def test_what_a_tool_is_told(
+def test_a_tool_gets_fixed_arguments_and_a_private_copy(
     tmp_path: Path, file: Path, tool: str, place: str, arguments: str
 ) -> None:
     script(
         tmp_path,
-        f"cd {tmp_path}; echo $* > told; for f; do :; done; cp $f got\n"
+        f"cd {tmp_path}; echo $* > words; for f; do :; done; cp $f got\n"
         "stat -c %a $(dirname $f) $f > modes; cat > input\n"
         "umask > umask; env | cut -d= -f1 | sort > env; ps -o sid= $$ > sid\n"
         "echo $$ >> sid",
@@ -83,10 +83,10 @@ def test_what_a_tool_is_told(
     finally:
         os.umask(old)
         del os.environ["NOVA_SECRET"]
-    words, _, copy = (tmp_path / "told").read_text().strip().rpartition(" ")
+    words, _, copy = (tmp_path / "words").read_text().strip().rpartition(" ")
     assert words == arguments
     assert (tmp_path / "got").read_bytes() == CONTENT
-    # a copy that only root can reach, and that is gone afterwards
+    # The copy is readable by root only, and is removed afterwards.
     assert Path(copy) != file
     assert Path(copy).parents[1] == tmp_path / "run"
     assert (tmp_path / "modes").read_text().split() == ["700", "400"]
@@ -98,7 +98,7 @@ def test_what_a_tool_is_told(
     assert session == pid
 
 
-def test_the_newer_name_of_a_tool_goes_first(
+def test_the_newer_name_of_a_tool_is_preferred(
     tmp_path: Path, file: Path
 ) -> None:
     script(tmp_path, "exit 1", "usr/bin/xbutil")
@@ -106,7 +106,9 @@ def test_the_newer_name_of_a_tool_goes_first(
     assert run(tmp_path, file, "xrt-smi") == 0
 
 
-def test_a_tool_that_fails_says_why(tmp_path: Path, file: Path) -> None:
+def test_a_failing_tool_is_reported_with_its_output(
+    tmp_path: Path, file: Path
+) -> None:
     script(tmp_path, "echo No suitable slots found. >&2; exit 4")
     with pytest.raises(errors.ToolError) as caught:
         run(tmp_path, file)
@@ -115,14 +117,14 @@ def test_a_tool_that_fails_says_why(tmp_path: Path, file: Path) -> None:
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_what_a_tool_says_is_cut_off(tmp_path: Path, file: Path) -> None:
+def test_the_output_of_a_tool_is_truncated(tmp_path: Path, file: Path) -> None:
     script(tmp_path, "yes all work and no play | head -c 100000; exit 1")
     with pytest.raises(errors.ToolError) as caught:
         run(tmp_path, file)
     assert len(caught.value.output) <= 4096
 
 
-def test_a_tool_that_hangs_is_killed_with_all_it_started(
+def test_a_hanging_tool_is_killed_with_its_children(
     tmp_path: Path, file: Path
 ) -> None:
     script(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; wait")
@@ -134,7 +136,7 @@ def test_a_tool_that_hangs_is_killed_with_all_it_started(
 
 
 def is_dead(pid: int) -> bool:
-    """Return whether a process is, or will be once it is buried."""
+    """Return whether a process has ended, or is a zombie."""
     for _ in range(100):
         try:
             status = Path(f"/proc/{pid}/stat").read_text()
@@ -147,7 +149,7 @@ def is_dead(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757])
-def test_a_tool_that_others_may_write_is_not_run(
+def test_a_tool_writable_by_others_is_not_run(
     tmp_path: Path, file: Path, mode: int
 ) -> None:
     script(tmp_path, f"touch {tmp_path}/ran").chmod(mode)
@@ -157,10 +159,10 @@ def test_a_tool_that_others_may_write_is_not_run(
 
 @pytest.mark.parametrize("tool", ["fpgaconf", "sriov-manage"])
 @pytest.mark.parametrize("place", ["", "usr", "usr/bin"])
-def test_a_tool_in_a_directory_that_others_may_write_is_not_run(
+def test_a_tool_in_a_directory_writable_by_others_is_not_run(
     tmp_path: Path, file: Path, tool: str, place: str
 ) -> None:
-    """They could exchange it between the check and the start."""
+    """Others could replace it between the check and the start."""
     path = privileged.SRIOV_MANAGE if tool == "sriov-manage" else None
     place = place.replace("bin", "lib" if path else "bin")
     script(tmp_path, f"touch {tmp_path}/ran", path or "usr/bin/fpgaconf")
@@ -172,7 +174,7 @@ def test_a_tool_in_a_directory_that_others_may_write_is_not_run(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_tool_exchanged_while_its_bitstream_is_read_is_not_run(
+def test_a_tool_replaced_during_the_check_is_not_run(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool = script(tmp_path, "exit 0")
@@ -188,15 +190,15 @@ def test_a_tool_exchanged_while_its_bitstream_is_read_is_not_run(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_link_is_no_tool(tmp_path: Path, file: Path) -> None:
-    """Below another root it would lead to any of this host's programs."""
+def test_a_symlink_is_not_run(tmp_path: Path, file: Path) -> None:
+    """Below another root it could lead to any program of this host."""
     path = tmp_path / "usr/bin/fpgaconf"
     path.parent.mkdir(parents=True)
     path.symlink_to("/bin/sh")
     assert run(tmp_path, file) == errno.EACCES
 
 
-def test_a_tool_of_somebody_else_is_not_run(
+def test_a_tool_of_another_owner_is_not_run(
     tmp_path: Path, file: Path
 ) -> None:
     if os.geteuid() != 0:
@@ -205,7 +207,9 @@ def test_a_tool_of_somebody_else_is_not_run(
     assert run(tmp_path, file) == errno.EACCES
 
 
-def test_a_tool_that_can_not_be_started(tmp_path: Path, file: Path) -> None:
+def test_a_tool_that_cant_be_started_is_an_error(
+    tmp_path: Path, file: Path
+) -> None:
     assert run(tmp_path, file) == errno.ENOENT
     path = script(tmp_path, "")
     path.write_text("no program")
@@ -215,21 +219,21 @@ def test_a_tool_that_can_not_be_started(tmp_path: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", ["sh", "../bin/sh", "", "xbmgmt"])
-def test_there_are_no_other_tools(
+def test_other_tools_are_refused(
     tmp_path: Path, file: Path, tool: str
 ) -> None:
     with pytest.raises(errors.MalformedError, match="fpgaconf or xrt-smi"):
         run(tmp_path, file, tool)
 
 
-def test_no_room_for_the_copy(tmp_path: Path, file: Path) -> None:
+def test_a_failed_copy_is_an_error(tmp_path: Path, file: Path) -> None:
     script(tmp_path, f"touch {tmp_path}/ran")
     (tmp_path / "run").write_text("in the way")
     assert run(tmp_path, file) == errno.EEXIST
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_copy_is_gone_whatever_happens(tmp_path: Path) -> None:
+def test_a_copy_is_always_removed(tmp_path: Path) -> None:
     with (
         pytest.raises(ZeroDivisionError),
         bitstream_payload.private_copy(str(tmp_path), CONTENT) as copy,
@@ -239,7 +243,7 @@ def test_a_copy_is_gone_whatever_happens(tmp_path: Path) -> None:
     assert not Path(copy).exists()
 
 
-def test_every_tool_has_a_place_below_the_root() -> None:
+def test_each_tool_has_relative_paths() -> None:
     for places, arguments in root_io.PROGRAMMERS.values():
         assert places
         assert not any(os.path.isabs(place) for place in places)

@@ -38,8 +38,10 @@ def claim(slot: str, **fields: Any) -> model.Claim:
     return model.Claim(**values | fields)
 
 
-def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
-    """By anybody, from a directory that is made for it."""
+def test_the_claims_file_survives_the_round_trip(
+    tmp_path: pathlib.Path,
+) -> None:
+    """The directory is created; every user can read the file."""
     place = tmp_path / "accel" / "state"
     file = claims_file.ClaimsFile(str(place))
     assert not file.read().is_known
@@ -65,7 +67,7 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
     assert stat.S_IMODE(mode) == 0o644
 
 
-def test_the_same_is_not_written_twice(tmp_path: pathlib.Path) -> None:
+def test_unchanged_claims_are_not_written(tmp_path: pathlib.Path) -> None:
     file = claims_file.ClaimsFile(str(tmp_path))
     file.write(ROOT, [claim("a"), claim("b")], ["2", "1"])
     before = os.stat(file.path).st_ino
@@ -78,10 +80,10 @@ def test_the_same_is_not_written_twice(tmp_path: pathlib.Path) -> None:
     assert file.read().is_known
 
 
-def test_a_file_that_can_not_be_written_is_told_of_once(
+def test_a_failed_write_is_logged_once(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "accel").write_text("somebody's file")
+    (tmp_path / "accel").write_text("another file")
     file = claims_file.ClaimsFile(str(tmp_path / "accel"))
     with caplog.at_level(logging.WARNING):
         file.write(ROOT, [], [])
@@ -130,7 +132,7 @@ GOOD = {
         "[" * 100_000,
     ],
 )
-def test_a_broken_file_is_unknown_and_says_why(
+def test_a_damaged_file_is_unknown_with_a_reason(
     tmp_path: pathlib.Path, text: str
 ) -> None:
     file = claims_file.ClaimsFile(str(tmp_path))
@@ -159,14 +161,14 @@ def test_a_broken_file_is_unknown_and_says_why(
         max_leaves=8,
     )
 )
-def test_nothing_in_it_raises(content: Any) -> None:
+def test_any_json_is_read_without_an_error(content: Any) -> None:
     with tempfile.TemporaryDirectory() as place:
         file = claims_file.ClaimsFile(place)
         pathlib.Path(file.path).write_text(json.dumps(content))
         assert isinstance(file.read(), claims_file.RecordedClaims)
 
 
-def test_a_reader_sees_one_book_or_the_other(tmp_path: pathlib.Path) -> None:
+def test_a_reader_sees_the_old_or_the_new_file(tmp_path: pathlib.Path) -> None:
     file = claims_file.ClaimsFile(str(tmp_path))
     writes = [[claim(f"slot-{n}") for n in range(size)] for size in (1, 60)]
     file.write(ROOT, writes[0], [])

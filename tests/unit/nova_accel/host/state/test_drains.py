@@ -24,7 +24,7 @@ from tests.hosts import look
 from tests.support.fpga import card
 
 GPU = "0000:3b:00.0"
-SOMEBODY = 12345
+OTHER_USER = 12345
 
 
 @pytest.fixture
@@ -34,13 +34,13 @@ def drained(tmp_path: pathlib.Path) -> drains.DrainNotes:
 
 @pytest.fixture
 def strict() -> Iterator[None]:
-    """Let nobody else read what is written, as careful shells do."""
+    """Set a umask that keeps other users from reading new files."""
     before = os.umask(0o077)
     yield
     os.umask(before)
 
 
-# -- written down -----------------------------------------------------------
+# -- notes ------------------------------------------------------------------
 
 
 class Swap:
@@ -61,7 +61,7 @@ def swap() -> Swap:
     return Swap()
 
 
-def test_a_link_put_there_meanwhile_changes_no_other_file(
+def test_a_symlink_placed_meanwhile_changes_no_other_file(
     tmp_path: pathlib.Path, swap: Swap
 ) -> None:
     secret = tmp_path / "secret"
@@ -78,7 +78,7 @@ def test_a_link_put_there_meanwhile_changes_no_other_file(
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
-def test_a_link_to_another_file_is_not_read(tmp_path: pathlib.Path) -> None:
+def test_a_symlink_is_not_read(tmp_path: pathlib.Path) -> None:
     secret = tmp_path / "secret"
     fields = {"address": GPU, "reason": "secret", "when": "today"}
     secret.write_text(json.dumps(fields))
@@ -91,12 +91,12 @@ def test_a_link_to_another_file_is_not_read(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is at risk")
-def test_root_follows_links_in_its_own_directories_only(
+def test_root_follows_symlinks_in_its_own_directories_only(
     tmp_path: pathlib.Path,
 ) -> None:
     target = tmp_path / "target"
     target.mkdir()
-    for name, owner in (("root", 0), ("service", SOMEBODY)):
+    for name, owner in (("root", 0), ("service", OTHER_USER)):
         place = tmp_path / name
         place.mkdir()
         (place / "state").symlink_to(target)
@@ -117,14 +117,14 @@ def test_root_follows_links_in_its_own_directories_only(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is at risk")
-def test_no_directory_of_root_is_given_away(
+def test_a_directory_of_root_keeps_its_owner(
     tmp_path: pathlib.Path,
 ) -> None:
-    """A directory that took the new one's name keeps its owner."""
+    """A directory renamed to the new one's name keeps its owner."""
     secret = tmp_path / "secret"
     secret.mkdir(0o700)
     (secret / "key").touch()
-    os.chown(tmp_path, SOMEBODY, SOMEBODY)
+    os.chown(tmp_path, OTHER_USER, OTHER_USER)
     real = os.mkdir
 
     def exchange(name: str, *arguments: Any, **named: Any) -> None:
@@ -140,10 +140,10 @@ def test_no_directory_of_root_is_given_away(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes owners")
-def test_a_directory_whose_maker_was_killed_gets_its_owner(
+def test_a_directory_gets_its_owner_after_a_kill(
     tmp_path: pathlib.Path,
 ) -> None:
-    os.chown(tmp_path, SOMEBODY, SOMEBODY)
+    os.chown(tmp_path, OTHER_USER, OTHER_USER)
     real = os.fchown
     killed = False
 
@@ -163,11 +163,11 @@ def test_a_directory_whose_maker_was_killed_gets_its_owner(
         drained.put(GPU, "x")
     for place in (tmp_path / "state", pathlib.Path(drained.path)):
         status = place.stat()
-        assert status.st_uid == status.st_gid == SOMEBODY
+        assert status.st_uid == status.st_gid == OTHER_USER
         assert stat.S_IMODE(status.st_mode) == 0o755
 
 
-def test_a_drain_outlives_the_service(drained: drains.DrainNotes) -> None:
+def test_a_drain_survives_a_restart(drained: drains.DrainNotes) -> None:
     drained.put(GPU, "a fan is loud")
     notes = drains.DrainNotes(os.path.dirname(drained.path)).read()
     assert notes.keys() == {GPU}
@@ -181,14 +181,14 @@ def test_nothing_is_drained_at_first(drained: drains.DrainNotes) -> None:
     assert not os.path.exists(drained.path)
 
 
-def test_the_last_word_counts(drained: drains.DrainNotes) -> None:
+def test_the_last_reason_is_stored(drained: drains.DrainNotes) -> None:
     drained.put(GPU, "a fan is loud")
     drained.put(GPU, "it is sold")
     assert drained.read()[GPU].reason == "it is sold"
     assert len(os.listdir(drained.path)) == 1
 
 
-def test_who_is_offered_again_is_told(drained: drains.DrainNotes) -> None:
+def test_remove_returns_the_removed_drains(drained: drains.DrainNotes) -> None:
     for address in (GPU, card.REGION, card.CARD):
         drained.put(address, "x")
     assert drained.remove([GPU, card.REGION, "mtty"]) == {GPU, card.REGION}
@@ -196,49 +196,54 @@ def test_who_is_offered_again_is_told(drained: drains.DrainNotes) -> None:
     assert drained.read().keys() == {card.CARD}
 
 
-def test_root_s_note_is_for_the_service_to_read(
+def test_notes_of_root_are_readable_by_the_service(
     tmp_path: pathlib.Path, strict: None
 ) -> None:
     if os.geteuid():
         pytest.skip("only root gives its directories away")
-    os.chown(tmp_path, SOMEBODY, SOMEBODY)
+    os.chown(tmp_path, OTHER_USER, OTHER_USER)
     drained = drains.DrainNotes(str(tmp_path / "accel/state"))
     drained.put(GPU, "x")
     for path in (tmp_path / "accel", tmp_path / "accel/state"):
-        assert path.stat().st_uid == path.stat().st_gid == SOMEBODY
-    assert pathlib.Path(drained.path).stat().st_uid == SOMEBODY
+        assert path.stat().st_uid == path.stat().st_gid == OTHER_USER
+    assert pathlib.Path(drained.path).stat().st_uid == OTHER_USER
     assert pathlib.Path(drained.path).stat().st_mode & 0o777 == 0o755
     (note,) = pathlib.Path(drained.path).iterdir()
     assert note.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize(
-    "text",
+    "content",
     [
-        "",
-        "{",
-        "[]",
-        "7",
-        "null",
-        "{}",
-        '{"address": "0000:3b:00.0", "reason": 7, "when": ""}',
-        '{"address": "0000:af:00.0", "reason": "x", "when": ""}',
-        "\0\0",
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"null",
+        b"{}",
+        b'{"address": "0000:3b:00.0", "reason": 7, "when": ""}',
+        b'{"address": "0000:af:00.0", "reason": "x", "when": ""}',
+        b"\0\0",
+        b"\xff\xfe\x00",
+        b"[" * 30_000,
+        b"1" * 9_000,
+        b'{"reason": "' + b"x" * 100_000,
     ],
+    ids=lambda content: content[:60],
 )
-def test_what_a_note_no_longer_tells_still_counts(
-    drained: drains.DrainNotes, text: str
+def test_an_unreadable_note_counts(
+    drained: drains.DrainNotes, content: bytes
 ) -> None:
     drained.put(GPU, "x")
     (path,) = pathlib.Path(drained.path).iterdir()
-    path.write_text(text)
+    path.write_bytes(content)
     notes = drained.read()
     assert notes.keys() == {GPU}
     assert f"the reason in {path} can't be read" in notes[GPU].reason
     assert drained.remove([GPU]) == {GPU}
 
 
-def test_a_note_that_is_no_file_counts_too(drained: drains.DrainNotes) -> None:
+def test_a_note_that_is_a_directory_counts(drained: drains.DrainNotes) -> None:
     place = pathlib.Path(drained.path)
     (place / f"{GPU}.json").mkdir(parents=True)
     assert drained.read().keys() == {GPU}
@@ -246,7 +251,9 @@ def test_a_note_that_is_no_file_counts_too(drained: drains.DrainNotes) -> None:
         drained.remove([GPU])
 
 
-def test_a_note_by_hand_counts_and_goes(drained: drains.DrainNotes) -> None:
+def test_a_note_created_by_hand_counts_and_is_removed(
+    drained: drains.DrainNotes,
+) -> None:
     place = pathlib.Path(drained.path)
     place.mkdir(parents=True)
     (place / f"{GPU}.json").write_text("")
@@ -256,14 +263,14 @@ def test_a_note_by_hand_counts_and_goes(drained: drains.DrainNotes) -> None:
     assert drained.read() == {}
 
 
-def test_half_a_note_is_none(drained: drains.DrainNotes) -> None:
-    """Whoever wrote it was killed before it had its name."""
+def test_a_partial_note_does_not_count(drained: drains.DrainNotes) -> None:
+    """The writer was killed before the rename."""
     drained.put(GPU, "x")
     pathlib.Path(drained.path, ".tmp123").write_text("{")
     assert drained.read().keys() == {GPU}
 
 
-def test_where_nothing_can_be_written_it_is_said(
+def test_an_unwritable_directory_is_an_error(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "drained").write_text("no directory")
@@ -283,27 +290,7 @@ def test_a_reason_is_one_line_of_text(drained: drains.DrainNotes) -> None:
     assert json.loads(path.read_text())["address"] == GPU
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"[" * 30_000,  # brackets in brackets, without end
-        b"1" * 9_000,
-        b'{"reason": "' + b"x" * 100_000,
-        b"\xff\xfe\x00",
-        b"null",
-    ],
-)
-def test_a_note_that_says_nothing_counts(
-    drained: drains.DrainNotes, content: bytes
-) -> None:
-    drained.put(GPU, "x")
-    (path,) = pathlib.Path(drained.path).iterdir()
-    path.write_bytes(content)
-    assert "can't be read" in drained.read()[GPU].reason
-    assert drained.remove([GPU]) == {GPU}
-
-
-def test_what_is_no_file_keeps_nobody_waiting(
+def test_a_fifo_does_not_block(
     drained: drains.DrainNotes,
 ) -> None:
     drained.put(GPU, "x")
@@ -313,7 +300,7 @@ def test_what_is_no_file_keeps_nobody_waiting(
     assert drained.read().keys() == {GPU}
 
 
-def test_a_note_can_be_printed_whatever_it_holds(
+def test_control_characters_of_a_note_are_replaced(
     drained: drains.DrainNotes,
 ) -> None:
     drained.put(GPU, "x")
@@ -323,14 +310,14 @@ def test_a_note_can_be_printed_whatever_it_holds(
     assert drained.read()[GPU].reason == "a fan?[2J?"
 
 
-def test_nothing_half_is_left_behind(drained: drains.DrainNotes) -> None:
+def test_a_failed_write_leaves_no_file(drained: drains.DrainNotes) -> None:
     drained.put("mtty", "x")
     with pytest.raises(UnicodeEncodeError):
         drained.put("\udcff", "x")
     assert os.listdir(drained.path) == ["mtty.json"]
 
 
-def test_writers_side_by_side_lose_nothing(drained: drains.DrainNotes) -> None:
+def test_concurrent_writers_lose_nothing(drained: drains.DrainNotes) -> None:
     failed: list[BaseException] = []
     addresses = [f"0000:{n:02x}:00.0" for n in range(8)]
 
@@ -352,23 +339,23 @@ def test_writers_side_by_side_lose_nothing(drained: drains.DrainNotes) -> None:
 
 
 @given(st.text(min_size=1, max_size=40))
-def test_any_address_is_found_again(address: str) -> None:
+def test_any_address_survives_the_file_name(address: str) -> None:
     name = notes.file_name(address)
     assert "/" not in name
     assert notes.parse_file_name(name) == address
 
 
-# -- read with the host -----------------------------------------------------
+# -- drained devices --------------------------------------------------------
 
 
 def drains_by(host: model.HostState) -> dict[str, str]:
     return {d.address: d.drain for d in host.devices if d.drain}
 
 
-def surveyed(
+def detector_of(
     root: pathlib.Path, drained: drains.DrainNotes
 ) -> change_detection.ChangeDetector:
-    """Return a survey of a host whose kernel counts uevents."""
+    """Return the detector of a host whose kernel counts uevents."""
     (root / "sys/kernel").mkdir(exist_ok=True)
     (root / "sys/kernel/uevent_seqnum").write_text("4711\n")
     return change_detection.ChangeDetector(
@@ -379,10 +366,10 @@ def surveyed(
     )
 
 
-def test_a_word_of_the_operator_is_noticed_without_a_uevent(
+def test_a_drain_is_detected_without_a_uevent(
     tmp_path: pathlib.Path, drained: drains.DrainNotes
 ) -> None:
-    detector = surveyed(look.make("t4-mdev", tmp_path / "host"), drained)
+    detector = detector_of(look.make("t4-mdev", tmp_path / "host"), drained)
     before = detector.read()
     assert detector.read_changed() is None
     drained.put(GPU, "a fan is loud")
@@ -396,10 +383,10 @@ def test_a_word_of_the_operator_is_noticed_without_a_uevent(
     assert detector.read_changed() == before
 
 
-def test_a_part_read_alone_knows_its_card_s_drain(
+def test_a_region_read_alone_has_the_drain_of_its_card(
     tmp_path: pathlib.Path, drained: drains.DrainNotes
 ) -> None:
-    detector = surveyed(look.make("dfl-pac", tmp_path / "host"), drained)
+    detector = detector_of(look.make("dfl-pac", tmp_path / "host"), drained)
     (part, *_) = (d for d in detector.read().devices if d.parent)
     drained.put(part.parent, "x")
     again = detector.read_devices([part]).device(part.address)
@@ -408,12 +395,12 @@ def test_a_part_read_alone_knows_its_card_s_drain(
     assert detector.read_changed() is not None
 
 
-def test_where_drains_cannot_be_read_they_stay(
+def test_unreadable_drains_keep_their_last_value(
     tmp_path: pathlib.Path,
     drained: drains.DrainNotes,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    detector = surveyed(look.make("t4-mdev", tmp_path / "host"), drained)
+    detector = detector_of(look.make("t4-mdev", tmp_path / "host"), drained)
     drained.put(GPU, "x")
     before = detector.read()
     os.rename(drained.path, tmp_path / "kept")
@@ -433,7 +420,7 @@ def test_unreadable_marks_are_unknown_and_not_drained(
     tmp_path: pathlib.Path,
     kind: type[drains.DrainNotes] | type[faults.FaultNotes],
 ) -> None:
-    """Unknown is not absent, whoever could read them before."""
+    """Unknown is not absent."""
     root = look.make("t4-mdev", tmp_path / "host")
     notes_on = {kind: kind(str(tmp_path / "state"))}
     place = pathlib.Path(notes_on[kind].path)
@@ -465,7 +452,7 @@ def test_unreadable_marks_are_unknown_and_not_drained(
 # -- the command ------------------------------------------------------------
 
 
-def test_the_report_tells_who_is_drained(
+def test_inspect_prints_drained_devices(
     tmp_path: pathlib.Path,
     drained: drains.DrainNotes,
     capsys: pytest.CaptureFixture[str],

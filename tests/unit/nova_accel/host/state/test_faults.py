@@ -29,7 +29,7 @@ def node(host: model.HostState) -> providers.ProviderNode:
     return provider
 
 
-def test_a_fault_outlives_the_service(notes: faults.FaultNotes) -> None:
+def test_a_fault_survives_a_restart(notes: faults.FaultNotes) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
     again = faults.FaultNotes(os.path.dirname(notes.path)).read()
     assert again.keys() == {fpga.REGION}
@@ -38,12 +38,12 @@ def test_a_fault_outlives_the_service(notes: faults.FaultNotes) -> None:
     assert fault.when
 
 
-def test_nothing_is_set_aside_at_first(notes: faults.FaultNotes) -> None:
+def test_there_are_no_faults_at_first(notes: faults.FaultNotes) -> None:
     assert notes.read() == {}
     assert not os.path.exists(notes.path)
 
 
-def test_what_a_note_no_longer_tells_still_counts(
+def test_an_unreadable_note_counts(
     notes: faults.FaultNotes,
 ) -> None:
     notes.put(fpga.REGION, "it failed", None)
@@ -52,7 +52,7 @@ def test_what_a_note_no_longer_tells_still_counts(
     assert "can't be read" in notes.read()[fpga.REGION].reason
 
 
-def test_a_note_that_cannot_be_written_counts_until_the_end(
+def test_a_note_that_cant_be_written_counts_until_the_restart(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")
@@ -99,7 +99,7 @@ def test_other_devices_are_not_marked() -> None:
         ("", fpga.NEW, True),
     ],
 )
-def test_who_shows_another_function_has_healed(
+def test_a_region_with_another_function_is_healed(
     then: str | None, now: str | None, is_healed: bool
 ) -> None:
     fault = model.Fault(address=fpga.REGION, reason="x", function=then)
@@ -115,7 +115,7 @@ def test_who_shows_another_function_has_healed(
 # -- the tree ---------------------------------------------------------------
 
 
-def test_a_region_nests_in_its_card() -> None:
+def test_the_provider_of_a_region_is_below_its_card() -> None:
     tree = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
     card, region = tree.nodes
     assert (card.parent, card.inventories) == (fpga.ROOT.uuid, {})
@@ -127,14 +127,14 @@ def test_a_region_nests_in_its_card() -> None:
     assert diff.apply(empty, plan).nodes[1].parent == card.uuid
 
 
-def test_a_device_spec_line_for_the_card_counts_for_its_region() -> None:
+def test_a_device_spec_line_of_a_card_applies_to_its_region() -> None:
     rules = policy.parse_policy([f'{{"address": "{fpga.CARD}"}}'])
     assert rules.of(fpga.region()) is rules.rules[0]
     assert rules.of(fpga.card()) is rules.rules[0]
 
 
-def test_what_a_guest_hides_stays_as_it_was_known() -> None:
-    """While a guest has the card, nothing tells what it holds."""
+def test_traits_of_a_region_in_use_stay() -> None:
+    """The host can't read the function while a guest has the card."""
     before = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
     hidden = fpga.host(fpga.region(None))
     in_use = tree_builder.build_tree(
@@ -160,7 +160,7 @@ def heal(notes: faults.FaultNotes, *arguments: str) -> int:
     return commands.main(["heal", *arguments, "--state-dir", place])
 
 
-def test_the_operator_heals_what_is_in_order_again(
+def test_heal_lists_and_removes_faults(
     notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkdir(os.path.dirname(notes.path))
@@ -174,7 +174,7 @@ def test_the_operator_heals_what_is_in_order_again(
     assert notes.read() == {}
 
 
-def test_who_is_not_set_aside_cannot_be_healed(
+def test_a_device_without_a_fault_cannot_be_healed(
     notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     notes.put(fpga.REGION, "it failed", None)
@@ -222,14 +222,14 @@ def test_heal_reads_the_nova_conf_of_this_machine(
     assert f"{fpga.REGION}  since 2" in capsys.readouterr().out
 
 
-def test_a_note_is_json_for_people(notes: faults.FaultNotes) -> None:
+def test_a_note_is_json_with_the_address(notes: faults.FaultNotes) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
     (path,) = pathlib.Path(notes.path).iterdir()
     note = json.loads(path.read_text(encoding="utf-8"))
     assert note["address"] == fpga.REGION
 
 
-def test_the_regions_of_a_card_that_cannot_be_read_stay() -> None:
+def test_regions_of_an_unreadable_card_stay() -> None:
     before = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
     card = names.provider_uuid(fpga.ROOT.uuid, fpga.CARD)
     nothing = providers.ProviderTree(root=fpga.ROOT)
@@ -237,7 +237,7 @@ def test_the_regions_of_a_card_that_cannot_be_read_stay() -> None:
     assert diff.plan(before, nothing, guard) == []
 
 
-def test_what_was_written_down_later_can_be_healed(
+def test_a_note_written_later_can_be_healed(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nova_accel.host.state import rebuild_allocations
 
 SERVER, OTHER = (f"{n * 8}-0000-4000-8000-000000000000" for n in "ab")
-BOOKED = {"a provider": {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}}
+ALLOCATIONS = {"a provider": {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}}
 
 
 @pytest.fixture
@@ -24,19 +24,21 @@ def store(tmp_path: pathlib.Path) -> rebuild_allocations.RebuildAllocations:
 def again(
     store: rebuild_allocations.RebuildAllocations,
 ) -> rebuild_allocations.RebuildAllocations:
-    """Return what the next service has."""
+    """Return the store of the next service."""
     return rebuild_allocations.RebuildAllocations(os.path.dirname(store.path))
 
 
-def test_it_outlives_the_service(
+def test_allocations_survive_a_restart(
     store: rebuild_allocations.RebuildAllocations,
 ) -> None:
-    store.put(SERVER, BOOKED)
+    store.put(SERVER, ALLOCATIONS)
     store.put(OTHER, {})
-    assert store.read() == again(store).read() == {SERVER: BOOKED, OTHER: {}}
+    assert (
+        store.read() == again(store).read() == {SERVER: ALLOCATIONS, OTHER: {}}
+    )
 
 
-def test_nothing_is_booked_at_first(
+def test_there_are_no_allocations_at_first(
     store: rebuild_allocations.RebuildAllocations,
 ) -> None:
     assert store.read() == {}
@@ -44,14 +46,14 @@ def test_nothing_is_booked_at_first(
     assert not os.path.exists(store.path)
 
 
-def test_what_is_booked_again_is_forgotten(
+def test_removed_allocations_are_not_read(
     store: rebuild_allocations.RebuildAllocations,
 ) -> None:
-    store.put(SERVER, BOOKED)
-    store.put(OTHER, BOOKED)
+    store.put(SERVER, ALLOCATIONS)
+    store.put(OTHER, ALLOCATIONS)
     again(store).read()
     store.remove(SERVER)
-    assert store.read() == again(store).read() == {OTHER: BOOKED}
+    assert store.read() == again(store).read() == {OTHER: ALLOCATIONS}
 
 
 AMOUNTS = st.dictionaries(
@@ -63,7 +65,7 @@ AMOUNTS = st.dictionaries(
 
 
 @given(st.lists(st.tuples(st.sampled_from((SERVER, OTHER)), AMOUNTS)))
-def test_the_last_word_counts(
+def test_the_last_allocations_are_stored(
     course: list[tuple[str, dict[str, dict[str, int]]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -74,7 +76,7 @@ def test_the_last_word_counts(
 
 
 def with_amounts(text: str) -> str:
-    """Return a note on a server that is whole but for its amounts."""
+    """Return the note of a server with these amounts."""
     note = {"address": SERVER, "reason": "", "when": "", "amounts": text}
     return json.dumps(note)
 
@@ -96,16 +98,16 @@ def with_amounts(text: str) -> str:
     ],
     ids=lambda text: text[:70],
 )
-def test_a_note_that_is_broken_is_told_and_left(
+def test_a_damaged_note_is_logged_and_not_removed(
     store: rebuild_allocations.RebuildAllocations,
     text: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store.put(SERVER, BOOKED)
+    store.put(SERVER, ALLOCATIONS)
     (path,) = pathlib.Path(store.path).iterdir()
-    store.put(OTHER, BOOKED)
+    store.put(OTHER, ALLOCATIONS)
     path.write_text(text)
-    assert again(store).read() == {OTHER: BOOKED}
+    assert again(store).read() == {OTHER: ALLOCATIONS}
     assert SERVER in caplog.text
     assert path.exists()
 
@@ -113,12 +115,12 @@ def test_a_note_that_is_broken_is_told_and_left(
 @pytest.mark.parametrize(
     "amounts", ['"x"', "[]", '{"p": 1}', '{"p": {"c": []}}']
 )
-def test_amounts_that_are_broken(
+def test_damaged_amounts_are_logged(
     store: rebuild_allocations.RebuildAllocations,
     amounts: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store.put(SERVER, BOOKED)
+    store.put(SERVER, ALLOCATIONS)
     (path,) = pathlib.Path(store.path).iterdir()
     written = path.read_text()
     start = written.index('"amounts": ') + len('"amounts": ')
@@ -128,19 +130,19 @@ def test_amounts_that_are_broken(
     assert SERVER in caplog.text
 
 
-def test_what_can_not_be_written_counts_until_the_end(
+def test_allocations_that_cant_be_written_count_until_the_restart(
     store: rebuild_allocations.RebuildAllocations,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pathlib.Path(store.path).parent.write_text("a file")
-    store.put(SERVER, BOOKED)
+    store.put(SERVER, ALLOCATIONS)
     assert "lost when this service ends" in caplog.text
-    assert store.read() == {SERVER: BOOKED}
+    assert store.read() == {SERVER: ALLOCATIONS}
     store.remove(SERVER)
     assert store.read() == {}
 
 
-def test_a_place_that_can_not_be_listed(
+def test_an_unlistable_directory_is_logged(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "booked").write_text("a file")

@@ -33,7 +33,7 @@ def test_json_is_decoded(value: Any) -> None:
 
 
 @pytest.mark.parametrize("text", NOT_JSON, ids=lambda text: text[:9])
-def test_what_is_no_json_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     for whole in (text, f'{{"number": {text}}}'):
         with pytest.raises(ValueError):
             strict_json.loads(whole)
@@ -74,7 +74,7 @@ def read_device_spec(number: str) -> None:
     "read",
     [read_attached, parse_libvirt_version, read_catalogue, read_device_spec],
 )
-def test_each_reader_raises_an_error_of_its_own(
+def test_each_reader_raises_its_own_error(
     read: Callable[[str], None], number: str
 ) -> None:
     read("1")

@@ -27,7 +27,7 @@ def break_path(root: pathlib.Path, path: str, fault: str) -> None:
 
 
 class Counting:
-    """A source that counts what it is asked, and may act in between."""
+    """A source that records each request."""
 
     def __init__(self, root: pathlib.Path) -> None:
         self._disk = fs.DiskSource(root)
@@ -46,7 +46,7 @@ class Counting:
         return self._disk.names(path)
 
 
-def test_a_function_is_read_as_the_kernel_shows_it(
+def test_a_function_has_the_values_of_the_kernel(
     tmp_path: pathlib.Path,
 ) -> None:
     host = host_reader.HostReader(look.make("a40-vf-mdev", tmp_path))
@@ -78,7 +78,7 @@ def test_minus_one_is_no_numa_node(tmp_path: pathlib.Path) -> None:
     assert host.problems() == ()
 
 
-def test_functions_come_in_the_order_of_their_numbers(
+def test_functions_are_in_the_order_of_their_addresses(
     tmp_path: pathlib.Path,
 ) -> None:
     host = host_reader.HostReader(look.make("passthrough", tmp_path))
@@ -87,7 +87,9 @@ def test_functions_come_in_the_order_of_their_numbers(
     assert str(addresses[-1]) == "10000:01:00.0"
 
 
-def test_a_parent_on_no_bus_has_no_function(tmp_path: pathlib.Path) -> None:
+def test_a_parent_without_a_bus_has_no_function(
+    tmp_path: pathlib.Path,
+) -> None:
     host = host_reader.HostReader(look.make("mtty", tmp_path))
     (parent,) = host.mdev_parents()
     assert (parent.name, parent.function) == ("mtty", None)
@@ -99,7 +101,7 @@ def test_a_parent_on_no_bus_has_no_function(tmp_path: pathlib.Path) -> None:
     assert (mdev.parent, mdev.type_id) == ("mtty", "mtty-2")
 
 
-def test_no_sysfs_class_of_parents_is_no_parent(
+def test_without_the_mdev_class_there_are_no_parents(
     tmp_path: pathlib.Path,
 ) -> None:
     host = host_reader.HostReader(look.make("nothing", tmp_path))
@@ -123,7 +125,7 @@ def test_each_file_is_read_once_in_a_pass(root: pathlib.Path) -> None:
     assert len(source.requests) == len(set(source.requests))
 
 
-def test_a_new_pass_sees_what_has_changed(root: pathlib.Path) -> None:
+def test_a_new_reader_reads_changed_files(root: pathlib.Path) -> None:
     before = host_reader.HostReader(root)
     assert before.attribute(T4, "numa_node") == "0"
     break_path(root, f"bus/pci/devices/{T4}/numa_node", "1\n")
@@ -163,7 +165,7 @@ def test_an_attribute_fails_with_its_errno(
     "fault", ["EIO", "junk", "huge", "escape", "missing", "0x10d\n", "\n"]
 )
 @pytest.mark.parametrize("name", ["vendor", "device"])
-def test_a_function_without_ids_is_unknown_and_costs_no_other(
+def test_a_function_without_ids_is_unknown_and_affects_no_other(
     root: pathlib.Path, name: str, fault: str
 ) -> None:
     break_path(root, f"bus/pci/devices/{T4}/{name}", fault)
@@ -194,7 +196,7 @@ def test_an_unreadable_numa_node_is_a_problem_not_a_loss(
     assert len(host.problems()) == 1
 
 
-def test_what_may_be_in_use_is_never_taken_for_free(
+def test_an_unreadable_driver_counts_as_in_use(
     root: pathlib.Path,
 ) -> None:
     break_path(root, f"bus/pci/devices/{T4}/driver", "no link\n")
@@ -207,7 +209,7 @@ def test_what_may_be_in_use_is_never_taken_for_free(
     assert len(host.problems()) == 2
 
 
-def test_vfs_that_are_half_there_are_sorted_out(
+def test_incomplete_vfs_are_problems(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
@@ -225,7 +227,7 @@ def test_vfs_that_are_half_there_are_sorted_out(
     assert where == {"0000:41:00.0", "0000:41:00.6"}
 
 
-def test_a_type_that_vanishes_while_being_read_costs_no_other(
+def test_a_type_that_vanishes_affects_no_other(
     root: pathlib.Path,
 ) -> None:
     place = root / f"sys/devices/pci0000:3b/{T4}/mdev_supported_types"
@@ -256,7 +258,7 @@ def test_a_parent_that_vanishes_is_unknown(root: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["EIO", "lots\n", "-1\n", "missing"])
-def test_a_type_that_tells_no_number_is_kept_without_one(
+def test_a_type_without_a_number_has_none(
     root: pathlib.Path, fault: str
 ) -> None:
     path = f"{TYPES}/nvidia-230/available_instances"
@@ -268,7 +270,7 @@ def test_a_type_that_tells_no_number_is_kept_without_one(
     assert [p.where for p in host.problems()] == [f"{T4} nvidia-230"]
 
 
-def test_an_mdev_whose_type_is_not_there_yet_is_still_an_mdev(
+def test_an_mdev_without_a_type_is_listed(
     root: pathlib.Path,
 ) -> None:
     uuid = "0f0e6f0a-0000-4000-8000-000000000001"
@@ -290,7 +292,7 @@ def test_an_mdev_whose_type_is_not_there_yet_is_still_an_mdev(
         ("../mdev", "vendor"),
     ],
 )
-def test_an_attribute_is_asked_for_by_name_only(
+def test_an_attribute_is_no_path(
     root: pathlib.Path, address: str, name: str
 ) -> None:
     with pytest.raises(errors.MalformedError):
@@ -300,7 +302,9 @@ def test_an_attribute_is_asked_for_by_name_only(
 @pytest.mark.parametrize(
     "target", ["/secret", "/etc/secret", "../" * 40 + "secret"]
 )
-def test_no_link_leads_out_of_sysfs(root: pathlib.Path, target: str) -> None:
+def test_links_out_of_sysfs_are_not_followed(
+    root: pathlib.Path, target: str
+) -> None:
     (root / "secret").write_text("secret\n")
     (root / "etc").mkdir()
     (root / "etc/secret").write_text("secret\n")
@@ -321,7 +325,7 @@ def test_a_link_with_an_absolute_target_stays_below_the_root(
     assert host_reader.HostReader(root).attribute(T4, "revision") == "0xa1"
 
 
-def test_a_bus_that_cant_be_listed_is_no_empty_bus(
+def test_an_unlistable_bus_is_an_error(
     root: pathlib.Path,
 ) -> None:
     break_path(root, "bus/pci/devices", "a file\n")
@@ -336,7 +340,7 @@ def every_path(files: fs.Files) -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.parametrize("name", look.NAMES)
-def test_an_image_answers_as_the_disk_did(
+def test_recorded_files_give_the_same_host(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     first = host_reader.HostReader(look.make(name, tmp_path))

@@ -32,7 +32,7 @@ def fixture_root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def suffixes(state: model.HostState, address: str, prefix: str) -> set[str]:
-    """Return what a device's traits say under a prefix."""
+    """Return the suffixes of a device's traits with a prefix."""
     traits = look.device(state, address).traits
     return {t.removeprefix(prefix) for t in traits if t.startswith(prefix)}
 
@@ -46,7 +46,7 @@ def peers(state: model.HostState, address: str) -> set[str]:
 
 
 def facts(**links: GpuLinks | None) -> list[gpu_reader.NvmlGpu]:
-    """Return what NVML says of the first cards, by a, b and c."""
+    """Return NVML's data of the first cards, by a, b and c."""
     return [
         gpu_reader.NvmlGpu(address=GPUS["abc".index(key)], links=gpu_links)
         for key, gpu_links in links.items()
@@ -66,8 +66,8 @@ def a_device(address: str) -> model.Device:
     )
 
 
-class Told(noop.NoopDriver):
-    """Describes what it is told."""
+class FixedDriver(noop.NoopDriver):
+    """Describes the given devices."""
 
     def __init__(self, *devices: model.Device) -> None:
         self.devices = devices
@@ -96,7 +96,7 @@ def test_a_card_on_the_root_bus_has_its_slot(root: pathlib.Path) -> None:
     assert port(look.read(root), ON_ROOT) == {"0000_00_04"}
 
 
-def test_a_region_is_where_its_card_is(tmp_path: pathlib.Path) -> None:
+def test_a_region_has_the_port_of_its_card(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("dfl-n6000", tmp_path))
     parts = [device for device in state.devices if device.parent]
     assert parts
@@ -104,7 +104,7 @@ def test_a_region_is_where_its_card_is(tmp_path: pathlib.Path) -> None:
         assert port(state, device.address) == port(state, device.parent)
 
 
-def test_a_vf_that_is_a_device_stands_where_its_pf_does(
+def test_a_vf_has_the_port_of_its_pf(
     tmp_path: pathlib.Path,
 ) -> None:
     """On the root bus a VF may have another device number."""
@@ -119,19 +119,19 @@ def test_a_vf_that_is_a_device_stands_where_its_pf_does(
     function = reader.function("0000:00:05.0")
     assert function is not None
     assert str(function.physfn) == "0000:00:04.0"
-    driver = Told(a_device("0000:00:05.0"))
+    driver = FixedDriver(a_device("0000:00:05.0"))
     state = scan.read(reader, {"test": driver}, policy.Policy())
     assert port(state, "0000:00:05.0") == {"0000_00_04"}
 
 
-def test_where_devices_are_no_links_nothing_is_told(
+def test_a_device_that_is_no_symlink_has_no_port(
     root: pathlib.Path,
 ) -> None:
     link = root / "sys/bus/pci/devices" / FIRST
     place = link.resolve()
     link.unlink()
     place.rename(link)
-    driver = Told(a_device(FIRST), a_device(SECOND))
+    driver = FixedDriver(a_device(FIRST), a_device(SECOND))
     state = scan.read(
         host_reader.HostReader(root), {"test": driver}, policy.Policy()
     )
@@ -140,7 +140,9 @@ def test_where_devices_are_no_links_nothing_is_told(
     assert port(state, SECOND) == {"0000_40_01_1"}
 
 
-def test_an_unreadable_bus_costs_no_reading(tmp_path: pathlib.Path) -> None:
+def test_an_unlistable_bus_leaves_the_port_unread(
+    tmp_path: pathlib.Path,
+) -> None:
     """A driver may describe a device of a bus that can't be listed."""
     root = build.build(
         {"faults": [{"path": "bus/pci/devices", "is": "no directory"}]},
@@ -149,7 +151,7 @@ def test_an_unreadable_bus_costs_no_reading(tmp_path: pathlib.Path) -> None:
     device = dataclasses.replace(a_device(FIRST), vendor_id="10de")
     gpus = {FIRST: facts(a=GpuLinks(peers=frozenset({SECOND})))[0]}
     reader = host_reader.HostReader(root, gpus=gpus)
-    state = scan.read(reader, {"test": Told(device)}, policy.Policy())
+    state = scan.read(reader, {"test": FixedDriver(device)}, policy.Policy())
     result = look.device(state, FIRST)
     assert names.PCIE_PREFIX in result.unread_traits
 
@@ -157,7 +159,7 @@ def test_an_unreadable_bus_costs_no_reading(tmp_path: pathlib.Path) -> None:
 # -- NVLinks --------------------------------------------------------------
 
 
-def test_both_ends_of_a_link_have_the_other(root: pathlib.Path) -> None:
+def test_both_ends_of_a_link_are_peers(root: pathlib.Path) -> None:
     linked = facts(
         a=GpuLinks(peers=frozenset({SECOND})),
         b=GpuLinks(peers=frozenset({FIRST})),
@@ -170,18 +172,18 @@ def test_both_ends_of_a_link_have_the_other(root: pathlib.Path) -> None:
     assert look.device(state, ELSEWHERE).unread_traits == ()
 
 
-def test_through_switches_all_are_peers(root: pathlib.Path) -> None:
+def test_all_cards_on_switches_are_peers(root: pathlib.Path) -> None:
     switched = GpuLinks(is_switched=True)
     state = look.read(root, gpus=facts(a=switched, b=switched, c=switched))
     assert peers(state, FIRST) == {"0000_44_00_0", "0000_61_00_0"}
-    # Of those that NVML does not see nobody knows whether they are.
+    # NVML does not see these cards: their links are unread.
     assert look.device(state, FIRST).unread_traits == (
         names.nvlink_trait(ON_ROOT),
         names.nvlink_trait(BEHIND_VMD),
     )
 
 
-def test_what_is_no_gpu_of_this_host_is_no_peer(root: pathlib.Path) -> None:
+def test_only_gpus_of_this_host_are_peers(root: pathlib.Path) -> None:
     there = frozenset({"0000:99:00.0", WITH_VFS, SECOND})
     state = look.read(root, gpus=facts(a=GpuLinks(peers=there), b=GpuLinks()))
     assert peers(state, FIRST) == {"0000_44_00_0"}
@@ -200,7 +202,7 @@ def test_a_card_in_mig_mode_has_no_peer(root: pathlib.Path) -> None:
     assert peers(state, SECOND) == {"0000_61_00_0"}
 
 
-def test_a_card_that_nvml_does_not_see_is_unknown(root: pathlib.Path) -> None:
+def test_links_of_a_card_without_nvml_are_unread(root: pathlib.Path) -> None:
     state = look.read(root, gpus=facts(a=GpuLinks(), b=None))
     assert look.device(state, FIRST).unread_traits == ()
     assert look.device(state, SECOND).unread_traits == (names.NVLINK_PREFIX,)
@@ -214,7 +216,7 @@ def tree(state: model.HostState) -> providers.ProviderTree:
     return tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
 
 
-def test_links_stay_in_placement_while_nobody_can_tell_them(
+def test_unreadable_links_stay_in_placement(
     root: pathlib.Path,
 ) -> None:
     linked = GpuLinks(peers=frozenset({SECOND}))
@@ -227,7 +229,7 @@ def test_links_stay_in_placement_while_nobody_can_tell_them(
     assert removed == {names.nvlink_trait(FIRST), names.nvlink_trait(SECOND)}
 
 
-def test_an_archive_holds_where_cards_stand(
+def test_an_archive_contains_ports_and_links(
     root: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     gpus = facts(a=GpuLinks(peers=frozenset({SECOND})), b=GpuLinks())

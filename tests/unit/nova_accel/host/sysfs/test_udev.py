@@ -23,11 +23,11 @@ import pytest
 from nova_accel.host.sysfs import udev
 
 ROOT = pathlib.Path(__file__).resolve().parents[5]
-# A device that each kernel has, of a subsystem that we don't listen to.
+# Devices of each kernel, in a subsystem without accelerators.
 NULL = "/sys/class/mem/null/uevent"
 ZERO = "/sys/class/mem/zero/uevent"
-PATIENCE_S = 10.0
-# So long after an event nothing came of it.
+TIMEOUT_S = 10.0
+# No callback within this time means that there is none.
 SILENCE_S = 0.3
 
 
@@ -42,17 +42,17 @@ def change(path: str, times: int = 1) -> None:
 
 def has_uevents() -> bool:
     """Return whether this kernel sends events to this process."""
-    rang = threading.Event()
-    bell = udev.UdevMonitor(rang.set, ("mem",))
-    if not bell.start():
+    called = threading.Event()
+    monitor = udev.UdevMonitor(called.set, ("mem",))
+    if not monitor.start():
         return False
     try:
         change(NULL)
-        return rang.wait(2)
+        return called.wait(2)
     except OSError:
         return False
     finally:
-        bell.stop(PATIENCE_S)
+        monitor.stop(TIMEOUT_S)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,86 +88,86 @@ Listening = Callable[..., threading.Semaphore]
 
 @pytest.fixture
 def listening() -> Iterator[Listening]:
-    bells = []
+    monitors = []
 
     def listen(*subsystems: str) -> threading.Semaphore:
-        rung = threading.Semaphore(0)
-        bell = udev.UdevMonitor(rung.release, subsystems)
-        assert bell.start()
-        assert bell.start()  # one thread, also when asked twice
-        bells.append(bell)
-        return rung
+        callbacks = threading.Semaphore(0)
+        monitor = udev.UdevMonitor(callbacks.release, subsystems)
+        assert monitor.start()
+        assert monitor.start()  # a second start creates no second thread
+        monitors.append(monitor)
+        return callbacks
 
     yield listen
-    for bell in bells:
-        bell.stop(PATIENCE_S)
+    for monitor in monitors:
+        monitor.stop(TIMEOUT_S)
     assert "accel-uevents" not in {t.name for t in threading.enumerate()}
 
 
-def test_an_event_rings(listening: Listening) -> None:
-    rung = listening("pci", "mem")
+def test_an_event_calls_back(listening: Listening) -> None:
+    callbacks = listening("pci", "mem")
     for _ in range(3):
         change(NULL)
-        assert rung.acquire(timeout=PATIENCE_S)
-    assert not rung.acquire(timeout=SILENCE_S)
+        assert callbacks.acquire(timeout=TIMEOUT_S)
+    assert not callbacks.acquire(timeout=SILENCE_S)
 
 
-def test_other_subsystems_do_not_ring(listening: Listening) -> None:
-    rung = listening("pci", "mdev")
+def test_other_subsystems_do_not_call_back(listening: Listening) -> None:
+    callbacks = listening("pci", "mdev")
     change(NULL, 100)
-    assert not rung.acquire(timeout=SILENCE_S)
+    assert not callbacks.acquire(timeout=SILENCE_S)
 
 
-def test_a_pci_function_rings_by_default() -> None:
+def test_a_pci_function_calls_back_by_default() -> None:
     functions = sorted(pathlib.Path("/sys/bus/pci/devices").glob("*"))
     if not functions:
         pytest.skip("this machine has no PCI bus")
-    rang = threading.Event()
-    bell = udev.UdevMonitor(rang.set)
-    assert bell.start()
+    called = threading.Event()
+    monitor = udev.UdevMonitor(called.set)
+    assert monitor.start()
     change(str(functions[0] / "uevent"))
-    assert rang.wait(PATIENCE_S)
-    bell.stop(PATIENCE_S)
+    assert called.wait(TIMEOUT_S)
+    monitor.stop(TIMEOUT_S)
 
 
-def test_a_burst_rings_a_few_times_only(listening: Listening) -> None:
-    rung = listening("mem")
+def test_a_burst_is_debounced(listening: Listening) -> None:
+    callbacks = listening("mem")
     change(ZERO, 5000)
     time.sleep(SILENCE_S)
     count = 0
-    while rung.acquire(timeout=SILENCE_S):
+    while callbacks.acquire(timeout=SILENCE_S):
         count += 1
     assert 1 <= count < 5000
 
 
-def test_after_stop_nothing_rings_and_no_socket_is_open(
+def test_after_stop_there_is_no_callback_and_no_socket(
     listening: Listening,
 ) -> None:
     before = sockets()
     for _ in range(20):
-        rung = threading.Semaphore(0)
-        bell = udev.UdevMonitor(rung.release, ("mem",))
-        assert bell.start()
-        bell.stop(PATIENCE_S)
-        bell.stop(PATIENCE_S)
+        callbacks = threading.Semaphore(0)
+        monitor = udev.UdevMonitor(callbacks.release, ("mem",))
+        assert monitor.start()
+        monitor.stop(TIMEOUT_S)
+        monitor.stop(TIMEOUT_S)
         change(NULL)
-        assert not rung.acquire(blocking=False)
+        assert not callbacks.acquire(blocking=False)
     assert not sockets() - before
 
 
-def test_without_pyudev_one_line_says_so(
+def test_without_pyudev_a_warning_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(udev, "pyudev", None)
-    bell = udev.UdevMonitor(lambda: None)
-    assert not bell.start()
-    bell.stop(PATIENCE_S)
+    monitor = udev.UdevMonitor(lambda: None)
+    assert not monitor.start()
+    monitor.stop(TIMEOUT_S)
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
     assert "pyudev is not installed" in caplog.messages[0]
     assert "next interval" in caplog.messages[0]
 
 
-# Rings twice. One that is deaf has to be told that it rings.
+# Waits for two callbacks. If blocking, the first one blocks on standard input.
 CHILD = """
 import sys, threading
 if sys.argv[1] == "green":
@@ -179,34 +179,34 @@ import logging, os, time
 from nova_accel.host.sysfs import udev
 
 logging.basicConfig(stream=sys.stdout)
-rung = []
-deaf = sys.argv[2] == "deaf"
-if deaf:
-    udev.pyudev.Context()  # whatever it imports, root can read
+callbacks = []
+is_blocking = sys.argv[2] == "blocking"
+if is_blocking:
+    udev.pyudev.Context()  # root can read all of its imports
     os.setuid(65534)
 
-def ring():
-    rung.append(time.monotonic())
-    print("ring", flush=True)
-    if deaf and len(rung) == 1:
+def call_back():
+    callbacks.append(time.monotonic())
+    print("event", flush=True)
+    if is_blocking and len(callbacks) == 1:
         sys.stdin.readline()
 
-bell = udev.UdevMonitor(ring, ("mem",))
-print("start", bell.start(), flush=True)
+monitor = udev.UdevMonitor(call_back, ("mem",))
+print("start", monitor.start(), flush=True)
 def wait(count):
     end = time.monotonic() + 20
-    while len(rung) < count and time.monotonic() < end:
+    while len(callbacks) < count and time.monotonic() < end:
         time.sleep(0.01)
 
 wait(2)
-if deaf:
+if is_blocking:
     time.sleep(0.5)
-    count = len(rung)
+    count = len(callbacks)
     print("quiet", flush=True)
     wait(count + 1)
-bell.stop(5.0)
+monitor.stop(5.0)
 names = [thread.name for thread in threading.enumerate()]
-print("stopped", "accel-uevents" not in names, len(rung), flush=True)
+print("stopped", "accel-uevents" not in names, len(callbacks), flush=True)
 """
 
 
@@ -222,39 +222,39 @@ def child(*arguments: str) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.parametrize("world", ["native", "green"])
-def test_it_rings_on_threads_of_both_kinds(world: str) -> None:
+def test_callbacks_work_on_native_and_green_threads(world: str) -> None:
     if world == "green":
         pytest.importorskip("eventlet")
-    with child(world, "hearing") as process:
+    with child(world, "ready") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "start True\n"
         for _ in range(2):
             change(NULL)
-            assert process.stdout.readline() == "ring\n"
+            assert process.stdout.readline() == "event\n"
         rest, _ = process.communicate(timeout=60)
     assert rest == "stopped True 2\n"
 
 
-def test_a_buffer_that_runs_over_rings_and_goes_on() -> None:
-    """Who is not root has a small buffer; here it runs over while deaf."""
-    with child("native", "deaf") as process:
+def test_a_buffer_overrun_calls_back_and_goes_on() -> None:
+    """A user's buffer is small: it overruns while the callback blocks."""
+    with child("native", "blocking") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "start True\n"
         change(NULL)
-        assert process.stdout.readline() == "ring\n"
+        assert process.stdout.readline() == "event\n"
         change(NULL, 20_000)
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
         count = 0
         while (line := process.stdout.readline()) != "quiet\n":
-            assert line == "ring\n"
+            assert line == "event\n"
             count += 1
         assert 1 <= count < 20
         change(NULL)
-        assert process.stdout.readline() == "ring\n"
+        assert process.stdout.readline() == "event\n"
         rest, _ = process.communicate(timeout=60)
-    # Late events of the 20,000 may ring once more.
+    # Late events of the 20,000 may call back once more.
     assert rest.splitlines()[-1].startswith("stopped True")
 
 
@@ -265,20 +265,20 @@ open("/run/udev/control", "w").close()
 from nova_accel.host.sysfs import udev
 from tests.lab.fakehost.sysfs import uevents
 
-rang = threading.Event()
-bell = udev.UdevMonitor(rang.set)
-assert bell.start()
+called = threading.Event()
+monitor = udev.UdevMonitor(called.set)
+assert monitor.start()
 kernel = uevents.Uevents(netlink=True)
 kernel.send("add", "devices/virtual/tty/tty9", "tty")
-assert not rang.wait(0.3)
+assert not called.wait(0.3)
 kernel.send("add", "devices/virtual/mdev/1", "mdev")
-assert rang.wait(10)
-bell.stop(5.0)
+assert called.wait(10)
+monitor.stop(5.0)
 """
 
 
-def test_where_udevd_runs_its_events_ring() -> None:
-    """In a network and a /run of its own, as udevd would send them."""
+def test_events_of_udevd_call_back() -> None:
+    """The events are sent as by udevd, in separate namespaces."""
     unshare = shutil.which("unshare")
     mount = shutil.which("mount")
     if not unshare or not mount:

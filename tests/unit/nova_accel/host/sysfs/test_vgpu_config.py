@@ -45,7 +45,7 @@ def list_reasons(state: model.HostState) -> list[str]:
 # -- typed VFs --------------------------------------------------------------
 
 
-def test_it_names_what_no_list_names(tmp_path: pathlib.Path) -> None:
+def test_the_table_names_unlisted_types(tmp_path: pathlib.Path) -> None:
     root = lone(tmp_path)
     assert list_profiles(look.read(root)) == ["type-1155"]
     assert look.device(look.read(root), FULL).partitions[0].is_nameless
@@ -59,10 +59,10 @@ def test_it_names_what_no_list_names(tmp_path: pathlib.Path) -> None:
     assert look.profile(card, "L40S-24Q").handles["0000:3d:00.4"] == "1155"
 
 
-def test_sizes_and_limits_of_a_new_type_come_from_it(
+def test_the_table_has_sizes_and_limits_of_new_types(
     tmp_path: pathlib.Path,
 ) -> None:
-    """Neither the catalogue nor the name tells them."""
+    """Neither the catalogue nor the name has them."""
     root = lone(tmp_path, (2000, "NVIDIA L40S-Tiny"))
     write(
         root,
@@ -75,7 +75,7 @@ def test_sizes_and_limits_of_a_new_type_come_from_it(
     profile = look.profile(look.device(look.read(root), FULL), "L40S-Tiny")
     assert (profile.size, profile.limit) == (24576, 2)
     assert profile.charges["CUSTOM_GPU_MEMORY_MB"] == 24576
-    # NVML is nearer.
+    # Values of NVML precede those of the table.
     gpu = gpu_reader.NvmlGpu(
         address=FULL,
         types=(
@@ -93,7 +93,7 @@ def test_sizes_and_limits_of_a_new_type_come_from_it(
 
 
 @pytest.mark.parametrize("source", ["list", "NVML"])
-def test_the_table_of_another_release_is_left_aside(
+def test_the_table_of_another_release_is_ignored(
     tmp_path: pathlib.Path, source: str
 ) -> None:
     listed = ((1147, "NVIDIA L40S-1Q"),) if source == "list" else ()
@@ -139,25 +139,25 @@ def test_a_damaged_table_is_one_problem_and_changes_nothing(
 
 
 def test_a_large_table_is_read(tmp_path: pathlib.Path) -> None:
-    """Some 700 kB in release 535, far above what attributes may have."""
+    """It has 700 kB in release 535, far above the limit of attributes."""
     root = lone(tmp_path)
     text = vgpu_config.text({"1155": BIG})
     write(root, text + " " * (2 * 1024 * 1024))
     assert list_profiles(look.read(root)) == ["L40S-24Q"]
 
 
-def test_a_changed_table_is_seen(tmp_path: pathlib.Path) -> None:
+def test_a_changed_table_is_read_again(tmp_path: pathlib.Path) -> None:
     root = lone(tmp_path)
     place = write(root, vgpu_config.text({"1155": BIG}))
     assert list_profiles(look.read(root)) == ["L40S-24Q"]
     write(root, vgpu_config.text({"1155": "NVIDIA L40S-24A"}))
     assert list_profiles(look.read(root)) == ["L40S-24A"]
     place.unlink()
-    # No module tells its release, so nothing is remembered for it.
+    # Without the release of the module nothing is cached.
     assert list_profiles(look.read(root)) == ["type-1155"]
 
 
-def test_what_it_told_is_remembered_for_the_release(
+def test_names_are_cached_for_the_release(
     tmp_path: pathlib.Path,
 ) -> None:
     root = lone(tmp_path)
@@ -175,7 +175,9 @@ def test_what_it_told_is_remembered_for_the_release(
 # -- mediated devices -------------------------------------------------------
 
 
-def test_an_mdev_type_without_a_name_is_named(tmp_path: pathlib.Path) -> None:
+def test_the_table_names_mdev_types_without_a_name_file(
+    tmp_path: pathlib.Path,
+) -> None:
     root = look.make("t4-mdev", tmp_path)
     parents = root / "sys/class/mdev_bus"
     name_file = parents / T4 / "mdev_supported_types/nvidia-232/name"
@@ -191,7 +193,7 @@ def test_an_mdev_type_without_a_name_is_named(tmp_path: pathlib.Path) -> None:
     profile = look.profile(look.device(state, T4), "T4-4Q")
     assert profile.handles == {T4: "nvidia-232"}
     assert not look.reasons(state, f"{T4} nvidia-232")
-    # NVML, of the loaded driver itself, is believed before it.
+    # NVML belongs to the loaded driver and precedes the table.
     gpu = gpu_reader.NvmlGpu(
         address=T4,
         types=(
@@ -209,7 +211,7 @@ def test_an_mdev_type_without_a_name_is_named(tmp_path: pathlib.Path) -> None:
     assert "another release" in list_reasons(state)[0]
 
 
-def test_a_name_file_is_believed_before_the_table(
+def test_a_name_file_precedes_the_table(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("t4-mdev", tmp_path)
@@ -223,7 +225,7 @@ def test_a_name_file_is_believed_before_the_table(
 # -- where it is read -------------------------------------------------------
 
 
-def test_it_is_captured_and_replayed(tmp_path: pathlib.Path) -> None:
+def test_the_table_is_captured_and_replayed(tmp_path: pathlib.Path) -> None:
     root = lone(tmp_path / "host")
     write(root, vgpu_config.text({"1155": BIG}))
     host = host_reader.HostReader(root)
@@ -237,7 +239,7 @@ def test_it_is_captured_and_replayed(tmp_path: pathlib.Path) -> None:
     assert look.read(tmp_path / "plain") == first
 
 
-def test_an_unreadable_one_is_replayed_too(tmp_path: pathlib.Path) -> None:
+def test_an_unreadable_table_is_replayed(tmp_path: pathlib.Path) -> None:
     root = lone(tmp_path / "host")
     write(root, b"\xff\xfe")
     host = host_reader.HostReader(root)
@@ -250,7 +252,7 @@ def test_an_unreadable_one_is_replayed_too(tmp_path: pathlib.Path) -> None:
     assert len(list_reasons(first)) == 1
 
 
-def test_nobody_asks_for_it_without_nvidia_cards(
+def test_the_table_is_not_read_without_nvidia_cards(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("intel-vf", tmp_path)
@@ -269,7 +271,7 @@ def test_nobody_asks_for_it_without_nvidia_cards(
         "/passwd",
     ],
 )
-def test_its_neighbours_stay_out_of_sight(
+def test_other_files_beside_the_table_are_not_read(
     tmp_path: pathlib.Path, path: str
 ) -> None:
     root = lone(tmp_path)
@@ -285,7 +287,7 @@ def test_its_neighbours_stay_out_of_sight(
     assert files.text(fs.VGPU_CONFIG) == "x"
 
 
-def test_a_link_in_its_place_leads_nowhere_else(
+def test_a_symlink_instead_of_the_table_is_not_followed(
     tmp_path: pathlib.Path,
 ) -> None:
     root = lone(tmp_path)
