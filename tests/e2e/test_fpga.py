@@ -137,6 +137,7 @@ def test_a_region_is_programmed_and_not_while_a_server_has_it(
     check_offered(lab)
 
 
+@pytest.mark.long
 def test_a_function_that_is_there_is_given_as_it_is(lab: Site) -> None:
     function = afu_id(lab)
     flavor = lab.flavor(
@@ -161,6 +162,7 @@ def test_a_function_that_is_there_is_given_as_it_is(lab: Site) -> None:
     assert afu_id(lab) == function
 
 
+@pytest.mark.long
 def test_of_two_servers_one_wins(lab: Site) -> None:
     wanted = [bitstream(lab) for _ in range(2)]
     flavors = [programmed(lab, one) for one in wanted]
@@ -177,6 +179,7 @@ def test_of_two_servers_one_wins(lab: Site) -> None:
     assert afu_id(lab) == wanted[won].function
 
 
+@pytest.mark.long
 def test_a_blank_one_is_loaded_after_each_server(lab: Site) -> None:
     blank = uuid.uuid4()
     path = lab.layout.state / "blank.gbs"
@@ -197,6 +200,7 @@ def test_a_blank_one_is_loaded_after_each_server(lab: Site) -> None:
     check_offered(lab)
 
 
+@pytest.mark.long
 def test_a_port_of_a_virtual_function(lab: Site, one_vf: str) -> None:
     check_offered(lab)
     first, second = bitstream(lab), bitstream(lab)
@@ -212,6 +216,7 @@ def test_a_port_of_a_virtual_function(lab: Site, one_vf: str) -> None:
     assert afu_id(lab, one_vf) == first.function
 
 
+@pytest.mark.long
 def test_a_function_and_an_mdev_in_one_flavor(lab: Site) -> None:
     wanted = bitstream(lab)
     flavor = programmed(
@@ -238,7 +243,7 @@ def test_a_function_and_an_mdev_in_one_flavor(lab: Site) -> None:
         pytest.param("ERROR", "EIO", REBIND, marks=pytest.mark.long),
         ("SAME", "the region shows function", ""),
         pytest.param("HANG", "ETIMEDOUT", REBIND, marks=pytest.mark.long),
-        ("VANISH", "ETIMEDOUT", REVIVE),
+        pytest.param("VANISH", "ETIMEDOUT", REVIVE, marks=pytest.mark.long),
     ],
     ids=("error", "same", "hang", "vanish"),
 )

@@ -154,6 +154,7 @@ def test_two_types_on_one_card_and_another_size_refused(
         assert lab.allocations(server) == {}
 
 
+@pytest.mark.long
 def test_mdevs_of_two_servers_are_on_two_vfs(
     lab: Site, mdev_form: None
 ) -> None:
@@ -178,6 +179,7 @@ def test_mdevs_of_two_servers_are_on_two_vfs(
     assert lab.claims() == {}
 
 
+@pytest.mark.long
 def test_a_virtual_function_as_it_is(lab: Site, mdev_form: None) -> None:
     flex = lab.providers()[FLEX]
     assert flex.inventories["VGPU"]["total"] == FLEX_VFS
@@ -232,6 +234,7 @@ def test_a_vf_is_typed_at_spawn_and_cleared_at_delete(
     assert lab.allocations(server) == {}
 
 
+@pytest.mark.long
 def test_a_whole_card_comes_back_to_its_driver(
     lab: Site, vfio_form: None
 ) -> None:

@@ -50,6 +50,7 @@ def host(lab: Site) -> Iterator[Host]:
     one.start_compute()
 
 
+@pytest.mark.long
 def test_a_host_that_lost_its_power_makes_all_anew(
     lab: Site, host: Host
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_drained_card_takes_no_new_server_and_keeps_its_own(
     lab.boot("e2e-after", accelerated)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_what_is_wiped_by_hand_is_back(lab: Site) -> None:
     mtty = lab.providers()["mtty"]
@@ -119,6 +120,7 @@ def test_a_pass_from_outside_agrees_with_nova_compute(
     assert json.loads(lab.synced("--once", "--json"))["calls"] == []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_the_pass_of_nova_compute_is_known_without_placement(
     lab: Site,

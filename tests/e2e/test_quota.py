@@ -168,6 +168,7 @@ def test_the_fourth_server_is_refused_at_three(
     assert used(lab) == FITTING
 
 
+@pytest.mark.long
 def test_a_resize_needs_both_and_many_get_what_is_left(
     lab: Site, own: Limits, flavor: Any
 ) -> None:
