@@ -278,7 +278,7 @@ class Judge:
             vms = self._world.connection(host)._vms
             for domain in list(vms.values()):
                 self.of_nova.append(f"domain {domain.UUIDString()} on {host}")
-                domain._let_go()
+                domain._release_devices()
                 vms.pop(domain.name(), None)
         for root in self._world.roots.values():
             path = f"/resource_providers/{root}/allocations"
@@ -371,7 +371,7 @@ class Judge:
         world = self._world
         world.scrubs.dirty.clear()
         for host in worlds.HOSTS:
-            state = world._places[host]["state_dir"]
+            state = world._directories[host]["state_dir"]
             faulted = self._faulted(host)
             if faulted:
                 faults.FaultNotes(state).heal(faulted)

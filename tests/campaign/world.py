@@ -115,7 +115,7 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
                 "nova.virt.libvirt.LibvirtDriver.get_host_uptime",
                 lambda _: "0:00",
             ),
-            ("virt_hooks.report.missing_allocations.CHECK_S", 0.0),
+            ("virt_hooks.report.claim_checks.CHECK_S", 0.0),
         ):
             self.useFixture(fixtures.MonkeyPatch(name, value))
 
@@ -171,13 +171,13 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
             with self._serving(host):
                 yield
         finally:
-            if before in self._places:
+            if before in self._directories:
                 self.be_on(before)
 
     def be_on(self, name: str) -> None:
         # As flags() does, which would keep each override until the end.
         harness.CONF.set_override("host", name)
-        for option, value in self._places[name].items():
+        for option, value in self._directories[name].items():
             harness.CONF.set_override(option, value, group="nova_accel")
 
     # -- hosts -------------------------------------------------------------
@@ -187,7 +187,7 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
 
         A region without a blank bitstream keeps its last function.
         """
-        found = self.calm(host)
+        found = self.stable_providers(host)
         for record in found.values():
             record["traits"] = {
                 trait
@@ -280,7 +280,7 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
     def _is_note(self, path: str) -> bool:
         return any(
             path.startswith(f"{place['state_dir']}/")
-            for place in self._places.values()
+            for place in self._directories.values()
         )
 
     def _watch_guests(self) -> None:

@@ -16,8 +16,8 @@ from tests.functional.nova.spawn import test_typed_vfs
 from tests.functional.nova.support import operations, technologies
 from virt_hooks.instance import instance_request
 
-# What fits once more on a host of a technology, by that one's name.
-_MORE = {
+# Profile that fits once more on a host, by the technology's name.
+_SECOND_PROFILES = {
     "mdev": "T4-4Q",
     "typed_vf": "L40S-8Q",
     "whole": "10de:1e07",
@@ -27,49 +27,51 @@ NAMES = ("NAME", "PROFILE", "DEVICE", "STATE")
 
 
 class AttachingTestBase(operations.OperationsTestBase):
-    """Servers that are given one more profile, over Nova's message bus."""
+    """Servers to which a profile is attached, over Nova's message bus."""
 
     def setUp(self) -> None:
         super().setUp()
         self.flags(device_detach_timeout=1, group="libvirt")
 
     def profile(self) -> str:
-        """Return what a server of the host's technology may have more."""
+        """Return the profile that a server of the technology can attach."""
         if self.technology is technologies.PLAIN_VF:
             (trait,) = self.profiles(test_typed_vfs.S7150)
             return trait
-        return _MORE[self.technology.name]
+        return _SECOND_PROFILES[self.technology.name]
 
-    def ask(self, server: Any, method: str, **words: Any) -> Any:
-        """Return what nova-compute answers on the bus."""
-        found = compute_rpc.ComputeRpc(())
+    def call_rpc(self, server: Any, method: str, **words: Any) -> Any:
+        """Return the answer of nova-compute on the bus."""
+        rpc = compute_rpc.ComputeRpc(())
         host = self.host_of(server)
-        return found.call(host, method, False, server=server["id"], **words)
+        return rpc.call(host, method, False, server=server["id"], **words)
 
     def attach(self, server: Any, profile: str) -> Any:
-        return self.ask(server, "attach", **self.attach_arguments(profile))
+        return self.call_rpc(
+            server, "attach", **self.attach_arguments(profile)
+        )
 
     def attach_arguments(self, profile: str) -> dict[str, str]:
-        """Return what is asked for: a region is to hold something, too."""
+        """Return the RPC arguments; a region needs a bitstream, too."""
         is_region = profile == test_fpga.ANY
         image = self.image_of(test_fpga.BLUE) if is_region else ""
         return {"profile": profile, "bitstream": image}
 
     def detach(self, server: Any, name: str = "") -> Any:
-        return self.ask(server, "detach", name=name)
+        return self.call_rpc(server, "detach", name=name)
 
     def refused(self, server: Any, method: str, **words: Any) -> str:
         """Return why nova-compute refuses."""
         with self.assertRaises(compute_rpc.RpcRefusedError) as caught:
-            self.ask(server, method, **words)
+            self.call_rpc(server, method, **words)
         return str(caught.exception)
 
-    def shown(self, server: Any) -> list[tuple[str, str, str]]:
-        """Return name, profile and state of what a server has."""
-        told = self.ask(server, "show")
+    def list_accelerators(self, server: Any) -> list[tuple[str, str, str]]:
+        """Return name, profile and state of a server's accelerators."""
+        answer = self.call_rpc(server, "show")
         return [
-            (each["name"], each["profile"], each["state"])
-            for each in told["accelerators"]
+            (record["name"], record["profile"], record["state"])
+            for record in answer["accelerators"]
         ]
 
     def attachments(self, server: Any) -> tuple[attachment.Attachment, ...]:
@@ -82,8 +84,8 @@ class AttachingTestBase(operations.OperationsTestBase):
             expected_attrs=["system_metadata", "resources", "flavor"],
         )
 
-    def everything(self, server: Any) -> Any:
-        """Return all that a refusal must leave as it was."""
+    def collect_state(self, server: Any) -> Any:
+        """Return all state that a refusal must not change."""
         host = self.host_of(server)
         instance = self.instance(server)
         simulated = self.hosts[host]
@@ -111,7 +113,7 @@ class AttachingTestBase(operations.OperationsTestBase):
         )
 
     def assigned(self, host: str) -> set[tuple[str, str]]:
-        """Return the slots that Nova's tracker has handed out."""
+        """Return the slots that Nova's tracker has assigned."""
         tracker = self.computes[host].manager.rt
         return {
             (provider, slot.identifier)
@@ -121,14 +123,14 @@ class AttachingTestBase(operations.OperationsTestBase):
         }
 
     def run_command(self, *words: str, status: int = 0) -> str:
-        """Return what the command printed; its error if it is to fail."""
+        """Return the command's output; its error output if it must fail."""
         out, err = io.StringIO(), io.StringIO()
         with (
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            found = commands.main(["server", *words])
-        self.assertEqual(status, found, out.getvalue() + err.getvalue())
+            exit_status = commands.main(["server", *words])
+        self.assertEqual(status, exit_status, out.getvalue() + err.getvalue())
         return err.getvalue() if status else out.getvalue()
 
     def command_json(self, *words: str) -> Any:

@@ -11,11 +11,11 @@ from tests.functional.nova.support import technologies
 
 
 class Life(attaching.AttachingTestBase):
-    """A server that is given one more of what it has, and gives it back."""
+    """A server to which a profile is attached, and detached at the end."""
 
     __test__ = False
 
-    def start_one(self) -> Any:
+    def boot_server(self) -> Any:
         self.start_hosts("host1")
         server = self.boot(self.technology.small(self))
         self.assert_agreement("boot")
@@ -25,20 +25,22 @@ class Life(attaching.AttachingTestBase):
         return sorted(self.mdevs_of(server) + self.functions_of(server))
 
     @pytest.mark.each_release
-    def test_everything_in_its_life(self) -> None:
-        server = self.start_one()
-        before = self.everything(server)
+    def test_all_operations(self) -> None:
+        server = self.boot_server()
+        before = self.collect_state(server)
         self.attach(server, self.profile())
         self.assert_agreement("attach", is_passed=True)
         (record,) = self.attachments(server)
         self.assertIs(attachment.AttachmentState.ATTACHED, record.state)
-        held = self.handles(server)
-        self.assertEqual(2, len(held))
+        handles = self.handles(server)
+        self.assertEqual(2, len(handles))
         self.assertEqual(
-            ["", "attached-1"], [name for name, _, _ in self.shown(server)]
+            ["", "attached-1"],
+            [name for name, _, _ in self.list_accelerators(server)],
         )
         self.assertEqual(
-            {"in the guest"}, {state for _, _, state in self.shown(server)}
+            {"in the guest"},
+            {state for _, _, state in self.list_accelerators(server)},
         )
         for step in (
             self.reboot_hard,
@@ -58,28 +60,28 @@ class Life(attaching.AttachingTestBase):
             step(server)
             self.assert_agreement(step.__name__)
             if step not in (self.suspend,):
-                self.assertEqual(held, self.handles(server), step.__name__)
+                self.assertEqual(handles, self.handles(server), step.__name__)
         self.restart()
         self.run_periodics()
         self.assert_agreement("restart", is_passed=True)
         self.detach(server)
         self.assert_agreement("detach", is_passed=True)
-        self.assertEqual(before, self.everything(server))
+        self.assertEqual(before, self.collect_state(server))
         self._delete_server(server)
         self.assert_nothing_left()
 
     @pytest.mark.long
     def test_host_reboot_while_stopped_and_delete(self) -> None:
-        server = self.start_one()
+        server = self.boot_server()
         self.stop(server)
         self.attach(server, self.profile())
         self.assert_agreement("attach while stopped", is_passed=True)
-        held = self.handles(server)
-        self.assertEqual(2, len(held))
+        handles = self.handles(server)
+        self.assertEqual(2, len(handles))
         self.hosts["host1"].reboot()
         self.restart()
         self.start(server)
-        self.assertEqual(held, self.handles(server))
+        self.assertEqual(handles, self.handles(server))
         self.assert_agreement("start", is_passed=True)
         self._delete_server(server)
         self.assert_agreement("delete", is_passed=True)

@@ -26,7 +26,7 @@ PROFILE = "T4-4Q"
 FOUR = harness.vgpu_group("_A", "4Q")
 
 
-class Older:
+class EndpointV1:
     """The endpoint of version 1.0, which takes no deadline."""
 
     target = oslo_messaging.Target(
@@ -44,32 +44,32 @@ class Command(attaching.AttachingTestBase):
         super().setUp()
         self.useFixture(scheduled.without_keystone())
 
-    def start_one(self) -> Any:
+    def boot_server(self) -> Any:
         self.start_hosts("host1")
         return self.boot(FOUR, name="painter")
 
     def run_command(self, *words: str, status: int = 0) -> str:
-        door = ("--compute-endpoint", self.api_fixture.base_url)
-        where = () if "--host" in words else door
-        return super().run_command(*words, *where, status=status)
+        endpoint = ("--compute-endpoint", self.api_fixture.base_url)
+        arguments = () if "--host" in words else endpoint
+        return super().run_command(*words, *arguments, status=status)
 
     def test_attach_show_and_detach(self) -> None:
-        server = self.start_one()
-        told = self.run_command("attach", "painter", "--profile", PROFILE)
-        self.assertIn("Attached attached-1 of 0000:3", told)
-        shown = self.run_command("show", server["id"])
-        self.assertIn("on host1: active", shown)
-        self.assertRegex(shown, r"\(flavor\) +T4-4Q +0000:3\S+ +in the guest")
-        self.assertRegex(shown, r"attached-1 +T4-4Q +0000:3\S+ +in the guest")
-        found = self.command_json("show", server["id"], "--host", "host1")
-        own, more = found["accelerators"]
-        self.assertEqual(("", "attached-1"), (own["name"], more["name"]))
+        server = self.boot_server()
+        output = self.run_command("attach", "painter", "--profile", PROFILE)
+        self.assertIn("Attached attached-1 of 0000:3", output)
+        table = self.run_command("show", server["id"])
+        self.assertIn("on host1: active", table)
+        self.assertRegex(table, r"\(flavor\) +T4-4Q +0000:3\S+ +in the guest")
+        self.assertRegex(table, r"attached-1 +T4-4Q +0000:3\S+ +in the guest")
+        answer = self.command_json("show", server["id"], "--host", "host1")
+        own, attached = answer["accelerators"]
+        self.assertEqual(("", "attached-1"), (own["name"], attached["name"]))
         self.assertEqual(
             self.compute_rp_uuids["host1"],
-            self._get_provider_root(more["provider"]),
+            self._get_provider_root(attached["provider"]),
         )
-        told = self.run_command("detach", "painter", more["handle"])
-        self.assertIn("Detached attached-1 (T4-4Q)", told)
+        output = self.run_command("detach", "painter", attached["handle"])
+        self.assertIn("Detached attached-1 (T4-4Q)", output)
         self.assert_agreement("detach", is_passed=True)
         self.assertEqual(1, len(self.mdevs_of(server)))
 
@@ -78,8 +78,8 @@ class Command(attaching.AttachingTestBase):
         answer = self.placement.get(path, version="1.14").body
         return str(answer["root_provider_uuid"])
 
-    def test_what_can_not_be_asked(self) -> None:
-        server = self.start_one()
+    def test_refused_commands(self) -> None:
+        server = self.boot_server()
         for words, status, reason in (
             (("show", "sculptor"), 2, "'sculptor' is not a server"),
             (("show", "painter", "--host", "host1"), 2, "a uuid, with --host"),
@@ -87,31 +87,31 @@ class Command(attaching.AttachingTestBase):
             (("detach", "painter"), 1, "nothing is not attached"),
             (("detach", "painter", PROFILE), 1, "belongs to its flavor"),
         ):
-            told = self.run_command(*words, status=status)
-            self.assertIn(reason, told)
+            output = self.run_command(*words, status=status)
+            self.assertIn(reason, output)
         self.flags(rpc_response_timeout=1)
         words = ("show", server["id"], "--host", "host9")
-        told = self.run_command(*words, status=1)
-        self.assertIn("no nova-compute answers", told)
+        output = self.run_command(*words, status=1)
+        self.assertIn("no nova-compute answers", output)
 
     def actions(self, server: Any) -> list[tuple[str, str, str, str]]:
-        """Return action, event, host and result of our actions."""
-        listed = self.api.get_instance_actions(server["id"])
+        """Return action, event, host and result of accelerator actions."""
+        summaries = self.api.get_instance_actions(server["id"])
         path = f"/servers/{server['id']}/os-instance-actions"
-        shown = [
-            self.api.api_get(f"{path}/{each['request_id']}").body
-            for each in reversed(listed)
-            if each["action"].endswith("_accelerator")
+        details = [
+            self.api.api_get(f"{path}/{summary['request_id']}").body
+            for summary in reversed(summaries)
+            if summary["action"].endswith("_accelerator")
         ]
         return [
-            (one["action"], event["event"], event["host"], event["result"])
-            for each in shown
-            for one in [each["instanceAction"]]
-            for event in one["events"]
+            (action["action"], event["event"], event["host"], event["result"])
+            for detail in details
+            for action in [detail["instanceAction"]]
+            for event in action["events"]
         ]
 
     def test_attach_and_detach_are_instance_actions(self) -> None:
-        server = self.start_one()
+        server = self.boot_server()
         self.run_command("attach", "painter", "--profile", PROFILE)
         self.run_command("attach", "painter", "--profile", "X", status=1)
         self.assertIn("one of: ", self.reason(server))
@@ -124,7 +124,7 @@ class Command(attaching.AttachingTestBase):
         )
 
     def test_a_slow_detach_says_what_it_waits_for(self) -> None:
-        server = self.start_one()
+        server = self.boot_server()
         self.attach(server, PROFILE)
         out, err = io.StringIO(), test_progress.Terminal()
         with (
@@ -138,8 +138,8 @@ class Command(attaching.AttachingTestBase):
         self.assertIn("waiting for nova-compute on host1", err.getvalue())
         self.assertIn("device_detach_timeout", err.getvalue())
 
-    def test_who_may_ask(self) -> None:
-        server = self.start_one()
+    def test_callers_that_the_policy_refuses(self) -> None:
+        server = self.boot_server()
         endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
         own = self.instance(server).project_id
         for project, reason in (
@@ -158,7 +158,7 @@ class Command(attaching.AttachingTestBase):
         self.assert_agreement("refusals")
 
     def test_a_role_counts_in_its_own_project_only(self) -> None:
-        server = self.start_one()
+        server = self.boot_server()
         endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
         own = self.instance(server).project_id
         self.policy.set_rules(
@@ -180,7 +180,7 @@ class Command(attaching.AttachingTestBase):
         self.assert_agreement("refusals")
 
     def test_a_rule_may_name_the_owner(self) -> None:
-        """It counts; what speaks of the host is not shown to an owner."""
+        """The rule applies; an owner does not see details of the host."""
         self.start_host(harness.TWO_T4[0])
         server = self.boot(harness.vgpu_group("_A", "16Q"))
         endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
@@ -200,9 +200,13 @@ class Command(attaching.AttachingTestBase):
         self.assertIn("Policy doesn't allow", refused)
         user = context.RequestContext(owner, own, roles=["member"])
         answer = endpoint.show(user, server["id"])[rpc_names.RESULT]
-        (shown,) = answer["accelerators"]
-        self.assertEqual("T4-16Q", shown["profile"])
-        for field in (answer["host"], shown["device"], shown["handle"]):
+        (accelerator,) = answer["accelerators"]
+        self.assertEqual("T4-16Q", accelerator["profile"])
+        for field in (
+            answer["host"],
+            accelerator["device"],
+            accelerator["handle"],
+        ):
             self.assertEqual("", field)
         refused = endpoint.attach(user, server["id"], "T4-16Q")
         self.assertEqual(
@@ -228,8 +232,8 @@ class Command(attaching.AttachingTestBase):
         self.assert_agreement("refusals")
 
     def test_a_late_request_is_not_carried_out(self) -> None:
-        server = self.start_one()
-        before = self.everything(server)
+        server = self.boot_server()
+        before = self.collect_state(server)
         endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
         chief = context.get_admin_context()
         for deadline, reason in (
@@ -241,28 +245,28 @@ class Command(attaching.AttachingTestBase):
                 chief, server["id"], PROFILE, deadline=deadline
             )
             self.assertIn(reason, answer[rpc_names.REFUSED])
-            self.assertEqual(before, self.everything(server))
+            self.assertEqual(before, self.collect_state(server))
         later = "2999-01-31T12:00:00+01:00"
         answer = endpoint.attach(chief, server["id"], PROFILE, deadline=later)
         self.assertIn(rpc_names.RESULT, answer)
-        # As callers of version 1.0 ask.
+        # As callers of version 1.0 call it.
         self.assertIn(
             rpc_names.RESULT, endpoint.detach(chief, server["id"], "")
         )
 
-    def test_a_nova_compute_of_before_is_asked_without_deadline(self) -> None:
+    def test_an_older_nova_compute_is_called_without_deadline(self) -> None:
         target = oslo_messaging.Target(topic=rpc_names.TOPIC, server="older")
-        server = rpc.get_server(target, [Older()])
+        server = rpc.get_server(target, [EndpointV1()])
         server.start()
         self.addCleanup(server.stop)
-        found = client_bus.ComputeRpc(()).call(
+        result = client_bus.ComputeRpc(()).call(
             "older", "show", False, server="a"
         )
-        self.assertEqual("a", found)
+        self.assertEqual("a", result)
 
     @pytest.mark.long
     def test_states_in_which_nothing_is_attached(self) -> None:
-        server = self.start_one()
+        server = self.boot_server()
         for step, back, word in (
             (self.pause, self.unpause, "paused"),
             (self.suspend, self.resume, "suspended"),
@@ -275,18 +279,18 @@ class Command(attaching.AttachingTestBase):
         self.assert_agreement("refusals", is_passed=True)
 
     def test_a_card_that_is_full(self) -> None:
-        """It says why, of each card."""
+        """The refusal gives the reason for each card."""
         self.start_host(harness.TWO_T4[0])
         server = self.boot(harness.vgpu_group("_A", "16Q"))
-        before = self.everything(server)
+        before = self.collect_state(server)
         reason = self.refused(server, "attach", profile="T4-16Q")
         self.assertIn("no device of host1 can give T4-16Q now", reason)
         self.assertIn(f"{harness.T4} has no place for T4-16Q", reason)
-        self.assertEqual(before, self.everything(server))
+        self.assertEqual(before, self.collect_state(server))
         self.assert_agreement("a refusal", is_passed=True)
 
     @pytest.mark.long
-    def test_a_server_that_has_none_of_its_flavor(self) -> None:
+    def test_attachments_of_a_server_whose_flavor_has_none(self) -> None:
         self.start_hosts("host1")
         server = self.boot({})
         self.attach(server, PROFILE)
@@ -294,9 +298,9 @@ class Command(attaching.AttachingTestBase):
         self.assert_agreement("two attachments", is_passed=True)
         reason = self.refused(server, "detach", name="")
         self.assertIn("name one of attached-1, attached-2", reason)
-        held = self.mdevs_of(server)
+        mdevs = self.mdevs_of(server)
         self.reboot_hard(server)
-        self.assertEqual(sorted(held), sorted(self.mdevs_of(server)))
+        self.assertEqual(sorted(mdevs), sorted(self.mdevs_of(server)))
         self.detach(server, "attached-1")
         self.assert_agreement("detach of the first", is_passed=True)
         self.attach(server, PROFILE)
@@ -306,12 +310,12 @@ class Command(attaching.AttachingTestBase):
         self.assert_nothing_left()
 
     def test_profiles_of_one_card_keep_their_slots(self) -> None:
-        """One that differs from the flavor's stands on the same card."""
+        """The attached profile is on the card of the flavor's profile."""
         self.start_host(
             technologies.TYPED_VF.cards[0],
         )
         server = self.boot(technologies.TYPED_VF.small(self))
-        held = self.functions_of(server)
+        functions = self.functions_of(server)
         self.attach(server, "L40S-8Q")
         both = self.functions_of(server)
         self.reboot_hard(server)
@@ -319,17 +323,17 @@ class Command(attaching.AttachingTestBase):
         self.restart()
         self.run_periodics()
         self.detach(server)
-        self.assertEqual(held, self.functions_of(server))
+        self.assertEqual(functions, self.functions_of(server))
         self.assert_agreement("detach", is_passed=True)
 
     @pytest.mark.long
-    def test_a_region_and_what_it_is_to_hold(self) -> None:
+    def test_a_region_and_its_bitstream(self) -> None:
         region = technologies.REGION
         self.start_host(
             *region.cards, harness.TWO_T4[0], **dict(region.settings)
         )
         server = self.boot({}, name="painter")
-        before = self.everything(server)
+        before = self.collect_state(server)
         good = self.image_of(test_fpga.BLUE)
         other = self.image(test_fpga.RED, accelerator_interface_id="ab" * 16)
         strange = self.image(test_fpga.RED, owner="a stranger")
@@ -342,30 +346,30 @@ class Command(attaching.AttachingTestBase):
         ):
             with self.subTest(reason):
                 words = {"profile": profile, "bitstream": bitstream}
-                told = self.refused(server, "attach", **words)
-                self.assertIn(reason, told)
-                self.assertEqual(before, self.everything(server))
-        asked = ("--profile", test_fpga.INTERFACE, "--bitstream", good)
-        for more in ((), ("--host", "host1")):
-            told = self.run_command(
-                "attach", server["id"], *asked, *more, status=2
+                answer = self.refused(server, "attach", **words)
+                self.assertIn(reason, answer)
+                self.assertEqual(before, self.collect_state(server))
+        arguments = ("--profile", test_fpga.INTERFACE, "--bitstream", good)
+        for host_arguments in ((), ("--host", "host1")):
+            answer = self.run_command(
+                "attach", server["id"], *arguments, *host_arguments, status=2
             )
-            self.assertIn("with your token", told)
-        self.assertEqual(before, self.everything(server))
+            self.assertIn("with your token", answer)
+        self.assertEqual(before, self.collect_state(server))
         words = {"profile": test_fpga.INTERFACE, "bitstream": good}
-        told = self.ask(server, "attach", **words)
-        self.assertEqual("attached-1", told["name"])
-        self.assertRegex(told["device"], "region-0$")
+        answer = self.call_rpc(server, "attach", **words)
+        self.assertEqual("attached-1", answer["name"])
+        self.assertRegex(answer["device"], "region-0$")
         self.assert_agreement("one region", is_passed=True)
         self.detach(server)
-        self.assertEqual(before, self.everything(server))
+        self.assertEqual(before, self.collect_state(server))
         self.assert_agreement("none", is_passed=True)
 
 
 class Moves(attaching.AttachingTestBase):
-    """What Nova can't carry is refused while the server is as it was."""
+    """Moves that would lose an attachment are refused, without changes."""
 
-    # Else who casts would be told what has become of it.
+    # Otherwise the caller of a cast would get its error.
     CAST_AS_CALL = False
     technology = technologies.MDEV
 
@@ -374,7 +378,7 @@ class Moves(attaching.AttachingTestBase):
         self.power_off_to_move()
         server = self.boot(FOUR, host="host1")
         self.attach(server, PROFILE)
-        before = self.everything(server)
+        before = self.collect_state(server)
         self.flags(shelved_offload_time=0)
         for body in (
             {"migrate": None},
@@ -395,7 +399,7 @@ class Moves(attaching.AttachingTestBase):
                     )
                 )
                 self.run_periodics()
-                self.assertEqual(before, self.everything(server))
+                self.assertEqual(before, self.collect_state(server))
                 self.assert_agreement(f"refusal of {body}")
         self.detach(server)
         self.be_on("host1")
@@ -408,11 +412,7 @@ class Moves(attaching.AttachingTestBase):
         except client.OpenStackApiException as error:
             self.assertIn(error.response.status_code, (400, 500))
 
-    def told(self) -> str:
-        found: str = self.stdlog.logger.output
-        return found
-
-    def test_evacuation_leaves_it_behind(self) -> None:
+    def test_evacuation_drops_the_attachment(self) -> None:
         self.start_hosts("host1", "host2")
         server = self.boot(FOUR, host="host1")
         self.attach(server, PROFILE)
@@ -423,7 +423,7 @@ class Moves(attaching.AttachingTestBase):
         self.assertEqual((), self.attachments(server))
         self.assertEqual(1, len(self.mdevs_of(server, "host2")))
         self.assertIn(
-            "was evacuated without its attached profiles", self.told()
+            "was evacuated without its attached profiles", self.messages()
         )
         self.assert_agreement("evacuate", False, "host2")
         self.be_on("host1")
@@ -433,16 +433,16 @@ class Moves(attaching.AttachingTestBase):
 
 
 class RegionMoves(attaching.AttachingTestBase):
-    """What was attached wants an image; that stays behind with it."""
+    """An evacuated server leaves its attached region and image behind."""
 
     technology = technologies.REGION
 
-    def test_evacuation_does_not_want_its_image(self) -> None:
+    def test_evacuation_does_not_need_its_image(self) -> None:
         self.start_hosts("host1", "host2")
         server = self.boot({}, host="host1")
         image = self.image_of(test_fpga.BLUE)
         words = {"profile": "region", "bitstream": image}
-        self.ask(server, "attach", **words)
+        self.call_rpc(server, "attach", **words)
         self.glance.delete(None, image)
         self.computes["host1"].stop()
         self.force_down(True)

@@ -37,7 +37,7 @@ def service(kind: str, *regions: str) -> dict[str, Any]:
 CATALOG = (service("image", "north", "south"), service("compute", "south"))
 
 
-def asker(
+def make_identity(
     *roles: str, is_administrator: bool = False, project: str = "films"
 ) -> compute_rpc.RequestIdentity:
     identity = rest.Identity(
@@ -53,7 +53,7 @@ def asker(
 class Context(attaching.AttachingTestBase):
     technology = technologies.MDEV
 
-    def test_the_old_catalogue_says_the_same(self) -> None:
+    def test_catalogue_version_2_has_the_same_endpoints(self) -> None:
         old = service_catalog.ServiceCatalogV2(
             list(compute_rpc.build_v2_catalog(CATALOG))
         )
@@ -74,16 +74,16 @@ class Context(attaching.AttachingTestBase):
                     else:
                         self.assertEqual(url, old.url_for(**words))
 
-    def test_who_may(self) -> None:
-        """By Nova's policy; a token goes on to nova-compute."""
+    def test_callers(self) -> None:
+        """Nova's policy decides; the token is passed to nova-compute."""
         self.start_hosts("host1")
         server = self.boot(harness.vgpu_group("_A", "4Q"))
-        seen = []
+        contexts = []
         driver = self.computes["host1"].driver
         stock = driver.show_accelerators
 
         def show(context: Any, uuid: str) -> Any:
-            seen.append(context)
+            contexts.append(context)
             return stock(context, uuid)
 
         driver.show_accelerators = show
@@ -94,17 +94,17 @@ class Context(attaching.AttachingTestBase):
             (own, "doesn't allow"),
             ("films", "no such server"),
         ):
-            member = asker("member", project=project)
+            member = make_identity("member", project=project)
             with pytest.raises(compute_rpc.RpcRefusedError, match=reason):
                 bus.call("host1", "show", False, member, **words)
-        self.assertEqual([], seen)
-        for one in (
-            asker("admin"),
-            asker("service", is_administrator=True),
+        self.assertEqual([], contexts)
+        for identity in (
+            make_identity("admin"),
+            make_identity("service", is_administrator=True),
             None,
         ):
-            bus.call("host1", "show", False, one, **words)
-        ann, nova, nobody = seen
+            bus.call("host1", "show", False, identity, **words)
+        ann, nova, local_admin = contexts
         for context in (ann, nova):
             self.assertEqual("a token", context.auth_token)
             self.assertEqual(
@@ -121,5 +121,5 @@ class Context(attaching.AttachingTestBase):
                 ),
             )
         self.assertTrue(nova.is_admin)
-        self.assertTrue(nobody.is_admin)
-        self.assertIsNone(nobody.auth_token)
+        self.assertTrue(local_admin.is_admin)
+        self.assertIsNone(local_admin.auth_token)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-compute is killed between any two steps of an attachment.
 
-Before each change of Nova's database, of Placement, of a card, of our
-books and of libvirt it gets SIGKILL, and is started again: each time all
-agree on what the server has, which is what it had or one more, whole.
+It gets SIGKILL before each change of Nova's database, Placement, a card, the
+claim store and libvirt, and is started again. Each time all of them agree on
+the server's accelerators: those before the attachment, or those after it.
 
-``NOVA_ACCEL_KILLS`` is how often it is killed before each step.
+``NOVA_ACCEL_KILLS`` is the number of kills before each step.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ KILLS = int(os.environ.get("NOVA_ACCEL_KILLS", "1"))
 
 @dataclasses.dataclass
 class Row:
-    """How often it was killed before a step of an operation."""
+    """Number of kills before a step of an operation."""
 
     operation: str
     step: str
@@ -45,72 +45,74 @@ class Dying(attaching.AttachingTestBase):
         super().setUp()
         self.start_hosts("host1")
         self.server = self.boot(self.technology.small(self))
-        # A region keeps what it is given: so each time begins alike.
+        # A region keeps its bitstream: with this each run begins alike.
         self.attach(self.server, self.profile())
         self.detach(self.server)
         self.run_periodics()
-        self.without = self.everything(self.server)
+        self.without = self.collect_state(self.server)
 
     @property
     def is_attached(self) -> bool:
-        """Return whether the server has it; what it has is whole."""
-        states = [one.state for one in self.attachments(self.server)]
+        """Return whether an attachment exists; check that it is complete."""
+        states = [record.state for record in self.attachments(self.server)]
         self.assertIn(states, ([], [attachment.AttachmentState.ATTACHED]))
         return bool(states)
 
     def interrupt(self, method: str, kill_at: int | None) -> list[str]:
         """Kill nova-compute before a step, and start the next.
 
-        Returns the steps up to there; None for no end before the last.
+        Returns the steps up to there; None means that no kill happens.
         """
-        given = {"name": ""}
+        arguments = {"name": ""}
         if method == "attach_accelerator":
-            given = self.attach_arguments(self.profile())
+            arguments = self.attach_arguments(self.profile())
         world = mortals.World(self.computes["host1"])
         world.kill_at = kill_at
 
         def work(driver: Any) -> None:
-            getattr(driver, method)(self.context, self.server["id"], **given)
+            getattr(driver, method)(
+                self.context, self.server["id"], **arguments
+            )
 
         died_of = world.kill(work)
-        wanted = 0 if kill_at is None else signal.SIGKILL
-        self.assertEqual(wanted, died_of, world.steps)
+        expected = 0 if kill_at is None else signal.SIGKILL
+        self.assertEqual(expected, died_of, world.steps)
         self.restart()
-        self.mend()
-        told = f"killed before {world.steps[-1]}"
-        self.assertIsNone(self.instance(self.server).task_state, told)
-        self.assert_agreement(told, is_passed=True)
+        self.run_passes()
+        where = f"killed before {world.steps[-1]}"
+        self.assertIsNone(self.instance(self.server).task_state, where)
+        self.assert_agreement(where, is_passed=True)
         return world.steps
 
-    def mend(self) -> None:
-        """Let the service do what it does by and by."""
+    def run_passes(self) -> None:
+        """Run the passes that recover an interrupted operation."""
         self.run_periodics()
 
-    def attached_now(self) -> Any:
-        """Return all that is, once the server has one more."""
+    def ensure_attached(self) -> Any:
+        """Return the state of the server with one attachment."""
         if not self.is_attached:
             self.attach(self.server, self.profile())
-        return self.everything(self.server)
+        return self.collect_state(self.server)
 
-    def detach_again(self, told: str) -> None:
-        """Check that nothing is left, once it has given it back."""
+    def ensure_detached(self, where: str) -> None:
+        """Detach, and check that the server is as at first."""
         if self.is_attached:
             self.detach(self.server)
-        self.assertEqual(self.without, self.everything(self.server), told)
+        self.assertEqual(self.without, self.collect_state(self.server), where)
 
     def all_steps(self, name: str) -> list[str]:
-        """Return the steps of an operation that nobody ends."""
+        """Return the steps of an operation that is not interrupted."""
         if name == "detach":
-            self.attached_now()
-        found = self.interrupt(f"{name}_accelerator", None)
+            self.ensure_attached()
+        steps = self.interrupt(f"{name}_accelerator", None)
         self.assertEqual(name == "attach", self.is_attached)
-        self.detach_again("the end")
-        return found
+        self.ensure_detached("the end")
+        return steps
 
 
 @_on_threads
 class Crashes(Dying):
-    """Attachments, whose nova-compute dies."""
+    """nova-compute is killed during attach and detach."""
 
     __test__ = False
 
@@ -123,16 +125,18 @@ class Crashes(Dying):
             row = Row(name, step)
             rows.append(row)
             for _ in range(KILLS):
-                whole = None if is_coming else self.attached_now()
-                told = self.interrupt(f"{name}_accelerator", number)
-                self.assertEqual(steps[: number + 1], told)
+                attached_state = None if is_coming else self.ensure_attached()
+                steps_done = self.interrupt(f"{name}_accelerator", number)
+                self.assertEqual(steps[: number + 1], steps_done)
                 if step == "return":
                     self.assertEqual(is_coming, self.is_attached)
                 elif number == 0:
                     self.assertEqual(not is_coming, self.is_attached)
-                if whole is not None and self.is_attached:
-                    self.assertEqual(whole, self.everything(self.server))
-                self.detach_again(step)
+                if attached_state is not None and self.is_attached:
+                    self.assertEqual(
+                        attached_state, self.collect_state(self.server)
+                    )
+                self.ensure_detached(step)
                 row.kills += 1
             print(row, flush=True)
         self.assertEqual({KILLS}, {row.kills for row in rows})
@@ -146,19 +150,19 @@ class Crashes(Dying):
 
 @_on_threads
 class AtStart(Dying, syncing.SyncTestBase):
-    """A service whose own passes mend, as soon as Nova's tracker is ready."""
+    """The service's own first pass recovers, once Nova's tracker is ready."""
 
     technology = technologies.MDEV
 
-    def mend(self) -> None:
-        is_left = self.instance(self.server).task_state is not None
-        self.assertEqual(is_left, self.is_left)
-        self.pass_by()
+    def run_passes(self) -> None:
+        is_interrupted = self.instance(self.server).task_state is not None
+        self.assertEqual(is_interrupted, self.is_interrupted)
+        self.run_pass()
 
     def test_the_first_pass(self) -> None:
-        self.is_left = False
+        self.is_interrupted = False
         steps = self.all_steps("attach")
-        self.is_left = True
+        self.is_interrupted = True
         self.interrupt("attach_accelerator", steps.index("note claims"))
         self.assertFalse(self.is_attached)
         self.interrupt("attach_accelerator", len(steps) - 2)

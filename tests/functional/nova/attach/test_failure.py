@@ -27,24 +27,24 @@ class FailingTestBase(attaching.AttachingTestBase):
 
     technology = technologies.MDEV
 
-    def start_one(self) -> Any:
+    def boot_server(self) -> Any:
         self.start_hosts("host1")
         return self.boot(harness.vgpu_group("_A", "4Q"))
 
     def assert_as_before(self, server: Any, before: Any, what: str) -> None:
-        self.assertEqual(before, self.everything(server))
+        self.assertEqual(before, self.collect_state(server))
         self.assert_agreement(what, is_passed=True)
-        self.assertEqual(before, self.everything(server))
+        self.assertEqual(before, self.collect_state(server))
 
     @contextlib.contextmanager
     def refusing(self, method: str, flag: int) -> Iterator[None]:
         """Let libvirt refuse for the guest (1), or its definition (2)."""
         stock = getattr(libvirtd.Domain, method)
 
-        def refuse(told: Any, xml: str, flags: int) -> None:
+        def refuse(domain: Any, xml: str, flags: int) -> None:
             if flags & flag:
                 raise libvirtd.failed("no, thank you")
-            stock(told, xml, flags)
+            stock(domain, xml, flags)
 
         with mock.patch.object(libvirtd.Domain, method, refuse):
             yield
@@ -55,8 +55,8 @@ class Attaching(FailingTestBase):
 
     def refused_with(self, patch: Any, what: str, word: str) -> None:
         """Check that an attachment fails, and that nothing remains."""
-        server = self.start_one()
-        before = self.everything(server)
+        server = self.boot_server()
+        before = self.collect_state(server)
         with patch:
             reason = self.refused(server, "attach", profile=PROFILE)
         self.assertIn(word, reason)
@@ -119,7 +119,7 @@ class Attaching(FailingTestBase):
 
     def test_the_server_is_deleted_meanwhile(self) -> None:
         """The delete waits for the attachment, which gives up."""
-        server = self.start_one()
+        server = self.boot_server()
         stock = plug.add
 
         # Here Nova's API waits until nova-compute has done it.
@@ -165,28 +165,28 @@ class Attaching(FailingTestBase):
 
     def assert_tracked(self, *servers: Any) -> None:
         """Check that Nova's tracker has each server's slot, once."""
-        held = [slot for server in servers for slot in self.slots(server)]
+        slots = [slot for server in servers for slot in self.slots(server)]
         self.assertEqual(
-            {(provider, name) for provider, _, name in held},
+            {(provider, name) for provider, _, name in slots},
             self.assigned("host1"),
         )
-        self.assertEqual(len(held), len(self.assigned("host1")))
+        self.assertEqual(len(slots), len(self.assigned("host1")))
 
     def test_the_answer_to_the_slot_is_lost(self) -> None:
         """Its slot is released once: the next server keeps its own."""
-        server = self.start_one()
+        server = self.boot_server()
         before = self.slots(server)
         stock = server_allocations.ServerAllocations.release_slots
         others: list[Any] = []
 
-        def give(*arguments: Any) -> None:
+        def release(*arguments: Any) -> None:
             others.append(self.boot(harness.vgpu_group("_A", "4Q")))
             stock(*arguments)
 
         with (
             self.losing(server),
             mock.patch.object(
-                server_allocations.ServerAllocations, "release_slots", give
+                server_allocations.ServerAllocations, "release_slots", release
             ),
         ):
             reason = self.refused(server, "attach", profile=PROFILE)
@@ -197,8 +197,8 @@ class Attaching(FailingTestBase):
 
     def test_the_answer_to_the_release_is_lost(self) -> None:
         """A later pass gives back the rest."""
-        server = self.start_one()
-        before = self.everything(server)
+        server = self.boot_server()
+        before = self.collect_state(server)
         self.attach(server, PROFILE)
         with self.losing(server):
             reason = self.refused(server, "detach", name="")
@@ -211,13 +211,13 @@ class Detaching(FailingTestBase):
     """Detachments that fail: everything is as it was."""
 
     def start_attached(self) -> Any:
-        server = self.start_one()
+        server = self.boot_server()
         self.attach(server, PROFILE)
         return server
 
     def test_a_guest_that_does_not_let_go(self) -> None:
         server = self.start_attached()
-        before = self.everything(server)
+        before = self.collect_state(server)
         domain = self.domain(server)
         domain.is_stubborn = True
         reason = self.refused(server, "detach", name="")
@@ -230,15 +230,15 @@ class Detaching(FailingTestBase):
     @pytest.mark.long
     def test_a_definition_that_is_not_changed(self) -> None:
         server = self.start_attached()
-        before = self.everything(server)
+        before = self.collect_state(server)
         with self.refusing("detachDeviceFlags", 2):
             self.refused(server, "detach", name="")
         self.assert_as_before(server, before, "definition keeps it")
 
     def test_placement_fails_late(self) -> None:
         """The device is gone; the rest follows with the next pass."""
-        server = self.start_one()
-        before = self.everything(server)
+        server = self.boot_server()
+        before = self.collect_state(server)
         self.attach(server, PROFILE)
 
         def refuse(_: Any, __: Any, ___: Any, **____: Any) -> Any:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attachments are recovered after nova-compute ended during them.
 
-Whoever ends undoes nothing: what does is switched off here. Where Nova has
-threads it is killed in earnest, see test_attach_crashes.
+The end of the process is simulated: undo steps are switched off. Where Nova
+runs on threads, test_crashes kills the process instead.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from virt_hooks.report import server_allocations
 from virt_hooks.spawn import lifecycle
 
 PROFILE = "T4-4Q"
-# What each step is, and whether the attachment is whole once it is done.
-COMING = (
+# Each step, and whether the attachment is complete after it.
+ATTACH_STEPS = (
     (hot_attach.HotAttachDriver, "_save_state", False),
     (server_allocations.ServerAllocations, "allocate", False),
     (server_allocations.ServerAllocations, "claim_slot", False),
@@ -30,8 +30,8 @@ COMING = (
     (plug, "plug", True),
     (plug, "add", True),
 )
-# And whether it is still there.
-GOING = (
+# Each step, and whether the attachment still exists after it.
+DETACH_STEPS = (
     (hot_attach.HotAttachDriver, "_save_state", True),
     (plug, "remove_from_guest", False),
     (plug, "remove_from_definition", False),
@@ -47,7 +47,7 @@ class Killed(attaching.AttachingTestBase):
 
     @contextlib.contextmanager
     def ending(self, owner: Any, name: str) -> Iterator[None]:
-        """Let the service end once a step is done."""
+        """End the service after a step."""
         real = getattr(owner, name)
 
         def end(*arguments: Any, **words: Any) -> None:
@@ -57,7 +57,9 @@ class Killed(attaching.AttachingTestBase):
         def nothing(*_: Any) -> Any:
             return contextlib.nullcontext()
 
-        taking_away = attach_recovery.AttachRecoveryDriver._remove_attachment
+        remove_attachment = (
+            attach_recovery.AttachRecoveryDriver._remove_attachment
+        )
         with (
             mock.patch.object(owner, name, end),
             mock.patch.object(
@@ -73,7 +75,7 @@ class Killed(attaching.AttachingTestBase):
             yield
         assert (
             attach_recovery.AttachRecoveryDriver._remove_attachment
-            is taking_away
+            is remove_attachment
         )
 
     def end_in(
@@ -82,7 +84,7 @@ class Killed(attaching.AttachingTestBase):
         """Let the service end in the middle, and start it again."""
         with self.ending(step[0], step[1]):
             with self.assertRaises(RuntimeError) as caught:
-                self.ask(server, method, **words)
+                self.call_rpc(server, method, **words)
         self.assertIn(f"the end after {step[1]}", str(caught.exception))
         self.assertIsNotNone(self.instance(server).task_state)
         self.restart()
@@ -90,33 +92,35 @@ class Killed(attaching.AttachingTestBase):
         self.assertIsNone(self.instance(server).task_state, step)
         self.assert_agreement(f"the end after {step[1]}", is_passed=True)
 
-    def test_while_it_comes(self) -> None:
+    def test_end_during_attach(self) -> None:
         self.start_hosts("host1")
         server = self.boot(harness.vgpu_group("_A", "4Q"))
-        before = self.everything(server)
-        for step in COMING:
+        before = self.collect_state(server)
+        for step in ATTACH_STEPS:
             self.end_in(server, step, "attach", profile=PROFILE)
-            states = [each.state for each in self.attachments(server)]
-            whole = [attachment.AttachmentState.ATTACHED] if step[2] else []
-            self.assertEqual(whole, states, step)
-            if whole:
+            states = [record.state for record in self.attachments(server)]
+            expected = [attachment.AttachmentState.ATTACHED] if step[2] else []
+            self.assertEqual(expected, states, step)
+            if expected:
                 self.detach(server)
-            self.assertEqual(before, self.everything(server), step)
+            self.assertEqual(before, self.collect_state(server), step)
         self._delete_server(server)
         self.assert_nothing_left()
 
     @pytest.mark.long
-    def test_while_it_goes(self) -> None:
+    def test_end_during_detach(self) -> None:
         self.start_hosts("host1")
         server = self.boot(harness.vgpu_group("_A", "4Q"))
-        before = self.everything(server)
-        for step in GOING:
+        before = self.collect_state(server)
+        for step in DETACH_STEPS:
             self.attach(server, PROFILE)
-            with_it = self.everything(server)
+            attached_state = self.collect_state(server)
             self.end_in(server, step, "detach", name="")
             if step[2]:
-                self.assertEqual(with_it, self.everything(server), step)
+                self.assertEqual(
+                    attached_state, self.collect_state(server), step
+                )
                 self.detach(server)
-            self.assertEqual(before, self.everything(server), step)
+            self.assertEqual(before, self.collect_state(server), step)
         self._delete_server(server)
         self.assert_nothing_left()

@@ -20,7 +20,7 @@ FOUR = harness.vgpu_group("_A", "4Q")
 
 
 def break_record(instance: Any) -> None:
-    """Let a newer release have written what is attached to a server."""
+    """Write an attachment record as a newer release would."""
     instance.system_metadata[f"{attachment.KEY_PREFIX}0"] = '{"version":99}'
     instance.save()
 
@@ -30,62 +30,62 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
 
     technology = technologies.MDEV
 
-    def start_one(self) -> Any:
+    def boot_server(self, *hosts: str) -> Any:
         self.start_hosts("host1", "host2")
         return self.boot(FOUR, host="host1")
 
     def refused_by_nova(
         self, server: Any, body: Any, status: str = "ACTIVE"
     ) -> str:
-        """Let Nova refuse late; return why."""
+        """Return the reason of a refusal after Nova's API has accepted."""
         self.api.post_server_action(server["id"], body)
-        told = ""
+        reason = ""
 
-        def is_told() -> None:
-            nonlocal told
-            told = self.reason(server)
-            self.assertNotEqual("", told)
+        def has_reason() -> None:
+            nonlocal reason
+            reason = self.reason(server)
+            self.assertNotEqual("", reason)
 
-        self.until(is_told)
+        self.until(has_reason)
         self._wait_for_server_parameter(
             server, {"OS-EXT-STS:task_state": None, "status": status}
         )
-        return told
+        return reason
 
     def test_evacuation(self) -> None:
-        """The server keeps its record, as it keeps its slots."""
-        server = self.start_one()
+        """The server keeps its record and its slots."""
+        server = self.boot_server()
         self.attach(server, PROFILE)
-        held = sorted(self.mdevs_of(server))
+        mdevs = sorted(self.mdevs_of(server))
         self.computes["host1"].stop()
         self.force_down(True)
         self.be_on("host2")
-        self.no_guest("host2")
+        self.refuse_guests("host2")
         self.api.post_server_action(server["id"], {"evacuate": {}})
         self._wait_for_server_parameter(
             server, {"status": "ERROR", "OS-EXT-STS:task_state": None}
         )
         self.assertEqual(1, len(self.attachments(server)))
         self.assert_nothing_left("host2")
-        self.mend()
+        self.heal_hosts()
         self.be_on("host1")
         self.restart("host1")
         self.force_down(False)
-        self.brought_back(server)
-        self.assertEqual(held, sorted(self.mdevs_of(server)))
+        self.recover(server)
+        self.assertEqual(mdevs, sorted(self.mdevs_of(server)))
         self.detach(server)
         self.assert_agreement("detach", is_passed=True)
-        self.deleted(server)
+        self.delete_and_check(server)
 
     def test_rebuild_after_a_migration_that_was_refused(self) -> None:
-        server = self.start_one()
+        server = self.boot_server()
         self.attach(server, PROFILE)
-        held = sorted(self.mdevs_of(server))
+        mdevs = sorted(self.mdevs_of(server))
         self.be_on("host1")
-        told = self.refused_by_nova(server, {"migrate": None})
-        self.assertIn("nova-accel server detach", told)
+        reason = self.refused_by_nova(server, {"migrate": None})
+        self.assertIn("nova-accel server detach", reason)
         self.rebuild(server)
-        self.assertEqual(held, sorted(self.mdevs_of(server)))
+        self.assertEqual(mdevs, sorted(self.mdevs_of(server)))
         self.assertEqual(1, len(self.attachments(server)))
         self.assert_agreement("rebuild", is_passed=True)
         self.reboot_hard(server)
@@ -93,22 +93,22 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
         self.assert_agreement("detach", is_passed=True)
 
     def test_rebuild_after_a_migration_that_failed(self) -> None:
-        """With nothing attached: it has what it holds where it is."""
-        server = self.start_one()
-        self.rebuilt_after_failed_move(server, {"migrate": None})
+        """Without attachments the server keeps its devices."""
+        server = self.boot_server()
+        self.rebuild_after_failed_move(server, {"migrate": None})
 
     def test_attach_after_a_migration_that_failed(self) -> None:
-        """What was attached on the new host stays, in Nova's tracker too."""
-        server = self.start_one()
-        self.no_guest("host2")
-        self.tried(server, "migrate")
-        self.brought_back(server)
+        """An attachment on the new host stays, in Nova's tracker too."""
+        server = self.boot_server()
+        self.refuse_guests("host2")
+        self.fail_operation(server, "migrate")
+        self.recover(server)
         self.attach(server, PROFILE)
         mdevs = sorted(self.mdevs_of(server, "host2"))
         self.run_periodics()
-        held = {(p, slot) for p, _, slot in self.slots(server)}
-        self.assertEqual(2, len(held))
-        self.assertEqual(held, self.assigned("host2"))
+        slots = {(p, slot) for p, _, slot in self.slots(server)}
+        self.assertEqual(2, len(slots))
+        self.assertEqual(slots, self.assigned("host2"))
         self.rebuild(server)
         self.assertEqual(mdevs, sorted(self.mdevs_of(server, "host2")))
         self.assert_agreement("rebuild", False, "host2")
@@ -123,9 +123,9 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
             memory_mb=256, disk=1, extra_spec=harness.vgpu_group("_A", "8Q")
         )
         body = {"resize": {"flavorRef": flavor}}
-        self.rebuilt_after_failed_move(server, body)
+        self.rebuild_after_failed_move(server, body)
 
-    def rebuilt_after_failed_move(self, server: Any, body: Any) -> None:
+    def rebuild_after_failed_move(self, server: Any, body: Any) -> None:
         """Fail a move at its source, then rebuild: same mdevs as before."""
         mdevs = self.mdevs_of(server)
 
@@ -138,39 +138,39 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
         with mock.patch.object(
             driver.LibvirtDriver, "migrate_disk_and_power_off", fail
         ):
-            told = self.refused_by_nova(server, body)
-        self.assertIn("no place for the disk", told)
+            reason = self.refused_by_nova(server, body)
+        self.assertIn("no place for the disk", reason)
         self.rebuild(server)
         self.assertEqual(mdevs, self.mdevs_of(server))
         self.assert_agreement("rebuild", is_passed=True)
 
     @pytest.mark.long
     def test_a_record_that_can_not_be_read(self) -> None:
-        """The server stays, and runs on; a delete gives all back."""
-        server = self.start_one()
+        """The server runs on; its delete releases everything."""
+        server = self.boot_server()
         self.be_on("host1")
         break_record(self.instance(server))
-        told = self.refused_by_nova(server, {"migrate": None})
-        self.assertIn("a newer nova-accel may have written it", told)
-        self.deleted(server)
+        reason = self.refused_by_nova(server, {"migrate": None})
+        self.assertIn("a newer nova-accel may have written it", reason)
+        self.delete_and_check(server)
 
     @pytest.mark.long
-    def test_offloading_of_one_that_is_shelved(self) -> None:
-        """It can't be detached as it is: the reason says what comes first."""
-        server = self.start_one()
+    def test_offload_of_a_shelved_server(self) -> None:
+        """A shelved server can't detach: the reason says to unshelve it."""
+        server = self.boot_server()
         self.attach(server, PROFILE)
         self.be_on("host1")
         self.shelve(server)
         body = {"shelveOffload": None}
-        told = self.refused_by_nova(server, body, "SHELVED")
-        self.assertIn("unshelve it, then run `nova-accel server", told)
+        reason = self.refused_by_nova(server, body, "SHELVED")
+        self.assertIn("unshelve it, then run `nova-accel server", reason)
         self.unshelve(server)
         self.detach(server)
         self.assert_agreement("detach", is_passed=True)
 
 
 class TypedFunctions(attaching.AttachingTestBase):
-    """Functions whose type tells what was theirs."""
+    """Typed VFs of a server whose record is unreadable."""
 
     technology = technologies.TYPED_VF
 

@@ -42,7 +42,7 @@ class Race(attaching.AttachingTestBase):
             thread.join()
         return refusals
 
-    def test_one_place_for_three(self) -> None:
+    def test_three_servers_for_one_slot(self) -> None:
         self.start_host(harness.TWO_T4[0])
         four = harness.vgpu_group("_A", "4Q")
         servers = [self.boot(four) for _ in range(3)]
@@ -64,13 +64,13 @@ class Race(attaching.AttachingTestBase):
         self.start_hosts("host1")
         server = self.boot({})
         self.assertEqual([], self.all_at_once(server, server))
-        names = [name for name, _, _ in self.shown(server)]
+        names = [name for name, _, _ in self.list_accelerators(server)]
         self.assertEqual(["attached-1", "attached-2"], names)
         self.assert_agreement("twice", is_passed=True)
 
     @pytest.mark.long
-    def test_first_questions_at_once(self) -> None:
-        """The rules of who may ask are made known once."""
+    def test_first_requests_at_once(self) -> None:
+        """The policy rules are registered once."""
         self.start_hosts("host1")
         server = self.boot({})
         policy.reset()
@@ -85,73 +85,75 @@ class Race(attaching.AttachingTestBase):
         with mock.patch.object(enforcer, "register_default", register):
             self.assertEqual([], self.all_at_once(server, server))
 
-    # -- what Nova does meanwhile ------------------------------------------
+    # -- concurrent changes by Nova ----------------------------------------
 
-    def once(self, name: str, then: Callable[[], Any]) -> Any:
-        """Do something when a step of the booking is done the first time."""
+    def after_first(self, name: str, then: Callable[[], Any]) -> Any:
+        """Call a function after the first run of an allocation step."""
         stock = getattr(server_allocations.ServerAllocations, name)
         todo = [then]
 
         def step(*arguments: Any, **words: Any) -> Any:
-            found = stock(*arguments, **words)
+            result = stock(*arguments, **words)
             if todo:
                 todo.pop()()
-            return found
+            return result
 
         return mock.patch.object(
             server_allocations.ServerAllocations, name, step
         )
 
     @pytest.mark.long
-    def test_a_place_that_is_given_back_has_its_slot(self) -> None:
-        """Who gets it from Placement finds the tracker's slot free."""
+    def test_a_slot_is_freed_before_its_allocation(self) -> None:
+        """The tracker frees the slot before Placement is written."""
         self.start_hosts("host1")
         server = self.boot(harness.vgpu_group("_A", "4Q"))
         before = self.assigned("host1")
         self.attach(server, PROFILE)
         seen: list[set[tuple[str, str]]] = []
 
-        def look() -> None:
+        def record_slots() -> None:
             seen.append(self.assigned("host1"))
 
-        with self.once("allocate", look):
+        with self.after_first("allocate", record_slots):
             self.detach(server)
         self.assertEqual([before], seen)
         self.assert_agreement("detach", is_passed=True)
 
-    def test_a_word_that_is_written_meanwhile(self) -> None:
-        """What Nova's API writes of a server is not lost."""
+    def test_concurrent_metadata_is_not_lost(self) -> None:
+        """Metadata that Nova's API writes meanwhile is not lost."""
         self.start_hosts("host1")
         server = self.boot({})
 
-        def say(word: str) -> None:
+        def write_metadata(word: str) -> None:
             instance = self.instance(server)
-            instance.system_metadata[word] = "said"
+            instance.system_metadata[word] = "written"
             instance.save()
 
         for name in ("find_candidates", "allocate"):
-            with self.once(name, functools.partial(say, f"in_{name}")):
+            with self.after_first(
+                name, functools.partial(write_metadata, f"in_{name}")
+            ):
                 self.attach(server, PROFILE)
-        with self.once("allocate", lambda: say("in_detach")):
+        with self.after_first("allocate", lambda: write_metadata("in_detach")):
             self.detach(server, "attached-1")
-        known = self.instance(server).system_metadata
+        metadata = self.instance(server).system_metadata
         for word in ("in_find_candidates", "in_allocate", "in_detach"):
-            self.assertIn(word, known)
+            self.assertIn(word, metadata)
         self.assertEqual(1, len(self.attachments(server)))
 
     @pytest.mark.long
     def test_a_server_that_was_stopped_meanwhile(self) -> None:
-        """Nova is not at work with it any more, but was."""
+        """Nova has finished its work meanwhile."""
         self.start_hosts("host1")
         server = self.boot({})
-        before = self.everything(server)
+        before = self.collect_state(server)
 
         def stop() -> None:
             instance = self.instance(server)
             instance.vm_state = "stopped"
             instance.save()
 
-        with self.once("find_candidates", stop):
+        with self.after_first("find_candidates", stop):
             reason = self.refused(server, "attach", profile=PROFILE)
         self.assertIn("Nova is at work with it", reason)
-        self.assertEqual(before, self.everything(server))
+        self.assertEqual(before, self.collect_state(server))

@@ -60,10 +60,10 @@ class Fpga(harness.AccelTestBase):
         owner: str = "trusted",
         **properties: str,
     ) -> str:
-        """Return the id of an image that says what its content is."""
+        """Return the id of an image whose properties describe its content."""
         if content is None:
             content = fpga.payload(function, directive)
-        found = {
+        described = {
             "accelerator_function_id": function,
             "accelerator_interface_id": INTERFACE,
             "accelerator_vendor": "intel",
@@ -80,25 +80,25 @@ class Fpga(harness.AccelTestBase):
                 "disk_format": "raw",
                 "tags": [],
                 "visibility": "public",
-                "properties": {**found, **properties},
+                "properties": {**described, **properties},
             },
             io.BytesIO(content),
         )
         return str(record["id"])
 
-    def asks(self, trait: str, image: str = "") -> dict[str, str]:
+    def region_specs(self, trait: str, image: str = "") -> dict[str, str]:
         """Return the extra specs of one region."""
-        found = {
+        specs = {
             "group_policy": "none",
             "resources_FPGA:FPGA": "1",
             "trait_FPGA:" + trait: "required",
         }
         if image:
-            found["accelerator:fpga_bitstream"] = image
-        return found
+            specs["accelerator:fpga_bitstream"] = image
+        return specs
 
-    def held(self, host: str = "host1") -> str:
-        """Return the function that the card really holds."""
+    def loaded_function(self, host: str = "host1") -> str:
+        """Return the function that is loaded on the card."""
         (part,) = self.hosts[host].fpgas()[CARD]["parts"]
         return str(part["function"])
 
@@ -111,8 +111,8 @@ class Fpga(harness.AccelTestBase):
         }
 
     def reason(self, server: Any) -> str:
-        found = self.api.get_server(server["id"])
-        return str(found.get("fault", {}).get("message", ""))
+        record = self.api.get_server(server["id"])
+        return str(record.get("fault", {}).get("message", ""))
 
     def refused(self, extra_specs: dict[str, str]) -> str:
         """Return why a server was refused, and delete it."""
@@ -123,27 +123,29 @@ class Fpga(harness.AccelTestBase):
         self._delete_server(server)
         return reason
 
-    # -- what there is -----------------------------------------------------
+    # -- inventory ----------------------------------------------------------
 
     @pytest.mark.long
     def test_card_and_region(self) -> None:
         self.start_fpga()
-        found = self.providers()
+        providers = self.providers()
         card, region = self.provider(CARD), self.provider(REGION)
-        self.assertEqual({card, region}, set(found))
-        self.assertEqual(self.compute_rp_uuids["host1"], found[card]["parent"])
-        self.assertEqual(card, found[region]["parent"])
-        self.assertEqual({}, found[card]["inventories"])
+        self.assertEqual({card, region}, set(providers))
+        self.assertEqual(
+            self.compute_rp_uuids["host1"], providers[card]["parent"]
+        )
+        self.assertEqual(card, providers[region]["parent"])
+        self.assertEqual({}, providers[card]["inventories"])
         self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION))
         self.assertLessEqual(
             {ANY, names.PROGRAMMABLE_TRAIT, names.function_trait(NLB0)},
-            found[region]["traits"],
+            providers[region]["traits"],
         )
 
     @pytest.mark.long
     def test_a_function_that_is_there(self) -> None:
         self.start_fpga()
-        server = self.boot(self.asks(names.function_trait(NLB0)))
+        server = self.boot(self.region_specs(names.function_trait(NLB0)))
         self.assertEqual([CARD], self.functions_of(server))
         (element,) = self.hostdevs(server)
         self.assertEqual("yes", element.get("managed"))
@@ -158,10 +160,10 @@ class Fpga(harness.AccelTestBase):
     @pytest.mark.each_release
     def test_a_bitstream_is_loaded_at_spawn(self) -> None:
         self.start_fpga()
-        server = self.boot(self.asks(ANY, self.image(RED)))
-        self.assertEqual(RED, self.held())
+        server = self.boot(self.region_specs(ANY, self.image(RED)))
+        self.assertEqual(RED, self.loaded_function())
         self.assertEqual([CARD], self.functions_of(server))
-        # At once, and while the guest has the card, whoever looks.
+        # At once, and while the guest has the card.
         self.assertEqual({names.function_trait(RED)}, self.functions())
         self.run_periodics()
         self.assertEqual({names.function_trait(RED)}, self.functions())
@@ -176,7 +178,7 @@ class Fpga(harness.AccelTestBase):
     @pytest.mark.long
     def test_a_hard_reboot_loads_nothing(self) -> None:
         self.start_fpga()
-        server = self.boot(self.asks(ANY, self.image(RED)))
+        server = self.boot(self.region_specs(ANY, self.image(RED)))
         self._reboot_server(server, hard=True)
         self.assertEqual([CARD], self.functions_of(server))
         self.assertEqual(1, len(self.hosts["host1"].programmings()))
@@ -184,7 +186,7 @@ class Fpga(harness.AccelTestBase):
     @pytest.mark.long
     def test_a_restart_of_the_service_changes_nothing(self) -> None:
         self.start_fpga()
-        server = self.boot(self.asks(ANY, self.image(RED)))
+        server = self.boot(self.region_specs(ANY, self.image(RED)))
         self.restart()
         self.run_periodics()
         self.assertEqual({names.function_trait(RED)}, self.functions())
@@ -196,22 +198,22 @@ class Fpga(harness.AccelTestBase):
 
     def test_a_blank_is_loaded_when_the_server_is_gone(self) -> None:
         self._start_blanking()
-        server = self.boot(self.asks(ANY, self.image(RED)))
+        server = self.boot(self.region_specs(ANY, self.image(RED)))
         self._delete_server(server)
         self.run_periodics()
-        self.assertEqual(BLUE, self.held())
+        self.assertEqual(BLUE, self.loaded_function())
         self.assertEqual({names.function_trait(BLUE)}, self.functions())
 
     @pytest.mark.long
     def test_a_rebuild_keeps_the_region(self) -> None:
         self._start_blanking()
-        server = self.boot(self.asks(names.function_trait(NLB0)))
+        server = self.boot(self.region_specs(names.function_trait(NLB0)))
         self._rebuild_server(server, harness.IMAGE)
-        self.assertEqual(NLB0, self.held())
+        self.assertEqual(NLB0, self.loaded_function())
         self.assertEqual([CARD], self.functions_of(server))
         self.assertEqual({"FPGA": 1}, self.usages(REGION))
         self._delete_server(server)
-        self.assertEqual(BLUE, self.held())
+        self.assertEqual(BLUE, self.loaded_function())
         self.assert_nothing_left()
 
     def _start_blanking(self, name: str = "host1") -> None:
@@ -220,7 +222,7 @@ class Fpga(harness.AccelTestBase):
             blank.write(fpga.gbs(BLUE, INTERFACE))
         self.start_fpga(name=name, device_spec=[f'{{"blank": "{place}"}}'])
 
-    # -- raced for ---------------------------------------------------------
+    # -- races -------------------------------------------------------------
 
     @pytest.mark.long
     def test_two_servers_for_one_region(self) -> None:
@@ -229,40 +231,42 @@ class Fpga(harness.AccelTestBase):
             self.start_fpga(name=name)
         images = {RED: self.image(RED), BLUE: self.image(BLUE)}
         requested = {
-            function: self.request(self.asks(ANY, image))
+            function: self.request(self.region_specs(ANY, image))
             for function, image in images.items()
         }
         servers = {
             function: self._wait_for_state_change(server, "ACTIVE")
             for function, server in requested.items()
         }
-        held = {
+        hosts = {
             function: server["OS-EXT-SRV-ATTR:host"]
             for function, server in servers.items()
         }
-        self.assertEqual({"host1", "host2"}, set(held.values()))
-        for function, host in held.items():
-            self.assertEqual(function, self.held(host))
+        self.assertEqual({"host1", "host2"}, set(hosts.values()))
+        for function, host in hosts.items():
+            self.assertEqual(function, self.loaded_function(host))
             self.assertEqual(1, len(self.hosts[host].programmings()))
-        third = self.boot(self.asks(ANY, images[RED]), expected_state="ERROR")
+        third = self.boot(
+            self.region_specs(ANY, images[RED]), expected_state="ERROR"
+        )
         self.assertIn("No valid host", self.reason(third))
 
     def request(self, extra_specs: dict[str, str]) -> Any:
-        """Ask for a server, and wait for nothing."""
+        """Ask for a server, without waiting for it."""
         flavor = self._create_flavor(
             extra_spec=extra_specs, memory_mb=256, vcpu=1, disk=1, ephemeral=0
         )
-        wanted = self._build_server(
+        body = self._build_server(
             image_uuid=harness.IMAGE, flavor_id=flavor, networks="none"
         )
-        return self.api.post_server({"server": wanted})
+        return self.api.post_server({"server": body})
 
     def test_a_region_in_use_is_never_programmed(self) -> None:
         self.start_fpga()
-        self.boot(self.asks(names.function_trait(NLB0)))
-        self.refused(self.asks(ANY, self.image(RED)))
+        self.boot(self.region_specs(names.function_trait(NLB0)))
+        self.refused(self.region_specs(ANY, self.image(RED)))
         self.assertEqual([], self.hosts["host1"].programmings())
-        self.assertEqual(NLB0, self.held())
+        self.assertEqual(NLB0, self.loaded_function())
 
     # -- refused before anything is touched --------------------------------
 
@@ -272,7 +276,7 @@ class Fpga(harness.AccelTestBase):
         for image, word in (
             (self.image(RED, owner="stranger"), "bitstream_owners"),
             (self.image(RED, accelerator_sha512="0" * 128), "sha512"),
-            # Of these a host can tell only beside its own region.
+            # A host can check these only against its own region.
             (self.image(RED, accelerator_interface_id="12" * 16), "xhausted"),
             (self.image(RED, accelerator_vendor="xilinx"), "xhausted"),
             (self.image(RED, accelerator_function_id=""), "function_id"),
@@ -286,10 +290,10 @@ class Fpga(harness.AccelTestBase):
             ("bitstream", "UUID"),
         ):
             with self.subTest(word):
-                reason = self.refused(self.asks(ANY, image))
+                reason = self.refused(self.region_specs(ANY, image))
                 self.assertTrue(reason)
                 self.assertIn(word, reason)
-                self.assertEqual(NLB0, self.held())
+                self.assertEqual(NLB0, self.loaded_function())
                 self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION))
         self.assertEqual([], self.hosts["host1"].programmings())
 
@@ -309,7 +313,7 @@ class Fpga(harness.AccelTestBase):
         self.start_fpga(name=name)
         image = self.image(RED, directive)
         server = self.boot(
-            self.asks(ANY, image), host=name, expected_state="ERROR"
+            self.region_specs(ANY, image), host=name, expected_state="ERROR"
         )
         self.assertIn("xhausted", self.reason(server))
         self.assert_faulted(name)
@@ -322,34 +326,34 @@ class Fpga(harness.AccelTestBase):
         self.run_periodics()
         self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION, name))
         self.assertNotIn(names.FAULTED_TRAIT, self.traits(REGION, name))
-        again = self.boot(self.asks(ANY, self.image(BLUE)), host=name)
-        self.assertEqual(BLUE, self.held(name))
+        again = self.boot(self.region_specs(ANY, self.image(BLUE)), host=name)
+        self.assertEqual(BLUE, self.loaded_function(name))
         self._delete_server(again)
 
     @pytest.mark.long
     def test_a_fault_outlives_a_restart(self) -> None:
         self.start_fpga()
-        self.refused(self.asks(ANY, self.image(RED, "ERROR")))
+        self.refused(self.region_specs(ANY, self.image(RED, "ERROR")))
         self.restart()
         self.run_periodics()
         self.assert_faulted()
 
     @pytest.mark.long
     def test_after_a_failure_the_next_host_is_tried(self) -> None:
-        """As the bitstream is what fails, the next one fails as well."""
+        """The cause is the bitstream, so the next host fails as well."""
         for name in ("host1", "host2"):
             self.start_fpga(name=name)
-        self.refused(self.asks(ANY, self.image(RED, "ERROR")))
+        self.refused(self.region_specs(ANY, self.image(RED, "ERROR")))
         self.assert_faulted("host1")
         self.assert_faulted("host2")
 
     @pytest.mark.long
     def test_a_card_that_vanishes_halfway(self) -> None:
         self.start_fpga()
-        self.refused(self.asks(ANY, self.image(RED, "VANISH")))
+        self.refused(self.region_specs(ANY, self.image(RED, "VANISH")))
         self.run_periodics()
-        left = self.providers().get(self.provider(REGION))
-        for record in left["inventories"].values() if left else ():
+        region = self.providers().get(self.provider(REGION))
+        for record in region["inventories"].values() if region else ():
             self.assertEqual(record["total"], record["reserved"])
 
     # -- together ----------------------------------------------------------
@@ -358,7 +362,8 @@ class Fpga(harness.AccelTestBase):
     def test_a_region_and_a_vgpu_in_one_flavor(self) -> None:
         self.start_fpga(PAC, harness.TWO_T4[0])
         server = self.boot(
-            self.asks(ANY, self.image(RED)) | harness.vgpu_group("_GPU", "4Q")
+            self.region_specs(ANY, self.image(RED))
+            | harness.vgpu_group("_GPU", "4Q")
         )
         self.assertEqual([CARD], self.functions_of(server))
         self.assertEqual(1, len(self.mdevs_of(server)))
@@ -366,9 +371,9 @@ class Fpga(harness.AccelTestBase):
         self.assert_nothing_left()
 
     @pytest.mark.long
-    def test_the_guest_s_xml_is_libvirt_s(self) -> None:
+    def test_domain_xml_of_a_region(self) -> None:
         self.start_fpga()
-        server = self.boot(self.asks(names.function_trait(NLB0)))
-        xml = etree.fromstring(self.domain(server).written)
+        server = self.boot(self.region_specs(names.function_trait(NLB0)))
+        xml = etree.fromstring(self.domain(server).definition_xml)
         (source,) = xml.findall("./devices/hostdev/source/address")
         self.assertEqual("0x5e", source.get("bus"))

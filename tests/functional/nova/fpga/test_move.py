@@ -10,8 +10,8 @@ class Moves(harness.AccelTestBase):
     """Two hosts with a card each."""
 
     image = test_fpga.Fpga.image
-    asks = test_fpga.Fpga.asks
-    held = test_fpga.Fpga.held
+    region_specs = test_fpga.Fpga.region_specs
+    loaded_function = test_fpga.Fpga.loaded_function
     start_fpga = test_fpga.Fpga.start_fpga
 
     def setUp(self) -> None:
@@ -20,11 +20,13 @@ class Moves(harness.AccelTestBase):
         self.power_off_to_move()
         for name in ("host1", "host2"):
             self.start_fpga(name=name)
-        self.server = self.boot(self.asks(ANY, self.image(RED)), host="host1")
+        self.server = self.boot(
+            self.region_specs(ANY, self.image(RED)), host="host1"
+        )
 
     def test_its_function_moves_with_it(self) -> None:
         self._migrate_server(self.server)
-        self.assertEqual(RED, self.held("host2"))
+        self.assertEqual(RED, self.loaded_function("host2"))
         self.be_on("host1")
         self._confirm_resize(self.server)
         self.assert_nothing_left("host1")

@@ -22,8 +22,8 @@ ALVEO = fakehost.AlveoCard(address=CARD)
 class _Tools(harness.AccelTestBase):
     """One card whose regions a tool programs."""
 
-    asks = test_fpga.Fpga.asks
-    held = test_fpga.Fpga.held
+    region_specs = test_fpga.Fpga.region_specs
+    loaded_function = test_fpga.Fpga.loaded_function
     reason = test_fpga.Fpga.reason
     refused = test_fpga.Fpga.refused
     functions = test_fpga.Fpga.functions
@@ -54,8 +54,8 @@ class Fpgaconf(_Tools):
 
     def test_a_bitstream_is_loaded(self) -> None:
         self.start(INTEL, "fpgaconf")
-        server = self.boot(self.asks(self.ANY, self.gbs(RED)))
-        self.assertEqual(RED, self.held())
+        server = self.boot(self.region_specs(self.ANY, self.gbs(RED)))
+        self.assertEqual(RED, self.loaded_function())
         self.assertEqual([CARD], self.functions_of(server))
         self.assertEqual({names.function_trait(RED)}, self.functions())
         self._delete_server(server)
@@ -70,7 +70,7 @@ class Fpgaconf(_Tools):
                 self.start(INTEL, "fpgaconf", name)
                 image = self.gbs(RED, directive)
                 self.boot(
-                    self.asks(self.ANY, image),
+                    self.region_specs(self.ANY, image),
                     host=name,
                     expected_state="ERROR",
                 )
@@ -80,7 +80,7 @@ class Fpgaconf(_Tools):
     @pytest.mark.long
     def test_a_card_that_vanishes_halfway(self) -> None:
         self.start(INTEL, "fpgaconf")
-        self.refused(self.asks(self.ANY, self.gbs(RED, "VANISH")))
+        self.refused(self.region_specs(self.ANY, self.gbs(RED, "VANISH")))
         self.assertEqual(1, self.runs())
         self.run_periodics()
         usages = self.usages(REGION) if self.providers() else {}
@@ -90,7 +90,7 @@ class Fpgaconf(_Tools):
     def test_a_tool_that_is_missing_touches_nothing(self) -> None:
         self.states = {}
         test_fpga.Fpga.start_fpga(self, INTEL)
-        self.refused(self.asks(self.ANY, self.gbs(RED)))
+        self.refused(self.region_specs(self.ANY, self.gbs(RED)))
         self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION))
         self.assertEqual(0, self.runs())
 
@@ -113,7 +113,7 @@ class XrtSmi(_Tools):
     @pytest.mark.long
     def test_an_xclbin_is_loaded(self) -> None:
         self.start(ALVEO, "xrt-smi")
-        server = self.boot(self.asks(self.ANY, self.xclbin(RED)))
+        server = self.boot(self.region_specs(self.ANY, self.xclbin(RED)))
         # The driver forgets it when the guest takes the function.
         self.assertEqual(RED, self.last())
         self.assertEqual([USER], self.functions_of(server))
@@ -121,7 +121,7 @@ class XrtSmi(_Tools):
         self._reboot_server(server, hard=True)
         self.assertEqual([USER], self.functions_of(server))
         self._delete_server(server)
-        again = self.boot(self.asks(self.ANY, self.xclbin(BLUE)))
+        again = self.boot(self.region_specs(self.ANY, self.xclbin(BLUE)))
         self.assertEqual(BLUE, self.last())
         self._delete_server(again)
         self.assert_nothing_left()
@@ -134,7 +134,7 @@ class XrtSmi(_Tools):
                 self.start(ALVEO, "xrt-smi", name)
                 image = self.xclbin(RED, directive)
                 self.boot(
-                    self.asks(self.ANY, image),
+                    self.region_specs(self.ANY, image),
                     host=name,
                     expected_state="ERROR",
                 )

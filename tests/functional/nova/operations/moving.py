@@ -3,7 +3,6 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import fixtures
@@ -28,8 +27,8 @@ class LiveBase(harness.AccelTestBase):
         super().setUp()
         #: Done while the guest is on its way.
         self.meanwhile: Callable[[], None] = lambda: None
-        #: XML that libvirt was given for the destination.
-        self.written: list[str] = []
+        #: XML of the guests that libvirt moved, for the destination.
+        self.destination_xmls: list[str] = []
         self.useFixture(
             fixtures.MonkeyPatch(
                 "nova.tests.fixtures.libvirt.Domain.migrateToURI3",
@@ -46,20 +45,20 @@ class LiveBase(harness.AccelTestBase):
 
     def kernel(self, release: str) -> None:
         """Let both hosts run this Linux; Nova's fixture has an old one."""
-        found = os.uname_result(("Linux", "", release, "", "x86_64"))
-        self.useFixture(fixtures.MonkeyPatch("os.uname", lambda: found))
+        uname = os.uname_result(("Linux", "", release, "", "x86_64"))
+        self.useFixture(fixtures.MonkeyPatch("os.uname", lambda: uname))
 
     def _get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        found = super()._get_connection(*args, **kwargs)
-        found.fakeLibVersion, found.fakeVersion = LIBVIRT, QEMU
-        return found
+        connection = super()._get_connection(*args, **kwargs)
+        connection.fakeLibVersion, connection.fakeVersion = LIBVIRT, QEMU
+        return connection
 
     def _migrate(
         self, domain: Any, _uri: str, params: Any, flags: int
     ) -> None:
         """Do as libvirt does: the guest runs there, or still here."""
         xml = params["destination_xml"]
-        self.written.append(xml)
+        self.destination_xmls.append(xml)
         self.meanwhile()
         if not self.arrives:
             domain.fail_job()
@@ -67,19 +66,19 @@ class LiveBase(harness.AccelTestBase):
         there = self.computes[self.goes_to].driver._host.get_connection()
         there.defineXML(xml).createWithFlags(0)
         here = domain._connection
-        domain._let_go()
+        domain._release_devices()
         here._vms.pop(domain.name())
         domain.complete_job()
 
     def assert_holds(self, server: Any, card: str, host: str) -> None:
-        """Check Nova, Placement and our book for a server's one card."""
+        """Check Nova, Placement and the claims for a server's one card."""
         provider = self.provider(card, host)
         self.assertEqual({provider}, {rp for rp, _, _ in self.slots(server)})
         self.assertEqual({provider}, set(self.allocations(server)))
-        found = self.computes[host].driver._accel.claims_of(server["id"])
+        claims = self.computes[host].driver._accel.claims_of(server["id"])
         self.assertEqual(
             sorted(self.slots(server)),
-            sorted((c.provider, "VGPU", c.slot) for c in found),
+            sorted((c.provider, "VGPU", c.slot) for c in claims),
         )
         self.assertEqual(
             sorted(
@@ -88,26 +87,17 @@ class LiveBase(harness.AccelTestBase):
                     *self.functions_of(server, host),
                 )
             ),
-            sorted(c.handle for c in found),
+            sorted(c.handle for c in claims),
         )
         instance = objects.Instance.get_by_uuid(self.context, server["id"])
         self.assertEqual(host, instance.host)
         self.assertIsNone(instance.migration_context)
 
-    def types(self, host: str) -> dict[str, str]:
-        """Return the VFs that have a type."""
-        bus = Path(self.hosts[host].root) / "sys/bus/pci/devices"
-        found = {
-            path.parent.parent.name: path.read_text().strip()
-            for path in bus.glob("*/nvidia/current_vgpu_type")
-        }
-        return {name: kind for name, kind in found.items() if kind != "0"}
-
     def reasons(self, server: Any) -> str:
-        """Return what Nova tells of a server's last action."""
+        """Return the details of a server's last action."""
         action = self.api.get_instance_actions(server["id"])[0]
-        found = self.api.api_get(
+        events = self.api.api_get(
             f"/servers/{server['id']}/os-instance-actions"
             f"/{action['request_id']}"
         ).body["instanceAction"]["events"]
-        return " ".join(str(event.get("details")) for event in found)
+        return " ".join(str(event.get("details")) for event in events)

@@ -25,8 +25,8 @@ class Deleted(operations.OperationsTestBase):
         ):
             server = self.boot(self.technology.small(self))
             getattr(self, step)(server)
-            found = self.api.get_server(server["id"])
-            self.assertEqual(state, found["status"])
+            details = self.api.get_server(server["id"])
+            self.assertEqual(state, details["status"])
             self._delete_server(server)
             self.assert_agreement(f"delete of {state}")
             self.assert_nothing_left()

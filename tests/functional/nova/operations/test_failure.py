@@ -19,7 +19,7 @@ class Failures(operations.OperationsTestBase):
         super().setUp()
         self.power_off_to_move()
 
-    def tried(self, server: Any, body: dict[str, Any]) -> None:
+    def fail_move(self, server: Any, body: dict[str, Any]) -> None:
         """Ask for a move that fails."""
         self.api.post_server_action(server["id"], body)
         self._wait_for_state_change(server, "ERROR")
@@ -30,14 +30,14 @@ class Failures(operations.OperationsTestBase):
         self.run_periodics()
         for card in (harness.T4, harness.T4_B):
             drains.DrainNotes(self.state_dir("host2")).put(card, "a loud fan")
-        self.tried(server, {"migrate": None})
+        self.fail_move(server, {"migrate": None})
         self.assertIn("is drained: a loud fan", self.messages())
         self.assertEqual({}, self.hosts["host2"].mdevs())
 
-    def test_a_resize_in_place_of_which_the_new_part_fails(self) -> None:
-        """Nova gives up what it had; a hard reboot makes the new part.
+    def test_a_resize_in_place_whose_new_partition_fails(self) -> None:
+        """Nova drops the old slots; a hard reboot creates the partition.
 
-        It is made as the old flavor wants it, which Nova takes back.
+        It has the old flavor's profile, because Nova restores that flavor.
         """
         self.flags(allow_resize_to_same_host=True)
         self.start_hosts("host1")
@@ -45,7 +45,7 @@ class Failures(operations.OperationsTestBase):
         for card in (harness.T4, harness.T4_B):
             self.hosts["host1"].fail(f"class/mdev_bus/{card}/{EIGHT}", "EIO")
         flavor = self.flavor(harness.vgpu_group("_A", "8Q"))
-        self.tried(server, {"resize": {"flavorRef": flavor}})
+        self.fail_move(server, {"resize": {"flavorRef": flavor}})
         self.assertIn("EIO (", self.messages())
         self.assertNotIn("EIO", self.reason(server))
         self.assertEqual({}, self.hosts["host1"].mdevs())

@@ -16,7 +16,7 @@ class InPlace(operations.OperationsTestBase):
     def test_in_place(self) -> None:
         self.start_hosts("host1")
         server = self.boot(self.technology.small(self))
-        held = self.slots(server)
+        slots = self.slots(server)
         live = "snapshot" if releases.has_disks() else ""
         for step in (
             f"reboot_soft reboot_hard stop snapshot start {live} pause"
@@ -25,7 +25,7 @@ class InPlace(operations.OperationsTestBase):
         ).split():
             getattr(self, step)(server)
             self.assert_agreement(step, step in ("stop", "suspend", "shelve"))
-            self.assertEqual(held, self.slots(server), step)
+            self.assertEqual(slots, self.slots(server), step)
         self._delete_server(server)
         self.assert_agreement("delete", is_passed=True)
         self.assert_nothing_left()

@@ -27,25 +27,25 @@ class LiveMdev(moving.LiveBase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.empty = {name: self.calm(name) for name in self.hosts}
+        self.empty = {name: self.stable_providers(name) for name in self.hosts}
         self.server = self.boot(SMALL, host="host1")
         (self.before,) = self.mdevs_of(self.server)
 
     def assert_stayed(self) -> None:
-        """Check that all is as if nobody had asked."""
+        """Check that both hosts are as before the migration."""
         self.assertEqual([self.before], self.mdevs_of(self.server))
         self.assertEqual({self.before}, set(self.hosts["host1"].mdevs()))
         self.assert_holds(self.server, harness.T4, "host1")
         self.assert_nothing_left("host2")
         self.run_periodics()
-        self.assertEqual(self.empty["host2"], self.calm("host2"))
+        self.assertEqual(self.empty["host2"], self.stable_providers("host2"))
         self.assert_holds(self.server, harness.T4, "host1")
         other = self.boot(SMALL, host="host2")
         self.assertEqual(1, len(self.hosts["host2"].mdevs()))
         self._delete_server(other)
 
     @pytest.mark.each_release
-    def test_there(self) -> None:
+    def test_completed(self) -> None:
         self._live_migrate(self.server)
         (after,) = self.mdevs_of(self.server, "host2")
         self.assertNotEqual(self.before, after)
@@ -53,7 +53,7 @@ class LiveMdev(moving.LiveBase):
         self.assert_holds(self.server, harness.T4, "host2")
         self.assert_nothing_left("host1")
         self.run_periodics()
-        self.assertEqual(self.empty["host1"], self.calm("host1"))
+        self.assertEqual(self.empty["host1"], self.stable_providers("host1"))
         self.assert_holds(self.server, harness.T4, "host2")
 
         self.be_on("host2")
@@ -62,27 +62,27 @@ class LiveMdev(moving.LiveBase):
         self._delete_server(self.server)
         self.assert_nothing_left("host2")
         self.run_periodics()
-        self.assertEqual(self.empty["host2"], self.calm("host2"))
+        self.assertEqual(self.empty["host2"], self.stable_providers("host2"))
 
-    def test_room_is_made_before_it_starts(self) -> None:
-        self.meanwhile = self.check_room
+    def test_the_device_is_created_before_it_starts(self) -> None:
+        self.meanwhile = self.check_destination
         self._live_migrate(self.server)
         self.assert_holds(self.server, harness.T4, "host2")
 
-    def check_room(self) -> None:
+    def check_destination(self) -> None:
         self.run_periodics()
         (made,) = self.hosts["host2"].mdevs()
         (claim,) = self.computes["host2"].driver._accel.claims()
         self.assertEqual(made, claim.handle)
         self.assertEqual(self.server["id"], claim.consumer)
-        self.assertIn(made, self.written[-1])
-        self.assertNotIn(self.before, self.written[-1])
+        self.assertIn(made, self.destination_xmls[-1])
+        self.assertNotIn(self.before, self.destination_xmls[-1])
         self.assertEqual({self.before}, set(self.hosts["host1"].mdevs()))
         for host in ("host1", "host2"):
             self.assertEqual(1, self.usages(harness.T4, host)["VGPU"])
 
     @pytest.mark.long
-    def test_and_back(self) -> None:
+    def test_there_and_back(self) -> None:
         self._live_migrate(self.server)
         self.goes_to = "host1"
         self._live_migrate(self.server)
@@ -95,19 +95,19 @@ class LiveMdev(moving.LiveBase):
 
     @pytest.mark.long
     def test_restart_of_the_destination_meanwhile(self) -> None:
-        """Nova's records tell it what it has made, and for whom."""
-        self.meanwhile = self.forget_and_recall
+        """The destination reads its claims from Nova's records."""
+        self.meanwhile = self.restart_destination
         self._live_migrate(self.server)
         self.assert_holds(self.server, harness.T4, "host2")
         self.assert_nothing_left("host1")
 
     def test_restart_of_the_destination_and_a_failure(self) -> None:
-        self.meanwhile = self.forget_and_recall
+        self.meanwhile = self.restart_destination
         self.arrives = False
         self._live_migrate(self.server, "failed")
         self.assert_stayed()
 
-    def forget_and_recall(self) -> None:
+    def restart_destination(self) -> None:
         """Restart host2, as far as Nova's harness can in a migration."""
         driver = self.computes["host2"].driver
         store = driver._accel.store
@@ -144,43 +144,43 @@ class LiveMdev(moving.LiveBase):
         migration = objects.MigrationList.get_by_filters(
             self.context, {"instance_uuid": instance.uuid}
         )[0]
-        for task, left in ((task_states.MIGRATING, 1), (None, 0)):
+        for task, count in ((task_states.MIGRATING, 1), (None, 0)):
             instance.task_state, migration.status = task, "preparing"
             instance.save()
             migration.save()
             driver = self.computes["host2"].driver
             driver.get_available_resource("host2")
-            self.assertEqual(left, len(self.hosts["host2"].mdevs()), task)
+            self.assertEqual(count, len(self.hosts["host2"].mdevs()), task)
 
     def test_a_server_without_accelerators(self) -> None:
-        """Nobody says a word about it."""
+        """The library logs nothing about it."""
         for arrives, end in ((False, "failed"), (True, "completed")):
             with self.subTest(arrives=arrives):
                 other = self.boot({}, host="host1")
                 self.arrives = arrives
-                told = len(self.stdlog.logger.output)
+                start = len(self.stdlog.logger.output)
                 self._live_migrate(other, end)
                 self._delete_server(other)
-                said = self.stdlog.logger.output[told:]
-                self.assertNotIn("[virt_hooks", said)
-                self.assertNotIn("can't register the claims", said)
+                log = self.stdlog.logger.output[start:]
+                self.assertNotIn("[virt_hooks", log)
+                self.assertNotIn("can't register the claims", log)
 
     def test_failure_on_the_way(self) -> None:
         self.arrives = False
         self._live_migrate(self.server, "failed")
-        self.assertEqual(1, len(self.written))
+        self.assertEqual(1, len(self.destination_xmls))
         self.assert_stayed()
 
     def test_the_destination_can_not_make_it(self) -> None:
         self.hosts["host2"].fail(CREATE, "EIO")
         self._live_migrate(self.server, "failed")
         self.hosts["host2"].heal()
-        self.assertEqual([], self.written)
+        self.assertEqual([], self.destination_xmls)
         self.assert_stayed()
 
     @pytest.mark.long
-    def test_nobody_tells_the_destination(self) -> None:
-        """It finds out that the server does not come."""
+    def test_the_destination_gets_no_rollback(self) -> None:
+        """Its next pass sees that the server does not come."""
         self.arrives = False
         away = fixtures.MockPatch(
             "nova.compute.rpcapi.ComputeAPI"
@@ -214,7 +214,7 @@ class LiveFunctions(moving.LiveBase):
     )
 
     def settings(self, name: str) -> dict[str, Any]:
-        """Return what makes large and small trade their places."""
+        """Return device specs that swap the cards of the two profiles."""
         sizes = ("8Q", "4Q") if name == "host1" else ("4Q", "8Q")
         return {
             "device_spec": [
@@ -223,19 +223,20 @@ class LiveFunctions(moving.LiveBase):
             ]
         }
 
-    def test_each_in_the_others_place(self) -> None:
+    def test_profiles_swap_their_addresses(self) -> None:
         """The addresses are the same on both hosts, the profiles not."""
         both = typed_group("8Q") | typed_group("4Q", "_B")
         server = self.boot(both | {"group_policy": "none"}, host="host1")
         large, small = self.functions_of(server)
-        typed = self.types("host1")
+        typed = self.vgpu_types("host1")
         self.assertEqual({large, small}, set(typed))
         self._live_migrate(server)
         self.assertEqual([small, large], self.functions_of(server, "host2"))
         self.assertEqual(
-            {small: typed[large], large: typed[small]}, self.types("host2")
+            {small: typed[large], large: typed[small]},
+            self.vgpu_types("host2"),
         )
-        self.assertEqual({}, self.types("host1"))
+        self.assertEqual({}, self.vgpu_types("host1"))
         self.assert_nothing_left("host1")
         self.assertEqual(2, len(self.slots(server)))
         self.assertEqual(
@@ -245,16 +246,16 @@ class LiveFunctions(moving.LiveBase):
         self.run_periodics()
         self.be_on("host2")
         self._delete_server(server)
-        self.assertEqual({}, self.types("host2"))
+        self.assertEqual({}, self.vgpu_types("host2"))
         self.assert_nothing_left("host2")
 
     def test_failure_on_the_way(self) -> None:
         server = self.boot(typed_group("8Q"), host="host1")
-        typed = self.types("host1")
+        typed = self.vgpu_types("host1")
         self.arrives = False
         self._live_migrate(server, "failed")
-        self.assertEqual(typed, self.types("host1"))
-        self.assertEqual({}, self.types("host2"))
+        self.assertEqual(typed, self.vgpu_types("host1"))
+        self.assertEqual({}, self.vgpu_types("host2"))
         self.assert_holds(server, L40S, "host1")
         self.assert_nothing_left("host2")
 
@@ -263,11 +264,11 @@ class LiveChain(moving.LiveBase):
     CARDS = (CARD,)
 
     @pytest.mark.long
-    def test_one_steps_into_the_others_place(self) -> None:
+    def test_addresses_overlap(self) -> None:
         """Two VFs whose new addresses are partly their old ones."""
         first = str(pci.parse_address(L40S)).replace("00.0", "00.4")
-        self.keep_free("host1", first, first.replace(".4", ".5"))
-        self.keep_free(
+        self.free_functions("host1", first, first.replace(".4", ".5"))
+        self.free_functions(
             "host2", first.replace(".4", ".5"), first.replace(".4", ".6")
         )
         two = typed_group("8Q") | typed_group("8Q", "_B")
@@ -279,7 +280,7 @@ class LiveChain(moving.LiveBase):
         self.assertEqual([".5", ".6"], sorted(f[-2:] for f in after))
         self.assert_holds(server, L40S, "host2")
 
-    def keep_free(self, host: str, *functions: str) -> None:
+    def free_functions(self, host: str, *functions: str) -> None:
         for _ in range(4):
             self.boot(typed_group("8Q"), host=host)
         self.be_on(host)
@@ -292,7 +293,7 @@ class Refusals(moving.LiveBase):
     CARDS = (harness.TWO_T4[0], *harness.GPU_CARDS)
 
     def assert_refused(self, server: Any, *words: str) -> None:
-        """Check that nothing was touched, and the reasons told."""
+        """Check that nothing was changed, and the reasons logged."""
         before = (self.slots(server), self.hosts["host1"].mdevs())
         wrote = self.hosts["host2"].writes()
         ex = self.assertRaises(
@@ -304,7 +305,7 @@ class Refusals(moving.LiveBase):
             self.assertIn(word, public + self.messages())
         # The server's owner does not read what the hosts have.
         self.assertNotRegex(public, "[0-9a-f]{4}:[0-9a-f]{2}:|NVIDIA|Linux")
-        self.assertEqual([], self.written)
+        self.assertEqual([], self.destination_xmls)
         self.assertEqual(
             before, (self.slots(server), self.hosts["host1"].mdevs())
         )
@@ -345,7 +346,7 @@ class Refusals(moving.LiveBase):
         self.assert_refused(server, "the destination has libvirt 8.5.0")
 
     @pytest.mark.long
-    def test_a_driver_whose_version_can_not_be_told(self) -> None:
+    def test_a_driver_whose_version_is_unknown(self) -> None:
         server = self.boot(SMALL, host="host1")
         self.hosts["host2"].fail("module/nvidia/version", "EIO", on="read")
         self.assert_refused(
@@ -353,7 +354,7 @@ class Refusals(moving.LiveBase):
         )
 
     @pytest.mark.long
-    def test_a_destination_without_us(self) -> None:
+    def test_a_destination_without_nova_accel(self) -> None:
         server = self.boot(SMALL, host="host1")
         driver = self.computes["host2"].driver
         stock = driver.__class__.__mro__[2]
@@ -367,7 +368,7 @@ class Refusals(moving.LiveBase):
         self.assert_refused(server, "does not run nova-accel")
 
     def test_a_card_drained_meanwhile(self) -> None:
-        """Placement does not know yet; Nova's own claim is dropped."""
+        """Placement is not updated yet; Nova's own claim is dropped."""
         server = self.boot(SMALL, host="host1")
         card = drains.DrainNotes(self.state_dir("host2"))
         card.put(harness.T4, "a fan is loud")
@@ -382,11 +383,11 @@ class Refusals(moving.LiveBase):
         self.assert_holds(server, harness.T4, "host2")
 
     def assigned(self, tracker: Any) -> dict[str, Any]:
-        """Return the slots that Nova's tracker takes for handed out."""
+        """Return the slots that Nova's tracker has assigned."""
         return {
-            rp: found
+            rp: slots
             for rp, kinds in tracker.assigned_resources.items()
-            if (found := {k: v for k, v in kinds.items() if v})
+            if (slots := {k: v for k, v in kinds.items() if v})
         }
 
     @pytest.mark.long

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations that fail in the kernel or after it are undone.
 
-Each server is then brought back by what Nova's users have, mostly a hard
+Each server then recovers by an operation of Nova's users, mostly a hard
 reboot. Casts are casts here: where they are calls, as in Nova's harness,
 the failure at one end of a move fails the other end too.
 """
@@ -45,28 +45,28 @@ class Failing(operations.OperationsTestBase):
             )
         }
 
-    # -- what fails --------------------------------------------------------
+    # -- failures ----------------------------------------------------------
 
-    def no_mdev(self, host: str) -> None:
-        """No mdev can be made on a host."""
+    def refuse_mdevs(self, host: str) -> None:
+        """Let a host refuse to create mdevs."""
         for card in (harness.T4, harness.T4_B):
             self.hosts[host].fail(f"class/mdev_bus/{card}/{_CREATE}", "EIO")
 
-    def forgets(self, host: str) -> None:
-        """A host has lost its mdevs, and none can be made."""
+    def lose_mdevs(self, host: str) -> None:
+        """Remove a host's mdevs, and let it refuse to create others."""
         self.hosts[host].reboot()
-        self.no_mdev(host)
+        self.refuse_mdevs(host)
 
-    def no_guest(self, host: str) -> None:
-        """No guest can be started on a host."""
+    def refuse_guests(self, host: str) -> None:
+        """Let a host refuse to start guests."""
         self._refuse(host, "createWithFlags")
 
-    def no_end(self, host: str) -> None:
-        """No guest can be ended on a host."""
+    def refuse_destroy(self, host: str) -> None:
+        """Let a host refuse to end guests."""
         self._refuse(host, "destroy")
 
-    def no_undefining(self, host: str) -> None:
-        """No domain can be removed from a host."""
+    def refuse_undefine(self, host: str) -> None:
+        """Let a host refuse to undefine domains."""
         self._refuse(host, "undefine")
         self._refuse(host, "undefineFlags")
 
@@ -81,38 +81,40 @@ class Failing(operations.OperationsTestBase):
 
         self.stub_out(f"{_DOMAIN}.{name}", refuse)
 
-    def mend(self) -> None:
+    def heal_hosts(self) -> None:
         for host in self.hosts.values():
             host.heal()
         for name, stock in self._stock.items():
             self.stub_out(f"{_DOMAIN}.{name}", stock)
 
-    # -- what is done ------------------------------------------------------
+    # -- operations --------------------------------------------------------
 
-    def booted(self, *hosts: str) -> Any:
+    def boot_server(self, *hosts: str) -> Any:
         self.start_hosts(*(hosts or ("host1",)))
         return self.boot(self.technology.small(self), host="host1")
 
-    def tried(
+    def fail_operation(
         self,
         server: Any,
         word: str,
         state: str = "ERROR",
         body: dict[str, str] | None = None,
     ) -> None:
-        """Do what fails; afterwards nothing is held that is not booked."""
+        """Do an operation that fails; check that it leaks no claim."""
         self.api.post_server_action(server["id"], {word: body})
         self._wait_for_server_parameter(
             server, {"status": state, "OS-EXT-STS:task_state": None}
         )
-        # What was left behind the host's next pass finds.
+        # The host's next pass releases leftovers.
         self.run_periodics()
-        self.assert_no_more(word, *self.computes)
+        self.assert_no_leaks(word, *self.computes)
 
-    def not_begun(self, server: Any, word: str, body: Any = None) -> None:
-        """Fail a move where Nova's new host would begin with it.
+    def fail_before_finish(
+        self, server: Any, word: str, body: Any = None
+    ) -> None:
+        """Fail a move where Nova's new host would begin it.
 
-        The server is that host's by then.
+        The server belongs to the new host by then.
         """
 
         def fail(*_: Any, **__: Any) -> None:
@@ -121,8 +123,8 @@ class Failing(operations.OperationsTestBase):
         path = f"/os-migrations?instance_uuid={server['id']}"
 
         def has_failed() -> None:
-            found = self.api.api_get(path).body["migrations"]
-            self.assertEqual(["error"], [m["status"] for m in found])
+            migrations = self.api.api_get(path).body["migrations"]
+            self.assertEqual(["error"], [m["status"] for m in migrations])
 
         with mock.patch.object(
             manager.ComputeManager, "_finish_resize_helper", fail
@@ -134,20 +136,20 @@ class Failing(operations.OperationsTestBase):
             )
         self.run_periodics()
 
-    def brought_back(self, server: Any) -> None:
-        self.mend()
+    def recover(self, server: Any) -> None:
+        self.heal_hosts()
         host = self.host_of(server)
         self.be_on(host)
         self._reboot_server(server, hard=True)
         self.assert_agreement("hard reboot", False, host)
         self.run_periodics()
         self.assert_agreement("hard reboot and a pass", False, host)
-        self.assert_no_more("hard reboot")
+        self.assert_no_leaks("hard reboot")
 
-    def deleted(self, server: Any) -> None:
-        self.mend()
+    def delete_and_check(self, server: Any) -> None:
+        self.heal_hosts()
         self.api.delete_server(server["id"])
-        # One in ERROR is for a moment what Nova's harness takes for refused.
+        # Nova's harness takes a server in ERROR for a refused delete.
         self.until(
             lambda: self.assertNotIn(
                 server["id"], [s["id"] for s in self.api.get_servers()]
@@ -162,32 +164,40 @@ class MiddleInPlace(Failing):
     """A server that stays on its host."""
 
     def test_rescue(self) -> None:
-        server = self.booted()
-        for fails in (self.no_guest, self.forgets):
-            self.make_place(server)
+        server = self.boot_server()
+        for fails in (self.refuse_guests, self.lose_mdevs):
+            self.make_directory(server)
             fails("host1")
-            self.tried(server, "rescue")
-            self.brought_back(server)
-        self.deleted(server)
+            self.fail_operation(server, "rescue")
+            self.recover(server)
+        self.delete_and_check(server)
 
     def test_rebuild(self) -> None:
-        """Nova gives up what is booked; it is booked again."""
-        server = self.booted()
-        booked = self.allocations(server)
-        for fails in (self.no_guest, self.forgets, self.no_end):
+        """Nova removes the allocations; the library restores them."""
+        server = self.boot_server()
+        allocations = self.allocations(server)
+        for fails in (
+            self.refuse_guests,
+            self.lose_mdevs,
+            self.refuse_destroy,
+        ):
             fails("host1")
-            self.tried(server, "rebuild", body={"imageRef": harness.IMAGE})
-            self.assertEqual(booked, self.allocations(server))
-            self.brought_back(server)
+            self.fail_operation(
+                server, "rebuild", body={"imageRef": harness.IMAGE}
+            )
+            self.assertEqual(allocations, self.allocations(server))
+            self.recover(server)
         fails("host1")
-        self.tried(server, "rebuild", body={"imageRef": harness.IMAGE})
-        self.deleted(server)
+        self.fail_operation(
+            server, "rebuild", body={"imageRef": harness.IMAGE}
+        )
+        self.delete_and_check(server)
 
     def test_restart_after_a_rebuild(self) -> None:
-        """nova-compute ends before it has booked again."""
-        server = self.booted()
-        booked = self.allocations(server)
-        self.no_guest("host1")
+        """nova-compute ends before it has restored the allocations."""
+        server = self.boot_server()
+        allocations = self.allocations(server)
+        self.refuse_guests("host1")
         self.api.post_server_action(
             server["id"], {"rebuild": {"imageRef": harness.IMAGE}}
         )
@@ -197,94 +207,94 @@ class MiddleInPlace(Failing):
         self.until(lambda: self.assertEqual({}, self.allocations(server)))
         self.restart()
         self.run_periodics()
-        self.assertEqual(booked, self.allocations(server))
-        self.brought_back(server)
-        self.deleted(server)
+        self.assertEqual(allocations, self.allocations(server))
+        self.recover(server)
+        self.delete_and_check(server)
 
-    def test_a_rebuilt_server_whose_slot_another_one_has(self) -> None:
+    def test_a_rebuilt_server_whose_slot_was_reassigned(self) -> None:
         """Nova frees the slots of a server whose delete fails in the end."""
-        server = self.booted()
+        server = self.boot_server()
         driver = self.computes["host1"].driver
         driver._rebuilt_servers._allocations.put(
             server["id"], self.allocations(server)
         )
         self._delete_server_allocations(server["id"])
-        held = driver._accel.slots_of(server["id"])
-        driver._accel.store.transfer(server["id"], str(uuids.other), held)
+        slots = driver._accel.slots_of(server["id"])
+        driver._accel.store.transfer(server["id"], str(uuids.other), slots)
         self.run_periodics()
         self.run_periodics()
         self.assertEqual({}, self.allocations(server))
         self.assertEqual({}, driver._rebuilt_servers._allocations.read())
         self.assertIn("are not restored", self.messages())
-        self.deleted(server)
+        self.delete_and_check(server)
 
     def test_resize(self) -> None:
-        """Nova keeps what it booked for the new size, and no more."""
+        """Nova keeps only the allocations for the new size."""
         self.flags(allow_resize_to_same_host=True)
-        server = self.booted()
+        server = self.boot_server()
         flavor = self.flavor(self.technology.other(self))
-        self.not_begun(server, "resize", {"flavorRef": flavor})
-        booked = self.allocations(server)
+        self.fail_before_finish(server, "resize", {"flavorRef": flavor})
+        allocations = self.allocations(server)
         self.reboot_hard(server)
-        self.run_periodics()  # what it had is its migration's until then
+        self.run_periodics()  # until then its migration has the old slots
         self.assert_agreement("hard reboot and a pass")
-        self.assertEqual(booked, self.allocations(server))
-        self.deleted(server)
+        self.assertEqual(allocations, self.allocations(server))
+        self.delete_and_check(server)
 
     @pytest.mark.long
     def test_unshelve(self) -> None:
-        server = self.booted()
+        server = self.boot_server()
         self.offload(server)
-        for fails in (self.no_guest, self.no_mdev):
+        for fails in (self.refuse_guests, self.refuse_mdevs):
             fails("host1")
-            self.tried(server, "unshelve", "SHELVED_OFFLOADED")
+            self.fail_operation(server, "unshelve", "SHELVED_OFFLOADED")
             self.assert_nothing_left()
-            self.mend()
+            self.heal_hosts()
         self.unshelve(server)
         self.assert_agreement("unshelve", is_passed=True)
-        self.deleted(server)
+        self.delete_and_check(server)
 
 
 class MiddleOfMoves(Failing):
     """A server that goes to another host."""
 
     @pytest.mark.long
-    def test_migrate_to_a_host_that_is_not_asked_again(self) -> None:
-        """The source is restarted before it has looked."""
-        server = self.booted("host1", "host2")
-        self.no_mdev("host2")
+    def test_migrate_fails_and_the_source_restarts(self) -> None:
+        """The source is restarted before its next pass."""
+        server = self.boot_server("host1", "host2")
+        self.refuse_mdevs("host2")
         self.api.post_server_action(server["id"], {"migrate": None})
         self._wait_for_state_change(server, "ERROR")
         self.be_on("host1")
         self.restart()
         self.run_periodics()
-        self.assert_no_more("restart")
-        self.deleted(server)
+        self.assert_no_leaks("restart")
+        self.delete_and_check(server)
 
     def test_migrate_to_a_host_that_does_not_begin(self) -> None:
         """The server is active there, with the slots that it had."""
-        server = self.booted("host1", "host2")
-        self.not_begun(server, "migrate")
+        server = self.boot_server("host1", "host2")
+        self.fail_before_finish(server, "migrate")
         self.assertEqual("host2", self.host_of(server))
         self.assertEqual({}, self.hosts["host2"].mdevs())
-        self.brought_back(server)
+        self.recover(server)
         self.assertEqual({}, self.hosts["host1"].mdevs())
-        self.deleted(server)
+        self.delete_and_check(server)
 
     def test_evacuate(self) -> None:
-        server = self.booted("host1", "host2")
+        server = self.boot_server("host1", "host2")
         self.computes["host1"].stop()
         self.force_down(True)
         self.be_on("host2")
-        for fails in (self.no_guest, self.no_mdev):
+        for fails in (self.refuse_guests, self.refuse_mdevs):
             fails("host2")
             self.api.post_server_action(server["id"], {"evacuate": {}})
             self._wait_for_server_parameter(
                 server, {"status": "ERROR", "OS-EXT-STS:task_state": None}
             )
-            self.assert_no_more("evacuate", "host2")
+            self.assert_no_leaks("evacuate", "host2")
             self.assert_nothing_left("host2")
-            self.mend()
+            self.heal_hosts()
         self.api.post_server_action(server["id"], {"evacuate": {}})
         self._wait_for_server_parameter(
             server, {"OS-EXT-SRV-ATTR:host": "host2", "status": "ACTIVE"}
@@ -294,39 +304,39 @@ class MiddleOfMoves(Failing):
         self.restart()
         self.force_down(False)
         self.assert_agreement("return", is_passed=True)
-        self.deleted(server)
+        self.delete_and_check(server)
 
     def test_revert(self) -> None:
-        server = self.booted("host1", "host2")
-        for fails in (self.no_guest, self.forgets):
+        server = self.boot_server("host1", "host2")
+        for fails in (self.refuse_guests, self.lose_mdevs):
             self.migrate(server)
             self.be_on("host1")
             fails("host1")
-            self.tried(server, "revertResize")
+            self.fail_operation(server, "revertResize")
             self.assertEqual("host1", self.host_of(server))
-            self.brought_back(server)
-        self.deleted(server)
+            self.recover(server)
+        self.delete_and_check(server)
 
 
 class LeftBehind(Failing):
-    """A server whose old host is not told that its move failed."""
+    """A server whose old host gets no message that its move failed."""
 
     __test__ = False
 
     def test_migrate(self) -> None:
-        """What it had on its source is booked no more, so it is given back."""
-        server = self.booted("host1", "host2")
-        self.no_guest("host2")
-        self.tried(server, "migrate")
+        """Its source has no allocations left, so its devices are released."""
+        server = self.boot_server("host1", "host2")
+        self.refuse_guests("host2")
+        self.fail_operation(server, "migrate")
         self.assertEqual("host2", self.host_of(server))
         self.assertEqual({}, self.hosts["host1"].mdevs())
-        self.brought_back(server)
-        self.deleted(server)
+        self.recover(server)
+        self.delete_and_check(server)
 
     def test_migrate_and_archive(self) -> None:
-        """Nova's database knows nothing of it when its source looks."""
-        server = self.booted("host1", "host2")
-        self.no_guest("host2")
+        """The server is archived before the next pass of its source."""
+        server = self.boot_server("host1", "host2")
+        self.refuse_guests("host2")
         self.api.post_server_action(server["id"], {"migrate": None})
         self._wait_for_server_parameter(
             server, {"status": "ERROR", "OS-EXT-STS:task_state": None}
@@ -339,15 +349,15 @@ class LeftBehind(Failing):
         self.assert_nothing_left("host1")
 
     def test_confirm(self) -> None:
-        """The domain stays on the source, and has nothing any more."""
-        server = self.booted("host1", "host2")
+        """The domain stays on the source, without devices."""
+        server = self.boot_server("host1", "host2")
         self.migrate(server)
         self.be_on("host1")
-        self.no_undefining("host1")
-        self.tried(server, "confirmResize")
+        self.refuse_undefine("host1")
+        self.fail_operation(server, "confirmResize")
         self.assertEqual({}, self.hosts["host1"].mdevs())
-        self.brought_back(server)
-        self.deleted(server)
+        self.recover(server)
+        self.delete_and_check(server)
 
 
 globals().update(

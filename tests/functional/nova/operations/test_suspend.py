@@ -30,7 +30,7 @@ class Suspend(operations.OperationsTestBase):
         return self.boot(BOTH if cards else harness.vgpu_group("_A", "4Q"))
 
     def refused(self, server: Any, word: str, state: str) -> str:
-        """Refuse what leaves a server as it is; return the logged reason."""
+        """Check that an operation is refused; return the logs."""
         body = {"createImage": {"name": "picture"}}.get(word)
         self.assertRaises(
             client.OpenStackApiException,
@@ -52,15 +52,15 @@ class Suspend(operations.OperationsTestBase):
         self.assert_nothing_left()
 
     def test_a_guest_that_does_not_let_go(self) -> None:
-        """What it has given away already it gets back."""
+        """The guest gets back the device that it has released."""
         server = self.start(technologies.WHOLE.cards[0])
         domain = self.domain(server)
         (card,) = self.functions_of(server)
         stock = libvirtd.Domain.detachDeviceFlags
 
-        def keep(told: Any, xml: str, flags: int) -> None:
-            told.is_stubborn = "type='pci'" in xml or 'type="pci"' in xml
-            stock(told, xml, flags)
+        def keep(guest: Any, xml: str, flags: int) -> None:
+            guest.is_stubborn = "type='pci'" in xml or 'type="pci"' in xml
+            stock(guest, xml, flags)
 
         self.stub_out(
             f"{libvirtd.__name__}.Domain.detachDeviceFlags",
@@ -76,8 +76,8 @@ class Suspend(operations.OperationsTestBase):
         domain = self.domain(server)
         detach = libvirtd.Domain.detachDeviceFlags
 
-        def lose_answer(told: Any, xml: str, flags: int) -> None:
-            detach(told, xml, flags)
+        def lose_answer(guest: Any, xml: str, flags: int) -> None:
+            detach(guest, xml, flags)
             raise libvirtd.failed("broken pipe", "SYSTEM_ERROR")
 
         def refuse(*_: Any, **__: Any) -> None:
@@ -110,15 +110,15 @@ class Suspend(operations.OperationsTestBase):
         self.assertIn("no space left", reason)
 
     @pytest.mark.long
-    def test_a_guest_that_gets_its_card_no_more(self) -> None:
+    def test_a_resume_that_can_not_attach_a_device(self) -> None:
         server = self.start(technologies.WHOLE.cards[0])
         self.suspend(server)
         stock = libvirtd.Domain.attachDeviceFlags
 
-        def refuse(told: Any, xml: str, flags: int) -> None:
+        def refuse(guest: Any, xml: str, flags: int) -> None:
             if "mdev" in xml:
                 raise libvirtd.failed("no such group")
-            stock(told, xml, flags)
+            stock(guest, xml, flags)
 
         self.stub_out(
             f"{libvirtd.__name__}.Domain.attachDeviceFlags",

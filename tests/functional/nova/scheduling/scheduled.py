@@ -12,7 +12,7 @@ from tests.functional.nova.support import harness
 
 
 class ScheduledTestBase(harness.AccelTestBase):
-    """With AcceleratorFilter behind all others.
+    """A scheduler with AcceleratorFilter behind all others.
 
     ``more_filters`` come before it; ``weighers`` are in use beside Nova's.
     """
@@ -46,8 +46,8 @@ class ScheduledTestBase(harness.AccelTestBase):
         return self.start_service("scheduler")
 
 
-class AskedTestBase(ScheduledTestBase):
-    """Where a command asks Nova's API without Keystone."""
+class CommandTestBase(ScheduledTestBase):
+    """Commands reach Nova's API without Keystone."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -55,14 +55,14 @@ class AskedTestBase(ScheduledTestBase):
 
 
 def without_keystone() -> fixtures.Fixture:
-    """Return what lets a command ask Nova's API as its admin."""
+    """Return a fixture by which commands call Nova's API as admin."""
     return fixtures.MonkeyPatch(
         "nova.api.auth.NovaKeystoneContext._create_context", _as_admin
     )
 
 
 def _as_admin(env: Mapping[str, Any], **kwargs: Any) -> Any:
-    """Return who asks: Nova's stub of Keystone knows no tokens."""
+    """Return a request's context; Nova's Keystone stub has no tokens."""
     return context.RequestContext(
         env.get("HTTP_X_AUTH_USER", env.get("HTTP_X_AUTH_TOKEN")),
         env.get("HTTP_X_AUTH_PROJECT_ID", "admin"),

@@ -8,7 +8,7 @@ from tests.functional.nova.support import harness
 
 
 class ExtraSpecs(harness.AccelTestBase):
-    # Where Nova begins to look at extra specs.
+    # The first microversion that validates extra specs.
     microversion = "2.86"
 
     def setUp(self) -> None:
@@ -17,7 +17,7 @@ class ExtraSpecs(harness.AccelTestBase):
 
     def refusal(self, name: str, value: str) -> str:
         """Return the text of the 400 to a pair, which writes nothing."""
-        before = self.written()
+        before = self.read_specs()
         raised = self.assertRaises(
             client.OpenStackApiException,
             self.admin_api.post_extra_spec,
@@ -25,35 +25,35 @@ class ExtraSpecs(harness.AccelTestBase):
             {"extra_specs": {name: value}},
         )
         self.assertEqual(400, raised.response.status_code)
-        self.assertEqual(before, self.written())
+        self.assertEqual(before, self.read_specs())
         return str(raised.response.json()["badRequest"]["message"])
 
-    def written(self) -> dict[str, str]:
-        found: dict[str, str] = self.admin_api.get_extra_specs(self.flavor)
-        return found
+    def read_specs(self) -> dict[str, str]:
+        specs: dict[str, str] = self.admin_api.get_extra_specs(self.flavor)
+        return specs
 
-    def test_every_example_is_taken(self) -> None:
-        wanted = {
+    def test_every_example_is_accepted(self) -> None:
+        specs = {
             f"{flavors.NAMESPACE}{spec.key}": spec.example
             for spec in extra_specs.TABLE
         }
-        wanted |= harness.vgpu_group("_GPU1", "4Q")
+        specs |= harness.vgpu_group("_GPU1", "4Q")
         bitstream = f"{flavors.NAMESPACE}{flavors.BITSTREAM}_FPGA1"
-        wanted[bitstream] = extra_specs.TABLE[-1].example
-        self.admin_api.post_extra_spec(self.flavor, {"extra_specs": wanted})
-        self.assertEqual(wanted, wanted | self.written())
+        specs[bitstream] = extra_specs.TABLE[-1].example
+        self.admin_api.post_extra_spec(self.flavor, {"extra_specs": specs})
+        self.assertEqual(specs, specs | self.read_specs())
 
-    def test_a_wrong_value_is_answered_with_those_allowed(self) -> None:
+    def test_a_refusal_lists_the_allowed_values(self) -> None:
         for spec in extra_specs.TABLE:
-            said = self.refusal(f"{flavors.NAMESPACE}{spec.key}", "typo")
-            self.assertIn(f"Allowed are: {spec.allowed}.", said)
+            message = self.refusal(f"{flavors.NAMESPACE}{spec.key}", "typo")
+            self.assertIn(f"Allowed are: {spec.allowed}.", message)
 
-    def test_a_wrong_key_is_answered_with_those_there_are(self) -> None:
-        said = self.refusal("accelerator:numa-policy", "required")
+    def test_a_refusal_lists_the_valid_keys(self) -> None:
+        message = self.refusal("accelerator:numa-policy", "required")
         for spec in extra_specs.TABLE:
-            self.assertIn(spec.name, said)
+            self.assertIn(spec.name, message)
 
-    def test_one_mistake_spoils_them_all(self) -> None:
+    def test_one_invalid_pair_refuses_all(self) -> None:
         raised = self.assertRaises(
             client.OpenStackApiException,
             self.admin_api.post_extra_spec,
@@ -66,11 +66,11 @@ class ExtraSpecs(harness.AccelTestBase):
             },
         )
         self.assertEqual(400, raised.response.status_code)
-        self.assertEqual({}, self.written())
+        self.assertEqual({}, self.read_specs())
 
-    def test_older_clients_are_not_looked_at(self) -> None:
+    def test_older_microversions_are_not_validated(self) -> None:
         self.admin_api.microversion = "2.85"
         self.admin_api.post_extra_spec(
             self.flavor, {"extra_specs": {"accelerator:packing": "tight"}}
         )
-        self.assertEqual({"accelerator:packing": "tight"}, self.written())
+        self.assertEqual({"accelerator:packing": "tight"}, self.read_specs())

@@ -17,15 +17,15 @@ FLAVOR = "gpu.one"
 NODES = ("host1", "host2")
 
 
-class FlavorCommand(scheduled.AskedTestBase):
+class FlavorCommand(scheduled.CommandTestBase):
     def run_command(self, *words: str, status: int = 0) -> str:
-        """Return what the command printed; its error if it is to fail."""
+        """Return the command's output; its error output if it must fail."""
         out, err = io.StringIO(), io.StringIO()
         with (
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            found = commands.main(
+            exit_status = commands.main(
                 [
                     *words,
                     "--endpoint",
@@ -33,7 +33,7 @@ class FlavorCommand(scheduled.AskedTestBase):
                     *self._nova(words),
                 ]
             )
-        self.assertEqual(status, found, out.getvalue() + err.getvalue())
+        self.assertEqual(status, exit_status, out.getvalue() + err.getvalue())
         return err.getvalue() if status else out.getvalue()
 
     def _nova(self, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -41,15 +41,15 @@ class FlavorCommand(scheduled.AskedTestBase):
             return ()
         return ("--compute-endpoint", self.api_fixture.base_url)
 
-    def shown(self, name: str = FLAVOR) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(
+    def show_flavor(self, name: str = FLAVOR) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads(
             self.run_command("flavor", "show", name, "--json")
         )
-        return found
+        return record
 
     def add_flavor(self, name: str = FLAVOR, **specs: str) -> str:
         """Return the id of a new flavor."""
-        found: str = self._create_flavor(
+        flavor_id: str = self._create_flavor(
             name=name,
             extra_spec=specs,
             memory_mb=256,
@@ -57,13 +57,13 @@ class FlavorCommand(scheduled.AskedTestBase):
             disk=1,
             ephemeral=0,
         )
-        return found
+        return flavor_id
 
     def specs(self, flavor: str) -> dict[str, str]:
-        found: dict[str, str] = self.admin_api.api_get(
+        specs: dict[str, str] = self.admin_api.api_get(
             f"/flavors/{flavor}/os-extra_specs"
         ).body["extra_specs"]
-        return found
+        return specs
 
     def create(self, flavor: str) -> Any:
         return self._create_server(
@@ -71,14 +71,16 @@ class FlavorCommand(scheduled.AskedTestBase):
         )
 
     def pinned(self) -> dict[str, set[str]]:
-        """Return the traits that pin, by provider's uuid."""
+        """Return the pin traits, by provider uuid."""
         return {
             uuid: pins
             for host in self.computes
-            for uuid, one in self.providers(host).items()
+            for uuid, record in self.providers(host).items()
             if (
                 pins := {
-                    t for t in one["traits"] if t.startswith(names.PIN_PREFIX)
+                    t
+                    for t in record["traits"]
+                    if t.startswith(names.PIN_PREFIX)
                 }
             )
         }
@@ -102,11 +104,11 @@ class FlavorCommand(scheduled.AskedTestBase):
             },
             self.specs(flavor),
         )
-        before = self.shown()
+        before = self.show_flavor()
         self.assertEqual((True, 8), (before["can_be_served"], before["room"]))
         server = self.create(flavor)
         self.assertEqual(1, len(self.mdevs_of(server)))
-        self.assertEqual(7, self.shown()["room"])
+        self.assertEqual(7, self.show_flavor()["room"])
         text = self.run_command("flavor", "show", flavor)
         self.assertIn(
             "GPU: 1 x T4-4Q, VGPU 1, CUSTOM_GPU_MEMORY_MB 4096", text
@@ -125,8 +127,8 @@ class FlavorCommand(scheduled.AskedTestBase):
         self.assertEqual("none", self.specs(flavor)["group_policy"])
         server = self.create(flavor)
         self.assertEqual(2, len(self.allocations(server)))
-        self.assertEqual(0, self.shown()["room"])
-        self.assertTrue(self.shown()["can_be_served"])
+        self.assertEqual(0, self.show_flavor()["room"])
+        self.assertTrue(self.show_flavor()["can_be_served"])
         self.run_command("flavor", "set", FLAVOR, "--clear")
         self.assertEqual({}, self.specs(flavor))
 
@@ -144,7 +146,7 @@ class FlavorCommand(scheduled.AskedTestBase):
                 *("--device", f"{host}/{card}"),
             )
             provider = self.provider(card, host)
-            # The trait of the one before is gone from there.
+            # The earlier pin's trait is gone from its card.
             self.assertEqual(
                 {provider: {names.pin_trait(host, card)}}, self.pinned()
             )
@@ -175,10 +177,10 @@ class FlavorCommand(scheduled.AskedTestBase):
         flavor = self.add_flavor()
 
         def refused(*words: str) -> str:
-            found = self.run_command("flavor", "set", FLAVOR, *words, status=2)
+            error = self.run_command("flavor", "set", FLAVOR, *words, status=2)
             self.assertEqual({}, self.specs(flavor))
-            self.assertEqual(1, found.count("\n"))
-            return found
+            self.assertEqual(1, error.count("\n"))
+            return error
 
         self.assertIn("similar: T4-4Q", refused("--profile", "T4-4X"))
         self.assertIn("no host has a card", refused("--profile", "A40-8Q"))
@@ -212,15 +214,15 @@ class FlavorCommand(scheduled.AskedTestBase):
         flavor = self.add_flavor()
         self.run_command("flavor", "set", FLAVOR, "--profile", "T4-4Q")
         other = ("flavor", "set", FLAVOR, "--profile", "T4-4C")
-        words = self.run_command(*other, "--group", "CUDA", status=2)
-        self.assertIn("one series (C, Q)", words)
+        error = self.run_command(*other, "--group", "CUDA", status=2)
+        self.assertIn("one series (C, Q)", error)
         self.assertNotIn("resources_CUDA1:VGPU", self.specs(flavor))
         dry = self.run_command(*other, "--group=CUDA", "--force", "--dry-run")
         self.assertIn("+ resources_CUDA1:VGPU=1", dry)
         self.assertNotIn("resources_CUDA1:VGPU", self.specs(flavor))
         self.run_command(*other, "--group", "CUDA", "--force")
         self.assertIn("resources_CUDA1:VGPU", self.specs(flavor))
-        self.assertIn("one series", self.shown()["reason"])
+        self.assertIn("one series", self.show_flavor()["reason"])
 
     @pytest.mark.long
     def test_profiles_are_counted_down(self) -> None:
@@ -231,8 +233,8 @@ class FlavorCommand(scheduled.AskedTestBase):
         def free() -> dict[str, int]:
             text = self.run_command("profile", "list", "--all", "--json")
             return {
-                one["name"]: one["free"]
-                for one in json.loads(text)["profiles"]
+                profile["name"]: profile["free"]
+                for profile in json.loads(text)["profiles"]
             }
 
         self.assertEqual((2, 8), (free()["T4-16Q"], free()["T4-4Q"]))
@@ -244,5 +246,5 @@ class FlavorCommand(scheduled.AskedTestBase):
         self.assertIn("* no card can make one now", text)
         text = self.run_command("profile", "list")
         self.assertIn("profiles is free; --all lists them", text)
-        # What is full now is no reason to refuse a flavor.
+        # A profile that is full now is no reason to refuse a flavor.
         self.run_command("flavor", "set", FLAVOR, "--profile", "T4-8Q")

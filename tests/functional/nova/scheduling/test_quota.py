@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accelerators under Nova's unified limits.
 
-Keystone is a stand-in of Nova's own tests here; the lab has the real one.
+Keystone is a fixture of Nova's own tests here; the lab has the real one.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ class Quota(harness.AccelTestBase):
             resource_name=name, default_limit=amount
         )
 
-    def unregistered(self, strategy: str, *names: str) -> None:
+    def set_strategy(self, strategy: str, *names: str) -> None:
         self.flags(
             group="quota",
             unified_limits_resource_strategy=strategy,
@@ -44,7 +44,9 @@ class Quota(harness.AccelTestBase):
         self.assertEqual(403, raised.response.status_code)
         return str(raised.response.json()["forbidden"]["message"])
 
-    def over(self, name: str, limit: int, usage: int, delta: int) -> str:
+    def describe_excess(
+        self, name: str, limit: int, usage: int, delta: int
+    ) -> str:
         return (
             f"Resource {name} is over limit of {limit} due to current usage"
             f" {usage} and delta {delta}"
@@ -54,13 +56,13 @@ class Quota(harness.AccelTestBase):
         self.register("class:VGPU", 3)
         self.start_host(harness.TWO_T4[0])
         servers = [self.boot(SMALL) for _ in range(3)]
-        wanted = self.over("class:VGPU", 3, 3, 1)
-        self.assertIn(wanted, self.refusal(SMALL))
-        # A server without any is none of this limit's business.
+        expected = self.describe_excess("class:VGPU", 3, 3, 1)
+        self.assertIn(expected, self.refusal(SMALL))
+        # The limit does not apply to a server without accelerators.
         self.boot({})
         self._delete_server(servers[0])
         self.boot(SMALL)
-        self.assertIn(wanted, self.refusal(SMALL))
+        self.assertIn(expected, self.refusal(SMALL))
 
     @pytest.mark.long
     def test_framebuffer_is_counted_in_mib(self) -> None:
@@ -74,24 +76,25 @@ class Quota(harness.AccelTestBase):
             **harness.vgpu_group("_B", "8Q"),
             "group_policy": "none",
         }
-        wanted = self.over(name, 3 * MIB, MIB, 3 * MIB)
-        self.assertIn(wanted, self.refusal(two))
+        expected = self.describe_excess(name, 3 * MIB, MIB, 3 * MIB)
+        self.assertIn(expected, self.refusal(two))
         self.boot(harness.vgpu_group("_A", "8Q"))
         self.assertIn(
-            self.over(name, 3 * MIB, 3 * MIB, MIB), self.refusal(SMALL)
+            self.describe_excess(name, 3 * MIB, 3 * MIB, MIB),
+            self.refusal(SMALL),
         )
 
     @pytest.mark.long
-    def test_what_nobody_registered(self) -> None:
+    def test_unregistered_limits(self) -> None:
         self.start_host(harness.TWO_T4[0])
         self.boot(SMALL)
-        self.unregistered("require", "servers", *ACCELERATORS)
-        said = self.refusal(SMALL)
-        self.assertIn(self.over("class:VGPU", 0, 1, 1), said)
-        self.unregistered("ignore", "class:VCPU", "class:MEMORY_MB")
-        said = self.refusal(SMALL)
-        self.assertIn(self.over("class:VGPU", 0, 1, 1), said)
-        self.unregistered(
+        self.set_strategy("require", "servers", *ACCELERATORS)
+        message = self.refusal(SMALL)
+        self.assertIn(self.describe_excess("class:VGPU", 0, 1, 1), message)
+        self.set_strategy("ignore", "class:VCPU", "class:MEMORY_MB")
+        message = self.refusal(SMALL)
+        self.assertIn(self.describe_excess("class:VGPU", 0, 1, 1), message)
+        self.set_strategy(
             "ignore",
             *("class:VCPU", "class:MEMORY_MB", "class:DISK_GB"),
             *("server_metadata_items", "server_injected_files"),
@@ -99,4 +102,6 @@ class Quota(harness.AccelTestBase):
         )
         self.boot(SMALL)
         self.register("class:VGPU", 0)
-        self.assertIn(self.over("class:VGPU", 0, 2, 1), self.refusal(SMALL))
+        self.assertIn(
+            self.describe_excess("class:VGPU", 0, 2, 1), self.refusal(SMALL)
+        )

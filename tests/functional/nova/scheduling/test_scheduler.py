@@ -74,8 +74,8 @@ class Scheduler(scheduled.ScheduledTestBase):
         for server in servers:
             (provider,) = self.allocations(server)
             self.assertEqual({nodes[provider]}, self.cells_of(server))
-        found = set().union(*map(self.cells_of, servers))
-        self.assertEqual({0, 1}, found)
+        cells = set().union(*map(self.cells_of, servers))
+        self.assertEqual({0, 1}, cells)
         for server in servers:
             self._delete_server(server)
         self.assert_nothing_left()
@@ -104,14 +104,14 @@ class Scheduler(scheduled.ScheduledTestBase):
 
         servers = self.boot_many(harness.vgpu_group("_A", "16Q"), 4)
 
-        held = [card for s in servers for card in self.allocations(s)]
+        providers = [card for s in servers for card in self.allocations(s)]
         self.assertEqual(
             sorted(
                 self.provider(card, host)
                 for card in (harness.T4, harness.T4_B)
                 for host in ("host1", "host2")
             ),
-            sorted(held),
+            sorted(providers),
         )
         for host in ("host1", "host2"):
             parents = {

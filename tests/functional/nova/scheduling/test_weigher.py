@@ -13,7 +13,7 @@ from tests.functional.nova.support import harness
 NAME = "gpu.small"
 
 
-class Weigher(scheduled.AskedTestBase):
+class Weigher(scheduled.CommandTestBase):
     weighers = ("filters.accelerator_weigher.AcceleratorWeigher",)
 
     def landed(self, extra_specs: dict[str, str]) -> str:
@@ -22,7 +22,7 @@ class Weigher(scheduled.AskedTestBase):
         return str(server["OS-EXT-SRV-ATTR:host"])
 
     def explain(self, *words: str) -> tuple[int, dict[str, Any]]:
-        """Return the command's status and what it found."""
+        """Return the command's status and its answer."""
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             status = commands.main(
@@ -55,15 +55,15 @@ class Weigher(scheduled.AskedTestBase):
             disk=1,
             ephemeral=0,
         )
-        status, found = self.explain("--flavor", NAME)
+        status, answer = self.explain("--flavor", NAME)
         self.assertEqual(0, status)
-        hosts = {host["name"]: host for host in found["hosts"]}
+        hosts = {host["name"]: host for host in answer["hosts"]}
         self.assertEqual({"host1", "host2"}, set(hosts))
         (other,) = hosts.keys() - {used}
         self.assertEqual(2, hosts[other]["fits"])
         verdicts = [card["verdict"] for card in hosts[used]["cards"]]
         self.assertEqual({"first", "left out"}, set(verdicts))
-        status, found = self.explain(
+        status, answer = self.explain(
             "--flavor", NAME, "--extra-spec", "resources:MEMORY_MB=99999999"
         )
-        self.assertEqual((1, False), (status, found["is_possible"]))
+        self.assertEqual((1, False), (status, answer["is_possible"]))

@@ -33,10 +33,10 @@ class SyncTestBase(harness.AccelTestBase):
         )
 
     def reconciler(self, name: str = "host1") -> Any:
-        """Return what runs the pass inside a nova-compute."""
+        """Return the reconciler of a nova-compute."""
         return self.computes[name].driver._reconciler
 
-    def pass_by(self, name: str = "host1") -> sync_pass.PassResult:
+    def run_pass(self, name: str = "host1") -> sync_pass.PassResult:
         """Run one pass, as the thread of nova-compute does."""
         result: sync_pass.PassResult = self.reconciler(name).run()
         return result
@@ -52,22 +52,22 @@ class SyncTestBase(harness.AccelTestBase):
         )
 
     def assert_in_step(self) -> None:
-        """Check that neither writer has anything to write any more."""
+        """Check that neither writer has anything left to write."""
         before = self.providers()
         self.run_periodics()
         for _ in range(2):
-            result = self.pass_by()
+            result = self.run_pass()
             self.assertEqual((0, ()), (result.writes, result.problems))
         self.assertEqual(before, self.providers())
 
     def drains(self, name: str = "host1") -> drains.DrainNotes:
-        """Return what the operator's commands write."""
+        """Return the drain notes that the operator's commands write."""
         return drains.DrainNotes(self.state_dir(name))
 
-    # -- the operator's hand ----------------------------------------------
+    # -- changes by an operator-------------------------------------------
 
     def put(self, address: str, what: str, content: Any) -> None:
-        """Replace what a card's provider has, as an operator may."""
+        """Replace records of a card's provider, as an operator may."""
         path = f"/resource_providers/{self.provider(address)}"
         current = self.placement.get(path, version="1.39").body
         answer = self.placement.put(
@@ -81,8 +81,8 @@ class SyncTestBase(harness.AccelTestBase):
         self.assertEqual(200, answer.status, answer.body)
 
     def records(self, address: str) -> dict[str, dict[str, Any]]:
-        """Return a card's inventory records, whole."""
-        found: dict[str, dict[str, Any]] = self._get_provider_inventory(
+        """Return a card's inventory records."""
+        inventory: dict[str, dict[str, Any]] = self._get_provider_inventory(
             self.provider(address)
         )
-        return found
+        return inventory

@@ -58,7 +58,7 @@ class StockServers(moving.LiveBase, operations.OperationsTestBase):
         self.functions = striking.all_functions()
 
     def life(self) -> None:
-        """Do with a server all that users and operators do."""
+        """Run all operations of users and operators on a server."""
         server = self.boot({}, host="host1")
         self.be_on("host1")
         self._live_migrate(server)
@@ -95,7 +95,7 @@ class StockServers(moving.LiveBase, operations.OperationsTestBase):
         self.assertIn(_STRUCK, self.stdlog.logger.output)
 
     def check_each(self, part: int) -> None:
-        """Let each function that a life calls fail alone, of one part."""
+        """Fail each function of one part alone; a life calls them all."""
         with striking.traced(self.functions) as called:
             self.life()
         self.assertIn(_NAMED, called)
@@ -109,13 +109,13 @@ class StockServers(moving.LiveBase, operations.OperationsTestBase):
         self.assertEqual({}, failed)
 
     def test_a_server_with_accelerators_is_refused(self) -> None:
-        """It is not started without them, whatever fails."""
-        but = {n: f for n, f in self.functions.items() if n != _NAMED}
-        with striking.struck(but.items()):
+        """It is not started without them, though all other functions fail."""
+        others = {n: f for n, f in self.functions.items() if n != _NAMED}
+        with striking.struck(others.items()):
             server = self.boot(SMALL, expected_state="ERROR")
         self._delete_server(server)
 
-    def test_slots_and_claims_tell_that_a_server_has_accelerators(
+    def test_slots_and_claims_show_that_a_server_has_accelerators(
         self,
     ) -> None:
         """Its flavor can't be read: it gets and keeps its devices."""

@@ -55,7 +55,7 @@ class Configuration(harness.AccelTestBase):
             "[devices] enabled_mdev_types = nvidia-232", harness.T4
         )
 
-    def test_a_type_that_no_card_of_ours_has_is_nova_s(self) -> None:
+    def test_a_type_that_no_managed_card_has_is_nova_s(self) -> None:
         self.flags(enabled_mdev_types=["nvidia-9999"], group="devices")
         self.start_host(harness.TWO_T4[0])
 

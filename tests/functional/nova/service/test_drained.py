@@ -2,7 +2,6 @@
 """Drained cards keep their servers and get no new ones."""
 
 import contextlib
-from typing import Any
 
 import pytest
 from nova.tests.functional.api import client
@@ -15,19 +14,14 @@ SMALL = harness.vgpu_group("_A", "4Q")
 
 
 class Drained(harness.AccelTestBase):
-    def word(self, name: str = "host1") -> drains.DrainNotes:
-        return drains.DrainNotes(self._places[name]["state_dir"])
+    def read_notes(self, name: str = "host1") -> drains.DrainNotes:
+        return drains.DrainNotes(self.state_dir(name))
 
     def drain(self, card: str) -> None:
-        self.word().put(card, "a fan is loud")
+        self.read_notes().put(card, "a fan is loud")
 
     def undrain(self, card: str) -> None:
-        self.assertEqual({card}, self.word().remove([card]))
-
-    def card_of(self, server: Any) -> str:
-        (mdev,) = self.mdevs_of(server)
-        parent: str = self.hosts["host1"].mdevs()[mdev]["parent"]
-        return parent
+        self.assertEqual({card}, self.read_notes().remove([card]))
 
     def assert_drained(self, card: str, total: int) -> None:
         self.assertEqual((total, total), self.amounts(card)["VGPU"])
@@ -67,7 +61,7 @@ class Drained(harness.AccelTestBase):
         self.assertEqual(card, self.card_of(self.boot(SMALL)))
 
     @pytest.mark.long
-    def test_whoever_was_on_its_way_is_sent_elsewhere(self) -> None:
+    def test_a_scheduled_server_goes_elsewhere(self) -> None:
         """Placement learns of it at once, not with the next pass."""
         self.start_host(harness.TWO_T4[0])
         self.run_periodics()

@@ -16,16 +16,11 @@ SMALL = harness.vgpu_group("_A", "4Q")
 class Missing(harness.AccelTestBase):
     def assert_host_updates(self) -> None:
         """Check that the rest of the host still reaches Placement."""
-        wanted = harness.CONF.reserved_host_memory_mb + 7
-        self.flags(reserved_host_memory_mb=wanted)
+        reserved_mb = harness.CONF.reserved_host_memory_mb + 7
+        self.flags(reserved_host_memory_mb=reserved_mb)
         self.run_periodics()
         root = self._get_provider_inventory(self.compute_rp_uuids["host1"])
-        self.assertEqual(wanted, root["MEMORY_MB"]["reserved"])
-
-    def card_of(self, server: object) -> str:
-        (mdev,) = self.mdevs_of(server)
-        parent: str = self.hosts["host1"].mdevs()[mdev]["parent"]
-        return parent
+        self.assertEqual(reserved_mb, root["MEMORY_MB"]["reserved"])
 
     def test_vanished_with_and_without_allocations(self) -> None:
         self.start_host(*harness.TWO_T4)
@@ -51,14 +46,14 @@ class Missing(harness.AccelTestBase):
         self.assertEqual(1, self.usages(card)["VGPU"])
         self.assert_host_updates()
 
-        # Nothing of that is lost or redone by a restart.
-        kept = self.providers()
+        # A restart neither loses nor repeats any of this.
+        after = self.providers()
         self.restart()
         self.run_periodics()
-        self.assertEqual(kept, self.providers())
+        self.assertEqual(after, self.providers())
         self.assert_host_updates()
 
-        # Its server can't start, and says why.
+        # Its server can't start, and the log has the reason.
         self.assertRaises(
             client.OpenStackApiException,
             self.api.post_server_action,
@@ -75,7 +70,7 @@ class Missing(harness.AccelTestBase):
         self.run_periodics()
         self.assertEqual(before.keys(), self.providers().keys())
         self.assertNotIn(names.MISSING_TRAIT, self.traits(card))
-        # The stopped server keeps its room, so others get no other size.
+        # The stopped server keeps its slot, so no other size is offered.
         self.assertEqual((4, 0), self.amounts(card)["VGPU"])
         self._start_server(server)
         self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
@@ -96,7 +91,7 @@ class Missing(harness.AccelTestBase):
         self.assertEqual({}, self.providers())
         self.assert_nothing_left()
 
-    def read_all(self) -> None:
+    def force_full_reads(self) -> None:
         """Have each pass read the host, as passes do after some time."""
         self.useFixture(
             fixtures.MonkeyPatch(
@@ -108,11 +103,11 @@ class Missing(harness.AccelTestBase):
     def assert_set_aside(
         self, before: dict[str, dict[str, Any]], cards: set[str], where: str
     ) -> None:
-        """Check that some cards are reserved, and all else is as it was."""
-        asides = {self.provider(card) for card in cards}
-        found = self.calm()
-        for uuid in asides:
-            record = found[uuid]
+        """Check that some cards are reserved, and all others are as before."""
+        reserved = {self.provider(card) for card in cards}
+        providers = self.stable_providers()
+        for uuid in reserved:
+            record = providers[uuid]
             self.assertIn(names.FAULTED_TRAIT, record["traits"], where)
             for inventory in record["inventories"].values():
                 self.assertEqual(inventory["total"], inventory["reserved"])
@@ -124,18 +119,18 @@ class Missing(harness.AccelTestBase):
                 },
             )
         self.assertEqual(
-            {u: r for u, r in before.items() if u not in asides},
-            {u: r for u, r in found.items() if u not in asides},
+            {u: r for u, r in before.items() if u not in reserved},
+            {u: r for u, r in providers.items() if u not in reserved},
             where,
         )
 
     def test_unreadable_cards_are_set_aside_and_stay(self) -> None:
-        """Of a whole bus that can't be read nothing is known: all stays."""
-        self.read_all()
+        """While a whole bus is unreadable, all providers stay."""
+        self.force_full_reads()
         self.start_host(*harness.TWO_T4)
         server = self.boot(SMALL)
         self.run_periodics()
-        before = self.calm()
+        before = self.stable_providers()
         simulated = self.hosts["host1"]
         for path, on, cards in (
             (f"bus/pci/devices/{harness.T4}/vendor", "read", {harness.T4}),
@@ -156,13 +151,13 @@ class Missing(harness.AccelTestBase):
             self.assert_host_updates()
             simulated.heal()
             self.run_periodics()
-            self.assertEqual(before, self.calm(), path)
+            self.assertEqual(before, self.stable_providers(), path)
         self._delete_server(server)
         self.assert_nothing_left()
 
     @pytest.mark.long
     def test_type_that_vanishes_while_it_is_read(self) -> None:
-        self.read_all()
+        self.force_full_reads()
         self.start_host(harness.TWO_T4[0])
         kind = f"class/mdev_bus/{harness.T4}/mdev_supported_types/nvidia-232"
         self.hosts["host1"].vanish(kind, when=f"{kind}/available_instances")

@@ -12,10 +12,10 @@ ANY = names.interface_trait(dfl_card.A10)
 
 
 class Restarted(harness.AccelTestBase):
-    """Cards are not arranged under servers that are off."""
+    """Cards of stopped servers are not rearranged."""
 
     def test_a_port_behind_the_pf(self) -> None:
-        """The whole PF is a server's that is off; then num_vfs is set."""
+        """A stopped server has the whole PF; then num_vfs is set."""
         self.start_host(fakehost.DflCard(address=PAC))
         server = self.boot(
             {"resources_F:FPGA": "1", "trait_F:" + ANY: "required"}
@@ -31,7 +31,7 @@ class Restarted(harness.AccelTestBase):
         self.assertEqual([PAC], self.functions_of(server))
 
     def test_a_whole_function(self) -> None:
-        """It is a server's that is off; then VFs are to be made of it."""
+        """A stopped server has the function; then num_vfs is set."""
         self.start_host(
             FLEX_CARD,
             device_spec=[f'{{"address": "{FLEX}", "use": "passthrough"}}'],
@@ -48,8 +48,8 @@ class Restarted(harness.AccelTestBase):
         self.run_periodics()
         self.assertEqual(0, self.hosts["host1"].functions()[FLEX]["vfs"])
 
-    def test_what_can_not_be_recalled_yet(self) -> None:
-        """A file of its VFs can't be read: its claims wait to be recalled."""
+    def test_vfs_stay_while_their_claims_are_not_restored(self) -> None:
+        """A file of the VFs is unreadable: the claims are restored later."""
         specs = [f'{{"address": "{FLEX}", "use": "vf", "num_vfs": 3}}']
         self.start_host(FLEX_CARD, device_spec=specs)
         (trait,) = self.profiles(FLEX)

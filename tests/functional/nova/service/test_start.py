@@ -32,7 +32,7 @@ class Start(harness.AccelTestBase):
         )
 
     def test_malformed_device_spec(self) -> None:
-        for line, mend in (
+        for line, hint in (
             ('{"address": "0000:41:*"', "write one JSON object a line"),
             ('{"adress": "0000:41:*"}', "unknown key 'adress'; use address"),
             ('{"use": "of"}', "use must be one of auto, vgpu"),
@@ -46,7 +46,7 @@ class Start(harness.AccelTestBase):
             )
             self.assertEqual(1, stop.code)
             self.assertIn(
-                f"nova.conf [nova_accel] device_spec = {line}: {mend}",
+                f"nova.conf [nova_accel] device_spec = {line}: {hint}",
                 self.stdlog.logger.output,
             )
 
@@ -68,9 +68,9 @@ class Start(harness.AccelTestBase):
         failed = self.boot({})
         saved, record = (
             objects.Instance.get_by_uuid(
-                self.context, one["id"], expected_attrs=["resources"]
+                self.context, booted["id"], expected_attrs=["resources"]
             )
-            for one in (server, failed)
+            for booted in (server, failed)
         )
         record.resources = saved.resources
         for state, launched_at in (
@@ -84,25 +84,25 @@ class Start(harness.AccelTestBase):
             self.assertEqual(1, len(accel.claims_of(server["id"])))
 
     @pytest.mark.each_release
-    def test_not_named_means_stock(self) -> None:
-        """And a host without accelerators looks as a stock one does."""
+    def test_the_stock_driver_is_unchanged(self) -> None:
+        """A host without accelerators is reported as by the stock driver."""
         self.flags(compute_driver=STOCK)
         stock = self.start_host(harness.TWO_T4[0], name="host1")
         self.assertEqual(
             "nova.virt.libvirt.driver", type(stock.driver).__module__
         )
         self.flags(compute_driver=self.COMPUTE_DRIVER)
-        ours = self.start_host(name="host2")
+        accelerated = self.start_host(name="host2")
         self.assertEqual(
-            "virt_hooks.nova_driver", type(ours.driver).__module__
+            "virt_hooks.nova_driver", type(accelerated.driver).__module__
         )
         self.assertEqual({}, self.providers("host1"))
         self.assertEqual({}, self.providers("host2"))
         self.assertEqual([], self.hosts["host1"].writes())
         self.assertEqual(0, self.hosts["host1"].reads())
         roots = [self.compute_rp_uuids[n] for n in ("host1", "host2")]
-        for look in (self._get_provider_inventory, self._get_provider_traits):
-            first, second = map(look, roots)
+        for read in (self._get_provider_inventory, self._get_provider_traits):
+            first, second = map(read, roots)
             self.assertEqual(first, second)
         definitions = []
         for name in ("host1", "host2"):
@@ -129,48 +129,48 @@ class TwoServices(harness.AccelTestBase):
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def spawning(self, server: Any) -> tuple[Any, Any]:
+    def undo_spawn(self, server: Any) -> tuple[Any, Any]:
         """Undo the end of a spawn; return instance and resources."""
         instance = objects.Instance.get_by_uuid(
             self.context, server["id"], expected_attrs=["resources"]
         )
-        held, instance.resources = instance.resources, None
+        resources, instance.resources = instance.resources, None
         instance.save()
         self.domain(server).destroy()
         self.domain(server).undefine()
-        return instance, held
+        return instance, resources
 
     def test_orphans_wait_for_the_other_service(self) -> None:
         self.start_host(harness.TWO_T4[0])
-        mine = self.boot(harness.vgpu_group("_A", "4Q"))
-        theirs = self.boot(harness.vgpu_group("_A", "4Q"))
-        made = set(self.hosts["host1"].mdevs())
-        instance, held = self.spawning(theirs)
+        active = self.boot(harness.vgpu_group("_A", "4Q"))
+        unfinished = self.boot(harness.vgpu_group("_A", "4Q"))
+        mdevs = set(self.hosts["host1"].mdevs())
+        instance, resources = self.undo_spawn(unfinished)
         with self.other_service():
             self.restart()
             self.run_periodics()
-            self.assertEqual(made, set(self.hosts["host1"].mdevs()))
-            self._reboot_server(mine, hard=True)
-            instance.resources = held  # its spawn goes on, and is done
+            self.assertEqual(mdevs, set(self.hosts["host1"].mdevs()))
+            self._reboot_server(active, hard=True)
+            instance.resources = resources  # its spawn completes
             instance.save()
         self.run_periodics()
-        self.assertEqual(made, set(self.hosts["host1"].mdevs()))
+        self.assertEqual(mdevs, set(self.hosts["host1"].mdevs()))
         driver = self.computes["host1"].driver
         self.assertEqual(
-            {mine["id"], theirs["id"]},
+            {active["id"], unfinished["id"]},
             {claim.consumer for claim in driver._accel.claims()},
         )
         self.assertIn("Another nova-compute", self.stdlog.logger.output)
 
-    def test_orphans_are_removed_after_it(self) -> None:
+    def test_orphans_are_removed_after_the_other_service(self) -> None:
         self.start_host(harness.TWO_T4[0])
         server = self.boot(harness.vgpu_group("_A", "4Q"))
-        made = set(self.hosts["host1"].mdevs())
-        self.spawning(server)
+        mdevs = set(self.hosts["host1"].mdevs())
+        self.undo_spawn(server)
         with self.other_service():
             self.restart()
             self.run_periodics()
-            self.assertEqual(made, set(self.hosts["host1"].mdevs()))
+            self.assertEqual(mdevs, set(self.hosts["host1"].mdevs()))
         self.run_periodics()
         self.assertEqual({}, self.hosts["host1"].mdevs())
 

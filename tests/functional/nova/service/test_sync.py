@@ -26,40 +26,40 @@ OTHER = "CUSTOM_RACK_7"
 class Sync(syncing.SyncTestBase):
     def test_nothing_changed_is_one_read(self) -> None:
         self.start_host(*harness.TWO_T4, *harness.GPU_CARDS)
-        self.pass_by()
+        self.run_pass()
         for _ in range(2):
-            result = self.pass_by()
+            result = self.run_pass()
             self.assertEqual((1, 0), (result.reads, result.writes))
         self.assert_in_step()
         (status,) = heartbeat.read(self.state_dir())
         self.assertEqual("ok", status.outcome)
 
-    def test_what_was_wiped_by_hand_is_back(self) -> None:
-        """Without nova-compute's periodic task, and no harm to that."""
+    def test_records_wiped_by_hand_are_restored(self) -> None:
+        """The pass restores them, and nova-compute's periodic task agrees."""
         self.start_host(*harness.TWO_T4)
         server = self.boot(SMALL)
         used = {a for a in (harness.T4, harness.T4_B) if self.usages(a)}
         (card,) = {harness.T4, harness.T4_B} - used
-        self.pass_by()
-        before = self.calm()
+        self.run_pass()
+        before = self.stable_providers()
         self.put(card, "inventories", {})
-        self.pass_by()
-        self.assertEqual(before, self.calm())
+        self.run_pass()
+        self.assertEqual(before, self.stable_providers())
         for address in (harness.T4, harness.T4_B):
             self.put(address, "traits", [])
-            self.pass_by()
-            self.assertEqual(before, self.calm())
+            self.run_pass()
+            self.assertEqual(before, self.stable_providers())
         self.placement.delete(f"/resource_providers/{self.provider(card)}")
         self.assertNotIn(self.provider(card), self.providers())
-        self.pass_by()
-        self.assertEqual(before, self.calm())
+        self.run_pass()
+        self.assertEqual(before, self.stable_providers())
         self.assert_in_step()
         other = self.boot(SMALL)
         self._delete_server(other)
         self._delete_server(server)
         self.assert_nothing_left()
 
-    def test_another_writer_makes_a_provider_that_nova_is_about_to_make(
+    def test_another_writer_creates_a_provider_before_nova(
         self,
     ) -> None:
         self.start_host(*harness.TWO_T4)
@@ -74,17 +74,17 @@ class Sync(syncing.SyncTestBase):
         client = self.computes["host1"].driver.virtapi.reportclient
         post, paths = client.post, []
 
-        def be_late(path: str, *args: Any, **kwargs: Any) -> Any:
+        def post_late(path: str, *args: Any, **kwargs: Any) -> Any:
             paths.append(path)
             if path == "/resource_providers" and len(paths) == 1:
                 self.assertEqual((), outside.run().problems)
             return post(path, *args, **kwargs)
 
-        self.useFixture(fixtures.MockPatchObject(client, "post", be_late))
+        self.useFixture(fixtures.MockPatchObject(client, "post", post_late))
         self._delete_server(server)
         self.assertEqual(["/resource_providers"], paths)
         self.assertIn(self.provider(harness.T4), self.providers())
-        self.pass_by()
+        self.run_pass()
         self.assert_in_step()
 
     def test_a_name_of_a_former_registration_stops_nothing_else(
@@ -116,22 +116,22 @@ class Sync(syncing.SyncTestBase):
             "Failed to create resource provider", self.stdlog.logger.output
         )
         self.assertEqual(["/resource_providers"], paths)
-        [problem] = self.pass_by().problems
+        [problem] = self.run_pass().problems
         self.assertIn(name, problem.reason)
         self.assert_nothing_left()
 
-    def test_what_is_claimed_and_not_allocated_is_reserved(self) -> None:
+    def test_claimed_and_unallocated_amounts_are_reserved(self) -> None:
         self.start_host(*harness.TWO_T4, *harness.GPU_CARDS)
         server = self.boot(SMALL)
         whole = self.boot(harness.whole_gpu_group("_G"))
-        held = {s["id"]: self.allocations(s) for s in (server, whole)}
+        allocations = {s["id"]: self.allocations(s) for s in (server, whole)}
         ((uuid, _, _),) = self.slots(server)
         card = (
             harness.T4 if uuid == self.provider(harness.T4) else harness.T4_B
         )
         before = self.amounts(card)
-        for each in (server, whole):
-            self.placement.delete(f"/allocations/{each['id']}")
+        for booted in (server, whole):
+            self.placement.delete(f"/allocations/{booted['id']}")
         self.restart()
         self.run_periodics()
         memory = "CUSTOM_GPU_MEMORY_MB"
@@ -140,25 +140,25 @@ class Sync(syncing.SyncTestBase):
         self.assertEqual((before[memory][0], 4096), after[memory])
         self.assertEqual({"PGPU": (1, 1)}, self.amounts(harness.GPU))
         self.assertEqual(0, self.outside().run().writes)
-        self.assertEqual(0, self.pass_by().writes)
+        self.assertEqual(0, self.run_pass().writes)
 
-        for each in (server, whole):
+        for booted in (server, whole):
             body = {
                 "allocations": {
                     uuid: {"resources": amounts}
-                    for uuid, amounts in held[each["id"]].items()
+                    for uuid, amounts in allocations[booted["id"]].items()
                 },
-                "project_id": each["tenant_id"],
-                "user_id": each["user_id"],
+                "project_id": booted["tenant_id"],
+                "user_id": booted["user_id"],
                 "consumer_generation": None,
             }
-            address = harness.GPU if each is whole else card
+            address = harness.GPU if booted is whole else card
             records = self.records(address)
             for record in records.values():
                 record["reserved"] = 0
             self.put(address, "inventories", records)
             answer = self.placement.put(
-                f"/allocations/{each['id']}", body, version="1.36"
+                f"/allocations/{booted['id']}", body, version="1.36"
             )
             self.assertEqual(204, answer.status, answer.body)
         self.run_periodics()
@@ -194,7 +194,7 @@ class Sync(syncing.SyncTestBase):
         self.assertEqual(before, self.amounts(card))
         self.assert_in_step()
 
-    def test_an_audit_allocates_what_was_deleted(self) -> None:
+    def test_an_audit_restores_deleted_allocations(self) -> None:
         self.useFixture(scheduled.without_keystone())
         # Nova's API shows the uptime of a hypervisor, and runs a command.
         self.useFixture(
@@ -212,31 +212,31 @@ class Sync(syncing.SyncTestBase):
             )
         ]
         paths = [f"/allocations/{server['id']}" for server in servers]
-        before = [self.allocated(path) for path in paths]
+        before = [self.read_consumer(path) for path in paths]
         for path in paths:
             self.placement.delete(path)
         self.restart()
         self.run_periodics()
-        found = self.audit(status=1)["findings"]
+        findings = self.audit(status=1)["findings"]
         self.assertEqual(
             {("missing-allocation", True, server["id"]) for server in servers},
-            {(f["kind"], f["heals"], f["consumer"]) for f in found},
+            {(f["kind"], f["heals"], f["consumer"]) for f in findings},
         )
         self.assertEqual([], self.audit("--heal", status=0)["left"])
-        self.assertEqual(before, [self.allocated(path) for path in paths])
+        self.assertEqual(before, [self.read_consumer(path) for path in paths])
         self.run_periodics()
         self.assertEqual({"PGPU": (1, 0)}, self.amounts(harness.GPU))
         self.assert_in_step()
 
-    def allocated(self, path: str) -> dict[str, Any]:
+    def read_consumer(self, path: str) -> dict[str, Any]:
         """Return a consumer's amounts, project and user."""
         body = self.placement.get(path, version="1.36").body
         return {
             "project": body["project_id"],
             "user": body["user_id"],
             "amounts": {
-                uuid: each["resources"]
-                for uuid, each in body["allocations"].items()
+                uuid: record["resources"]
+                for uuid, record in body["allocations"].items()
             },
         }
 
@@ -247,7 +247,7 @@ class Sync(syncing.SyncTestBase):
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            found = main.main(
+            exit_status = main.main(
                 [
                     *("audit", "--json", "--pause=0", *words),
                     *("--endpoint", self.placement.fixture.endpoint),
@@ -258,7 +258,7 @@ class Sync(syncing.SyncTestBase):
                     *("--state-dir", self.state_dir()),
                 ]
             )
-        self.assertEqual(status, found, out.getvalue() + err.getvalue())
+        self.assertEqual(status, exit_status, out.getvalue() + err.getvalue())
         report: dict[str, Any] = json.loads(out.getvalue())
         return report
 
@@ -269,16 +269,16 @@ class Sync(syncing.SyncTestBase):
         card = self.hosts["host1"].mdevs()[mdev]["parent"]
         (other,) = {harness.T4, harness.T4_B} - {card}
         self._stop_server(server)
-        self.pass_by()
-        before = self.calm()
+        self.run_pass()
+        before = self.stable_providers()
 
         self.hosts["host1"].unplug(card)
         self.put(harness.GPU, "traits", [])
         self.hosts["host1"].unplug(other)
-        result = self.pass_by()
+        result = self.run_pass()
 
         self.assertTrue(result.is_ok)
-        # Nobody has the other one: Nova itself deletes it.
+        # The other card has no allocations: Nova itself deletes it.
         self.assertIn(names.MISSING_TRAIT, self.traits(other))
         self.run_periodics()
         self.assertEqual(
@@ -291,23 +291,23 @@ class Sync(syncing.SyncTestBase):
         self.assertEqual(1, self.usages(card)["VGPU"])
         # All others were synced in the same pass.
         gpu = self.provider(harness.GPU)
-        self.assertEqual(before[gpu], self.calm()[gpu])
+        self.assertEqual(before[gpu], self.stable_providers()[gpu])
         self.assert_in_step()
 
         self.hosts["host1"].plug()
-        self.pass_by()
-        self.assertEqual(before.keys(), self.calm().keys())
+        self.run_pass()
+        self.assertEqual(before.keys(), self.stable_providers().keys())
         self.assertNotIn(names.MISSING_TRAIT, self.traits(card))
         self._start_server(server)
         self._delete_server(server)
-        self.pass_by()
+        self.run_pass()
         self.assert_nothing_left()
         self.assert_in_step()
 
     @pytest.mark.long
-    def test_what_an_operator_has_set_survives_both_writers(self) -> None:
+    def test_an_operator_s_settings_survive_both_writers(self) -> None:
         self.start_host(harness.TWO_T4[0])
-        self.pass_by()
+        self.run_pass()
         records = self.records(harness.T4)
         self._create_trait(OTHER)
         self.put(harness.T4, "traits", [*self.traits(harness.T4), OTHER])
@@ -317,32 +317,32 @@ class Sync(syncing.SyncTestBase):
         before = self.providers()
 
         def check() -> None:
-            found = self.records(harness.T4)
-            self.assertEqual(3, found["VGPU"]["reserved"])
-            memory = found["CUSTOM_GPU_MEMORY_MB"]
+            current = self.records(harness.T4)
+            self.assertEqual(3, current["VGPU"]["reserved"])
+            memory = current["CUSTOM_GPU_MEMORY_MB"]
             self.assertEqual(1.5, memory["allocation_ratio"])
             self.assertIn(OTHER, self.traits(harness.T4))
 
-        self.assertEqual(0, self.pass_by().writes)
+        self.assertEqual(0, self.run_pass().writes)
         self.run_periodics()
         self.assertEqual(before, self.providers())
         server = self.boot(SMALL)
         check()
-        self.pass_by()
+        self.run_pass()
         check()
         self.assert_in_step()
         self.drains().put(harness.T4, "fan")
-        self.pass_by()
+        self.run_pass()
         self.assertEqual((4, 4), self.amounts(harness.T4)["VGPU"])
         self.restart()
         self.run_periodics()
         self.drains().remove([harness.T4])
         self.run_periodics()
         check()
-        self.pass_by()
+        self.run_pass()
         check()
         self._delete_server(server)
-        self.pass_by()
+        self.run_pass()
         check()
         self.assert_in_step()
 
@@ -351,11 +351,11 @@ class Sync(syncing.SyncTestBase):
         self.start_host(harness.TWO_T4[0])
         server = self.boot(SMALL)
         (mdev,) = self.mdevs_of(server)
-        self.pass_by()
-        before = self.calm()
+        self.run_pass()
+        before = self.stable_providers()
 
         self.drains().put(harness.T4, "fan is loud")
-        self.pass_by()
+        self.run_pass()
         self.assertEqual((4, 4), self.amounts(harness.T4)["VGPU"])
         self.assertIn(names.DRAINED_TRAIT, self.traits(harness.T4))
         refused = self.boot(SMALL, expected_state="ERROR")
@@ -365,68 +365,68 @@ class Sync(syncing.SyncTestBase):
         self.assertEqual([mdev], self.mdevs_of(server))
         self.assert_in_step()
 
-        drained = self.calm()
+        drained = self.stable_providers()
         self.restart()
         self.run_periodics()
-        self.pass_by()
-        self.assertEqual(drained, self.calm())
+        self.run_pass()
+        self.assertEqual(drained, self.stable_providers())
         self.assert_in_step()
         self._stop_server(server)
         self._start_server(server)
 
         self.drains().remove([harness.T4])
-        self.pass_by()
-        self.assertEqual(before, self.calm())
+        self.run_pass()
+        self.assertEqual(before, self.stable_providers())
         second = self.boot(SMALL)
-        for one in (server, second):
-            self._delete_server(one)
+        for booted in (server, second):
+            self._delete_server(booted)
         self.assert_nothing_left()
         self.assert_in_step()
 
     @pytest.mark.long
     def test_a_card_that_is_offered_can_be_claimed(self) -> None:
-        """Nova hands out slots from its last pass; ours is newer."""
+        """Nova assigns slots of its last update; the pass is newer."""
         self.start_host(harness.TWO_T4[0])
         self.hosts["host1"].unplug(harness.T4)
         self.run_periodics()
         self.assertEqual({}, self.providers())
         self.hosts["host1"].plug()
-        self.pass_by()
+        self.run_pass()
         self.assertEqual((16, 0), self.amounts(harness.T4)["VGPU"])
         server = self.boot(SMALL)
         self.assertEqual(1, len(self.mdevs_of(server)))
         self._delete_server(server)
         self.assert_nothing_left()
 
-    def test_the_book_is_published(self) -> None:
+    def test_claims_are_published(self) -> None:
         self.start_host(harness.TWO_T4[0])
-        book = claims_file.ClaimsFile(self.state_dir())
-        self.assertEqual((), book.read().claims)
+        file = claims_file.ClaimsFile(self.state_dir())
+        self.assertEqual((), file.read().claims)
         server = self.boot(SMALL)
-        found = book.read()
-        (claim,) = found.claims
+        published = file.read()
+        (claim,) = published.claims
         ((uuid, _, slot),) = self.slots(server)
         self.assertEqual(
             (server["id"], uuid, slot, self.mdevs_of(server)),
             (claim.consumer, claim.provider, claim.slot, [claim.handle]),
         )
-        assert found.root is not None
-        self.assertEqual(self.compute_rp_uuids["host1"], found.root.uuid)
+        assert published.root is not None
+        self.assertEqual(self.compute_rp_uuids["host1"], published.root.uuid)
         self.restart()
         self.run_periodics()
-        self.assertEqual(found, book.read())
+        self.assertEqual(published, file.read())
         self._delete_server(server)
-        self.assertEqual((), book.read().claims)
+        self.assertEqual((), file.read().claims)
 
     @pytest.mark.long
-    def test_a_card_that_is_gone_for_others_too(self) -> None:
-        """Somebody else has deleted what Nova still remembers."""
+    def test_another_process_deleted_the_provider(self) -> None:
+        """Another process has deleted a provider that Nova still caches."""
         self.start_host(*harness.TWO_T4)
-        self.pass_by()
+        self.run_pass()
         self.hosts["host1"].unplug(harness.T4_B)
         gone = self.provider(harness.T4_B)
         self.placement.delete(f"/resource_providers/{gone}")
-        self.pass_by()
+        self.run_pass()
         server = self.boot(SMALL)
         self._delete_server(server)
         self.assertEqual({self.provider(harness.T4)}, set(self.providers()))
@@ -435,19 +435,19 @@ class Sync(syncing.SyncTestBase):
     @pytest.mark.long
     def test_nova_finds_a_card_gone_that_the_pass_has_removed(self) -> None:
         self.start_host(*harness.TWO_T4)
-        self.pass_by()
+        self.run_pass()
         self.hosts["host1"].unplug(harness.T4_B)
-        self.assertTrue(self.pass_by().writes)
+        self.assertTrue(self.run_pass().writes)
         self.run_periodics()
-        told = self.stdlog.logger.output
-        self.assertNotIn("can't refresh this host's accelerators", told)
-        self.assertNotIn("it stays for now", told)
+        log = self.stdlog.logger.output
+        self.assertNotIn("can't refresh this host's accelerators", log)
+        self.assertNotIn("it stays for now", log)
         self.assertEqual({self.provider(harness.T4)}, set(self.providers()))
         self.assert_in_step()
 
     @pytest.mark.long
-    def test_a_provider_that_somebody_else_has_made(self) -> None:
-        """Nova reads all anew in the middle of its pass, then writes."""
+    def test_another_process_created_the_provider(self) -> None:
+        """Nova reads everything again during its update, then writes."""
         self.start_host(*harness.TWO_T4)
         self.hosts["host1"].unplug(harness.T4_B)
         self.run_periodics()
@@ -467,11 +467,11 @@ class Sync(syncing.SyncTestBase):
 
 
 class InTheMiddle(syncing.SyncTestBase):
-    """The pass, while Nova's resource tracker is at its own."""
+    """The pass runs during an update of Nova's resource tracker."""
 
     def test_a_card_goes_while_nova_sends_its_tree(self) -> None:
         self.start_host(harness.TWO_T4[0], *harness.GPU_CARDS)
-        self.pass_by()
+        self.run_pass()
         gone = self.provider(harness.GPU)
         client = self.computes["host1"].driver.virtapi.reportclient
         send, waiting = client.set_inventory_for_provider, [gone]
@@ -480,7 +480,7 @@ class InTheMiddle(syncing.SyncTestBase):
             while waiting:
                 self.hosts["host1"].unplug(harness.GPU)
                 self.placement.delete(f"/resource_providers/{waiting.pop()}")
-                self.pass_by()
+                self.run_pass()
             send(*arguments)
 
         self.useFixture(
@@ -500,15 +500,15 @@ class InTheMiddle(syncing.SyncTestBase):
         self.hosts["host1"].unplug(harness.T4)
         self.run_periodics()
         driver = self.computes["host1"].driver
-        found = driver.virtapi.reportclient.get_provider_tree_and_ensure_root(
+        tree = driver.virtapi.reportclient.get_provider_tree_and_ensure_root(
             self.context, self.compute_rp_uuids["host1"]
         )
-        driver._reporter.update_tree(found, ())
+        driver._reporter.update_tree(tree, ())
         self.hosts["host1"].plug()
-        self.pass_by()
-        self.assertFalse(found.exists(self.provider(harness.T4)))
-        driver._reporter.use_tree(found)
-        slots = found.data(self.provider(harness.T4)).resources["VGPU"]
+        self.run_pass()
+        self.assertFalse(tree.exists(self.provider(harness.T4)))
+        driver._reporter.use_tree(tree)
+        slots = tree.data(self.provider(harness.T4)).resources["VGPU"]
         self.assertEqual(16, len(slots))
 
 
@@ -516,50 +516,50 @@ class Thread(syncing.SyncTestBase):
     @pytest.mark.each_release
     def test_it_runs_by_itself_and_ends_with_the_service(self) -> None:
         compute = self.start_host(harness.TWO_T4[0], sync_interval=1)
-        before = self.calm()
+        before = self.stable_providers()
         self.put(harness.T4, "traits", [])
-        self.until(lambda: self.assertEqual(before, self.calm()))
+        self.until(lambda: self.assertEqual(before, self.stable_providers()))
         server = self.boot(SMALL)
         self._delete_server(server)
-        self.until(lambda: self.assertEqual(before, self.calm()))
+        self.until(lambda: self.assertEqual(before, self.stable_providers()))
         loop = self.reconciler()._loop
         assert isinstance(loop._thread, threading.Thread)
         compute.stop()
         # The harness waits for no service that ends.
         self.until(lambda: self.assertFalse(loop._thread.is_alive()))
 
-    def beaten(self) -> float:
-        """Return when the last pass came to its end."""
-        found = heartbeat.read(self.state_dir())
-        return (found[0].succeeded or 0.0) if found else 0.0
+    def read_last_success(self) -> float:
+        """Return when the last pass succeeded."""
+        statuses = heartbeat.read(self.state_dir())
+        return (statuses[0].succeeded or 0.0) if statuses else 0.0
 
     @pytest.mark.long
     def test_claims_and_releases_wake_it(self) -> None:
         self.start_host(harness.TWO_T4[0], sync_interval=3600)
-        self.until(lambda: self.assertTrue(self.beaten()))
-        before = self.beaten()
+        self.until(lambda: self.assertTrue(self.read_last_success()))
+        before = self.read_last_success()
         server = self.boot(SMALL)
-        self.until(lambda: self.assertLess(before, self.beaten()))
+        self.until(lambda: self.assertLess(before, self.read_last_success()))
         self.run_periodics()
-        before = self.beaten()
+        before = self.read_last_success()
         self._delete_server(server)
-        self.until(lambda: self.assertLess(before, self.beaten()))
+        self.until(lambda: self.assertLess(before, self.read_last_success()))
         self.computes["host1"].stop()
 
     def test_without_placement_nothing_of_nova_s_fails(self) -> None:
-        # Nova's own client is the harness's; nobody listens there.
+        # Nova's own client uses the harness; this port is closed.
         self.flags(group="placement", endpoint_override="http://127.0.0.1:1")
         self.start_host(harness.TWO_T4[0], sync_interval=1)
         # One pass tries for some time (sync.ATTEMPTS, FAILURE_DELAY).
-        self.until(lambda: self.assertTrue(self.told()))
-        self.assertIn("can't be reached", self.told())
+        self.until(lambda: self.assertTrue(self.read_error()))
+        self.assertIn("can't be reached", self.read_error())
         server = self.boot(SMALL)
         self.run_periodics()
         self._delete_server(server)
         self.assert_nothing_left()
         self.computes["host1"].stop()
 
-    def told(self) -> str:
+    def read_error(self) -> str:
         """Return the error of the last pass."""
-        found = heartbeat.read(self.state_dir())
-        return found[0].error if found else ""
+        statuses = heartbeat.read(self.state_dir())
+        return statuses[0].error if statuses else ""

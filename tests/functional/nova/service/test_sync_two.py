@@ -40,21 +40,25 @@ class TwoWriters(syncing.SyncTestBase):
         self._create_trait(OTHER)
         outside = self.outside()
         with writers.Ledger() as ledger:
-            self.addOnException(lambda _: print(self.told(seed, ledger, 60)))
+            self.addOnException(
+                lambda _: print(self.summarize(seed, ledger, 60))
+            )
             outside.start(1.5)
-            # Before the services end, whatever becomes of the test.
+            # Before the services end, even if the test fails.
             self.addCleanup(outside.stop)
-            self.go_on(outside, ledger)
+            self.change_until_deadline(outside, ledger)
             outside.stop()
-            # Who meets another one plans anew: no change costs more.
+            # A conflict causes a new plan: each change has a bounded cost.
             changes = self.done.total()
             self.assertLess(ledger.counts["409"], 3 * changes + 10)
             self.assertLess(ledger.counts["writes"], 30 * changes + 50)
             self.end()
-            print(self.told(seed, ledger))
+            print(self.summarize(seed, ledger))
 
-    def go_on(self, outside: writers.Outside, ledger: writers.Ledger) -> None:
-        """Change things and look, until the time is over."""
+    def change_until_deadline(
+        self, outside: writers.Outside, ledger: writers.Ledger
+    ) -> None:
+        """Change things and check convergence, until the time is over."""
         seconds = float(os.environ.get(SECONDS, "") or 20)
         until = time.monotonic() + seconds
         while time.monotonic() < until or self.done.total() < ENOUGH:
@@ -62,8 +66,10 @@ class TwoWriters(syncing.SyncTestBase):
                 ledger.note(self.change())
             self.converge(outside)
 
-    def told(self, seed: int, ledger: writers.Ledger, last: int = 0) -> str:
-        """Return what was done, and the last lines of the ledger."""
+    def summarize(
+        self, seed: int, ledger: writers.Ledger, last: int = 0
+    ) -> str:
+        """Return the changes, and the last lines of the ledger."""
         lines = list(ledger.lines)[-last:] if last else []
         return "\n".join(
             (
@@ -75,10 +81,10 @@ class TwoWriters(syncing.SyncTestBase):
             )
         )
 
-    # -- what happens -----------------------------------------------------
+    # -- changes ----------------------------------------------------------
 
     def change(self) -> str:
-        """Change something, and return what; what can't be is left out."""
+        """Make one change; return its name, or nothing if it is impossible."""
         kinds: tuple[Callable[[], bool], ...] = (
             self.create,
             self.create,
@@ -89,7 +95,7 @@ class TwoWriters(syncing.SyncTestBase):
             self.undrain,
             self.edit,
             self.wipe,
-            self.pass_of_nova,
+            self.run_nova_pass,
         )
         kind = self.chance.choice(kinds)
         text = kind.__name__ if kind() else ""
@@ -110,10 +116,10 @@ class TwoWriters(syncing.SyncTestBase):
             disk=1,
             ephemeral=0,
         )
-        asked = self._build_server(
+        body = self._build_server(
             image_uuid=harness.IMAGE, flavor_id=flavor, networks="none"
         )
-        server = self.api.post_server({"server": asked})
+        server = self.api.post_server({"server": body})
         self.until(lambda: self.assertNotEqual("BUILD", self.state(server)))
         if self.state(server) == "ACTIVE":
             self.servers.append(server)
@@ -123,8 +129,8 @@ class TwoWriters(syncing.SyncTestBase):
         return True
 
     def state(self, server: Any) -> str:
-        found: str = self.api.get_server(server["id"])["status"]
-        return found
+        status: str = self.api.get_server(server["id"])["status"]
+        return status
 
     def delete(self) -> bool:
         if not self.servers:
@@ -143,13 +149,13 @@ class TwoWriters(syncing.SyncTestBase):
         return True
 
     def unplug(self) -> bool:
-        """Take a card out that no guest runs with."""
-        held = {
+        """Unplug a card that no running guest uses."""
+        used = {
             mdev["parent"]
             for mdev in self.hosts["host1"].mdevs().values()
             if mdev["in_use"]
         }
-        free = [c for c in CARDS if c not in self.away | held]
+        free = [c for c in CARDS if c not in self.away | used]
         if not free:
             return False
         card = self.chance.choice(free)
@@ -172,19 +178,19 @@ class TwoWriters(syncing.SyncTestBase):
     def undrain(self) -> bool:
         return bool(self.drains().remove(self.chance.sample(CARDS, 2)))
 
-    def pass_of_nova(self) -> bool:
+    def run_nova_pass(self) -> bool:
         self.run_periodics()
         return True
 
     def edit(self) -> bool:
-        """Let an operator reserve some, and set a trait."""
+        """Reserve some units and set a trait, as an operator."""
         card = self.chance.choice(CARDS)
         amount = self.chance.randint(1, MOST)
 
         def change(record: dict[str, Any]) -> None:
-            for name, found in record["inventories"].items():
-                if found["max_unit"] == found["total"]:
-                    found["reserved"] = min(amount, found["total"])
+            for name, inventory in record["inventories"].items():
+                if inventory["max_unit"] == inventory["total"]:
+                    inventory["reserved"] = min(amount, inventory["total"])
                     self.edits[card] = amount
                     self.assertIn(name, self.records(card))
 
@@ -193,31 +199,31 @@ class TwoWriters(syncing.SyncTestBase):
         )
 
     def wipe(self) -> bool:
-        """Let an operator take all of something by mistake."""
+        """Delete records, as an operator by mistake."""
         card = self.chance.choice(CARDS)
         path = f"/resource_providers/{self.provider(card)}"
         what = self.chance.choice(("inventories", "traits", "provider"))
         if what == "provider":
             answer = self.placement.delete(path)
-            found = bool(answer.status == 204)
+            is_wiped = bool(answer.status == 204)
         else:
-            found = self.rewrite(
+            is_wiped = self.rewrite(
                 card, what, lambda record: record[what].clear()
             )
-        if found:
+        if is_wiped:
             self.edits.pop(card, None)
-        return found
+        return is_wiped
 
     def rewrite(
         self, card: str, what: str, change: Callable[[Any], None]
     ) -> bool:
-        """Change what a provider has, if it is there and not in use so."""
+        """Change a provider's records; return whether Placement accepted."""
         path = f"/resource_providers/{self.provider(card)}/{what}"
         for _ in range(20):
-            found = self.placement.get(path, version="1.39")
-            if found.status != 200:
+            current = self.placement.get(path, version="1.39")
+            if current.status != 200:
                 return False
-            record = found.body
+            record = current.body
             change(record)
             answer = self.placement.put(path, record, version="1.39")
             if answer.status == 200:
@@ -226,21 +232,21 @@ class TwoWriters(syncing.SyncTestBase):
                 return False
         raise AssertionError(f"{path} changes all the time: {answer.body}")
 
-    # -- what must be -----------------------------------------------------
+    # -- checks -----------------------------------------------------------
 
     def converge(self, outside: writers.Outside) -> None:
-        """Wait until neither writer nor Nova has anything to write, and look.
+        """Wait until neither writer nor Nova has anything to write; check.
 
-        Only Nova itself deletes a provider whose card is gone. It asks with
-        its next pass whether that is free, and later where another one that
-        it knew was deleted meanwhile: that pass fails.
+        Only Nova itself deletes a provider whose card is gone. Its next pass
+        asks whether that provider is unused. A later pass fails if another
+        provider that it knew was deleted meanwhile.
         """
         quiet = 0
         for _ in range(PATIENCE):
             former = self.providers()
             self.run_periodics()
-            results = [self.pass_by(), outside.run()]
-            # One that met others too often says so, and comes again.
+            results = [self.run_pass(), outside.run()]
+            # A pass with too many conflicts reports it, and runs again.
             is_quiet = not any(r.writes or r.problems for r in results)
             is_quiet = is_quiet and former == self.providers()
             quiet = quiet + 1 if is_quiet else 0
@@ -249,18 +255,18 @@ class TwoWriters(syncing.SyncTestBase):
         self.assertEqual(2, quiet, f"they do not converge: {results}")
         before = self.providers()
         self.run_periodics()
-        for result in (self.pass_by(), outside.run()):
+        for result in (self.run_pass(), outside.run()):
             self.assertEqual((0, ()), (result.writes, result.problems))
-        # To the generation: nobody has written anything at all.
+        # The generations are equal, so nothing was written at all.
         self.assertEqual(before, self.providers())
         self.times += 1
         self.check(before)
 
-    def check(self, found: dict[str, dict[str, Any]]) -> None:
-        """Check that what is offered is right, and whose edits survive."""
+    def check(self, providers: dict[str, dict[str, Any]]) -> None:
+        """Check the inventories and traits, and that edits survive."""
         drained = self.drains().read()
         for card in CARDS:
-            record = found.get(self.provider(card))
+            record = providers.get(self.provider(card))
             if record is None:
                 self.assertIn(card, self.away)
                 self.edits.pop(card, None)  # they went with the provider
@@ -284,21 +290,21 @@ class TwoWriters(syncing.SyncTestBase):
                 self.assertIn(OTHER, record["traits"])
 
     def check_offered(self, card: str, record: dict[str, Any]) -> None:
-        """Check that a card in order has reserved what its operator says."""
-        found = record["inventories"].get("CUSTOM_GPU_MEMORY_MB")
-        if found is None:
+        """Check that a card in order reserves what its operator has set."""
+        memory = record["inventories"].get("CUSTOM_GPU_MEMORY_MB")
+        if memory is None:
             return  # a wrong edit of a whole card may have reserved it
-        self.assertLessEqual(found["reserved"], MOST, record)
+        self.assertLessEqual(memory["reserved"], MOST, record)
         if card in self.edits:
-            self.assertEqual(self.edits[card], found["reserved"], record)
+            self.assertEqual(self.edits[card], memory["reserved"], record)
 
     def end(self) -> None:
-        """Put everything in order, and see that all is as it began."""
+        """Restore everything, and check that all is as at first."""
         self.plug()
         self.drains().remove(CARDS)
         while self.delete():
             pass
-        self.pass_by()
+        self.run_pass()
         self.run_periodics()
         self.computes["host1"].stop()
         self.assert_nothing_left()

@@ -39,7 +39,7 @@ class Outside:
         """Run one pass, as the command does."""
         view = self._node.read_view(self._root)
         return self._sync.run(
-            view.tree, view.host, is_shared=view.is_shared, reread=self._look
+            view.tree, view.host, is_shared=view.is_shared, reread=self._reread
         )
 
     def start(self, interval_s: float) -> None:
@@ -48,17 +48,17 @@ class Outside:
         self.loop.start()
 
     def stop(self) -> None:
-        """Run no more of them."""
+        """Stop the passes."""
         if self.loop is not None:
             assert self.loop.stop(120), "a pass does not end"
 
-    def _look(self) -> tuple[providers.ProviderTree, model.HostState]:
+    def _reread(self) -> tuple[providers.ProviderTree, model.HostState]:
         view = self._node.read_view(self._root)
         return view.tree, view.host
 
 
 class Ledger(logging.Handler):
-    """Counts what was written, by whom, and what Placement refused."""
+    """Counts writes, changes by writer, and Placement's conflicts."""
 
     def __init__(self) -> None:
         """Count nothing yet."""
@@ -68,7 +68,7 @@ class Ledger(logging.Handler):
         self._loggers = [
             logging.getLogger(name)
             for name in (
-                "placement_sync.sync.pass_attempts",
+                "placement_sync.sync.sync_pass",
                 "virt_hooks.report.reporter",
                 "virt_hooks.report.nova_provider_tree",
                 "placement.requestlog",
@@ -96,11 +96,11 @@ class Ledger(logging.Handler):
             self._request(text)
         elif record.levelno >= logging.INFO:
             name = threading.current_thread().name
-            who = "nova-compute"
-            if record.name == "placement_sync.sync.pass_attempts":
-                who = OUTSIDE if name == OUTSIDE else "its pass"
-            self.counts[f"changes by {who}"] += 1
-            self.note(f"{who}: {text}")
+            writer = "nova-compute"
+            if record.name == "placement_sync.sync.sync_pass":
+                writer = OUTSIDE if name == OUTSIDE else "its pass"
+            self.counts[f"changes by {writer}"] += 1
+            self.note(f"{writer}: {text}")
 
     def _request(self, text: str) -> None:
         method = text.partition('"')[2].partition(" ")[0]

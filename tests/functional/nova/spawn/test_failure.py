@@ -18,15 +18,15 @@ class Failures(harness.AccelTestBase):
     def test_kernel_refuses(self) -> None:
         self.start_host(harness.TWO_T4[0])
         before = self.profiles(harness.T4)
-        for code, mend in (
+        for code, hint in (
             ("ENOSPC", "free a partition or choose another profile"),
             ("EIO", "see the kernel's log (dmesg) on this host"),
         ):
             self.hosts["host1"].fail(CREATE, code, times=1)
             server = self.boot(SMALL, expected_state="ERROR")
             self.assertIn(f"{code} (", self.messages())
-            self.assertIn(mend, self.messages())
-            # Nova's last word names no reason; nova-conductor's log does.
+            self.assertIn(hint, self.messages())
+            # Nova's last error has no reason; nova-conductor's log has it.
             self.assertRegex(self.messages(), f"last host: host1.*{code}")
             self._delete_server(server)
             self.assert_nothing_left()
@@ -52,8 +52,8 @@ class Failures(harness.AccelTestBase):
         self.start_host(harness.TWO_T4[0], name="host2")
         for name in ("host1", "host2"):
             self.hosts[name].fail(CREATE, "ENOSPC", times=1)
-        # Whichever is tried first fails; its refusal is used up, and the
-        # other one's is taken back.
+        # Both hosts are tried in turn, and each
+        # fails once.
         server = self.boot(SMALL, expected_state="ERROR")
         self._delete_server(server)
         self.assert_nothing_left("host1")
@@ -71,7 +71,7 @@ class Failures(harness.AccelTestBase):
 
     @pytest.mark.long
     def test_second_device_of_a_server_fails(self) -> None:
-        """The first one is taken back."""
+        """The first device is removed again."""
         self.start_host(*harness.TWO_T4)
         self.hosts["host1"].fail(CREATE.replace("232", "233"), "EIO")
         self.hosts["host1"].fail(
@@ -94,7 +94,7 @@ class Failures(harness.AccelTestBase):
         self.assert_nothing_left()
 
     def test_lost_race(self) -> None:
-        """Between scheduling and claiming the card became another's."""
+        """The card got an mdev between scheduling and claiming."""
         self.start_host(harness.TWO_T4[0])
         foreign = str(uuid.uuid4())
         sysfs = self.hosts["host1"].sys
@@ -107,7 +107,7 @@ class Failures(harness.AccelTestBase):
         self.assertIn("another server was faster", self.messages())
         self.assertEqual({foreign}, set(self.hosts["host1"].mdevs()))
         self.assertEqual({}, self.usages(harness.T4))
-        # The refusal itself brought Placement up to date.
+        # The refusal itself has updated Placement.
         self.assertNotIn(harness.vgpu_trait("4Q"), self.profiles(harness.T4))
         self.assertEqual((16, 1), self.amounts(harness.T4)["VGPU"])
         libvirtd.store(sysfs / "bus/mdev/devices" / foreign / "remove", "1")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-compute ends during a spawn, and is restarted.
 
-Its thread stands still for ever, which for all others is its end. Nova
+The spawning thread blocks for ever, which to all others is its end. Nova
 puts such a server into ERROR, and its user deletes it.
 """
 
@@ -22,10 +22,10 @@ PATIENCE_S = 120
 
 
 class Killed(builds.Builds):
-    def standing_still(
+    def block_first_call(
         self, owner: Any, name: str, is_before: bool
     ) -> tuple[fixtures.MockPatchObject, threading.Event]:
-        """Return what lets the first caller of a function stand still."""
+        """Return a patch that blocks the first caller of a function."""
         real = getattr(owner, name)
         reached, ended = threading.Event(), threading.Event()
         self.ended = ended
@@ -44,11 +44,11 @@ class Killed(builds.Builds):
         return fixtures.MockPatchObject(owner, name, call), reached
 
     def kill(
-        self, resources: dict[str, int], card: str, *where: Any
+        self, resources: dict[str, int], card: str, *boundary: Any
     ) -> objects.Instance:
         """Return a server whose spawn ended there; restart the service."""
-        patch, reached = self.standing_still(*where)
-        instance = self.record(resources, card)
+        patch, reached = self.block_first_call(*boundary)
+        instance = self.create_instance(resources, card)
         thread = threading.Thread(
             target=self.build, args=(instance, {}), daemon=True
         )
@@ -59,21 +59,21 @@ class Killed(builds.Builds):
             thread.start()
             assert reached.wait(PATIENCE_S)
         self.restart()
-        self.stand_in()
-        found = objects.Instance.get_by_uuid(
+        self.stub_services()
+        failed = objects.Instance.get_by_uuid(
             self.context, instance.uuid, expected_attrs=["resources"]
         )
-        self.assertEqual(vm_states.ERROR, found.vm_state)
-        return found
+        self.assertEqual(vm_states.ERROR, failed.vm_state)
+        return failed
 
-    def places(self, write: str) -> Iterator[tuple[Any, str, bool]]:
+    def list_boundaries(self, write: str) -> Iterator[tuple[Any, str, bool]]:
         """Yield the boundaries between the steps of a spawn."""
         yield privileged, write, True
         yield privileged, write, False
         yield libvirtd.Connection, "defineXML", False
         yield libvirtd.Domain, "createWithFlags", False
 
-    def look(
+    def check_boundaries(
         self,
         resources: dict[str, int],
         card: str,
@@ -81,35 +81,35 @@ class Killed(builds.Builds):
         extra_specs: dict[str, str],
         *cards: Any,
     ) -> None:
-        self.be_ready(extra_specs, *cards)
-        for where in self.places(write):
-            self.look_at(resources, card, where)
+        self.prepare(extra_specs, *cards)
+        for boundary in self.list_boundaries(write):
+            self.check_boundary(resources, card, boundary)
 
-    def look_at(
-        self, resources: dict[str, int], card: str, where: Any
+    def check_boundary(
+        self, resources: dict[str, int], card: str, boundary: Any
     ) -> None:
-        first = self.kill(resources, card, *where)
+        first = self.kill(resources, card, *boundary)
         self.run_periodics()
         driver = self.manager.driver
         claims = driver._accel.claims()
         self.assertEqual(claims, driver._accel.claims_of(first.uuid))
-        # It has its slot until it is deleted, and room for what it had not.
+        # It keeps its slot, and room for its device, until its delete.
         self.assertEqual(1, len(claims))
-        made = self.made()
-        self.assertLessEqual(made, {claim.handle for claim in claims})
+        partitions = self.list_partitions()
+        self.assertLessEqual(partitions, {claim.handle for claim in claims})
         results: dict[str, str] = {}
-        second = self.record(resources, card)
+        second = self.create_instance(resources, card)
         self.build(second, results)
         self.assertEqual(build_results.ACTIVE, results[second.uuid])
-        self.assertEqual(len(made) + 1, len(self.made()))
+        self.assertEqual(len(partitions) + 1, len(self.list_partitions()))
         for instance in (first, second):
             self.delete(instance)
-        self.assertEqual(frozenset(), self.made())
+        self.assertEqual(frozenset(), self.list_partitions())
         self.run_periodics()
         self.assert_nothing_left()
 
     def test_mdev(self) -> None:
-        self.look(
+        self.check_boundaries(
             {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096},
             harness.T4,
             "create_mdev",
@@ -119,7 +119,7 @@ class Killed(builds.Builds):
 
     @pytest.mark.long
     def test_typed_vf(self) -> None:
-        self.look(
+        self.check_boundaries(
             {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192},
             test_typed_vfs.L40S,
             "set_vgpu_type",

@@ -71,14 +71,14 @@ class Life(harness.AccelTestBase):
         self.assertEqual(2, len(self.computes["host1"].driver._accel.claims()))
         third = self.boot(SMALL)
         self.assertEqual(3, len(self.hosts["host1"].mdevs()))
-        held = [s for x in (running, stopped, third) for s in self.slots(x)]
-        self.assertEqual(3, len(set(held)))
+        slots = [s for x in (running, stopped, third) for s in self.slots(x)]
+        self.assertEqual(3, len(set(slots)))
         for server in (running, stopped, third):
             self._delete_server(server)
         self.assert_nothing_left()
 
     def test_delete_while_the_service_is_down(self) -> None:
-        """Nova deletes such a server locally; its mdev is tidied later."""
+        """Nova deletes it locally; a later pass removes the mdev."""
         compute = self.start_host(harness.TWO_T4[0])
         server = self.boot(SMALL)
         compute.stop()
@@ -87,7 +87,7 @@ class Life(harness.AccelTestBase):
         self._wait_until_deleted(server)
         self.assertEqual(1, len(self.hosts["host1"].mdevs()))
         self.force_down(False)
-        # The guest is nobody's: Nova's own clean-up is off in its tests,
+        # Nova's own clean-up of the guest is off in its tests,
         # so the operator ends it.
         self.flags(running_deleted_instance_action="reap")
         self.restart()
@@ -100,9 +100,9 @@ class Life(harness.AccelTestBase):
 
     @pytest.mark.each_release
     def test_host_reboot(self) -> None:
-        """The kernel forgets the mdev; the server's start makes it anew.
+        """The kernel forgets the mdev; the server's start creates it again.
 
-        Until then nobody gets the card for another size.
+        Until then the card is not offered for another size.
         """
         self.start_host(harness.TWO_T4[0])
         server = self.boot(SMALL)

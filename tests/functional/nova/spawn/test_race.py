@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many concurrent servers for half as many slots of one host.
 
-The scheduler has sent more than there is: as it does when Placement has
-been told too late. Each build runs in a thread of its own, from Nova's
+The scheduler has sent more servers than fit, as it does while Placement is
+out of date. Each build runs in a thread of its own, from Nova's
 compute manager down to the kernel. ``NOVA_ACCEL_RACES`` is the number of
 rounds.
 """
@@ -33,7 +33,7 @@ PATIENCE_S = 600
 
 @dataclasses.dataclass(frozen=True)
 class Race:
-    """What the servers of a race are for; it fits eight times on a card."""
+    """The profile of a race's servers; it fits eight times on a card."""
 
     trait: str
     memory: int
@@ -45,13 +45,13 @@ class Race:
 
     @property
     def extra_specs(self) -> dict[str, str]:
-        found = {f"resources_A:{k}": str(v) for k, v in self.resources.items()}
-        return found | {f"trait_A:{self.trait}": "required"}
+        specs = {f"resources_A:{k}": str(v) for k, v in self.resources.items()}
+        return specs | {f"trait_A:{self.trait}": "required"}
 
 
-#: A T4 offers a slot for each of 16 small vGPUs: the kernel's limit is met
-#: when a vGPU is to be made. An L40S has a slot for each VF: Nova has none
-#: left to give.
+#: A T4 offers a slot for each of 16 small vGPUs: the kernel refuses the
+#: excess vGPUs. An L40S has a slot for each VF: Nova has no slot for
+#: the excess.
 MDEVS = Race(
     trait="CUSTOM_VGPU_NVIDIA_T4_2Q",
     memory=2 * 1024,
@@ -73,22 +73,23 @@ TYPED_VFS = Race(
 )
 
 
-def at_once(work: Iterable[Callable[[], None]]) -> None:
-    """Do everything in threads that begin together."""
-    todo = list(work)
-    gate = threading.Barrier(len(todo))
+def run_at_once(work: Iterable[Callable[[], None]]) -> None:
+    """Run all calls in threads that begin together."""
+    calls = list(work)
+    gate = threading.Barrier(len(calls))
     failed: list[BaseException] = []
 
-    def run(one: Callable[[], None]) -> None:
+    def run(call: Callable[[], None]) -> None:
         try:
             gate.wait(PATIENCE_S)
-            one()
+            call()
         except Exception as error:
             failed.append(error)
             raise
 
     threads = [
-        threading.Thread(target=run, args=(one,), daemon=True) for one in todo
+        threading.Thread(target=run, args=(call,), daemon=True)
+        for call in calls
     ]
     until = time.monotonic() + PATIENCE_S
     for thread in threads:
@@ -104,61 +105,74 @@ class Races(builds.Builds):
         super().setUp()
         self.chance = random.Random(SEED)  # noqa: S311 - no secret
 
-    def round(self, race: Race) -> collections.Counter[str]:
+    def run_round(self, race: Race) -> collections.Counter[str]:
         cards = [CARDS[n % len(CARDS)] for n in range(SERVERS)]
         self.chance.shuffle(cards)
-        instances = [self.record(race.resources, card) for card in cards]
+        instances = [
+            self.create_instance(race.resources, card) for card in cards
+        ]
         results: dict[str, str] = {}
         self.rescheduled.clear()
-        at_once(
-            functools.partial(self.build, one, results) for one in instances
+        run_at_once(
+            functools.partial(self.build, instance, results)
+            for instance in instances
         )
         running = [
-            one
-            for one in instances
-            if results[one.uuid] == build_results.ACTIVE
+            instance
+            for instance in instances
+            if results[instance.uuid] == build_results.ACTIVE
         ]
         self.check(race, running)
         self.assertEqual(
-            {one.uuid for one in instances} - {one.uuid for one in running},
+            {instance.uuid for instance in instances}
+            - {instance.uuid for instance in running},
             set(self.rescheduled),
         )
-        at_once(functools.partial(self.delete, one) for one in running)
-        self.assertEqual(frozenset(), self.made())
+        run_at_once(
+            functools.partial(self.delete, instance) for instance in running
+        )
+        self.assertEqual(frozenset(), self.list_partitions())
         self.assertEqual((), self.manager.driver._accel.claims())
         return collections.Counter(results.values())
 
     def check(self, race: Race, running: list[Any]) -> None:
-        """Check that each has one, and nobody else's."""
-        held = [
+        """Check that each server has a device and a slot of its own."""
+        devices = [
             device
-            for one in running
+            for instance in running
             for device in (
-                *self.mdevs_of({"id": one.uuid}),
-                *self.functions_of({"id": one.uuid}),
+                *self.mdevs_of({"id": instance.uuid}),
+                *self.functions_of({"id": instance.uuid}),
             )
         ]
-        self.assertEqual(len(running), len(held))
-        self.assertEqual(self.made(), frozenset(held))
-        self.assertEqual(len(held), len(set(held)))
-        slots = [s for one in running for s in self.slots({"id": one.uuid})]
+        self.assertEqual(len(running), len(devices))
+        self.assertEqual(self.list_partitions(), frozenset(devices))
+        self.assertEqual(len(devices), len(set(devices)))
+        slots = [
+            slot
+            for instance in running
+            for slot in self.slots({"id": instance.uuid})
+        ]
         self.assertEqual(len(running), len(set(slots)))
         self.assertEqual(
-            {one.uuid for one in running},
+            {instance.uuid for instance in running},
             {c.consumer for c in self.manager.driver._accel.claims()},
         )
 
     def run_races(self, race: Race) -> None:
-        self.be_ready(race.extra_specs, *race.cards)
+        self.prepare(race.extra_specs, *race.cards)
         for number in range(1, ROUNDS + 1):
-            found = self.round(race)
-            print(f"{race.trait}: round {number}: {dict(found)}", flush=True)
+            outcomes = self.run_round(race)
+            print(
+                f"{race.trait}: round {number}: {dict(outcomes)}",
+                flush=True,
+            )
             self.assertEqual(
                 {
                     build_results.ACTIVE: SLOTS,
                     build_results.RESCHEDULED: SERVERS - SLOTS,
                 },
-                found,
+                outcomes,
             )
         self.run_periodics()
         self.assert_nothing_left()

@@ -24,13 +24,13 @@ _VGPU = technologies.MDEV.small
 
 
 class Releases(operations.OperationsTestBase):
-    """What was not released at once, with one technology."""
+    """Releases that a later pass does, with one technology."""
 
     __test__ = False
     technology: technologies.Technology
     CAST_AS_CALL = False
 
-    def holds_nothing(self, host: str = "host1") -> None:
+    def assert_released(self, host: str = "host1") -> None:
         self.run_periodics()
         self.assert_nothing_left(host)
         for uuid in self.providers(host):
@@ -53,13 +53,13 @@ class Releases(operations.OperationsTestBase):
             self.assertTrue(functions <= {*self.resets()[since:]})
 
     def lose_libvirt(self, times: int) -> None:
-        """Let libvirt fail the look-up that a release begins with."""
+        """Let libvirt fail the query that a release begins with."""
         stock = libvirt_guest.is_holding
-        left = [times]
+        failures = [times]
 
         def fail(*arguments: Any) -> bool:
-            if left[0]:
-                left[0] -= 1
+            if failures[0]:
+                failures[0] -= 1
                 raise libvirtd.failed("broken pipe", "SYSTEM_ERROR")
             return stock(*arguments)
 
@@ -73,7 +73,7 @@ class Releases(operations.OperationsTestBase):
         self._delete_server(server)
         claims = self.computes["host1"].driver._accel.claims()
         self.assertTrue(claims, "the release failed")
-        self.holds_nothing()
+        self.assert_released()
         self.assert_clean(functions)
 
     def test_a_pass_does_not_wait_for_a_card_at_work(self) -> None:
@@ -89,7 +89,7 @@ class Releases(operations.OperationsTestBase):
             passes.join(30)
             self.assertFalse(passes.is_alive())
             self.assertEqual(claims, accel.claims())
-        self.holds_nothing()
+        self.assert_released()
 
     def test_delete_while_a_start_runs(self) -> None:
         """Nova does not serialise the two."""
@@ -97,7 +97,7 @@ class Releases(operations.OperationsTestBase):
             f"{libvirtd.__name__}.Domain.createWithFlags"
         )
         self.assertEqual([], self.connection().listAllDomains())
-        self.holds_nothing()
+        self.assert_released()
         self.assert_clean(functions)
 
     def test_delete_before_a_start_defines_the_guest(self) -> None:
@@ -109,11 +109,11 @@ class Releases(operations.OperationsTestBase):
         for domain in list(self.connection().listAllDomains()):
             domain.destroy()
             domain.undefine()
-        self.holds_nothing()
+        self.assert_released()
         self.assert_clean(functions, since=count)
 
     def delete_during_start(self, where: str) -> set[str]:
-        """Delete a server while its start waits; return what it had.
+        """Delete a server while its start waits; return its functions.
 
         :param where: the function before which the start waits.
         """
@@ -121,11 +121,11 @@ class Releases(operations.OperationsTestBase):
         server = self.boot(self.technology.small(self))
         functions = {*self.functions_of(server)}
         self._stop_server(server)
-        going, deleted = threading.Event(), threading.Event()
+        reached, deleted = threading.Event(), threading.Event()
         stock = pkgutil.resolve_name(where)
 
         def wait(*args: Any, **kwargs: Any) -> Any:
-            going.set()
+            reached.set()
             deleted.wait(30)
             return stock(*args, **kwargs)
 
@@ -142,7 +142,7 @@ class Releases(operations.OperationsTestBase):
 
         starts = threading.Thread(target=start)
         starts.start()
-        self.assertTrue(going.wait(30))
+        self.assertTrue(reached.wait(30))
         try:
             self._delete_server(server)
         finally:
@@ -165,7 +165,7 @@ class Releases(operations.OperationsTestBase):
         self.be_on("host1")
         self.restart()
         self.force_down(False)
-        self.holds_nothing("host1")
+        self.assert_released("host1")
         self.assert_clean(functions)
 
     def test_confirming_a_resize_in_place_fails(self) -> None:
@@ -181,12 +181,12 @@ class Releases(operations.OperationsTestBase):
         self.api.post_server_action(server["id"], {"confirmResize": None})
         self._wait_for_state_change(server, "ERROR")
         self.run_periodics()
-        self.assert_no_more("a confirmation that failed")
+        self.assert_no_leaks("a confirmation that failed")
         self.assert_clean(functions)
         self.api.delete_server(server["id"])
         # The harness takes a server in ERROR for one that is not deleted.
         self.until(lambda: self.assertEqual([], self.api.get_servers()))
-        self.holds_nothing()
+        self.assert_released()
 
     def test_reverting_a_resize_in_place_fails(self) -> None:
         """The old flavor has no accelerators, so no later change releases."""
@@ -200,7 +200,7 @@ class Releases(operations.OperationsTestBase):
         self._revert_resize(server)
         claims = self.computes["host1"].driver._accel.claims()
         self.assertTrue(claims, "the release failed")
-        self.holds_nothing()
+        self.assert_released()
         self.assert_clean(functions)
 
 
@@ -253,7 +253,7 @@ class OtherClaims(operations.OperationsTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
-    def test_a_slot_of_an_unknown_guest_is_not_handed_out(self) -> None:
+    def test_a_slot_of_an_unknown_guest_is_not_offered(self) -> None:
         """Deleted through the API while nova-compute was down."""
         self.start_hosts("host1")
         server = self.boot(_VGPU(self))
@@ -272,14 +272,14 @@ class OtherClaims(operations.OperationsTestBase):
         self.assertTrue(offered)
 
     def test_the_answer_to_the_last_save_of_a_spawn_is_lost(self) -> None:
-        """Nova leaves the guest: what it has stays reserved."""
+        """Nova leaves the guest running: its device stays reserved."""
         self.start_hosts("host1")
-        stock, left = objects.Instance.save, [1]
+        stock, failures = objects.Instance.save, [1]
 
         def save(instance: Any, *args: Any, **kwargs: Any) -> None:
             stock(instance, *args, **kwargs)
-            if instance.vm_state == "active" and left[0]:
-                left[0] -= 1
+            if instance.vm_state == "active" and failures[0]:
+                failures[0] -= 1
                 raise messaging.MessagingTimeout("no answer")
 
         self.stub_out("nova.objects.Instance.save", save)

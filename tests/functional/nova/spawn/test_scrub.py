@@ -21,20 +21,24 @@ VF_CARD = dataclasses.replace(test_typed_vfs.AMD, enabled_vfs=2)
 
 
 class Scrub(harness.AccelTestBase):
-    def ends(self, name: str = "host1") -> list[tuple[str, str]]:
-        """Return which file of which function was written to."""
+    def list_writes(self, name: str = "host1") -> list[tuple[str, str]]:
+        """Return the function and the file of each write."""
         paths = [Path(w["path"]) for w in self.hosts[name].writes()]
         return [(path.parent.name, path.name) for path in paths]
 
     def resets(self, name: str = "host1") -> list[str]:
-        return [one for one, file in self.ends(name) if file == "reset"]
+        return [
+            function
+            for function, file in self.list_writes(name)
+            if file == "reset"
+        ]
 
-    def assert_set_aside(self, card: str, is_so: bool) -> None:
+    def assert_set_aside(self, card: str, is_aside: bool) -> None:
         self.run_periodics()
-        check = self.assertIn if is_so else self.assertNotIn
+        check = self.assertIn if is_aside else self.assertNotIn
         check(names.FAULTED_TRAIT, self.traits(card))
         for total, reserved in self.amounts(card).values():
-            self.assertEqual(total if is_so else 0, reserved)
+            self.assertEqual(total if is_aside else 0, reserved)
 
     def heal(self, card: str) -> None:
         place = self.state_dir()
@@ -51,7 +55,7 @@ class Scrub(harness.AccelTestBase):
         self.assertEqual([], self.resets())
         self._delete_server(server)
         self.assert_nothing_left()
-        # its sound is with the host's driver again: that is not disturbed
+        # The audio function has the host's driver again: it is not reset.
         self.assertEqual([harness.GPU], self.resets())
         functions = self.hosts["host1"].functions()
         self.assertEqual("", functions[harness.GPU]["driver"])
@@ -60,7 +64,7 @@ class Scrub(harness.AccelTestBase):
         )
         self.assert_set_aside(harness.GPU, False)
 
-    def test_what_fails_is_set_aside_and_healed(self) -> None:
+    def test_a_failed_reset_is_set_aside_and_healed(self) -> None:
         self.start_host(*harness.GPU_CARDS)
         server = self.boot(harness.whole_gpu_group("_A"))
         self.hosts["host1"].die_at_reset(harness.GPU)
@@ -85,8 +89,8 @@ class Scrub(harness.AccelTestBase):
     def test_a_vf_is_reset_below_another_server(self) -> None:
         self.start_host(VF_CARD)
         (trait,) = self.profiles(VF_CARD.address)
-        asks = {"resources_A:VGPU": "1", "trait_A:" + trait: "required"}
-        first, second = self.boot(asks), self.boot(asks)
+        specs = {"resources_A:VGPU": "1", "trait_A:" + trait: "required"}
+        first, second = self.boot(specs), self.boot(specs)
         (vf,), (other,) = map(self.functions_of, (first, second))
         self._delete_server(first)
         self.assertEqual([vf], self.resets())
@@ -109,24 +113,22 @@ class Scrub(harness.AccelTestBase):
         self._confirm_resize(server)
         self.assertEqual([harness.GPU], self.resets("host1"))
         self.assertEqual([], self.resets("host2"))
-        found: list[Any] = self.functions_of(server, "host2")
-        self.assertEqual([harness.GPU, harness.GPU_AUDIO], sorted(found))
+        functions: list[Any] = self.functions_of(server, "host2")
+        self.assertEqual([harness.GPU, harness.GPU_AUDIO], sorted(functions))
 
     def end_in_reset(self, server: Any) -> None:
-        """Let nova-compute end in the reset after a server.
+        """End nova-compute during the reset after a server.
 
-        Its thread stands still until the test is over.
+        Its thread blocks until the test is over.
         """
         reached, ended = threading.Event(), threading.Event()
 
-        def stand_still(*_: Any) -> int:
+        def block(*_: Any) -> int:
             reached.set()
             ended.wait(240)
             raise SystemExit
 
-        patch = fixtures.MockPatchObject(
-            privileged, "reset_function", stand_still
-        )
+        patch = fixtures.MockPatchObject(privileged, "reset_function", block)
         instance = objects.Instance.get_by_uuid(
             self.context,
             server["id"],
@@ -151,7 +153,7 @@ class Scrub(harness.AccelTestBase):
             assert reached.wait(120)
 
     def test_the_service_ends_in_a_reset(self) -> None:
-        """Nova deletes the server again, and so it is reset."""
+        """Nova deletes the server again, which resets its function."""
         self.start_host(*harness.GPU_CARDS)
         server = self.boot(harness.whole_gpu_group("_A"))
         self.end_in_reset(server)

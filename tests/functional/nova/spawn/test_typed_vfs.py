@@ -37,25 +37,16 @@ def typed_group(shape: str, suffix: str = "_A") -> dict[str, str]:
 
 
 class Vfio(harness.AccelTestBase):
-    def types(self, host: str = "host1") -> dict[str, str]:
-        """Return the VFs that have a type."""
-        bus = Path(self.hosts[host].root) / "sys/bus/pci/devices"
-        found = {
-            path.parent.parent.name: path.read_text().strip()
-            for path in bus.glob("*/nvidia/current_vgpu_type")
-        }
-        return {name: kind for name, kind in found.items() if kind != "0"}
-
     def fault(self, server: Any) -> str:
-        found = self.api.get_server(server["id"])
-        return str(found.get("fault", {}).get("message", ""))
+        details = self.api.get_server(server["id"])
+        return str(details.get("fault", {}).get("message", ""))
 
     @pytest.mark.each_release
     def test_life(self) -> None:
         self.start_host(CARD)
         server = self.boot(typed_group("8Q"))
         (function,) = self.functions_of(server)
-        self.assertEqual({function: EIGHT}, self.types())
+        self.assertEqual({function: EIGHT}, self.vgpu_types())
         (element,) = self.hostdevs(server)
         self.assertEqual("no", element.get("managed"))
         self.assertEqual("nvidia", self._driver(function))
@@ -70,16 +61,16 @@ class Vfio(harness.AccelTestBase):
         self.restart()
         self.run_periodics()
         self._start_server(server)
-        self.assertEqual({function: EIGHT}, self.types())
+        self.assertEqual({function: EIGHT}, self.vgpu_types())
         self.assertEqual([function], self.functions_of(server))
         self.assertEqual(wrote, self.hosts["host1"].writes())
 
         self._delete_server(server)
-        self.assertEqual({}, self.types())
+        self.assertEqual({}, self.vgpu_types())
         self.assert_nothing_left()
 
     def test_a_function_that_can_not_be_read_at_the_start(self) -> None:
-        """Its server's claim is written down once the function can be."""
+        """Its server's claim is restored once the function is readable."""
         host = self.start_host(dataclasses.replace(AMD, enabled_vfs=4))
         (trait,) = self.profiles(S7150)
         server = self.boot(
@@ -110,25 +101,25 @@ class Vfio(harness.AccelTestBase):
         )
         self.assertEqual((4, 0), self.amounts(L40S)["VGPU"])
         server = self.boot(typed_group("8Q"))
-        typed = self.types()
+        typed = self.vgpu_types()
         self._stop_server(server)
         self.hosts["host1"].reboot()
-        self.assertEqual({}, self.types())
+        self.assertEqual({}, self.vgpu_types())
         self.restart()
         self._start_server(server)
-        self.assertEqual(typed, self.types())
+        self.assertEqual(typed, self.vgpu_types())
         self.assertEqual((4, 0), self.amounts(L40S)["VGPU"])
         self._delete_server(server)
-        self.assertEqual({}, self.types())
+        self.assertEqual({}, self.vgpu_types())
         self.assert_nothing_left()
 
     @pytest.mark.long
     def test_restart_while_the_card_can_not_be_read(self) -> None:
-        """What its servers hold is written down as soon as it can be."""
+        """The claims of its servers are restored as soon as possible."""
         self.start_host(CARD)
         server = self.boot(typed_group("8Q"))
-        typed = self.types()
-        before = self.calm()
+        typed = self.vgpu_types()
+        before = self.stable_providers()
         self.hosts["host1"].fail(
             f"bus/pci/devices/{L40S}/vendor", "EIO", on="read"
         )
@@ -139,16 +130,16 @@ class Vfio(harness.AccelTestBase):
         self.assertIn(names.FAULTED_TRAIT, self.traits(L40S))
         self.hosts["host1"].heal()
         self.run_periodics()
-        self.assertEqual(before, self.calm())
+        self.assertEqual(before, self.stable_providers())
         self._reboot_server(server, hard=True)
-        self.assertEqual(typed, self.types())
+        self.assertEqual(typed, self.vgpu_types())
         self._delete_server(server)
-        self.assertEqual({}, self.types())
+        self.assertEqual({}, self.vgpu_types())
         self.assert_nothing_left()
 
     @pytest.mark.long
     def test_delete_while_the_service_is_down(self) -> None:
-        """Nova deletes such a server locally; its domain tells what it had."""
+        """Nova deletes it locally; its domain names its function."""
         compute = self.start_host(CARD)
         server = self.boot(typed_group("8Q"))
         compute.stop()
@@ -159,12 +150,12 @@ class Vfio(harness.AccelTestBase):
         self.flags(running_deleted_instance_action="reap")
         self.restart()
         self.run_periodics()
-        self.assertEqual(1, len(self.types()), "its guest still runs")
+        self.assertEqual(1, len(self.vgpu_types()), "its guest still runs")
         self.computes["host1"].manager._cleanup_running_deleted_instances(
             self.context
         )
         self.run_periodics()
-        self.assertEqual({}, self.types())
+        self.assertEqual({}, self.vgpu_types())
         self.assertEqual((4, 0), self.amounts(L40S)["VGPU"])
         self.assert_nothing_left()
 
@@ -180,45 +171,45 @@ class Vfio(harness.AccelTestBase):
         second = self.boot(typed_group("8Q"))
         refused = self.boot(typed_group("4Q"), expected_state="ERROR")
         self.assertIn("No valid host", self.fault(refused))
-        self.assertEqual(2, len(self.types()))
+        self.assertEqual(2, len(self.vgpu_types()))
         for server in (first, second, refused):
             self._delete_server(server)
-        self.assertEqual({}, self.types())
+        self.assertEqual({}, self.vgpu_types())
         grown = self.boot(typed_group("4Q"))
         self._delete_server(grown)
         self.assert_nothing_left()
 
     @pytest.mark.long
     def test_a_lost_race_is_refused_with_the_reason(self) -> None:
-        """The card got another size after Placement had said yes."""
+        """The card got another size after Placement had allocated it."""
         self.start_host(CARD)
         bus = Path(self.hosts["host1"].root) / "sys/bus/pci/devices"
         vf = bus / "0000:3d:00.7/nvidia/current_vgpu_type"
         vf.write_text(EIGHT)
         refused = self.boot(typed_group("4Q"), expected_state="ERROR")
-        # Nova picks any slot: it may be the one that is taken.
+        # Nova picks any slot, perhaps that of the used VF.
         self.assertRegex(
             self.stdlog.logger.output,
             "make no more L40S-4Q beside what runs on it|clear it by hand",
         )
-        self.assertEqual({"0000:3d:00.7": EIGHT}, self.types())
+        self.assertEqual({"0000:3d:00.7": EIGHT}, self.vgpu_types())
         self.assertEqual((4, 1), self.amounts(L40S)["VGPU"])
         self._delete_server(refused)
 
     @pytest.mark.long
     def test_a_display_needs_a_newer_libvirt(self) -> None:
         self.start_host(CARD)
-        wants = typed_group("8Q") | {"accelerator:display": "on"}
-        refused = self.boot(wants, expected_state="ERROR")
+        specs = typed_group("8Q") | {"accelerator:display": "on"}
+        refused = self.boot(specs, expected_state="ERROR")
         self.assertIn("needs libvirt 10.3.0", self.stdlog.logger.output)
-        self.assertEqual({}, self.types())
+        self.assertEqual({}, self.vgpu_types())
         self._delete_server(refused)
         self.assert_nothing_left()
 
     def test_a_wrong_option_is_named(self) -> None:
         self.start_host(CARD)
-        wants = typed_group("8Q") | {"accelerator:display": "yes"}
-        refused = self.boot(wants, is_checked=False, expected_state="ERROR")
+        specs = typed_group("8Q") | {"accelerator:display": "yes"}
+        refused = self.boot(specs, is_checked=False, expected_state="ERROR")
         self.assertIn(
             "'yes' is not a flavor extra spec accelerator:display",
             self.stdlog.logger.output,
@@ -233,7 +224,7 @@ class Vfio(harness.AccelTestBase):
             harness.vgpu_group("_A", "4Q")
             | {"accelerator:display": "on", "accelerator:ramfb": "on"}
         )
-        (element,) = self.written(server)
+        (element,) = self.defined_hostdevs(server)
         self.assertEqual("on", element.get("display"))
         self.assertEqual("on", element.get("ramfb"))
         self._delete_server(server)
@@ -245,30 +236,32 @@ class Vfio(harness.AccelTestBase):
             name = f"host-{machine}"
             self.start_host(*harness.GPU_CARDS, name=name)
             server = self.boot(harness.whole_gpu_group("_A"), host=name)
-            found = [
+            addresses = [
                 element.find("./address").attrib
-                for element in self.written(server, name)
+                for element in self.defined_hostdevs(server, name)
             ]
-            self.assertEqual([bus, bus], [a["bus"] for a in found])
-            self.assertEqual(1, len({a["slot"] for a in found}))
-            self.assertEqual(["0x0", "0x1"], [a["function"] for a in found])
+            self.assertEqual([bus, bus], [a["bus"] for a in addresses])
+            self.assertEqual(1, len({a["slot"] for a in addresses}))
             self.assertEqual(
-                ["on", None], [a.get("multifunction") for a in found]
+                ["0x0", "0x1"], [a["function"] for a in addresses]
+            )
+            self.assertEqual(
+                ["on", None], [a.get("multifunction") for a in addresses]
             )
             self._delete_server(server)
             self.assert_nothing_left(name)
 
-    def written(self, server: Any, host: str = "host1") -> list[Any]:
-        """Return a guest's hostdevs as they were defined.
+    def defined_hostdevs(self, server: Any, host: str = "host1") -> list[Any]:
+        """Return the hostdevs of a guest's definition.
 
         The definition is valid by libvirt's schema.
         """
-        root = etree.fromstring(self.domain(server, host).written)
+        root = etree.fromstring(self.domain(server, host).definition_xml)
         if SCHEMA.exists():
             form = etree.RelaxNG(etree.parse(SCHEMA))
             self.assertTrue(form.validate(root), form.error_log)
-        found: list[Any] = root.findall("./devices/hostdev")
-        return found
+        elements: list[Any] = root.findall("./devices/hostdev")
+        return elements
 
     def _driver(self, function: str) -> str:
         path = Path(self.hosts["host1"].root) / "sys/bus/pci/devices"
@@ -290,7 +283,7 @@ AMD = fakehost.PciCard(
 
 
 class GenericVfs(harness.AccelTestBase):
-    """Virtual functions that go to guests as they are."""
+    """VFs that guests get unchanged."""
 
     def test_life(self) -> None:
         self.start_host(AMD)
@@ -298,8 +291,10 @@ class GenericVfs(harness.AccelTestBase):
         specs = {"resources_A:VGPU": "1", "trait_A:" + trait: "required"}
         self.assertEqual((2, 0), self.amounts(S7150)["VGPU"])
         first, second = self.boot(specs), self.boot(specs)
-        held = [self.functions_of(server) for server in (first, second)]
-        self.assertEqual([["0000:9a:00.1"], ["0000:9a:00.2"]], sorted(held))
+        assigned = [self.functions_of(server) for server in (first, second)]
+        self.assertEqual(
+            [["0000:9a:00.1"], ["0000:9a:00.2"]], sorted(assigned)
+        )
         (element,) = self.hostdevs(first)
         self.assertEqual("yes", element.get("managed"))
         refused = self.boot(specs, expected_state="ERROR")
@@ -309,7 +304,7 @@ class GenericVfs(harness.AccelTestBase):
         self.run_periodics()
         self.restart()
         self.run_periodics()
-        self.assertEqual(held[0], self.functions_of(first))
+        self.assertEqual(assigned[0], self.functions_of(first))
         self.assertEqual((2, 0), self.amounts(S7150)["VGPU"])
         self._start_server(second)
 
@@ -321,8 +316,8 @@ class GenericVfs(harness.AccelTestBase):
         self._delete_server(self.boot(specs))
         self.assert_nothing_left()
 
-    def test_no_vfs_are_removed_before_claims_are_recalled(self) -> None:
-        """At a restart with fewer VFs, of a server that is off."""
+    def test_no_vfs_are_removed_before_claims_are_restored(self) -> None:
+        """A restart with fewer VFs, while the server is stopped."""
         specs = [f'{{"address": "{FLEX}", "use": "vf", "num_vfs": 3}}']
         self.start_host(FLEX_CARD, device_spec=specs)
         (trait,) = self.profiles(FLEX)

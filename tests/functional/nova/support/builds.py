@@ -27,12 +27,12 @@ class Builds(harness.AccelTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.rescheduled: list[str] = []
-        self.booked: dict[str, dict[str, Any]] = {}
+        self.allocations_by_server: dict[str, dict[str, Any]] = {}
 
-    def be_ready(self, extra_specs: dict[str, str], *cards: Any) -> None:
-        """Start a host, and make the flavor of its servers."""
+    def prepare(self, extra_specs: dict[str, str], *cards: Any) -> None:
+        """Start a host, and create the flavor of its servers."""
         self.start_host(*cards)
-        self.stand_in()
+        self.stub_services()
         flavor = self._create_flavor(
             extra_spec=extra_specs,
             memory_mb=256,
@@ -42,14 +42,14 @@ class Builds(harness.AccelTestBase):
         )
         self.flavor = objects.Flavor.get_by_flavor_id(self.context, flavor)
 
-    def stand_in(self) -> None:
-        """Stand in for what is around nova-compute, as it was started."""
+    def stub_services(self) -> None:
+        """Stub Placement's and the conductor's answers to nova-compute."""
         self.manager = self.computes["host1"].manager
         self.useFixture(
             fixtures.MockPatchObject(
                 self.manager.reportclient,
                 "get_allocations_for_consumer",
-                lambda _context, uuid: self.booked[uuid],
+                lambda _context, uuid: self.allocations_by_server[uuid],
             )
         )
         self.useFixture(
@@ -62,7 +62,7 @@ class Builds(harness.AccelTestBase):
             )
         )
 
-    def record(self, resources: dict[str, int], card: str) -> Any:
+    def create_instance(self, resources: dict[str, int], card: str) -> Any:
         """Return a new server that the scheduler has sent to a card."""
         instance = objects.Instance(
             self.context,
@@ -92,7 +92,7 @@ class Builds(harness.AccelTestBase):
         objects.InstanceAction.action_start(
             self.context, instance.uuid, "create", want_result=False
         )
-        self.booked[instance.uuid] = {
+        self.allocations_by_server[instance.uuid] = {
             self.provider(card): {"resources": resources}
         }
         return instance
@@ -121,7 +121,7 @@ class Builds(harness.AccelTestBase):
             objects.BlockDeviceMappingList(objects=[]),
         )
 
-    def made(self) -> frozenset[str]:
+    def list_partitions(self) -> frozenset[str]:
         """Return the partitions of all cards, as the kernel has them."""
         return frozenset(
             handle

@@ -94,7 +94,7 @@ class AccelTestBase(base.ServersTestBase):
         if reason := fakehost.missing():
             self.skipTest(reason)
         self.hosts: dict[str, fakehost.Controller] = {}
-        self._places: dict[str, dict[str, str]] = {}
+        self._directories: dict[str, dict[str, str]] = {}
         super().setUp()
         # Hosts of several roots are in this process.
         privileged.run_here()
@@ -132,10 +132,10 @@ class AccelTestBase(base.ServersTestBase):
         super()._setup_services()
 
     def _setup_compute_service(self) -> None:
-        found = set(map(id, sys.meta_path))
+        installed = set(map(id, sys.meta_path))
         config_source.install_finder()
         for finder in sys.meta_path:
-            if id(finder) not in found:
+            if id(finder) not in installed:
                 self.addCleanup(sys.meta_path.remove, finder)
         conf.read_settings(CONF)
         self.flags(compute_driver=self.COMPUTE_DRIVER)
@@ -169,19 +169,19 @@ class AccelTestBase(base.ServersTestBase):
         controller.write_sriov_manage(root / privileged.SRIOV_MANAGE)
         self.hosts[name] = controller
         state = self.useFixture(fixtures.TempDir()).path
-        self._places[name] = {
+        self._directories[name] = {
             "root": str(root),
             "state_dir": settings.pop("state_dir", state),
         }
         settings.setdefault("sync_interval", 0)
-        self.flags(group="nova_accel", **self._places[name], **settings)
+        self.flags(group="nova_accel", **self._directories[name], **settings)
         self.start_compute(hostname=name)
         self.addCleanup(self._end_guests, self.computes[name])
         return self.computes[name]
 
     def restart(self, name: str = "host1") -> Any:
         """Return nova-compute, restarted; the host goes on."""
-        self.flags(group="nova_accel", **self._places[name])
+        self.flags(group="nova_accel", **self._directories[name])
         self.restart_compute_service(name)
         return self.computes[name]
 
@@ -209,7 +209,7 @@ class AccelTestBase(base.ServersTestBase):
     def be_on(self, name: str) -> None:
         """Let Nova's one global configuration be that of a host."""
         self.flags(host=name)
-        self.flags(group="nova_accel", **self._places[name])
+        self.flags(group="nova_accel", **self._directories[name])
 
     def force_down(self, is_down: bool, name: str = "host1") -> None:
         """Have Nova take nova-compute for dead, or for alive again."""
@@ -223,7 +223,7 @@ class AccelTestBase(base.ServersTestBase):
 
     def _end_guests(self, compute: Any) -> None:
         for domain in compute.driver._host.get_connection()._vms.values():
-            domain._let_go()
+            domain._release_devices()
 
     def run_periodics(self) -> None:
         """Run the periodic pass of every nova-compute."""
@@ -261,7 +261,7 @@ class AccelTestBase(base.ServersTestBase):
     ) -> Any:
         """Return a server of a flavor with these extra specs.
 
-        :param is_checked: whether Nova's API looks at them, as from 2.86 on.
+        :param is_checked: whether Nova's API validates them, as from 2.86 on.
         """
         admin = self.api_fixture.admin_api
         newest = admin.microversion
@@ -295,8 +295,8 @@ class AccelTestBase(base.ServersTestBase):
     def hostdevs(self, server: Any, host: str = "host1") -> list[Any]:
         """Return the hostdev elements of a server's domain."""
         xml = etree.fromstring(self.domain(server, host).XMLDesc(0))
-        found: list[Any] = xml.findall("./devices/hostdev")
-        return found
+        elements: list[Any] = xml.findall("./devices/hostdev")
+        return elements
 
     def mdevs_of(self, server: Any, host: str = "host1") -> list[str]:
         """Return the uuids of the mdevs in a server's domain."""
@@ -319,9 +319,23 @@ class AccelTestBase(base.ServersTestBase):
             if hostdev.get("type") == "pci"
         ]
 
+    def card_of(self, server: Any, host: str = "host1") -> str:
+        """Return the card of a server's one mdev."""
+        (mdev,) = self.mdevs_of(server, host)
+        return str(self.hosts[host].mdevs()[mdev]["parent"])
+
+    def vgpu_types(self, host: str = "host1") -> dict[str, str]:
+        """Return the vGPU types of a host's typed VFs, by address."""
+        bus = Path(self.hosts[host].root) / "sys/bus/pci/devices"
+        types = {
+            path.parent.parent.name: path.read_text().strip()
+            for path in bus.glob("*/nvidia/current_vgpu_type")
+        }
+        return {name: kind for name, kind in types.items() if kind != "0"}
+
     def state_dir(self, name: str = "host1") -> str:
         """Return the directory of a host's own files."""
-        return self._places[name]["state_dir"]
+        return self._directories[name]["state_dir"]
 
     # -- Placement --------------------------------------------------------
 
@@ -331,23 +345,25 @@ class AccelTestBase(base.ServersTestBase):
 
     def providers(self, host: str = "host1") -> dict[str, dict[str, Any]]:
         """Return our providers below a host as Placement has them."""
-        found = {}
+        providers = {}
         root = self.compute_rp_uuids[host]
         for record in self._get_all_rps_in_a_tree(root):
             uuid = record["uuid"]
             if uuid == root:
                 continue
-            found[uuid] = {
+            providers[uuid] = {
                 "name": record["name"],
                 "parent": record["parent_provider_uuid"],
                 "generation": record["generation"],
                 "inventories": self._get_provider_inventory(uuid),
                 "traits": set(self._get_provider_traits(uuid)),
             }
-        return found
+        return providers
 
-    def calm(self, host: str = "host1") -> dict[str, dict[str, Any]]:
-        """Return the same without generations."""
+    def stable_providers(
+        self, host: str = "host1"
+    ) -> dict[str, dict[str, Any]]:
+        """Return the providers without their generations."""
         return {
             uuid: {k: v for k, v in record.items() if k != "generation"}
             for uuid, record in self.providers(host).items()
@@ -375,23 +391,23 @@ class AccelTestBase(base.ServersTestBase):
         }
 
     def allocations(self, server: Any) -> dict[str, dict[str, int]]:
-        """Return what a server holds outside the compute node itself."""
+        """Return a server's allocations outside the compute node itself."""
         roots = set(self.compute_rp_uuids.values())
-        found = self._get_allocations_by_server_uuid(server["id"])
+        records = self._get_allocations_by_server_uuid(server["id"])
         return {
             uuid: record["resources"]
-            for uuid, record in found.items()
+            for uuid, record in records.items()
             if uuid not in roots
         }
 
     def usages(self, address: str, host: str = "host1") -> dict[str, int]:
-        found: dict[str, int] = self._get_provider_usages(
+        usages: dict[str, int] = self._get_provider_usages(
             self.provider(address, host)
         )
-        return {name: amount for name, amount in found.items() if amount}
+        return {name: amount for name, amount in usages.items() if amount}
 
     def assert_nothing_left(self, host: str = "host1") -> None:
-        """Check kernel, Placement and our own book for leftovers."""
+        """Check kernel, Placement and the claims for leftovers."""
         self.assertEqual({}, self.hosts[host].mdevs())
         for gpu in self.hosts[host].gpus().values():
             self.assertEqual({}, gpu["vgpus"])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's fake libvirt, connected to the simulated kernel.
 
-A domain starts only if its host devices exist and nobody holds them, and
+A domain starts only if its host devices exist and are free, and
 holds them while it runs, as QEMU holds a VFIO group: removing an mdev
 under a running guest blocks. ``managed='yes'`` binds PCI functions to
 vfio-pci and gives them back; ``managed='no'`` wants one whose own driver
@@ -40,7 +40,7 @@ class Connection(fakelibvirt.Connection):
 
     def defineXML(self, xml: str) -> "Domain":
         domain = Domain(self, xml, running=False, transient=False)
-        domain.written = xml
+        domain.definition_xml = xml
         old = self._vms.get(domain.name())
         if old is not None:
             domain.groups = old.groups  # the running guest goes on
@@ -54,8 +54,8 @@ class Connection(fakelibvirt.Connection):
         """Return the domains; flags of 0 mean all, as in libvirt."""
         if flags == 0:
             return list(self._vms.values())
-        found: list[Any] = super().listAllDomains(flags)
-        return found
+        domains: list[Any] = super().listAllDomains(flags)
+        return domains
 
 
 def _job(method: _Method) -> _Method:
@@ -76,13 +76,13 @@ class Domain(fakelibvirt.Domain):
         super().__init__(connection, xml, **kwargs)
         #: File handles of the VFIO groups that the guest holds.
         self.groups: dict[str, int] = {}
-        #: As it was defined: the stand-in drops what it does not know.
-        self.written = ""
-        self.kept = _elements(etree.fromstring(xml))
-        #: What the guest has while it runs, and what it was saved with.
+        #: As it was defined: Nova's fixture drops unknown elements.
+        self.definition_xml = ""
+        self.defined = _elements(etree.fromstring(xml))
+        #: Host devices of the running guest, and of the saved one.
         self.live: list[Any] = []
         self.saved: list[Any] | None = None
-        #: Whether the guest keeps what it is asked to give away.
+        #: Whether the guest keeps a device that it is asked to release.
         self.is_stubborn = False
 
     def isActive(self) -> int:
@@ -94,9 +94,11 @@ class Domain(fakelibvirt.Domain):
         devices = root.find("./devices")
         for element in _elements(root):
             devices.remove(element)
-        is_kept = flags & fakelibvirt.VIR_DOMAIN_XML_INACTIVE
-        shown = self.kept if is_kept or not self.isActive() else self.live
-        devices.extend(copy.deepcopy(shown))
+        is_definition = flags & fakelibvirt.VIR_DOMAIN_XML_INACTIVE
+        elements = (
+            self.defined if is_definition or not self.isActive() else self.live
+        )
+        devices.extend(copy.deepcopy(elements))
         return str(etree.tostring(root, encoding="unicode"))
 
     @_job
@@ -104,29 +106,29 @@ class Domain(fakelibvirt.Domain):
         current = self._connection._vms.get(self.name())
         if current is None:
             raise failed(f"no domain with name {self.name()}", "NO_DOMAIN")
-        if current is not self:  # it was defined anew meanwhile
+        if current is not self:  # it was redefined meanwhile
             current.createWithFlags(flags)
             return
-        shown = self.kept if self.saved is None else self.saved
+        elements = self.defined if self.saved is None else self.saved
         taken: list[Any] = []
         try:
-            for element in shown:
+            for element in elements:
                 self._take(element)
                 taken.append(element)
         except OSError as error:
-            # Another guest may run with the one that was refused.
+            # Another guest may run with the device that was refused.
             self.close_groups()
             for element in taken:
                 _device(self._connection.root, element).give_back()
             raise failed(f"host device of {self.name()}: {error}") from error
         super().createWithFlags(flags)
-        self.live, self.saved = list(shown), None
+        self.live, self.saved = list(elements), None
 
     @_job
     def destroy(self) -> None:
         self._check_active()
         super().destroy()
-        self._let_go()
+        self._release_devices()
 
     @_job
     def shutdown(self) -> None:
@@ -134,10 +136,10 @@ class Domain(fakelibvirt.Domain):
         super().shutdown()
         # libvirt's guest is soon off; Nova's fixture is for ever on its way.
         self._state = fakelibvirt.VIR_DOMAIN_SHUTOFF
-        self._let_go()
+        self._release_devices()
 
     def _check_active(self) -> None:
-        # What its guest had may be another one's by now.
+        # Another guest may have its devices by now.
         if not self.isActive():
             raise failed("domain is not running", "OPERATION_INVALID")
 
@@ -169,9 +171,9 @@ class Domain(fakelibvirt.Domain):
         element = etree.fromstring(xml)
         self._check_flags(flags)
         if flags & fakelibvirt.VIR_DOMAIN_AFFECT_CONFIG:
-            if _same(self.kept, element):
+            if _find_same(self.defined, element):
                 raise failed("device is already in the domain configuration")
-            self.kept.append(element)
+            self.defined.append(element)
         if flags & fakelibvirt.VIR_DOMAIN_AFFECT_LIVE:
             try:
                 self._take(element)
@@ -183,41 +185,41 @@ class Domain(fakelibvirt.Domain):
 
     @_job
     def detachDeviceFlags(self, xml: str, flags: int) -> None:
-        """Ask the guest to give a device away; it need not.
+        """Ask the guest to release a device; it may keep it.
 
         libvirt refuses where functions share a slot of the guest.
         """
         if not xml.startswith("<hostdev"):
             super().detachDeviceFlags(xml, flags)
             return
-        wanted = etree.fromstring(xml)
+        element = etree.fromstring(xml)
         self._check_flags(flags)
         if flags & fakelibvirt.VIR_DOMAIN_AFFECT_CONFIG:
-            found = _same(self.kept, wanted)
-            if not found:
+            matches = _find_same(self.defined, element)
+            if not matches:
                 raise failed("device not found", "DEVICE_MISSING")
-            self.kept.remove(found[0])
+            self.defined.remove(matches[0])
         if flags & fakelibvirt.VIR_DOMAIN_AFFECT_LIVE:
-            self._detach_live(wanted)
+            self._detach_live(element)
 
-    def _detach_live(self, wanted: Any) -> None:
-        found = _same(self.live, wanted)
-        if not found:
+    def _detach_live(self, element: Any) -> None:
+        matches = _find_same(self.live, element)
+        if not matches:
             raise failed("device not found", "DEVICE_MISSING")
         slots = [_slot(e) for e in self.live]
-        if slots.count(_slot(found[0])) > 1 and _slot(found[0]):
+        if slots.count(_slot(matches[0])) > 1 and _slot(matches[0]):
             raise failed("cannot hot unplug multifunction PCI device")
         is_listening = self._state == fakelibvirt.VIR_DOMAIN_RUNNING
         if is_listening and not self.is_stubborn:
-            self.live.remove(found[0])
-            self._give(found[0])
+            self.live.remove(matches[0])
+            self._give(matches[0])
 
     def _check_flags(self, flags: int) -> None:
-        known = (
+        valid_flags = (
             fakelibvirt.VIR_DOMAIN_AFFECT_CONFIG
             | fakelibvirt.VIR_DOMAIN_AFFECT_LIVE
         )
-        if not flags or flags & ~known:
+        if not flags or flags & ~valid_flags:
             raise failed("say whether the guest or its definition is meant")
         if flags & fakelibvirt.VIR_DOMAIN_AFFECT_LIVE and not self.isActive():
             raise failed("domain is not running", "OPERATION_INVALID")
@@ -251,13 +253,13 @@ class Domain(fakelibvirt.Domain):
         return handle
 
     def close_groups(self) -> None:
-        """Close what the guest holds of the kernel, in this process."""
+        """Close the guest's VFIO groups in this process."""
         while self.groups:
             os.close(self.groups.popitem()[1])
 
-    def _let_go(self) -> None:
+    def _release_devices(self) -> None:
         self.close_groups()
-        for element in self.live or self.kept:
+        for element in self.live or self.defined:
             _device(self._connection.root, element).give_back()
         self.live = []
 
@@ -322,30 +324,30 @@ def store(path: Path, text: str) -> None:
 
 
 def _elements(root: Any) -> list[Any]:
-    found: list[Any] = root.findall("./devices/hostdev")
-    return found
+    hostdevs: list[Any] = root.findall("./devices/hostdev")
+    return hostdevs
 
 
 def _source(element: Any) -> dict[str, Any]:
     """Return where a device is on the host."""
-    found = element.find("./source/address").attrib
+    attributes = element.find("./source/address").attrib
     return {
         name: text if name == "uuid" else int(text, 16)
-        for name, text in found.items()
+        for name, text in attributes.items()
     }
 
 
-def _same(elements: list[Any], wanted: Any) -> list[Any]:
+def _find_same(elements: list[Any], element: Any) -> list[Any]:
     """Return the elements of one device of the host."""
-    return [e for e in elements if _source(e) == _source(wanted)]
+    return [other for other in elements if _source(other) == _source(element)]
 
 
 def _slot(element: Any) -> tuple[str, ...]:
     """Return where the guest sees a device; nothing if libvirt chose."""
-    found = element.find("./address[@type='pci']")
-    if found is None:
+    address = element.find("./address[@type='pci']")
+    if address is None:
         return ()
-    return tuple(found.get(name) for name in ("domain", "bus", "slot"))
+    return tuple(address.get(name) for name in ("domain", "bus", "slot"))
 
 
 def failed(what: str, code: str = "INTERNAL_ERROR") -> Exception:
@@ -358,10 +360,10 @@ def failed(what: str, code: str = "INTERNAL_ERROR") -> Exception:
 
 
 def _device(root: Path, element: Any) -> Any:
-    found = _source(element)
+    source = _source(element)
     if element.get("type") == "mdev":
-        return _Mdev(root, found["uuid"])
-    parts = (found[k] for k in ("domain", "bus", "slot", "function"))
+        return _Mdev(root, source["uuid"])
+    parts = (source[k] for k in ("domain", "bus", "slot", "function"))
     return _Function(
         root,
         "{:04x}:{:02x}:{:02x}.{:x}".format(*parts),

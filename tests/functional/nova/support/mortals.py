@@ -19,9 +19,9 @@ from tests.functional.nova.support import libvirtd
 from tests.support.hosts import mortal
 
 _SERIALIZER = nova_objects.NovaObjectSerializer()
-_WRITING = ("create", "save", "destroy")
-_ASKED = ("get", "put", "post", "delete")
-_SHOWN = ("XMLDesc", "isActive", "info")
+_DATABASE_CHANGES = ("create", "save", "destroy")
+_PLACEMENT_METHODS = ("get", "put", "post", "delete")
+_DOMAIN_METHODS = ("XMLDesc", "isActive", "info")
 
 
 class World(mortal.World):
@@ -34,11 +34,13 @@ class World(mortal.World):
 
     @property
     def _domains(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.compute.driver._host.get_connection()._vms
-        return found
+        domains: dict[str, Any] = (
+            self.compute.driver._host.get_connection()._vms
+        )
+        return domains
 
     def leave(self) -> None:
-        """Let go of what the guests hold: it is not nova-compute's."""
+        """Close the guests' VFIO groups: they are not nova-compute's."""
         for domain in self._domains.values():
             domain.close_groups()
 
@@ -47,37 +49,37 @@ class World(mortal.World):
 
         def live(link: mortal.Link) -> None:
             driver = self.compute.driver
-            _reach_out(link)
+            _forward_calls(link)
             link.report_steps(driver._accel)
             work(driver)
             link.step("return")
 
         return self.run(live)
 
-    # -- what nova-compute asks --------------------------------------------
+    # -- calls from nova-compute -------------------------------------------
 
     def do_conductor(
-        self, method: str, words: dict[str, Any], given: Any
+        self, method: str, context_fields: dict[str, Any], serialized: Any
     ) -> Any:
-        context = nova_context.RequestContext.from_dict(words)
-        known = _SERIALIZER.deserialize_entity(context, given)
-        found = getattr(self._conductor, method)(context, **known)
-        return _SERIALIZER.serialize_entity(context, found)
+        context = nova_context.RequestContext.from_dict(context_fields)
+        arguments = _SERIALIZER.deserialize_entity(context, serialized)
+        result = getattr(self._conductor, method)(context, **arguments)
+        return _SERIALIZER.serialize_entity(context, result)
 
     def do_placement(
-        self, method: str, given: tuple[Any, ...], words: dict[str, Any]
+        self, method: str, arguments: tuple[Any, ...], words: dict[str, Any]
     ) -> Any:
         client = self.compute.manager.reportclient
-        return getattr(client, method)(*given, **words)
+        return getattr(client, method)(*arguments, **words)
 
     def do_libvirt(
-        self, name: str, method: str, given: Any, words: dict[str, Any]
+        self, name: str, method: str, arguments: Any, words: dict[str, Any]
     ) -> Any:
-        return getattr(self._domains[name], method)(*given, **words)
+        return getattr(self._domains[name], method)(*arguments, **words)
 
 
 class _Conductor:
-    """Nova's database, as nova-compute's objects ask for it."""
+    """Nova's database, as the objects of nova-compute call it."""
 
     def __init__(self, link: mortal.Link) -> None:
         self._link = link
@@ -109,8 +111,8 @@ class _Conductor:
         args: Any,
         kwargs: Any,
     ) -> Any:
-        if objmethod in _WRITING:
-            self._link.step(_name_of_change(objinst, objmethod))
+        if objmethod in _DATABASE_CHANGES:
+            self._link.step(_describe_change(objinst, objmethod))
         return self._ask(
             "object_action",
             context,
@@ -121,53 +123,63 @@ class _Conductor:
         )
 
     def _ask(self, method: str, context: Any, **words: Any) -> Any:
-        given = _SERIALIZER.serialize_entity(context, words)
-        found = self._link.ask("conductor", method, context.to_dict(), given)
-        return _SERIALIZER.deserialize_entity(context, found)
+        serialized = _SERIALIZER.serialize_entity(context, words)
+        result = self._link.ask(
+            "conductor", method, context.to_dict(), serialized
+        )
+        return _SERIALIZER.deserialize_entity(context, result)
 
 
-def _reach_out(link: mortal.Link) -> None:
-    """Let this process be nova-compute only: all else is asked for."""
+def _forward_calls(link: mortal.Link) -> None:
+    """Forward the calls to all other services to the parent process."""
     nova_objects.NovaObject.indirection_api = _Conductor(link)
-    for method in _ASKED:
-        setattr(report.SchedulerReportClient, method, _asked(link, method))
-    for method in _SHOWN:
-        setattr(libvirtd.Domain, method, _shown(link, method))
+    for method in _PLACEMENT_METHODS:
+        setattr(
+            report.SchedulerReportClient,
+            method,
+            _forward_to_placement(link, method),
+        )
+    for method in _DOMAIN_METHODS:
+        setattr(libvirtd.Domain, method, _forward_to_libvirt(link, method))
     for method, verb in (
         ("attachDeviceFlags", "attach to"),
         ("detachDeviceFlags", "detach from"),
     ):
-        setattr(libvirtd.Domain, method, _changed(link, method, verb))
+        setattr(libvirtd.Domain, method, _forward_change(link, method, verb))
 
 
-def _asked(link: mortal.Link, method: str) -> Callable[..., Any]:
-    def call(_: Any, url: str, *given: Any, **words: Any) -> Any:
+def _forward_to_placement(
+    link: mortal.Link, method: str
+) -> Callable[..., Any]:
+    def call(_: Any, url: str, *arguments: Any, **words: Any) -> Any:
         if method != "get":
             link.step(f"{method} Placement's {url.split('/')[1]}")
-        return link.ask("placement", method, (url, *given), words)
+        return link.ask("placement", method, (url, *arguments), words)
 
     return call
 
 
-def _shown(link: mortal.Link, method: str) -> Callable[..., Any]:
-    def call(domain: Any, *given: Any, **words: Any) -> Any:
-        return link.ask("libvirt", domain.name(), method, given, words)
+def _forward_to_libvirt(link: mortal.Link, method: str) -> Callable[..., Any]:
+    def call(domain: Any, *arguments: Any, **words: Any) -> Any:
+        return link.ask("libvirt", domain.name(), method, arguments, words)
 
     return call
 
 
-def _changed(link: mortal.Link, method: str, verb: str) -> Callable[..., Any]:
-    ask = _shown(link, method)
+def _forward_change(
+    link: mortal.Link, method: str, verb: str
+) -> Callable[..., Any]:
+    ask = _forward_to_libvirt(link, method)
 
     def call(domain: Any, xml: str, flags: int) -> Any:
-        is_kept = flags & fakelibvirt.VIR_DOMAIN_AFFECT_CONFIG
-        link.step(f"{verb} the {'definition' if is_kept else 'guest'}")
+        is_definition = flags & fakelibvirt.VIR_DOMAIN_AFFECT_CONFIG
+        link.step(f"{verb} the {'definition' if is_definition else 'guest'}")
         return ask(domain, xml, flags=flags)
 
     return call
 
 
-def _name_of_change(changed: Any, method: str) -> str:
-    """Return what Nova's database is about to be told, in words."""
+def _describe_change(changed: Any, method: str) -> str:
+    """Return a description of a change of Nova's database."""
     what = ", ".join(sorted(changed.obj_what_changed()))
     return f"{method} {changed.obj_name()}: {what}"

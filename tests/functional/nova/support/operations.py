@@ -21,7 +21,7 @@ class OperationsTestBase(agreement.AgreementTestBase):
             )
 
     def reason(self, server: Any) -> str:
-        """Return why the last thing that failed did so."""
+        """Return the details of the server's failed events."""
         actions = self.api.get_instance_actions(server["id"])
         events = [
             event
@@ -69,13 +69,13 @@ class OperationsTestBase(agreement.AgreementTestBase):
     def resume(self, server: Any) -> None:
         self.act(server, "resume", "ACTIVE")
 
-    def make_place(self, server: Any) -> None:
-        # Nova's harness makes no disks, so nothing made their directory.
-        place = Path(harness.CONF.instances_path) / server["id"]
-        place.mkdir(exist_ok=True)
+    def make_directory(self, server: Any) -> None:
+        # Nova's harness creates no disks, and not their directory either.
+        directory = Path(harness.CONF.instances_path) / server["id"]
+        directory.mkdir(exist_ok=True)
 
     def rescue(self, server: Any) -> None:
-        self.make_place(server)
+        self.make_directory(server)
         self._rescue_server(server)
 
     def unrescue(self, server: Any) -> None:
@@ -114,7 +114,7 @@ class OperationsTestBase(agreement.AgreementTestBase):
         self.resize(server, self.technology.other(self))
 
     def reset_state(self, server: Any) -> None:
-        """Let an operator call a server failed."""
+        """Set a server to ERROR, as an operator can."""
         self.api.post_server_action(
             server["id"], {"os-resetState": {"state": "error"}}
         )
@@ -129,10 +129,12 @@ class OperationsTestBase(agreement.AgreementTestBase):
         self._wait_for_state_change(server, "ACTIVE")
 
     def source_of(self, server: Any) -> str:
-        """Return the host that a server has left last."""
+        """Return the source host of a server's last move."""
         path = f"/os-migrations?instance_uuid={server['id']}"
-        found = self.api.api_get(path).body["migrations"]
-        return str(max(found, key=lambda m: int(m["id"]))["source_compute"])
+        migrations = self.api.api_get(path).body["migrations"]
+        return str(
+            max(migrations, key=lambda m: int(m["id"]))["source_compute"]
+        )
 
     def offload(self, server: Any) -> None:
         self.flags(shelved_offload_time=0)

@@ -66,36 +66,36 @@ def _code(name: str, free: tuple[str, ...]) -> CodeType:
 
 def all_functions() -> dict[str, FunctionType]:
     """Return the functions of this library that may be struck, by name."""
-    found: dict[str, FunctionType] = {}
+    functions: dict[str, FunctionType] = {}
     for package in _PACKAGES:
         for info in pkgutil.walk_packages(
             package.__path__, f"{package.__name__}."
         ):
             module = sys.modules.get(info.name)
             if module is not None and module is not config_source:
-                found |= _functions_of(module, info.name)
+                functions |= _functions_of(module, info.name)
     return {
         name: function
-        for name, function in found.items()
+        for name, function in functions.items()
         if name not in GUARDS and not _is_entry(name, function)
     }
 
 
 def _functions_of(holder: Any, module: str) -> dict[str, FunctionType]:
-    found: dict[str, FunctionType] = {}
+    functions: dict[str, FunctionType] = {}
     for value in vars(holder).values():
         if inspect.isclass(value) and value.__module__ == module:
             if value is not holder:
-                found |= _functions_of(value, module)
+                functions |= _functions_of(value, module)
             continue
         for function in _unwrapped(value):
-            # What dataclasses generate is in no file of this library.
+            # Generated methods of dataclasses are in no file of this library.
             if (
                 function.__module__ == module
                 and function.__code__.co_filename != "<string>"
             ):
-                found[f"{module}.{function.__qualname__}"] = function
-    return found
+                functions[f"{module}.{function.__qualname__}"] = function
+    return functions
 
 
 def _unwrapped(value: Any) -> Iterator[FunctionType]:
@@ -125,7 +125,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def struck(functions: Iterable[tuple[str, FunctionType]]) -> Iterator[None]:
-    """Make functions raise, whoever has a reference to them."""
+    """Make functions raise for every caller, by any reference."""
     with contextlib.ExitStack() as undo:
         for name, function in functions:
             code = function.__code__

@@ -59,17 +59,17 @@ def _vfs(count: int) -> Specs:
 
 def _gpus(*suffixes: str) -> Specs:
     def specs(_: Any) -> dict[str, str]:
-        found = {"group_policy": "none"}
+        extra_specs = {"group_policy": "none"}
         for suffix in suffixes:
-            found |= harness.whole_gpu_group(suffix)
-        return found
+            extra_specs |= harness.whole_gpu_group(suffix)
+        return extra_specs
 
     return specs
 
 
 def _region(function: str) -> Specs:
     def specs(test: Any) -> dict[str, str]:
-        return test_fpga.Fpga.asks(
+        return test_fpga.Fpga.region_specs(
             test, test_fpga.ANY, test.image_of(function)
         )
 
@@ -121,9 +121,9 @@ ALL = (MDEV, TYPED_VF, PLAIN_VF, WHOLE, REGION)
 def matrix(
     case: type, *usual: Technology, also: tuple[Technology, ...] = ()
 ) -> dict[str, type]:
-    """Return a test case for each technology, by names that tell both.
+    """Return a test case for each technology, named after both.
 
-    :param usual: with which it runs unless more are asked for; a Nova under
+    :param usual: those of a run without NOVA_ACCEL_TECHNOLOGIES; a Nova under
         eventlet, whose driver is called in the same way, runs with the
         first.
     :param also: those that are marked "long".
@@ -146,10 +146,10 @@ def matrix(
 
 
 def _chosen(usual: tuple[Technology, ...]) -> tuple[Technology, ...]:
-    asked = os.environ.get(_VARIABLE, "")
-    if asked == "all":
+    setting = os.environ.get(_VARIABLE, "")
+    if setting == "all":
         return ALL
-    if asked:
-        known = {one.name: one for one in ALL}
-        return tuple(known[name] for name in asked.split(","))
+    if setting:
+        by_name = {technology.name: technology for technology in ALL}
+        return tuple(by_name[name] for name in setting.split(","))
     return usual if releases.is_on_threads() else usual[:1]
