@@ -47,7 +47,7 @@ def host(_mounted: Controller) -> Controller:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> model.Bitstream:
+def bitstream(tmp_path: Path) -> model.Bitstream:
     return simulated.bitstream(tmp_path, simulated.B, is_xclbin=True)
 
 
@@ -57,9 +57,9 @@ def user(host: Controller, name: str, card: str = simulated.ALVEO) -> str:
 
 
 def smi(host: Controller, path: str, where: str = simulated.USER) -> str:
-    """Return what the tool says; raises CalledProcessError."""
+    """Return the tool's output; raises CalledProcessError."""
     tool = host.root / "opt/xilinx/xrt/bin/xrt-smi"
-    done = subprocess.run(  # noqa: S603 - arguments are ours
+    done = subprocess.run(  # noqa: S603 - own arguments
         [str(tool), "program", "--device", where, "--user", path],
         check=True,
         capture_output=True,
@@ -68,7 +68,7 @@ def smi(host: Controller, path: str, where: str = simulated.USER) -> str:
     return done.stdout
 
 
-# -- the stand-ins -------------------------------------------------------
+# -- the simulated drivers and tool --------------------------------------
 
 
 def test_attributes(host: Controller) -> None:
@@ -82,25 +82,25 @@ def test_attributes(host: Controller) -> None:
     assert driver == "xclmgmt"
 
 
-def test_the_tool_loads(host: Controller, make: model.Bitstream) -> None:
-    seen = host.uevents()
-    said = smi(host, make.path)
-    assert said == f"INFO: xrt-smi program succeeded on {simulated.USER}\n"
+def test_the_tool_loads(host: Controller, bitstream: model.Bitstream) -> None:
+    uevents = host.uevents()
+    output = smi(host, bitstream.path)
+    assert output == f"INFO: xrt-smi program succeeded on {simulated.USER}\n"
     assert user(host, "xclbinuuid") == str(uuid.UUID(simulated.B))
-    # what is there is not loaded again, and nobody is told of it
-    smi(host, make.path)
+    # a loaded function is not loaded again, and no uevent is sent
+    smi(host, bitstream.path)
     assert len(host.programmings()) == 1
-    assert host.uevents() == seen
+    assert host.uevents() == uevents
 
 
 @pytest.mark.parametrize("driver", ["xocl", "xclmgmt"])
 def test_the_tool_needs_both_drivers(
-    host: Controller, make: model.Bitstream, driver: str
+    host: Controller, bitstream: model.Bitstream, driver: str
 ) -> None:
     address = simulated.USER if driver == "xocl" else simulated.ALVEO
     store(host.sys / "bus/pci/drivers" / driver / "unbind", address)
     with pytest.raises(subprocess.CalledProcessError) as caught:
-        smi(host, make.path)
+        smi(host, bitstream.path)
     assert caught.value.returncode == 1
     assert caught.value.stderr.startswith("ERROR: ")
 
@@ -126,34 +126,41 @@ def test_the_driver_forgets_what_is_loaded(host: Controller) -> None:
     assert user(host, "xclbinuuid") == ""
 
 
-def test_the_management_tool_tells_the_user_nothing(
-    host: Controller, make: model.Bitstream
+def test_the_user_function_ignores_the_management_tool(
+    host: Controller, bitstream: model.Bitstream
 ) -> None:
     tool = host.root / "opt/xilinx/xrt/bin/xbmgmt"
-    command = [str(tool), "program", "-d", simulated.ALVEO, "-u", make.path]
-    subprocess.run(command, check=True)  # noqa: S603 - arguments are ours
+    command = [
+        str(tool),
+        "program",
+        "-d",
+        simulated.ALVEO,
+        "-u",
+        bitstream.path,
+    ]
+    subprocess.run(command, check=True)  # noqa: S603 - own arguments
     assert user(host, "xclbinuuid") == str(uuid.UUID(simulated.A))
 
 
 # -- the library ---------------------------------------------------------
 
 
-def load(host: Controller, wanted: model.Bitstream) -> None:
+def load(host: Controller, bitstream: model.Bitstream) -> None:
     action = simulated.program(
-        simulated.read(host.root), simulated.ALVEO, wanted
+        simulated.read(host.root), simulated.ALVEO, bitstream
     )
     simulated.executor(host.root).apply(action)
 
 
 def test_cards_are_found(host: Controller) -> None:
-    found = simulated.read(host.root)
+    state = simulated.read(host.root)
     for card, function in ((simulated.ALVEO, simulated.A), (BLANK, "")):
-        device = found.device(f"{card}/region-0")
+        device = state.device(f"{card}/region-0")
         assert device is not None
         assert device.plugin == "alveo"
         assert device.slots == (f"{card[:-1]}1",)
         assert device.counters == {names.FPGA_CLASS: 1}
-        region = simulated.region(found, card)
+        region = simulated.region(state, card)
         assert region.function == function
         assert region.interfaces == (simulated.XILINX,)
         assert region.is_programmable
@@ -161,24 +168,24 @@ def test_cards_are_found(host: Controller) -> None:
 
 
 def test_a_region_gets_its_function(
-    host: Controller, make: model.Bitstream
+    host: Controller, bitstream: model.Bitstream
 ) -> None:
-    load(host, make)
-    found = simulated.read(host.root)
-    assert simulated.region(found, simulated.ALVEO).function == simulated.B
-    load(host, make)
+    load(host, bitstream)
+    state = simulated.read(host.root)
+    assert simulated.region(state, simulated.ALVEO).function == simulated.B
+    load(host, bitstream)
     assert len(host.programmings()) == 1
 
 
 @pytest.mark.parametrize("directive", ["REFUSE", "ERROR", "SAME"])
-def test_a_failure_is_told_as_one(
+def test_a_failure_is_a_programming_error(
     host: Controller, tmp_path: Path, directive: str
 ) -> None:
-    wanted = simulated.bitstream(
+    faulty = simulated.bitstream(
         tmp_path, simulated.B, directive, is_xclbin=True
     )
     with pytest.raises(errors.ProgrammingError) as caught:
-        load(host, wanted)
+        load(host, faulty)
     assert caught.value.region == f"{simulated.ALVEO}/region-0"
     if directive != "SAME":
         assert "xrt-smi program" in str(caught.value)
@@ -188,7 +195,7 @@ def test_a_failure_is_told_as_one(
     assert function == ("" if directive == "ERROR" else simulated.A)
 
 
-def test_what_hangs_is_given_up(host: Controller, tmp_path: Path) -> None:
+def test_a_hanging_load_times_out(host: Controller, tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(errors.ProgrammingError) as caught:
         load(
@@ -208,27 +215,27 @@ def test_a_card_that_vanishes(host: Controller, tmp_path: Path) -> None:
                 tmp_path, simulated.B, "VANISH", is_xclbin=True
             ),
         )
-    found = simulated.read(host.root)
-    assert found.device(f"{simulated.ALVEO}/region-0") is None
-    assert found.device(f"{BLANK}/region-0") is not None
+    state = simulated.read(host.root)
+    assert state.device(f"{simulated.ALVEO}/region-0") is None
+    assert state.device(f"{BLANK}/region-0") is not None
 
 
 def test_a_file_that_has_changed_touches_nothing(
-    host: Controller, make: model.Bitstream
+    host: Controller, bitstream: model.Bitstream
 ) -> None:
-    Path(make.path).write_bytes(b"something else")
+    Path(bitstream.path).write_bytes(b"something else")
     with pytest.raises(errors.ActionError) as caught:
-        load(host, make)
+        load(host, bitstream)
     assert caught.value.number == errno.EBADMSG
     assert not isinstance(caught.value, errors.ProgrammingError)
     assert host.programmings() == []
 
 
 def test_a_user_function_of_a_guest_is_not_touched(
-    host: Controller, make: model.Bitstream
+    host: Controller, bitstream: model.Bitstream
 ) -> None:
     action = simulated.program(
-        simulated.read(host.root), simulated.ALVEO, make
+        simulated.read(host.root), simulated.ALVEO, bitstream
     )
     assert (
         privileged.bind_driver(str(host.root), simulated.USER, "vfio-pci") == 0
@@ -242,9 +249,9 @@ def test_a_user_function_of_a_guest_is_not_touched(
 
 
 def test_a_server_gets_its_function(
-    host: Controller, tmp_path: Path, make: model.Bitstream
+    host: Controller, tmp_path: Path, bitstream: model.Bitstream
 ) -> None:
-    """Also where the guest before left the function with vfio-pci."""
+    """Also where the last guest left the function with vfio-pci."""
     life = simulated.started(host.root, state_dir=tmp_path)
     slot = simulated.slot(life.host.state, simulated.ALVEO)
     assert (
@@ -252,9 +259,9 @@ def test_a_server_gets_its_function(
     )
     life.ensure(
         "server",
-        (simulated.asks(make.name),),
+        (simulated.asks(bitstream.name),),
         (slot,),
-        bitstreams={make.name: make},
+        bitstreams={bitstream.name: bitstream},
     )
     assert user(host, "xclbinuuid") == str(uuid.UUID(simulated.B))
     assert len(host.programmings()) == 1

@@ -45,8 +45,8 @@ def place_of(host: Controller, card: str) -> Path:
 
 
 def only(directory: Path, pattern: str) -> Path:
-    (found,) = directory.glob(pattern)
-    return found
+    (path,) = directory.glob(pattern)
+    return path
 
 
 def fme(host: Controller, card: str = simulated.PAC) -> Path:
@@ -112,10 +112,10 @@ def test_a_bitstream_changes_the_function(host: Controller) -> None:
     (done,) = host.programmings()
     assert done["card"] == simulated.PAC
     assert (done["function"], done["is_group_open"]) == (simulated.A, False)
-    # nobody is told
-    seen = host.uevents()
+    # no uevent is sent
+    uevents = host.uevents()
     load(host, fpga.payload(simulated.B))
-    assert host.uevents() == seen
+    assert host.uevents() == uevents
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_call_that_hangs_ends_with_its_caller(host: Controller) -> None:
         f" Path({str(host.root)!r}))\n"
         f"t.load(host, fpga.payload({simulated.A!r}, 'HANG'))\n"
     )
-    child = subprocess.Popen(  # noqa: S603 - arguments are ours
+    child = subprocess.Popen(  # noqa: S603 - own arguments
         [sys.executable, "-W", "ignore", "-c", script]
     )
     end = time.monotonic() + 20
@@ -221,7 +221,7 @@ def test_vfs_are_as_many_as_released_ports(host: Controller) -> None:
     # the port of the PF that is left, and that of the VF
     assert (port(host, simulated.BARE) / "id").read_text() == "0\n"
     assert (port(host, simulated.BARE_VFS[0]) / "id").read_text() == "1\n"
-    # what is behind a VF is loaded through its PF
+    # a region behind a VF is loaded through its PF
     load(host, fpga.payload(simulated.B), number=1, card=simulated.BARE)
     afu_id = port(host, simulated.BARE_VFS[0]) / "afu_id"
     assert afu_id.read_text() == f"{simulated.B}\n"
@@ -239,10 +239,10 @@ def test_a_vf_on_vfio_shows_nothing(host: Controller) -> None:
     store(host.sys / "bus/pci/drivers_probe", vf.name)
     assert not (vf / "fpga_region").exists()
     group = (vf / "iommu_group").resolve().name
-    with (host.root / "dev/vfio" / group).open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (host.root / "dev/vfio" / group).open() as group_file:
+        fcntl.flock(group_file, fcntl.LOCK_EX)
         load(host, fpga.payload(simulated.B), card=simulated.SPLIT)
-    # the hardware does it all the same: this is what a judge looks for
+    # the hardware loads it nevertheless: judges check for this
     (done,) = host.programmings()
     assert (done["is_group_open"], done["driver"]) == (True, "vfio-pci")
 
@@ -275,26 +275,26 @@ def test_the_older_layout(host: Controller) -> None:
 
 def fpgaconf(host: Controller, *words: str) -> int:
     command = [str(host.root / "usr/bin/fpgaconf"), *words]
-    done = subprocess.run(command, check=False)  # noqa: S603 - ours
+    done = subprocess.run(command, check=False)  # noqa: S603
     return done.returncode
 
 
 def test_the_older_driver_s_tool(host: Controller, tmp_path: Path) -> None:
-    wanted = simulated.bitstream(tmp_path, simulated.B).path
+    path = simulated.bitstream(tmp_path, simulated.B).path
     wrong = simulated.bitstream(
         tmp_path, simulated.B, interface=simulated.OTHER
     ).path
     place = only(place_of(host, simulated.LEGACY), "fpga/intel-fpga-dev.*")
     afu_id = only(place, "intel-fpga-port.*/afu_id")
     where = ("--segment", "0x0000", "--bus", "0x8e", "-D", "0", "-F", "0")
-    # numbers are strtoul's; one card must be meant, and fit
-    assert fpgaconf(host, "--bus", "8e", wanted)
-    assert fpgaconf(host, wanted)
+    # strtoul reads the numbers; they must match one card that fits
+    assert fpgaconf(host, "--bus", "8e", path)
+    assert fpgaconf(host, path)
     assert fpgaconf(host, *where, wrong)
     assert fpgaconf(host, *where)
-    assert not fpgaconf(host, *where, "--dry-run", wanted)
+    assert not fpgaconf(host, *where, "--dry-run", path)
     assert afu_id.read_text() == f"{simulated.NLB0}\n"
-    assert not fpgaconf(host, *where, wanted)
+    assert not fpgaconf(host, *where, path)
     assert afu_id.read_text() == f"{simulated.B}\n"
 
 

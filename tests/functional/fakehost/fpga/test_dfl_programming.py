@@ -19,7 +19,7 @@ from tests.support.fpga import simulated
 
 pytestmark = pytest.mark.fakehost
 
-#: How long a loading may take over what it was given, in seconds.
+#: Seconds that a load may take beyond its time limit.
 SLACK_S = 5
 
 
@@ -36,21 +36,23 @@ def _mounted(
 def host(_mounted: Controller) -> Iterator[Controller]:
     _mounted.reboot()
     yield _mounted
-    _mounted.heal()  # what hangs in a thread of this process
+    _mounted.heal()  # end calls that hang in this process's threads
 
 
 def load(
-    host: Controller, card: str, wanted: model.Bitstream, number: int = 0
+    host: Controller, card: str, bitstream: model.Bitstream, number: int = 0
 ) -> None:
-    action = simulated.program(simulated.read(host.root), card, wanted, number)
+    action = simulated.program(
+        simulated.read(host.root), card, bitstream, number
+    )
     simulated.executor(host.root).apply(action)
 
 
 def failure(
-    host: Controller, card: str, wanted: model.Bitstream, number: int = 0
+    host: Controller, card: str, bitstream: model.Bitstream, number: int = 0
 ) -> errors.ActionError:
     with pytest.raises(errors.ActionError) as caught:
-        load(host, card, wanted, number)
+        load(host, card, bitstream, number)
     return caught.value
 
 
@@ -62,11 +64,11 @@ def function(host: Controller, card: str, number: int = 0) -> str | None:
 
 
 def test_cards_and_regions_are_found(host: Controller) -> None:
-    found = simulated.read(host.root)
-    assert found.complete
+    state = simulated.read(host.root)
+    assert state.complete
     offered = {
         d.address: (d.slots, d.region.function, d.region.tool)
-        for d in found.devices
+        for d in state.devices
         if d.region and d.counters and d.plugin == "dfl"
     }
     vfs = simulated.SPLIT_VFS
@@ -81,25 +83,25 @@ def test_cards_and_regions_are_found(host: Controller) -> None:
         ),
     }
     for address in offered:
-        device = found.device(address)
+        device = state.device(address)
         assert device is not None
         assert names.interface_trait(simulated.INTEL) in device.traits
         assert names.PROGRAMMABLE_TRAIT in device.traits
     # a PF with two ports can't go to two guests
-    bare = found.device(f"{simulated.BARE}/region-0")
+    bare = state.device(f"{simulated.BARE}/region-0")
     assert bare is not None
     assert not bare.counters
-    assert any(p.where == bare.address for p in found.problems)
+    assert any(p.where == bare.address for p in state.problems)
 
 
 def test_a_card_that_a_guest_has_stays(host: Controller) -> None:
     number = privileged.bind_driver(str(host.root), simulated.PAC, "vfio-pci")
     assert number == 0
-    found = simulated.read(host.root)
-    region = simulated.region(found, simulated.PAC)
+    state = simulated.read(host.root)
+    region = simulated.region(state, simulated.PAC)
     assert (region.function, region.interfaces) == (None, ())
     assert not region.is_programmable
-    device = found.device(f"{simulated.PAC}/region-0")
+    device = state.device(f"{simulated.PAC}/region-0")
     assert device is not None
     assert device.counters == {names.FPGA_CLASS: 1}
 
@@ -107,13 +109,13 @@ def test_a_card_that_a_guest_has_stays(host: Controller) -> None:
 def test_a_region_behind_a_vf_of_a_guest_stays(host: Controller) -> None:
     vf = simulated.SPLIT_VFS[1]
     assert privileged.bind_driver(str(host.root), vf, "vfio-pci") == 0
-    found = simulated.read(host.root)
-    device = found.device(f"{simulated.SPLIT}/region-1")
+    state = simulated.read(host.root)
+    device = state.device(f"{simulated.SPLIT}/region-1")
     assert device is not None
     assert device.slots == (vf,)
-    assert simulated.region(found, simulated.SPLIT, 1).function is None
+    assert simulated.region(state, simulated.SPLIT, 1).function is None
     assert (
-        simulated.region(found, simulated.SPLIT, 0).function == simulated.NLB0
+        simulated.region(state, simulated.SPLIT, 0).function == simulated.NLB0
     )
 
 
@@ -133,7 +135,7 @@ def test_a_region_gets_its_function(
     load(host, card, simulated.bitstream(tmp_path, simulated.B), number)
     assert function(host, card, number) == simulated.B
     assert len(host.programmings()) == 1
-    # what is there is not loaded again
+    # a loaded function is not loaded again
     load(host, card, simulated.bitstream(tmp_path, simulated.B), number)
     assert len(host.programmings()) == 1
 
@@ -155,32 +157,32 @@ def test_a_refusal_touches_nothing(
 
 @CARDS
 @pytest.mark.parametrize(
-    ("directive", "shown"), [("ERROR", None), ("SAME", "before")]
+    ("directive", "is_unchanged"), [("ERROR", False), ("SAME", True)]
 )
-def test_a_failure_is_told_as_one(
+def test_a_failure_is_a_programming_error(
     host: Controller,
     tmp_path: Path,
     card: str,
     number: int,
     directive: str,
-    shown: str | None,
+    is_unchanged: bool,
 ) -> None:
     before = function(host, card, number)
-    wanted = simulated.bitstream(tmp_path, simulated.B, directive)
-    error = failure(host, card, wanted, number)
+    bitstream = simulated.bitstream(tmp_path, simulated.B, directive)
+    error = failure(host, card, bitstream, number)
     assert isinstance(error, errors.ProgrammingError)
     assert error.region == names.region_address(card, number)
-    found = function(host, card, number)
-    assert found == (before if shown else None)
+    loaded = function(host, card, number)
+    assert loaded == (before if is_unchanged else None)
 
 
 @CARDS
-def test_what_hangs_is_given_up(
+def test_a_hanging_load_times_out(
     host: Controller, tmp_path: Path, card: str, number: int
 ) -> None:
     began = time.monotonic()
-    wanted = simulated.bitstream(tmp_path, simulated.B, "HANG")
-    error = failure(host, card, wanted, number)
+    bitstream = simulated.bitstream(tmp_path, simulated.B, "HANG")
+    error = failure(host, card, bitstream, number)
     assert time.monotonic() - began < simulated.PROGRAM_S + SLACK_S
     assert isinstance(error, errors.ProgrammingError)
     assert error.number == errno.ETIMEDOUT
@@ -208,16 +210,16 @@ def test_a_card_that_vanishes(
     )
     assert isinstance(error, errors.ProgrammingError)
     assert card not in host.functions()
-    found = simulated.read(host.root)
-    assert found.device(names.region_address(card, 0)) is None
-    assert found.complete
+    state = simulated.read(host.root)
+    assert state.device(names.region_address(card, 0)) is None
+    assert state.complete
 
 
 def test_a_card_that_vanishes_under_its_tool(
     host: Controller, tmp_path: Path
 ) -> None:
-    wanted = simulated.bitstream(tmp_path, simulated.B, "VANISH")
-    error = failure(host, simulated.LEGACY, wanted)
+    bitstream = simulated.bitstream(tmp_path, simulated.B, "VANISH")
+    error = failure(host, simulated.LEGACY, bitstream)
     assert isinstance(error, errors.ProgrammingError)
     assert "fpgaconf" in str(error)
     assert simulated.LEGACY not in host.functions()
@@ -226,10 +228,10 @@ def test_a_card_that_vanishes_under_its_tool(
 def test_the_tool_refuses_another_interface(
     host: Controller, tmp_path: Path
 ) -> None:
-    wanted = simulated.bitstream(
+    bitstream = simulated.bitstream(
         tmp_path, simulated.B, interface=simulated.OTHER
     )
-    error = failure(host, simulated.LEGACY, wanted)
+    error = failure(host, simulated.LEGACY, bitstream)
     assert "No suitable slots" in str(error)
     assert function(host, simulated.LEGACY) == simulated.NLB0
     assert host.programmings() == []
@@ -239,10 +241,10 @@ def test_the_tool_refuses_another_interface(
 def test_a_file_that_has_changed_touches_nothing(
     host: Controller, tmp_path: Path, card: str, number: int
 ) -> None:
-    wanted = simulated.bitstream(tmp_path, simulated.B)
-    Path(wanted.path).write_bytes(b"something else")
+    bitstream = simulated.bitstream(tmp_path, simulated.B)
+    Path(bitstream.path).write_bytes(b"something else")
     before = function(host, card, number)
-    error = failure(host, card, wanted, number)
+    error = failure(host, card, bitstream, number)
     assert error.number == errno.EBADMSG
     assert not isinstance(error, errors.ProgrammingError)
     assert function(host, card, number) == before
@@ -271,16 +273,16 @@ def test_a_region_of_a_guest_is_not_touched(
     )
     assert privileged.bind_driver(str(host.root), vf, "vfio-pci") == 0
     group = host.functions()[vf]["group"]
-    with (host.root / f"dev/vfio/{group}").open() as held:
+    with (host.root / f"dev/vfio/{group}").open() as group_file:
         if is_held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            fcntl.flock(group_file, fcntl.LOCK_EX)
         with pytest.raises(errors.ActionError) as caught:
             simulated.executor(host.root).apply(action)
     assert caught.value.number == errno.EBUSY
     assert host.programmings() == []
 
 
-def test_a_missing_tool_is_told(host: Controller, tmp_path: Path) -> None:
+def test_a_missing_tool_is_an_error(host: Controller, tmp_path: Path) -> None:
     tool = host.root / "usr/bin/fpgaconf"
     tool.unlink()
     try:
@@ -296,7 +298,7 @@ def test_a_missing_tool_is_told(host: Controller, tmp_path: Path) -> None:
 def test_a_stale_plan_is_refused_by_the_executor(
     host: Controller, tmp_path: Path
 ) -> None:
-    """The region of a PF that is gone has no device to load it by."""
+    """The region of an unplugged PF has no device to load it by."""
     action = simulated.program(
         simulated.read(host.root),
         simulated.PAC,

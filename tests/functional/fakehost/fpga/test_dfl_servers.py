@@ -98,11 +98,11 @@ def test_a_port_that_is_open_stays(
 
 def test_set_port_is_done_once_and_undone(host: Controller) -> None:
     action = actions.SetPort(card=simulated.BARE, number=1, is_released=True)
-    carry = simulated.executor(host.root)
-    assert carry.apply(action)
-    assert not carry.apply(action)
-    assert carry.apply(action.undo())
-    assert not carry.apply(action.undo())
+    executor = simulated.executor(host.root)
+    assert executor.apply(action)
+    assert not executor.apply(action)
+    assert executor.apply(action.undo())
+    assert not executor.apply(action.undo())
 
 
 # -- servers -------------------------------------------------------------
@@ -110,12 +110,12 @@ def test_set_port_is_done_once_and_undone(host: Controller) -> None:
 
 def test_a_server_gets_its_function(host: Controller, tmp_path: Path) -> None:
     life = simulated.started(host.root, state_dir=tmp_path)
-    wanted = simulated.bitstream(tmp_path, simulated.B)
+    bitstream = simulated.bitstream(tmp_path, simulated.B)
     (claim,) = life.ensure(
         "server",
-        (simulated.asks(wanted.name),),
+        (simulated.asks(bitstream.name),),
         (simulated.slot(life.host.state, simulated.SPLIT, 1),),
-        bitstreams={wanted.name: wanted},
+        bitstreams={bitstream.name: bitstream},
     )
     assert claim.handle == simulated.SPLIT_VFS[1]
     assert function(host, simulated.SPLIT, 1) == simulated.B
@@ -127,9 +127,9 @@ def test_a_server_gets_its_function(host: Controller, tmp_path: Path) -> None:
 def test_two_regions_of_one_card_at_once(
     host: Controller, tmp_path: Path
 ) -> None:
-    """Its management takes one bitstream at a time: nobody is refused."""
+    """Its management loads one bitstream at a time; no server fails."""
     life = simulated.started(host.root, state_dir=tmp_path)
-    wanted = [
+    bitstreams = [
         simulated.bitstream(tmp_path, f) for f in (simulated.B, simulated.C)
     ]
     slots = [
@@ -138,13 +138,13 @@ def test_two_regions_of_one_card_at_once(
     failed: list[Exception] = []
 
     def spawn(number: int) -> None:
-        one = wanted[number]
+        bitstream = bitstreams[number]
         try:
             life.ensure(
                 f"server-{number}",
-                (simulated.asks(one.name),),
+                (simulated.asks(bitstream.name),),
                 (slots[number],),
-                bitstreams={one.name: one},
+                bitstreams={bitstream.name: bitstream},
             )
         except errors.AcceleratorError as error:
             failed.append(error)
@@ -155,8 +155,8 @@ def test_two_regions_of_one_card_at_once(
     for thread in threads:
         thread.join()
     assert failed == []
-    found = [function(host, simulated.SPLIT, number) for number in (0, 1)]
-    assert found == [simulated.B, simulated.C]
+    functions = [function(host, simulated.SPLIT, number) for number in (0, 1)]
+    assert functions == [simulated.B, simulated.C]
 
 
 def test_a_failed_region_is_set_aside(
@@ -193,13 +193,13 @@ def test_a_card_is_offered_again_when_its_driver_has_it_back(
 ) -> None:
     """The kernel is still binding it when its server is gone."""
     life = simulated.started(host.root, state_dir=tmp_path)
-    wanted = simulated.bitstream(tmp_path, simulated.B)
+    bitstream = simulated.bitstream(tmp_path, simulated.B)
     slot = simulated.slot(life.host.state, simulated.PAC)
     life.ensure(
         "server",
-        (simulated.asks(wanted.name),),
+        (simulated.asks(bitstream.name),),
         (slot,),
-        bitstreams={wanted.name: wanted},
+        bitstreams={bitstream.name: bitstream},
     )
     bus = host.root / "sys/bus/pci"
     (bus / "drivers/dfl-pci/unbind").write_text(simulated.PAC)

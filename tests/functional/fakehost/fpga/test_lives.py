@@ -50,13 +50,13 @@ def start(
     tmp_path: Path,
     libvirt: domains.SimulatedDomains,
 ) -> Callable[[], lifecycle.Lifecycle]:
-    """Return what starts a service that blanks regions."""
+    """Return a function that starts a service that blanks regions."""
     blank = simulated.bitstream(tmp_path, simulated.C)
 
     def started() -> lifecycle.Lifecycle:
         root, drivers = kernel.root, plugin.load()
         faulted = faults.FaultNotes(str(tmp_path / "state"))
-        look = change_detection.ChangeDetector(
+        detector = change_detection.ChangeDetector(
             fs.DiskSource(root),
             drivers,
             BLANKING,
@@ -66,7 +66,7 @@ def start(
             drivers,
             BLANKING,
             simulated.executor(root),
-            snapshot.Snapshot(look),
+            snapshot.Snapshot(detector),
             host_access.HostAccess(
                 domains=libvirt,
                 read_host=lambda: host_reader.HostReader(root),
@@ -87,23 +87,29 @@ def life(start: Callable[[], lifecycle.Lifecycle]) -> lifecycle.Lifecycle:
 
 
 def ensure(
-    life: lifecycle.Lifecycle, who: str, card: str, wanted: model.Bitstream
+    life: lifecycle.Lifecycle,
+    server: str,
+    card: str,
+    bitstream: model.Bitstream,
 ) -> model.Slot:
     slot = simulated.slot(life.host.state, card)
     life.ensure(
-        who, (simulated.asks("img"),), (slot,), bitstreams={"img": wanted}
+        server,
+        (simulated.asks("img"),),
+        (slot,),
+        bitstreams={"img": bitstream},
     )
     return slot
 
 
-def release(life: lifecycle.Lifecycle, who: str, slot: model.Slot) -> None:
-    life.release(who, (slot,), lambda _: False)
+def release(life: lifecycle.Lifecycle, server: str, slot: model.Slot) -> None:
+    life.release(server, (slot,), lambda _: False)
 
 
 def region(life: lifecycle.Lifecycle) -> model.Device:
-    found = life.host.refresh().device(REGION)
-    assert found is not None
-    return found
+    device = life.host.refresh().device(REGION)
+    assert device is not None
+    return device
 
 
 def test_a_blank_that_the_daemon_never_loaded_sets_the_region_aside(
@@ -121,13 +127,13 @@ def test_a_blank_that_the_daemon_never_loaded_sets_the_region_aside(
     assert "could not be blanked" in region(life).fault
 
 
-def test_what_another_guest_has_is_not_blanked(
+def test_a_region_of_another_guest_is_not_blanked(
     life: lifecycle.Lifecycle,
     kernel: fakehost.Controller,
     tmp_path: Path,
     libvirt: domains.SimulatedDomains,
 ) -> None:
-    """A domain of which Nova's notes say nothing."""
+    """Nova's database does not have the domain's server."""
     slot = ensure(
         life, ONE, simulated.SPLIT, simulated.bitstream(tmp_path, simulated.B)
     )
@@ -137,7 +143,7 @@ def test_what_another_guest_has_is_not_blanked(
     assert len(kernel.programmings()) == before
 
 
-def test_who_never_got_a_region_does_not_blank_it(
+def test_a_server_that_never_got_a_region_does_not_blank_it(
     life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
     wrong = simulated.bitstream(
@@ -149,7 +155,7 @@ def test_who_never_got_a_region_does_not_blank_it(
     assert kernel.programmings() == []
 
 
-def test_who_never_got_a_region_does_not_make_it_clean(
+def test_a_server_that_never_got_a_region_does_not_clean_it(
     start: Callable[[], lifecycle.Lifecycle],
     kernel: fakehost.Controller,
     tmp_path: Path,
@@ -199,7 +205,7 @@ def test_a_stopped_guest_s_region_is_not_given_to_another(
     slot = ensure(
         start(), ONE, simulated.PAC, simulated.bitstream(tmp_path, simulated.A)
     )
-    life = start()  # and its notes are lost
+    life = start()  # without the claims of the first
     libvirt.read_use = lambda: simulated.using(simulated.PAC)
     with pytest.raises(errors.ClaimError, match="a guest has it"):
         life.ensure(TWO, (simulated.asks(function=simulated.A),), (slot,))

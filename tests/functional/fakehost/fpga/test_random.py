@@ -7,8 +7,8 @@ meddle; through the library's own Lifecycle, down to the calls that it
 would make of the kernel. The kernel is the simulated one, in the workers'
 own processes.
 
-``FPGA_SEQUENCES`` is the number of sequences, ``FPGA_WORKERS`` how many
-processes share them, and ``FPGA_SEED`` makes a run again.
+``FPGA_SEQUENCES`` is the number of sequences, ``FPGA_WORKERS`` that of the
+processes that share them, and ``FPGA_SEED`` repeats a run.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ ENOUGH = 200
 
 
 def start(seed: int, sequences: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # noqa: S603 - arguments are ours
+    return subprocess.Popen(  # noqa: S603 - own arguments
         [
             sys.executable,
             *("-W", "ignore", "-m", "tests.support.fpga.lives"),
             *(str(seed), str(sequences)),
         ],
         cwd=REPOSITORY,
-        # the same run each time, whatever sets of strings are in it
+        # iteration over sets of strings is the same in each run
         env=os.environ | {"PYTHONHASHSEED": "0"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -61,12 +61,12 @@ def test_no_region_in_use_is_programmed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Share the sequences among workers, each with hosts of its own."""
-    said: list[list[str]] = [[] for _ in range(WORKERS)]
+    outputs: list[list[str]] = [[] for _ in range(WORKERS)]
 
     def follow(number: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            said[number].append(line)
+            outputs[number].append(line)
             with capsys.disabled():
                 print(line, end="", flush=True)
 
@@ -80,7 +80,7 @@ def test_no_region_in_use_is_programmed(
         thread.start()
     for thread in threads:
         thread.join()
-    for process, lines in zip(processes, said, strict=True):
+    for process, lines in zip(processes, outputs, strict=True):
         assert process.wait() == 0, "".join(lines[-30:])
         (last,) = [line for line in lines if f" {share} sequences" in line]
         for kind in ("spawned", "programmings", "rebooted"):
@@ -100,90 +100,92 @@ def cloud(place: Path, shape: int = 0) -> Iterator[simulated_fpga_cloud.Cloud]:
 
 
 def spawn(
-    found: simulated_fpga_cloud.Cloud, key: simulated_fpga_cloud.Key
+    fpga_cloud: simulated_fpga_cloud.Cloud, key: simulated_fpga_cloud.Key
 ) -> simulated_fpga_cloud.Server:
-    server = found.draw(key)
+    server = fpga_cloud.draw(key)
     while server.image is None or server.function != simulated.C:
-        server = found.draw(key)
-    assert found.spawn(server)
+        server = fpga_cloud.draw(key)
+    assert fpga_cloud.spawn(server)
     return server
 
 
 def test_a_programming_under_a_guest_is_found(tmp_path: Path) -> None:
     """A judge that never objects would prove nothing."""
     key = (simulated.SPLIT, 1)
-    with cloud(tmp_path) as found:
-        spawn(found, key)
-        assert found.judge.wrong == []
-        number = found.host.program(
-            f"dev/{node(found)}", 1, fpga.payload(simulated.B), 1
+    with cloud(tmp_path) as fpga_cloud:
+        spawn(fpga_cloud, key)
+        assert fpga_cloud.judge.wrong == []
+        number = fpga_cloud.host.program(
+            f"dev/{node(fpga_cloud)}", 1, fpga.payload(simulated.B), 1
         )
         assert number == 0
-        found.judge.check_log()
-        assert any("a guest has" in text for text in found.judge.wrong)
-        assert any("runs with" in text for text in found.judge.wrong)
+        fpga_cloud.judge.check_log()
+        assert any("a guest has" in text for text in fpga_cloud.judge.wrong)
+        assert any("runs with" in text for text in fpga_cloud.judge.wrong)
 
 
-def node(found: simulated_fpga_cloud.Cloud) -> str:
-    place = found.host.root / f"sys/bus/pci/devices/{simulated.SPLIT}"
+def node(fpga_cloud: simulated_fpga_cloud.Cloud) -> str:
+    place = fpga_cloud.host.root / f"sys/bus/pci/devices/{simulated.SPLIT}"
     (path,) = place.glob("fpga_region/region*/dfl-fme.*")
     return path.name
 
 
 def test_a_wrong_function_is_found(tmp_path: Path) -> None:
     key = (simulated.PAC, 0)
-    with cloud(tmp_path) as found:
-        attempt = found.judge.begin(key, "server")
-        found.judge.handed_over(attempt, simulated.C, most=1)
-        assert any("requested" in text for text in found.judge.wrong)
+    with cloud(tmp_path) as fpga_cloud:
+        attempt = fpga_cloud.judge.begin(key, "server")
+        fpga_cloud.judge.handed_over(attempt, simulated.C, most=1)
+        assert any("requested" in text for text in fpga_cloud.judge.wrong)
 
 
 def test_a_faulted_region_handed_over_is_found(tmp_path: Path) -> None:
     key = (simulated.PAC, 0)
-    with cloud(tmp_path) as found:
-        found.judge.faulted[key] = simulated.NLB0
-        spawn(found, key)
-        assert any("failed before" in text for text in found.judge.wrong)
+    with cloud(tmp_path) as fpga_cloud:
+        fpga_cloud.judge.faulted[key] = simulated.NLB0
+        spawn(fpga_cloud, key)
+        assert any("failed before" in text for text in fpga_cloud.judge.wrong)
 
 
-def test_a_look_at_one_region_heals_no_other(tmp_path: Path) -> None:
-    """What was read before a failure says nothing of what came after."""
-    with cloud(tmp_path) as found:
-        server = found.draw((simulated.SPLIT, 1), "liar")
+def test_a_spawn_on_one_region_heals_no_other(tmp_path: Path) -> None:
+    """State that was read before a failure does not clear the fault."""
+    with cloud(tmp_path) as fpga_cloud:
+        server = fpga_cloud.draw((simulated.SPLIT, 1), "liar")
         while server.image is None:
-            server = found.draw((simulated.SPLIT, 1), "liar")
-        assert not found.spawn(server)
+            server = fpga_cloud.draw((simulated.SPLIT, 1), "liar")
+        assert not fpga_cloud.spawn(server)
         address = f"{simulated.SPLIT}/region-1"
-        assert address in found.faulted.read()
-        spawn(found, (simulated.SPLIT, 0))
-        assert address in found.faulted.read()
-        assert (simulated.SPLIT, 1) not in found.offered()
+        assert address in fpga_cloud.faulted.read()
+        spawn(fpga_cloud, (simulated.SPLIT, 0))
+        assert address in fpga_cloud.faulted.read()
+        assert (simulated.SPLIT, 1) not in fpga_cloud.offered()
 
 
-def test_a_region_that_somebody_heals_is_offered(tmp_path: Path) -> None:
-    """At the next pass, though nothing tells of it but the notes."""
+def test_a_healed_region_is_offered(tmp_path: Path) -> None:
+    """At the next pass, though only the notes have changed."""
     key, address = (simulated.PAC, 0), f"{simulated.PAC}/region-0"
-    with cloud(tmp_path) as found:
-        server = found.draw(key, "SAME")
+    with cloud(tmp_path) as fpga_cloud:
+        server = fpga_cloud.draw(key, "SAME")
         while server.image is None:
-            server = found.draw(key, "SAME")
-        assert not found.spawn(server)
-        assert key not in found.offered()
-        found.faulted.heal([address])
-        found.pass_by()
-        assert key in found.offered()
+            server = fpga_cloud.draw(key, "SAME")
+        assert not fpga_cloud.spawn(server)
+        assert key not in fpga_cloud.offered()
+        fpga_cloud.faulted.heal([address])
+        fpga_cloud.pass_by()
+        assert key in fpga_cloud.offered()
 
 
-def test_what_a_driver_forgets_heals_nothing(tmp_path: Path) -> None:
-    """AMD's driver shows nothing after it was unbound."""
-    with cloud(tmp_path, 2) as found:
-        server = found.draw((simulated.ALVEO, 0), "SAME")
+def test_a_function_that_a_driver_forgets_heals_nothing(
+    tmp_path: Path,
+) -> None:
+    """AMD's driver shows no function after it was unbound."""
+    with cloud(tmp_path, 2) as fpga_cloud:
+        server = fpga_cloud.draw((simulated.ALVEO, 0), "SAME")
         while server.image is None or server.function == simulated.A:
-            server = found.draw((simulated.ALVEO, 0), "SAME")
-        assert not found.spawn(server)
-        found.libvirt.detach(simulated.USER)
-        found.libvirt.give_back(simulated.USER)
-        found.host.sync()
-        found.pass_by()
-        assert f"{simulated.ALVEO}/region-0" in found.faulted.read()
-        assert (simulated.ALVEO, 0) not in found.offered()
+            server = fpga_cloud.draw((simulated.ALVEO, 0), "SAME")
+        assert not fpga_cloud.spawn(server)
+        fpga_cloud.libvirt.detach(simulated.USER)
+        fpga_cloud.libvirt.give_back(simulated.USER)
+        fpga_cloud.host.sync()
+        fpga_cloud.pass_by()
+        assert f"{simulated.ALVEO}/region-0" in fpga_cloud.faulted.read()
+        assert (simulated.ALVEO, 0) not in fpga_cloud.offered()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random servers with regions, on a mounted simulated kernel.
 
-Fewer than in test_fpga_random.py, and of fewer kinds, but through real
+Fewer than in test_random.py, and of fewer kinds, but through real
 files, real calls and real programs.
 """
 
@@ -64,18 +64,18 @@ class Lives:
         self.restart()
 
     def restart(self) -> None:
-        """Start the service anew."""
+        """Restart the service."""
         self.life = simulated.started(
             self.host.root,
             state_dir=self.place / "state",
             domains=domains.SimulatedDomains(
-                lambda: simulated.using(*self.held())
+                lambda: simulated.using(*self.functions_in_use())
             ),
         )
         for key in self.servers:
             self.life.restore(name(key), (self.slot(key),))
 
-    def held(self) -> set[str]:
+    def functions_in_use(self) -> set[str]:
         return {PLACES[key] for key in self.guests}
 
     def slot(self, key: Key) -> model.Slot:
@@ -87,15 +87,15 @@ class Lives:
             identifier=PLACES[key],
         )
 
-    def ensure(self, key: Key, wanted: model.Bitstream) -> bool:
-        """Hand a region over and judge that by the kernel's own books."""
+    def ensure(self, key: Key, bitstream: model.Bitstream) -> bool:
+        """Assign a region, and check it by the kernel's own records."""
         before = self.host.programmings()
         try:
             self.life.ensure(
                 name(key),
-                (simulated.asks(wanted.name),),
+                (simulated.asks(bitstream.name),),
                 (self.slot(key),),
-                bitstreams={wanted.name: wanted},
+                bitstreams={bitstream.name: bitstream},
             )
         except errors.ProgrammingError:
             assert key not in self.faulted
@@ -106,11 +106,11 @@ class Lives:
             assert self.host.programmings() == before
             return False
         finally:
-            for one in self.host.programmings():
-                assert not one["is_group_open"]
-                assert one["driver"] != "vfio-pci"
+            for programming in self.host.programmings():
+                assert not programming["is_group_open"]
+                assert programming["driver"] != "vfio-pci"
         part = self.host.fpgas()[key[0]]["parts"][key[1]]
-        assert part["function"] == wanted.function
+        assert part["function"] == bitstream.function
         assert part["is_enabled"]
         assert key not in self.faulted
         return True
@@ -121,14 +121,14 @@ class Lives:
             return
         key = self.chance.choice(free)
         directive = self.chance.choice(("", "", "", "SAME", "ERROR", "REFUSE"))
-        wanted = simulated.bitstream(
+        bitstream = simulated.bitstream(
             self.place,
             self.chance.choice((simulated.A, simulated.B, simulated.C)),
             directive,
             is_xclbin=key[0] == simulated.ALVEO,
         )
-        if self.ensure(key, wanted):
-            self.servers[key] = wanted
+        if self.ensure(key, bitstream):
+            self.servers[key] = bitstream
             self.start(key)
             self.spawned += 1
         else:
@@ -159,11 +159,11 @@ class Lives:
         if self.guests:
             key = self.chance.choice(sorted(self.guests))
             self.stop(key)
-            wanted = self.servers[key]
-            if self.ensure(key, wanted):
+            bitstream = self.servers[key]
+            if self.ensure(key, bitstream):
                 self.start(key)
-            else:  # AMD's driver has forgotten what an image had not loaded
-                assert not wanted.name.endswith(wanted.function[0])
+            else:  # AMD's driver has forgotten a function without image
+                assert not bitstream.name.endswith(bitstream.function[0])
                 self.delete(key)
 
     def delete(self, key: Key | None = None) -> None:
@@ -172,13 +172,13 @@ class Lives:
             if key in self.guests:
                 self.stop(key)
             del self.servers[key]
-            had = simulated.using(PLACES[key])
+            used = simulated.using(PLACES[key])
             self.life.release(
-                name(key), (self.slot(key),), lambda _: False, had
+                name(key), (self.slot(key),), lambda _: False, used
             )
 
     def heal(self) -> None:
-        """Say that the failed regions are in order."""
+        """Heal the failed regions."""
         notes = self.place / "state/faulted"
         for note in notes.iterdir() if notes.exists() else ():
             note.unlink()

@@ -63,13 +63,13 @@ def test_create_makes_the_device_and_its_links(
 
 
 def test_ports_are_shared_and_come_back(mtty: Path) -> None:
-    left = [mtty / f"mtty-{n}/available_instances" for n in (1, 2)]
+    files = [mtty / f"mtty-{n}/available_instances" for n in (1, 2)]
     uuid = new_uuid()
-    assert [number(p) for p in left] == [24, 12]
+    assert [number(p) for p in files] == [24, 12]
     store(mtty / "mtty-1/create", uuid)
-    assert [number(p) for p in left] == [23, 11]
+    assert [number(p) for p in files] == [23, 11]
     store(mtty.parent / uuid / "remove", "1")
-    assert [number(p) for p in left] == [24, 12]
+    assert [number(p) for p in files] == [24, 12]
 
 
 def test_create_without_ports_left_is_enospc(
@@ -98,7 +98,7 @@ def test_create_without_ports_left_is_enospc(
         "83b8f4f25-09f-382f-3c1e-e6bfe0fa1001",
     ],
 )
-def test_create_of_what_is_no_uuid_is_einval(mtty: Path, text: str) -> None:
+def test_create_without_a_uuid_is_einval(mtty: Path, text: str) -> None:
     with refused(errno.EINVAL):
         handle = os.open(mtty / "mtty-1/create", os.O_WRONLY)
         try:
@@ -125,7 +125,7 @@ def test_uuid_is_unique_on_the_host(host: Controller, mtty: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1 1", "0x"])
-def test_remove_of_what_is_no_number_is_einval(mtty: Path, text: str) -> None:
+def test_remove_without_a_number_is_einval(mtty: Path, text: str) -> None:
     uuid = new_uuid()
     store(mtty / "mtty-1/create", uuid)
     with refused(errno.EINVAL):

@@ -27,7 +27,7 @@ def types_of(host: Controller, address: str) -> Path:
     return host.sys / "bus/pci/devices" / address / "mdev_supported_types"
 
 
-def left(host: Controller, address: str, kind: str) -> int:
+def available(host: Controller, address: str, kind: str) -> int:
     return number(types_of(host, address) / kind / "available_instances")
 
 
@@ -53,21 +53,21 @@ def test_t4_offers_its_types_on_the_pf(host: Controller) -> None:
 
 
 def test_sizes_are_equal_on_one_card(host: Controller) -> None:
-    assert left(host, T4, "nvidia-232") == 4
+    assert available(host, T4, "nvidia-232") == 4
     uuid = create(host, T4, "nvidia-232")  # 4Q
-    assert left(host, T4, "nvidia-232") == 3
-    assert left(host, T4, "nvidia-227") == 3  # 4A: the same size
-    assert left(host, T4, "nvidia-230") == 0  # 1Q
+    assert available(host, T4, "nvidia-232") == 3
+    assert available(host, T4, "nvidia-227") == 3  # 4A: the same size
+    assert available(host, T4, "nvidia-230") == 0  # 1Q
     with refused(errno.EIO):
         create(host, T4, "nvidia-230")
     store(host.sys / "bus/mdev/devices" / uuid / "remove", "1")
-    assert left(host, T4, "nvidia-230") == 16
+    assert available(host, T4, "nvidia-230") == 16
 
 
-def test_cards_keep_their_own_books(host: Controller) -> None:
+def test_cards_count_separately(host: Controller) -> None:
     create(host, T4, "nvidia-234")
-    assert left(host, T4, "nvidia-230") == 0
-    assert left(host, "0000:3c:00.0", "nvidia-230") == 16
+    assert available(host, T4, "nvidia-230") == 0
+    assert available(host, "0000:3c:00.0", "nvidia-230") == 16
 
 
 def test_a40_offers_types_on_vfs_only(host: Controller) -> None:
@@ -79,11 +79,11 @@ def test_a40_offers_types_on_vfs_only(host: Controller) -> None:
 
 def test_a_vf_carries_one_and_the_card_one_size(host: Controller) -> None:
     first, second, third, _ = A40_VFS
-    assert left(host, first, "nvidia-558") == 1
+    assert available(host, first, "nvidia-558") == 1
     create(host, first, "nvidia-558")
-    assert left(host, first, "nvidia-558") == 0
-    assert left(host, second, "nvidia-558") == 1
-    assert left(host, second, "nvidia-560") == 0
+    assert available(host, first, "nvidia-558") == 0
+    assert available(host, second, "nvidia-558") == 1
+    assert available(host, second, "nvidia-560") == 0
     with refused(errno.EIO):
         create(host, first, "nvidia-558")
     with refused(errno.EIO):
@@ -95,7 +95,7 @@ def test_more_vfs_than_memory(host: Controller) -> None:
     vfs = A40_VFS
     create(host, vfs[0], "nvidia-565")  # 24Q: two per card
     create(host, vfs[1], "nvidia-565")
-    assert [left(host, v, "nvidia-565") for v in vfs] == [0, 0, 0, 0]
+    assert [available(host, v, "nvidia-565") for v in vfs] == [0, 0, 0, 0]
     with refused(errno.EIO):
         create(host, vfs[2], "nvidia-565")
 

@@ -74,7 +74,7 @@ def test_a_type_needs_an_instance_of_its_kind(gpus: Controller) -> None:
     assert gpus.nvml("destroy", index(gpus, A100), 1) == "0 "
 
 
-def test_instances_stand_where_the_guide_says(gpus: Controller) -> None:
+def test_instances_are_placed_as_the_guide_says(gpus: Controller) -> None:
     assert instance(gpus, THREE_G, 2) == INVALID
     assert instance(gpus, THREE_G, 4) == "0 1"
     assert instance(gpus, FOUR_G, 0) == "0 2"
@@ -116,11 +116,14 @@ def test_mig_types_are_mdevs_too(gpus: Controller) -> None:
         / vf_of(A100_MDEV, 0)
         / "mdev_supported_types"
     )
-    seen = {
+    counts = {
         kind.name.removeprefix("nvidia-"): number(kind / "available_instances")
         for kind in types.iterdir()
     }
-    assert {k for k, left in seen.items() if left} == {ONE_G[1], THREE_G[1]}
+    assert {kind for kind, available in counts.items() if available} == {
+        ONE_G[1],
+        THREE_G[1],
+    }
     store(types / "nvidia-474/create", new_uuid())
     with refused(errno.EIO):
         store(
@@ -181,17 +184,22 @@ def test_mixed_sizes_through_mdev(gpus: Controller) -> None:
         place = gpus.sys / "bus/pci/devices" / vf_of(A40_MIXED, vf)
         return place / "mdev_supported_types"
 
-    def left(vf: int, kind: str) -> int:
+    def available(vf: int, kind: str) -> int:
         return number(types(vf) / f"nvidia-{kind}/available_instances")
 
-    one, two, big, all_of_it = "557", "558", "565", "566"
-    store(types(0) / f"nvidia-{one}/create", new_uuid())
-    assert [left(1, k) for k in (one, two, big, all_of_it)] == [1, 1, 1, 0]
-    store(types(1) / f"nvidia-{big}/create", new_uuid())
-    assert [left(2, k) for k in (one, two, big)] == [1, 1, 0]
+    small, medium, large, whole = "557", "558", "565", "566"
+    store(types(0) / f"nvidia-{small}/create", new_uuid())
+    assert [available(1, k) for k in (small, medium, large, whole)] == [
+        1,
+        1,
+        1,
+        0,
+    ]
+    store(types(1) / f"nvidia-{large}/create", new_uuid())
+    assert [available(2, k) for k in (small, medium, large)] == [1, 1, 0]
     assert [v["start"] for v in gpus.gpus()[A40_MIXED]["vgpus"].values()] == [
         0,
         24,
     ]
     with refused(errno.EIO):
-        store(types(2) / f"nvidia-{big}/create", new_uuid())
+        store(types(2) / f"nvidia-{large}/create", new_uuid())

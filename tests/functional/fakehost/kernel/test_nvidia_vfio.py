@@ -74,7 +74,7 @@ def test_creatable_types_are_listed_as_recorded(gpus: Controller) -> None:
     assert len(lines) == 1 + 23
 
 
-def test_a_type_is_made_and_unmade(gpus: Controller) -> None:
+def test_a_type_is_set_and_cleared(gpus: Controller) -> None:
     assert current(gpus, 0) == "0\n"
     make(gpus, 0, TWENTY_FOUR_Q)
     assert current(gpus, 0) == "1155\n"
@@ -158,9 +158,9 @@ def test_places_are_enxio_without_a_vgpu(gpus: Controller, name: str) -> None:
 def test_mixed_sizes_share_a_card(gpus: Controller) -> None:
     make(gpus, 0, ONE_Q, L40S_MIXED)
     # the driver took place 0; 48Q and the first 24 are gone
-    left = creatable(gpus, 1, L40S_MIXED)
-    assert ALL_Q not in left
-    assert TWENTY_FOUR_Q in left
+    types = creatable(gpus, 1, L40S_MIXED)
+    assert ALL_Q not in types
+    assert TWENTY_FOUR_Q in types
     make(gpus, 1, TWENTY_FOUR_Q, L40S_MIXED)
     assert (nvidia(gpus, 1, L40S_MIXED) / "placement_id").read_text() == "24\n"
     assert TWENTY_FOUR_Q not in creatable(gpus, 2, L40S_MIXED)

@@ -82,7 +82,7 @@ def test_fewer_vfs_go_by_way_of_none(host: Controller) -> None:
     assert counts == ["0", "2"]
 
 
-def test_a_refused_count_is_told(
+def test_a_refused_vf_count_is_logged(
     host: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     host.fail(f"/sys/bus/pci/devices/{NVME}/sriov_numvfs", "EIO")

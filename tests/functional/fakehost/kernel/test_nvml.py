@@ -24,11 +24,11 @@ pytestmark = pytest.mark.fakehost
 
 @pytest.fixture
 def lib(gpus: Controller) -> Iterator[Any]:
-    found = pytest.importorskip("pynvml")
+    pynvml = pytest.importorskip("pynvml")
     nvml.load(gpus)
-    found.nvmlInit()
-    yield found
-    found.nvmlShutdown()
+    pynvml.nvmlInit()
+    yield pynvml
+    pynvml.nvmlShutdown()
 
 
 def gpu(lib: Any, address: str) -> Any:
@@ -40,8 +40,8 @@ def test_the_cards_are_those_of_the_kernel(gpus: Controller, lib: Any) -> None:
         lib.nvmlDeviceGetHandleByIndex(n)
         for n in range(lib.nvmlDeviceGetCount())
     ]
-    found = [lib.nvmlDeviceGetPciInfo(h) for h in handles]
-    assert [f.busId.lower()[4:] for f in found] == sorted(gpus.gpus())
+    infos = [lib.nvmlDeviceGetPciInfo(h) for h in handles]
+    assert [f.busId.lower()[4:] for f in infos] == sorted(gpus.gpus())
     first = gpu(lib, L40S)
     assert lib.nvmlDeviceGetName(first) == "NVIDIA L40S"
     assert lib.nvmlDeviceGetPciInfo(first).pciDeviceId == 0x26B910DE
@@ -94,11 +94,11 @@ def placements(lib: Any, card: Any, profile: int) -> list[tuple[int, int]]:
     lib.nvmlDeviceGetGpuInstancePossiblePlacements(
         card, profile, None, ctypes.byref(count)
     )
-    found = (lib.c_nvmlGpuInstancePlacement_t * count.value)()
+    array = (lib.c_nvmlGpuInstancePlacement_t * count.value)()
     lib.nvmlDeviceGetGpuInstancePossiblePlacements(
-        card, profile, found, ctypes.byref(count)
+        card, profile, array, ctypes.byref(count)
     )
-    return [(one.start, one.size) for one in found]
+    return [(placement.start, placement.size) for placement in array]
 
 
 def test_a_gpu_instance_lives_and_dies(gpus: Controller, lib: Any) -> None:
@@ -117,26 +117,26 @@ def test_a_gpu_instance_lives_and_dies(gpus: Controller, lib: Any) -> None:
             card, lib.NVML_GPU_INSTANCE_PROFILE_8_SLICE
         )
     assert placements(lib, card, info.id) == [(0, 2), (2, 2), (4, 2)]
-    made = lib.nvmlDeviceCreateGpuInstanceWithPlacement(
+    instance = lib.nvmlDeviceCreateGpuInstanceWithPlacement(
         card,
         info.id,
         ctypes.byref(lib.c_nvmlGpuInstancePlacement_t(2, 2)),
     )
-    told = lib.nvmlGpuInstanceGetInfo(made)
-    assert (told.profileId, told.placement.start) == (14, 2)
+    created = lib.nvmlGpuInstanceGetInfo(instance)
+    assert (created.profileId, created.placement.start) == (14, 2)
     part = lib.nvmlGpuInstanceGetComputeInstanceProfileInfo(
-        made, lib.NVML_COMPUTE_INSTANCE_PROFILE_2_SLICE, 0
+        instance, lib.NVML_COMPUTE_INSTANCE_PROFILE_2_SLICE, 0
     )
-    compute = lib.nvmlGpuInstanceCreateComputeInstance(made, part.id)
+    compute = lib.nvmlGpuInstanceCreateComputeInstance(instance, part.id)
     listed = (lib.c_nvmlGpuInstance_t * info.instanceCount)()
     count = ctypes.c_uint(0)
     lib.nvmlDeviceGetGpuInstances(card, info.id, listed, ctypes.byref(count))
     assert count.value == 1
-    assert lib.nvmlGpuInstanceGetInfo(listed[0]).id == told.id
+    assert lib.nvmlGpuInstanceGetInfo(listed[0]).id == created.id
     with pytest.raises(lib.NVMLError_InUse):
-        lib.nvmlGpuInstanceDestroy(made)
+        lib.nvmlGpuInstanceDestroy(instance)
     lib.nvmlComputeInstanceDestroy(compute)
-    lib.nvmlGpuInstanceDestroy(made)
+    lib.nvmlGpuInstanceDestroy(instance)
     assert gpus.gpus()[A100]["instances"] == {}
 
 
@@ -160,8 +160,8 @@ def test_another_driver_takes_a_card_from_nvml(
 def test_without_a_kernel_there_is_no_driver(
     gpus: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = pytest.importorskip("pynvml")
+    pynvml = pytest.importorskip("pynvml")
     nvml.load(gpus)
     monkeypatch.setenv("FAKEHOST_CONTROL", "/nonexistent")
-    with pytest.raises(found.NVMLError_DriverNotLoaded):
-        found.nvmlInit()
+    with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
+        pynvml.nvmlInit()

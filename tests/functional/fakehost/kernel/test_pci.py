@@ -201,8 +201,8 @@ def test_vfs_of_an_nvidia_card_come_through_pf_stub(
 
 def test_unplug_takes_the_vfs_too(host: Controller) -> None:
     host.unplug(A40)
-    left = os.listdir(host.sys / "bus/pci/devices")
-    assert not {A40, *A40_VFS} & set(left)
+    functions = os.listdir(host.sys / "bus/pci/devices")
+    assert not {A40, *A40_VFS} & set(functions)
 
 
 def test_without_iommu_there_are_no_groups_and_no_vfio(

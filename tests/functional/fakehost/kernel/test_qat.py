@@ -63,7 +63,7 @@ def rules(*fields: str) -> policy.Policy:
     )
 
 
-# -- the stand-in --------------------------------------------------------
+# -- the simulated driver ------------------------------------------------
 
 
 def test_any_number_makes_all_vfs(host: Controller) -> None:
@@ -94,8 +94,8 @@ def test_a_device_in_use_stays_up(host: Controller) -> None:
     store(qat(host, "sriov_numvfs"), "16")
     assert privileged.bind_driver(str(host.root), VF, "qat_vfio_pci") == 0
     group = host.functions()[VF]["group"]
-    with (host.root / f"dev/vfio/{group}").open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (host.root / f"dev/vfio/{group}").open() as group_file:
+        fcntl.flock(group_file, fcntl.LOCK_EX)
         with refused(errno.EBUSY):
             store(qat(host, "qat/state"), "down")
     store(qat(host, "qat/state"), "down")
@@ -124,15 +124,15 @@ def test_vfs_come_with_the_service(host: Controller) -> None:
 
 
 def test_services_come_with_the_service(host: Controller) -> None:
-    asked = rules('"num_vfs": 16, "services": "dc"')
-    life = simulated.started(host.root, asked)
+    dc_rules = rules('"num_vfs": 16, "services": "dc"')
+    life = simulated.started(host.root, dc_rules)
     assert life.set_card_modes()
     assert qat(host, "qat/cfg_services").read_text() == "dc\n"
     assert qat(host, "qat/state").read_text() == "up\n"
     device = life.host.state.device(QAT)
     assert device is not None
     assert "CUSTOM_QAT_DC" in device.traits
-    # and change also where VFs are enabled, by way of none
+    # services also change where VFs are enabled, by way of none
     other = simulated.started(
         host.root, rules('"num_vfs": 16, "services": "sym"')
     )
@@ -144,8 +144,8 @@ def test_services_come_with_the_service(host: Controller) -> None:
 def test_nothing_is_changed_under_a_guest(host: Controller) -> None:
     store(qat(host, "sriov_numvfs"), "16")
     assert privileged.bind_driver(str(host.root), VF, "vfio-pci") == 0
-    asked = rules('"num_vfs": 16, "services": "dc"')
-    life = simulated.started(host.root, asked)
+    dc_rules = rules('"num_vfs": 16, "services": "dc"')
+    life = simulated.started(host.root, dc_rules)
     assert not life.set_card_modes()
     assert qat(host, "qat/cfg_services").read_text() == "sym;asym\n"
     assert qat(host, "qat/state").read_text() == "up\n"
@@ -166,7 +166,7 @@ def test_a_refusal_leaves_the_device_up(host: Controller, name: str) -> None:
     assert qat(host, "qat/state").read_text() == "up\n"
 
 
-def test_a_device_in_reset_is_told(host: Controller) -> None:
+def test_a_device_in_reset_is_an_error(host: Controller) -> None:
     host.fail(f"/sys/bus/pci/devices/{QAT}/qat/state", "EBUSY")
     action = actions.SetServices(function=QAT, services="dc")
     with pytest.raises(errors.ActionError) as caught:
@@ -178,18 +178,18 @@ def test_services_are_set_once_and_undone(host: Controller) -> None:
     action = actions.SetServices(
         function=QAT, services="dc", before="sym;asym"
     )
-    carry = simulated.executor(host.root)
-    assert carry.apply(action)
-    assert not carry.apply(action)
-    assert carry.apply(action.undo())
+    executor = simulated.executor(host.root)
+    assert executor.apply(action)
+    assert not executor.apply(action)
+    assert executor.apply(action.undo())
     assert qat(host, "qat/cfg_services").read_text() == "sym;asym\n"
 
 
 def test_the_variant_driver_counts_as_a_guest(host: Controller) -> None:
     store(qat(host, "sriov_numvfs"), "16")
     assert privileged.bind_driver(str(host.root), VF, "qat_vfio_pci") == 0
-    found = simulated.read(host.root)
-    device = found.device(QAT)
+    state = simulated.read(host.root)
+    device = state.device(QAT)
     assert device is not None
     assert VF in device.slots
 

@@ -58,7 +58,7 @@ def test_an_open_file_of_a_removed_device_is_enodev(mtty: Path) -> None:
         (device / "uevent").read_text()
 
 
-def test_what_is_gone_is_gone_for_every_way_of_looking(mtty: Path) -> None:
+def test_a_removed_device_is_gone_for_every_call(mtty: Path) -> None:
     uuid = new_uuid()
     device = mtty.parent / uuid
     link = mtty / "mtty-1/devices" / uuid
@@ -80,7 +80,7 @@ def test_what_is_gone_is_gone_for_every_way_of_looking(mtty: Path) -> None:
             os.listdir(device)
 
 
-def test_seeking_back_reads_anew(mtty: Path) -> None:
+def test_seeking_back_reads_again(mtty: Path) -> None:
     handle = os.open(mtty / "mtty-1/available_instances", os.O_RDONLY)
     assert os.read(handle, 10) == b"24\n"
     store(mtty / "mtty-1/create", new_uuid())

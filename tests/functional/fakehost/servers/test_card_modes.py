@@ -64,7 +64,7 @@ def host(tmp_path: Path) -> Iterator[fakehost.Controller]:
 def life(host: fakehost.Controller) -> lifecycle.Lifecycle:
     drivers = plugin.load()
     root = str(host.root)
-    found = lifecycle.Lifecycle(
+    life = lifecycle.Lifecycle(
         drivers,
         RULES,
         action_executor.Executor(root, read_gpus=facts.read_gpus),
@@ -79,9 +79,9 @@ def life(host: fakehost.Controller) -> lifecycle.Lifecycle:
             )
         ),
     )
-    found.adopt(providers.ProviderRoot(name="host", uuid=strategies.ROOT.uuid))
-    found.host.refresh()
-    return found
+    life.adopt(providers.ProviderRoot(name="host", uuid=strategies.ROOT.uuid))
+    life.host.refresh()
+    return life
 
 
 def test_vfs_and_mixed_sizes_come_with_the_service(
@@ -106,7 +106,7 @@ def test_vfs_and_mixed_sizes_come_with_the_service(
     assert len(host.writes()) == written
 
 
-def test_without_the_tool_the_rest_goes_on(
+def test_a_missing_tool_affects_only_its_card(
     host: fakehost.Controller,
     life: lifecycle.Lifecycle,
     caplog: pytest.LogCaptureFixture,
@@ -117,7 +117,7 @@ def test_without_the_tool_the_rest_goes_on(
     assert "sriov-manage" in caplog.text
 
 
-def test_a_reboot_loses_it_and_the_next_start_brings_it_back(
+def test_modes_are_set_again_after_a_reboot(
     host: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     host.write_sriov_manage(host.root / "usr/lib/nvidia/sriov-manage")

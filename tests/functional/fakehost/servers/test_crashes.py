@@ -3,9 +3,9 @@
 
 Before each step of an operation the service gets SIGKILL; the kernel,
 libvirt's domains, the guests and Nova's database go on. The next service
-must find everything: nothing leaked, nothing lost, nothing held by two.
+must recover: no partition is leaked, lost or assigned twice.
 
-``NOVA_ACCEL_KILLS`` is how often it is killed before each step.
+``NOVA_ACCEL_KILLS`` is the number of kills before each step.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ pytestmark = pytest.mark.fakehost
 
 _SHORT = crash_technologies.ALL[0]
 KILLS = int(os.environ.get("NOVA_ACCEL_KILLS", "1"))
-#: A server that runs all the time, the one that an operation is about, one
+#: A server that runs all the time, the subject of an operation, a server
 #: that comes after the crash, and one that gets the slot of the second.
-KEPT, SUBJECT, RIVAL, HEIR = (f"{n * 8}-0000-4000-8000-0" for n in "abcd")
+RESIDENT, SUBJECT, RIVAL, HEIR = (f"{n * 8}-0000-4000-8000-0" for n in "abcd")
 Work = Callable[[crash_service.Service, tuple[model.Slot, ...]], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What is interrupted; ``is_there``: of a server that is here.
+    """An operation that is interrupted.
 
-    In turns one that came before the service was started, and after.
+    ``is_there``: its server exists before; by turns it was spawned before
+    the service was started, and after.
 
-    ``is_forgotten``: it is deleted before the service is started again.
+    ``is_forgotten``: its server is deleted before the service restarts.
     """
 
     name: str
@@ -76,7 +77,7 @@ OPERATIONS = (
 
 
 class Trial:
-    """One card, and everything that is done to it."""
+    """One card, and the operations on it."""
 
     def __init__(
         self,
@@ -95,9 +96,9 @@ class Trial:
         self._rounds = 0
         self._slots: list[model.Slot] = []
         self.outside.judge = self._count_slots
-        self.serve(lambda service: service.show("empty"))
-        self.outside.judge = self.judge.look
-        self.serve(lambda service: service.spawn(KEPT, self._slots[0]))
+        self.serve(lambda service: service.compare("empty"))
+        self.outside.judge = self.judge.compare
+        self.serve(lambda service: service.spawn(RESIDENT, self._slots[0]))
 
     def _count_slots(self, _stage: str, _claims: Any, nodes: Any) -> None:
         self._slots = self.technology.slots(nodes)
@@ -116,26 +117,26 @@ class Trial:
     def interrupt(
         self, operation: Operation, kill_at: int | None
     ) -> list[str]:
-        """Have one operation end before a step, and the next service mend.
+        """Kill the service before a step, and let the next one recover.
 
-        Returns the steps up to there; None for no end before the last.
+        Returns the steps up to there; None means that no kill happens.
         """
         self._rounds += 1
         others = self._slots[1:]
         subject = others[self._rounds % len(others)]
         rival = others[(self._rounds + 1) % len(others)]
         is_old = operation.is_there and self._rounds % 2
-        if is_old:  # than the service
+        if is_old:  # older than the service
             self.serve(lambda service: service.spawn(SUBJECT, subject))
 
         def work(service: crash_service.Service) -> None:
-            service.look()
+            service.run_pass()
             if operation.is_there and not is_old:
                 service.spawn(SUBJECT, subject)
             service.report_steps()
             operation.work(service, (subject,))
 
-        self.outside.kill_at, self.judge.found = kill_at, []
+        self.outside.kill_at, self.judge.findings = kill_at, []
         died_of = self.serve(work)
         steps = self.outside.steps
         assert died_of == (0 if kill_at is None else signal.SIGKILL), steps
@@ -143,8 +144,8 @@ class Trial:
         if operation.is_forgotten:
             self.outside.records.pop(SUBJECT, None)
         self.serve(lambda service: recover(service, subject, rival))
-        assert not self.outside.records.keys() - {KEPT}
-        assert not self.outside.domains.keys() - {KEPT}
+        assert not self.outside.records.keys() - {RESIDENT}
+        assert not self.outside.domains.keys() - {RESIDENT}
         return steps
 
 
@@ -154,48 +155,48 @@ def recover(
     """Go on after the crash, as Nova and its users would."""
     record = service.ask("records").get(SUBJECT)
     if record is not None and record.state == "deleting":
-        service.mend(SUBJECT, record)  # Nova's init_host does
-    service.look()
-    if record is None:  # Nova ends guests that are nobody's
+        service.finish(SUBJECT, record)  # Nova's init_host does
+    service.run_pass()
+    if record is None:  # Nova ends guests of unknown servers
         service.end_guest(SUBJECT, service.life.slots_of(SUBJECT))
-        service.look()
-    service.show("restarted")
+        service.run_pass()
+    service.compare("restarted")
     service.spawn(RIVAL, free)
-    service.show("beside another")
+    service.compare("beside another")
     record = service.ask("records").get(SUBJECT)
     if record is not None:
-        service.mend(SUBJECT, record)
-    service.look()
-    service.show("mended")
+        service.finish(SUBJECT, record)
+    service.run_pass()
+    service.compare("finished")
     service.spawn(HEIR, slot)
-    service.show("given on")
+    service.compare("slot reused")
     service.destroy(HEIR, (slot,))
     service.destroy(RIVAL, (free,))
-    service.look()
-    service.show("end")
+    service.run_pass()
+    service.compare("end")
 
 
 @dataclasses.dataclass
 class Row:
-    """How often an operation was killed before a step, and what differed."""
+    """Kills before a step of an operation, and the findings."""
 
     operation: str
     step: str
     kills: int = 0
-    found: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    findings: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
-        counted = collections.Counter(fault for fault, _ in self.found)
+        counted = collections.Counter(fault for fault, _ in self.findings)
         counts = "".join(f"{counted[f]:>13}" for f in crash_judge.FAULTS)
         line = f"{self.operation:<17}{self.step:<33}{self.kills:>5}{counts}"
-        return "\n    ".join((line, *map(": ".join, self.found)))
+        return "\n    ".join((line, *map(": ".join, self.findings)))
 
 
 @pytest.fixture(
     params=[
         pytest.param(
             technology,
-            # Each is killed before the same steps; one is shown on each push.
+            # Each is killed before the same steps; one runs on each push.
             marks=[pytest.mark.long] * (technology is not _SHORT),
             id=technology.name,
         )
@@ -223,25 +224,25 @@ def test_killed_before_each_step(trial: Trial) -> None:
     print(f"{'operation':<17}{'killed before':<33}{'kills':>5}{heads}")
     for operation in OPERATIONS:
         if operation.is_forgotten and not trial.technology.is_named:
-            continue  # nobody can tell whose it is: it stays reserved
+            continue  # its slot is unknown: it stays reserved
         steps = trial.interrupt(operation, None)
-        assert not trial.judge.found, trial.judge.found
+        assert not trial.judge.findings, trial.judge.findings
         assert steps[-1] == "return"
         for number, step in enumerate(steps):
             row = Row(operation.name, step)
             rows.append(row)
             try:
                 for _ in range(KILLS):
-                    told = trial.interrupt(operation, number)
-                    assert told == steps[: number + 1]
+                    done = trial.interrupt(operation, number)
+                    assert done == steps[: number + 1]
                     row.kills += 1
-                    row.found += trial.judge.found
+                    row.findings += trial.judge.findings
             finally:
                 print(row, flush=True)
     print(f"{sum(row.kills for row in rows)} kills", flush=True)
     assert KILLS
     assert {row.kills for row in rows} == {KILLS}
-    assert not [found for row in rows for found in row.found]
+    assert not [finding for row in rows for finding in row.findings]
 
 
 @pytest.mark.parametrize("trial", crash_technologies.ALL[1:2], indirect=True)
@@ -250,22 +251,22 @@ def test_the_judge_objects(trial: Trial) -> None:
     outside, judge = trial.outside, trial.judge
 
     def show(service: crash_service.Service) -> None:
-        service.look()
-        service.show("now")
+        service.run_pass()
+        service.compare("now")
 
     def objections() -> set[str]:
-        judge.found = []
+        judge.findings = []
         trial.serve(show)
-        return {fault for fault, _ in judge.found}
+        return {fault for fault, _ in judge.findings}
 
     assert objections() == set()
-    record = outside.records.pop(KEPT)
+    record = outside.records.pop(RESIDENT)
     assert objections() == {"leaked", "lost", "miscounted"}
-    outside.records[KEPT] = record
-    outside.do_define(RIVAL, "vendor-vfio", outside.domains[KEPT].devices)
+    outside.records[RESIDENT] = record
+    outside.do_define(RIVAL, "vendor-vfio", outside.domains[RESIDENT].devices)
     assert objections() == {"doubly held", "lost"}
     outside.do_undefine(RIVAL)
-    outside.do_stop(KEPT)
+    outside.do_stop(RESIDENT)
     assert objections() == {"lost"}
-    outside.do_start(KEPT)
+    outside.do_start(RESIDENT)
     assert objections() == set()

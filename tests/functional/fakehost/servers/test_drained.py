@@ -32,21 +32,24 @@ def host(tmp_path: Path) -> Iterator[Controller]:
         yield kernel
 
 
-def come(
-    life: lifecycle.Lifecycle, who: str, number: int, wanted: model.Bitstream
+def spawn(
+    life: lifecycle.Lifecycle,
+    server: str,
+    number: int,
+    bitstream: model.Bitstream,
 ) -> tuple[model.Claim, ...]:
-    """Spawn a server that loads a bitstream into a region."""
+    """Spawn a server whose region loads a bitstream."""
     slot = simulated.slot(life.host.state, simulated.SPLIT, number)
     return life.ensure(
-        who,
-        (simulated.asks(wanted.name),),
+        server,
+        (simulated.asks(bitstream.name),),
         (slot,),
         {slot.provider: FPGA},
-        {wanted.name: wanted},
+        {bitstream.name: bitstream},
     )
 
 
-def drained(life: lifecycle.Lifecycle) -> set[str]:
+def list_drained(life: lifecycle.Lifecycle) -> set[str]:
     state = life.host.refresh_changed()
     return {device.address for device in state.devices if device.drain}
 
@@ -55,48 +58,48 @@ def test_a_drained_card_gives_no_region(
     host: Controller, tmp_path: Path
 ) -> None:
     life = simulated.started(host.root, state_dir=tmp_path)
-    wanted = simulated.bitstream(tmp_path, simulated.B)
-    (held,) = come(life, ONE, 0, wanted)
-    word = drains.DrainNotes(str(tmp_path))
-    word.put(simulated.SPLIT, "its fan is loud")
+    bitstream = simulated.bitstream(tmp_path, simulated.B)
+    (first,) = spawn(life, ONE, 0, bitstream)
+    notes = drains.DrainNotes(str(tmp_path))
+    notes.put(simulated.SPLIT, "its fan is loud")
     regions = {names.region_address(simulated.SPLIT, n) for n in (0, 1)}
-    assert drained(life) == {simulated.SPLIT} | regions
+    assert list_drained(life) == {simulated.SPLIT} | regions
     programmed = len(host.programmings())
     with pytest.raises(errors.ClaimError, match="takes no new server"):
-        come(life, TWO, 1, wanted)
+        spawn(life, TWO, 1, bitstream)
     assert len(host.programmings()) == programmed
-    # Its server gets back what it had, whatever is in there meanwhile.
+    # Its server gets its region again, also from a new service.
     slot = simulated.slot(life.host.state, simulated.SPLIT, 0)
     again = simulated.started(host.root, state_dir=tmp_path)
-    (kept,) = again.ensure(
+    (restored,) = again.ensure(
         ONE,
-        (simulated.asks(wanted.name),),
+        (simulated.asks(bitstream.name),),
         (slot,),
-        bitstreams={wanted.name: wanted},
+        bitstreams={bitstream.name: bitstream},
     )
-    assert kept.handle == held.handle
+    assert restored.handle == first.handle
     assert (
         simulated.region(again.host.refresh(), simulated.SPLIT).function
         == simulated.B
     )
-    word.remove([simulated.SPLIT])
-    assert drained(again) == set()
-    assert come(again, TWO, 1, wanted)
+    notes.remove([simulated.SPLIT])
+    assert list_drained(again) == set()
+    assert spawn(again, TWO, 1, bitstream)
 
 
 def test_a_drained_region_leaves_the_others(
     host: Controller, tmp_path: Path
 ) -> None:
     life = simulated.started(host.root, state_dir=tmp_path)
-    wanted = simulated.bitstream(tmp_path, simulated.B)
+    bitstream = simulated.bitstream(tmp_path, simulated.B)
     address = conditions.resolve_address(
         life.host.state, simulated.SPLIT_VFS[1]
     )
     assert address == names.region_address(simulated.SPLIT, 1)
     drains.DrainNotes(str(tmp_path)).put(address, "x")
     with pytest.raises(errors.ClaimError, match="takes no new server"):
-        come(life, TWO, 1, wanted)
-    assert come(life, ONE, 0, wanted)
+        spawn(life, TWO, 1, bitstream)
+    assert spawn(life, ONE, 0, bitstream)
 
 
 def test_each_function_of_a_card_is_the_card(gpus: Controller) -> None:

@@ -11,47 +11,47 @@ from nova_accel.host.state import claims_file
 from nova_accel.model import providers
 from tests.functional.fakehost.support import crash_outside, crash_technologies
 
-#: What must never be.
+#: Kinds of findings.
 FAULTS = ("leaked", "lost", "doubly held", "miscounted")
 
 
 class Judge:
-    """Counts what differs on the cards, and tells it in words."""
+    """Collects the differences between the records of the cards."""
 
     def __init__(
         self,
         outside: crash_outside.Outside,
         technology: crash_technologies.Technology,
-        book: claims_file.ClaimsFile,
+        published: claims_file.ClaimsFile,
     ) -> None:
         self._outside = outside
         self._technology = technology
-        self._book = book
-        self.found: list[tuple[str, str]] = []
+        self._published = published
+        self.findings: list[tuple[str, str]] = []
 
-    def look(
+    def compare(
         self,
         stage: str,
         claims: tuple[model.Claim, ...],
         nodes: Sequence[providers.ProviderNode],
     ) -> None:
-        """Compare them at one moment, when no operation is under way."""
-        made = self.made()
+        """Compare all records while no operation runs."""
+        partitions = self.list_partitions()
         for fault, what in (
-            *(("leaked", what) for what in self._leaked(made)),
-            *(("lost", what) for what in self._lost(made, claims)),
+            *(("leaked", what) for what in self._leaked(partitions)),
+            *(("lost", what) for what in self._lost(partitions, claims)),
             *(("doubly held", what) for what in self._doubly(claims)),
             *(("miscounted", what) for what in self._miscounted(nodes)),
-            *(("miscounted", what) for what in self._misprinted(claims)),
+            *(("miscounted", what) for what in self._unpublished(claims)),
         ):
-            self.found.append((fault, f"{stage}: {what}"))
+            self.findings.append((fault, f"{stage}: {what}"))
 
-    def made(self) -> frozenset[str]:
+    def list_partitions(self) -> frozenset[str]:
         """Return the partitions that the kernel has."""
-        return self._technology.made(self._outside.kernel)
+        return self._technology.list_partitions(self._outside.kernel)
 
     def _owners(self) -> dict[str, str]:
-        """Return the servers of this host by the partitions they may have."""
+        """Return the servers of this host, by their partitions."""
         return {
             self._technology.handle(slot): server
             for server, record in self._outside.records.items()
@@ -59,21 +59,21 @@ class Judge:
             if record.is_here
         }
 
-    def _leaked(self, made: frozenset[str]) -> Iterator[str]:
-        for handle in made - self._owners().keys():
-            yield f"{handle} is nobody's"
+    def _leaked(self, partitions: frozenset[str]) -> Iterator[str]:
+        for handle in partitions - self._owners().keys():
+            yield f"{handle} has no server"
 
     def _lost(
-        self, made: frozenset[str], claims: tuple[model.Claim, ...]
+        self, partitions: frozenset[str], claims: tuple[model.Claim, ...]
     ) -> Iterator[str]:
         owners = self._owners()
         claimed = {claim.handle: claim.consumer for claim in claims}
-        for handle in made & owners.keys():
+        for handle in partitions & owners.keys():
             if claimed.get(handle) != owners[handle]:
-                yield f"{handle} of {owners[handle]} is not in the book"
+                yield f"{handle} of {owners[handle]} has no claim"
         for server, domain in self._outside.domains.items():
             for device in domain.devices:
-                if domain.is_running and device not in made:
+                if domain.is_running and device not in partitions:
                     yield f"{device} is gone, {server} runs"
                 if owners.get(device) != server:
                     yield f"{device} is in a domain of {server}, not its own"
@@ -104,11 +104,11 @@ class Judge:
     ) -> Iterator[str]:
         return self._technology.miscounted(nodes, self._outside.kernel)
 
-    def _misprinted(self, claims: tuple[model.Claim, ...]) -> Iterator[str]:
-        told = self._book.read()
-        if not told.is_known:
-            yield f"the published book: {told.reason}"
-        elif {(c.consumer, c.handle) for c in told.claims} != {
+    def _unpublished(self, claims: tuple[model.Claim, ...]) -> Iterator[str]:
+        published = self._published.read()
+        if not published.is_known:
+            yield f"the claims file: {published.reason}"
+        elif {(c.consumer, c.handle) for c in published.claims} != {
             (c.consumer, c.handle) for c in claims
         }:
-            yield f"the published book says {told.claims}"
+            yield f"the claims file has {published.claims}"

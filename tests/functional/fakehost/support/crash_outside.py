@@ -17,9 +17,9 @@ from virt_hooks.guest import connection
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What Nova's database has of a server on this host.
+    """A server of this host in Nova's database.
 
-    ``is_here`` is False while it is another host's, though this one has
+    ``is_here`` is False while it is on another host, though this host has
     claimed slots for it.
     """
 
@@ -30,7 +30,7 @@ class Record:
 
 @dataclasses.dataclass
 class Domain:
-    """A domain, and what its guest holds while it runs."""
+    """A domain, and the VFIO groups of its running guest."""
 
     technology: str
     devices: tuple[str, ...]
@@ -44,26 +44,26 @@ class Domain:
 
 
 class Outside(mortal.World):
-    """Everything but the service. Its ``do_`` methods are what it asks."""
+    """Everything but the service, which calls the ``do_`` methods."""
 
     def __init__(self, kernel: fakehost.Controller) -> None:
         super().__init__()
         self.kernel = kernel
         self.records: dict[str, Record] = {}
         self.domains: dict[str, Domain] = {}
-        #: What is called when the service shows its books.
+        #: Called with the claims and inventories of the service.
         self.judge: Callable[[str, Any, Any], None] = lambda *_: None
 
     def leave(self) -> None:
-        """Close what the guests hold: they are not the service's."""
+        """Close the guests' VFIO groups: they are not the service's."""
         for domain in self.domains.values():
             for group in domain.groups:
                 os.close(group)
 
-    # -- what the service asks ---------------------------------------------
+    # -- calls from the service --------------------------------------------
 
-    def do_judge(self, *books: Any) -> None:
-        self.judge(*books)
+    def do_judge(self, *records: Any) -> None:
+        self.judge(*records)
 
     def do_records(self) -> dict[str, Record]:
         return self.records
@@ -109,7 +109,7 @@ class Outside(mortal.World):
                     self._bind(device, "")
 
     def _bind(self, function: str, override: str) -> None:
-        """Give a function to a driver; without one, to that of the host."""
+        """Bind a function to a driver, or to the host's own."""
         bus = self.kernel.sys / "bus/pci"
         place = bus / "devices" / function
         (place / "driver_override").write_text(f"{override}\n")
@@ -123,15 +123,15 @@ class Outside(mortal.World):
     def do_use(
         self, is_running: bool, server: str = ""
     ) -> connection.HostdevUse:
-        """Return what domains have; with a server, what its own has."""
+        """Return the devices of all domains, or of a server's own."""
         mdevs: set[str] = set()
         functions: set[str] = set()
         for name, domain in self.domains.items():
             if is_running and not domain.is_running:
                 continue
             if server in ("", name):
-                known = mdevs if domain.technology == "mdev" else functions
-                known.update(domain.devices)
+                devices = mdevs if domain.technology == "mdev" else functions
+                devices.update(domain.devices)
         return connection.HostdevUse(
             mdevs=frozenset(mdevs), functions=frozenset(functions)
         )

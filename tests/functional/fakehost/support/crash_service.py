@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small nova-compute with the production Lifecycle, to be killed.
 
-What is built is what the driver builds (virt_hooks.spawn.setup). Before each
-write into the kernel, each change of the book and each word to Nova or
-libvirt the service tells that it is about to take this step, and dies
-there if it is told to.
+It is built as the driver builds it (virt_hooks.spawn.setup). It reports each
+step beforehand: a write to the kernel, a change of the claim store, a request
+to Nova or libvirt. It is killed there if the test has chosen this step.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Service:
         self.report_steps = functools.partial(link.report_steps, self.life)
 
     def start(self) -> None:
-        """Do what init_host does."""
+        """Start as init_host does."""
         self.life.adopt(ROOT)
         self.life.set_card_modes()
         self.life.host.refresh()
@@ -66,7 +65,7 @@ class Service:
                 groups = (self.technology.group,)
                 self.life.restore(server, record.slots, groups)
 
-    def look(self) -> None:
+    def run_pass(self) -> None:
         """Run a periodic pass."""
         self.life.host.refresh_changed()
         self.life.clean_up()
@@ -79,31 +78,31 @@ class Service:
         self.step(f"Nova saves: {state}")
         self.ask("save", server, record)
 
-    # -- what Nova does with servers ---------------------------------------
+    # -- operations of Nova ------------------------------------------------
 
     def spawn(self, server: str, slot: model.Slot) -> None:
         self.save(server, Record((slot,), "building"))
-        booked = {slot.provider: {slot.resource_class: 1}}
-        self.ensure(server, (slot,), booked)
+        allocated = {slot.provider: {slot.resource_class: 1}}
+        self.ensure(server, (slot,), allocated)
         self.run_guest(server, (slot,))
         self.save(server, Record((slot,), "active"))
         self.step("return")
 
     def ensure(
-        self, server: str, slots: tuple[model.Slot, ...], booked: Any = None
+        self, server: str, slots: tuple[model.Slot, ...], allocated: Any = None
     ) -> tuple[model.Claim, ...]:
         groups = (self.technology.group,)
         return self.life.ensure(
-            server, groups, slots, booked or {}, self._bitstreams
+            server, groups, slots, allocated or {}, self._bitstreams
         )
 
     def run_guest(self, server: str, slots: tuple[model.Slot, ...]) -> None:
         """Define and start a domain, as any operation that needs one."""
-        made = self.ensure(server, slots)
+        claims = self.ensure(server, slots)
         self.step("define the domain")
         self.ask(
-            *("define", server, made[0].technology),
-            tuple(claim.handle for claim in made),
+            *("define", server, claims[0].technology),
+            tuple(claim.handle for claim in claims),
         )
         self.step("start the guest")
         self.ask("start", server)
@@ -115,8 +114,8 @@ class Service:
         self.step("return")
 
     def end_guest(self, server: str, slots: tuple[model.Slot, ...]) -> None:
-        """End a domain and release what it had (the driver's _cleanup)."""
-        had = self.ask("use", False, server)
+        """End a domain and release its slots (the driver's _cleanup)."""
+        devices = self.ask("use", False, server)
         self.step("end the guest")
         self.ask("stop", server)
         self.step("undefine the domain")
@@ -125,7 +124,7 @@ class Service:
         def is_holding(claim: model.Claim) -> bool:
             return bool(self.ask("use", True, server).holds(claim.handle))
 
-        self.life.release(server, slots, is_holding, had)
+        self.life.release(server, slots, is_holding, devices)
 
     def leave(self, server: str, slots: tuple[model.Slot, ...]) -> None:
         """Migrate away, and be confirmed."""
@@ -142,7 +141,7 @@ class Service:
         self.save(server, None)
 
     def arrive(self, server: str, slot: model.Slot) -> None:
-        """Be migrated to: claimed before, spawned once it is this host's."""
+        """Arrive by a migration: claim first, and spawn later."""
         self.save(server, Record((slot,), "resize_prep", is_here=False))
         self.save(server, Record((slot,), "resize_finish"))
         self.run_guest(server, (slot,))
@@ -151,12 +150,12 @@ class Service:
 
     # -- after the crash ---------------------------------------------------
 
-    def mend(self, server: str, record: Record) -> None:
-        """Do what Nova, or the operator, does with an interrupted one."""
+    def finish(self, server: str, record: Record) -> None:
+        """Finish an interrupted operation, as Nova or the operator does."""
         if record.state in ("resized", "confirming"):
             self.confirm(server, record.slots)
             return
-        if record.state == "resize_prep":  # given up: it never came
+        if record.state == "resize_prep":  # given up: it did not come
             self.save(server, None)
             return
         if record.state in ("resize_migrating", "resize_finish"):
@@ -164,11 +163,11 @@ class Service:
             if not self.ask("is_running", server):
                 self.run_guest(server, record.slots)
             self.save(server, Record(record.slots, "active"))
-            self.show("rebooted")
+            self.compare("rebooted")
         self.destroy(server, record.slots)
 
-    def show(self, stage: str) -> None:
-        """Have everybody's books compared."""
+    def compare(self, stage: str) -> None:
+        """Let the test compare all records."""
         tree = self.life.tree(tree_builder.OWNER_TRAITS)
         assert tree is not None
         self.ask(

@@ -24,9 +24,9 @@ REGIONS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Technology(abc.ABC):
-    """Cards, and what each server here asks for.
+    """Cards, and the request of each server.
 
-    ``is_named``: a partition itself tells of which slot it is.
+    ``is_named``: a partition's id is computed from its slot.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Technology(abc.ABC):
 
     @property
     def group(self) -> flavors.RequestGroup:
-        """Return what the flavor asks for."""
+        """Return the request group of the flavor."""
         return flavors.RequestGroup(
             suffix="_G",
             resources={self.resource_class: 1},
@@ -56,12 +56,12 @@ class Technology(abc.ABC):
         )
 
     def device_spec(self, place: Path) -> list[str]:
-        """Return the operator's rules; their files are written."""
+        """Return the operator's rules, and write their files."""
         del place
         return []
 
     def bitstreams(self, place: Path) -> Mapping[str, model.Bitstream]:
-        """Return those on this host that the flavor names."""
+        """Return the bitstreams of this host that the flavor names."""
         del place
         return _NO_BITSTREAMS
 
@@ -80,40 +80,44 @@ class Technology(abc.ABC):
         ]
 
     def handle(self, slot: model.Slot) -> str:
-        """Return the id of the partition that stands for a slot."""
+        """Return the id of the partition of a slot."""
         if self.is_named:
             return names.mdev_uuid(slot.provider, slot.identifier)
         return slot.identifier
 
     @abc.abstractmethod
-    def made(self, kernel: fakehost.Controller) -> frozenset[str]:
+    def list_partitions(self, kernel: fakehost.Controller) -> frozenset[str]:
         """Return the partitions that the kernel has."""
 
     @abc.abstractmethod
-    def left(self, kernel: fakehost.Controller) -> int:
-        """Return how many more the kernel would make."""
+    def count_free(self, kernel: fakehost.Controller) -> int:
+        """Return how many more partitions the kernel would create."""
 
     def miscounted(
         self,
         nodes: Iterable[providers.ProviderNode],
         kernel: fakehost.Controller,
     ) -> Iterator[str]:
-        """Compare what is offered with what the kernel would make."""
-        made, left, offered = len(self.made(kernel)), self.left(kernel), 0
+        """Compare the inventories with the limits of the kernel."""
+        used, free, offered = (
+            len(self.list_partitions(kernel)),
+            self.count_free(kernel),
+            0,
+        )
         for node in nodes:
-            found = node.inventories[self.resource_class]
-            offered += found.total - found.reserved
-            if self.trait not in node.traits and left:
-                yield f"{left} are left, but {self.trait} is withheld"
-        if offered != left + made:
-            yield f"{offered} offered, but {made} are made and {left} left"
+            inventory = node.inventories[self.resource_class]
+            offered += inventory.total - inventory.reserved
+            if self.trait not in node.traits and free:
+                yield f"{free} are free, but {self.trait} is withheld"
+        if offered != free + used:
+            yield f"{offered} offered, but {used} are used and {free} free"
 
 
 @dataclasses.dataclass(frozen=True)
 class Vgpus(Technology):
     """One NVIDIA card, cut into vGPUs of one type.
 
-    ``kind`` is the type's name in the kernel's books.
+    ``kind`` is the type's name in the kernel.
     """
 
     kind: str
@@ -123,32 +127,32 @@ class Vgpus(Technology):
         """Return the card."""
         return tuple(card.address for card in self.cards)
 
-    def made(self, kernel: fakehost.Controller) -> frozenset[str]:
+    def list_partitions(self, kernel: fakehost.Controller) -> frozenset[str]:
         """Return the vGPUs: mdevs, or VFs that have a type."""
         gpus = kernel.gpus()
         return frozenset(v for a in self.devices for v in gpus[a]["vgpus"])
 
-    def left(self, kernel: fakehost.Controller) -> int:
-        """Return for how many more of the type there is room."""
+    def count_free(self, kernel: fakehost.Controller) -> int:
+        """Return how many more vGPUs of the type fit."""
         (gpu,) = (kernel.gpus()[address] for address in self.devices)
-        (left,) = (
+        (count,) = (
             number
             for name, number in gpu["remaining"].items()
             if name.endswith(f" {self.kind}")
         )
-        return int(left)
+        return int(count)
 
 
 @dataclasses.dataclass(frozen=True)
 class Regions(Technology):
     """FPGA cards, each region of which is behind a VF.
 
-    Servers get function ``C``. The operator has named a blank, NLB0, which
-    regions are to hold before and after: one that does not is made.
+    Servers get function ``C``. The operator has named a blank, NLB0. A region
+    that holds another function counts as a partition.
     """
 
     def device_spec(self, place: Path) -> list[str]:
-        """Return the rule that names the blank, which is written."""
+        """Return the rule that names the blank, and write its file."""
         blank = simulated.bitstream(place, simulated.NLB0)
         return [json.dumps({"blank": blank.path})]
 
@@ -163,28 +167,28 @@ class Regions(Technology):
 
     @property
     def group(self) -> flavors.RequestGroup:
-        """Return what the flavor asks for: an image's bitstream."""
+        """Return the request group, with an image's bitstream."""
         return dataclasses.replace(super().group, bitstream=_IMAGE)
 
     def bitstreams(self, place: Path) -> Mapping[str, model.Bitstream]:
         """Return the image's bitstream."""
         return {_IMAGE: simulated.bitstream(place, simulated.C)}
 
-    def made(self, kernel: fakehost.Controller) -> frozenset[str]:
-        """Return the VFs whose regions hold anything but the blank."""
+    def list_partitions(self, kernel: fakehost.Controller) -> frozenset[str]:
+        """Return the VFs whose regions do not hold the blank."""
         return frozenset(
             part["slot"]
             for part in self._parts(kernel)
             if part["function"] != simulated.NLB0
         )
 
-    def left(self, kernel: fakehost.Controller) -> int:
-        """Return how many hold the blank."""
-        return len(self._parts(kernel)) - len(self.made(kernel))
+    def count_free(self, kernel: fakehost.Controller) -> int:
+        """Return the number of regions that hold the blank."""
+        return len(self._parts(kernel)) - len(self.list_partitions(kernel))
 
     def _parts(self, kernel: fakehost.Controller) -> list[dict[str, Any]]:
-        found = kernel.fpgas()
-        return [p for card in self.cards for p in found[card.address]["parts"]]
+        fpgas = kernel.fpgas()
+        return [p for card in self.cards for p in fpgas[card.address]["parts"]]
 
 
 ALL = (
