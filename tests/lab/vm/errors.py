@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong in the lab VM; every message says what to do next."""
+"""Errors of the lab VM; every message says what to do next."""
 
 
 class LabVmError(Exception):
@@ -7,7 +7,7 @@ class LabVmError(Exception):
 
 
 class PrepareError(LabVmError):
-    """The kernel, the initramfs or a stand-in could not be made."""
+    """The kernel, the initramfs or fake hardware could not be built."""
 
 
 class BootError(LabVmError):

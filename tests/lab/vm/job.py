@@ -53,7 +53,7 @@ def _run(boot: machine.Machine, timeout_s: float) -> int:
     servers = machine.start_file_servers(boot)
     try:
         with (boot.run_dir / "qemu.log").open("wb") as log:
-            ended = subprocess.run(  # noqa: S603 - arguments are ours
+            ended = subprocess.run(  # noqa: S603 - no input of users
                 [*argv, *boot.arguments()],
                 cwd=boot.run_dir,
                 stdin=subprocess.DEVNULL,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where everything of the lab VM lies, and which ports it takes."""
+"""Paths and ports of the lab VM."""
 
 import dataclasses
 import os
@@ -88,12 +88,12 @@ class Layout:
 
     @property
     def standins(self) -> pathlib.Path:
-        """Compiled stand-ins."""
+        """Compiled libraries of fake hardware, and the guest."""
         return self.root / "standins"
 
     @property
     def usr_lib(self) -> pathlib.Path:
-        """What commands that see the machine's /sys find in /usr/lib too."""
+        """Files that commands with the machine's /sys see in /usr/lib, too."""
         return self.standins / "usr-lib"
 
     @property
@@ -108,12 +108,12 @@ class Layout:
 
     @property
     def disk(self) -> pathlib.Path:
-        """What a machine keeps when it is switched off."""
+        """The machine's disk, which survives a power-off."""
         return self.serve / "disk"
 
     @property
     def capabilities(self) -> pathlib.Path:
-        """What libvirt has learned of QEMU inside."""
+        """QEMU's capabilities, as libvirt probed them inside."""
         return self.serve / "capabilities"
 
     @property

@@ -52,7 +52,7 @@ def clock_khz(cpuinfo: str) -> int | None:
 
     An emulated processor has the same counter. Its kernel would measure it
     against an emulated timer, and on a busy host find a tenth of it: then
-    its clock runs ten times too fast. None where it is not told: only in a
+    its clock runs ten times too fast. None where it can't be read: only in a
     virtual machine that sees no changing frequency is "cpu MHz" the counter's
     (arch/x86/kernel/cpu/proc.c, show_cpuinfo()).
     """
@@ -201,10 +201,10 @@ class Machine:
         return ["-netdev", user, "-device", nic]
 
 
-def _share_9p(tag: str, path: pathlib.Path, more: str = "") -> list[str]:
+def _share_9p(tag: str, path: pathlib.Path, options: str = "") -> list[str]:
     backend = f"local,id={tag},path={path},security_model=none"
     return [
-        *("-fsdev", f"{backend},multidevs=remap{more}"),
+        *("-fsdev", f"{backend},multidevs=remap{options}"),
         *("-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
     ]
 
@@ -226,11 +226,11 @@ def start_file_servers(machine: Machine) -> dict[str, processes.ProcessRecord]:
     if not machine.virtiofs:
         return {}
     # the root never changes under a running job; the share does
-    wanted = {"hostroot": (pathlib.Path("/"), "always")}
+    shares = {"hostroot": (pathlib.Path("/"), "always")}
     if machine.share:
-        wanted["share"] = (machine.share, "none")
+        shares["share"] = (machine.share, "none")
     records = {}
-    for tag, (path, cache) in wanted.items():
+    for tag, (path, cache) in shares.items():
         socket = machine.socket(tag)
         (machine.run_dir / socket).unlink(missing_ok=True)
         argv = [str(VIRTIOFSD), f"--socket-path={socket}"]

@@ -93,7 +93,7 @@ def _prepare_modules(
 
 
 def prepare(lab: pathlib.Path) -> None:
-    """Make the kernel, initramfs, modules and stand-ins under ``lab``.
+    """Build the kernel, initramfs, modules and fake hardware under ``lab``.
 
     Downloads about 240 MB from the machine's own apt sources the first
     time. A second call does only what changed; two at once take turns.
@@ -128,7 +128,7 @@ def _prepare_programs(place: layout.Layout, say: progress.Progress) -> None:
         lambda: standins.build_standins(place),
         standins.outputs(place),
     ):
-        say.say("stand-ins compiled")
+        say.say("fake hardware compiled")
     if stamps.ensure(
         place,
         "remotefs",

@@ -72,7 +72,7 @@ def spawn(
     Its output goes to ``log``. Returns its record.
     """
     with log.open("ab") as out:
-        child = subprocess.Popen(  # noqa: S603 - arguments are ours
+        child = subprocess.Popen(  # noqa: S603 - no input of users
             argv,
             cwd=cwd,
             stdin=subprocess.DEVNULL,

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from tests.lab.vm import errors, layout, machine, processes, progress
 from tests.lab.vm.artifacts import remotefs
 
-#: loaded in the served machine; a new stand-in module is added here
+#: loaded in the served machine; a new fake driver is added here
 SERVED_MODULES = (
     "vfio",
     "vfio_iommu_type1",
@@ -107,7 +107,7 @@ def start(
         (place.serve / name).unlink(missing_ok=True)
     (place.serve / _SHARE).write_text(f"{shared}\n")
     shutil.copy(layout.GUEST_FILES / "serve", place.serve / "job")
-    _learn(lab, place)
+    _copy_capabilities(lab, place)
     try:
         _boot(_machine(place, shared), timeout_s)
         say.say("lab VM ready: libvirtd, devices")
@@ -133,11 +133,11 @@ def _machine(place: layout.Layout, shared: pathlib.Path) -> machine.Machine:
     )
 
 
-def _learn(lab: pathlib.Path, place: layout.Layout) -> None:
+def _copy_capabilities(lab: pathlib.Path, place: layout.Layout) -> None:
     """Spare libvirt in a further machine to probe the same QEMU again."""
-    known = layout.layout_of(lab).capabilities
-    if known.exists() and not place.capabilities.exists():
-        shutil.copytree(known, place.capabilities)
+    first_capabilities = layout.layout_of(lab).capabilities
+    if first_capabilities.exists() and not place.capabilities.exists():
+        shutil.copytree(first_capabilities, place.capabilities)
 
 
 def _boot(boot: machine.Machine, timeout_s: float) -> None:
@@ -221,7 +221,7 @@ def exec_prefix(lab: pathlib.Path, number: int = 0) -> list[str]:
     """Return what to put before a command so that /sys is the machine's.
 
     The command gets a private mount namespace, in which /usr/lib has the
-    vendor's tools and /dev the machine's FPGAs too. libudev is told not to
+    vendor's tools and /dev the machine's FPGAs too. libudev is set not to
     insist that /sys is a sysfs.
     """
     place = layout.layout_of(lab, number)

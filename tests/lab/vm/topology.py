@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PCI functions of the lab VM, and how QEMU is told of them.
+"""The PCI functions of the lab VM, and QEMU's arguments for them.
 
 Addresses inside the machine follow the order of the root ports: the first
 device is 0000:01:00.0, the second 0000:02:00.0, and so on.

@@ -18,14 +18,14 @@ SOURCE_SUFFIXES = {
     ".S", ".asm", ".c", ".cfg", ".h", ".ini", ".ld", ".py", ".s", ".sh",
     ".toml",
 }  # fmt: skip
-NOT_OURS = {"build", "dist", "__pycache__", "node_modules"}
+GENERATED = {"build", "dist", "__pycache__", "node_modules"}
 MAX_LINES = 600
 # Modules and packages in a folder, __init__.py among them.
 MAX_ENTRIES = 14
 
-# What pure code can't call without doing input or output.
+# Functions with effects, which pure code does not call.
 EFFECTS = {"open", "print", "input", "exec", "eval", "__import__"}
-# Where everything may be caught, and why.
+# Modules in which every exception may be caught, and why.
 SEAMS = {
     "filters/glance_images.py": "Nova's image API raises any client's",
     "filters/placement/report_client.py": "Nova's client raises all",
@@ -39,14 +39,14 @@ SEAMS = {
     "placement_sync/client/compute_rpc.py": "a bus raises its own errors",
     "virt_hooks/spawn/card_modes.py": "a vendor's driver may raise anything",
     "virt_hooks/guest/connection.py": "Nova's connection has its own errors",
-    "virt_hooks/spawn/lifecycle.py": "whatever fails, its work is taken back",
+    "virt_hooks/spawn/lifecycle.py": "the undo runs after any failure",
     "virt_hooks/report/server_allocations.py": "Nova's client raises anything",
     "virt_hooks/operations/bypass.py": "other servers never fail",
     "virt_hooks/instance/bitstream_images.py": "Nova's image API raises all",
-    "virt_hooks/report/reporter.py": "ours must never end a Nova service",
+    "virt_hooks/report/reporter.py": "a report must never end a Nova service",
     "virt_hooks/spawn/release.py": "a vendor's driver may raise anything",
 }
-# What packages have as names of their own.
+# Imports of the packages whose __init__ has some.
 PACKAGE_IMPORTS = {
     "nova_accel.conformance": [
         "nova_accel.conformance.findings",
@@ -73,7 +73,7 @@ def walk(top: Path) -> Iterator[Path]:
         names[:] = sorted(
             name
             for name in names
-            if name not in NOT_OURS
+            if name not in GENERATED
             and not name.endswith(".egg-info")
             and (not name.startswith(".") or name == ".ci")
         )
@@ -157,7 +157,7 @@ def rule(paths: list[Path]) -> Callable[[Rule], Rule]:
     return add
 
 
-def test_the_walk_finds_the_house() -> None:
+def test_walk_yields_each_kind_of_file() -> None:
     names = {relative(path) for path in SOURCES}
     assert {
         "setup.cfg",
@@ -171,17 +171,17 @@ def test_the_walk_finds_the_house() -> None:
 @rule(SOURCES)
 def licence_is_on_the_first_lines(path: Path) -> None:
     head = path.read_text().splitlines()[:3]
-    found = [line for line in head if "SPDX-License-Identifier: " in line]
-    assert found, f"{relative(path)}: no SPDX header"
-    licence = found[0].partition("Identifier: ")[2].split()[0]
+    licences = [line for line in head if "SPDX-License-Identifier: " in line]
+    assert licences, f"{relative(path)}: no SPDX header"
+    licence = licences[0].partition("Identifier: ")[2].split()[0]
     borrowed = relative(path).startswith(STANDINS)
     assert licence in (STANDIN_LICENCES if borrowed else LICENCES)
 
 
 @rule(SOURCES)
-def no_file_is_longer_than_the_stop(path: Path) -> None:
+def no_file_is_too_long(path: Path) -> None:
     lines = len(path.read_text().splitlines())
-    assert lines <= MAX_LINES, f"{relative(path)}: give half a room"
+    assert lines <= MAX_LINES, f"{relative(path)}: split it"
 
 
 @rule(MODULES)
@@ -202,7 +202,7 @@ def kernel_paths_are_spelled_under_host_only(path: Path) -> None:
 
 
 @rule(PYTHON)
-def nobody_imports_eventlet_nor_relatively(path: Path) -> None:
+def no_import_is_relative_or_of_eventlet(path: Path) -> None:
     for node in ast.walk(tree(path)):
         roots = {name.partition(".")[0] for name in imported(node)}
         assert "eventlet" not in roots
@@ -213,15 +213,17 @@ def nobody_imports_eventlet_nor_relatively(path: Path) -> None:
 def no_shell(path: Path) -> None:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call):
-            asked = {keyword.arg: keyword.value for keyword in node.keywords}
-            shell = asked.get("shell")
+            arguments = {
+                keyword.arg: keyword.value for keyword in node.keywords
+            }
+            shell = arguments.get("shell")
             assert not (isinstance(shell, ast.Constant) and shell.value)
 
 
 @rule(MODULES)
-def doors_are_not_opened_by_name(path: Path) -> None:
-    """import-linter can't see what is imported through a string."""
-    doors = {
+def restricted_libraries_are_not_imported_by_name(path: Path) -> None:
+    """import-linter doesn't see an import whose name is a string."""
+    restricted = {
         "eventlet", "libvirt", "nova", "openstack", "prometheus_client",
         "pynvml", "pyudev",
     }  # fmt: skip
@@ -230,12 +232,12 @@ def doors_are_not_opened_by_name(path: Path) -> None:
             continue
         function = ast.unparse(node.func).rpartition(".")[2]
         if function in ("import_module", "__import__"):
-            asked = ast.unparse(node.args[0]).strip("'\"")
-            assert asked.partition(".")[0] not in doors
+            module = ast.unparse(node.args[0]).strip("'\"")
+            assert module.partition(".")[0] not in restricted
 
 
 @rule(MODULES)
-def everything_is_caught_at_the_seams_only(path: Path) -> None:
+def broad_excepts_are_at_the_seams_only(path: Path) -> None:
     if relative(path) in SEAMS:
         return
     for node in ast.walk(tree(path)):
@@ -248,10 +250,12 @@ def is_pure(name: str) -> bool:
     """Return whether a module, or its package, is declared to be pure."""
     section = contracts()["importlinter:contract:pure"]
     declared = section["source_modules"].split()
-    return any(name == one or name.startswith(f"{one}.") for one in declared)
+    return any(
+        name == prefix or name.startswith(f"{prefix}.") for prefix in declared
+    )
 
 
-def test_each_module_of_the_lower_floors_is_declared_pure() -> None:
+def test_each_module_of_the_lower_layers_is_declared_pure() -> None:
     section = contracts()["importlinter:contract:floors"]
     floors = section["layers"].split("host\n")[1]
     packages = [f"nova_accel.{name}" for name in re.findall(r"\w+", floors)]
@@ -284,7 +288,7 @@ def test_every_package_is_in_the_wheel() -> None:
         assert (ROOT / package / "py.typed").is_file()
 
 
-def test_the_shim_is_two_lines_and_nova_stays_novas() -> None:
+def test_the_shim_is_two_lines_and_no_package_is_called_nova() -> None:
     shim = tree(ROOT / "virt_hooks/shim/__init__.py")
     code = [node for node in shim.body if not isinstance(node, ast.Expr)]
     assert [ast.unparse(node) for node in code] == [
@@ -327,9 +331,9 @@ def defined(path: Path) -> set[str]:
             names.add(node.name)
         if isinstance(node, ast.ClassDef):
             names |= {
-                f"{node.name}.{one.name}"
-                for one in node.body
-                if isinstance(one, ast.FunctionDef)
+                f"{node.name}.{method.name}"
+                for method in node.body
+                if isinstance(method, ast.FunctionDef)
             }
     return names
 
@@ -348,7 +352,8 @@ def test_the_table_of_places_is_there() -> None:
 def test_each_place_that_is_named_exists(place: str) -> None:
     modules = {module_name(path): path for path in MODULES}
     module = max(
-        (one for one in modules if f"{place}.".startswith(f"{one}.")), key=len
+        (name for name in modules if f"{place}.".startswith(f"{name}.")),
+        key=len,
     )
     attribute = place[len(module) + 1 :]
     assert not attribute or attribute in defined(modules[module])

@@ -38,18 +38,19 @@ def test_no_word_of_the_list_is_used(path: Path) -> None:
 
 
 def test_each_kind_of_hit_is_found() -> None:
-    source = '''"""What was told."""
-found = 1  # nobody stands here
+    verb, pronoun, place = "told", "nobody", "stands"
+    source = f'''"""What was {verb}."""
+found = 1  # {pronoun} {place} here
 def sweep(mine: int) -> None:
-    raise ValueError("server %s is told of it")
-key = "told"
+    raise ValueError("server %s is {verb} of it")
+key = "{verb}"
 '''
     assert {word for _, word in words.find_in_code(source)} == {
-        "docstring: What was told.",
-        "told",
+        f"docstring: What was {verb}.",
+        verb,
         "name found",
-        "nobody",
-        "stands",
+        pronoun,
+        place,
         "name sweep",
         "name mine",
     }

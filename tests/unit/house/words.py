@@ -16,12 +16,25 @@ from pathlib import Path
 # Prose of comments, docstrings, messages, help texts and pages.
 PROSE = re.compile(
     r"\b("
-    r"told|tells?|telling|nobody|somebody|anybody|everybody|whoever|whomever"
-    r"|whom|ours|mends?|mended|mending|stands?|stood|brings?|brought"
-    r"|settles?|settled|hand(?:s|ed|ing)? out|unm(?:ake|akes|ade|aking)"
-    r"|books?|booked|booking|look(?:s|ed|ing)? (?:at|after|anew|into)"
-    r"|the ones? (?:that|who)|what others|own word|speaks? against"
-    r")\b(?!\.json|/)",
+    + "|".join(
+        (
+            "told|tells?|telling",
+            "nobody|somebody|anybody|everybody|whoever|whomever|whom|ours",
+            "mends?|mended|mending",
+            "stands?|stood",
+            "brings?|brought",
+            "settles?|settled",
+            "hand(?:s|ed|ing)? out",
+            "unm(?:ake|akes|ade|aking)",
+            "books?|booked|booking",
+            "look(?:s|ed|ing)? (?:at|after|anew|into)",
+            "the ones? (?:that|who)",
+            r"what\s+others",
+            r"own\s+word",
+            "speaks? against",
+        )
+    )
+    + r")\b(?!\.json|/)",
     re.IGNORECASE,
 )
 # The subject of a docstring's first sentence is a noun.

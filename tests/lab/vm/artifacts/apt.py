@@ -73,11 +73,11 @@ def download(packages: list[str], debs: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _newest(debs: pathlib.Path, package: str) -> pathlib.Path:
-    found = list(debs.glob(f"{package}_*.deb"))
-    if not found:
+    files = list(debs.glob(f"{package}_*.deb"))
+    if not files:
         msg = f"apt-get download left no {package}_*.deb in {debs}"
         raise errors.PrepareError(msg)
-    return max(found, key=lambda path: path.stat().st_mtime)
+    return max(files, key=lambda path: path.stat().st_mtime)
 
 
 def unpack(deb: pathlib.Path, root: pathlib.Path) -> None:

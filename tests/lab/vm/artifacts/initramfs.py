@@ -25,7 +25,7 @@ BOOT_MODULES = (
 
 def module_files(place: layout.Layout, release: str) -> list[pathlib.Path]:
     """Return the boot modules and what they need, in order of loading."""
-    found: dict[pathlib.Path, None] = {}
+    paths: dict[pathlib.Path, None] = {}
     for name in BOOT_MODULES:
         text = run.run_command(
             [
@@ -41,8 +41,8 @@ def module_files(place: layout.Layout, release: str) -> list[pathlib.Path]:
         for line in text.splitlines():
             verb, _, path = line.strip().partition(" ")
             if verb == "insmod":
-                found[pathlib.Path(path.strip())] = None
-    return list(found)
+                paths[pathlib.Path(path.strip())] = None
+    return list(paths)
 
 
 def _install_module(path: pathlib.Path, mods: pathlib.Path) -> str:

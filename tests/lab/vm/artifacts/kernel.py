@@ -13,7 +13,7 @@ from tests.lab.vm import errors, layout
 from tests.lab.vm.artifacts import apt, run
 
 #: the kernel's own sources, from Debian's source package, which are built
-#: unmodified. New stand-in modules of the project go to EXTRA_MODULES.
+#: unmodified. New fake drivers of the project go to EXTRA_MODULES.
 SAMPLES = (
     "samples/vfio-mdev/mtty.c",
     "samples/vfio-mdev/mdpy.c",

@@ -76,8 +76,8 @@ def await_mount(
 ) -> None:
     """Wait until the machine's files are seen; raise BootError if not."""
     deadline = time.monotonic() + 20
-    wanted = (place.sysfs / "bus", place.dev / "null")
-    while not all(path.exists() for path in wanted):
+    mounted_files = (place.sysfs / "bus", place.dev / "null")
+    while not all(path.exists() for path in mounted_files):
         alive = all(record.is_alive() for record in records)
         if not alive or time.monotonic() > deadline:
             msg = (

@@ -17,7 +17,7 @@ def run_command(
     can't be started or fails.
     """
     try:
-        done = subprocess.run(  # noqa: S603 - arguments are ours
+        done = subprocess.run(  # noqa: S603 - no input of users
             argv,
             cwd=cwd,
             stdin=subprocess.DEVNULL,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the QEMU stand-ins and the tiny guest, places the tool."""
+"""Compiles the libraries for QEMU and the tiny guest, copies the tool."""
 
 import itertools
 import pathlib
@@ -23,7 +23,7 @@ GUEST_IMAGE_BYTES = 1 << 20
 
 
 def sources() -> list[pathlib.Path]:
-    """Return the source files of all stand-ins."""
+    """Return the source files of the libraries, the guest and the tool."""
     files = itertools.chain.from_iterable(PRELOADS.values())
     names = [f"preload/{name}" for name in files]
     names += [f"{GUEST}.S"]
