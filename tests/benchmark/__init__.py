@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured, side by side in one run; no test."""
+"""Benchmarks that compare both sides in one run; no tests."""

@@ -3,14 +3,14 @@
 
     python -m tests.benchmark.candidates [--hosts 1000 --vfs 16 --mariadb]
 
-The same hosts full of GPUs are told to Placement in this library's form,
-then in Nova's, and the same servers are asked for: with one vGPU on any
-host, with two on a few of them. Placement is the real one, in a process of
-its own, over real HTTP. Printed are the median seconds, the candidates and
-the bytes of the answer, and how many times less ours are.
+The same hosts full of GPUs are created in Placement in this library's form,
+then in Nova's, and the same servers are requested: with one vGPU on any
+host, with two on a few hosts. A real Placement runs in a process of its own
+and is called over HTTP. The output has the median seconds, the candidates
+and the bytes of the answer, and the ratio of Nova's to this library's.
 
 Nova asks with a limit of 1000 ([scheduler] max_placement_results), and
-Placement works all candidates out before it cuts them off. Two vGPUs of n
+Placement computes all candidates before it applies the limit. Two vGPUs of n
 VFs are n * (n - 1) candidates a host, hence the few hosts.
 """
 
@@ -30,30 +30,30 @@ from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
 from tests.functional.sync.support import servers
 
-# What a server wants besides its vGPUs.
+# Resources of a server besides its vGPUs.
 _REST = {"VCPU": 2, "MEMORY_MB": 4096, "DISK_GB": 20}
 _VGPU_MB = 8192
 LIMIT = 1000
-# A request that takes longer says enough.
+# A longer request needs no exact time.
 _SECONDS = 1800.0
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is asked for."""
+    """One request of a server."""
 
     name: str
     vgpus: int
     limit: int = 0
 
     def query(self, layout: clouds.Layout) -> str:
-        """Return the query, as Nova puts it for a flavor with groups."""
+        """Return the query that Nova sends for a flavor with groups."""
         amounts = {names.GPU_CLASS: 1}
         if not layout.vfs:
             amounts[names.GPU_MEMORY_CLASS] = _VGPU_MB
-        traits = [clouds.WANTED]
+        traits = [clouds.PROFILE_TRAIT]
         if self.vgpus > 1:
             traits.append(clouds.SAMPLE)
         parts = [f"resources={_amounts(_REST)}"]
@@ -77,7 +77,7 @@ CASES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """One side of a row."""
+    """Measurements of one layout in one case."""
 
     seconds: float = 0.0
     candidates: int = 0
@@ -89,7 +89,7 @@ def _amounts(resources: Mapping[str, int]) -> str:
     return ",".join(f"{name}:{units}" for name, units in resources.items())
 
 
-def ask(server: servers.Server, path: str, runs: int) -> Result:
+def request_candidates(server: servers.Server, path: str, runs: int) -> Result:
     """Return the median of several runs."""
     took = []
     for _ in range(runs):
@@ -105,18 +105,18 @@ def ask(server: servers.Server, path: str, runs: int) -> Result:
         )
         took.append(time.perf_counter() - began)
         answer.raise_for_status()
-    found = answer.json()
+    decoded = answer.json()
     return Result(
         seconds=statistics.median(took),
-        candidates=len(found["allocation_requests"]),
-        providers=len(found["provider_summaries"]),
+        candidates=len(decoded["allocation_requests"]),
+        providers=len(decoded["provider_summaries"]),
         size=len(answer.content),
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is measured: hosts, those with pairs, runs of each case."""
+    """Numbers of hosts, of hosts for two vGPUs, and of runs per case."""
 
     hosts: int
     pairs: int
@@ -124,53 +124,60 @@ class Size:
 
 
 def measure(
-    layout: clouds.Layout, size: Size, is_mariadb: bool, tell: Tell
+    layout: clouds.Layout, size: Size, is_mariadb: bool, report: Report
 ) -> Iterator[Result]:
-    """Yield how many providers there are, then a result per case."""
+    """Yield the number of providers, then a result per case."""
     with (
         tempfile.TemporaryDirectory() as where,
         placement_calls.running(pathlib.Path(where), is_mariadb) as server,
     ):
         cloud = clouds.Cloud(server, layout)
         for count in cloud.fill(size.hosts, size.pairs):
-            tell(f"{layout.name}: {count} of {size.hosts} hosts")
+            report(f"{layout.name}: {count} of {size.hosts} hosts")
         yield Result(providers=cloud.providers)
         for case in CASES:
-            tell(f"{layout.name}: {case.name}")
-            yield ask(server, case.query(layout), size.runs)
+            report(f"{layout.name}: {case.name}")
+            yield request_candidates(server, case.query(layout), size.runs)
 
 
 def compare(
     layouts: Sequence[clouds.Layout],
     size: Size,
     is_mariadb: bool,
-    tell: Tell,
+    report: Report,
 ) -> Iterator[str]:
     """Yield the lines of the table."""
-    ours, theirs = (
-        list(measure(layout, size, is_mariadb, tell)) for layout in layouts
+    accel_results, nova_results = (
+        list(measure(layout, size, is_mariadb, report)) for layout in layouts
     )
     yield f"{'':30}{layouts[1].name:>14}{layouts[0].name:>14}{'ratio':>9}"
-    yield _row("providers", theirs[0].providers, ours[0].providers, ",d")
-    for case, mine, other in zip(CASES, ours[1:], theirs[1:], strict=True):
+    yield _row(
+        "providers",
+        nova_results[0].providers,
+        accel_results[0].providers,
+        ",d",
+    )
+    for case, accel, nova in zip(
+        CASES, accel_results[1:], nova_results[1:], strict=True
+    ):
         yield case.name
-        yield _row("  seconds", other.seconds, mine.seconds, ".3f")
-        yield _row("  candidates", other.candidates, mine.candidates, ",d")
-        yield _row("  providers told", other.providers, mine.providers, ",d")
-        yield _row("  bytes", other.size, mine.size, ",d")
+        yield _row("  seconds", nova.seconds, accel.seconds, ".3f")
+        yield _row("  candidates", nova.candidates, accel.candidates, ",d")
+        yield _row("  summaries", nova.providers, accel.providers, ",d")
+        yield _row("  bytes", nova.size, accel.size, ",d")
 
 
-def _row(what: str, theirs: float, mine: float, form: str) -> str:
-    ratio = f"{theirs / mine:8.1f}x" if mine else "      --"
-    return f"{what:30}{theirs:>14{form}}{mine:>14{form}}{ratio:>9}"
+def _row(label: str, nova_value: float, accel_value: float, form: str) -> str:
+    ratio = f"{nova_value / accel_value:8.1f}x" if accel_value else "      --"
+    return f"{label:30}{nova_value:>14{form}}{accel_value:>14{form}}{ratio:>9}"
 
 
 def progress(words: str) -> None:
-    """Say on one line of the terminal how far it is."""
+    """Print the progress on one line of the terminal."""
     print(f"\r{words:50}\r", end="", file=sys.stderr, flush=True)
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Measure; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hosts", type=int, default=1000)
@@ -181,19 +188,22 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--mariadb", action="store_true")
-    asked = parser.parse_args(given)
+    options = parser.parse_args(words)
     lines = compare(
-        (clouds.ours(asked.cards), clouds.novas(asked.cards, asked.vfs)),
-        Size(hosts=asked.hosts, pairs=asked.pairs, runs=asked.runs),
-        asked.mariadb,
+        (
+            clouds.accel_layout(options.cards),
+            clouds.nova_layout(options.cards, options.vfs),
+        ),
+        Size(hosts=options.hosts, pairs=options.pairs, runs=options.runs),
+        options.mariadb,
         progress,
     )
     for number, line in enumerate(lines):
         if not number:
             progress("")
             print(
-                f"\n{asked.hosts} hosts of {asked.cards} cards of"
-                f" {asked.vfs} VFs, two vGPUs on {asked.pairs} of them"
+                f"\n{options.hosts} hosts of {options.cards} cards of"
+                f" {options.vfs} VFs, two vGPUs on {options.pairs} of them"
             )
         print(line, flush=True)
     return 0

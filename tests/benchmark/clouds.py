@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Placement that knows many hosts full of GPUs.
+"""A real Placement with many hosts full of GPUs.
 
-Eight A40s a host, in either of two forms: one resource provider per card
-(ours), or one per virtual function (Nova's). Through Placement's API that
-would take an hour, so the rows are written into its database, by its own
-models; names of classes and traits go through the API, which remembers
-them.
+Eight A40s a host, in one of two forms: one resource provider per card (this
+library's), or one per virtual function (Nova's). Placement's API would need
+an hour, so the rows are written into its database with its own models; names
+of classes and traits go through the API, which caches them.
 """
 
 import dataclasses
@@ -19,16 +18,16 @@ from placement.db.sqlalchemy import models
 from nova_accel.model import names
 from tests.functional.sync.support import servers
 
-# What a card of 48 GB offers while nothing runs on it: NVIDIA's vGPU types
-# of the A40 (Virtual GPU Software User Guide), by GB.
+# vGPU types of an empty A40 of 48 GB, by GB (NVIDIA's Virtual GPU Software
+# User Guide).
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)
 MEMORY_MB = 48 * 1024
 SLOTS = 32
-WANTED = "CUSTOM_VGPU_NVIDIA_A40_8Q"
-# On the hosts that the requests for two devices may go to.
+PROFILE_TRAIT = "CUSTOM_VGPU_NVIDIA_A40_8Q"
+# Trait of the hosts for requests of two devices.
 SAMPLE = "CUSTOM_SAMPLE"
 _HOST = {"VCPU": 128, "MEMORY_MB": 1 << 20, "DISK_GB": 1 << 12}
-# As many hosts' rows are written at once.
+# Number of hosts whose rows are written at once.
 _BATCH = 20
 
 Row = dict[str, Any]
@@ -36,7 +35,7 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Provider:
-    """A resource provider below a host's."""
+    """A resource provider below the root provider of a host."""
 
     name: str
     inventories: Mapping[str, int]
@@ -45,14 +44,14 @@ class Provider:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a host's cards are told to Placement."""
+    """Form of a host's cards in Placement: a provider per card or per VF."""
 
     name: str
     cards: int
     vfs: int = 0
 
     def providers(self, host: str) -> Iterator[Provider]:
-        """Yield the providers below a host's."""
+        """Yield the providers below the root provider of a host."""
         for card in range(self.cards):
             address = f"0000:{0x10 + card:02x}:00.0"
             if not self.vfs:
@@ -62,17 +61,17 @@ class Layout:
                 yield Provider(
                     name=f"{host}_pci_{place}",
                     inventories={names.GPU_CLASS: 1},
-                    traits=frozenset({WANTED}),
+                    traits=frozenset({PROFILE_TRAIT}),
                 )
 
 
-def ours(cards: int) -> Layout:
+def accel_layout(cards: int) -> Layout:
     """Return this library's form: a provider per card."""
     return Layout(name="nova-accel", cards=cards)
 
 
-def novas(cards: int, vfs: int) -> Layout:
-    """Return Nova's form: a provider per VF, its type told by a trait."""
+def nova_layout(cards: int, vfs: int) -> Layout:
+    """Return Nova's form: a provider per VF, with its type as a trait."""
     return Layout(name="Nova", cards=cards, vfs=vfs)
 
 
@@ -100,8 +99,8 @@ def _card(host: str, address: str, number: int, cards: int) -> Provider:
 class Cloud:
     """Hosts of one layout in a running Placement's database.
 
-    ``hosts`` are the compute nodes' names by uuid, ``providers`` how many
-    resource providers there are in all.
+    ``hosts`` are the compute nodes' names by uuid, ``providers`` is the number
+    of all resource providers.
     """
 
     def __init__(self, server: servers.Server, layout: Layout) -> None:
@@ -115,11 +114,11 @@ class Cloud:
         self._next = 1
 
     def fill(self, hosts: int, sampled: int = 0) -> Iterator[int]:
-        """Add hosts, and yield how many there are after each batch.
+        """Add hosts, and yield their number after each batch.
 
-        :param sampled: so many of them have SAMPLE on their devices.
+        :param sampled: number of hosts whose devices have SAMPLE.
         """
-        self._learn_names()
+        self._create_names()
         try:
             for first in range(0, hosts, _BATCH):
                 numbers = range(first, min(first + _BATCH, hosts))
@@ -128,14 +127,15 @@ class Cloud:
         finally:
             self._database.dispose()
 
-    def book(self, every: int, units: Mapping[str, int]) -> int:
-        """Have a server on every so-manieth device; return how many.
+    def allocate(self, every: int, units: Mapping[str, int]) -> int:
+        """Allocate every n-th device to a server; return the number.
 
-        :param units: what each has of its device, by class.
+        :param units: resources of each server, by class.
         """
         used = self._devices[::every]
         servers_of = {
-            own: str(uuid.uuid5(uuid.NAMESPACE_URL, str(own))) for own in used
+            provider_id: str(uuid.uuid5(uuid.NAMESPACE_URL, str(provider_id)))
+            for provider_id in used
         }
         with self._database.begin() as connection:
             for kind in (models.Project, models.User):
@@ -145,8 +145,8 @@ class Cloud:
             connection.execute(
                 sqlalchemy.insert(models.Consumer),
                 [
-                    {"uuid": one, "project_id": 1, "user_id": 1}
-                    for one in servers_of.values()
+                    {"uuid": server, "project_id": 1, "user_id": 1}
+                    for server in servers_of.values()
                 ],
             )
             connection.execute(
@@ -154,31 +154,33 @@ class Cloud:
                 [
                     {
                         "resource_provider_id": device,
-                        "consumer_id": one,
+                        "consumer_id": server,
                         "resource_class_id": self._ids[name],
                         "used": amount,
                     }
-                    for device, one in servers_of.items()
+                    for device, server in servers_of.items()
                     for name, amount in units.items()
                 ],
             )
         self._database.dispose()
         return len(used)
 
-    def _learn_names(self) -> None:
+    def _create_names(self) -> None:
         everything = list(self.layout.providers("x"))
         for trait in {SAMPLE}.union(*(p.traits for p in everything)):
             if trait.startswith(names.CUSTOM):
                 self.server.call("PUT", f"/traits/{trait}")
-        for one in {c for p in everything for c in p.inventories}:
-            if one.startswith(names.CUSTOM):
-                self.server.call("PUT", f"/resource_classes/{one}")
+        for resource_class in {c for p in everything for c in p.inventories}:
+            if resource_class.startswith(names.CUSTOM):
+                self.server.call("PUT", f"/resource_classes/{resource_class}")
         with self._database.connect() as connection:
             for kind in (models.ResourceClass, models.Trait):
-                found = connection.execute(
+                rows = connection.execute(
                     sqlalchemy.select(kind.name, kind.id)
                 )
-                self._ids.update((name, own) for name, own in found)
+                self._ids.update(
+                    (name, provider_id) for name, provider_id in rows
+                )
 
     def _host(self, number: int, is_sampled: bool) -> list[Provider]:
         name = f"host-{number:04d}"
@@ -199,10 +201,13 @@ class Cloud:
             root = self._next
             for provider in host:
                 providers.append(self._row(provider, root))
-                own = providers[-1]["id"]
-                inventories += self._inventories(own, provider)
+                provider_id = providers[-1]["id"]
+                inventories += self._inventories(provider_id, provider)
                 traits += (
-                    {"resource_provider_id": own, "trait_id": self._ids[t]}
+                    {
+                        "resource_provider_id": provider_id,
+                        "trait_id": self._ids[t],
+                    }
                     for t in provider.traits
                 )
             self.hosts[providers[-len(host)]["uuid"]] = host[0].name
@@ -216,22 +221,24 @@ class Cloud:
                 connection.execute(sqlalchemy.insert(kind), rows)
 
     def _row(self, provider: Provider, root: int) -> Row:
-        own, self._next = self._next, self._next + 1
-        if own != root:
-            self._devices.append(own)
+        provider_id, self._next = self._next, self._next + 1
+        if provider_id != root:
+            self._devices.append(provider_id)
         return {
-            "id": own,
+            "id": provider_id,
             "uuid": str(uuid.uuid5(uuid.NAMESPACE_DNS, provider.name)),
             "name": provider.name,
             "generation": 1,
             "root_provider_id": root,
-            "parent_provider_id": None if own == root else root,
+            "parent_provider_id": None if provider_id == root else root,
         }
 
-    def _inventories(self, own: int, provider: Provider) -> Iterator[Row]:
+    def _inventories(
+        self, provider_id: int, provider: Provider
+    ) -> Iterator[Row]:
         for name, total in provider.inventories.items():
             yield {
-                "resource_provider_id": own,
+                "resource_provider_id": provider_id,
                 "resource_class_id": self._ids[name],
                 "total": total,
                 "reserved": 0,

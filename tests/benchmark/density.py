@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of what is asked for finds no place: four ways to choose.
+"""Share of requested memory that is refused, with four policies.
 
     python -m tests.benchmark.density [--requests 20000 --seeds 5]
 
-Servers come and go on 16 equal cards of a host. Each asks for a vGPU, all
-sizes of the card with the same probability; they come at random (a Poisson
-process) and stay for an exponentially distributed time, so many that four
-fifths of all memory would be in use if none were refused. The first tenth
-of the requests fills the cards and is not counted. Printed is the share of
-the memory asked for, in percent, that was refused. The last column is for
-comparison: all cards as one, in which nothing ever stands in the way, and a
-vGPU takes what it takes of a card full of its type alone, with mixed sizes.
+Servers are created and deleted on 16 equal cards of a host. Each requests
+a vGPU, all sizes of the card with the same probability; they are created at
+random (a Poisson process) and exist for an exponentially distributed time, so
+many that four fifths of all memory would be in use if none were refused. The
+first tenth of the requests fills the cards and is not counted. The output is
+the refused share of the requested memory, in percent. The last column is for
+comparison: all cards as one pool without places, of which a vGPU takes the
+same share as on a card full of its type, with mixed sizes.
 
-All that decides is the library's own code: the vendor driver describes the
-cards, ``device_capacity`` chooses the place on the card and says what remains,
-``tree_builder`` the provider with its traits, and ``candidate_fit`` which card
-comes first. Of what is between them only the rules of Placement are told
-here again: a provider is a candidate if it has the trait and enough left.
+The library's own code decides: the vendor driver describes the cards,
+``device_capacity`` chooses the place on the card and returns the remaining
+profiles, ``tree_builder`` builds the provider with its traits, and
+``candidate_fit`` orders the cards. Only the rules of Placement are repeated
+here: a provider is a candidate if it has the trait and enough capacity.
 """
 
 import argparse
@@ -89,30 +89,27 @@ def describe_card(gpu: vgpu_cards.Gpu, is_mixed: bool) -> model.Device:
         )
         state = scan.read(host, plugin.load(), rules)
     (device,) = state.devices
-    # What the driver would say: as many as there is room for.
+    # Counts of the driver: as many as there is room for.
     made = device.profiles
     made = tuple(dataclasses.replace(p, available=_PLENTY) for p in made)
     return dataclasses.replace(device, profiles=made)
 
 
-# A card's state: which profiles stand at which places.
+# State of a card: its profiles and their places.
 State = tuple[tuple[str, int | None], ...]
 
 
 class Kind:
-    """Cards of one model in one mode, and what each of their states is.
-
-    The library's answers are remembered: the same state comes again.
-    """
+    """Cards of one model in one mode; caches results for each state."""
 
     def __init__(self, gpu: vgpu_cards.Gpu, way: Way) -> None:
         self.blank = describe_card(gpu, way.is_mixed)
-        self.settled = functools.lru_cache(1 << 16)(self._settle)
+        self.device_of = functools.lru_cache(1 << 16)(self._build_device)
         self.published = functools.lru_cache(1 << 16)(self._publish)
         self.choice = functools.lru_cache(1 << 18)(self._choose)
 
-    def _settle(self, state: State) -> model.Device:
-        standing = (
+    def _build_device(self, state: State) -> model.Device:
+        partitions = tuple(
             model.Partition(
                 profile=profile,
                 parent=self.blank.slots[number],
@@ -122,17 +119,17 @@ class Kind:
             for number, (profile, start) in enumerate(state)
         )
         return device_capacity.recalculate(
-            dataclasses.replace(self.blank, partitions=tuple(standing))
+            dataclasses.replace(self.blank, partitions=partitions)
         )
 
     def _choose(
         self, state: State, profile: str
     ) -> device_capacity.PartitionPlace | None:
-        return device_capacity.choose_place(self.settled(state), profile)
+        return device_capacity.choose_place(self.device_of(state), profile)
 
     def _publish(self, state: State) -> provider_facts.ProviderFacts:
-        """Return what Placement knows of a card in this state."""
-        device = self.settled(state)
+        """Return Placement's facts of a card in this state."""
+        device = self.device_of(state)
         claims = [
             model.Claim(
                 consumer=partition.handle,
@@ -167,21 +164,21 @@ class Kind:
         )
 
     def share(self, profile: model.Profile) -> Fraction:
-        """Return what part of a card one of a profile takes."""
+        """Return the share of a card that a profile takes."""
         state: State = ()
         while choice := self.choice(state, profile.name):
             state = (*state, (profile.name, choice.start))
         return Fraction(1, len(state))
 
     def charges(self, profile: str) -> Mapping[str, int]:
-        """Return what one of a profile takes."""
-        found = self.blank.profile(profile)
-        assert found is not None
-        return found.charges
+        """Return the charges of a profile."""
+        card_profile = self.blank.profile(profile)
+        assert card_profile is not None
+        return card_profile.charges
 
 
 class Card:
-    """One card, and who has what of it."""
+    """One card and its partitions by consumer."""
 
     def __init__(self, kind: Kind, number: int) -> None:
         self.kind = kind
@@ -191,7 +188,7 @@ class Card:
         self.update()
 
     def update(self) -> None:
-        """Publish the card."""
+        """Set the card's facts from its partitions."""
         self.state: State = tuple(
             sorted(self.allocations.values(), key=lambda p: (p[0], p[1] or 0))
         )
@@ -200,13 +197,13 @@ class Card:
         )
 
     def make(self, consumer: str, profile: str) -> None:
-        """Make a partition where the library puts it."""
+        """Make a partition at the place that the library chooses."""
         choice = self.kind.choice(self.state, profile)
         assert choice is not None, (self.state, profile)
         self.allocations[consumer] = profile, choice.start
         self.update()
 
-    def unmake(self, consumer: str) -> None:
+    def remove(self, consumer: str) -> None:
         """Remove a consumer's partition."""
         del self.allocations[consumer]
         self.update()
@@ -214,7 +211,7 @@ class Card:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """One server: when it comes, when it would go, and what it wants."""
+    """One server: times of creation and deletion, and its profile."""
 
     consumer: str
     begin: float
@@ -223,7 +220,7 @@ class Request:
 
 
 def trace(blank: model.Device, seed: int, count: int) -> Iterator[Request]:
-    """Yield servers in the order in which they come."""
+    """Yield servers in the order of their creation."""
     chance = random.Random(seed)  # noqa: S311
     kinds = sorted(blank.profiles, key=lambda p: p.name)
     mean = statistics.fmean(p.size for p in kinds)
@@ -240,7 +237,9 @@ def trace(blank: model.Device, seed: int, count: int) -> Iterator[Request]:
         )
 
 
-def wanted_of(profile: model.Profile, way: Way) -> request.AcceleratorRequest:
+def make_request(
+    profile: model.Profile, way: Way
+) -> request.AcceleratorRequest:
     """Return the request of a flavor that names a profile."""
     specs = {f"resources_A:{n}": str(a) for n, a in profile.charges.items()}
     specs[f"trait_A:{profile.trait}"] = "required"
@@ -249,15 +248,15 @@ def wanted_of(profile: model.Profile, way: Way) -> request.AcceleratorRequest:
 
 
 def candidates_of(
-    found: Mapping[str, Card], profile: model.Profile
+    cards: Mapping[str, Card], profile: model.Profile
 ) -> list[provider_facts.Candidate]:
-    """Return what Placement would offer."""
+    """Return the allocation candidates of Placement."""
     return [
         {
             "allocations": {card.uuid: {"resources": dict(profile.charges)}},
             "mappings": {"_A": [card.uuid]},
         }
-        for card in found.values()
+        for card in cards.values()
         if profile.trait in card.facts.traits
         and all(
             amount <= card.facts.capacities[name].free
@@ -267,77 +266,79 @@ def candidates_of(
 
 
 class Host:
-    """The cards of a host, and where on them servers stand."""
+    """The cards of a host, and the card of each server."""
 
     def __init__(self, kind: Kind, way: Way) -> None:
         self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
         made = (Card(kind, number) for number in range(CARDS))
         self._cards = {card.uuid: card for card in made}
-        self._wishes = {p.name: wanted_of(p, way) for p in kind.blank.profiles}
+        self._requests = {
+            p.name: make_request(p, way) for p in kind.blank.profiles
+        }
         self._places: dict[str, Card] = {}
 
-    def take(self, one: Request) -> bool:
-        """Place a server as the library would; return whether it has room."""
+    def add(self, server: Request) -> bool:
+        """Place a server as the library does; return whether there is room."""
         view = candidate_fit.HostFacts(
             facts={uuid: card.facts for uuid, card in self._cards.items()},
             geometry=self._geometry,
         )
         fits, _ = candidate_fit.select(
-            self._wishes[one.profile.name],
-            candidates_of(self._cards, one.profile),
+            self._requests[server.profile.name],
+            candidates_of(self._cards, server.profile),
             view,
         )
         if not fits:
             return False
         (chosen,) = fits[0]["mappings"]["_A"]
-        self._places[one.consumer] = self._cards[chosen]
-        self._cards[chosen].make(one.consumer, one.profile.name)
+        self._places[server.consumer] = self._cards[chosen]
+        self._cards[chosen].make(server.consumer, server.profile.name)
         return True
 
-    def leave(self, one: Request) -> None:
+    def remove(self, server: Request) -> None:
         """Remove a server."""
-        self._places.pop(one.consumer).unmake(one.consumer)
+        self._places.pop(server.consumer).remove(server.consumer)
 
 
 class Pool:
-    """All cards as one, without places: anybody takes of it what is left."""
+    """All cards as one pool of memory, without places."""
 
     def __init__(self, kind: Kind) -> None:
-        self._left = Fraction(CARDS)
+        self._free = Fraction(CARDS)
         self._shares = {p.name: kind.share(p) for p in kind.blank.profiles}
 
-    def take(self, one: Request) -> bool:
-        """Return whether there was so much left."""
-        share = self._shares[one.profile.name]
-        if share > self._left:
+    def add(self, server: Request) -> bool:
+        """Take the share of a server; return whether the pool had it."""
+        share = self._shares[server.profile.name]
+        if share > self._free:
             return False
-        self._left -= share
+        self._free -= share
         return True
 
-    def leave(self, one: Request) -> None:
-        """Give back what a server had."""
-        self._left += self._shares[one.profile.name]
+    def remove(self, server: Request) -> None:
+        """Give back the share of a server."""
+        self._free += self._shares[server.profile.name]
 
 
 def run(gpu: vgpu_cards.Gpu, way: Way | None, seed: int, count: int) -> float:
-    """Return the percentage of memory asked for that was refused.
+    """Return the refused percentage of the requested memory.
 
     :param way: None for one pool of memory.
     """
     kind = Kind(gpu, way or WAYS[-1])
     host = Host(kind, way) if way else Pool(kind)
-    leaving: list[tuple[float, str, Request]] = []
-    asked = refused = 0
-    for number, one in enumerate(trace(kind.blank, seed, count)):
-        while leaving and leaving[0][0] <= one.begin:
-            host.leave(heapq.heappop(leaving)[-1])
-        fits = host.take(one)
+    departures: list[tuple[float, str, Request]] = []
+    requested = refused = 0
+    for number, server in enumerate(trace(kind.blank, seed, count)):
+        while departures and departures[0][0] <= server.begin:
+            host.remove(heapq.heappop(departures)[-1])
+        fits = host.add(server)
         if fits:
-            heapq.heappush(leaving, (one.end, one.consumer, one))
+            heapq.heappush(departures, (server.end, server.consumer, server))
         if number >= WARM_UP * count:
-            asked += one.profile.size
-            refused += one.profile.size * (not fits)
-    return 100 * refused / asked
+            requested += server.profile.size
+            refused += server.profile.size * (not fits)
+    return 100 * refused / requested
 
 
 def _cell(job: tuple[str, str, int, int]) -> float:
@@ -351,7 +352,7 @@ def measure(
     seeds: int,
     count: int,
     workers: int,
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> dict[tuple[str, str], list[float]]:
     """Return the percentages by model and way, one for each seed."""
     jobs = [
@@ -360,13 +361,13 @@ def measure(
             keys, TITLES, range(1, seeds + 1)
         )
     ]
-    found: dict[tuple[str, str], list[float]] = {}
+    shares: dict[tuple[str, str], list[float]] = {}
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
         for job, share in zip(jobs, pool.map(_cell, jobs), strict=True):
             key, title, seed, _ = job
-            found.setdefault((key, title), []).append(share)
-            tell(f"{key} {title} seed {seed}: {share:.2f} %")
-    return found
+            shares.setdefault((key, title), []).append(share)
+            report(f"{key} {title} seed {seed}: {share:.2f} %")
+    return shares
 
 
 def main() -> None:
@@ -376,17 +377,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--gpu", action="append", choices=list(GPUS))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    given = parser.parse_args()
-    keys = given.gpu or list(GPUS)
-    tell = functools.partial(print, file=sys.stderr, flush=True)
-    found = measure(keys, given.seeds, given.requests, given.workers, tell)
+    options = parser.parse_args()
+    keys = options.gpu or list(GPUS)
+    report = functools.partial(print, file=sys.stderr, flush=True)
+    shares = measure(
+        keys, options.seeds, options.requests, options.workers, report
+    )
     print("refused, % of the GB asked for".ljust(32), *TITLES, sep="  ")
     for key in keys:
-        shares = [
-            f"{statistics.fmean(found[key, title]):.2f}".rjust(len(title))
+        cells = [
+            f"{statistics.fmean(shares[key, title]):.2f}".rjust(len(title))
             for title in TITLES
         ]
-        print(f"{CARDS} x {key}".ljust(32), *shares, sep="  ")
+        print(f"{CARDS} x {key}".ljust(32), *cells, sep="  ")
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@
     python -m tests.benchmark.filter_cost [--hosts 1000 --cards 8]
 
 Both get the same hosts with two NUMA cells each, the same candidates, from
-a real Placement over real HTTP, and a guest with a NUMA topology of its
-own. On every second card runs a server already. Ours is measured with
-nothing remembered; with what a busy scheduler remembers, which costs one
-call; and for a flavor without accelerators. Printed are the medians, and
-what of them was spent waiting for Placement.
+a real Placement over HTTP, and a guest with a NUMA topology of its own.
+Every second card has a server already. AcceleratorFilter is measured with an
+empty cache; with the cache of a busy scheduler, which costs one call; and
+for a flavor without accelerators. The output has the medians of the whole
+time and of the time waiting for Placement.
 """
 
 import argparse
@@ -34,25 +34,25 @@ from tests.benchmark import clouds, placement_calls
 from tests.functional.scheduler import scheduling
 from tests.functional.sync.support import servers
 
-# What the servers ask for, and those that run already have.
+# Memory of each vGPU, of new servers and of existing ones.
 _MEMORY_MB = 8192
 FLAVOR = {
     "resources_A:VGPU": "1",
     f"resources_A:{names.GPU_MEMORY_CLASS}": str(_MEMORY_MB),
-    f"trait_A:{clouds.WANTED}": "required",
+    f"trait_A:{clouds.PROFILE_TRAIT}": "required",
     "hw:numa_nodes": "1",
 }
-_HELD = {names.GPU_CLASS: 1, names.GPU_MEMORY_CLASS: _MEMORY_MB}
+_CHARGES = {names.GPU_CLASS: 1, names.GPU_MEMORY_CLASS: _MEMORY_MB}
 _VCPUS, _RAM_MB = 4, 4096
-# Requests until all is remembered that may be: enough for 8,000 cards.
+# Requests until the cache is full: enough for 8,000 cards.
 _MOST_REQUESTS = 300
 
 Candidates = dict[str, list[Any]]
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class Placement:
-    """Asks a Placement, and counts."""
+    """Client of Placement that counts its calls."""
 
     def __init__(self, server: servers.Server) -> None:
         self._url = server.url
@@ -72,15 +72,15 @@ class Placement:
         began = time.perf_counter()
         answer = self._session.get(self._url + path)
         answer.raise_for_status()
-        found = answer.json()
+        decoded = answer.json()
         self.calls += 1
         self.seconds += time.perf_counter() - began
-        return found
+        return decoded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one pass over the hosts took: seconds, and calls of Placement."""
+    """Seconds and Placement calls of one pass over the hosts."""
 
     seconds: float
     waiting: float = 0.0
@@ -109,7 +109,7 @@ def cells() -> Any:
 
 
 def host(name: str, uuid: str, candidates: list[Any]) -> Any:
-    """Return a host as nova-scheduler has it."""
+    """Return the HostState of nova-scheduler for a host."""
     state = host_manager.HostState(name, name, uuid)
     state.uuid = uuid
     state.numa_topology = cells()
@@ -139,10 +139,10 @@ def guest(extra_specs: dict[str, str]) -> Any:
     return spec
 
 
-class Bench:
-    """The passes that are measured.
+class PassTimer:
+    """Measures passes of both filters.
 
-    :param candidates: those of each host, by the host's name.
+    :param candidates: allocation candidates by host name.
     """
 
     def __init__(
@@ -153,28 +153,28 @@ class Bench:
         self._runs = runs
 
     def novas(self) -> Cost:
-        """Return what Nova's filter takes."""
-        theirs = numa_topology_filter.NUMATopologyFilter()
-        return self._median(lambda: theirs)
+        """Return the cost of Nova's filter."""
+        nova_filter = numa_topology_filter.NUMATopologyFilter()
+        return self._median(lambda: nova_filter)
 
     def cold(self) -> Cost:
-        """Return what ours takes in a scheduler that has just started."""
-        return self._median(self._ours)
+        """Return the cost in a scheduler that has just started."""
+        return self._median(self._make_filter)
 
     def warm(self) -> Cost:
-        """Return what ours takes once nothing is left to remember."""
-        mine = self._ours()
+        """Return the cost with a full cache."""
+        accel_filter = self._make_filter()
         for _ in range(_MOST_REQUESTS):
-            if self._pass(mine, FLAVOR).calls == 1:
+            if self._pass(accel_filter, FLAVOR).calls == 1:
                 break
-        return self._median(lambda: mine)
+        return self._median(lambda: accel_filter)
 
     def without(self) -> Cost:
-        """Return what ours takes for a flavor without accelerators."""
-        mine = self._ours()
-        return self._median(lambda: mine, {"hw:numa_nodes": "1"})
+        """Return the cost for a flavor without accelerators."""
+        accel_filter = self._make_filter()
+        return self._median(lambda: accel_filter, {"hw:numa_nodes": "1"})
 
-    def _ours(self) -> Any:
+    def _make_filter(self) -> Any:
         return accelerator_filter.AcceleratorFilter(self._placement.get)
 
     def _pass(self, measured: Any, extra_specs: dict[str, str]) -> Cost:
@@ -183,13 +183,15 @@ class Bench:
             for number, (name, several) in enumerate(self._candidates.items())
         ]
         spec = guest(extra_specs)
-        asked = self._placement
-        asked.calls, asked.seconds = 0, 0.0
+        placement = self._placement
+        placement.calls, placement.seconds = 0, 0.0
         began = time.perf_counter()
-        left = list(measured.filter_all(hosts, spec))
+        passed = list(measured.filter_all(hosts, spec))
         took = time.perf_counter() - began
-        assert len(left) == len(hosts)
-        return Cost(seconds=took, waiting=asked.seconds, calls=asked.calls)
+        assert len(passed) == len(hosts)
+        return Cost(
+            seconds=took, waiting=placement.seconds, calls=placement.calls
+        )
 
     def _median(
         self, make: Callable[[], Any], extra_specs: dict[str, str] = FLAVOR
@@ -203,67 +205,67 @@ class Bench:
 
 
 def fetch(placement: Placement, cloud: clouds.Cloud, limit: int) -> Candidates:
-    """Return each host's candidates, as Nova's scheduler asks for them."""
+    """Return each host's candidates, as Nova's scheduler requests them."""
     path = (
         "/allocation_candidates?resources=VCPU:4,MEMORY_MB:4096"
         f"&resources_A=VGPU:1,{names.GPU_MEMORY_CLASS}:{_MEMORY_MB}"
-        f"&required_A={clouds.WANTED}"
+        f"&required_A={clouds.PROFILE_TRAIT}"
     )
     if limit:
         path += f"&limit={limit}"
-    found: Candidates = {}
+    candidates_of: Candidates = {}
     for candidate in placement.get(path)["allocation_requests"]:
         (root,) = cloud.hosts.keys() & candidate["allocations"].keys()
-        found.setdefault(cloud.hosts[root], []).append(candidate)
-    return found
+        candidates_of.setdefault(cloud.hosts[root], []).append(candidate)
+    return candidates_of
 
 
 def compare(
-    cloud: clouds.Cloud, hosts: int, limit: int, runs: int, tell: Tell
+    cloud: clouds.Cloud, hosts: int, limit: int, runs: int, report: Report
 ) -> Iterator[str]:
     """Yield the lines of the table."""
     for count in cloud.fill(hosts):
-        tell(f"{count} of {hosts} hosts")
-    booked = cloud.book(2, _HELD)
+        report(f"{count} of {hosts} hosts")
+    allocated = cloud.allocate(2, _CHARGES)
     placement = Placement(cloud.server)
-    found = fetch(placement, cloud, limit)
-    number = sum(map(len, found.values()))
+    candidates_of = fetch(placement, cloud, limit)
+    number = sum(map(len, candidates_of.values()))
     yield (
-        f"{hosts} hosts, {booked} of their cards in use;"
-        f" {number} candidates on {len(found)} hosts"
+        f"{hosts} hosts, {allocated} of their cards in use;"
+        f" {number} candidates on {len(candidates_of)} hosts"
     )
     yield (
         f"{'':34}{'seconds':>9}{'waiting':>9}{'calls':>7}"
         f"{'us/host':>9}{'ratio':>8}"
     )
-    bench = Bench(placement, found, runs)
-    tell("Nova's filter")
-    theirs = bench.novas()
-    yield _row("NUMATopologyFilter", theirs, theirs, len(found))
-    for what, measure in (
-        ("empty cache", bench.cold),
-        ("warm cache", bench.warm),
-        ("flavor without accelerators", bench.without),
+    timer = PassTimer(placement, candidates_of, runs)
+    report("Nova's filter")
+    nova_cost = timer.novas()
+    yield _row("NUMATopologyFilter", nova_cost, nova_cost, len(candidates_of))
+    for label, measure in (
+        ("empty cache", timer.cold),
+        ("warm cache", timer.warm),
+        ("flavor without accelerators", timer.without),
     ):
-        tell(what)
-        yield _row(what, measure(), theirs, len(found))
+        report(label)
+        yield _row(label, measure(), nova_cost, len(candidates_of))
 
 
-def _row(what: str, cost: Cost, theirs: Cost, hosts: int) -> str:
-    """Return a line; the ratio is that of what is not waiting."""
+def _row(label: str, cost: Cost, nova_cost: Cost, hosts: int) -> str:
+    """Return a row; the ratio is of the time without waiting."""
     own = cost.seconds - cost.waiting
     return (
-        f"{what:34}{cost.seconds:9.4f}{cost.waiting:9.4f}{cost.calls:7d}"
-        f"{own / hosts * 1e6:9.1f}{own / theirs.seconds:8.3f}"
+        f"{label:34}{cost.seconds:9.4f}{cost.waiting:9.4f}{cost.calls:7d}"
+        f"{own / hosts * 1e6:9.1f}{own / nova_cost.seconds:8.3f}"
     )
 
 
 def progress(words: str) -> None:
-    """Say on one line of the terminal how far it is."""
+    """Print the progress on one line of the terminal."""
     print(f"\r{words:50}\r", end="", file=sys.stderr, flush=True)
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Measure; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hosts", type=int, default=1000)
@@ -273,14 +275,16 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--mariadb", action="store_true")
-    asked = parser.parse_args(given)
+    options = parser.parse_args(words)
     with (
         tempfile.TemporaryDirectory() as where,
-        placement_calls.running(pathlib.Path(where), asked.mariadb) as server,
+        placement_calls.running(
+            pathlib.Path(where), options.mariadb
+        ) as server,
     ):
-        cloud = clouds.Cloud(server, clouds.ours(asked.cards))
+        cloud = clouds.Cloud(server, clouds.accel_layout(options.cards))
         for line in compare(
-            cloud, asked.hosts, asked.limit, asked.runs, progress
+            cloud, options.hosts, options.limit, options.runs, progress
         ):
             print(line, flush=True)
     return 0

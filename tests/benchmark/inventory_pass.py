@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One inventory pass: Nova's own vGPU support beside ours.
+"""One inventory pass: Nova's own vGPU support beside this library's.
 
     python -m tests.benchmark.inventory_pass [--gpus 8 --vfs 32 --types 24]
 
-Both see the same host, a directory tree that stands for /sys: Nova through
-a real libvirtd, whose node devices read the types of a parent anew whenever
-they are asked for, we ourselves. Nova is configured with one of the types,
-as it must be; we offer all of them.
+Both read the same host, a directory tree mounted as /sys: Nova through a real
+libvirtd, whose node devices read the types of a parent on each request, this
+library directly. Nova is configured with one of the types, as it must be;
+the library offers all of them.
 
-Printed are the fastest of several runs of each. "Nothing changed" is what
-a periodic pass costs on a quiet host, "one card changed" what a claim on
-one card does. Nova does all of its pass under the lock of all its claims;
-of ours only the last row runs there.
+The output has the fastest of several runs. "Nothing changed" is a periodic
+pass on a host without changes, "one card changed" a pass after a claim on one
+card. Nova's whole pass runs under the lock of all its claims; of the
+library's pass only the last row does.
 """
 
 import argparse
@@ -46,7 +46,7 @@ MODULE = "tests.benchmark.inventory_pass"
 
 
 class CountedDisk(fs.DiskSource):
-    """Kernel files, and how often one was opened."""
+    """Kernel files; counts the opened ones."""
 
     reads = 0
 
@@ -55,8 +55,8 @@ class CountedDisk(fs.DiskSource):
         return super().content(path)
 
 
-class Ours:
-    """This library's pass, in its two halves."""
+class Library:
+    """This library's pass: read the host, then update Nova's tree."""
 
     def __init__(self) -> None:
         self.disk = CountedDisk()
@@ -66,25 +66,25 @@ class Ours:
         self.start()
 
     def start(self) -> None:
-        """Forget everything, as a service that has just started."""
-        self.survey = change_detection.ChangeDetector(
+        """Drop all caches, as in a service that has just started."""
+        self.detector = change_detection.ChangeDetector(
             self.disk, self.drivers, self.rules
         )
         self.state = model.HostState()
 
-    def look(self) -> None:
-        """Read what can have changed: outside of Nova's lock."""
-        self.state = self.survey.read_changed() or self.state
+    def read(self) -> None:
+        """Read the host if it has changed, outside of Nova's lock."""
+        self.state = self.detector.read_changed() or self.state
 
-    def look_at_one(self) -> None:
+    def read_first_card(self) -> None:
         """Read one card, as after a claim on it."""
         first = self.state.devices[0]
-        found = self.survey.read_devices([first]).device(first.address)
-        assert found is not None
-        self.state = model.HostState(devices=(found, *self.state.devices[1:]))
+        device = self.detector.read_devices([first]).device(first.address)
+        assert device is not None
+        self.state = model.HostState(devices=(device, *self.state.devices[1:]))
 
-    def lay(self) -> None:
-        """Update Nova's tree: under its lock."""
+    def update_tree(self) -> None:
+        """Update Nova's tree, under Nova's lock."""
         desired = tree_builder.build_tree(ROOT, self.state, self.rules)
         nova_provider_tree.update_tree(
             self.nova_tree,
@@ -102,7 +102,7 @@ def new_tree() -> Any:
     return made
 
 
-class Novas:
+class NovaDriver:
     """Nova's own pass; all of it runs under Nova's lock."""
 
     def __init__(self, type_id: str) -> None:
@@ -110,7 +110,7 @@ class Novas:
         conf = nova.conf.CONF
         conf.set_override("connection_uri", "qemu:///system", "libvirt")
         conf.set_override("enabled_mdev_types", [type_id], "devices")
-        # It wants to tell a database, which isn't there, that it is enabled.
+        # There is no database for the driver's service record.
         logging.getLogger(libvirt_driver.__name__).setLevel(logging.CRITICAL)
         self.driver = libvirt_driver.LibvirtDriver(None)
         self.driver._host.initialize()
@@ -125,7 +125,7 @@ class Novas:
         libvirt.virNodeDevice.XMLDesc = counted
 
     def start(self) -> None:
-        """Forget the providers, as a service that has just started."""
+        """Drop the providers, as in a service that has just started."""
         self.nova_tree = new_tree()
 
     def update(self) -> None:
@@ -148,9 +148,9 @@ def fastest(
 
 
 def measure() -> None:
-    """Print both sides of the host that stands at /sys."""
-    stock = Novas("nvidia-558")
-    ours = Ours()
+    """Print both sides for the host mounted at /sys."""
+    stock = NovaDriver("nvidia-558")
+    library = Library()
     stock_cold = fastest(stock.update, stock.start)
     stock.reads = 0
     stock.update()
@@ -158,46 +158,50 @@ def measure() -> None:
     stock_again = fastest(stock.update)
 
     def pass_whole() -> None:
-        ours.look()
-        ours.lay()
+        library.read()
+        library.update_tree()
 
     def restart() -> None:
-        ours.start()
-        ours.nova_tree = new_tree()
+        library.start()
+        library.nova_tree = new_tree()
 
     def pass_one() -> None:
-        ours.look_at_one()
-        ours.lay()
+        library.read_first_card()
+        library.update_tree()
 
     cold = fastest(pass_whole, restart)
     again = fastest(pass_whole)
-    one = fastest(pass_one)
-    ours.disk.reads = 0
-    ours.lay()
-    lock_reads = ours.disk.reads
-    under_lock = fastest(ours.lay)
+    one_card = fastest(pass_one)
+    library.disk.reads = 0
+    library.update_tree()
+    lock_reads = library.disk.reads
+    under_lock = fastest(library.update_tree)
     count = len(stock.nova_tree.get_provider_uuids()) - 1
     report(
         [
-            ("resource providers", count, len(ours.state.devices), ""),
+            ("resource providers", count, len(library.state.devices), ""),
             ("devices read under the lock", stock_reads, lock_reads, ""),
             ("cold", stock_cold, cold, "s"),
             ("nothing changed", stock_again, again, "s"),
-            ("one card changed", stock_again, one, "s"),
+            ("one card changed", stock_again, one_card, "s"),
             ("time under Nova's lock", stock_again, under_lock, "s"),
         ]
     )
 
 
 def report(rows: list[tuple[str, float, float, str]]) -> None:
-    """Print a table: what, Nova's, ours, how many times less."""
+    """Print a table: label, Nova's value, the library's, their ratio."""
     print(f"{'':28}{'Nova':>12}{'nova-accel':>12}{'ratio':>9}")
-    for what, theirs, mine, unit in rows:
-        ratio = f"{theirs / mine:8.1f}x" if mine else "      --"
+    for label, nova_value, accel_value, unit in rows:
+        ratio = (
+            f"{nova_value / accel_value:8.1f}x" if accel_value else "      --"
+        )
         if unit:
-            print(f"{what:28}{theirs:11.4f}s{mine:11.4f}s{ratio:>9}")
+            print(
+                f"{label:28}{nova_value:11.4f}s{accel_value:11.4f}s{ratio:>9}"
+            )
         else:
-            print(f"{what:28}{theirs:12.0f}{mine:12.0f}{ratio:>9}")
+            print(f"{label:28}{nova_value:12.0f}{accel_value:12.0f}{ratio:>9}")
 
 
 def main() -> int:

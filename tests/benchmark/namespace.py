@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real libvirtd above a directory tree that stands for /sys.
+"""A real libvirtd above a directory tree mounted as /sys.
 
-The fake host's namespaces, but /sys is a plain tree: looking at a file
-costs what it costs in the kernel's sysfs, not a round trip to a server.
+As the fake host's namespaces, but with a plain tree as /sys: reading a file
+costs as much as in the kernel's sysfs, not a round trip to a server.
 
     python -m tests.benchmark.namespace TREE COMMAND...
 """
@@ -19,13 +19,13 @@ from tests.lab.fakehost import standins
 from tests.lab.fakehost.__main__ import lab_directory
 from tests.lab.fakehost.under_libvirt import namespace
 
-#: Of the real sysfs: what libvirt and libudev want besides devices.
+#: Directories of the real sysfs that libvirt and libudev read.
 _REAL = ("class/net", "devices/system", "devices/virtual", "fs/cgroup")
 _START_S = 120.0
 
 
 class StillNamespace(namespace.Namespace):
-    """A host whose devices stand in a tree and never change."""
+    """A host whose devices are in a plain tree and never change."""
 
     def __init__(
         self, lab: pathlib.Path, state: pathlib.Path, tree: pathlib.Path
@@ -43,19 +43,19 @@ class StillNamespace(namespace.Namespace):
         _run("mount", "--rbind", str(self._tree), "/sys")
 
     def _wait_for_devices(self) -> None:
-        wanted = len(os.listdir("/sys/class/mdev_bus"))
+        expected = len(os.listdir("/sys/class/mdev_bus"))
         limit = time.monotonic() + _START_S
-        while namespace._listed("mdev_types") < wanted:
+        while namespace._listed("mdev_types") < expected:
             if time.monotonic() > limit:
                 raise fakehost.FakehostError(
-                    f"libvirt does not show {wanted} mdev parents after"
+                    f"libvirt does not show {expected} mdev parents after"
                     f" {_START_S:.0f} s; its log is in {self._state}"
                 )
             time.sleep(1)
 
 
 def enter(tree: pathlib.Path, command: list[str]) -> int:
-    """Run a command there; return its exit status."""
+    """Run a command in the namespace; return its exit status."""
     lab = lab_directory()
     standins.build(lab / "standins")
     pathlib.Path("/dev/vfio").mkdir(exist_ok=True)  # a mount point

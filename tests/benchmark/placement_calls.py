@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pass asks of Placement: requests and seconds.
+"""Requests to Placement of one pass, and its seconds.
 
     python -m tests.benchmark.placement_calls [--hosts 1000 --mariadb]
 
-Placement is the real one, in a process of its own, over real HTTP; hosts
-are directory trees, read by the library's own drivers. Requests are counted
-by Placement's server, not by the library. "Names" are resource classes and
-traits that the cloud sees for the first time.
+A real Placement runs in a process of its own and is called over HTTP; hosts
+are directory trees, read by the library's own drivers. Placement's server
+counts the requests, not the library. "Names" are new resource classes and
+traits.
 """
 
 import argparse
@@ -32,16 +32,16 @@ from tests.functional.sync.support import servers
 from tests.hosts import build
 
 RULES = policy.Policy()
-COLUMNS = ("what", "reads", "writes", "names", "providers", "new", "seconds")
+COLUMNS = ("case", "reads", "writes", "names", "providers", "new", "seconds")
 WIDTHS = (36, 7, 8, 7, 11, 6, 10)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Count:
-    """What one pass, or several, asked of Placement.
+    """Requests to Placement of one pass, or of several.
 
-    ``names`` are those of the writes that make classes and traits known,
-    ``new`` how many providers were created.
+    ``names`` is the number of writes that create classes and traits,
+    ``new`` the number of created providers.
     """
 
     reads: int
@@ -52,7 +52,7 @@ class Count:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Return the numbers as they are printed."""
+        """Return the numbers as columns of the table."""
         return (
             str(self.reads),
             str(self.names + self.providers),
@@ -64,7 +64,7 @@ class Count:
 
 
 class Node:
-    """A host in a directory, and the pass that reports it."""
+    """A host in a directory, and the pass that publishes it."""
 
     def __init__(
         self, server: servers.Server, name: str, where: pathlib.Path
@@ -73,23 +73,23 @@ class Node:
         self.root = providers.ProviderRoot(
             name=name, uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
         )
-        self._survey = change_detection.ChangeDetector(
+        self._detector = change_detection.ChangeDetector(
             fs.DiskSource(where), plugin.load(), RULES
         )
         self.state = model.HostState()
         self.claims: tuple[model.Claim, ...] = ()
-        self._one = sync_pass.Synchronizer(
+        self._synchronizer = sync_pass.Synchronizer(
             resource_providers.PlacementClient(rest.from_endpoint(server.url))
         )
-        self._one.run(self.tree(), self.state, create_root=True)
+        self._synchronizer.run(self.tree(), self.state, create_root=True)
 
-    def look(self) -> None:
-        """Read what may have changed on the host."""
-        self.state = self._survey.read_changed() or self.state
+    def read(self) -> None:
+        """Read the host if it has changed."""
+        self.state = self._detector.read_changed() or self.state
 
-    def look_anew(self) -> None:
+    def read_all(self) -> None:
         """Read the whole host."""
-        self.state = self._survey.read()
+        self.state = self._detector.read()
 
     def tree(self) -> providers.ProviderTree:
         """Return the tree that the host should have."""
@@ -98,25 +98,25 @@ class Node:
         )
 
     def run(self) -> Count:
-        """Make a pass, and count."""
+        """Run a pass and return its requests."""
         self.server.clear()
         began = time.perf_counter()
-        result = self._one.run(self.tree(), self.state)
+        result = self._synchronizer.run(self.tree(), self.state)
         seconds = time.perf_counter() - began
         assert result.is_ok, result.problems
         return counted(self.server.requests(), seconds)
 
 
-def counted(asked: list[servers.Request], seconds: float) -> Count:
-    """Return the numbers of some requests."""
-    written = [r for r in asked if r.is_write]
+def counted(sent: list[servers.Request], seconds: float) -> Count:
+    """Return the numbers of these requests."""
+    written = [r for r in sent if r.is_write]
     named = [
         r
         for r in written
         if r.path.startswith(("/traits/", "/resource_classes/"))
     ]
     return Count(
-        reads=len(asked) - len(written),
+        reads=len(sent) - len(written),
         names=len(named),
         providers=len(written) - len(named),
         new=sum(r.method == "POST" for r in written),
@@ -162,7 +162,7 @@ def gpus(count: int, vfs: int = 16) -> dict[str, Any]:
 
 
 def claim(node: Node, where: pathlib.Path) -> None:
-    """Have a server claim a slot: what Nova, we and the kernel then do."""
+    """Claim a slot as Nova, the library and the kernel do."""
     device = node.state.devices[0]
     profile = next(p for p in device.profiles if p.available)
     provider = names.provider_uuid(node.root.uuid, device.address)
@@ -202,7 +202,7 @@ def claim(node: Node, where: pathlib.Path) -> None:
 def allocate(
     server: servers.Server, claimed: model.Claim, charges: Mapping[str, int]
 ) -> None:
-    """Book a claim, as Nova's scheduler does."""
+    """Allocate a claim, as Nova's scheduler does."""
     server.call(
         "PUT",
         f"/allocations/{claimed.consumer}",
@@ -218,61 +218,65 @@ def allocate(
 
 # -- the cases ------------------------------------------------------------
 
-Tell = Callable[[str, Count], None]
+PrintRow = Callable[[str, Count], None]
 
 
-class Bench:
-    """The cases, in the order of the table."""
+class Measurement:
+    """Measures the cases, in the order of the table."""
 
     def __init__(
-        self, server: servers.Server, where: pathlib.Path, tell: Tell
+        self, server: servers.Server, where: pathlib.Path, print_row: PrintRow
     ) -> None:
         self._server = server
         self._where = where
-        self._tell = tell
+        self._print_row = print_row
 
     def node(self, name: str, description: Mapping[str, Any]) -> Node:
-        """Return a host that is registered and read."""
+        """Return a host with a root provider and read devices."""
         where = self._where / name
         build.build(description, where)
         node = Node(self._server, name, where)
-        node.look_anew()
+        node.read_all()
         return node
 
     def cards(self) -> None:
-        """Measure cards that are new, and hosts that hardly change."""
-        self._tell("first card of a cloud", self.node("a", gpus(1)).run())
+        """Measure new cards and small changes."""
+        self._print_row("first card of a cloud", self.node("a", gpus(1)).run())
         second = self.node("b", gpus(1))
-        self._tell("second identical card", second.run())
-        self._tell("nothing changed", second.run())
+        self._print_row("second identical card", second.run())
+        self._print_row("nothing changed", second.run())
         card = second.state.devices[0]
-        known = dataclasses.replace(
+        changed = dataclasses.replace(
             card, traits=card.traits ^ {"CUSTOM_ACCELERATOR_NUMA_0"}
         )
-        second.state = dataclasses.replace(second.state, devices=(known,))
-        self._tell("one changed trait", second.run())
-        second.look_anew()
+        second.state = dataclasses.replace(second.state, devices=(changed,))
+        self._print_row("one changed trait", second.run())
+        second.read_all()
         second.run()
         claim(second, self._where / "b")
-        second.look_anew()
-        self._tell("one claim on a vGPU card", second.run())
-        self._tell("QAT card, 48 VFs, first", self.node("c", crypto(1)).run())
-        self._tell("QAT card, 48 VFs, second", self.node("d", crypto(1)).run())
+        second.read_all()
+        self._print_row("one claim on a vGPU card", second.run())
+        self._print_row(
+            "QAT card, 48 VFs, first", self.node("c", crypto(1)).run()
+        )
+        self._print_row(
+            "QAT card, 48 VFs, second", self.node("d", crypto(1)).run()
+        )
 
     def eight(self) -> None:
-        """Measure a host of eight cards, the reading of it apart."""
+        """Measure a host of eight cards; its reading separately."""
         node = self.node("eight", gpus(8, 32))
         began = time.perf_counter()
-        node.look_anew()
+        node.read_all()
         read = time.perf_counter() - began
-        self._tell("8 cards of 32 VFs, first", node.run())
+        self._print_row("8 cards of 32 VFs, first", node.run())
         began = time.perf_counter()
-        node.look()
+        node.read()
         changed = time.perf_counter() - began
-        self._tell("8 cards of 32 VFs, unchanged", node.run())
+        self._print_row("8 cards of 32 VFs, unchanged", node.run())
         print(
-            f"reading that host takes {read:.3f} s, looking whether"
-            f" it has changed {changed:.3f} s"
+            f"reading this host takes {read:.3f} s, the check for"
+            f" changes {changed:.3f} s"
         )
 
     def many(self, count: int) -> None:
@@ -284,15 +288,15 @@ class Bench:
             node = Node(self._server, f"host-{number}", self._where / "model")
             node.state = described.state
             nodes.append(node)
-        for what in ("first", "unchanged"):
-            found = [node.run() for node in nodes]
+        for label in ("first", "unchanged"):
+            counts = [node.run() for node in nodes]
             total = Count(
                 **{
-                    field.name: sum(getattr(c, field.name) for c in found)
+                    field.name: sum(getattr(c, field.name) for c in counts)
                     for field in dataclasses.fields(Count)
                 }
             )
-            self._tell(f"{count} hosts of one card, {what}", total)
+            self._print_row(f"{count} hosts of one card, {label}", total)
             print(
                 f"  per host: {total.reads / count:.2f} reads,"
                 f" {(total.names + total.providers) / count:.2f} writes,"
@@ -300,9 +304,9 @@ class Bench:
             )
 
 
-def tell(what: str, count: Count | None = None) -> None:
+def print_row(label: str, count: Count | None = None) -> None:
     """Print a row of the table."""
-    cells = (what, *(count.row if count else COLUMNS[1:]))
+    cells = (label, *(count.row if count else COLUMNS[1:]))
     line = "".join(
         cell.ljust(width) if n == 0 else cell.rjust(width)
         for n, (cell, width) in enumerate(zip(cells, WIDTHS, strict=True))
@@ -329,11 +333,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         where = pathlib.Path(name)
         with running(where, arguments.mariadb) as server:
-            bench = Bench(server, where, tell)
-            tell(COLUMNS[0])
-            bench.cards()
-            bench.eight()
-            bench.many(arguments.hosts)
+            measurement = Measurement(server, where, print_row)
+            print_row(COLUMNS[0])
+            measurement.cards()
+            measurement.eight()
+            measurement.many(arguments.hosts)
     return 0
 
 

@@ -25,7 +25,7 @@ A description is one object with these keys, all of them optional:
     applied last: ``path`` below ``sys``, and ``is``: a text to write, or
     ``{"fault": NAME}`` with one of ``FAULTS``.
 
-It is run by hand to look at a host::
+Run it by hand to inspect a host::
 
     python -m tests.hosts.build tests/hosts/t4-mdev.json /tmp/t4
     nova-accel inspect --root /tmp/t4
@@ -168,11 +168,11 @@ class Tree:
             ("placement_id", "places"),
             ("gpu_instance_id", "instances"),
         ):
-            known = facts.get(key, {}).get(of_vf)
-            if known is None:
+            value = facts.get(key, {}).get(of_vf)
+            if value is None:
                 _socket(place / name)
             else:
-                self.write(place / name, f"{known}\n")
+                self.write(place / name, f"{value}\n")
 
     def add_parent(self, name: str, facts: Mapping[str, Any]) -> None:
         if "at" in facts:
@@ -211,7 +211,7 @@ class Tree:
 def break_path(
     root: pathlib.Path, path: str, fault: str | Mapping[str, str]
 ) -> None:
-    """Put a fault, or a text, in the place of what is at a path."""
+    """Replace a path by a fault or a text."""
     place = root / "sys" / path
     place = place.parent.resolve() / place.name
     if place.is_dir() and not place.is_symlink():
@@ -226,7 +226,7 @@ def break_path(
 
 
 def vf_address(physical: str, offset: int) -> str:
-    """Return the address that lies so many functions behind another."""
+    """Return the address of a function at an offset from another."""
     domain, bus, rest = physical.split(":")
     slot, function = rest.split(".")
     number = int(bus, 16) << 8 | int(slot, 16) << 3 | int(function, 16)
@@ -259,7 +259,7 @@ def _huge(place: pathlib.Path) -> None:
         opened.truncate(1 << 40)
 
 
-# What a plain directory can do to stand for a kernel that refuses.
+# Files of a plain directory that fail like a kernel's.
 FAULTS: Mapping[str, Callable[[pathlib.Path], object]] = {
     "EIO": lambda place: place.symlink_to("/proc/self/mem"),
     "ENXIO": _socket,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Described hosts, read with the library's own drivers."""
+"""Described hosts, read with the drivers of the library."""
 
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -49,23 +49,23 @@ def read(
     rules: Iterable[str] = (),
     gpus: Iterable[gpu_reader.NvmlGpu] = (),
 ) -> model.HostState:
-    """Read a tree afresh, under device_spec lines, beside what NVML says."""
+    """Read a tree with device_spec lines and NVML's GPUs."""
     host = host_reader.HostReader(
-        root, gpus={one.address: one for one in gpus}
+        root, gpus={gpu.address: gpu for gpu in gpus}
     )
     return scan.read(host, DRIVERS, policy.parse_policy(rules))
 
 
 def device(state: model.HostState, address: str) -> model.Device:
-    found = state.device(address)
-    assert found is not None, f"{address} is not among the devices"
-    return found
+    result = state.device(address)
+    assert result is not None, f"{address} is not among the devices"
+    return result
 
 
-def profile(one: model.Device, name: str) -> model.Profile:
-    found = one.profile(name)
-    assert found is not None, f"{name} is not among the profiles"
-    return found
+def profile(owner: model.Device, name: str) -> model.Profile:
+    result = owner.profile(name)
+    assert result is not None, f"{name} is not among the profiles"
+    return result
 
 
 def reasons(state: model.HostState, where: str) -> str:

@@ -28,12 +28,12 @@ T4 = Gpu(key="T4", pci_id="10de:1eb8", series="Q", has_vfs=False)
 
 
 def describe(
-    gpu: Gpu, address: str, group: int = 1, **more: Any
+    gpu: Gpu, address: str, group: int = 1, **attributes: Any
 ) -> build.Description:
     """Return the description of one card; see ``tests.hosts.build``.
 
     :param group: its IOMMU group; those of its VFs follow.
-    :param more: what else is told of the card's function.
+    :param attributes: further keys of the card's function.
     """
     function = {
         "address": address,
@@ -42,7 +42,7 @@ def describe(
         "driver": "nvidia",
         "numa": 0,
         "group": group,
-        **more,
+        **attributes,
     }
     parents = [address]
     if gpu.has_vfs:
@@ -55,18 +55,18 @@ def describe(
             "first_group": group + 1,
         }
     types = [
-        one
-        for one in loader.load().profiles_of(gpu.key)
-        if not one.instance and one.name.endswith(gpu.series)
+        vgpu_type
+        for vgpu_type in loader.load().profiles_of(gpu.key)
+        if not vgpu_type.instance and vgpu_type.name.endswith(gpu.series)
     ]
     listed = [
         [
             str(number),
-            f"NVIDIA {one.name}",
-            1 if gpu.has_vfs else one.limit,
-            [one.framebuffer_mb, one.limit],
+            f"NVIDIA {vgpu_type.name}",
+            1 if gpu.has_vfs else vgpu_type.limit,
+            [vgpu_type.framebuffer_mb, vgpu_type.limit],
         ]
-        for number, one in enumerate(types, _FIRST_TYPE)
+        for number, vgpu_type in enumerate(types, _FIRST_TYPE)
     ]
     return {
         "functions": [function],
@@ -77,6 +77,6 @@ def describe(
 def join(*descriptions: build.Description) -> build.Description:
     """Return the description of a host that has all of it."""
     return {
-        key: [one for each in descriptions for one in each.get(key, ())]
+        key: [entry for each in descriptions for entry in each.get(key, ())]
         for key in ("functions", "parents")
     }

@@ -41,7 +41,7 @@ def _record(value: str | dict[str, Any]) -> fs.Record:
         case {"dir": _}:
             return fs.RecordedDirectory()
         case {"hex": _}:
-            return errno.EILSEQ  # no text, as whoever decodes it would say
+            return errno.EILSEQ  # the error of decoding it as text
         case {"wo": _}:
-            return errno.EIO  # what sysfs says without a show method
+            return errno.EIO  # the error of sysfs without a show method
     raise ValueError(f"{value!r} is no file")
