@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * A stand-in for NVIDIA's vGPU host driver, for Linux 6.1 (Debian 12).
+ * A fake of NVIDIA's vGPU host driver, for Linux 6.1 (Debian 12).
  *
  * It binds a T4 and an A40, with its virtual functions, under the driver
  * name "nvidia" and shows what the vendor's driver shows of its vGPUs, in
@@ -34,7 +34,7 @@ static char *form = "mdev";
 module_param(form, charp, 0444);
 MODULE_PARM_DESC(form, "mdev or vfio");
 
-DEFINE_MUTEX(books);
+DEFINE_MUTEX(card_lock);
 static LIST_HEAD(cards);
 static bool is_mdev;
 
@@ -114,7 +114,7 @@ static struct card *get_card(struct pci_dev *pdev)
 	struct pci_dev *physical = pci_physfn(pdev);
 	struct card *card, *found = NULL;
 
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	list_for_each_entry(card, &cards, node)
 		if (card->physical == physical)
 			found = card;
@@ -122,19 +122,19 @@ static struct card *get_card(struct pci_dev *pdev)
 		found = new_card(physical);
 	if (found)
 		found->functions++;
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	return found;
 }
 
 static void put_card(struct card *card)
 {
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	if (!--card->functions) {
 		list_del(&card->node);
 		pci_dev_put(card->physical);
 		kfree(card);
 	}
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 }
 
 /* A function that offers nothing has no driver data. */
@@ -210,4 +210,4 @@ module_init(fakenvidia_init);
 module_exit(fakenvidia_exit);
 MODULE_LICENSE("GPL");
 MODULE_VERSION("550.90.05");
-MODULE_DESCRIPTION("stand-in for a vGPU host driver");
+MODULE_DESCRIPTION("fake vGPU host driver");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What the three parts of the stand-in for NVIDIA's host driver share. */
+/* Declarations of the three parts of the fake NVIDIA host driver. */
 #ifndef FAKENVIDIA_H
 #define FAKENVIDIA_H
 
@@ -15,7 +15,7 @@ struct vgpu_type {
 	unsigned int max_instance;
 };
 
-/* One card: the books that all of its functions share. */
+/* One card: the state that all of its functions share. */
 struct card {
 	struct list_head node;
 	struct pci_dev *physical;
@@ -28,8 +28,8 @@ struct card {
 	unsigned long long placed;
 };
 
-/* Held while the books of a card, or the type of a VF, change. */
-extern struct mutex books;
+/* Held while the state of a card, or the type of a VF, changes. */
+extern struct mutex card_lock;
 
 unsigned int card_left(const struct card *card, const struct vgpu_type *type);
 int card_take(struct card *card, const struct vgpu_type *type);

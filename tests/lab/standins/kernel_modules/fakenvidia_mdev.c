@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The form "mdev" of the stand-in: types on a parent, and the lives of the
+ * The form "mdev" of the fake driver: types on a parent, and the lives of the
  * vGPUs made of them.
  */
 #include <linux/slab.h>
@@ -44,21 +44,21 @@ static int take_slot(struct vgpu_parent *parent, const struct vgpu_type *type)
 {
 	int ret = -EIO;
 
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	if (parent->used < parent->slots)
 		ret = card_take(parent->card, type);
 	if (!ret)
 		parent->used++;
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	return ret;
 }
 
 static void give_slot(struct vgpu_parent *parent)
 {
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	parent->used--;
 	card_give(parent->card);
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 }
 
 static int vgpu_probe(struct mdev_device *mdev)
@@ -84,7 +84,7 @@ give:
 	return ret;
 }
 
-/* Waits, in the first call, for whoever has the device open. */
+/* Waits, in the first call, for the process that has the device open. */
 static void vgpu_remove(struct mdev_device *mdev)
 {
 	struct vgpu *vgpu = dev_get_drvdata(&mdev->dev);
@@ -99,10 +99,10 @@ static unsigned int show_available(struct mdev_type *type)
 	struct vgpu_parent *parent = parent_of(type);
 	unsigned int left;
 
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	left = min(card_left(parent->card, vgpu_type_of(type)),
 		   parent->slots - parent->used);
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	return left;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The form "vfio" of the stand-in: each virtual function is a VFIO device
- * with the files nvidia/{creatable_vgpu_types,current_vgpu_type,vgpu_params,
- * gpu_instance_id,placement_id}.
+ * The form "vfio" of the fake driver: each virtual function is a VFIO
+ * device with the files nvidia/{creatable_vgpu_types,current_vgpu_type,
+ * vgpu_params,gpu_instance_id,placement_id}.
  *
  * The errno values: EPERM to type a typed function or to clear a free one,
  * EIO for a type that can't be made now, EBUSY while the function is open,
@@ -41,7 +41,7 @@ static unsigned long long span_of(const struct vgpu_type *type,
 	return ((1ULL << size) - 1) << place;
 }
 
-/* Whether a vGPU may stand there: at a multiple of its size, on the card. */
+/* Whether a vGPU may begin there: at a multiple of its size, on the card. */
 static bool is_free(const struct card *card, const struct vgpu_type *type,
 		    unsigned int place)
 {
@@ -137,13 +137,13 @@ static ssize_t creatable_vgpu_types_show(struct device *dev,
 	struct card *card = function->card;
 	int at = sysfs_emit(text, "ID    : vGPU Name\n");
 
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	for (unsigned int i = 0; i < card->type_count; i++)
 		if (!function->type && card_left(card, &card->types[i]))
 			at += sysfs_emit_at(text, at, "%-5u : %s\n",
 					    card->types[i].number,
 					    card->types[i].name);
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	return at;
 }
 static DEVICE_ATTR_RO(creatable_vgpu_types);
@@ -155,9 +155,9 @@ static ssize_t current_vgpu_type_show(struct device *dev,
 	struct function *function = function_of(dev);
 	unsigned int number;
 
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	number = function->type ? function->type->number : 0;
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	return sysfs_emit(text, "%u\n", number);
 }
 
@@ -171,9 +171,9 @@ static ssize_t current_vgpu_type_store(struct device *dev,
 
 	if (ret)
 		return ret;
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	ret = number ? set_type(function, number) : clear_type(function);
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	return ret ? ret : count;
 }
 static DEVICE_ATTR_RW(current_vgpu_type);
@@ -184,9 +184,9 @@ static ssize_t vgpu_params_show(struct device *dev,
 	struct function *function = function_of(dev);
 	ssize_t size;
 
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	size = sysfs_emit(text, "%s\n", function->params);
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	return size;
 }
 
@@ -199,7 +199,7 @@ static ssize_t vgpu_params_store(struct device *dev,
 
 	if (count >= sizeof(function->params))
 		return -EINVAL;
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	if (function->is_open) {
 		ret = -EBUSY;
 	} else {
@@ -207,7 +207,7 @@ static ssize_t vgpu_params_store(struct device *dev,
 			sizeof(function->params));
 		strim(function->params);
 	}
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	return ret;
 }
 static DEVICE_ATTR_RW(vgpu_params);
@@ -226,10 +226,10 @@ static ssize_t placement_id_show(struct device *dev,
 	struct function *function = function_of(dev);
 	ssize_t size = -ENXIO;
 
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	if (function->type)
 		size = sysfs_emit(text, "%u\n", function->place);
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	return size;
 }
 
@@ -243,12 +243,12 @@ static ssize_t placement_id_store(struct device *dev,
 
 	if (ret)
 		return ret;
-	/* no bit of the books lies beyond */
+	/* no bit of the card lies beyond */
 	if (place >= 64)
 		return -EINVAL;
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	ret = move_vgpu(function, place);
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	return ret ? ret : count;
 }
 static DEVICE_ATTR_RW(placement_id);
@@ -274,21 +274,21 @@ static int open_function(struct vfio_device *vdev)
 		container_of(vdev, struct function, core.vdev);
 	int ret = -ENODEV;
 
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	if (function->type) {
 		function->is_open = true;
 		ret = 0;
 	}
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	if (ret) {
 		dev_err(vdev->dev, "current_vgpu_type is not set\n");
 		return ret;
 	}
 	ret = vfio_pci_core_enable(&function->core);
 	if (ret) {
-		mutex_lock(&books);
+		mutex_lock(&card_lock);
 		function->is_open = false;
-		mutex_unlock(&books);
+		mutex_unlock(&card_lock);
 		return ret;
 	}
 	vfio_pci_core_finish_enable(&function->core);
@@ -301,9 +301,9 @@ static void close_function(struct vfio_device *vdev)
 		container_of(vdev, struct function, core.vdev);
 
 	vfio_pci_core_close_device(vdev);
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	function->is_open = false;
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 }
 
 static const struct vfio_device_ops function_ops = {
@@ -344,7 +344,7 @@ put:
 	return ret;
 }
 
-/* Waits until nobody has the function open. */
+/* Waits until no process has the function open. */
 struct card *vfio_form_remove(struct pci_dev *pdev)
 {
 	struct function *function = function_of(&pdev->dev);
@@ -352,10 +352,10 @@ struct card *vfio_form_remove(struct pci_dev *pdev)
 
 	device_remove_group(&pdev->dev, &group);
 	vfio_pci_core_unregister_device(&function->core);
-	mutex_lock(&books);
+	mutex_lock(&card_lock);
 	if (function->type)
 		forget_type(function);
-	mutex_unlock(&books);
+	mutex_unlock(&card_lock);
 	vfio_put_device(&function->core.vdev);
 	return card;
 }

@@ -42,7 +42,7 @@ static int vgpu_init(struct vfio_device *vdev)
 	put16(vgpu->writable, PCI_COMMAND,
 	      PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER);
 	vgpu->writable[PCI_INTERRUPT_LINE] = 0xff;
-	/* what can't be written of a BAR tells its size */
+	/* the read-only bits of a BAR give its size */
 	put16(vgpu->writable, PCI_BASE_ADDRESS_0, (u16)~(BAR_BYTES - 1));
 	put16(vgpu->writable, PCI_BASE_ADDRESS_0 + 2, 0xffff);
 	return 0;

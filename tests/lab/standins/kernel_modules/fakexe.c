@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * A stand-in for Intel's host driver of a Flex 170, for Linux 6.1: it has the
+ * A fake of Intel's host driver of a Flex 170, for Linux 6.1: it has the
  * name "xe", takes the card and as many of its virtual functions as the
  * kernel lets it, and enables these when sriov_numvfs is written.  Nothing
  * draws.
@@ -38,4 +38,4 @@ static struct pci_driver fakexe = {
 
 module_pci_driver(fakexe);
 MODULE_LICENSE("GPL");
-MODULE_DESCRIPTION("stand-in for a GPU driver with SR-IOV");
+MODULE_DESCRIPTION("fake GPU driver with SR-IOV");

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Stands in for an NVML whose GPUs fall ill, as the files in the directory
+ * A fake NVML whose GPUs fail, as the files in the directory
  * $ILLNVML say: "xids" has the errors of the first of its two GPUs, a
  * number a line; "recovery" what NVML recommends for it; where "reset" is,
- * it wants a reset before it tells more; where "lost" is, its handle can't
+ * it wants a reset before it answers more; where "lost" is, its handle can't
  * be had; where "gone" is, nothing is to be heard of it any more; "links"
  * has its NVLinks that are up, on each line the type of what is there, and
  * its address or "-"; where "unlinked" is, asking for them loses it. The
- * second GPU tells of no errors, and has no NVLink. Layouts and codes are those of nvml.h.
+ * second GPU reports no errors, and has no NVLink. Layouts and codes are those
+ * of nvml.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,16 +197,16 @@ int nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout_ms)
 {
     (void)set;
     for (long left = timeout_ms * 1000L; left > 0; left -= STEP_US) {
-        FILE *told = file("xids");
+        FILE *xids = file("xids");
         int count = 0;
 
         if (is_there("gone"))
             return GPU_IS_LOST;
-        if (told) {
-            fseek(told, taken, SEEK_SET);
-            count = fscanf(told, "%llu\n", &event->data);
-            taken = count == 1 ? ftell(told) : taken;
-            fclose(told);
+        if (xids) {
+            fseek(xids, taken, SEEK_SET);
+            count = fscanf(xids, "%llu\n", &event->data);
+            taken = count == 1 ? ftell(xids) : taken;
+            fclose(xids);
         }
         if (count == 1)
             return SUCCESS;

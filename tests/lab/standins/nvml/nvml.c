@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Stands in for NVIDIA's management library, libnvidia-ml.so.1.
+ * A fake of NVIDIA's management library, libnvidia-ml.so.1.
  *
  * Its GPUs are those of the simulated kernel whose control socket
  * $FAKEHOST_CONTROL names: each call asks it there (nvidia_nvml.py) and

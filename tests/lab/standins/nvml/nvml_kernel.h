@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* How the stand-in of NVML asks the simulated kernel; see nvml.c. */
+/* Calls of the fake NVML to the simulated kernel; see nvml.c. */
 #ifndef NVML_KERNEL_H
 #define NVML_KERNEL_H
 
@@ -49,7 +49,7 @@ struct pci_info {
 /* What a structure's version field holds: its size and number. */
 #define VERSION(type, n) (sizeof(type) | (unsigned)(n) << 24)
 
-/* Nothing of this may meet a symbol of whoever loads the library. */
+/* No symbol of this may meet one of the program that loads the library. */
 #pragma GCC visibility push(hidden)
 
 /* Count one more user, or one less; both return an NVML code. */

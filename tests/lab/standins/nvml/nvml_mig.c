@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* GPU instances and compute instances of the stand-in; see nvml.c. */
+/* GPU instances and compute instances of the fake NVML; see nvml.c. */
 #include <string.h>
 
 #include "nvml_kernel.h"

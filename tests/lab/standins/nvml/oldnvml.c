@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Stands in for an NVML of long ago, with three GPUs: one is well, one is
+ * A fake of an old NVML, with three GPUs: one is well, one is
  * lost, one never answers. It has no call about vGPUs or GPU instances;
- * compiled with -DMIG it has MIG, to be switched off by a reset, and tells
- * root only of memory slices (who asks is never root here).
+ * compiled with -DMIG it has MIG, to be switched off by a reset, and reports
+ * memory slices to root only (no caller is root here).
  * Layouts and codes are those of nvml.h.
  */
 #include <stdio.h>

@@ -350,8 +350,8 @@ static void patch(char *class, size_t at)
 
 /*
  * QEMU initialises the classes of all types when it looks for machines,
- * before it makes a device; ours is derived from vfio-pci, so that one is
- * complete when this runs.
+ * before it makes a device; this class is derived from vfio-pci, which is
+ * therefore complete when this runs.
  */
 static void class_init(void *class, void *data)
 {

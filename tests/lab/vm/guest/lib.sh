@@ -18,7 +18,7 @@ lab_modules() {
 # lab_virt_type: print the libvirt domain type for this machine; load KVM
 # where it is kvm. On an emulated processor nested KVM works too, but on a
 # busy host its exits cost more than a timer tick lasts, and the machine
-# stands still: qemu there.
+# makes no progress: qemu there.
 lab_virt_type() {
     [ "$LAB_KVM" = yes ] || { echo qemu; return; }
     for lab_module in kvm_amd kvm_intel; do
@@ -55,7 +55,7 @@ lab_rmmod() {
     [ ! -e "/sys/module/$1" ] || rmmod "$1"
 }
 
-# lab_nvidia FORM [ADDRESS [COUNT]]: the stand-in for NVIDIA's host driver in
+# lab_nvidia FORM [ADDRESS [COUNT]]: the fake of NVIDIA's host driver in
 # the form mdev or vfio, or off; it takes what no other driver has. With
 # ADDRESS, this card gets virtual functions: COUNT, or all.
 lab_nvidia() {
@@ -69,14 +69,14 @@ lab_nvidia() {
     lab_insmod nvidia "form=$1" || return 1
     [ -n "$2" ] || return 0
     /usr/lib/nvidia/sriov-manage -e "$2" ${3:+"$3"} || return 1
-    [ "$1" = mdev ] || lab_known "$2"
+    [ "$1" = mdev ] || lab_detach_once "$2"
 }
 
-# lab_known ADDRESS: let libvirt detach the virtual functions of a card once,
-# and give them back to the driver nvidia. From 10.0 on, libvirt takes any
+# lab_detach_once ADDRESS: let libvirt detach the virtual functions of a card
+# once, and give them back to the driver nvidia. From 10.0 on, libvirt takes any
 # driver with a vfio-dev for one of VFIO; Debian 12's takes vfio-pci only, by
 # its name, or a function that it detached itself, whatever drives it now.
-lab_known() {
+lab_detach_once() {
     [ ! -e "/run/known-$1" ] && pidof libvirtd > /dev/null || return 0
     for lab_link in /sys/bus/pci/devices/"$1"/virtfn*; do
         basename "$(readlink "$lab_link")"
@@ -123,8 +123,8 @@ lab_dfl() {
     done
 }
 
-# lab_revive ADDRESS: bring a card back that fell off the bus: forget it,
-# reset its bus, look for it again
+# lab_revive ADDRESS: restore a card that fell off the bus: remove it,
+# reset its bus, rescan
 lab_revive() {
     lab_device=/sys/bus/pci/devices/$1
     [ -e "$lab_device" ] || return 1
@@ -160,9 +160,10 @@ lab_libvirtd() {
         /var/lib/libvirt/qemu/* /run/libvirtd.pid
     # what a host has on its disk: the domains, and the memory of those that
     # were saved
-    for lab_kept in /etc/libvirt/qemu /var/lib/libvirt/qemu/save; do
-        mkdir -p "$lab_kept" "/run/lab/disk$lab_kept" &&
-            mount --bind "/run/lab/disk$lab_kept" "$lab_kept" || return 1
+    for lab_directory in /etc/libvirt/qemu /var/lib/libvirt/qemu/save; do
+        mkdir -p "$lab_directory" "/run/lab/disk$lab_directory" &&
+            mount --bind "/run/lab/disk$lab_directory" "$lab_directory" ||
+            return 1
     done
     # probing QEMU takes seconds: keep the result between two boots
     lab_cache=/var/cache/libvirt/qemu/capabilities

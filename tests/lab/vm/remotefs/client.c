@@ -5,9 +5,9 @@
  * of one virtio-serial port.
  *
  * No value is cached, and a name for a twentieth of a second only: less than
- * anybody waits between two looks for what comes or goes.
+ * a program waits between two reads of a directory that changes.
  * As many requests run at once as there are sockets, so that a slow write
- * (sriov_numvfs) holds nobody up.
+ * (sriov_numvfs) delays no other call.
  *
  * "client --devices ..." is for a server that shows a /dev: its devices whose
  * names begin with "dfl-" are files here that know their ioctls, and all else
@@ -85,7 +85,7 @@ static int fs_getattr(const char *path, struct stat *st,
 	if (n < 0)
 		return n;
 	memset(st, 0, sizeof(*st));
-	/* a device number means nothing here: a file that is ours to serve */
+	/* a device number means nothing here: a file of the server */
 	st->st_mode = devices < 0 ? in.mode :
 				    S_IFREG | (in.mode & ~S_IFMT);
 	st->st_uid = in.uid;
@@ -203,7 +203,7 @@ static int fs_create(const char *path, mode_t mode,
 
 /* ---- ioctls ---- */
 
-/* Copy from the memory of whoever calls. */
+/* Copy from the caller's memory. */
 static int copy_from_caller(void *to, uint64_t from, size_t size)
 {
 	struct iovec here = { to, size };

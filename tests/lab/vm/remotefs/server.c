@@ -247,7 +247,7 @@ static void serve(int fd)
 	}
 }
 
-/* A port reads as ended while nobody is at the other side: wait. */
+/* A port reads as ended while no program has the other side open: wait. */
 static void serve_port(const char *name)
 {
 	struct pollfd port = { .fd = open(name, O_RDWR), .events = POLLIN };
