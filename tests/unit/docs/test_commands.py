@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands on pages are accepted by the real parsers."""
+"""The real parsers accept the commands on pages."""
 
 import argparse
 import itertools

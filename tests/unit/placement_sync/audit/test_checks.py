@@ -14,7 +14,7 @@ from nova_accel.model.providers import Inventory
 from placement_sync.audit import checks, collected_state, findings
 from placement_sync.audit.collected_state import StateSource
 from placement_sync.audit.findings import FindingKind
-from placement_sync.client import nova_types
+from placement_sync.client import nova_api
 from tests.support import examples
 from tests.support.placement import audited
 from tests.support.placement.audited import (
@@ -29,19 +29,19 @@ from tests.support.placement.audited import (
 
 FREE = "slot-5"
 fast = settings(deadline=None, max_examples=examples.examples(60))
-settled = audited.worlds(("running", "stopped"))
+steady_worlds = audited.worlds(("running", "stopped"))
 
 
-def found(
-    known: collected_state.CollectedState,
+def compare(
+    state: collected_state.CollectedState,
 ) -> set[tuple[FindingKind, str, str, str]]:
     return {
         (f.kind, f.provider, f.consumer, f.handle)
-        for f in checks.compare(known).findings
+        for f in checks.compare(state).findings
     }
 
 
-def one(
+def expect(
     kind: FindingKind, address: str, consumer: str = "", handle: str = ""
 ) -> set[tuple[FindingKind, str, str, str]]:
     return {(kind, audited.provider(address), consumer, handle)}
@@ -50,39 +50,39 @@ def one(
 @given(audited.worlds())
 @fast
 def test_a_consistent_world_has_no_findings(
-    known: collected_state.CollectedState,
+    state: collected_state.CollectedState,
 ) -> None:
-    assert checks.compare(known) == findings.AuditReport()
+    assert checks.compare(state) == findings.AuditReport()
 
 
 @given(audited.worlds(), st.sampled_from([*CARDS, NVIDIA, WHOLE]))
 @fast
-def test_an_allocation_that_nobody_has(
-    known: collected_state.CollectedState, address: str
+def test_an_allocation_without_consumer(
+    state: collected_state.CollectedState, address: str
 ) -> None:
-    known = audited.grown(
-        known,
+    state = audited.grown(
+        state,
         allocations=[audited.allocation(NOBODY, address)],
         servers=[(NOBODY, None)],
     )
-    assert found(known) == one(FindingKind.LEAKED, address, NOBODY)
-    assert checks.compare(known).findings[0].is_safe
+    assert compare(state) == expect(FindingKind.LEAKED, address, NOBODY)
+    assert checks.compare(state).findings[0].is_safe
 
 
 @given(audited.worlds(), st.sampled_from(["confirmed", "error", "completed"]))
 @fast
-def test_an_allocation_of_a_move_that_ended_is_left_to_people(
-    known: collected_state.CollectedState, status: str
+def test_an_allocation_of_an_ended_move_is_not_safe(
+    state: collected_state.CollectedState, status: str
 ) -> None:
-    known = audited.grown(
-        known,
+    state = audited.grown(
+        state,
         allocations=[audited.allocation(NOBODY, NVIDIA)],
         migrations=[
-            nova_types.Migration(uuid=NOBODY, server=OTHER, status=status)
+            nova_api.Migration(uuid=NOBODY, server=OTHER, status=status)
         ],
     )
-    assert found(known) == one(FindingKind.LEAKED, NVIDIA, NOBODY)
-    assert not checks.compare(known).findings[0].is_safe
+    assert compare(state) == expect(FindingKind.LEAKED, NVIDIA, NOBODY)
+    assert not checks.compare(state).findings[0].is_safe
 
 
 @given(
@@ -91,21 +91,21 @@ def test_an_allocation_of_a_move_that_ended_is_left_to_people(
     st.sampled_from(["running", "stopped", "claimed", "made"]),
 )
 @fast
-def test_a_claim_that_placement_has_no_allocation_for(
-    known: collected_state.CollectedState, address: str, life: str
+def test_a_claim_without_allocation(
+    state: collected_state.CollectedState, address: str, life: str
 ) -> None:
     slot = {NVIDIA: FUNCTIONS[-1], WHOLE: WHOLE}.get(address, FREE)
-    assume(all(c.slot != slot for c in known.claims or ()))
-    before = known
-    known = audited.lived(known, life, OTHER, address, slot)
-    known = dataclasses.replace(
-        known,
+    assume(all(c.slot != slot for c in state.claims or ()))
+    before = state
+    state = audited.lived(state, life, OTHER, address, slot)
+    state = dataclasses.replace(
+        state,
         allocations=before.allocations,
         consumers={
             claim.consumer: collected_state.ConsumerAllocations(
                 allocations={ROOT.uuid: {"VCPU": 2}}, project="p", user="u"
             )
-            for claim in known.claims or ()
+            for claim in state.claims or ()
         },
         providers=(
             collected_state.AuditedProvider(
@@ -116,63 +116,63 @@ def test_a_claim_that_placement_has_no_allocation_for(
             ),
         ),
     )
-    assert found(known) == one(FindingKind.UNALLOCATED, address, OTHER)
-    silent = dataclasses.replace(known, consumers={})
-    assert found(silent) == set()
+    assert compare(state) == expect(FindingKind.UNALLOCATED, address, OTHER)
+    silent = dataclasses.replace(state, consumers={})
+    assert compare(silent) == set()
 
 
 def with_server(
-    known: collected_state.CollectedState,
+    state: collected_state.CollectedState,
     address: str = CARDS[0],
     slot: str = FREE,
 ) -> tuple[collected_state.CollectedState, str]:
-    known = audited.lived(known, "running", OTHER, address, slot)
-    return known, audited.handle(address, slot)
+    state = audited.lived(state, "running", OTHER, address, slot)
+    return state, audited.handle(address, slot)
 
 
 @given(audited.worlds(), st.sampled_from([*CARDS, NVIDIA]))
 @fast
 def test_a_partition_that_the_kernel_has_lost(
-    known: collected_state.CollectedState, address: str
+    state: collected_state.CollectedState, address: str
 ) -> None:
     slot = FREE if address in CARDS else FUNCTIONS[-1]
-    known, handle = with_server(known, address, slot)
-    lost = audited.without_partition(known, handle)
-    assert found(known) == set()
-    assert found(lost) == one(FindingKind.MISSING, address, OTHER, handle)
+    state, handle = with_server(state, address, slot)
+    lost = audited.without_partition(state, handle)
+    assert compare(state) == set()
+    assert compare(lost) == expect(FindingKind.MISSING, address, OTHER, handle)
 
 
-@given(settled)
+@given(steady_worlds)
 @fast
-def test_a_card_that_is_gone_while_a_server_has_it(
-    known: collected_state.CollectedState,
+def test_a_missing_card_of_a_server(
+    state: collected_state.CollectedState,
 ) -> None:
-    assume(all(c.device != WHOLE for c in known.claims or ()))
-    known, handle = with_server(known, WHOLE, WHOLE)
-    assert known.host is not None
-    left = tuple(d for d in known.host.devices if d.address != WHOLE)
-    host = dataclasses.replace(known.host, devices=left)
-    lost = dataclasses.replace(known, host=host)
-    assert one(FindingKind.MISSING, WHOLE, OTHER, handle) <= found(lost)
+    assume(all(c.device != WHOLE for c in state.claims or ()))
+    state, handle = with_server(state, WHOLE, WHOLE)
+    assert state.host is not None
+    devices = tuple(d for d in state.host.devices if d.address != WHOLE)
+    host = dataclasses.replace(state.host, devices=devices)
+    lost = dataclasses.replace(state, host=host)
+    assert expect(FindingKind.MISSING, WHOLE, OTHER, handle) <= compare(lost)
     for unsure in (
         dataclasses.replace(host, unknown=frozenset({WHOLE})),
         dataclasses.replace(host, complete=False),
     ):
-        assert found(dataclasses.replace(known, host=unsure)) == set()
+        assert compare(dataclasses.replace(state, host=unsure)) == set()
 
 
-@given(settled)
+@given(steady_worlds)
 @fast
-def test_a_card_that_is_gone_is_missed_whoever_else_is_silent(
-    known: collected_state.CollectedState,
+def test_a_missing_card_of_a_server_without_other_sources(
+    state: collected_state.CollectedState,
 ) -> None:
-    """Placement and the kernel are enough to tell."""
-    known, _ = with_server(known, WHOLE, WHOLE)
-    assert known.host is not None
-    left = tuple(d for d in known.host.devices if d.address != WHOLE)
-    host = dataclasses.replace(known.host, devices=left)
+    """Placement and the kernel are sufficient sources."""
+    state, _ = with_server(state, WHOLE, WHOLE)
+    assert state.host is not None
+    devices = tuple(d for d in state.host.devices if d.address != WHOLE)
+    host = dataclasses.replace(state.host, devices=devices)
     alone = collected_state.CollectedState(
-        root=known.root,
+        root=state.root,
         providers=(
             collected_state.AuditedProvider(
                 uuid=audited.provider(WHOLE),
@@ -181,45 +181,47 @@ def test_a_card_that_is_gone_is_missed_whoever_else_is_silent(
                 root=ROOT.uuid,
             ),
         ),
-        allocations=known.allocations,
+        allocations=state.allocations,
         host=host,
     )
-    assert one(FindingKind.MISSING, WHOLE, OTHER) <= found(alone)
+    assert expect(FindingKind.MISSING, WHOLE, OTHER) <= compare(alone)
     unsure = dataclasses.replace(host, unknown=frozenset({WHOLE}))
-    assert not found(dataclasses.replace(alone, host=unsure))
+    assert not compare(dataclasses.replace(alone, host=unsure))
 
 
 @given(audited.worlds())
 @fast
-def test_a_guest_that_runs_without_what_it_claims(
-    known: collected_state.CollectedState,
+def test_a_guest_without_its_claimed_partition(
+    state: collected_state.CollectedState,
 ) -> None:
-    known, handle = with_server(known)
-    assert known.domains is not None
+    state, handle = with_server(state)
+    assert state.domains is not None
     bare = dataclasses.replace(
-        known,
-        domains=(*known.domains[:-1], audited.domain(OTHER, ())),
+        state,
+        domains=(*state.domains[:-1], audited.domain(OTHER, ())),
     )
-    assert found(bare) == one(FindingKind.MISSING, CARDS[0], OTHER, handle)
+    assert compare(bare) == expect(
+        FindingKind.MISSING, CARDS[0], OTHER, handle
+    )
     off = dataclasses.replace(
-        known,
-        domains=(*known.domains[:-1], audited.domain(OTHER, (), False)),
+        state,
+        domains=(*state.domains[:-1], audited.domain(OTHER, (), False)),
     )
-    assert found(off) == set()
+    assert compare(off) == set()
 
 
 @given(audited.worlds())
 @fast
-def test_a_guest_that_runs_without_what_it_is_charged_for(
-    known: collected_state.CollectedState,
+def test_a_guest_without_its_allocated_partition(
+    state: collected_state.CollectedState,
 ) -> None:
-    known = audited.grown(
-        known,
+    state = audited.grown(
+        state,
         allocations=[audited.allocation(OTHER, CARDS[0])],
-        servers=[(OTHER, nova_types.Server(uuid=OTHER, node=ROOT.name))],
+        servers=[(OTHER, nova_api.Server(uuid=OTHER, node=ROOT.name))],
         domains=[audited.domain(OTHER, ())],
     )
-    assert found(known) == one(FindingKind.MISSING, CARDS[0], OTHER)
+    assert compare(state) == expect(FindingKind.MISSING, CARDS[0], OTHER)
 
 
 @given(
@@ -227,52 +229,54 @@ def test_a_guest_that_runs_without_what_it_is_charged_for(
     st.sampled_from([(CARDS[1], FREE), (NVIDIA, FUNCTIONS[-1])]),
 )
 @fast
-def test_a_device_in_a_guest_that_nobody_gave_it_to(
-    known: collected_state.CollectedState, place: tuple[str, str]
+def test_an_unclaimed_device_in_a_guest(
+    state: collected_state.CollectedState, place: tuple[str, str]
 ) -> None:
     handle = audited.handle(*place)
-    known = audited.grown(
-        audited.made(known, *place),
+    state = audited.grown(
+        audited.made(state, *place),
         domains=[audited.domain(NOBODY, {handle})],
     )
-    assert found(known) == one(FindingKind.FOREIGN, place[0], NOBODY, handle)
+    assert compare(state) == expect(
+        FindingKind.FOREIGN, place[0], NOBODY, handle
+    )
 
 
 @given(audited.worlds(), st.sampled_from([*CARDS, NVIDIA]))
 @fast
-def test_a_partition_that_nobody_has(
-    known: collected_state.CollectedState, address: str
+def test_a_partition_without_consumer(
+    state: collected_state.CollectedState, address: str
 ) -> None:
-    """Nobody has it, unless somebody is about to."""
+    """A partition is no orphan if a consumer is about to claim it."""
     slot = FREE if address in CARDS else FUNCTIONS[-1]
     kind = FindingKind.ORPHAN if address in CARDS else FindingKind.TYPED
     handle = audited.handle(address, slot)
-    left = audited.made(known, address, slot)
+    orphaned = audited.made(state, address, slot)
     provider = audited.provider(address)
-    if collected_state.StateIndex(known).is_pending(provider):
-        assert found(left) == set()
+    if collected_state.StateIndex(state).is_pending(provider):
+        assert compare(orphaned) == set()
     else:
-        assert found(left) == one(kind, address, "", handle)
-        is_ours = checks.compare(left).findings[0].is_safe
-        assert is_ours == (kind is FindingKind.ORPHAN)
+        assert compare(orphaned) == expect(kind, address, "", handle)
+        is_safe = checks.compare(orphaned).findings[0].is_safe
+        assert is_safe == (kind is FindingKind.ORPHAN)
     coming = audited.grown(
-        left, allocations=[audited.allocation(OTHER, address)]
+        orphaned, allocations=[audited.allocation(OTHER, address)]
     )
-    assert found(coming) == set()
+    assert compare(coming) == set()
 
 
 @given(audited.worlds(), st.booleans())
 @fast
-def test_an_mdev_that_is_not_ours_is_nobodys_business(
-    known: collected_state.CollectedState, is_used: bool
+def test_a_foreign_mdev_is_no_finding(
+    state: collected_state.CollectedState, is_used: bool
 ) -> None:
-    stranger = model.Partition(
+    foreign = model.Partition(
         profile="P-1", parent=CARDS[0], handle=str(uuid.uuid4())
     )
-    known = audited.with_partitions(
-        known, CARDS[0], lambda before: (*before, stranger)
+    state = audited.with_partitions(
+        state, CARDS[0], lambda before: (*before, foreign)
     )
-    assert found(known) == set()
+    assert compare(state) == set()
 
 
 def lost(name: str, parent: str, root: str) -> collected_state.AuditedProvider:
@@ -286,8 +290,8 @@ def lost(name: str, parent: str, root: str) -> collected_state.AuditedProvider:
 
 @given(audited.worlds(), st.booleans(), st.booleans())
 @fast
-def test_providers_of_a_host_that_is_gone(
-    known: collected_state.CollectedState,
+def test_providers_of_a_deleted_host(
+    state: collected_state.CollectedState,
     is_card_used: bool,
     is_part_used: bool,
 ) -> None:
@@ -296,13 +300,13 @@ def test_providers_of_a_host_that_is_gone(
     alive = lost("compute-8_accel_card", NOBODY, NOBODY)
     used = {whole.uuid} if is_card_used else set()
     used |= {part.uuid} if is_part_used else set()
-    known = dataclasses.replace(
-        known,
+    state = dataclasses.replace(
+        state,
         everywhere=(whole, part, alive),
         gone=frozenset({OTHER}),
         used=frozenset(used),
     )
-    report = checks.compare(known)
+    report = checks.compare(state)
     assert {f.kind for f in report.findings} == {FindingKind.GONE}
     assert {f.provider: f.is_safe for f in report.findings} == {
         whole.uuid: not is_card_used and not is_part_used,
@@ -313,7 +317,7 @@ def test_providers_of_a_host_that_is_gone(
 @given(audited.worlds())
 @fast
 def test_two_providers_of_one_device(
-    known: collected_state.CollectedState,
+    state: collected_state.CollectedState,
 ) -> None:
     first = collected_state.AuditedProvider(
         uuid=audited.provider(CARDS[0]),
@@ -329,54 +333,56 @@ def test_two_providers_of_one_device(
         uuid=audited.provider(CARDS[1]),
         name=names.provider_name(ROOT.name, CARDS[1]),
     )
-    known = dataclasses.replace(known, providers=(again, first, other))
-    assert found(known) == {(FindingKind.DUPLICATE, OTHER, "", "")}
+    state = dataclasses.replace(state, providers=(again, first, other))
+    assert compare(state) == {(FindingKind.DUPLICATE, OTHER, "", "")}
 
 
 @given(audited.worlds())
 @fast
 def test_two_servers_that_claim_one_partition(
-    known: collected_state.CollectedState,
+    state: collected_state.CollectedState,
 ) -> None:
-    known, handle = with_server(known)
+    state, handle = with_server(state)
     twice = audited.grown(
-        known, claims=[audited.claim(NOBODY, CARDS[0], FREE)]
+        state, claims=[audited.claim(NOBODY, CARDS[0], FREE)]
     )
     second = max(NOBODY, OTHER)
-    assert found(twice) == one(FindingKind.DUPLICATE, CARDS[0], second, handle)
+    assert compare(twice) == expect(
+        FindingKind.DUPLICATE, CARDS[0], second, handle
+    )
 
 
 @given(audited.worlds())
 @fast
 def test_two_guests_that_have_one_partition(
-    known: collected_state.CollectedState,
+    state: collected_state.CollectedState,
 ) -> None:
-    known, handle = with_server(known)
-    twice = audited.grown(known, domains=[audited.domain(NOBODY, {handle})])
+    state, handle = with_server(state)
+    twice = audited.grown(state, domains=[audited.domain(NOBODY, {handle})])
     second = max(NOBODY, OTHER)
-    assert found(twice) == one(
+    assert compare(twice) == expect(
         FindingKind.DUPLICATE, CARDS[0], second, handle
-    ) | one(FindingKind.FOREIGN, CARDS[0], NOBODY, handle)
+    ) | expect(FindingKind.FOREIGN, CARDS[0], NOBODY, handle)
 
 
 @given(audited.worlds())
 @fast
-def test_an_allocation_of_a_server_that_is_elsewhere(
-    known: collected_state.CollectedState,
+def test_an_allocation_of_a_server_on_another_host(
+    state: collected_state.CollectedState,
 ) -> None:
-    known = audited.grown(
-        known,
+    state = audited.grown(
+        state,
         allocations=[audited.allocation(OTHER, WHOLE)],
-        servers=[(OTHER, nova_types.Server(uuid=OTHER, node="compute-2"))],
+        servers=[(OTHER, nova_api.Server(uuid=OTHER, node="compute-2"))],
     )
-    assert found(known) == one(FindingKind.DUPLICATE, WHOLE, OTHER)
+    assert compare(state) == expect(FindingKind.DUPLICATE, WHOLE, OTHER)
 
 
 CHARGES = {names.GPU_CLASS: 1, names.GPU_MEMORY_CLASS: 512}
 
 
 def with_memory() -> collected_state.CollectedState:
-    """Return evidence of a card that counts memory, and of its provider."""
+    """Return the state of a card that counts memory, and of its provider."""
     card = dataclasses.replace(
         audited.card(CARDS[0]),
         counters={names.GPU_CLASS: 6, names.GPU_MEMORY_CLASS: 4096},
@@ -403,13 +409,13 @@ def with_memory() -> collected_state.CollectedState:
 
 
 @pytest.mark.parametrize("name", [*CHARGES, ""])
-def test_each_class_that_a_claim_takes_has_to_be_allocated(name: str) -> None:
-    """All classes are, for the empty name."""
+def test_each_class_of_a_claim_must_be_allocated(name: str) -> None:
+    """All classes are allocated for the empty name."""
     uuid = audited.provider(CARDS[0])
     amounts = {other: n for other, n in CHARGES.items() if other != name}
-    known = audited.lived(with_memory(), "running", OTHER, CARDS[0], FREE)
-    known = dataclasses.replace(
-        known,
+    state = audited.lived(with_memory(), "running", OTHER, CARDS[0], FREE)
+    state = dataclasses.replace(
+        state,
         allocations=(
             collected_state.Allocation(
                 provider=uuid, consumer=OTHER, amounts=amounts
@@ -424,9 +430,9 @@ def test_each_class_that_a_claim_takes_has_to_be_allocated(name: str) -> None:
         },
     )
     if not name:
-        assert found(known) == set()
+        assert compare(state) == set()
         return
-    (finding,) = checks.compare(known).findings
+    (finding,) = checks.compare(state).findings
     assert (finding.kind, finding.is_safe) == (FindingKind.UNALLOCATED, True)
     assert (
         f" --allocation rp={uuid},{names.GPU_MEMORY_CLASS}=512,VGPU=1 "
@@ -434,9 +440,9 @@ def test_each_class_that_a_claim_takes_has_to_be_allocated(name: str) -> None:
 
 
 def test_one_command_sets_the_allocations_of_all_devices() -> None:
-    """Another one would take away again what the first has set."""
+    """A second command would replace the first one's allocations."""
     cards = (CARDS[0], CARDS[1])
-    known = dataclasses.replace(
+    state = dataclasses.replace(
         audited.EMPTY,
         providers=tuple(
             collected_state.AuditedProvider(
@@ -455,54 +461,54 @@ def test_one_command_sets_the_allocations_of_all_devices() -> None:
             },
         },
     )
-    flavor = nova_types.ServerFlavor(
+    flavor = nova_api.ServerFlavor(
         vcpus=1, memory_mb=0, root_gb=0, other_gb=0, extra_specs={}
     )
-    server = nova_types.Server(
+    server = nova_api.Server(
         uuid=OTHER, node=ROOT.name, project="p", user="u", flavor=flavor
     )
-    known = audited.grown(
-        known,
+    state = audited.grown(
+        state,
         servers=[(OTHER, server)],
         claims=[audited.claim(OTHER, address, FREE) for address in cards],
     )
     both = [
         f
-        for f in checks.compare(known).findings
+        for f in checks.compare(state).findings
         if f.kind is FindingKind.UNALLOCATED
     ]
     assert [f.is_safe for f in both] == [True, True]
     (command,) = {f.remedy for f in both}
-    room, _, allocation = command.partition(" && ")
-    assert room.endswith(
+    inventory, _, allocation = command.partition(" && ")
+    assert inventory.endswith(
         f" --resource VGPU:reserved=5 {audited.provider(CARDS[1])}"
     )
     parts = {ROOT.uuid: "VCPU=1"} | {
         audited.provider(address): "VGPU=1" for address in cards
     }
-    words = [f"--allocation rp={u},{parts[u]}" for u in sorted(parts)]
+    options = [f"--allocation rp={u},{parts[u]}" for u in sorted(parts)]
     assert allocation.endswith(
-        f" --project-id p --user-id u {' '.join(words)} {OTHER}"
+        f" --project-id p --user-id u {' '.join(options)} {OTHER}"
     )
 
 
-def test_a_source_that_said_not_all_is_told_of() -> None:
-    known = dataclasses.replace(
+def test_an_incomplete_source_is_a_gap() -> None:
+    state = dataclasses.replace(
         audited.EMPTY,
         unread={StateSource.KERNEL: "0000:3b:00.0 can't be read"},
     )
-    gaps = checks.compare(known).gaps
+    gaps = checks.compare(state).gaps
     assert {g.source for g in gaps} == {StateSource.KERNEL.value}
     assert {g.reason for g in gaps} == {"0000:3b:00.0 can't be read"}
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
-def test_words_for_programs_are_of_one_form(kind: FindingKind) -> None:
+def test_finding_kinds_are_lower_case_words(kind: FindingKind) -> None:
     assert kind.value.replace("-", "").isalpha()
     assert kind.value.islower()
 
 
-def test_of_two_looks_only_what_both_have_is_told() -> None:
+def test_two_audits_report_only_common_findings() -> None:
     def finding(where: str) -> findings.AuditFinding:
         return findings.AuditFinding(
             kind=FindingKind.TYPED, where=where, reason="r", remedy="m"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of the audit, on states with any contradictions."""
+"""The audit is monotonic, safe and complete on random contradictions."""
 
 import dataclasses
 from typing import Any
@@ -23,8 +23,8 @@ def keys(report: findings.AuditReport) -> Keys:
     }
 
 
-def found(known: collected_state.CollectedState) -> Keys:
-    return keys(checks.compare(known))
+def compare(state: collected_state.CollectedState) -> Keys:
+    return keys(checks.compare(state))
 
 
 UNKNOWN = {
@@ -42,94 +42,96 @@ UNKNOWN = {
 
 @st.composite
 def faulty(draw: st.DrawFn) -> collected_state.CollectedState:
-    """Draw a world in which anything may be wrong, several times."""
-    known = draw(audited.worlds())
-    people = [audited.NOBODY, audited.OTHER, *(known.servers or {})]
+    """Draw a state with several contradictions."""
+    state = draw(audited.worlds())
+    consumers = [audited.NOBODY, audited.OTHER, *(state.servers or {})]
     for _ in range(draw(st.integers(0, 5))):
-        who = draw(st.sampled_from(people))
+        consumer = draw(st.sampled_from(consumers))
         address, slot = draw(st.sampled_from(audited.PLACES))
         handle = audited.handle(address, slot)
         match draw(st.integers(0, 5)):
             case 0:
-                known = audited.grown(
-                    known, allocations=[audited.allocation(who, address)]
+                state = audited.grown(
+                    state, allocations=[audited.allocation(consumer, address)]
                 )
             case 1:
-                known = audited.grown(known, servers=[(who, None)])
+                state = audited.grown(state, servers=[(consumer, None)])
             case 2:
-                known = audited.grown(
-                    known, domains=[audited.domain(who, {handle})]
+                state = audited.grown(
+                    state, domains=[audited.domain(consumer, {handle})]
                 )
             case 3:
-                known = audited.grown(
-                    known, claims=[audited.claim(who, address, slot)]
+                state = audited.grown(
+                    state, claims=[audited.claim(consumer, address, slot)]
                 )
             case 4:
-                known = audited.without_partition(known, handle)
+                state = audited.without_partition(state, handle)
             case 5:
-                known = audited.made(
-                    audited.without_partition(known, handle), address, slot
+                state = audited.made(
+                    audited.without_partition(state, handle), address, slot
                 )
-    return known
+    return state
 
 
 @given(faulty(), st.sets(st.sampled_from(list(StateSource)), min_size=1))
 @thorough
-def test_who_knows_less_finds_no_more(
-    known: collected_state.CollectedState, silent: set[StateSource]
+def test_fewer_sources_give_no_more_findings(
+    state: collected_state.CollectedState, silent: set[StateSource]
 ) -> None:
     unknown: dict[str, Any] = {UNKNOWN[source]: None for source in silent}
-    less = dataclasses.replace(known, **unknown)
-    assert found(less) <= found(known)
-    gaps = {gap.source for gap in checks.compare(less).gaps}
+    reduced = dataclasses.replace(state, **unknown)
+    assert compare(reduced) <= compare(state)
+    gaps = {gap.source for gap in checks.compare(reduced).gaps}
     assert gaps == {source.value for source in silent}
 
 
 @given(faulty())
 @thorough
-def test_what_is_in_use_is_never_safe_to_mend(
-    known: collected_state.CollectedState,
+def test_devices_in_use_are_never_safe_to_heal(
+    state: collected_state.CollectedState,
 ) -> None:
-    assert known.domains is not None
-    assert known.claims is not None
-    assert known.servers is not None
-    assert known.migrations is not None
-    for finding in checks.compare(known).findings:
+    assert state.domains is not None
+    assert state.claims is not None
+    assert state.servers is not None
+    assert state.migrations is not None
+    for finding in checks.compare(state).findings:
         if not finding.is_safe:
             continue
         if finding.kind is FindingKind.LEAKED:
-            who = finding.consumer
-            assert known.servers[who] is None
-            assert who not in {d.uuid for d in known.domains}
-            assert who not in {c.consumer for c in known.claims}
-            assert who not in {m.uuid for m in known.migrations}
+            consumer = finding.consumer
+            assert state.servers[consumer] is None
+            assert consumer not in {d.uuid for d in state.domains}
+            assert consumer not in {c.consumer for c in state.claims}
+            assert consumer not in {m.uuid for m in state.migrations}
         else:
             assert finding.kind is FindingKind.ORPHAN
             handle = finding.handle
-            assert not any(handle in d.handles for d in known.domains)
-            assert handle not in {c.handle for c in known.claims}
+            assert not any(handle in d.handles for d in state.domains)
+            assert handle not in {c.handle for c in state.claims}
 
 
 @given(faulty())
 @thorough
-def test_mended_is_mended(known: collected_state.CollectedState) -> None:
-    """On paper: the audit after it finds the same less what was mended."""
-    report = checks.compare(known)
-    mended = [f for f in report.findings if f.is_safe]
-    for finding in mended:
+def test_healed_findings_do_not_return(
+    state: collected_state.CollectedState,
+) -> None:
+    """The next audit has the same findings without the healed ones."""
+    report = checks.compare(state)
+    healed = [f for f in report.findings if f.is_safe]
+    for finding in healed:
         if finding.kind is FindingKind.ORPHAN:
-            known = audited.without_partition(known, finding.handle)
+            state = audited.without_partition(state, finding.handle)
         else:
-            known = dataclasses.replace(
-                known,
+            state = dataclasses.replace(
+                state,
                 allocations=tuple(
                     a
-                    for a in known.allocations or ()
+                    for a in state.allocations or ()
                     if (a.provider, a.consumer)
                     != (finding.provider, finding.consumer)
                 ),
             )
-    left = found(known)
-    assert left == keys(report) - keys(
-        dataclasses.replace(report, findings=tuple(mended))
+    remaining = compare(state)
+    assert remaining == keys(report) - keys(
+        dataclasses.replace(report, findings=tuple(healed))
     )

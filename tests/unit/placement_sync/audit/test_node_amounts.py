@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Amounts of a server on its compute node, if they are certain.
+"""Amounts of a server on its compute node, or the reason for none.
 
 The amounts themselves are compared with Nova's own in
 tests/functional/test_node_amounts_nova.py.
@@ -11,16 +11,16 @@ import pytest
 
 from nova_accel.model import providers
 from placement_sync.audit import node_amounts
-from placement_sync.client import nova_types
+from placement_sync.client import nova_api
 
-FLAVOR = nova_types.ServerFlavor(
+FLAVOR = nova_api.ServerFlavor(
     vcpus=4,
     memory_mb=2048,
     root_gb=20,
     other_gb=12,
     extra_specs={"resources_A:VGPU": "1", "resources_A:CUSTOM_X": "512"},
 )
-SERVER = nova_types.Server(uuid="s", flavor=FLAVOR, is_volume_backed=False)
+SERVER = nova_api.Server(uuid="s", flavor=FLAVOR, is_volume_backed=False)
 CHARGED = {"VGPU": 1, "CUSTOM_X": 512}
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB")
 
@@ -30,9 +30,9 @@ def compute(
     classes: tuple[str, ...] = CLASSES,
     is_volume_backed: bool | None = False,
 ) -> dict[str, int]:
-    """Return the amounts, of a node with inventories of these classes.
+    """Return the amounts on a node with inventories of these classes.
 
-    :param specs: more extra specs of the flavor.
+    :param specs: additional extra specs of the flavor.
     """
     server = dataclasses.replace(
         SERVER,
@@ -51,19 +51,19 @@ def test_devices_are_left_out() -> None:
     assert compute(is_volume_backed=True) == usual | {"DISK_GB": 12}
 
 
-def test_what_a_flavor_says_overrides_its_fields() -> None:
+def test_extra_specs_override_fields_of_the_flavor() -> None:
     specs = {
         "resources:VCPU": "2",
         "resources:DISK_GB": "0",
         "resources:CUSTOM_LICENCE": "1",
     }
-    found = compute(specs, (*CLASSES, "CUSTOM_LICENCE"))
-    assert found == {"VCPU": 2, "MEMORY_MB": 2048, "CUSTOM_LICENCE": 1}
+    amounts = compute(specs, (*CLASSES, "CUSTOM_LICENCE"))
+    assert amounts == {"VCPU": 2, "MEMORY_MB": 2048, "CUSTOM_LICENCE": 1}
 
 
-def test_processors_are_shared_where_the_flavor_says_so() -> None:
-    found = compute({"hw:cpu_policy": "shared"}, (*CLASSES, "PCPU"))
-    assert (found["VCPU"], "PCPU" in found) == (4, False)
+def test_shared_cpu_policy_requests_vcpus() -> None:
+    amounts = compute({"hw:cpu_policy": "shared"}, (*CLASSES, "PCPU"))
+    assert (amounts["VCPU"], "PCPU" in amounts) == (4, False)
 
 
 @pytest.mark.parametrize(
@@ -81,24 +81,24 @@ def test_processors_are_shared_where_the_flavor_says_so() -> None:
         ({"resources_B:MEMORY_MB": "64"}, "requests 64 MEMORY_MB"),
     ],
 )
-def test_what_only_nova_can_compute_is_unknown(
+def test_amounts_that_only_nova_can_compute(
     specs: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(node_amounts.UnknownAmountsError, match=reason):
         compute(specs)
 
 
-def test_an_image_may_ask_for_dedicated_processors() -> None:
+def test_an_image_may_request_dedicated_cpus() -> None:
     with pytest.raises(node_amounts.UnknownAmountsError, match="PCPU"):
         compute(classes=(*CLASSES, "PCPU"))
 
 
-def test_a_class_without_an_inventory_is_elsewhere() -> None:
+def test_a_class_without_an_inventory() -> None:
     with pytest.raises(node_amounts.UnknownAmountsError, match="DISK_GB"):
         compute(classes=("VCPU", "MEMORY_MB"))
 
 
-def test_what_nova_does_not_show_is_unknown() -> None:
+def test_fields_that_nova_does_not_show() -> None:
     with pytest.raises(node_amounts.UnknownAmountsError, match="volume"):
         compute(is_volume_backed=None)
     hidden = dataclasses.replace(SERVER, flavor=None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of a drain, and their marks."""
+"""Addresses of drains select devices, which the marks make unavailable."""
 
 import dataclasses
 import pathlib
@@ -19,16 +19,16 @@ from tests.support.fpga import card as fpga
 GPU = "0000:3b:00.0"
 
 
-def said(address: str, reason: str = "a fan is loud") -> conditions.Drains:
+def drain_of(address: str, reason: str = "a fan is loud") -> conditions.Drains:
     return {address: model.Drain(address=address, reason=reason)}
 
 
-# -- what an address stands for ---------------------------------------------
+# -- devices of an address --------------------------------------------------
 
 
 def address_at(host: model.HostState, text: str) -> str | None:
-    found = conditions.find_device(host, text)
-    return found.address if found else None
+    device = conditions.find_device(host, text)
+    return device.address if device else None
 
 
 @pytest.mark.parametrize(
@@ -47,22 +47,20 @@ def address_at(host: model.HostState, text: str) -> str | None:
         ("5e", None),
     ],
 )
-def test_an_address_stands_for_its_device(
-    text: str, address: str | None
-) -> None:
+def test_an_address_selects_its_device(text: str, address: str | None) -> None:
     region = fpga.region(slot=fpga.VF, members=("0000:5e:00.2",))
     host = fpga.host(region, strategies.card(GPU, 1))
     assert address_at(host, text) == address
     assert conditions.resolve_address(host, text) == address or address is None
 
 
-def test_a_card_s_own_address_is_not_its_region_s() -> None:
-    """Though the region goes to guests under it."""
+def test_a_cards_address_does_not_select_its_region() -> None:
+    """Guests get the region under the card's address, too."""
     assert address_at(fpga.host(), fpga.region().slots[0]) == fpga.CARD
 
 
 @pytest.mark.parametrize("name", look.NAMES)
-def test_each_function_of_a_device_stands_for_one(
+def test_each_function_selects_a_device(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     host = look.read(look.make(name, tmp_path))
@@ -70,21 +68,22 @@ def test_each_function_of_a_device_stands_for_one(
         assert address_at(host, device.address) == device.address
         for function in (*device.slots, *device.members):
             if ":" in function:
-                found = conditions.find_device(host, function)
-                assert found is not None
-                # Of a card whose region it is, the region speaks for it.
-                assert device.address in (found.address, found.parent) or (
-                    found.address == device.parent
-                )
+                selected = conditions.find_device(host, function)
+                assert selected is not None
+                # The function of a region's card selects the region.
+                assert device.address in (
+                    selected.address,
+                    selected.parent,
+                ) or (selected.address == device.parent)
 
 
-def test_the_address_of_what_is_not_there_is_kept() -> None:
+def test_the_address_of_a_missing_device_is_normalized() -> None:
     host = model.HostState()
     assert conditions.resolve_address(host, "5E:00.0") == fpga.CARD
     assert conditions.resolve_address(host, " mtty ") == "mtty"
 
 
-# -- marked -----------------------------------------------------------------
+# -- marks ------------------------------------------------------------------
 
 
 def drains_by(host: model.HostState) -> dict[str, str]:
@@ -100,36 +99,38 @@ def drains_by(host: model.HostState) -> dict[str, str]:
         ("0000:99:00.0", set()),
     ],
 )
-def test_a_card_s_drain_is_its_parts_too(
+def test_a_drained_card_drains_its_parts(
     address: str, marked: set[str]
 ) -> None:
     host = fpga.host(fpga.region(slot=fpga.VF), strategies.card(GPU, 1))
-    found = conditions.mark_drains(host, said(address))
-    assert drains_by(found) == dict.fromkeys(marked, "a fan is loud")
-    told = {p.where: p.reason for p in found.problems}
-    assert told.keys() <= marked
-    assert bool(told) is bool(marked)
-    for reason in told.values():
+    drained = conditions.mark_drains(host, drain_of(address))
+    assert drains_by(drained) == dict.fromkeys(marked, "a fan is loud")
+    reasons = {p.where: p.reason for p in drained.problems}
+    assert reasons.keys() <= marked
+    assert bool(reasons) is bool(marked)
+    for reason in reasons.values():
         assert f"`placement-sync undrain {address}`" in reason
         assert "a fan is loud" in reason
 
 
-def test_two_drains_of_one_device_are_both_told() -> None:
-    both = {**said(fpga.CARD, "one"), **said(fpga.REGION, "two")}
-    found = conditions.mark_drains(fpga.host(), both)
-    assert drains_by(found) == {fpga.CARD: "one", fpga.REGION: "one; two"}
-    assert [p.where for p in found.problems] == [fpga.CARD, fpga.REGION]
+def test_two_drains_of_one_device_are_both_listed() -> None:
+    both = {**drain_of(fpga.CARD, "one"), **drain_of(fpga.REGION, "two")}
+    drained = conditions.mark_drains(fpga.host(), both)
+    assert drains_by(drained) == {fpga.CARD: "one", fpga.REGION: "one; two"}
+    assert [p.where for p in drained.problems] == [fpga.CARD, fpga.REGION]
 
 
-def test_a_drain_without_a_reason_is_one() -> None:
-    found = conditions.mark_drains(fpga.host(), said(fpga.CARD, ""))
-    assert all(device.drain for device in found.devices)
+def test_a_drain_without_a_reason() -> None:
+    drained = conditions.mark_drains(fpga.host(), drain_of(fpga.CARD, ""))
+    assert all(device.drain for device in drained.devices)
 
 
-def test_who_is_ill_is_set_aside() -> None:
-    ill = {fpga.CARD: model.Fault(address=fpga.CARD, reason="2 fatal errors")}
+def test_an_unhealthy_device_is_faulted() -> None:
+    faults = {
+        fpga.CARD: model.Fault(address=fpga.CARD, reason="2 fatal errors")
+    }
     host, healed = conditions.mark_faults(
-        conditions.mark_unhealthy(fpga.host(), ill), {}
+        conditions.mark_unhealthy(fpga.host(), faults), {}
     )
     assert not healed
     assert [d.fault for d in host.devices] == ["2 fatal errors", ""]
@@ -139,35 +140,35 @@ def test_who_is_ill_is_set_aside() -> None:
     assert "nova-accel heal" not in problem.reason
 
 
-def test_a_fault_that_is_noted_and_seen_is_told_once_more() -> None:
-    fault = model.Fault(address=fpga.CARD, reason="it failed")
-    ill = {fpga.CARD: model.Fault(address=fpga.CARD, reason="it is ill")}
+@pytest.mark.parametrize(
+    ("noted", "read", "reason"),
+    [
+        ("it failed", "2 fatal errors", "it failed; 2 fatal errors"),
+        ("2 fatal errors", "2 fatal errors", "2 fatal errors"),
+    ],
+)
+def test_a_device_has_each_reason_of_its_faults_once(
+    noted: str, read: str, reason: str
+) -> None:
+    notes, faults = (
+        {fpga.CARD: model.Fault(address=fpga.CARD, reason=text)}
+        for text in (noted, read)
+    )
     host, _ = conditions.mark_faults(
-        conditions.mark_unhealthy(fpga.host(), ill), {fpga.CARD: fault}
+        conditions.mark_unhealthy(fpga.host(), faults), notes
     )
     device = host.device(fpga.CARD)
     assert device is not None
-    assert device.fault == "it failed; it is ill"
-
-
-def test_a_fault_that_is_noted_and_read_has_its_reason_once() -> None:
-    fault = model.Fault(address=fpga.CARD, reason="2 fatal errors")
-    noted = {fpga.CARD: fault}
-    host, _ = conditions.mark_faults(
-        conditions.mark_unhealthy(fpga.host(), noted), noted
-    )
-    device = host.device(fpga.CARD)
-    assert device is not None
-    assert device.fault == "2 fatal errors"
+    assert device.fault == reason
 
 
 def node(
     host: model.HostState, address: str = fpga.REGION
 ) -> providers.ProviderNode:
     tree = tree_builder.build_tree(fpga.ROOT, host, policy.Policy())
-    found = tree.node(names.provider_uuid(fpga.ROOT.uuid, address))
-    assert found is not None
-    return found
+    provider = tree.node(names.provider_uuid(fpga.ROOT.uuid, address))
+    assert provider is not None
+    return provider
 
 
 def test_a_drained_device_keeps_its_counters_and_offers_nothing() -> None:
@@ -175,7 +176,7 @@ def test_a_drained_device_keeps_its_counters_and_offers_nothing() -> None:
         node(host)
         for host in (
             fpga.host(),
-            conditions.mark_drains(fpga.host(), said(fpga.CARD)),
+            conditions.mark_drains(fpga.host(), drain_of(fpga.CARD)),
         )
     )
     assert after.inventories.keys() == before.inventories.keys()
@@ -200,19 +201,23 @@ def test_a_device_with_unknown_marks_is_reserved_and_not_drained() -> None:
 def drained_hosts(
     draw: st.DrawFn,
 ) -> tuple[model.HostState, conditions.Drains]:
-    """Draw a host and drains: of its devices, their functions, others."""
+    """Draw a host and drains of devices, functions and other addresses."""
     host = draw(strategies.hosts())
     if draw(st.booleans()):
         card, region = fpga.card(), fpga.region(slot=fpga.VF)
         host = dataclasses.replace(host, devices=(*host.devices, card, region))
-    known = [
+    own_addresses = [
         name
         for device in host.devices
         for name in (device.address, *device.slots, *device.members)
     ]
     others = st.one_of(strategies.pci_addresses, st.sampled_from(["mtty"]))
     addresses = draw(
-        st.sets(st.one_of(st.sampled_from(known), others) if known else others)
+        st.sets(
+            st.one_of(st.sampled_from(own_addresses), others)
+            if own_addresses
+            else others
+        )
     )
     return host, {
         address: model.Drain(address=address, reason=draw(st.text(max_size=9)))
@@ -222,7 +227,7 @@ def drained_hosts(
 
 @settings(deadline=None)
 @given(drained_hosts())
-def test_marks_change_nothing_but_the_word(
+def test_marks_change_only_the_drain(
     drawn: tuple[model.HostState, conditions.Drains],
 ) -> None:
     host, drained = drawn
@@ -233,7 +238,7 @@ def test_marks_change_nothing_but_the_word(
     assert {*host.problems} <= {*marked.problems}
     assert conditions.mark_drains(host, {}) == host
     assert conditions.mark_drains(marked, drained) == marked
-    meant = {address_at(host, address) for address in drained}
+    selected = {address_at(host, address) for address in drained}
     assert {d.address for d in marked.devices if d.drain} == {
-        d.address for d in host.devices if meant & {d.address, d.parent}
+        d.address for d in host.devices if selected & {d.address, d.parent}
     } - {None}

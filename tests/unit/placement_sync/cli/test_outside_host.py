@@ -40,7 +40,7 @@ def outside(
     life: lifecycle.Lifecycle,
     state_dir: pathlib.Path,
 ) -> outside_host.OutsideHost:
-    """Return what somebody else sees of a nova-compute's host."""
+    """Return the host of a nova-compute, as another process reads it."""
     return outside_host.OutsideHost(
         change_detection.ChangeDetector(
             fs.DiskSource(kernel.root),
@@ -56,34 +56,36 @@ def outside(
     )
 
 
-def agree(life: lifecycle.Lifecycle, seen: outside_host.OutsideHost) -> None:
+def assert_same_tree(
+    life: lifecycle.Lifecycle, seen: outside_host.OutsideHost
+) -> None:
     life.host.refresh()
     assert seen.read_view(ROOT).tree == life.tree(outside_host.OWNER_TRAITS)
 
 
-def test_it_sees_the_tree_that_nova_compute_reports(
+def test_both_build_the_same_tree(
     kernel: fakehost.Controller,
     life: lifecycle.Lifecycle,
     tmp_path: pathlib.Path,
 ) -> None:
     seen = outside(kernel, life, tmp_path)
     life.remove_unused(simulated.IDLE)
-    agree(life, seen)
+    assert_same_tree(life, seen)
     slots = (simulated.slot(0), simulated.slot(1))
     life.ensure(simulated.A, (simulated.asks(simulated.FOUR_Q, 2),), slots)
-    agree(life, seen)
+    assert_same_tree(life, seen)
     life.ensure(
         simulated.B,
         (simulated.asks(simulated.MTTY),),
         (simulated.slot(0, "mtty"),),
     )
-    agree(life, seen)
+    assert_same_tree(life, seen)
     life.release(simulated.A, slots, simulated.stopped)
-    agree(life, seen)
+    assert_same_tree(life, seen)
     assert seen.read_view(ROOT).claims != ()
 
 
-def test_without_a_book_mdevs_of_ours_are_booked(
+def test_mdevs_of_the_library_are_claimed_without_a_claims_file(
     kernel: fakehost.Controller,
     tmp_path: pathlib.Path,
 ) -> None:
@@ -92,12 +94,12 @@ def test_without_a_book_mdevs_of_ours_are_booked(
     life.ensure(
         simulated.A, (simulated.asks(simulated.FOUR_Q),), (simulated.slot(),)
     )
-    agree(life, seen)
+    assert_same_tree(life, seen)
     (claim,) = seen.read_view(ROOT).claims
     assert claim.consumer == "" and claim.slot == "slot-0"
 
 
-def test_a_book_of_another_node_books_nothing(
+def test_a_claims_file_of_another_node_is_ignored(
     kernel: fakehost.Controller,
     life: lifecycle.Lifecycle,
     tmp_path: pathlib.Path,
@@ -111,7 +113,7 @@ def test_a_book_of_another_node_books_nothing(
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 99}'])
-def test_a_book_that_says_nothing_stops_the_pass(
+def test_a_malformed_claims_file_stops_the_pass(
     tmp_path: pathlib.Path, text: str
 ) -> None:
     (tmp_path / "book.json").write_text(text)
@@ -128,16 +130,16 @@ def test_a_book_that_says_nothing_stops_the_pass(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_book_that_is_hidden_stops_the_pass(
+def test_an_unreadable_claims_file_stops_the_pass(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "book.json").write_text("{}")
     (tmp_path / "book.json").chmod(0)
-    book = claims_file.ClaimsFile(str(tmp_path))
+    file = claims_file.ClaimsFile(str(tmp_path))
     seen = outside_host.OutsideHost(
         change_detection.ChangeDetector(fs.DiskSource(tmp_path), {}, RULES),
         RULES,
-        book,
+        file,
     )
     with pytest.raises(errors.UnreadableError, match="EACCES"):
         seen.read_claims()
@@ -147,7 +149,7 @@ def test_a_book_that_is_hidden_stops_the_pass(
 
 
 @pytest.mark.parametrize(
-    "name, canonical, told",
+    "name, canonical, expected",
     [
         ("node1.example.org", "other", "node1.example.org"),
         ("localhost", "node1.example.org", "localhost"),
@@ -157,11 +159,11 @@ def test_a_book_that_is_hidden_stops_the_pass(
         ("node1", None, "node1"),
     ],
 )
-def test_the_name_is_the_one_that_libvirt_tells(
+def test_the_host_name_is_that_of_libvirt(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     canonical: str | None,
-    told: str,
+    expected: str,
 ) -> None:
     def resolve(*_: object, **__: object) -> list[tuple[object, ...]]:
         if canonical is None:
@@ -170,10 +172,10 @@ def test_the_name_is_the_one_that_libvirt_tells(
 
     monkeypatch.setattr(socket, "gethostname", lambda: name)
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    assert outside_host.read_host_name() == told
+    assert outside_host.read_host_name() == expected
 
 
-def test_the_uuid_is_the_first_that_is_found(tmp_path: pathlib.Path) -> None:
+def test_the_first_uuid_is_used(tmp_path: pathlib.Path) -> None:
     places = [str(tmp_path / name) for name in ("a", "b", "c")]
     assert outside_host.read_node_uuid(places) is None
     for name, number in (("b", 2), ("c", 3)):
@@ -183,8 +185,8 @@ def test_the_uuid_is_the_first_that_is_found(tmp_path: pathlib.Path) -> None:
     assert outside_host.read_node_uuid(places) == str(uuid.UUID(int=2))
 
 
-def test_a_file_without_a_uuid_is_told(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "compute_id").write_text("mine")
+def test_a_file_without_a_uuid_is_an_error(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "compute_id").write_text("no uuid")
     with pytest.raises(errors.MalformedError, match="compute_id"):
         outside_host.read_node_uuid([str(tmp_path)])
     (tmp_path / "compute_id").unlink()

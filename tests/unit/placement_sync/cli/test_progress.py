@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
         (io.StringIO(), 0.0, ""),
     ],
 )
-def test_only_who_waits_at_a_terminal_sees_why(
+def test_only_a_terminal_shows_the_wait(
     monkeypatch: pytest.MonkeyPatch,
     stderr: io.StringIO,
     delay_s: float,

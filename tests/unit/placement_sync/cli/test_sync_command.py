@@ -19,7 +19,7 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.model import providers
-from placement_sync.cli import common_options, locked_pass, main, sync_command
+from placement_sync.cli import common_options, main, sync_command
 from placement_sync.client import calls
 from placement_sync.daemon import heartbeat, serve
 from placement_sync.sync import sync_pass
@@ -38,30 +38,30 @@ def parsed(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def helped(capsys: Output, *words: str) -> str:
+def read_help(capsys: Output, *words: str) -> str:
     with pytest.raises(SystemExit) as ended:
         main.main([*words, "--help"])
     assert ended.value.code == 0
     return capsys.readouterr().out
 
 
-# -- words -----------------------------------------------------------------
+# -- arguments -------------------------------------------------------------
 
 
 def test_each_option_is_in_the_help_and_in_the_documentation(
     capsys: Output,
 ) -> None:
-    text, told = helped(capsys), DOC.read_text()
+    text, page = read_help(capsys), DOC.read_text()
     flags = set(re.findall(r"(?<![\w-])--[a-z-]+", text))
     assert {"--once", "--dry-run", "--root", "--endpoint"} <= flags
     for flag in flags - {"--help", "--version"}:
-        assert flag in told, flag
+        assert flag in page, flag
     for command in ("drain", "undrain", "status", "audit"):
-        assert f"placement-sync {command}" in told
-        assert "--state-dir" in helped(capsys, command)
+        assert f"placement-sync {command}" in page
+        assert "--state-dir" in read_help(capsys, command)
 
 
-def test_a_word_that_is_none_ends_with_2(capsys: Output) -> None:
+def test_an_invalid_argument_ends_with_2(capsys: Output) -> None:
     for words in (["nothing"], ["--inter", "3"], ["--interval", "0"]):
         with pytest.raises(SystemExit) as ended:
             main.main(words)
@@ -73,17 +73,15 @@ def test_a_word_that_is_none_ends_with_2(capsys: Output) -> None:
     "words",
     [["--interval"], ["audit", "--pause"], ["drain", "--wait"]],
 )
-def test_what_is_no_number_of_seconds_is_named(
-    capsys: Output, words: list[str]
-) -> None:
+def test_invalid_seconds_are_named(capsys: Output, words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main([*words, "abc"])
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert f"{words[-1]}: 'abc' is no number of seconds" in said
+    error = capsys.readouterr().err
+    assert f"{words[-1]}: 'abc' is no number of seconds" in error
 
 
-def test_json_is_for_what_ends(capsys: Output) -> None:
+def test_json_requires_a_command_that_ends(capsys: Output) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(["--json"])
     assert ended.value.code == 2
@@ -105,93 +103,95 @@ def test_json_is_for_what_ends(capsys: Output) -> None:
         ["--state-dir", "/proc/missing"],
     ],
 )
-def test_an_argument_that_says_nothing_is_refused(words: list[str]) -> None:
+def test_an_unusable_value_is_refused(words: list[str]) -> None:
     with pytest.raises(errors.MalformedError):
         common_options.resolve_options(parsed(*words))
 
 
-def test_a_uuid_is_taken_in_any_spelling() -> None:
-    given = parsed("--host-uuid", "AAAAAAAA00004000800000000000000A")
-    common_options.resolve_options(given)
-    assert given.host_uuid == "aaaaaaaa-0000-4000-8000-00000000000a"
+def test_a_uuid_is_normalized() -> None:
+    arguments = parsed("--host-uuid", "AAAAAAAA00004000800000000000000A")
+    common_options.resolve_options(arguments)
+    assert arguments.host_uuid == "aaaaaaaa-0000-4000-8000-00000000000a"
 
 
-def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:
+def test_options_of_a_configuration_file(tmp_path: pathlib.Path) -> None:
     conf = tmp_path / "nova.conf"
     conf.write_text(
-        f"[nova_accel]\nroot = {tmp_path}\nstate_dir = /kept\n"
+        f"[nova_accel]\nroot = {tmp_path}\nstate_dir = /state\n"
         "sync_interval = 7\n"
     )
-    found = common_options.resolve_options(parsed("--config-file", str(conf)))
-    assert found.root == str(tmp_path)
-    assert found.state_dir == "/kept"
-    assert found.settings.sync.interval == 7
-    assert not found.is_foreign
+    options = common_options.resolve_options(
+        parsed("--config-file", str(conf))
+    )
+    assert options.root == str(tmp_path)
+    assert options.state_dir == "/state"
+    assert options.settings.sync.interval == 7
+    assert not options.is_foreign
     named = common_options.resolve_options(
         parsed("--config-file", str(conf), "--state-dir", str(tmp_path))
     )
     assert named.state_dir == str(tmp_path)
 
 
-def test_of_this_machine_only_what_is_named_is_used_for_another(
+def test_a_captured_host_uses_only_named_paths(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf = tmp_path / "nova.conf"
-    conf.write_text("[nova_accel]\nstate_dir = /kept\n")
+    conf.write_text("[nova_accel]\nstate_dir = /state\n")
     monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", (str(conf),))
-    here = common_options.resolve_options(parsed())
-    assert (here.files, here.state_dir) == ((str(conf),), "/kept")
-    there = common_options.resolve_options(parsed("--root", str(tmp_path)))
-    assert (there.files, there.state_dir) == ((), None)
-    assert there.drains_dir == "/var/lib/nova/accel"
-    assert there.is_foreign
+    local = common_options.resolve_options(parsed())
+    assert (local.files, local.state_dir) == ((str(conf),), "/state")
+    captured = common_options.resolve_options(parsed("--root", str(tmp_path)))
+    assert (captured.files, captured.state_dir) == ((), None)
+    assert captured.drains_dir == "/var/lib/nova/accel"
+    assert captured.is_foreign
     named = common_options.resolve_options(
         parsed("--root", str(tmp_path), "--config-file", str(conf))
     )
-    assert (named.state_dir, named.drains_dir) == (None, "/kept")
-    given = common_options.resolve_options(
+    assert (named.state_dir, named.drains_dir) == (None, "/state")
+    explicit = common_options.resolve_options(
         parsed("--root", str(tmp_path), "--state-dir", str(tmp_path))
     )
-    assert given.state_dir == given.drains_dir == str(tmp_path)
+    assert explicit.state_dir == explicit.drains_dir == str(tmp_path)
 
 
-def test_there_are_no_credentials_without_a_file(
+def test_no_credentials_without_a_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", ())
     monkeypatch.delenv("OS_CLOUD", raising=False)
-    given = parsed()
+    arguments = parsed()
     with pytest.raises(errors.ConfigurationError, match="--os-cloud"):
         common_options.open_placement(
-            given, common_options.resolve_options(given)
+            arguments, common_options.resolve_options(arguments)
         )
 
 
-# -- never two at once -----------------------------------------------------
+# -- lock ------------------------------------------------------------------
 
 
-def choose(
+def options_of(
     place: pathlib.Path, state: pathlib.Path
 ) -> common_options.CommandOptions:
-    """Return the options with a configuration file that has a state_dir."""
+    """Return the options of a configuration file with a state_dir."""
     conf = place / "compute.conf"
     conf.write_text(f"[nova_accel]\nstate_dir = {state}\n")
     return common_options.resolve_options(parsed("--config-file", str(conf)))
 
 
-def test_the_lock_is_held_and_given_back(tmp_path: pathlib.Path) -> None:
-    chosen = choose(tmp_path, tmp_path / "made" / "on the way")
-    with locked_pass.hold_lock(chosen):
+def test_the_lock_is_exclusive_and_released(tmp_path: pathlib.Path) -> None:
+    options = options_of(tmp_path, tmp_path / "made" / "on the way")
+    with sync_command.hold_lock(options):
         with (
             pytest.raises(errors.BusyError, match="another placement-sync"),
-            locked_pass.hold_lock(chosen, timeout_s=0.2),
+            sync_command.hold_lock(options, timeout_s=0.2),
         ):
             pytest.fail("two at once")
-    with locked_pass.hold_lock(chosen, timeout_s=0):
+    with sync_command.hold_lock(options, timeout_s=0):
         pass
 
 
-def test_a_lock_that_comes_free_is_taken(
+def test_the_lock_is_waited_for(
     tmp_path: pathlib.Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (tmp_path / "sync.lock").open("w") as other:
@@ -204,18 +204,18 @@ def test_a_lock_that_comes_free_is_taken(
                 fcntl.flock(other, fcntl.LOCK_UN)
 
         monkeypatch.setattr(time, "sleep", sleep)
-        with locked_pass.hold_lock(choose(tmp_path, tmp_path)):
+        with sync_command.hold_lock(options_of(tmp_path, tmp_path)):
             assert len(waited) == 3
     assert capsys.readouterr().err.count("waiting") == 1
 
 
-def test_a_place_that_is_none_is_told(tmp_path: pathlib.Path) -> None:
+def test_an_unusable_state_dir_is_named(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     option = f"^{tmp_path}/compute.conf .nova_accel. state_dir = {file}: can't"
     with (
         pytest.raises(errors.ConfigurationError, match=option),
-        locked_pass.hold_lock(choose(tmp_path, file)),
+        sync_command.hold_lock(options_of(tmp_path, file)),
     ):
         pytest.fail("there is no such directory")
 
@@ -225,7 +225,7 @@ def test_a_place_that_is_none_is_told(tmp_path: pathlib.Path) -> None:
 
 @pytest.fixture
 def advance(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Stop the clock, and return what moves it on by seconds."""
+    """Stop the clock; return a function that advances it by seconds."""
     now = [time.time()]
     monkeypatch.setattr(time, "time", lambda: now[0])
 
@@ -235,8 +235,8 @@ def advance(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return advance_by
 
 
-def beaten(state: pathlib.Path, interval_s: float = 0.0) -> None:
-    """Leave the status of a pass of nova-compute."""
+def record_status(state: pathlib.Path, interval_s: float = 0.0) -> None:
+    """Write the status of a pass of nova-compute."""
     host = look.read(look.make("t4-mdev", state / "host"))
     tree = providers.ProviderTree(
         root=providers.ProviderRoot(name="node1", uuid="u")
@@ -253,16 +253,16 @@ def beaten(state: pathlib.Path, interval_s: float = 0.0) -> None:
 def run_status(
     capsys: Output, state: pathlib.Path, *words: str
 ) -> tuple[str, int]:
-    asked = ["status", "--root", "/", "--state-dir", str(state), *words]
-    status = main.main(asked)
+    command = ["status", "--root", "/", "--state-dir", str(state), *words]
+    status = main.main(command)
     return capsys.readouterr().out, status
 
 
 @pytest.mark.usefixtures("advance")
-def test_the_status_of_each_writer_is_told(
+def test_the_status_lists_each_writer(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
-    beaten(tmp_path, 60)
+    record_status(tmp_path, 60)
     beat = heartbeat.Heartbeat(str(tmp_path), "placement-sync")
     beat.record_failure("Placement is away")
     text, status = run_status(capsys, tmp_path)
@@ -274,13 +274,15 @@ def test_the_status_of_each_writer_is_told(
     assert "error         Placement is away" in text
     plain, status = run_status(capsys, tmp_path, "--json")
     assert status == 1
-    found = {one["writer"]: one for one in json.loads(plain)["writers"]}
-    assert not found["nova-compute"]["is_stale"]
-    assert found["placement-sync"]["is_stale"]
+    writers = {
+        writer["writer"]: writer for writer in json.loads(plain)["writers"]
+    }
+    assert not writers["nova-compute"]["is_stale"]
+    assert writers["placement-sync"]["is_stale"]
 
 
 @pytest.mark.parametrize(
-    "seconds, told",
+    "seconds, age",
     [(100, "100 s"), (600, "10 min"), (7300, "2 h"), (1e6, "12 d")],
 )
 def test_a_status_grows_stale(
@@ -288,17 +290,17 @@ def test_a_status_grows_stale(
     capsys: Output,
     advance: Callable[[float], None],
     seconds: float,
-    told: str,
+    age: str,
 ) -> None:
-    beaten(tmp_path, 20)
+    record_status(tmp_path, 20)
     assert run_status(capsys, tmp_path)[1] == 0
     advance(seconds)
     text, status = run_status(capsys, tmp_path)
     assert status == 1
-    assert "nova-compute: STALE" in text and f"{told} ago" in text
+    assert "nova-compute: STALE" in text and f"{age} ago" in text
 
 
-def test_a_status_that_says_nothing_is_stale(
+def test_a_malformed_status_is_stale(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
     assert run_status(capsys, tmp_path)[1] == 1
@@ -308,10 +310,10 @@ def test_a_status_that_says_nothing_is_stale(
     assert status == 1 and "nova-compute.json" in text
 
 
-# -- who may not read ------------------------------------------------------
+# -- permissions -----------------------------------------------------------
 
 
-def test_a_user_from_whom_the_kernel_hides_something_is_told(
+def test_a_user_without_rights_gets_a_hint(
     capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = errors.UnreadableError("/a/vendor", errno.EACCES)
@@ -321,30 +323,30 @@ def test_a_user_from_whom_the_kernel_hides_something_is_told(
     )
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     sync_command.print_hint(problems)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "0000:3b:00.0" in said and "run it as root" in said
+    hint = capsys.readouterr().err
+    assert hint.count("\n") == 1
+    assert "0000:3b:00.0" in hint and "run it as root" in hint
     sync_command.print_hint(problems[:1])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     sync_command.print_hint(problems)
     assert capsys.readouterr().err == ""
 
 
-def test_notes_that_cant_be_written_are_told(
+def test_an_unwritable_state_dir_is_named(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
     root = look.make("t4-mdev", tmp_path / "host")
     (tmp_path / "drained").write_text("")
-    asked = ["--root", str(root), "--state-dir", str(tmp_path)]
+    options = ["--root", str(root), "--state-dir", str(tmp_path)]
     drain = ["drain", "3b:00.0", "--reason", "r"]
-    assert main.main([*drain, *asked]) == 2
-    said = capsys.readouterr().err
-    assert f": command line --state-dir = {tmp_path}: can't be" in said
+    assert main.main([*drain, *options]) == 2
+    error = capsys.readouterr().err
+    assert f": command line --state-dir = {tmp_path}: can't be" in error
     conf = tmp_path / "compute.conf"
     conf.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {tmp_path}\n")
     assert main.main([*drain, "--config-file", str(conf)]) == 2
-    said = capsys.readouterr().err
-    assert f": {conf} [nova_accel] state_dir = {tmp_path}: can't be" in said
+    error = capsys.readouterr().err
+    assert f": {conf} [nova_accel] state_dir = {tmp_path}: can't be" in error
 
 
 def test_a_relative_state_dir_is_refused_and_not_created(
@@ -352,8 +354,8 @@ def test_a_relative_state_dir_is_refused_and_not_created(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     root = look.make("t4-mdev", tmp_path / "host")
-    asked = ["--root", str(root), "--state-dir", "accel"]
-    assert main.main(["drain", "3b:00.0", "--reason", "r", *asked]) == 2
+    options = ["--root", str(root), "--state-dir", "accel"]
+    assert main.main(["drain", "3b:00.0", "--reason", "r", *options]) == 2
     assert "expected an absolute path" in capsys.readouterr().err
     assert not (tmp_path / "accel").exists()
 
@@ -361,27 +363,22 @@ def test_a_relative_state_dir_is_refused_and_not_created(
 # -- the service -----------------------------------------------------------
 
 
-def test_a_problem_is_told_when_it_is_new(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("source", ["pass", "host"])
+def test_a_new_problem_is_logged_once(
+    caplog: pytest.LogCaptureFixture, source: str
 ) -> None:
-    one = model.Problem(where="VGPU", reason="is in use")
-    results = [(one,), (one,), (), (one,)]
-    told = serve.NotifyingPasses(
-        lambda: sync_pass.PassResult(problems=results.pop(0))
-    )
+    problem = model.Problem(where="0000:3b:00.0", reason="can't be read")
+    problems = [(problem,), (problem,), (), (problem,)]
+    if source == "pass":
+        passes = serve.NotifyingPasses(
+            lambda: sync_pass.PassResult(problems=problems.pop(0))
+        )
+    else:
+        passes = serve.NotifyingPasses(
+            sync_pass.PassResult, lambda: problems.pop(0)
+        )
     for expected in (1, 1, 1, 2):
-        told.run()
-        assert len(caplog.records) == expected
-
-
-def test_a_problem_of_the_host_is_logged_when_it_is_new(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    one = model.Problem(where="0000:3b:00.0", reason="can't be read")
-    readings = [(one,), (one,), (), (one,)]
-    told = serve.NotifyingPasses(sync_pass.PassResult, lambda: readings.pop(0))
-    for expected in (1, 1, 1, 2):
-        told.run()
+        passes.run()
         assert len(caplog.records) == expected
     assert "0000:3b:00.0: can't be read" in caplog.text
 
@@ -408,19 +405,19 @@ def test_the_unit_is_in_the_package() -> None:
 @pytest.mark.skipif(
     not shutil.which("systemd-analyze"), reason="systemd is not installed"
 )
-def test_systemd_finds_no_fault_in_the_unit(tmp_path: pathlib.Path) -> None:
+def test_systemd_verifies_the_unit(tmp_path: pathlib.Path) -> None:
     unit = tmp_path / UNIT.name
     unit.write_text(
         UNIT.read_text().replace(
             "ExecStart=placement-sync", f"ExecStart={sys.executable}"
         )
     )
-    found = subprocess.run(  # noqa: S603
+    result = subprocess.run(  # noqa: S603
         [shutil.which("systemd-analyze") or "", "verify", str(unit)],
         capture_output=True,
         text=True,
         env={**os.environ, "SYSTEMD_LOG_LEVEL": "warning"},
         check=False,
     )
-    assert found.returncode == 0, found.stderr
-    assert UNIT.name not in found.stderr
+    assert result.returncode == 0, result.stderr
+    assert UNIT.name not in result.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status file of passes: content, age, and unreadable files."""
+"""Passes write a status file, which survives restarts and damage."""
 
 import dataclasses
 import json
@@ -21,8 +21,8 @@ NOBODY = 65534
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Ended:
-    """A pass that came to its end."""
+class FinishedPass:
+    """Result of a finished pass."""
 
     calls: tuple[object, ...] = ()
     reads: int = 1
@@ -37,12 +37,12 @@ def beating(
     return heartbeat.Heartbeat(str(place), "placement-sync", interval_s)
 
 
-def only(place: pathlib.Path) -> heartbeat.Status:
-    (found,) = heartbeat.read(str(place))
-    return found
+def read_only_status(place: pathlib.Path) -> heartbeat.Status:
+    (status,) = heartbeat.read(str(place))
+    return status
 
 
-def test_a_pass_leaves_its_status(tmp_path: pathlib.Path) -> None:
+def test_a_pass_writes_its_status(tmp_path: pathlib.Path) -> None:
     refused = model.Problem(where="provider", reason="403")
     made = (
         calls.CreateTrait(name="CUSTOM_A"),
@@ -53,41 +53,41 @@ def test_a_pass_leaves_its_status(tmp_path: pathlib.Path) -> None:
     beat = beating(tmp_path)
     with beat:
         returned = beat.record_pass(
-            Ended(calls=made, reads=2, writes=3, problems=(refused,)),
+            FinishedPass(calls=made, reads=2, writes=3, problems=(refused,)),
             HOST,
             TREE,
             CLAIMS,
         )
-    found = only(tmp_path)
-    assert found == dataclasses.replace(
+    status = read_only_status(tmp_path)
+    assert status == dataclasses.replace(
         returned,
-        started=found.started,
-        attempted=found.attempted,
-        succeeded=found.succeeded,
+        started=status.started,
+        attempted=status.attempted,
+        succeeded=status.succeeded,
     )
-    assert found.succeeded is not None and found.attempted is not None
-    assert before - 1 < found.started <= found.attempted <= found.succeeded
-    assert found.root == strategies.ROOT
-    assert found.pid == os.getpid()
-    assert found.version
-    assert (found.seconds, found.interval_s) == (0.25, INTERVAL_S)
-    assert (found.reads, found.writes) == (2, 3)
-    assert found.calls == {"CreateTrait": 2, "DeleteProvider": 1}
-    assert found.devices == {
+    assert status.succeeded is not None and status.attempted is not None
+    assert before - 1 < status.started <= status.attempted <= status.succeeded
+    assert status.root == strategies.ROOT
+    assert status.pid == os.getpid()
+    assert status.version
+    assert (status.seconds, status.interval_s) == (0.25, INTERVAL_S)
+    assert (status.reads, status.writes) == (2, 3)
+    assert status.calls == {"CreateTrait": 2, "DeleteProvider": 1}
+    assert status.devices == {
         "ok": 1, "faulted": 1, "drained": 2, "missing": 1, "unreadable": 1,
     }  # fmt: skip
-    assert found.use["CUSTOM_GPU_MEMORY_MB"].total == 1600
-    assert found.use["CUSTOM_GPU_MEMORY_MB"].claimed == 200
-    assert found.use["VGPU"].claimed == 1
-    assert found.use["VGPU"].reserved >= 4
-    assert found.problems == (*HOST.problems, refused)
-    assert (found.outcome, found.error) == ("incomplete", "")
+    assert status.use["CUSTOM_GPU_MEMORY_MB"].total == 1600
+    assert status.use["CUSTOM_GPU_MEMORY_MB"].claimed == 200
+    assert status.use["VGPU"].claimed == 1
+    assert status.use["VGPU"].reserved >= 4
+    assert status.problems == (*HOST.problems, refused)
+    assert (status.outcome, status.error) == ("incomplete", "")
 
 
-def test_the_file_is_for_people_and_for_all(tmp_path: pathlib.Path) -> None:
+def test_the_file_is_readable_for_all(tmp_path: pathlib.Path) -> None:
     mask = os.umask(0o077)
     try:
-        beating(tmp_path).record_pass(Ended(), HOST, TREE)
+        beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
     finally:
         os.umask(mask)
     path = tmp_path / "status" / "placement-sync.json"
@@ -103,36 +103,39 @@ def test_the_file_is_for_people_and_for_all(tmp_path: pathlib.Path) -> None:
     }  # fmt: skip
 
 
-def test_a_failure_leaves_the_last_success(tmp_path: pathlib.Path) -> None:
+def test_a_failure_retains_the_last_success(tmp_path: pathlib.Path) -> None:
     beat = beating(tmp_path)
-    good = beat.record_pass(Ended(), HOST, TREE, CLAIMS)
+    good = beat.record_pass(FinishedPass(), HOST, TREE, CLAIMS)
     time.sleep(0.01)
     with pytest.raises(errors.UnreadableError), beat:
         raise errors.UnreadableError("/sys/first", 5)
-    found = only(tmp_path)
-    assert found.error == "/sys/first: EIO (Input/output error)"
-    assert found.outcome == "failed"
-    assert found.devices == good.devices
-    assert found.use == good.use
-    assert (found.calls, found.reads, found.writes) == ({}, 0, 0)
+    status = read_only_status(tmp_path)
+    assert status.error == "/sys/first: EIO (Input/output error)"
+    assert status.outcome == "failed"
+    assert status.devices == good.devices
+    assert status.use == good.use
+    assert (status.calls, status.reads, status.writes) == ({}, 0, 0)
     assert good.succeeded is not None
-    assert found.succeeded == pytest.approx(good.succeeded, abs=0.001)
-    assert found.attempted is not None
-    assert found.attempted > good.succeeded
-    assert beat.record_pass(Ended(), HOST, TREE).error == ""
+    assert status.succeeded == pytest.approx(good.succeeded, abs=0.001)
+    assert status.attempted is not None
+    assert status.attempted > good.succeeded
+    assert beat.record_pass(FinishedPass(), HOST, TREE).error == ""
 
 
-def test_a_surprise_is_told_with_its_kind(tmp_path: pathlib.Path) -> None:
+def test_an_unexpected_error_is_recorded(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ZeroDivisionError), beating(tmp_path):
         _ = 1 / 0
-    assert only(tmp_path).error == "ZeroDivisionError: division by zero"
-    assert only(tmp_path).succeeded is None
+    assert (
+        read_only_status(tmp_path).error
+        == "ZeroDivisionError: division by zero"
+    )
+    assert read_only_status(tmp_path).succeeded is None
 
 
-def test_a_restart_remembers_the_last_success(
+def test_a_restart_retains_the_last_success(
     tmp_path: pathlib.Path,
 ) -> None:
-    good = beating(tmp_path).record_pass(Ended(), HOST, TREE)
+    good = beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
     again = beating(tmp_path).record_failure("Placement is away")
     assert good.succeeded is not None
     assert again.succeeded == pytest.approx(good.succeeded, abs=0.001)
@@ -140,17 +143,17 @@ def test_a_restart_remembers_the_last_success(
     assert again.devices == good.devices
 
 
-def test_each_writer_has_its_own(tmp_path: pathlib.Path) -> None:
+def test_each_writer_has_its_own_file(tmp_path: pathlib.Path) -> None:
     for writer in ("nova-compute", "placement-sync", "../odd"):
         heartbeat.Heartbeat(str(tmp_path), writer).record_failure("x")
-    found = heartbeat.read(str(tmp_path))
-    assert {one.writer for one in found} == {
+    statuses = heartbeat.read(str(tmp_path))
+    assert {status.writer for status in statuses} == {
         "../odd", "nova-compute", "placement-sync",
     }  # fmt: skip
     assert os.listdir(tmp_path) == ["status"]
 
 
-def test_where_nobody_passed_there_is_nothing(
+def test_no_status_before_the_first_pass(
     tmp_path: pathlib.Path,
 ) -> None:
     assert heartbeat.read(str(tmp_path)) == ()
@@ -160,7 +163,7 @@ def test_where_nobody_passed_there_is_nothing(
     assert heartbeat.read(str(tmp_path)) == ()
 
 
-def test_a_place_that_is_no_directory_is_told(
+def test_a_status_directory_that_is_a_file(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "status").write_text("")
@@ -168,19 +171,19 @@ def test_a_place_that_is_no_directory_is_told(
         heartbeat.read(str(tmp_path))
 
 
-def test_what_can_not_be_written_stops_nobody(
+def test_an_unwritable_directory_is_logged_once(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "status").write_text("")
-    seen: list[heartbeat.Status] = []
+    published: list[heartbeat.Status] = []
     beat = heartbeat.Heartbeat(
-        str(tmp_path), "placement-sync", publish=seen.append
+        str(tmp_path), "placement-sync", publish=published.append
     )
     for _ in range(3):
-        beat.record_pass(Ended(), HOST, TREE)
+        beat.record_pass(FinishedPass(), HOST, TREE)
     assert len(caplog.records) == 1
     assert "state_dir" in caplog.messages[0]
-    assert [one.outcome for one in seen] == ["ok"] * 3
+    assert [status.outcome for status in published] == ["ok"] * 3
 
 
 BROKEN: tuple[bytes, ...] = (
@@ -189,44 +192,44 @@ BROKEN: tuple[bytes, ...] = (
 
 
 @pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
-def test_a_broken_file_is_told_and_written_anew(
+def test_a_malformed_file_is_reported_and_replaced(
     tmp_path: pathlib.Path, content: bytes
 ) -> None:
     path = tmp_path / "status" / "placement-sync.json"
     path.parent.mkdir()
     path.write_bytes(content)
-    found = only(tmp_path)
-    assert found.writer == "placement-sync"
-    assert str(path) in found.error
-    assert found.is_broken
-    assert found.is_stale(time.time())
-    beating(tmp_path).record_pass(Ended(), HOST, TREE)
-    assert not only(tmp_path).is_broken
+    status = read_only_status(tmp_path)
+    assert status.writer == "placement-sync"
+    assert str(path) in status.error
+    assert status.is_broken
+    assert status.is_stale(time.time())
+    beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
+    assert not read_only_status(tmp_path).is_broken
 
 
-def test_readers_never_see_half_a_file(tmp_path: pathlib.Path) -> None:
+def test_readers_never_read_a_partial_file(tmp_path: pathlib.Path) -> None:
     beat = beating(tmp_path)
-    beat.record_pass(Ended(), HOST, TREE)
+    beat.record_pass(FinishedPass(), HOST, TREE)
     is_done = threading.Event()
     seen: list[str] = []
 
     def watch() -> None:
         while not is_done.is_set():
-            seen.append(only(tmp_path).error)
+            seen.append(read_only_status(tmp_path).error)
 
     thread = threading.Thread(target=watch)
     thread.start()
     for _ in range(50):
-        beat.record_pass(Ended(), HOST, TREE)
+        beat.record_pass(FinishedPass(), HOST, TREE)
     is_done.set()
     thread.join()
     assert set(seen) == {""}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_what_root_makes_the_service_can_write(
+def test_files_of_root_belong_to_the_owner_of_the_directory(
     tmp_path: pathlib.Path,
 ) -> None:
     os.chown(tmp_path, NOBODY, NOBODY)
-    beating(tmp_path).record_pass(Ended(), HOST, TREE)
+    beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
     assert (tmp_path / "status").stat().st_uid == NOBODY

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times at which the loop runs passes."""
+"""The loop debounces, backs off and stops passes as documented."""
 
 import logging
 import os
@@ -20,9 +20,9 @@ from nova_accel import errors
 from nova_accel.host.state import drains, notes
 from placement_sync.daemon import loop
 
-SETTLE_S = 0.05
+DEBOUNCE_S = 0.05
 HOUR_S = 3600.0
-# What the machine may be late by; nothing here waits for so long.
+# Tolerance for a slow machine; no test waits for so long.
 PATIENCE_S = 10.0
 
 seconds = st.floats(0.001, 1e6)
@@ -30,7 +30,7 @@ failures = st.integers(0, 10**6)
 
 
 class Pass:
-    """A pass that counts itself, and does what it is told."""
+    """A pass that records its starts and raises the given errors."""
 
     def __init__(self, *outcomes: Exception | None) -> None:
         self.began: list[float] = []
@@ -64,14 +64,14 @@ def started() -> Iterator[Starting]:
     loops = []
 
     def start(run: Pass, interval_s: float = HOUR_S) -> loop.Loop:
-        made = loop.Loop(run, interval_s, debounce_s=SETTLE_S)
-        loops.append(made)
-        made.start()
-        return made
+        started_loop = loop.Loop(run, interval_s, debounce_s=DEBOUNCE_S)
+        loops.append(started_loop)
+        started_loop.start()
+        return started_loop
 
     yield start
-    for made in loops:
-        assert made.stop(PATIENCE_S)
+    for started_loop in loops:
+        assert started_loop.stop(PATIENCE_S)
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -81,38 +81,40 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def wake_after(made: loop.Loop, run: Pass, count: int) -> None:
-    """Wake it once, when so many passes have begun."""
+def wake_after(started_loop: loop.Loop, run: Pass, count: int) -> None:
+    """Wake the loop once this number of passes has begun."""
     until(lambda: run.count == count)
-    made.wake()
+    started_loop.wake()
 
 
-def test_the_first_pass_comes_at_once_and_then_none(
+def test_the_first_pass_runs_at_once(
     started: Starting,
 ) -> None:
     run = Pass()
     started(run)
     until(lambda: run.count == 1)
-    time.sleep(5 * SETTLE_S)
+    time.sleep(5 * DEBOUNCE_S)
     assert run.count == 1
 
 
-def test_a_drain_wakes_it(tmp_path: pathlib.Path) -> None:
+def test_a_drain_wakes_the_loop(tmp_path: pathlib.Path) -> None:
     drained = drains.DrainNotes(str(tmp_path))
     watch = notes.NoteWatch(drained.path)
     run = Pass()
-    made = loop.Loop(run, HOUR_S, debounce_s=SETTLE_S, watch=watch.has_changed)
-    made.start()
+    started_loop = loop.Loop(
+        run, HOUR_S, debounce_s=DEBOUNCE_S, watch=watch.has_changed
+    )
+    started_loop.start()
     until(lambda: run.count == 1)
     drained.put("0000:3b:00.0", "a loud fan")
     until(lambda: run.count >= 2)
     count = run.count
     drained.remove(["0000:3b:00.0"])
     until(lambda: run.count > count)
-    assert made.stop(PATIENCE_S)
+    assert started_loop.stop(PATIENCE_S)
 
 
-def test_passes_come_by_the_clock(started: Starting) -> None:
+def test_passes_run_at_the_interval(started: Starting) -> None:
     run = Pass()
     started(run, 0.05)
     until(lambda: run.count >= 5)
@@ -120,7 +122,7 @@ def test_passes_come_by_the_clock(started: Starting) -> None:
         assert later - earlier >= 0.05 * 0.9
 
 
-def test_hosts_started_together_do_not_stay_together(
+def test_the_interval_has_jitter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drawn = []
@@ -131,38 +133,38 @@ def test_hosts_started_together_do_not_stay_together(
 
     monkeypatch.setattr(random, "uniform", draw)
     run, jitter = Pass(), 0.99999
-    made = loop.Loop(run, HOUR_S, jitter=jitter)
-    made.start()
-    until(lambda: run.count >= 2)  # an hour earlier than without
-    assert made.stop(PATIENCE_S)
+    started_loop = loop.Loop(run, HOUR_S, jitter=jitter)
+    started_loop.start()
+    until(lambda: run.count >= 2)  # An hour earlier than without jitter.
+    assert started_loop.stop(PATIENCE_S)
     assert set(drawn) == {(1 - jitter, 1 + jitter)}
 
 
-def test_a_storm_of_wake_ups_is_one_pass(started: Starting) -> None:
+def test_many_wake_ups_are_one_pass(started: Starting) -> None:
     run = Pass()
-    made = started(run)
+    started_loop = started(run)
     until(lambda: run.count == 1)
     for _ in range(1000):
-        made.wake()
+        started_loop.wake()
     until(lambda: run.count == 2)
-    time.sleep(5 * SETTLE_S)
+    time.sleep(5 * DEBOUNCE_S)
     assert run.count == 2
-    assert run.began[1] - run.began[0] >= SETTLE_S
+    assert run.began[1] - run.began[0] >= DEBOUNCE_S
 
 
-def test_a_storm_that_never_ends_starves_nobody(started: Starting) -> None:
+def test_endless_wake_ups_do_not_prevent_passes(started: Starting) -> None:
     run = Pass()
-    made = started(run)
+    started_loop = started(run)
     begin = woken = time.monotonic()
     calm = 0.0
     while run.count < 3:
-        made.wake()
-        time.sleep(SETTLE_S / 10)
+        started_loop.wake()
+        time.sleep(DEBOUNCE_S / 10)
         calm, woken = max(calm, time.monotonic() - woken), time.monotonic()
         assert woken < begin + PATIENCE_S
-    least = (loop.MAX_DEBOUNCE - 1) * SETTLE_S
-    # On a busy machine the storm itself may have paused for so long.
-    assert run.began[2] - run.began[1] >= least or calm >= SETTLE_S
+    least = (loop.MAX_DEBOUNCE - 1) * DEBOUNCE_S
+    # On a slow machine the wake-ups themselves may have paused for so long.
+    assert run.began[2] - run.began[1] >= least or calm >= DEBOUNCE_S
 
 
 def test_a_wake_up_during_a_pass_is_one_more_pass(
@@ -170,23 +172,23 @@ def test_a_wake_up_during_a_pass_is_one_more_pass(
 ) -> None:
     run = Pass()
     run.takes_s = 0.2
-    made = started(run)
+    started_loop = started(run)
     until(lambda: run.count == 1)
     for _ in range(10):
-        made.wake()
+        started_loop.wake()
     until(lambda: run.count == 2)
-    time.sleep(run.takes_s + 5 * SETTLE_S)
+    time.sleep(run.takes_s + 5 * DEBOUNCE_S)
     assert (run.count, run.most) == (2, 1)
 
 
-def test_a_host_that_never_rests_is_read_half_of_the_time(
+def test_passes_take_at_most_half_of_the_time(
     started: Starting,
 ) -> None:
     run = Pass()
-    run.takes_s = 4 * SETTLE_S
-    made = started(run)
+    run.takes_s = 4 * DEBOUNCE_S
+    started_loop = started(run)
     for count in (1, 2, 3):
-        wake_after(made, run, count)
+        wake_after(started_loop, run, count)
     until(lambda: run.count == 4)
     for earlier, later in zip(run.began, run.began[1:], strict=False):
         assert later - earlier >= 2 * run.takes_s
@@ -211,7 +213,7 @@ def test_a_failure_is_logged_when_it_changes(
     assert "ValueError: odd" in caplog.messages[2]
 
 
-def test_recovery_is_told_once(
+def test_recovery_is_logged_once(
     started: Starting, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "placement_sync")
@@ -223,63 +225,63 @@ def test_recovery_is_told_once(
     assert "after 2 failures" in caplog.messages[1]
 
 
-def test_failures_come_ever_more_slowly_although_woken(
+def test_failures_back_off_although_woken(
     started: Starting,
 ) -> None:
     run = Pass(*[errors.UnreadableError("/sys/first", 5)] * 4)
-    made = started(run)
+    started_loop = started(run)
     for count in (1, 2, 3, 4):
-        wake_after(made, run, count)
+        wake_after(started_loop, run, count)
     until(lambda: run.count >= 5)
     gaps = [b - a for a, b in zip(run.began, run.began[1:], strict=False)]
     for number, gap in enumerate(gaps, 1):
-        assert gap >= SETTLE_S * 2**number
+        assert gap >= DEBOUNCE_S * 2**number
 
 
-def test_stop_lets_the_pass_end_and_is_for_good(started: Starting) -> None:
+def test_stop_waits_for_the_pass_and_is_final(started: Starting) -> None:
     run = Pass()
     run.takes_s = 0.2
-    made = started(run)
+    started_loop = started(run)
     until(lambda: run.count == 1)
-    assert not made.stop()
-    assert made.stop(PATIENCE_S)
-    made.start()
-    made.wake()
-    time.sleep(3 * SETTLE_S)
+    assert not started_loop.stop()
+    assert started_loop.stop(PATIENCE_S)
+    started_loop.start()
+    started_loop.wake()
+    time.sleep(3 * DEBOUNCE_S)
     assert run.count == 1
 
 
 def test_a_loop_stopped_before_its_start_runs_nothing() -> None:
     run = Pass()
-    made = loop.Loop(run, HOUR_S)
-    assert made.stop()
-    made.run_forever()
+    started_loop = loop.Loop(run, HOUR_S)
+    assert started_loop.stop()
+    started_loop.run_forever()
     assert run.count == 0
 
 
 def test_a_pass_may_stop_its_own_loop() -> None:
-    made = loop.Loop(lambda: made.stop(PATIENCE_S), HOUR_S)
-    made.run_forever()
-    assert made.stop()
+    started_loop = loop.Loop(lambda: started_loop.stop(PATIENCE_S), HOUR_S)
+    started_loop.run_forever()
+    assert started_loop.stop()
 
 
-def test_started_twice_there_is_one_thread(started: Starting) -> None:
+def test_repeated_starts_run_one_thread(started: Starting) -> None:
     run = Pass()
-    made = started(run)
+    started_loop = started(run)
     for _ in range(5):
-        made.start()
+        started_loop.start()
     until(lambda: run.count == 1)
-    time.sleep(3 * SETTLE_S)
+    time.sleep(3 * DEBOUNCE_S)
     assert run.count == 1
 
 
-def test_many_threads_may_wake_it(started: Starting) -> None:
+def test_many_threads_may_wake_the_loop(started: Starting) -> None:
     run = Pass()
-    made = started(run)
+    started_loop = started(run)
 
     def storm() -> None:
         for _ in range(300):
-            made.wake()
+            started_loop.wake()
 
     threads = [threading.Thread(target=storm) for _ in range(8)]
     for thread in threads:
@@ -304,16 +306,16 @@ def test_the_wait_grows_and_is_bounded(interval: float, count: int) -> None:
 
 
 @given(seconds, seconds, failures, seconds)
-def test_the_calm_grows_and_is_bounded(
-    interval: float, settle: float, count: int, took: float
+def test_the_debounce_grows_and_is_bounded(
+    interval: float, debounce: float, count: int, took: float
 ) -> None:
-    calm = loop.compute_quiet_s(interval, settle, count, took)
+    quiet = loop.compute_quiet_s(interval, debounce, count, took)
     assert (
-        calm
-        <= loop.compute_quiet_s(interval, settle, count + 1, took)
+        quiet
+        <= loop.compute_quiet_s(interval, debounce, count + 1, took)
         <= interval
     )
-    assert calm >= min(interval, settle, took)
+    assert quiet >= min(interval, debounce, took)
 
 
 CHILD = """
@@ -354,7 +356,7 @@ print("stopped", len(passes))
 
 
 @pytest.mark.parametrize("world", ["native", "green"])
-def test_it_works_on_threads_of_both_kinds(world: str) -> None:
+def test_the_loop_runs_on_native_and_green_threads(world: str) -> None:
     if world == "green":
         pytest.importorskip("eventlet")
     out = subprocess.run(  # noqa: S603
@@ -369,7 +371,7 @@ def test_it_works_on_threads_of_both_kinds(world: str) -> None:
 
 
 @pytest.mark.parametrize("repeat", range(3))
-def test_sigterm_ends_what_runs_for_ever(repeat: int) -> None:
+def test_sigterm_ends_the_loop(repeat: int) -> None:
     with subprocess.Popen(  # noqa: S603
         [sys.executable, "-c", CHILD + FOREGROUND, "native"],
         stdout=subprocess.PIPE,
@@ -377,7 +379,7 @@ def test_sigterm_ends_what_runs_for_ever(repeat: int) -> None:
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "pass\n"
-        time.sleep(repeat * 0.05)  # in the pass, and after it
+        time.sleep(repeat * 0.05)  # In the pass, and after it.
         os.kill(child.pid, signal.SIGTERM)
         rest, _ = child.communicate(timeout=60)
     assert rest.splitlines()[-1] == "stopped 1", rest

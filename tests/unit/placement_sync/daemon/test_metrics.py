@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics, parsed by Prometheus's own parser."""
+"""Metrics in file and port are valid for Prometheus's own parser."""
 
 import dataclasses
 import os
@@ -50,28 +50,28 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def parsed(text: str) -> Series:
-    found: Series = {}
+    series: Series = {}
     for family in parser.text_string_to_metric_families(text):
         assert family.documentation
         assert family.type in ("gauge", "counter")
         for sample in family.samples:
             key = (sample.name, frozenset(sample.labels.items()))
-            assert key not in found
-            found[key] = sample.value
-    return found
+            assert key not in series
+            series[key] = sample.value
+    return series
 
 
-def value(found: Series, name: str, **labels: str) -> float | None:
+def value(series: Series, name: str, **labels: str) -> float | None:
     key = (f"nova_accel_{name}", frozenset({**WRITER, **labels}.items()))
-    return found.get(key)
+    return series.get(key)
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Hold a port for a server that sets SO_REUSEADDR, as all of ours do.
+    """Reserve a port for a server that sets SO_REUSEADDR.
 
-    Without a listener Linux lets such a server have it, and gives it to
-    no program that asks for any port.
+    Without a listener Linux lets such a server bind it, and assigns it to
+    no program that binds port 0.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -103,23 +103,23 @@ def test_a_single_pass_has_no_interval(tmp_path: pathlib.Path) -> None:
     assert "nova_accel_interval_seconds{" not in file.read_text()
 
 
-def check(found: Series) -> None:
-    assert value(found, "build_info", version="1.2.3") == 1
-    assert value(found, "last_success_timestamp_seconds") == 2001.0
-    assert value(found, "last_attempt_timestamp_seconds") == 2000.5
-    assert value(found, "pass_seconds") == 0.5
-    assert value(found, "interval_seconds") == 60
-    assert value(found, "problems") == 1
-    assert value(found, "passes_total", outcome="ok") == 1
-    assert value(found, "passes_total", outcome="failed") == 0
-    assert value(found, "devices", state="ok") == 2
-    assert value(found, "devices", state="drained") == 0
+def check(series: Series) -> None:
+    assert value(series, "build_info", version="1.2.3") == 1
+    assert value(series, "last_success_timestamp_seconds") == 2001.0
+    assert value(series, "last_attempt_timestamp_seconds") == 2000.5
+    assert value(series, "pass_seconds") == 0.5
+    assert value(series, "interval_seconds") == 60
+    assert value(series, "problems") == 1
+    assert value(series, "passes_total", outcome="ok") == 1
+    assert value(series, "passes_total", outcome="failed") == 0
+    assert value(series, "devices", state="ok") == 2
+    assert value(series, "devices", state="drained") == 0
     for kind, number in (("total", 8), ("reserved", 4), ("claimed", 3)):
-        units = value(found, "units", resource_class="VGPU", kind=kind)
+        units = value(series, "units", resource_class="VGPU", kind=kind)
         assert units == number
-    made = value(found, "placement_calls_total", kind="CreateProvider")
+    made = value(series, "placement_calls_total", kind="CreateProvider")
     assert made == 1
-    assert value(found, "placement_requests_total", kind="read") == 3
+    assert value(series, "placement_requests_total", kind="read") == 3
 
 
 def test_a_file_for_node_exporter(tmp_path: pathlib.Path) -> None:
@@ -156,7 +156,7 @@ def test_the_port_is_free_after_close(port: int) -> None:
             fetch(port)
 
 
-def test_old_states_and_classes_leave_nothing(
+def test_old_states_and_classes_disappear(
     served: tuple[metrics.Metrics, int],
 ) -> None:
     made, port = served
@@ -166,10 +166,10 @@ def test_old_states_and_classes_leave_nothing(
             GOOD, devices={"ok": 1}, use={"FPGA": status.ClassUsage(total=1)}
         )
     )
-    found = parsed(fetch(port))
-    assert value(found, "devices", state="faulted") is None
-    assert value(found, "units", resource_class="VGPU", kind="total") is None
-    assert value(found, "units", resource_class="FPGA", kind="total") == 1
+    series = parsed(fetch(port))
+    assert value(series, "devices", state="faulted") is None
+    assert value(series, "units", resource_class="VGPU", kind="total") is None
+    assert value(series, "units", resource_class="FPGA", kind="total") == 1
 
 
 def test_the_manual_has_each_metric_and_no_other(
@@ -179,8 +179,8 @@ def test_the_manual_has_each_metric_and_no_other(
     path = tmp_path / "accel.prom"
     metrics.Metrics(str(path)).publish(GOOD)
     real = {name for name, _ in parsed(path.read_text())}
-    told = set(re.findall(r"``(nova_accel_\w+)``", manual))
-    assert told == real
+    documented = set(re.findall(r"``(nova_accel_\w+)``", manual))
+    assert documented == real
     assert set(re.findall(r"nova_accel_\w+", manual)) <= real
 
 
@@ -188,11 +188,11 @@ outcomes = st.sampled_from([GOOD, FAILED, dataclasses.replace(GOOD, undone=1)])
 
 
 @given(st.lists(outcomes, min_size=1, max_size=8))
-def test_counters_never_go_back(passes: list[status.Status]) -> None:
+def test_counters_never_decrease(passes: list[status.Status]) -> None:
     series = metrics._StatusCollector()
     last: dict[str, float] = {}
-    for number, one in enumerate(passes, 1):
-        series.add(one)
+    for number, status_ in enumerate(passes, 1):
+        series.add(status_)
         now = {
             f"{sample.name} {sample.labels}": sample.value
             for family in series.collect()
@@ -205,7 +205,7 @@ def test_counters_never_go_back(passes: list[status.Status]) -> None:
             == number
         )
         last = now
-    assert [one.outcome for one in passes].count("failed") == (
+    assert [status_.outcome for status_ in passes].count("failed") == (
         last["nova_accel_passes_total "
              "{'writer': 'nova-compute', 'outcome': 'failed'}"]
     )  # fmt: skip
@@ -216,27 +216,27 @@ def test_a_failure_keeps_the_last_success(tmp_path: pathlib.Path) -> None:
     made = metrics.Metrics(str(path))
     made.publish(GOOD)
     made.publish(FAILED)
-    found = parsed(path.read_text())
-    assert value(found, "last_success_timestamp_seconds") == 2001.0
-    assert value(found, "last_attempt_timestamp_seconds") == 3000.0
-    assert value(found, "passes_total", outcome="failed") == 1
+    series = parsed(path.read_text())
+    assert value(series, "last_success_timestamp_seconds") == 2001.0
+    assert value(series, "last_attempt_timestamp_seconds") == 3000.0
+    assert value(series, "passes_total", outcome="failed") == 1
 
 
-def test_never_a_success_is_no_number(tmp_path: pathlib.Path) -> None:
+def test_no_timestamp_before_the_first_success(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "accel.prom"
     never = dataclasses.replace(FAILED, succeeded=None)
     metrics.Metrics(str(path)).publish(never)
-    found = parsed(path.read_text())
-    assert value(found, "last_success_timestamp_seconds") is None
-    assert value(found, "last_attempt_timestamp_seconds") == 3000.0
+    series = parsed(path.read_text())
+    assert value(series, "last_success_timestamp_seconds") is None
+    assert value(series, "last_attempt_timestamp_seconds") == 3000.0
 
 
-def test_two_writers_files_go_together(tmp_path: pathlib.Path) -> None:
+def test_files_of_two_writers_do_not_conflict(tmp_path: pathlib.Path) -> None:
     texts = []
     for writer in ("nova-compute", "placement-sync"):
         path = tmp_path / f"{writer}.prom"
-        one = dataclasses.replace(GOOD, writer=writer)
-        metrics.Metrics(str(path)).publish(one)
+        good = dataclasses.replace(GOOD, writer=writer)
+        metrics.Metrics(str(path)).publish(good)
         texts.append(parsed(path.read_text()))
     assert not texts[0].keys() & texts[1].keys()
 
@@ -244,13 +244,13 @@ def test_two_writers_files_go_together(tmp_path: pathlib.Path) -> None:
 def test_odd_names_are_escaped(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "accel.prom"
     odd = 'a "quoted"\\ name\nof two lines'
-    one = dataclasses.replace(GOOD, writer=odd)
-    metrics.Metrics(str(path)).publish(one)
-    found = parsed(path.read_text())
-    assert {dict(labels)["writer"] for _, labels in found} == {odd}
+    named = dataclasses.replace(GOOD, writer=odd)
+    metrics.Metrics(str(path)).publish(named)
+    series = parsed(path.read_text())
+    assert {dict(labels)["writer"] for _, labels in series} == {odd}
 
 
-def test_a_file_that_can_not_be_written_is_told_once(
+def test_an_unwritable_file_is_logged_once(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = tmp_path / "collector"
@@ -261,17 +261,17 @@ def test_a_file_that_can_not_be_written_is_told_once(
     assert "metrics_textfile" in caplog.messages[0]
     place.mkdir()
     made.publish(GOOD)
-    found = parsed((place / "accel.prom").read_text())
-    assert value(found, "passes_total", outcome="ok") == 3
+    series = parsed((place / "accel.prom").read_text())
+    assert value(series, "passes_total", outcome="ok") == 3
 
 
 @pytest.mark.parametrize("path", ["accel.prom", "/tmp/accel.txt"])  # noqa: S108
-def test_a_file_that_nobody_collects_is_refused(path: str) -> None:
+def test_a_file_without_the_suffix_is_refused(path: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=r"\.prom"):
         metrics.Metrics(path)
 
 
-def test_a_port_that_is_taken_is_refused() -> None:
+def test_a_port_in_use_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
@@ -282,21 +282,24 @@ def test_a_port_that_is_taken_is_refused() -> None:
         metrics.Metrics(port=70000)
 
 
-def test_without_the_extra_whoever_asks_is_told(
+def test_options_require_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metrics, "prometheus_client", None)
     metrics.Metrics().publish(GOOD)
-    asks: tuple[dict[str, Any], ...] = ({"textfile": "/x.prom"}, {"port": 9})
-    for asked in asks:
+    all_options: tuple[dict[str, Any], ...] = (
+        {"textfile": "/x.prom"},
+        {"port": 9},
+    )
+    for options in all_options:
         with pytest.raises(
             errors.ConfigurationError,
             match=r"pip install nova-accel\[metrics\]",
         ):
-            metrics.Metrics(**asked)
+            metrics.Metrics(**options)
 
 
-def test_many_may_scrape_while_passes_end(
+def test_many_clients_may_scrape_during_passes(
     served: tuple[metrics.Metrics, int],
 ) -> None:
     made, port = served
@@ -305,8 +308,8 @@ def test_many_may_scrape_while_passes_end(
 
     def scrape() -> None:
         for _ in range(10):
-            found = parsed(fetch(port))
-            totals.append(value(found, "passes_total", outcome="ok") or 0)
+            series = parsed(fetch(port))
+            totals.append(value(series, "passes_total", outcome="ok") or 0)
 
     threads = [threading.Thread(target=scrape) for _ in range(4)]
     for thread in threads:
@@ -344,7 +347,7 @@ print(b'writer="green"' in text, len(ticks) > 10)
 """
 
 
-def test_it_serves_on_green_threads(port: int) -> None:
+def test_the_server_runs_on_green_threads(port: int) -> None:
     pytest.importorskip("eventlet")
     code = GREEN.replace("PORT", str(port))
     out = subprocess.run(  # noqa: S603

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status: JSON round trip, age, and counts."""
+"""A status survives JSON, grows stale, and counts devices and units."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ junk = st.recursive(
 
 
 @given(st.data())
-def test_whatever_a_field_holds_is_read_or_refused(
+def test_any_value_of_a_field_is_read_or_refused(
     data: st.DataObject,
 ) -> None:
     good = status.Status(
@@ -49,26 +49,26 @@ def test_whatever_a_field_holds_is_read_or_refused(
     field = data.draw(st.sampled_from(sorted(good)))
     good[field] = data.draw(junk)
     try:
-        found = status.parse(good)
+        parsed = status.parse(good)
     except errors.MalformedError as error:
         assert "status" in str(error)
         return
-    assert status.parse(found.as_dict()) == found
-    found.is_stale(time.time())
+    assert status.parse(parsed.as_dict()) == parsed
+    parsed.is_stale(time.time())
 
 
 @given(st.floats(0, 4e9), st.floats(0, 4e9), st.floats(1, 1e6))
 def test_stale_is_more_than_three_intervals(
     succeeded: float, now: float, interval: float
 ) -> None:
-    """Ahead as well: a clock that was set back makes nothing fresh."""
-    one = status.Status(succeeded=succeeded, interval_s=interval)
-    assert one.age(now) == max(0.0, now - succeeded)
-    assert one.is_stale(now) == (
+    """A time in the future is stale, too: the clock was set back."""
+    last = status.Status(succeeded=succeeded, interval_s=interval)
+    assert last.age(now) == max(0.0, now - succeeded)
+    assert last.is_stale(now) == (
         abs(now - succeeded) > status.STALE_INTERVALS * interval
     )
-    never = dataclasses.replace(one, succeeded=None, started=succeeded)
-    assert never.is_stale(now) == one.is_stale(now)
+    never = dataclasses.replace(last, succeeded=None, started=succeeded)
+    assert never.is_stale(now) == last.is_stale(now)
 
 
 def test_a_single_pass_is_stale_only_if_it_failed() -> None:
@@ -85,35 +85,35 @@ def test_a_labelled_provider_counts_once_as_missing() -> None:
         inventories={"VGPU": providers.Inventory(total=4, reserved=4)},
         traits=frozenset({names.MISSING_TRAIT}),
     )
-    kept = dataclasses.replace(TREE, nodes=(*TREE.nodes, node))
-    assert status.count_devices(HOST, kept, CLAIMS)["missing"] == 1
-    assert status.count_devices(HOST, kept)["missing"] == 1
+    labelled = dataclasses.replace(TREE, nodes=(*TREE.nodes, node))
+    assert status.count_devices(HOST, labelled, CLAIMS)["missing"] == 1
+    assert status.count_devices(HOST, labelled)["missing"] == 1
     assert status.count_devices(HOST, TREE)["missing"] == 0
 
 
-def test_what_may_only_be_unreadable_is_not_missing() -> None:
+def test_a_device_that_may_be_unreadable_is_not_missing() -> None:
     host = dataclasses.replace(HOST, complete=False)
-    found = status.count_devices(host, TREE, CLAIMS)
-    assert (found["missing"], found["unreadable"]) == (0, 2)
+    counts = status.count_devices(host, TREE, CLAIMS)
+    assert (counts["missing"], counts["unreadable"]) == (0, 2)
 
 
 @given(strategies.hosts())
 def test_each_device_counts_once(host: model.HostState) -> None:
-    found = status.count_devices(host, tree(host))
-    assert sum(found.values()) == len(host.devices) + len(host.unknown)
-    assert tuple(found) == status.STATES
+    counts = status.count_devices(host, tree(host))
+    assert sum(counts.values()) == len(host.devices) + len(host.unknown)
+    assert tuple(counts) == status.STATES
 
 
 @given(strategies.hosts())
 def test_the_units_are_those_of_the_tree(host: model.HostState) -> None:
     desired = tree(host)
-    found = status.count_use(host, desired)
-    for name, use in found.items():
+    usage = status.count_use(host, desired)
+    for name, use in usage.items():
         records = [
             node.inventories[name]
             for node in desired.nodes
             if name in node.inventories
         ]
-        assert use.total == sum(one.total for one in records)
-        assert use.reserved == sum(one.reserved for one in records)
+        assert use.total == sum(record.total for record in records)
+        assert use.reserved == sum(record.reserved for record in records)
         assert use.claimed == 0

@@ -31,7 +31,7 @@ FOREIGN = {
     "trait:OWNER_NOVA": "required",
 }
 
-wants = st.builds(
+device_requests = st.builds(
     flavor_specs.DeviceRequest,
     resources=st.dictionaries(
         st.sampled_from(sorted(pci_ids.ACCELERATOR_CLASSES)),
@@ -61,39 +61,39 @@ settings_ = st.fixed_dictionaries(
 foreign = st.dictionaries(
     st.sampled_from(sorted(FOREIGN)), st.just("1"), max_size=6
 )
-wishes = st.builds(
-    flavor_specs.FlavorRequest, devices=wants, settings=settings_
+flavor_requests = st.builds(
+    flavor_specs.FlavorRequest, devices=device_requests, settings=settings_
 )
 
 
-@given(foreign, wishes)
-def test_what_is_written_is_read_again(
-    old: dict[str, str], wish: flavor_specs.FlavorRequest
+@given(foreign, flavor_requests)
+def test_written_requests_are_read_back(
+    old: dict[str, str], flavor_request: flavor_specs.FlavorRequest
 ) -> None:
-    specs = flavor_specs.plan(old, wish).specs
-    asked = flavor_specs.read(specs)
-    assert wish.devices is not None
-    ((word, found),) = flavor_specs.list_requests(asked)
-    assert found == wish.devices
-    assert word == flavor_specs.group_name(wish.devices)
-    assert asked.policy == flavors.parse_placement_policy(
-        {f"accelerator:{k}": v for k, v in wish.settings.items()}
+    specs = flavor_specs.plan(old, flavor_request).specs
+    contents = flavor_specs.read(specs)
+    assert flavor_request.devices is not None
+    ((word, request_),) = flavor_specs.list_requests(contents)
+    assert request_ == flavor_request.devices
+    assert word == flavor_specs.group_name(flavor_request.devices)
+    assert contents.policy == flavors.parse_placement_policy(
+        {f"accelerator:{k}": v for k, v in flavor_request.settings.items()}
     )
 
 
-@given(foreign, wishes)
+@given(foreign, flavor_requests)
 def test_the_filter_reads_the_same_groups(
-    old: dict[str, str], wish: flavor_specs.FlavorRequest
+    old: dict[str, str], flavor_request: flavor_specs.FlavorRequest
 ) -> None:
-    specs = dict(flavor_specs.plan(old, wish).specs)
-    asked = flavor_specs.read(specs)
-    wanted = request.parse_request(specs)
-    assert wanted.groups == asked.groups
-    assert wanted.policy == asked.policy
+    specs = dict(flavor_specs.plan(old, flavor_request).specs)
+    contents = flavor_specs.read(specs)
+    parsed = request.parse_request(specs)
+    assert parsed.groups == contents.groups
+    assert parsed.policy == contents.policy
 
 
-@given(foreign, wishes, wishes)
-def test_the_last_wish_counts_and_others_specs_stay(
+@given(foreign, flavor_requests, flavor_requests)
+def test_the_last_request_counts_and_other_specs_remain(
     old: dict[str, str],
     first: flavor_specs.FlavorRequest,
     last: flavor_specs.FlavorRequest,
@@ -113,21 +113,21 @@ def _groups(specs: dict[str, str]) -> int:
     return len([g for g in flavors.parse_groups(specs) if g.suffix])
 
 
-@given(foreign, wishes)
-def test_a_change_is_what_differs(
-    old: dict[str, str], wish: flavor_specs.FlavorRequest
+@given(foreign, flavor_requests)
+def test_a_change_contains_the_differences(
+    old: dict[str, str], flavor_request: flavor_specs.FlavorRequest
 ) -> None:
-    change = flavor_specs.plan(old, wish)
-    kept = {k: v for k, v in old.items() if k not in change.removed}
-    applied = {**kept, **change.added}
+    change = flavor_specs.plan(old, flavor_request)
+    unchanged = {k: v for k, v in old.items() if k not in change.removed}
+    applied = {**unchanged, **change.added}
     assert applied == change.specs
 
 
 def test_a_profile_is_written_as_the_guide_says() -> None:
-    wish = flavor_specs.FlavorRequest(
+    flavor_request = flavor_specs.FlavorRequest(
         devices=A40, settings={"numa_policy": "required"}
     )
-    assert flavor_specs.plan({}, wish).specs == {
+    assert flavor_specs.plan({}, flavor_request).specs == {
         "resources_GPU1:VGPU": "1",
         "resources_GPU1:CUSTOM_GPU_MEMORY_MB": "8192",
         "trait_GPU1:CUSTOM_VGPU_NVIDIA_A40_8Q": "required",
@@ -135,7 +135,7 @@ def test_a_profile_is_written_as_the_guide_says() -> None:
     }
 
 
-def test_nova_wants_a_policy_for_two_groups() -> None:
+def test_two_groups_need_a_group_policy() -> None:
     two = dataclasses.replace(A40, count=2)
     specs = flavor_specs.plan(
         {}, flavor_specs.FlavorRequest(devices=two)
@@ -148,15 +148,15 @@ def test_nova_wants_a_policy_for_two_groups() -> None:
         "resources_GPU2:CUSTOM_GPU_MEMORY_MB",
         "trait_GPU2:CUSTOM_VGPU_NVIDIA_A40_8Q",
     }
-    theirs = {**specs, "group_policy": "isolate"}
-    kept = flavor_specs.plan(
-        theirs, flavor_specs.FlavorRequest(devices=two)
+    isolated = {**specs, "group_policy": "isolate"}
+    specs_after = flavor_specs.plan(
+        isolated, flavor_specs.FlavorRequest(devices=two)
     ).specs
-    assert kept["group_policy"] == "isolate"
-    assert flavor_specs.read(kept).is_isolated
+    assert specs_after["group_policy"] == "isolate"
+    assert flavor_specs.read(specs_after).is_isolated
 
 
-def test_a_named_group_stands_beside_the_others() -> None:
+def test_a_named_group_is_added_to_the_others() -> None:
     specs = flavor_specs.plan(
         {}, flavor_specs.FlavorRequest(devices=A40)
     ).specs
@@ -177,13 +177,13 @@ def test_settings_alone_leave_the_groups() -> None:
     specs = flavor_specs.plan(
         {}, flavor_specs.FlavorRequest(devices=FPGA)
     ).specs
-    wish = flavor_specs.FlavorRequest(settings={"packing": "pack"})
-    change = flavor_specs.plan(specs, wish)
+    flavor_request = flavor_specs.FlavorRequest(settings={"packing": "pack"})
+    change = flavor_specs.plan(specs, flavor_request)
     assert change.added == {"accelerator:packing": "pack"}
     assert not change.removed
 
 
-def test_what_nova_itself_makes_of_vgpus_is_replaced() -> None:
+def test_specs_of_novas_own_vgpus_are_replaced() -> None:
     old = {"resources:VGPU": "1", "trait:CUSTOM_VGPU_NVIDIA_T4_4Q": "required"}
     change = flavor_specs.plan(old, flavor_specs.FlavorRequest(devices=A40))
     assert set(change.removed) == set(old)
@@ -192,7 +192,7 @@ def test_what_nova_itself_makes_of_vgpus_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "GPU1", "a b", "x" * 33, "Ä"])
-def test_a_groups_name_must_be_one(name: str) -> None:
+def test_a_malformed_group_name_is_refused(name: str) -> None:
     with pytest.raises(errors.MalformedError):
         flavor_specs.check_group(name)
 

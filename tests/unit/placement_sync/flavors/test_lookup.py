@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookup of profiles, models and hosts by name."""
+"""Profiles and models are looked up by any of their names."""
 
 import pytest
 
@@ -32,11 +32,11 @@ CLOUD = offered_devices.Cloud(
 EIGHT = {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}
 
 
-def find(profile: str, **more: object) -> tuple[dict[str, int], set[str]]:
-    is_forced = bool(more.pop("is_forced", False))
-    ask = lookup.ProfileQuery(profile=profile, **more)  # type: ignore[arg-type]
-    want = lookup.find_profile(ask, CLOUD, TYPES, is_forced)
-    return dict(want.resources), set(want.required)
+def find(profile: str, **options: object) -> tuple[dict[str, int], set[str]]:
+    is_forced = bool(options.pop("is_forced", False))
+    query = lookup.ProfileQuery(profile=profile, **options)  # type: ignore[arg-type]
+    request = lookup.find_profile(query, CLOUD, TYPES, is_forced)
+    return dict(request.resources), set(request.required)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_profiles_of_all_kinds_are_found(
     assert find(name) == (resources, {trait})
 
 
-def test_what_a_full_card_makes_is_found() -> None:
+def test_a_profile_of_a_full_card_is_found() -> None:
     assert find("A40-48Q")[1] == {"CUSTOM_VGPU_NVIDIA_A40_48Q"}
 
 
@@ -101,18 +101,18 @@ def test_a_bitstream_goes_into_an_interface() -> None:
     assert find("FPGA", bitstream="image")[1] == {names.PROGRAMMABLE_TRAIT}
 
 
-def test_charges_that_nobody_knows_are_said() -> None:
+def test_unknown_charges_must_be_given() -> None:
     gvtg = "I915_GVTG_V5_4"
     with pytest.raises(
         lookup.NotOfferedError, match="--charge CUSTOM_GPU_MEM"
     ):
         find(gvtg)
-    said = {"CUSTOM_GPU_MEMORY_MB": 128}
-    assert find(gvtg, charges=said)[0] == {"VGPU": 1, **said}
+    charges = {"CUSTOM_GPU_MEMORY_MB": 128}
+    assert find(gvtg, charges=charges)[0] == {"VGPU": 1, **charges}
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "words"),
+    ("name", "options", "words"),
     [
         ("A40-8X", {}, "similar: A40-8Q"),
         ("mtty-9", {}, "similar: mtty-2"),
@@ -128,14 +128,14 @@ def test_charges_that_nobody_knows_are_said() -> None:
         ),
     ],
 )
-def test_what_is_not_known_is_refused(
-    name: str, more: dict[str, object], words: str
+def test_an_unknown_profile_is_refused(
+    name: str, options: dict[str, object], words: str
 ) -> None:
     with pytest.raises(lookup.NotOfferedError, match=words):
-        find(name, **more)
+        find(name, **options)
 
 
-def test_a_trait_is_believed_by_force() -> None:
+def test_an_unknown_trait_needs_force() -> None:
     trait = "CUSTOM_VGPU_NVIDIA_B300_8Q"
     with pytest.raises(lookup.NotOfferedError):
         find(trait)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of diff.plan on random trees, and its special cases."""
+"""diff.plan is minimal, ordered and idempotent on random trees."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ from tests.support import strategies
 
 ROOT = strategies.ROOT
 NOTHING = diff.Guard()
-ours = strategies.trees()
-as_found = strategies.trees(strategies.operator_traits)
+desired_trees = strategies.trees()
+actual_trees = strategies.trees(strategies.operator_traits)
 all_uuids = [
     names.provider_uuid(ROOT.uuid, address) for address in strategies.ADDRESSES
 ]
@@ -33,7 +33,7 @@ def foreign(node: providers.ProviderNode) -> frozenset[str]:
     return node.traits - owned(node)
 
 
-def led_to(
+def apply_plan(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
     guard: diff.Guard,
@@ -41,7 +41,7 @@ def led_to(
     return diff.apply(actual, diff.plan(actual, desired, guard))
 
 
-@given(as_found, guards)
+@given(actual_trees, guards)
 def test_a_tree_needs_no_call_to_be_itself(
     tree: providers.ProviderTree, guard: diff.Guard
 ) -> None:
@@ -49,43 +49,43 @@ def test_a_tree_needs_no_call_to_be_itself(
     assert diff.plan(tree, tree, readable) == []
 
 
-@given(as_found, ours)
+@given(actual_trees, desired_trees)
 def test_the_plan_leads_to_the_desired_tree(
     actual: providers.ProviderTree, desired: providers.ProviderTree
 ) -> None:
-    result = led_to(actual, desired, NOTHING)
+    result = apply_plan(actual, desired, NOTHING)
     assert [n.uuid for n in result.nodes] == [n.uuid for n in desired.nodes]
     for node in result.nodes:
-        wanted = desired.node(node.uuid)
-        assert wanted is not None
-        assert (node.name, node.parent) == (wanted.name, wanted.parent)
-        assert dict(node.inventories) == dict(wanted.inventories)
-        assert owned(node) == owned(wanted)
+        expected = desired.node(node.uuid)
+        assert expected is not None
+        assert (node.name, node.parent) == (expected.name, expected.parent)
+        assert dict(node.inventories) == dict(expected.inventories)
+        assert owned(node) == owned(expected)
 
 
-@given(as_found, ours, guards)
-def test_an_operator_s_traits_stay(
+@given(actual_trees, desired_trees, guards)
+def test_foreign_traits_are_retained(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
     guard: diff.Guard,
 ) -> None:
-    for node in led_to(actual, desired, guard).nodes:
+    for node in apply_plan(actual, desired, guard).nodes:
         before = actual.node(node.uuid)
         if before is not None:
             assert foreign(before) <= foreign(node)
 
 
-@given(as_found, ours, guards)
+@given(actual_trees, desired_trees, guards)
 def test_the_result_needs_no_further_call(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
     guard: diff.Guard,
 ) -> None:
-    result = led_to(actual, desired, guard)
+    result = apply_plan(actual, desired, guard)
     assert diff.plan(result, desired, guard) == []
 
 
-@given(as_found, ours, guards)
+@given(actual_trees, desired_trees, guards)
 def test_placement_accepts_the_order(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
@@ -102,46 +102,46 @@ def test_placement_accepts_the_order(
                 assert uuid not in parents.values()
                 del parents[uuid]
             case calls.CreateClass() | calls.CreateTrait():
-                raise AssertionError("somebody else makes names known")
+                raise AssertionError("another function creates names")
             case _:
                 assert call.uuid in parents
 
 
-@given(as_found, ours, guards)
-def test_what_is_held_stays_with_every_class(
+@given(actual_trees, desired_trees, guards)
+def test_allocated_providers_retain_every_class(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
     guard: diff.Guard,
 ) -> None:
-    result = led_to(actual, desired, guard)
+    result = apply_plan(actual, desired, guard)
     for before in actual.nodes:
-        apart = guard.unknown | guard.unreadable
-        if before.uuid not in guard.allocated or before.uuid in apart:
+        excluded = guard.unknown | guard.unreadable
+        if before.uuid not in guard.allocated or before.uuid in excluded:
             continue
-        if before.parent in apart:
+        if before.parent in excluded:
             continue
         after = result.node(before.uuid)
         assert after is not None
         assert before.inventories.keys() <= after.inventories.keys()
-        wanted = desired.node(before.uuid)
+        desired_node = desired.node(before.uuid)
         for name, record in after.inventories.items():
-            if wanted is None or name not in wanted.inventories:
+            if desired_node is None or name not in desired_node.inventories:
                 assert record.reserved == record.total
                 assert record.total == before.inventories[name].total
-        if wanted is None:
+        if desired_node is None:
             assert names.MISSING_TRAIT in after.traits
             assert not any(
                 t.startswith(names.PROFILE_PREFIXES) for t in after.traits
             )
 
 
-@given(as_found, ours, guards)
-def test_what_is_unknown_is_untouched(
+@given(actual_trees, desired_trees, guards)
+def test_unknown_providers_are_untouched(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
     guard: diff.Guard,
 ) -> None:
-    result = led_to(actual, desired, guard)
+    result = apply_plan(actual, desired, guard)
     for before in actual.nodes:
         if before.uuid in guard.unknown:
             assert result.node(before.uuid) == before
@@ -150,15 +150,15 @@ def test_what_is_unknown_is_untouched(
 def without(
     tree: providers.ProviderTree, gone: Iterable[str]
 ) -> providers.ProviderTree:
-    """Return a tree without some providers and what nests in them."""
-    left = set(gone)
+    """Return a tree without some providers and their children."""
+    removed = set(gone)
     return dataclasses.replace(
         tree,
-        nodes=tuple(n for n in tree.nodes if not {n.uuid, n.parent} & left),
+        nodes=tuple(n for n in tree.nodes if not {n.uuid, n.parent} & removed),
     )
 
 
-@given(ours, some_uuids)
+@given(desired_trees, some_uuids)
 def test_a_device_that_returns_heals_its_provider(
     tree: providers.ProviderTree, gone: frozenset[str]
 ) -> None:
@@ -170,9 +170,9 @@ def test_a_device_that_returns_heals_its_provider(
         ),
     )
     guard = diff.Guard(allocated=frozenset(all_uuids))
-    lost = led_to(healthy, without(healthy, gone), guard)
+    lost = apply_plan(healthy, without(healthy, gone), guard)
     assert [n.uuid for n in lost.nodes] == [n.uuid for n in healthy.nodes]
-    assert led_to(lost, healthy, guard) == healthy
+    assert apply_plan(lost, healthy, guard) == healthy
 
 
 def node(
@@ -190,15 +190,15 @@ def node(
     )
 
 
-def tree_of(*found: providers.ProviderNode) -> providers.ProviderTree:
-    return providers.ProviderTree(root=ROOT, nodes=found)
+def tree_of(*nodes: providers.ProviderNode) -> providers.ProviderTree:
+    return providers.ProviderTree(root=ROOT, nodes=nodes)
 
 
 def uuids(plan: Iterable[calls.Call]) -> list[str]:
     return [c.uuid for c in plan if not isinstance(c, calls.Name)]
 
 
-def test_a_parent_stays_while_its_child_is_held() -> None:
+def test_a_parent_of_an_allocated_child_is_retained() -> None:
     """Placement refuses to delete a provider that has children."""
     card = node("0000:3b:00.0", VGPU=4)
     region = node("0000:3b:00.1", card.uuid, FPGA=1)
@@ -219,7 +219,7 @@ def test_parents_are_created_first_whatever_their_names() -> None:
     assert uuids(undo) == [region.uuid, card.uuid]
 
 
-def test_only_what_differs_is_called() -> None:
+def test_only_differences_are_called() -> None:
     before = node("a", VGPU=4)
     after = dataclasses.replace(
         before, traits=before.traits | {strategies.profile_trait("P-2")}
@@ -233,10 +233,10 @@ def test_only_what_differs_is_called() -> None:
     ]
 
 
-def test_each_call_says_in_one_line_what_it_does() -> None:
-    gone, kept, new = node("a", VGPU=4), node("b", VGPU=4), node("c")
+def test_each_call_is_described_in_one_line() -> None:
+    gone, renamed, new = node("a", VGPU=4), node("b", VGPU=4), node("c")
     changed = dataclasses.replace(
-        kept,
+        renamed,
         name="compute-1_accel_B",
         inventories={
             "VGPU": providers.Inventory(total=2, max_unit=2).with_own_reserved(
@@ -246,14 +246,14 @@ def test_each_call_says_in_one_line_what_it_does() -> None:
         traits=strategies.OWNED | {"HW_GPU_API_VULKAN"},
     )
     plan = diff.plan(
-        tree_of(gone, kept),
+        tree_of(gone, renamed),
         tree_of(changed, new),
         existing_names=frozenset({names.OWNER_TRAIT}),
     )
     assert [str(call) for call in plan] == [
         "create trait CUSTOM_VGPU_TEST_P_1",
         f"create provider compute-1_accel_c ({new.uuid})",
-        f"rename or move provider {kept.uuid}: compute-1_accel_B",
+        f"rename or move provider {renamed.uuid}: compute-1_accel_B",
         "change traits of compute-1_accel_c: +CUSTOM_OWNER_NOVA_ACCEL,"
         " +CUSTOM_VGPU_TEST_P_1, +OWNER_NOVA",
         "set inventories of compute-1_accel_B: VGPU total=2 reserved=1",
@@ -263,7 +263,7 @@ def test_each_call_says_in_one_line_what_it_does() -> None:
     ]
 
 
-def test_names_are_made_known_before_they_are_used() -> None:
+def test_names_are_created_before_their_use() -> None:
     new = node("a", VGPU=4, CUSTOM_GPU_MEMORY_MB=16)
     plan = diff.plan(tree_of(), tree_of(new), existing_names=frozenset())
     assert plan[:3] == [
@@ -276,9 +276,9 @@ def test_names_are_made_known_before_they_are_used() -> None:
     )
 
 
-def test_what_somebody_renamed_or_moved_is_put_back() -> None:
+def test_a_renamed_or_moved_provider_is_restored() -> None:
     card, region = node("a", FPGA=1), node("b", FPGA=1)
-    moved = dataclasses.replace(region, parent=card.uuid, name="mine")
+    moved = dataclasses.replace(region, parent=card.uuid, name="renamed")
     desired = tree_of(card, region)
     plan = diff.plan(tree_of(card, moved), desired)
     assert plan == [
@@ -289,19 +289,19 @@ def test_what_somebody_renamed_or_moved_is_put_back() -> None:
     assert diff.apply(tree_of(card, moved), plan) == desired
 
 
-def test_nova_s_own_mark_is_added_and_never_taken() -> None:
-    """Who reports from outside Nova does not know whether it belongs."""
-    ours = node("a", VGPU=1)
+def test_novas_owner_trait_is_added_and_never_removed() -> None:
+    """A writer outside Nova does not know whether to publish it."""
+    owned_node = node("a", VGPU=1)
     plain = dataclasses.replace(
-        ours, traits=ours.traits - {names.NOVA_OWNER_TRAIT}
+        owned_node, traits=owned_node.traits - {names.NOVA_OWNER_TRAIT}
     )
-    assert diff.plan(tree_of(ours), tree_of(plain)) == []
-    (call,) = diff.plan(tree_of(plain), tree_of(ours))
+    assert diff.plan(tree_of(owned_node), tree_of(plain)) == []
+    (call,) = diff.plan(tree_of(plain), tree_of(owned_node))
     assert isinstance(call, calls.ChangeTraits)
     assert call.added == {names.NOVA_OWNER_TRAIT}
 
 
-def test_a_part_stays_with_its_card_wherever_somebody_moved_it() -> None:
+def test_a_moved_part_is_unreadable_with_its_card() -> None:
     address = "0000:3b:00.0"
     card = node(address)
     region = node(names.region_address(address, 1), FPGA=1)
@@ -311,13 +311,13 @@ def test_a_part_stays_with_its_card_wherever_somebody_moved_it() -> None:
     assert diff.find_unreadable(actual, ()) == frozenset()
 
 
-@given(as_found, ours, guards)
-def test_what_cannot_be_read_is_reserved_whole_and_labelled(
+@given(actual_trees, desired_trees, guards)
+def test_unreadable_providers_are_reserved_and_labelled(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
     guard: diff.Guard,
 ) -> None:
-    result = led_to(actual, desired, guard)
+    result = apply_plan(actual, desired, guard)
     for before in actual.nodes:
         above = {before.uuid, before.parent}
         if not guard.unreadable & above or guard.unknown & above:
@@ -334,20 +334,22 @@ def test_what_cannot_be_read_is_reserved_whole_and_labelled(
             assert record.total == before.inventories[name].total
 
 
-@given(as_found, ours, guards)
-def test_only_what_shrinks_needs_its_allocations_read(
+@given(actual_trees, desired_trees, guards)
+def test_only_shrinking_providers_need_their_allocations(
     actual: providers.ProviderTree,
     desired: providers.ProviderTree,
     guard: diff.Guard,
 ) -> None:
-    asked = diff.find_shrinking(actual, desired, guard)
-    unheld = dataclasses.replace(guard, allocated=frozenset())
-    held = dataclasses.replace(guard, allocated=frozenset(all_uuids))
-    plain = led_to(actual, desired, unheld)
+    shrinking = diff.find_shrinking(actual, desired, guard)
+    none_allocated = dataclasses.replace(guard, allocated=frozenset())
+    all_allocated = dataclasses.replace(guard, allocated=frozenset(all_uuids))
+    plain = apply_plan(actual, desired, none_allocated)
     for before in actual.nodes:
-        if before.uuid not in asked:
+        if before.uuid not in shrinking:
             after = plain.node(before.uuid)
             assert after is not None
             assert before.inventories.keys() <= after.inventories.keys()
-    least = dataclasses.replace(guard, allocated=asked)
-    assert led_to(actual, desired, least) == led_to(actual, desired, held)
+    least = dataclasses.replace(guard, allocated=shrinking)
+    assert apply_plan(actual, desired, least) == apply_plan(
+        actual, desired, all_allocated
+    )

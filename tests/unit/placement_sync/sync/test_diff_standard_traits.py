@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard traits are removed with the card that they describe."""
+"""A pass removes standard traits with the card that they describe."""
+
+import dataclasses
 
 from nova_accel import model
 from nova_accel.catalog import loader
@@ -38,30 +40,27 @@ def tree(key: str) -> providers.ProviderTree:
     )
 
 
-def test_a_replaced_card_has_not_the_former_ones_capability() -> None:
+def test_a_replaced_card_loses_the_former_cards_traits() -> None:
     before, after = tree("P100"), tree("T4")
     operators = "CUSTOM_RACK_7"
     (node,) = before.nodes
-    import dataclasses
-
     before = dataclasses.replace(
         before,
         nodes=(dataclasses.replace(node, traits=node.traits | {operators}),),
     )
 
-    there = diff.apply(before, diff.plan(before, after))
+    result = diff.apply(before, diff.plan(before, after))
 
-    (found,), (wanted,) = there.nodes, after.nodes
-    assert found.traits == wanted.traits | {operators}
+    (node_after,), (expected,) = result.nodes, after.nodes
+    assert node_after.traits == expected.traits | {operators}
 
 
 def test_an_operators_standard_trait_stays_on_the_same_card() -> None:
-    import dataclasses
-
     before = after = tree("L40S")
     (node,) = before.nodes
-    mine = "HW_GPU_MAX_DISPLAY_HEADS_4"
+    operators = "HW_GPU_MAX_DISPLAY_HEADS_4"
     before = dataclasses.replace(
-        before, nodes=(dataclasses.replace(node, traits=node.traits | {mine}),)
+        before,
+        nodes=(dataclasses.replace(node, traits=node.traits | {operators}),),
     )
     assert diff.plan(before, after) == []

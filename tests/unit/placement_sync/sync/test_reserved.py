@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merge of the reserved units of an operator and of a device."""
+"""Reserved units of operator and device are merged, and none is lost."""
 
 import dataclasses
 
@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel.model import names, providers
-from placement_sync.client import calls
 from placement_sync.sync import diff, reserved
 from tests.support import strategies
 
@@ -20,7 +19,7 @@ amounts = st.integers(0, 8)
 
 
 def card(own: int, *traits: str, name: str = "VGPU") -> providers.ProviderTree:
-    """Return one card of eight units of which the device needs some."""
+    """Return a card of eight units; the device itself reserves ``own``."""
     return providers.ProviderTree(
         root=ROOT,
         nodes=(
@@ -36,46 +35,46 @@ def card(own: int, *traits: str, name: str = "VGPU") -> providers.ProviderTree:
 
 
 def record(tree: providers.ProviderTree) -> providers.Inventory:
-    (found,) = tree.nodes[0].inventories.values()
-    return found
+    (inventory,) = tree.nodes[0].inventories.values()
+    return inventory
 
 
-def edited(
+def edit_record(
     tree: providers.ProviderTree, **fields: float
 ) -> providers.ProviderTree:
     """Return the tree after an operator's command changed a record."""
     (node,) = tree.nodes
     changed = {
-        name: dataclasses.replace(found, **fields)  # type: ignore[arg-type]
-        for name, found in node.inventories.items()
+        name: dataclasses.replace(inventory, **fields)  # type: ignore[arg-type]
+        for name, inventory in node.inventories.items()
     }
     return dataclasses.replace(
         tree, nodes=(dataclasses.replace(node, inventories=changed),)
     )
 
 
-def led(
+def run_pass(
     actual: providers.ProviderTree, desired: providers.ProviderTree
 ) -> providers.ProviderTree:
-    """Return where a pass leads, and check that the next has no work."""
+    """Return the tree after a pass; the next pass must change nothing."""
     result = diff.apply(actual, diff.plan(actual, desired))
     assert diff.plan(result, desired) == []
     return result
 
 
 @given(amounts)
-def test_a_record_tells_what_is_ours(own: int) -> None:
-    found = FREE.with_own_reserved(own)
-    assert (found.reserved, found.own_reserved) == (own, own)
-    assert reserved.operator_amount(found) == 0
+def test_a_record_contains_the_devices_own_amount(own: int) -> None:
+    inventory = FREE.with_own_reserved(own)
+    assert (inventory.reserved, inventory.own_reserved) == (own, own)
+    assert reserved.operator_amount(inventory) == 0
 
 
-def test_no_more_is_reserved_than_there_is() -> None:
+def test_reserved_is_at_most_the_total() -> None:
     assert FREE.with_own_reserved(99) == FREE.with_own_reserved(8)
 
 
-def test_a_record_that_somebody_else_wrote_has_nothing_of_ours() -> None:
-    """What a command leaves out, Placement sets to the largest number."""
+def test_a_foreign_record_has_no_own_amount() -> None:
+    """Placement sets max_unit to the maximum if a command omits it."""
     wiped = providers.Inventory(
         total=8, reserved=3, max_unit=providers.MAX_TOTAL
     )
@@ -84,93 +83,85 @@ def test_a_record_that_somebody_else_wrote_has_nothing_of_ours() -> None:
 
 
 @given(amounts, st.lists(amounts, max_size=5))
-def test_an_operator_s_reservation_is_the_least(
-    theirs: int, needs: list[int]
+def test_an_operators_amount_is_the_minimum(
+    operators: int, needs: list[int]
 ) -> None:
-    """Whatever the device needs in between, it comes back."""
-    tree = edited(led(card(0), card(0)), reserved=theirs)
+    """It remains after any amounts of the device."""
+    tree = edit_record(run_pass(card(0), card(0)), reserved=operators)
     for own in needs:
-        tree = led(tree, card(own))
-        assert record(tree).reserved == max(own, theirs)
-    assert record(led(tree, card(0))).reserved == theirs
+        tree = run_pass(tree, card(own))
+        assert record(tree).reserved == max(own, operators)
+    assert record(run_pass(tree, card(0))).reserved == operators
 
 
 @given(amounts, amounts, amounts)
-def test_it_counts_at_once_whatever_the_device_needs(
-    own: int, theirs: int, later: int
+def test_an_operators_amount_counts_at_once(
+    own: int, operators: int, later: int
 ) -> None:
-    hypothesis.assume(theirs != own)
-    tree = edited(card(own), reserved=theirs)
-    assert record(led(tree, card(later))).reserved == max(later, theirs)
+    hypothesis.assume(operators != own)
+    tree = edit_record(card(own), reserved=operators)
+    assert record(run_pass(tree, card(later))).reserved == max(
+        later, operators
+    )
 
 
-def test_what_a_device_needed_goes_when_it_needs_it_no_more() -> None:
-    assert record(led(card(8), card(0))) == FREE
-    assert record(led(card(3), card(1))) == FREE.with_own_reserved(1)
+def test_a_devices_amount_is_released() -> None:
+    assert record(run_pass(card(8), card(0))) == FREE
+    assert record(run_pass(card(3), card(1))) == FREE.with_own_reserved(1)
 
 
 @given(st.floats(0.5, 16.0), amounts, amounts)
-def test_an_allocation_ratio_stays(
+def test_an_allocation_ratio_is_retained(
     ratio: float, before: int, after: int
 ) -> None:
-    tree = edited(card(before), allocation_ratio=ratio)
-    assert record(led(tree, card(after))).allocation_ratio == ratio
+    tree = edit_record(card(before), allocation_ratio=ratio)
+    assert record(run_pass(tree, card(after))).allocation_ratio == ratio
 
 
-def test_what_is_hidden_stands_in_a_trait_until_it_is_seen_again() -> None:
-    tree = edited(card(0), reserved=2)
-    hidden = led(tree, card(8, names.DRAINED_TRAIT))
+def test_a_hidden_amount_is_stored_in_a_trait() -> None:
+    tree = edit_record(card(0), reserved=2)
+    hidden = run_pass(tree, card(8, names.DRAINED_TRAIT))
     memory = "CUSTOM_ACCELERATOR_RESERVED_VGPU_2"
     assert memory in hidden.nodes[0].traits
-    back = led(hidden, card(0))
+    back = run_pass(hidden, card(0))
     assert memory not in back.nodes[0].traits
     assert record(back).reserved == 2
 
 
-def test_it_is_remembered_before_it_is_hidden() -> None:
-    """A service that dies between two calls loses nothing."""
-    start = edited(card(0), reserved=2)
-    plan = diff.plan(start, card(8, names.DRAINED_TRAIT))
-    assert [type(call) for call in plan] == [
-        calls.ChangeTraits,
-        calls.SetInventories,
-    ]
-
-
 @given(amounts, amounts, amounts, st.integers(0, 4))
-def test_death_between_two_calls_loses_nothing(
-    theirs: int, own: int, later: int, done: int
+def test_a_crash_between_two_calls_loses_nothing(
+    operators: int, own: int, later: int, done: int
 ) -> None:
-    start = edited(card(0), reserved=theirs)
+    start = edit_record(card(0), reserved=operators)
     plan = diff.plan(start, card(own))
     half = diff.apply(start, plan[:done])
     back = diff.plan(half, card(later))
     for end in range(len(back) + 1):
-        tree = led(diff.apply(half, back[:end]), card(0))
-        assert record(tree).reserved == theirs
+        tree = run_pass(diff.apply(half, back[:end]), card(0))
+        assert record(tree).reserved == operators
 
 
-def test_a_custom_class_is_called_by_its_own_name() -> None:
-    start = edited(card(0, name="CUSTOM_MDEV"), reserved=3)
-    tree = led(start, card(8, name="CUSTOM_MDEV"))
+def test_the_trait_of_a_custom_class_has_no_prefix() -> None:
+    start = edit_record(card(0, name="CUSTOM_MDEV"), reserved=3)
+    tree = run_pass(start, card(8, name="CUSTOM_MDEV"))
     assert "CUSTOM_ACCELERATOR_RESERVED_MDEV_3" in tree.nodes[0].traits
-    assert record(led(tree, card(0, name="CUSTOM_MDEV"))).reserved == 3
+    assert record(run_pass(tree, card(0, name="CUSTOM_MDEV"))).reserved == 3
 
 
 @given(amounts, st.lists(st.tuples(st.integers(1, 8), amounts), max_size=5))
-def test_it_outlives_a_total_that_has_no_room_for_it(
-    theirs: int, times: list[tuple[int, int]]
+def test_an_operators_amount_survives_smaller_totals(
+    operators: int, times: list[tuple[int, int]]
 ) -> None:
-    """As of a card of whose VFs some are with another driver for a while."""
-    tree = edited(led(card(0), card(0)), reserved=theirs)
+    """As of a card with VFs that another driver has for some time."""
+    tree = edit_record(run_pass(card(0), card(0)), reserved=operators)
     for total, own in times:
-        less = providers.Inventory(total=total, max_unit=total)
-        wanted = edited(
+        smaller = providers.Inventory(total=total, max_unit=total)
+        desired = edit_record(
             card(0),
-            **dataclasses.asdict(less.with_own_reserved(min(own, total))),
+            **dataclasses.asdict(smaller.with_own_reserved(min(own, total))),
         )
-        tree = led(tree, wanted)
+        tree = run_pass(tree, desired)
         assert record(tree).reserved == max(
-            min(own, total), min(theirs, total)
+            min(own, total), min(operators, total)
         )
-    assert record(led(tree, card(0))).reserved == theirs
+    assert record(run_pass(tree, card(0))).reserved == operators
