@@ -11,6 +11,19 @@ from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import reserved
 
+# Standard traits of GPUs. An operator may set some too: they are removed
+# only when another product replaces the card.
+_GPU_TRAIT_PREFIX = "HW_GPU_"
+_ORDER = (
+    calls.CreateProvider,
+    calls.UpdateProvider,
+    calls.ChangeTraits,
+    calls.SetInventories,
+    calls.ChangeTraits,
+    calls.DeleteProvider,
+)
+_LATE_TRAITS = 4
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
@@ -30,9 +43,6 @@ class Guard:
 
 
 NO_GUARD = Guard()
-# Standard traits of GPUs. An operator may set some too: they are removed
-# only when another product replaces the card.
-_GPU_TRAIT_PREFIX = "HW_GPU_"
 
 
 def plan(
@@ -345,17 +355,6 @@ def _drop_reserved_traits(traits: frozenset[str]) -> frozenset[str]:
     )
 
 
-_ORDER = (
-    calls.CreateProvider,
-    calls.UpdateProvider,
-    calls.ChangeTraits,
-    calls.SetInventories,
-    calls.ChangeTraits,
-    calls.DeleteProvider,
-)
-_LATE_TRAITS = 4
-
-
 def _rank(
     call: calls.ProviderCall, before: Mapping[str, providers.ProviderNode]
 ) -> int:
@@ -372,3 +371,42 @@ def _rank(
         )
         return _ORDER.index(calls.ChangeTraits) if is_early else _LATE_TRAITS
     return _ORDER.index(type(call))
+
+
+class Nesting:
+    """Parents of providers, and the providers that are stopped."""
+
+    def __init__(self, *trees: providers.ProviderTree) -> None:
+        self._parents: dict[str, set[str]] = {}
+        for node in (node for tree in trees for node in tree.nodes):
+            self._parents.setdefault(node.uuid, set()).add(node.parent)
+        self._stopped: set[str] = set()
+
+    def stop(self, call: calls.Call) -> None:
+        """Stop the provider of a call for this attempt."""
+        if not isinstance(call, calls.Name):
+            self._stopped.add(call.uuid)
+
+    def is_stopped(self, call: calls.Call) -> bool:
+        """Return whether a call has to wait for another attempt.
+
+        Calls on a stopped provider and on its descendants wait, and so do
+        deletes of its ancestors.
+        """
+        if isinstance(call, calls.Name):
+            return False
+        if self._stopped & self._list_lineage(call.uuid):
+            return True
+        return isinstance(call, calls.DeleteProvider) and any(
+            call.uuid in self._list_lineage(uuid) for uuid in self._stopped
+        )
+
+    def _list_lineage(self, uuid: str) -> set[str]:
+        """Return a provider and its ancestors in all trees."""
+        lineage: set[str] = set()
+        todo = {uuid}
+        while todo:
+            lineage |= todo
+            parents = {p for u in todo for p in self._parents.get(u, ())}
+            todo = parents - lineage
+        return lineage

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repairs that operators of other accelerator services made by hand."""
+"""A pass repairs lost devices and wrong commands of operators."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from placement_sync.client import calls, resource_providers, rest
-from placement_sync.sync import pass_attempts, sync_pass
+from placement_sync.sync import sync_pass
 from tests.functional.sync.support import judge, lives, one_card, servers
 from tests.support import strategies
 
@@ -31,7 +31,7 @@ def host_of(*devices: model.Device) -> model.HostState:
 
 
 def qat(address: str, vfs: int) -> model.Device:
-    """Return a crypto card that has so many VFs now."""
+    """Return a crypto card with this number of VFs."""
     slots = tuple(f"{address[:-1]}{n}" for n in range(1, vfs + 1))
     return model.Device(
         address=address,
@@ -55,35 +55,36 @@ class Site:
         self.operator = lives.Client(server, tables)
         for root in (ROOT, OTHER):
             self.operator.create(root.uuid, root.name, None)
-        self.door = rest.from_endpoint(server.url)
+        self.client = rest.from_endpoint(server.url)
         self.restart()
 
     def restart(self) -> None:
-        """Forget everything, as a service that has just started."""
-        self.one = sync_pass.Synchronizer(
-            resource_providers.PlacementClient(self.door), sleep=lambda _: None
+        """Replace the pass by that of a service that has just started."""
+        self.synchronizer = sync_pass.Synchronizer(
+            resource_providers.PlacementClient(self.client),
+            sleep=lambda _: None,
         )
 
     def run(self, host: model.HostState) -> sync_pass.PassResult:
         desired = tree_builder.build_tree(ROOT, host, policy.Policy())
-        return self.one.run(desired, host)
+        return self.synchronizer.run(desired, host)
 
     def row(self, address: str) -> judge.Row | None:
         return self.operator.tables.read(ROOT, OTHER).get(uuid_of(address))
 
-    def found(self, address: str) -> judge.Row:
+    def existing_row(self, address: str) -> judge.Row:
         row = self.row(address)
         assert row is not None
         return row
 
     def record(self, address: str, name: str = "VGPU") -> tuple[int, int]:
         """Return total and reserved of a class."""
-        record = self.found(address).inventories[name]
+        record = self.existing_row(address).inventories[name]
         return record.total, record.reserved
 
     def reserve(self, address: str, amount: int) -> None:
-        """Reserve some, as an operator's client does."""
-        row = self.found(address)
+        """Reserve an amount, as an operator's client does."""
+        row = self.existing_row(address)
         records = {
             name: dataclasses.replace(record, reserved=amount)
             for name, record in row.inventories.items()
@@ -110,21 +111,21 @@ def test_a_card_in_use_vanishes_and_returns(site: Site) -> None:
 
     assert lost.is_ok
     assert site.record(B) == (4, 4)
-    assert names.MISSING_TRAIT in site.found(B).traits
+    assert names.MISSING_TRAIT in site.existing_row(B).traits
     gone = strategies.profile_trait("P-2")
-    assert gone not in site.found(A).traits
-    assert gone not in site.found(B).traits
+    assert gone not in site.existing_row(A).traits
+    assert gone not in site.existing_row(B).traits
     assert site.record(D) == (4, 0)
     assert site.run(host_of(changed, cards[2], new)).writes == 0
 
     assert site.run(host_of(changed, *cards[1:], new)).is_ok
     assert site.record(B) == (4, 1)
-    assert names.MISSING_TRAIT not in site.found(B).traits
-    assert gone in site.found(B).traits
-    assert site.found(B).allocations
+    assert names.MISSING_TRAIT not in site.existing_row(B).traits
+    assert gone in site.existing_row(B).traits
+    assert site.existing_row(B).allocations
 
 
-def test_what_nobody_uses_any_more_goes(site: Site) -> None:
+def test_a_missing_device_without_servers_is_deleted(site: Site) -> None:
     card = strategies.card(A, 4)
     site.run(host_of(card))
     server = site.operator.allocate(uuid_of(A), {"VGPU": 1})
@@ -138,25 +139,25 @@ def test_what_nobody_uses_any_more_goes(site: Site) -> None:
     assert site.row(A) is None
 
 
-def test_that_it_is_free_is_seen_after_a_while(site: Site) -> None:
+def test_allocations_are_rechecked_after_an_interval(site: Site) -> None:
     now = 1000.0
-    one = sync_pass.Synchronizer(
-        resource_providers.PlacementClient(site.door), clock=lambda: now
+    synchronizer = sync_pass.Synchronizer(
+        resource_providers.PlacementClient(site.client), clock=lambda: now
     )
-    site.one = one
+    site.synchronizer = synchronizer
     site.run(host_of(strategies.card(A, 4)))
     server = site.operator.allocate(uuid_of(A), {"VGPU": 1})
     site.run(host_of())
     site.operator.call("DELETE", f"/allocations/{server}")
     unchanged = site.run(host_of())
     assert (unchanged.reads, unchanged.writes) == (1, 0)
-    now += pass_attempts.RECHECK_SECONDS
+    now += sync_pass.RECHECK_SECONDS
     site.run(host_of())
     assert site.row(A) is None
 
 
-def test_vfs_leave_while_others_are_in_use(site: Site) -> None:
-    """The total falls below what is used; Placement offers none then."""
+def test_vfs_are_removed_while_others_are_in_use(site: Site) -> None:
+    """The total falls below the allocations; Placement offers no VF then."""
     site.run(host_of(qat(A, 4), strategies.card(B, 4)))
     for _ in range(3):
         site.operator.allocate(uuid_of(A), {names.QAT_VF_CLASS: 1})
@@ -164,39 +165,39 @@ def test_vfs_leave_while_others_are_in_use(site: Site) -> None:
     fewer = site.run(host_of(qat(A, 2), strategies.card(B, 4, 4)))
     assert fewer.is_ok
     assert site.record(A, names.QAT_VF_CLASS) == (2, 0)
-    assert len(site.found(A).allocations) == 3
-    assert strategies.profile_trait("P-2") in site.found(B).traits
+    assert len(site.existing_row(A).allocations) == 3
+    assert strategies.profile_trait("P-2") in site.existing_row(B).traits
 
     none = site.run(host_of(qat(A, 0), strategies.card(B, 4)))
     assert none.is_ok
     assert site.record(A, names.QAT_VF_CLASS) == (2, 2)
-    assert strategies.profile_trait("P-2") not in site.found(B).traits
+    assert strategies.profile_trait("P-2") not in site.existing_row(B).traits
 
     assert site.run(host_of(qat(A, 4), strategies.card(B, 4))).is_ok
     assert site.record(A, names.QAT_VF_CLASS) == (4, 0)
 
 
 def test_unreadable_is_not_absent(site: Site) -> None:
-    """It stays whether it is in use or not, and nobody new gets it."""
+    """Its provider remains, in use or not, and gets no new server."""
     cards = [strategies.card(address, 4) for address in (A, B)]
     site.run(host_of(*cards))
     host = model.HostState(devices=(cards[1],), unknown=frozenset({A}))
     assert site.run(host).is_ok
     assert site.record(A) == (4, 4)
-    assert names.FAULTED_TRAIT in site.found(A).traits
+    assert names.FAULTED_TRAIT in site.existing_row(A).traits
     assert site.run(host_of(*cards)).is_ok
     assert site.record(A) == (4, 0)
-    assert names.FAULTED_TRAIT not in site.found(A).traits
+    assert names.FAULTED_TRAIT not in site.existing_row(A).traits
 
 
-def test_a_technology_that_can_t_be_read_takes_nothing_away(
+def test_an_unreadable_technology_deletes_nothing(
     site: Site,
 ) -> None:
     site.run(host_of(strategies.card(A, 4)))
-    before = site.found(A)
+    before = site.existing_row(A)
     result = site.run(model.HostState(complete=False))
     assert (result.is_ok, result.writes) == (True, 0)
-    assert site.found(A) == before
+    assert site.existing_row(A) == before
 
 
 # -- wrong commands -------------------------------------------------------
@@ -226,11 +227,11 @@ def rename(site: Site) -> None:
 
 
 def unparent(site: Site) -> None:
-    _set(site, site.found(A).name, None)
+    _set(site, site.existing_row(A).name, None)
 
 
 def move_to_another_host(site: Site) -> None:
-    _set(site, site.found(A).name, OTHER.uuid)
+    _set(site, site.existing_row(A).name, OTHER.uuid)
 
 
 def rename_and_move(site: Site) -> None:
@@ -238,7 +239,11 @@ def rename_and_move(site: Site) -> None:
 
 
 def set_stale_traits(site: Site) -> None:
-    traits = {*site.found(A).traits, "CUSTOM_VGPU_OLD", names.MISSING_TRAIT}
+    traits = {
+        *site.existing_row(A).traits,
+        "CUSTOM_VGPU_OLD",
+        names.MISSING_TRAIT,
+    }
     site.operator.put_traits(uuid_of(A), traits)
 
 
@@ -272,54 +277,56 @@ def _plain(row: judge.Row) -> judge.Row:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_one_pass_takes_back(
+def test_one_pass_undoes(
     site: Site, command: Command, is_restarted: bool
 ) -> None:
     host = host_of(*(strategies.card(address, 4, 4) for address in (A, B)))
     site.run(host)
-    before = site.found(A)
+    before = site.existing_row(A)
     command(site)
     if is_restarted:
         site.restart()
     result = site.run(host)
     assert result.is_ok, result.problems
-    assert _plain(site.found(A)) == _plain(before)
+    assert _plain(site.existing_row(A)) == _plain(before)
     assert site.run(host).writes == 0
 
 
-def test_a_name_that_another_card_was_given_is_taken_back(
+def test_a_name_of_another_card_is_restored(
     site: Site,
 ) -> None:
     host = host_of(*(strategies.card(address, 4) for address in (A, B)))
     site.run(host)
-    before = site.found(A)
+    before = site.existing_row(A)
     site.operator.call("DELETE", f"{lives.PATH}/{before.uuid}")
     body = {"name": before.name, "parent_provider_uuid": ROOT.uuid}
     site.operator.call("PUT", f"{lives.PATH}/{uuid_of(B)}", body)
     assert site.run(host).is_ok
-    assert _plain(site.found(A)) == _plain(before)
-    assert site.found(B).name == names.provider_name(ROOT.name, B)
+    assert _plain(site.existing_row(A)) == _plain(before)
+    assert site.existing_row(B).name == names.provider_name(ROOT.name, B)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_and_the_allocations_stay(site: Site, command: Command) -> None:
-    """What Placement refuses while there are some, it refuses."""
+def test_one_pass_undoes_and_retains_allocations(
+    site: Site, command: Command
+) -> None:
+    """Placement refuses some commands while there are allocations."""
     host = host_of(strategies.card(A, 4, 4))
     site.run(host)
     site.operator.allocate(uuid_of(A), {"VGPU": 2})
-    before = site.found(A)
+    before = site.existing_row(A)
     try:
         command(site)
     except AssertionError as refused:
         assert "in use" in str(refused) or "allocations" in str(refused)
     assert site.run(host).is_ok
-    assert _plain(site.found(A)) == _plain(before)
+    assert _plain(site.existing_row(A)) == _plain(before)
 
 
-def test_an_operator_s_own_settings_stay(site: Site) -> None:
+def test_an_operators_settings_are_retained(site: Site) -> None:
     host = host_of(strategies.card(A, 4))
     site.run(host)
-    row = site.found(A)
+    row = site.existing_row(A)
     site.operator.put_traits(row.uuid, {*row.traits, "CUSTOM_RACK_7"})
     record = dataclasses.replace(
         row.inventories["VGPU"], reserved=2, allocation_ratio=1.5
@@ -327,16 +334,18 @@ def test_an_operator_s_own_settings_stay(site: Site) -> None:
     site.operator.put_inventories(row.uuid, {"VGPU": record})
     assert site.run(host).writes == 0
     changed = site.run(host_of(strategies.card(A, 4, 4)))
-    assert changed.writes <= 2  # a trait that is new, and its own
-    assert site.found(A).inventories["VGPU"] == record
-    assert "CUSTOM_RACK_7" in site.found(A).traits
+    assert (
+        changed.writes <= 2
+    )  # Create a new trait, and set the provider's traits.
+    assert site.existing_row(A).inventories["VGPU"] == record
+    assert "CUSTOM_RACK_7" in site.existing_row(A).traits
 
 
-# -- what is in the way ---------------------------------------------------
+# -- conflicting providers ------------------------------------------------
 
 
 def test_the_providers_of_a_dead_host_are_no_obstacle(site: Site) -> None:
-    """Nor are they touched: that nobody reports them proves nothing."""
+    """They are not deleted: their host may only be stopped."""
     dead = names.provider_uuid(OTHER.uuid, A)
     site.operator.create(dead, names.provider_name(OTHER.name, A), OTHER.uuid)
     site.operator.put_traits(dead, {*strategies.OWNED})
@@ -345,10 +354,10 @@ def test_the_providers_of_a_dead_host_are_no_obstacle(site: Site) -> None:
     assert site.operator.tables.read(OTHER) == before
 
 
-def test_a_name_that_is_taken_is_told_and_the_others_go_on(
+def test_a_used_name_is_a_problem_of_its_card_only(
     site: Site,
 ) -> None:
-    """A host registered anew finds its cards' names at the old one."""
+    """The cards' names belong to the host's former registration."""
     old = names.provider_uuid(OTHER.uuid, A)
     name = names.provider_name(ROOT.name, A)
     site.operator.create(old, name, OTHER.uuid)
@@ -367,8 +376,8 @@ def test_a_name_that_is_taken_is_told_and_the_others_go_on(
 def test_names_of_a_former_registration_are_backed_off(site: Site) -> None:
     """One problem for all cards, and no request for them until later."""
     clock = one_card.Clock()
-    site.one = sync_pass.Synchronizer(
-        resource_providers.PlacementClient(site.door, clock),
+    site.synchronizer = sync_pass.Synchronizer(
+        resource_providers.PlacementClient(site.client, clock),
         lambda _: None,
         clock=clock,
     )
@@ -378,35 +387,35 @@ def test_names_of_a_former_registration_are_backed_off(site: Site) -> None:
         site.operator.create(own, name, OTHER.uuid)
     host = host_of(*(strategies.card(address, 4) for address in (A, B)))
 
-    def posts() -> int:
-        asked = site.server.clear()
-        return sum(r.method == "POST" and r.status == 409 for r in asked)
+    def count_conflicts() -> int:
+        requests = site.server.clear()
+        return sum(r.method == "POST" and r.status == 409 for r in requests)
 
     site.server.clear()
     [problem] = site.run(host).problems
-    assert posts() == 2
+    assert count_conflicts() == 2
     assert all(f"provider delete {own}" in problem.reason for own in old)
     assert site.run(host).problems == (problem,)
     assert [r.method for r in site.server.clear()] == ["GET"]
-    clock.now += pass_attempts.RECHECK_SECONDS
+    clock.now += sync_pass.RECHECK_SECONDS
     assert site.run(host).problems == (problem,)
-    assert posts() == 2
+    assert count_conflicts() == 2
     for own in old:
         site.operator.call("DELETE", f"{lives.PATH}/{own}")
-    clock.now += pass_attempts.RECHECK_SECONDS
+    clock.now += sync_pass.RECHECK_SECONDS
     assert site.run(host).is_ok
 
 
-def test_a_provider_of_others_in_ours_keeps_it_and_is_told(
+def test_a_foreign_child_prevents_a_delete(
     site: Site,
 ) -> None:
     site.run(host_of(strategies.card(A, 4)))
-    stranger = names.provider_uuid(OTHER.uuid, "stranger")
-    site.operator.create(stranger, "stranger", uuid_of(A))
+    child = names.provider_uuid(OTHER.uuid, "stranger")
+    site.operator.create(child, "stranger", uuid_of(A))
     [problem] = site.run(host_of()).problems
     assert "child providers" in problem.reason
     assert site.record(A) == (4, 4)
-    assert names.MISSING_TRAIT in site.found(A).traits
-    site.operator.call("DELETE", f"{lives.PATH}/{stranger}")
+    assert names.MISSING_TRAIT in site.existing_row(A).traits
+    site.operator.call("DELETE", f"{lives.PATH}/{child}")
     assert site.run(host_of()).is_ok
     assert site.row(A) is None

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP proxy with faults between a pass and Placement.
 
-It is an HTTP proxy in this process: the code under test speaks to it as it
-speaks to Placement, and knows nothing of it.
+The proxy runs in this process; the code under test takes it for Placement.
 """
 
 import contextlib
@@ -20,24 +19,24 @@ from collections.abc import Callable, Iterator
 from urllib import parse
 
 from placement_sync.client import resource_providers, rest
-from placement_sync.sync import pass_attempts, sync_pass
+from placement_sync.sync import sync_pass
 from tests.functional.sync.support import trees
 
 STATUSES = ("409", "500", "503", "401")
 CODES = {"409": "placement.concurrent_update"}
-# What was asked is carried out, and nobody hears of it.
+# Placement carries out the request, but its answer is lost.
 AFTER = ("500 after", "timeout after", "cut after", "kill after")
 KINDS = (*STATUSES, "timeout", "cut", "kill", *AFTER)
-# Seconds that the code under test waits for an answer here. Placement's
-# own take some hundredths of them.
+# Timeout in seconds of the code under test. Placement's own answers take some
+# hundredths of a second.
 PATIENCE = 0.4
 
 
 @dataclasses.dataclass(kw_only=True)
 class Fault:
-    """What goes wrong, and at which request.
+    """A kind of fault and the number of the request that it affects.
 
-    ``where`` is a part of its method and path; others don't count.
+    Only requests with ``where`` in method, path or body are counted.
     """
 
     kind: str
@@ -46,12 +45,12 @@ class Fault:
     where: str = ""
 
     def strikes(self, number: int) -> bool:
-        """Return whether it strikes a request; the first one is 1."""
+        """Return whether the fault affects a request; the first is 1."""
         return number >= self.at if self.is_lasting else number == self.at
 
 
 class Proxy:
-    """The proxy; without a fault it hands everything through."""
+    """The proxy; without a fault it forwards every request."""
 
     def __init__(self, url: str) -> None:
         self._upstream = parse.urlsplit(url).netloc
@@ -86,14 +85,14 @@ class Proxy:
             thread.join()
 
     def arm(self, fault: Fault | None) -> None:
-        """Have this go wrong from now on; requests count from here."""
+        """Set the fault and restart the count of requests."""
         with self._lock:
             self.fault, self.seen, self.struck = fault, 0, 0
 
-    def next_fault(self, asked: str) -> str:
-        """Count a request; return what goes wrong with it, or nothing."""
+    def next_fault(self, request: str) -> str:
+        """Count a request; return the kind of its fault, "" for none."""
         with self._lock:
-            if self.fault is None or self.fault.where not in asked:
+            if self.fault is None or self.fault.where not in request:
                 return ""
             self.seen += 1
             if not self.fault.strikes(self.seen):
@@ -110,7 +109,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     owner: Proxy
-    _kept: http.client.HTTPConnection | None = None
+    _connection: http.client.HTTPConnection | None = None
 
     def answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
@@ -132,19 +131,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = answer
 
     def _forward(self, body: bytes) -> tuple[int, bytes]:
-        if self._kept is None:
-            self._kept = self.owner.connect()
+        if self._connection is None:
+            self._connection = self.owner.connect()
         headers = {
             name: value
             for name, value in self.headers.items()
             if name.lower() not in ("host", "connection", "content-length")
         }
-        self._kept.request(self.command, self.path, body or None, headers)
-        answer = self._kept.getresponse()
+        self._connection.request(
+            self.command, self.path, body or None, headers
+        )
+        answer = self._connection.getresponse()
         return answer.status, answer.read()
 
     def _refuse(self, status: str) -> None:
-        """Answer as Placement, or what stands before it, does."""
+        """Answer with an error, as Placement or its web server does."""
         error = {
             "status": int(status),
             "title": "Injected",
@@ -154,7 +155,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._send(int(status), json.dumps({"errors": [error]}).encode())
 
     def _vanish(self, how: str) -> None:
-        """Give no answer, and perhaps end who waits for it."""
+        """Give no answer; kill the client first if the fault says so."""
         if how == "kill":
             os.kill(self.owner.victim, signal.SIGKILL)
         if how == "timeout":
@@ -178,50 +179,52 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def finish(self) -> None:
         with contextlib.suppress(OSError):
             super().finish()
-        if self._kept is not None:
-            self._kept.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print no requests."""
 
 
 def new_pass(url: str) -> sync_pass.Synchronizer:
-    """Return one that has just started.
+    """Return a new Synchronizer.
 
-    Its clock runs fast: each pass looks at all that is in use.
+    Its clock runs fast: each pass reads the allocations again.
     """
-    door = rest.from_endpoint(url)
-    ticks = itertools.count(0.0, pass_attempts.RECHECK_SECONDS)
+    client = rest.from_endpoint(url)
+    ticks = itertools.count(0.0, sync_pass.RECHECK_SECONDS)
     return sync_pass.Synchronizer(
-        resource_providers.PlacementClient(door),
+        resource_providers.PlacementClient(client),
         sleep=lambda _: None,
         clock=lambda: next(ticks),
     )
 
 
 @contextlib.contextmanager
-def impatient(one: sync_pass.Synchronizer, kind: str) -> Iterator[None]:
-    """Wait for answers only briefly, while there will be none."""
-    door = one._placement.client
-    before = door.timeout
+def short_timeout(
+    synchronizer: sync_pass.Synchronizer, kind: str
+) -> Iterator[None]:
+    """Shorten the client's timeout while answers time out."""
+    client = synchronizer._placement.client
+    before = client.timeout
     if kind.startswith("timeout"):
-        door.timeout = (PATIENCE, PATIENCE)
+        client.timeout = (PATIENCE, PATIENCE)
     yield
-    door.timeout = before
+    client.timeout = before
 
 
 _CHILDREN = multiprocessing.get_context("forkserver")
 
 
-def run_killed(proxy: Proxy, wish: trees.Wish) -> int:
-    """Make one pass in a process of its own; return its exit status.
+def run_killed(proxy: Proxy, desired: trees.DesiredState) -> int:
+    """Run a pass in a process of its own; return its exit status.
 
-    That is -9 where the proxy killed it.
+    The status is -9 if the proxy killed the process.
     """
     _CHILDREN.set_forkserver_preload([__name__])
     gate = _CHILDREN.Event()
     child = _CHILDREN.Process(
-        target=_wait_and_run, args=(gate, proxy.url, wish), daemon=True
+        target=_wait_and_run, args=(gate, proxy.url, desired), daemon=True
     )
     child.start()
     assert child.pid is not None
@@ -232,7 +235,9 @@ def run_killed(proxy: Proxy, wish: trees.Wish) -> int:
     return child.exitcode
 
 
-def _wait_and_run(gate: threading.Event, url: str, wish: trees.Wish) -> None:
-    """Begin when the proxy knows whom to kill."""
+def _wait_and_run(
+    gate: threading.Event, url: str, desired: trees.DesiredState
+) -> None:
+    """Run a pass once the proxy has the id of this process."""
     gate.wait()
-    new_pass(url).run(wish.tree, wish.host)
+    new_pass(url).run(desired.tree, desired.host)
