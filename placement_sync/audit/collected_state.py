@@ -11,7 +11,7 @@ from nova_accel.claims.claim_plan import claim_charges
 from nova_accel.model import names
 from nova_accel.model.domains import Domain
 from nova_accel.model.providers import Inventory, ProviderRoot
-from placement_sync.client import nova_types
+from placement_sync.client import nova_api
 
 # Trait that Nova sets on the provider of each compute node
 # (nova/compute/resource_tracker.py, _sync_compute_service_disabled_trait).
@@ -87,8 +87,8 @@ class CollectedState:
         default_factory=dict
     )
     claims: tuple[model.Claim, ...] | None = None
-    servers: Mapping[str, nova_types.Server | None] | None = None
-    migrations: tuple[nova_types.Migration, ...] | None = None
+    servers: Mapping[str, nova_api.Server | None] | None = None
+    migrations: tuple[nova_api.Migration, ...] | None = None
     domains: tuple[Domain, ...] | None = None
     host: model.HostState | None = None
     everywhere: tuple[AuditedProvider, ...] | None = None

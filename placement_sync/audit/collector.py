@@ -18,7 +18,6 @@ from placement_sync.audit import collected_state
 from placement_sync.audit.collected_state import StateSource
 from placement_sync.client import (
     nova_api,
-    nova_types,
     provider_cache,
     provider_records,
     rest,
@@ -174,8 +173,8 @@ class StateCollector:
         only: frozenset[str] | None,
         unallocated: frozenset[str],
     ) -> tuple[
-        tuple[nova_types.Migration, ...] | None,
-        dict[str, nova_types.Server | None] | None,
+        tuple[nova_api.Migration, ...] | None,
+        dict[str, nova_api.Server | None] | None,
     ]:
         host = gaps.read(
             StateSource.SERVERS,

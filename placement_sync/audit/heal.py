@@ -24,7 +24,7 @@ from placement_sync.audit import (
     placement_checks,
 )
 from placement_sync.audit.findings import FindingKind
-from placement_sync.client import nova_types, provider_records, rest
+from placement_sync.client import nova_api, provider_records, rest
 
 LOG = logging.getLogger(__name__)
 
@@ -318,7 +318,7 @@ def _build_body(amounts: provider_records.Amounts) -> dict[str, object]:
     }
 
 
-def _build_consumer(server: nova_types.Server) -> dict[str, object]:
+def _build_consumer(server: nova_api.Server) -> dict[str, object]:
     """Return the fields of a consumer that has no allocation yet."""
     return {
         "project_id": server.project,

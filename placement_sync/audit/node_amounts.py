@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from nova_accel import errors
 from nova_accel.model import flavors, providers
-from placement_sync.client import nova_types
+from placement_sync.client import nova_api
 
 _POLICY, _SHARED = "hw:cpu_policy", "shared"
 # Extra specs for which Nova allocates more than what is computed here.
@@ -31,7 +31,7 @@ class UnknownAmountsError(errors.AcceleratorError):
 
 
 def compute(
-    server: nova_types.Server,
+    server: nova_api.Server,
     inventories: Mapping[str, providers.Inventory],
     charged: Mapping[str, int],
 ) -> dict[str, int]:
@@ -97,7 +97,7 @@ def _explicit_amounts(
 
 
 def _usual_amounts(
-    server: nova_types.Server, flavor: nova_types.ServerFlavor
+    server: nova_api.Server, flavor: nova_api.ServerFlavor
 ) -> Iterator[tuple[str, int]]:
     """Yield the amounts that Nova allocates by the flavor's fields."""
     yield "VCPU", flavor.vcpus

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import model
 from placement_sync.audit import collected_state, findings, node_amounts
-from placement_sync.client import nova_types
+from placement_sync.client import nova_api
 
 # Statuses of servers whose allocations are about to change.
 _CHANGING = frozenset(
@@ -49,7 +49,7 @@ def find_unallocated(
 
 
 def _is_stable_here(
-    index: collected_state.StateIndex, server: nova_types.Server
+    index: collected_state.StateIndex, server: nova_api.Server
 ) -> bool:
     """Return whether a server is on this host and nothing changes it."""
     return (
@@ -62,7 +62,7 @@ def _is_stable_here(
 
 def _build_unallocated(
     index: collected_state.StateIndex,
-    server: nova_types.Server,
+    server: nova_api.Server,
     provider: str,
     claims: Collection[model.Claim],
 ) -> findings.AuditFinding:
@@ -100,7 +100,7 @@ def _build_unallocated(
 def add_node_allocation(
     before: _Amounts,
     index: collected_state.StateIndex,
-    server: nova_types.Server,
+    server: nova_api.Server,
 ) -> _Amounts:
     """Return a server's allocations, with those of the compute node.
 
@@ -127,7 +127,7 @@ def add_node_allocation(
 
 def _build_commands(
     index: collected_state.StateIndex,
-    server: nova_types.Server,
+    server: nova_api.Server,
     after: _Amounts,
 ) -> str:
     """Return the commands that set a server's allocations.

@@ -6,7 +6,7 @@
 - ``resource_providers``: ``PlacementClient`` fetches a provider tree and
   applies one of ``calls.Call``
 - ``provider_cache``, ``provider_records``: cache by generation, parsers
-- ``nova_api``, ``nova_types``: servers, migrations, hypervisors, flavors
+- ``nova_api``: servers, migrations, hypervisors, flavors
 - ``compute_rpc``: ``ComputeRpc`` calls nova-compute; needs Nova installed
 - ``http_errors``, ``sdk_errors``, ``deadlines``: errors and timeouts
 """

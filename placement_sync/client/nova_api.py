@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of servers, migrations and hypervisors from Nova's API.
+"""Servers, migrations and hypervisors, read from Nova's API.
 
 A 404 or an empty list counts only if these credentials could have seen the
 object, and if its cell answers.
@@ -12,12 +12,70 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors
-from placement_sync.client import nova_types, provider_records, rest
+from placement_sync.client import provider_records, rest
 
+# Statuses of migrations that are over (nova/db/main/api.py,
+# migration_get_in_progress_by_host_and_node). A "finished" resize waits to
+# be confirmed, and a "done" evacuation for its source host: both still have
+# allocations.
+_OVER = frozenset(
+    {"confirmed", "reverted", "error", "failed", "completed", "cancelled"}
+)
 # Nova's own limit of a page ([api] max_limit).
 PAGE = 1000
 _ABSENT = 404
 _MB_PER_GB = 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFlavor:
+    """Flavor that a server was created from.
+
+    ``root_gb`` is the root disk, ``other_gb`` ephemeral and swap disks.
+    """
+
+    vcpus: int
+    memory_mb: int
+    root_gb: int
+    other_gb: int
+    extra_specs: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Server as Nova's API shows it.
+
+    ``node`` is the name of its compute node, empty while it has none.
+    ``task`` is its task state, empty for none. ``flavor`` is None where
+    Nova does not show the extra specs. ``is_volume_backed`` is None where
+    the API does not show whether the root disk, at ``root_device``, is a
+    volume.
+    """
+
+    uuid: str
+    node: str = ""
+    status: str = ""
+    task: str = ""
+    project: str = ""
+    user: str = ""
+    flavor: ServerFlavor | None = None
+    root_device: str = ""
+    is_volume_backed: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """Migration of a server; its uuid is a consumer while it is active."""
+
+    uuid: str
+    server: str
+    status: str
+    kind: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether its allocations should be gone."""
+        return self.status in _OVER
 
 
 class NoAnswerError(errors.AcceleratorError):
@@ -51,10 +109,10 @@ def read_servers(
     client: rest.RestClient,
     host: str,
     consumers: Collection[str],
-    migrations: Iterable[nova_types.Migration] | None,
+    migrations: Iterable[Migration] | None,
     only: Collection[str] | None = None,
     unallocated: Collection[str] = (),
-) -> tuple[dict[str, nova_types.Server | None], str]:
+) -> tuple[dict[str, Server | None], str]:
     """Return servers by uuid, and why some could not be read.
 
     The servers of the host, and all of ``consumers`` elsewhere; the value
@@ -70,7 +128,7 @@ def read_servers(
     :raises ServiceError: Nova can't be read.
     """
     query = {"all_tenants": 1, "host": host}
-    servers: dict[str, nova_types.Server | None] = {
+    servers: dict[str, Server | None] = {
         server.uuid: server
         for server in read_pages(
             client, "/servers/detail", "servers", _parse_server, query
@@ -94,9 +152,7 @@ def read_servers(
     return servers, reason
 
 
-def _add_root_disk(
-    client: rest.RestClient, server: nova_types.Server
-) -> nova_types.Server:
+def _add_root_disk(client: rest.RestClient, server: Server) -> Server:
     """Return a server with ``is_volume_backed`` set, where Nova shows it.
 
     The image may have been copied to a volume when the server was created.
@@ -112,9 +168,7 @@ def _add_root_disk(
     )
 
 
-def _read_server(
-    client: rest.RestClient, uuid: str
-) -> nova_types.Server | None:
+def _read_server(client: rest.RestClient, uuid: str) -> Server | None:
     """Return a server; None if Nova has none of that uuid.
 
     Without the admin role, Nova answers 404 for servers of other projects
@@ -136,8 +190,8 @@ def _read_server(
     return server
 
 
-def _parse_server(body: Any) -> nova_types.Server:
-    return nova_types.Server(
+def _parse_server(body: Any) -> Server:
+    return Server(
         uuid=str(body["id"]),
         node=body.get("OS-EXT-SRV-ATTR:hypervisor_hostname") or "",
         status=body.get("status") or "",
@@ -150,7 +204,7 @@ def _parse_server(body: Any) -> nova_types.Server:
     )
 
 
-def _parse_flavor(body: Any) -> nova_types.ServerFlavor | None:
+def _parse_flavor(body: Any) -> ServerFlavor | None:
     """Return an embedded flavor; None without extra specs.
 
     Nova omits them if its policy does not allow this user to see them.
@@ -158,7 +212,7 @@ def _parse_flavor(body: Any) -> nova_types.ServerFlavor | None:
     if "extra_specs" not in body:
         return None
     swap_gb = -(-int(body["swap"] or 0) // _MB_PER_GB)
-    return nova_types.ServerFlavor(
+    return ServerFlavor(
         vcpus=int(body["vcpus"]),
         memory_mb=int(body["ram"]),
         root_gb=int(body["disk"]),
@@ -171,7 +225,7 @@ def _parse_flavor(body: Any) -> nova_types.ServerFlavor | None:
 
 def read_migrations(
     client: rest.RestClient, host: str
-) -> tuple[nova_types.Migration, ...]:
+) -> tuple[Migration, ...]:
     """Return the migrations from and to a host, finished ones included.
 
     :raises ServiceError: Nova can't be read.
@@ -187,8 +241,8 @@ def read_migrations(
     )
 
 
-def _parse_migration(body: Any) -> nova_types.Migration:
-    return nova_types.Migration(
+def _parse_migration(body: Any) -> Migration:
+    return Migration(
         uuid=str(body["uuid"]),
         server=str(body["instance_uuid"]),
         status=str(body["status"]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server takes of its compute node, beside Nova's own amounts."""
+"""Node amounts of a server equal those that Nova allocates."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from nova.scheduler import utils
 
 from nova_accel.model import providers
 from placement_sync.audit import node_amounts
-from placement_sync.client import nova_api, nova_types
+from placement_sync.client import nova_api
 from tests.support import examples
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_LICENCE")
@@ -21,7 +21,7 @@ GROUPS = {
 }
 sizes = st.integers(0, 5000)
 # As Nova's API embeds a flavor in a server.
-shown = st.fixed_dictionaries(
+flavors = st.fixed_dictionaries(
     {
         "vcpus": st.integers(1, 8),
         "ram": sizes,
@@ -36,13 +36,13 @@ overrides = st.dictionaries(
 )
 
 
-@given(shown, overrides, st.booleans())
+@given(flavors, overrides, st.booleans())
 @settings(deadline=None, max_examples=examples.examples(50))
 def test_nova_allocates_the_same(
     flavor: dict[str, int], specs: dict[str, str], is_volume_backed: bool
 ) -> None:
     objects.register_all()
-    theirs = utils.resources_from_flavor_and_bfv(
+    nova_amounts = utils.resources_from_flavor_and_bfv(
         objects.Flavor(
             vcpus=flavor["vcpus"],
             memory_mb=flavor["ram"],
@@ -59,20 +59,20 @@ def test_nova_allocates_the_same(
         "flavor": flavor | {"extra_specs": GROUPS | specs},
     }
 
-    ours = node_amounts.compute(
+    amounts = node_amounts.compute(
         read_server(body, is_volume_backed),
         dict.fromkeys(CLASSES, providers.Inventory(total=10**6)),
         CHARGED,
     )
 
-    assert ours | CHARGED == theirs
+    assert amounts | CHARGED == nova_amounts
 
 
-def read_server(body: object, is_volume_backed: bool) -> nova_types.Server:
+def read_server(body: object, is_volume_backed: bool) -> nova_api.Server:
     """Return a server as the audit reads it from Nova's API."""
 
-    class Door:
-        """Nova's API, with this server alone, and a volume for data."""
+    class NovaClient:
+        """Nova's API with this server and one attached data volume."""
 
         def read(self, path: str, parse: object) -> object:
             assert callable(parse)
@@ -80,17 +80,17 @@ def read_server(body: object, is_volume_backed: bool) -> nova_types.Server:
                 return parse({"volumeAttachments": [{"device": "/dev/vdb"}]})
             return parse({"servers": [body]})
 
-    door: object = Door()
+    client: object = NovaClient()
     assert isinstance(body, dict)
     body["OS-EXT-SRV-ATTR:root_device_name"] = "/dev/vda"
-    found, reason = nova_api.read_servers(
-        door,  # type: ignore[arg-type]
+    servers, reason = nova_api.read_servers(
+        client,  # type: ignore[arg-type]
         "host",
         (),
         (),
         unallocated={"s"},
     )
-    server = found["s"]
+    server = servers["s"]
     assert server is not None
     assert not reason
     assert server.is_volume_backed == is_volume_backed

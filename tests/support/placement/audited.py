@@ -11,7 +11,7 @@ from nova_accel import model
 from nova_accel.model import names
 from nova_accel.model.domains import Domain
 from placement_sync.audit import collected_state
-from placement_sync.client import nova_types
+from placement_sync.client import nova_api
 from tests.support import strategies
 
 ROOT = strategies.ROOT
@@ -139,8 +139,8 @@ def grown(
     *,
     allocations: Iterable[collected_state.Allocation] = (),
     claims: Iterable[model.Claim] = (),
-    servers: Iterable[tuple[str, nova_types.Server | None]] = (),
-    migrations: Iterable[nova_types.Migration] = (),
+    servers: Iterable[tuple[str, nova_api.Server | None]] = (),
+    migrations: Iterable[nova_api.Migration] = (),
     domains: Iterable[Domain] = (),
 ) -> collected_state.CollectedState:
     """Return a collected state with more records."""
@@ -216,17 +216,17 @@ def lived(
     slot: str,
 ) -> collected_state.CollectedState:
     """Return a collected state with one more server in some state."""
-    here = nova_types.Server(uuid=server, node=ROOT.name)
-    there = nova_types.Server(uuid=server, node=ELSEWHERE)
+    here = nova_api.Server(uuid=server, node=ROOT.name)
+    there = nova_api.Server(uuid=server, node=ELSEWHERE)
     holder, claim_state, stages = (
         server,
         model.ClaimState.MADE,
         "claim make define",
     )
-    moves: tuple[nova_types.Migration, ...] = ()
+    moves: tuple[nova_api.Migration, ...] = ()
     match life:
         case "scheduled":
-            here, stages = nova_types.Server(uuid=server), ""
+            here, stages = nova_api.Server(uuid=server), ""
         case "claimed":
             claim_state, stages = model.ClaimState.PLANNED, "claim"
         case "made":
@@ -261,8 +261,8 @@ def lived(
     return state
 
 
-def _move(move: str, server: str, status: str) -> nova_types.Migration:
-    return nova_types.Migration(uuid=move, server=server, status=status)
+def _move(move: str, server: str, status: str) -> nova_api.Migration:
+    return nova_api.Migration(uuid=move, server=server, status=status)
 
 
 PLACES = tuple(
