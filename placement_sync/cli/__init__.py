@@ -6,7 +6,6 @@
 - ``flavor_command``, ``profile_command``, ``server_command``: entry points
   of ``nova-accel``, each with ``add`` and ``run``
 - ``common_options``: options of all commands, ``CommandOptions``
-- ``locked_pass``, ``outside_host``: passes over a host outside of
-  nova-compute
+- ``outside_host``: a host outside of nova-compute
 - ``progress``: messages while a command waits
 """

@@ -1,20 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``placement-sync``: one pass, a dry run, or the daemon."""
+"""Command ``placement-sync``: one pass, a dry run, or the daemon.
+
+The passes of one process over a host are made under a lock file.
+"""
 
 import argparse
 import contextlib
+import fcntl
 import importlib.resources
 import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator
 
 from nova_accel import errors, model
-from placement_sync.cli import common_options, locked_pass
-from placement_sync.daemon import serve
+from nova_accel.config import conf
+from nova_accel.host.state import directories, drains, notes
+from nova_accel.model import providers
+from placement_sync.cli import common_options, outside_host
+from placement_sync.client import resource_providers
+from placement_sync.daemon import heartbeat, metrics, serve
 from placement_sync.sync import sync_pass
 
+WRITER = "placement-sync"
+# Seconds that a pass waits for the pass of another placement-sync: enough
+# for two passes over a slow Placement.
+_LOCK_TIMEOUT_S = 120.0
+_POLL = 0.1
+_LOCK = "sync.lock"
 _COMMAND = "placement-sync"
 _UNIT = f"{_COMMAND}.service"
 _OK, _UNDONE = 0, 1
@@ -30,6 +45,218 @@ _FLAGS = {
 }
 # Names of errno in problems that a missing permission causes.
 _PERMISSION_ERRORS = ("EACCES", "EPERM")
+
+
+class _LockedPasses:
+    """The passes of one command over one host."""
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        options: common_options.CommandOptions,
+    ) -> None:
+        """Open the host and the clients; nothing is read yet.
+
+        :param options: ``common_options.resolve_options`` of the arguments.
+        :raises AcceleratorError: an argument or a setting can't be used.
+        """
+        self._arguments, self._options = arguments, options
+        self.is_dry: bool = arguments.is_dry
+        self.interval: float = (
+            arguments.interval
+            or options.settings.sync.interval
+            or conf.SyncSettings().interval
+        )
+        self._host = outside_host.open_node(
+            options.settings,
+            options.root,
+            options.state_dir,
+            is_dry=self.is_dry,
+            is_lasting=not (arguments.is_once or arguments.is_dry),
+            drains_dir=options.drains_dir,
+        )
+        self._placement = resource_providers.PlacementClient(
+            common_options.open_placement(arguments, options)
+        )
+        #: Watches for devices that an operator drains or undrains.
+        self.drains = notes.NoteWatch(
+            drains.DrainNotes(options.drains_dir).path
+        )
+        self._sync = sync_pass.Synchronizer(self._placement)
+        self._heartbeat = self._open_heartbeat()
+        self._root_name = "", ""
+        self._was_complete = False
+        self.root: providers.ProviderRoot | None = None
+        self.host_problems = options.settings.problems
+
+    def run(self) -> sync_pass.PassResult:
+        """Run a pass, as the only placement-sync of this host.
+
+        :raises AcceleratorError: the pass failed.
+        """
+        if self._heartbeat is None:
+            return self._run_pass()[0]
+        with self._heartbeat, hold_lock(self._options):
+            result, view = self._run_pass()
+            self._heartbeat.record_pass(
+                result, view.host, view.tree, view.claims
+            )
+            return result
+
+    def _run_pass(self) -> tuple[sync_pass.PassResult, outside_host.HostView]:
+        root = self._find_root()
+        live = _LiveView(self._host, root)
+        self.root = root
+        result = self._sync.run(
+            live.view.tree,
+            live.view.host,
+            is_dry=self.is_dry,
+            create_root=self._arguments.is_created,
+            is_shared=live.view.is_shared,
+            reread=live.reread,
+        )
+        self.host_problems = (
+            *self._options.settings.problems,
+            *live.view.host.problems,
+        )
+        self._was_complete = result.is_ok
+        return result, live.view
+
+    def _find_root(self) -> providers.ProviderRoot:
+        """Return the compute node.
+
+        Placement is read for it again when its name or uuid changes, and
+        after a pass that was not complete.
+        """
+        arguments, options, host = self._arguments, self._options, self._host
+        name = common_options.resolve_root_name(arguments, options, host)
+        if self.root and self._was_complete and name == self._root_name:
+            return self.root
+        self._root_name, self._was_complete = name, False
+        return common_options.find_root(
+            arguments, options, host, self._placement, arguments.is_created
+        )
+
+    def _open_heartbeat(self) -> heartbeat.Heartbeat | None:
+        """Return the status file of the passes; None for a dry run.
+
+        :raises ConfigurationError: the metrics can't be published.
+        """
+        if self.is_dry or self._options.state_dir is None:
+            return None
+        arguments, settings = self._arguments, self._options.settings.sync
+        port = arguments.port
+        if port is None:
+            port = settings.metrics_port
+        published = metrics.Metrics(
+            arguments.textfile or settings.metrics_textfile,
+            0 if arguments.is_once else port,
+        )
+        return heartbeat.Heartbeat(
+            self._options.state_dir,
+            WRITER,
+            _read_daemon_interval(self._options.state_dir)
+            if arguments.is_once
+            else self.interval,
+            published.publish,
+        )
+
+
+class _LiveView:
+    """View of a host that the pass reads again, once it has the tree.
+
+    nova-compute may have made a claim since.
+    """
+
+    def __init__(
+        self, host: outside_host.OutsideHost, root: providers.ProviderRoot
+    ) -> None:
+        self._host, self._root = host, root
+        self.view = host.read_view(root)
+
+    def reread(self) -> tuple[providers.ProviderTree, model.HostState]:
+        self.view = self._host.read_view(self._root)
+        return self.view.tree, self.view.host
+
+
+def _read_daemon_interval(state_dir: str) -> float:
+    """Return the interval of a running daemon, or 0 without one.
+
+    The daemon and a single pass share a status file.
+    """
+    for status in heartbeat.read(state_dir):
+        if status.writer == WRITER and status.interval_s and status.pid:
+            with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(PermissionError):
+                    os.kill(status.pid, 0)  # fails without such a process
+                return status.interval_s
+    return 0.0
+
+
+@contextlib.contextmanager
+def hold_lock(
+    options: common_options.CommandOptions, timeout_s: float = _LOCK_TIMEOUT_S
+) -> Iterator[None]:
+    """Hold the lock file of this host's passes.
+
+    nova-compute does not use the lock: its reports and a pass agree.
+
+    :param timeout_s: maximum wait for the pass of another process.
+    :raises BusyError: another process holds the lock all that time.
+    :raises ConfigurationError: the directory can't have a lock file.
+    """
+    state_dir = options.drains_dir
+    path = os.path.join(state_dir, _LOCK)
+    try:
+        descriptor = _open_lock(state_dir)
+    except OSError as error:
+        raise common_options.build_unwritable_error(options, error) from error
+    try:
+        _wait_for_lock(descriptor, path, timeout_s)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock(state_dir: str) -> int:
+    """Open the lock file; only root and nova-compute's user can open it.
+
+    :raises OSError: it can't be opened.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    with directories.open_directory(state_dir, make_parents=True) as directory:
+        try:
+            new = flags | os.O_CREAT | os.O_EXCL
+            descriptor = os.open(_LOCK, new, 0o600, dir_fd=directory)
+        except FileExistsError:
+            # An existing file keeps its owner: it may be a hard link.
+            return os.open(_LOCK, flags, dir_fd=directory)
+        if os.geteuid() == 0:
+            owner = os.fstat(directory)
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        return descriptor
+
+
+def _wait_for_lock(descriptor: int, path: str, timeout_s: float) -> None:
+    """Lock the file; the kernel unlocks it when the process ends."""
+    until = time.monotonic() + timeout_s
+    is_reported = False
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise errors.BusyError(path, timeout_s) from None
+        else:
+            return
+        if not is_reported:
+            is_reported = True
+            print(
+                "placement-sync: waiting for the pass of another"
+                " placement-sync",
+                file=sys.stderr,
+            )
+        time.sleep(_POLL)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,12 +344,12 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
             _warnings_on_stderr(),
             _config_problems_on_error(options.settings.problems),
         ):
-            passes = locked_pass.LockedPasses(arguments, options)
+            passes = _LockedPasses(arguments, options)
             result = passes.run()
         print_hint(passes.host_problems)
         text = _as_json if arguments.json else _as_text
         return text(passes, result), _OK if result.is_ok else _UNDONE
-    passes = locked_pass.LockedPasses(arguments, options)
+    passes = _LockedPasses(arguments, options)
     serve.serve(
         passes.run,
         passes.interval,
@@ -165,9 +392,7 @@ def _config_problems_on_error(
         raise
 
 
-def _as_text(
-    passes: locked_pass.LockedPasses, result: sync_pass.PassResult
-) -> str:
+def _as_text(passes: _LockedPasses, result: sync_pass.PassResult) -> str:
     lines = [str(call) for call in result.calls]
     lines += [f"left undone: {p.where}: {p.reason}" for p in result.problems]
     lines += [f"problem: {p.where}: {p.reason}" for p in passes.host_problems]
@@ -181,9 +406,7 @@ def _as_text(
     return "\n".join(lines) + "\n"
 
 
-def _as_json(
-    passes: locked_pass.LockedPasses, result: sync_pass.PassResult
-) -> str:
+def _as_json(passes: _LockedPasses, result: sync_pass.PassResult) -> str:
     root = passes.root
     content = {
         "host": {"name": root.name, "uuid": root.uuid} if root else None,
