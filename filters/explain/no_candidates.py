@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from filters import provider_facts
-from filters.placement import queries, responses
+from filters.placement import queries
 from filters.request import AcceleratorRequest
 from nova_accel.model import flavors
 from nova_accel.model.names import PIN_PREFIX
@@ -62,7 +62,7 @@ def find_refusal(
             continue
         queried.append(plain)
         try:
-            if not responses.has_candidate(get, group):
+            if not queries.has_candidate(get, group):
                 return _explain(get, group)
         except queries.QueryError as error:
             if not error.unknown_names:
@@ -77,8 +77,8 @@ def find_refusal(
 
 def _explain(get: queries.Get, group: flavors.RequestGroup) -> GroupRefusal:
     try:
-        providers = responses.fetch_all_summaries(get)
-        names = responses.fetch_names(get)
+        providers = queries.fetch_all_summaries(get)
+        names = queries.fetch_names(get)
     except queries.QueryError as error:
         return GroupRefusal(
             group=group,

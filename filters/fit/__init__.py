@@ -5,7 +5,7 @@
   the reasons of rejections
 - ``candidate_locality``, ``numa``, ``numa_cells``: affinity of devices to
   each other and to the guest's NUMA cells
-- ``vgpu_geometry``, ``card_state``, ``vgpu_feasibility``, ``empty_cards``:
-  vGPU types that fit on a card beside its partitions
+- ``vgpu_geometry``, ``card_state``, ``vgpu_feasibility``: vGPU types that
+  fit on a card beside its partitions
 - ``fact_reader``: provider data of one request, cached between requests
 """

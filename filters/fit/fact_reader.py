@@ -23,8 +23,6 @@ from filters.placement.queries import (
     Problems,
     QueryError,
     fetch_each,
-)
-from filters.placement.responses import (
     fetch_identity,
     fetch_provider,
     fetch_server_allocations,

@@ -14,7 +14,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping
 
-from filters.fit import empty_cards, vgpu_feasibility
+from filters.fit import card_state, vgpu_feasibility
 from filters.fit.card_state import CardState, CardStates, VgpuCounts
 from nova_accel import model
 from nova_accel.catalog import vgpu_types
@@ -40,7 +40,7 @@ class VgpuGeometry:
         self._types = catalog.by_trait()
         # A cloud has few models of cards, in few states each.
         self._empty_card = functools.lru_cache(maxsize=4096)(
-            functools.partial(empty_cards.build, catalog)
+            functools.partial(card_state.build_empty_card, catalog)
         )
         cached = functools.lru_cache(maxsize=16384)
         self._placed_card = cached(self._restore_card)
@@ -185,7 +185,7 @@ class VgpuGeometry:
         self,
         gpu: str,
         layout: model.Layout,
-        capacity: empty_cards.Capacity,
+        capacity: card_state.Capacity,
         profiles: tuple[str, ...],
     ) -> model.Device | None:
         """Return a card with profiles placed in order, None if one fails."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries to Placement, and caches of the responses.
 
-- ``queries``: paths, microversion and ``QueryError``
-- ``responses``: one function per query, returns parsed values
+- ``queries``: one function per query, returns parsed values; microversion
+  and ``QueryError``
 - ``report_client``: getter that uses Nova's own client
 - ``provider_reader``, ``generation_cache``: providers, read again when
   their generation changes

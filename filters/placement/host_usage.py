@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from filters import provider_facts
-from filters.placement import queries, responses, stale_cache
+from filters.placement import queries, stale_cache
 from nova_accel.model import flavors
 
 # Operators add accelerators to hosts, so which hosts have some changes
@@ -71,7 +71,7 @@ class HostUsage:
         return self._cards.get(
             "how full accelerators are",
             lambda: _group_by_host(
-                responses.fetch_all_summaries(self._get), hosts.by_card
+                queries.fetch_all_summaries(self._get), hosts.by_card
             ),
         )
 
@@ -82,7 +82,7 @@ def fetch_hosts(get: queries.Get) -> AcceleratorHosts:
     :raises QueryError: Placement did not respond.
     """
     any_group = flavors.RequestGroup(suffix="", resources={})
-    listed = responses.fetch_listing(get, (any_group,))
+    listed = queries.fetch_listing(get, (any_group,))
     by_card = {uuid: provider.root for uuid, provider in listed.items()}
     return AcceleratorHosts(nodes=frozenset(by_card.values()), by_card=by_card)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from filters import provider_facts
-from filters.placement import generation_cache, queries, responses
+from filters.placement import generation_cache, queries
 from filters.request import AcceleratorRequest
 from nova_accel import model
 from nova_accel.model import names
@@ -69,7 +69,7 @@ class ProviderReader:
             its allocations are not read then.
         """
         try:
-            listed = responses.fetch_listing(self._get, request.groups, tree)
+            listed = queries.fetch_listing(self._get, request.groups, tree)
         except queries.QueryError as error:
             problems.append(error)
             return self._cache.find(uuids)
@@ -101,7 +101,7 @@ class ProviderReader:
             facts = self._read_present(
                 request, uuids, problems, is_placed, tree
             )
-            after = responses.fetch_listing(self._get, request.groups, tree)
+            after = queries.fetch_listing(self._get, request.groups, tree)
         except queries.QueryError as error:
             problems.append(error)
             return {}
@@ -128,8 +128,8 @@ class ProviderReader:
         """
         cached = self._cache.find(uuids)
         fresh = self._cache.find_fresh(uuids)
-        listed = responses.fetch_listing(self._get, request.groups, tree)
-        bulk = responses.fetch_summaries(self._get, request.groups[0], tree)
+        listed = queries.fetch_listing(self._get, request.groups, tree)
+        bulk = queries.fetch_summaries(self._get, request.groups[0], tree)
         facts = {
             uuid: _with_listing(
                 bulk[uuid],
@@ -192,10 +192,10 @@ class ProviderReader:
         problems: queries.Problems,
     ) -> dict[str, provider_facts.ProviderFacts]:
         def fetch(uuid: str) -> provider_facts.ProviderFacts:
-            identity = listed.get(uuid) or responses.fetch_identity(
+            identity = listed.get(uuid) or queries.fetch_identity(
                 self._get, uuid
             )
-            return responses.fetch_provider(self._get, identity)
+            return queries.fetch_provider(self._get, identity)
 
         facts = dict(queries.fetch_each(uuids, fetch, problems))
         self._cache.store(facts.values())
@@ -218,9 +218,7 @@ class ProviderReader:
         is at least as new as the listing's generations.
         """
         try:
-            facts = responses.fetch_summaries(
-                self._get, request.groups[0], tree
-            )
+            facts = queries.fetch_summaries(self._get, request.groups[0], tree)
         except queries.QueryError as error:
             problems.append(error)
             return {}
@@ -254,13 +252,13 @@ class ProviderReader:
             and not is_placed(facts[uuid])
         ]
 
-        def fetch(uuid: str) -> responses.Allocations:
-            return responses.fetch_allocations(self._get, uuid)[0]
+        def fetch(uuid: str) -> queries.Allocations:
+            return queries.fetch_allocations(self._get, uuid)[0]
 
         for uuid, allocations in queries.fetch_each(
             ambiguous[:_MAX_ALLOCATIONS], fetch, problems
         ):
-            facts[uuid] = responses.with_allocations(facts[uuid], allocations)
+            facts[uuid] = queries.with_allocations(facts[uuid], allocations)
             self._cache.store([facts[uuid]])
 
 

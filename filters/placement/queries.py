@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths, parameters and errors of queries to Placement."""
+"""Queries to Placement, with their responses as values.
 
+One function per query; each raises QueryError if Placement does not
+respond or responds with a malformed body.
+"""
+
+import dataclasses
+import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib import parse
 
+from filters import provider_facts
 from nova_accel import errors
-from nova_accel.model import flavors
+from nova_accel.model import flavors, names
 from placement_sync.client import provider_records
 
 # The microversion of Nova's own queries in releases 32 to 34
@@ -29,6 +36,8 @@ _UNDEFINED_CODE = "placement.undefined_code"
 _UNKNOWN_NAME = re.compile(
     r"HTTP 400: .*No such (?:trait\(s\):|resource class) ([\w, ]*\w)", re.S
 )
+# Units by class of each consumer of a provider.
+Allocations = tuple[Mapping[str, int], ...]
 
 
 class QueryError(errors.AcceleratorError):
@@ -95,12 +104,12 @@ def fetch_each(
             yield key, value
 
 
-def candidates_path(group: flavors.RequestGroup, **params: str) -> str:
+def _candidates_path(group: flavors.RequestGroup, **params: str) -> str:
     """Return the path of the allocation candidates of one group alone."""
     return build_path("/allocation_candidates", group_query(group) | params)
 
 
-def provider_path(uuid: str) -> str:
+def _provider_path(uuid: str) -> str:
     """Return the path of a provider."""
     return f"/resource_providers/{parse.quote(uuid, safe='')}"
 
@@ -136,7 +145,7 @@ def read(get: Get, path: str, parse_body: Callable[[Any], T]) -> T:
         ) from error
 
 
-def read_or_empty(
+def _read_or_empty(
     get: Get, path: str, parse_body: Callable[[Any], dict[str, T]]
 ) -> dict[str, T]:
     """Return a parsed response, empty if Placement has not stored a name.
@@ -149,3 +158,253 @@ def read_or_empty(
         if error.unknown_names:
             return {}
         raise
+
+
+def has_candidate(get: Get, group: flavors.RequestGroup) -> bool:
+    """Return whether any host has a candidate for this group alone."""
+    path = _candidates_path(group, limit="1")
+    return read(get, path, lambda body: bool(body["allocation_requests"]))
+
+
+def fetch_summaries(
+    get: Get, group: flavors.RequestGroup, tree: str = ""
+) -> dict[str, provider_facts.ProviderFacts]:
+    """Return the providers of every host where a group fits, by uuid.
+
+    One query for any number of hosts. Full providers are included if
+    another provider of their tree has room. Generations and names are not.
+
+    :param tree: uuid of any provider of the only tree to query.
+    """
+    path = _candidates_path(
+        _require_owner(group, "_ACCEL"),
+        **({"in_tree_ACCEL": tree} if tree else {}),
+    )
+    return _read_or_empty(get, path, _parse_summaries)
+
+
+def fetch_all_summaries(
+    get: Get,
+) -> dict[str, provider_facts.ProviderFacts]:
+    """Return all providers of every host with an accelerator, by uuid.
+
+    One query. Hosts without a MB of free memory are not included: no
+    server could start there.
+    """
+    path = build_path(
+        "/allocation_candidates",
+        {
+            "resources_HOST": "MEMORY_MB:1",
+            "required_ACCEL": names.OWNER_TRAIT,
+            "same_subtree": "_HOST,_ACCEL",
+            "group_policy": "none",
+        },
+    )
+    return read(get, path, _parse_summaries)
+
+
+def fetch_listing(
+    get: Get, groups: Sequence[flavors.RequestGroup], tree: str = ""
+) -> dict[str, provider_facts.ProviderFacts]:
+    """Return the accelerators that may serve any of the groups, by uuid.
+
+    One query. Name, parent, root and generation are set; capacities and
+    traits are not. Providers without the resources and traits common to all
+    groups are not included; a full provider, for example.
+
+    :param tree: uuid of any provider of the only tree to list.
+    """
+    common = functools.reduce(_intersect, map(_per_provider, groups))
+    query = group_query(_require_owner(common, ""))
+    if tree:
+        query["in_tree"] = tree
+    return _read_or_empty(
+        get,
+        build_path("/resource_providers", query),
+        lambda body: {
+            provider["uuid"]: _parse_provider(provider)
+            for provider in body["resource_providers"]
+        },
+    )
+
+
+def fetch_names(get: Get) -> dict[str, str]:
+    """Return the names of all accelerators' providers, by uuid."""
+    path = build_path("/resource_providers", {"required": names.OWNER_TRAIT})
+    return read(
+        get,
+        path,
+        lambda body: {
+            provider["uuid"]: provider["name"]
+            for provider in body["resource_providers"]
+        },
+    )
+
+
+def fetch_server_allocations(
+    get: Get, server: str
+) -> dict[str, Mapping[str, int]]:
+    """Return a server's allocations: units by class, by provider uuid."""
+    path = f"/allocations/{parse.quote(server, safe='')}"
+    return read(
+        get,
+        path,
+        lambda body: {
+            uuid: _parse_amounts(allocation["resources"])
+            for uuid, allocation in body["allocations"].items()
+        },
+    )
+
+
+def fetch_identity(get: Get, uuid: str) -> provider_facts.ProviderFacts:
+    """Return a provider's name, parent, root and generation."""
+    return read(get, _provider_path(uuid), _parse_provider)
+
+
+def fetch_provider(
+    get: Get, identity: provider_facts.ProviderFacts
+) -> provider_facts.ProviderFacts:
+    """Return a provider with capacities, traits and allocations.
+
+    Three queries. The result is exact unless the generation changed between
+    the first and the last one; it then is at least as new as its
+    generation.
+
+    :param identity: the provider with its name, parent and root.
+    """
+    path = _provider_path(identity.uuid)
+    totals, generation = read(get, f"{path}/inventories", _parse_totals)
+    traits = read(get, f"{path}/traits", provider_records.parse_traits)
+    allocations, generation_after = fetch_allocations(get, identity.uuid)
+    facts = dataclasses.replace(
+        identity,
+        capacities={
+            name: provider_facts.ClassCapacity(capacity=units, used=0)
+            for name, units in totals.items()
+        },
+        traits=traits,
+        generation=generation,
+        is_exact=generation == generation_after,
+        read_at=None,
+    )
+    return with_allocations(facts, allocations)
+
+
+def fetch_allocations(get: Get, uuid: str) -> tuple[Allocations, int]:
+    """Return a provider's allocations by consumer, and its generation."""
+    return read(
+        get,
+        f"{_provider_path(uuid)}/allocations",
+        lambda body: (
+            tuple(
+                _parse_amounts(allocation["resources"])
+                for allocation in body["allocations"].values()
+            ),
+            int(body["resource_provider_generation"]),
+        ),
+    )
+
+
+def with_allocations(
+    facts: provider_facts.ProviderFacts, allocations: Allocations
+) -> provider_facts.ProviderFacts:
+    """Return a provider's facts with allocations and the used units."""
+    return dataclasses.replace(
+        facts,
+        allocations=allocations,
+        capacities={
+            name: provider_facts.ClassCapacity(
+                capacity=capacity.capacity,
+                used=sum(units.get(name, 0) for units in allocations),
+            )
+            for name, capacity in facts.capacities.items()
+        },
+    )
+
+
+def _require_owner(
+    group: flavors.RequestGroup, suffix: str
+) -> flavors.RequestGroup:
+    """Return a group that only this library's providers serve."""
+    return dataclasses.replace(
+        group, suffix=suffix, required=group.required | {names.OWNER_TRAIT}
+    )
+
+
+def _per_provider(group: flavors.RequestGroup) -> flavors.RequestGroup:
+    """Return the part of a group that one provider must serve alone.
+
+    Without a suffix each class may come from another provider.
+    """
+    if group.suffix or len(group.resources) == 1:
+        return group
+    return dataclasses.replace(group, resources={})
+
+
+def _intersect(
+    first: flavors.RequestGroup, second: flavors.RequestGroup
+) -> flavors.RequestGroup:
+    """Return the group that every provider for either of two serves."""
+    return flavors.RequestGroup(
+        suffix="",
+        resources={
+            name: min(amount, second.resources[name])
+            for name, amount in first.resources.items()
+            if name in second.resources
+        },
+        required=first.required & second.required,
+        forbidden=first.forbidden & second.forbidden,
+    )
+
+
+def _parse_amounts(resources: Any) -> dict[str, int]:
+    return {str(name): int(amount) for name, amount in resources.items()}
+
+
+def _parse_totals(body: Any) -> tuple[dict[str, int], int]:
+    """Return allocatable units by class, and the generation.
+
+    Same arithmetic as Inventory.capacity of placement/objects/inventory.py.
+    """
+    return {
+        name: int((i["total"] - i["reserved"]) * i["allocation_ratio"])
+        for name, i in body["inventories"].items()
+    }, int(body["resource_provider_generation"])
+
+
+def _parse_provider(body: Any) -> provider_facts.ProviderFacts:
+    return provider_facts.ProviderFacts(
+        uuid=body["uuid"],
+        capacities={},
+        name=body["name"],
+        card_address=provider_facts.parse_card_address(body["name"]),
+        parent=body["parent_provider_uuid"] or "",
+        root=body["root_provider_uuid"],
+        generation=int(body["generation"]),
+    )
+
+
+def _parse_summaries(body: Any) -> dict[str, provider_facts.ProviderFacts]:
+    return {
+        uuid: _parse_summary(uuid, summary)
+        for uuid, summary in body["provider_summaries"].items()
+    }
+
+
+def _parse_summary(uuid: str, summary: Any) -> provider_facts.ProviderFacts:
+    """Return a provider; its allocations only if nothing is allocated."""
+    capacities = {
+        name: provider_facts.ClassCapacity(
+            capacity=int(resource["capacity"]), used=int(resource["used"])
+        )
+        for name, resource in summary["resources"].items()
+    }
+    is_used = any(capacity.used for capacity in capacities.values())
+    return provider_facts.ProviderFacts(
+        uuid=uuid,
+        capacities=capacities,
+        traits=provider_records.parse_traits(summary),
+        parent=summary["parent_provider_uuid"] or "",
+        root=summary["root_provider_uuid"],
+        allocations=None if is_used else (),
+    )

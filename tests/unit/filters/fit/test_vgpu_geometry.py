@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPU types that fit beside a card's partitions, and what is lost."""
+"""vGPU types fit beside a card's partitions, with the right loss."""
 
 import dataclasses
 import itertools
@@ -64,7 +64,7 @@ def test_two_series_of_one_size_share_a_card_in_equal_size_mode() -> None:
     assert not has_room(facts, "L40S-4Q")
 
 
-def test_several_more_are_reckoned_together() -> None:
+def test_several_new_types_are_checked_together() -> None:
     facts = card("c", "L40S-16Q")
 
     assert has_room(facts, "L40S-16Q")
@@ -97,7 +97,7 @@ MOST_H200 = 20
 
 
 def h200(count: int, starts: Iterable[int]) -> provider_facts.ProviderFacts:
-    """Return a card with so many vGPUs, of which some starts are reported."""
+    """Return a card with ``count`` vGPUs, of which ``starts`` are reported."""
     suffix = scheduled.trait(H200).removeprefix(names.CUSTOM)
     return card(
         "c",
@@ -108,13 +108,13 @@ def h200(count: int, starts: Iterable[int]) -> provider_facts.ProviderFacts:
 
 
 @pytest.mark.parametrize("count", range(MOST_H200))
-def test_what_the_host_offers_is_not_refused(count: int) -> None:
+def test_offered_types_are_not_rejected(count: int) -> None:
     starts = range(0, 7 * MOST_H200, 7)
 
     assert has_room(h200(count, starts[:count]), H200, gpu="H200")
 
 
-def test_what_the_host_offers_fits_beside_places_of_the_catalogue() -> None:
+def test_an_offered_type_fits_beside_places_of_the_catalogue() -> None:
     starts = scheduled.kind(H200).starts_mixed
     offering = h200(len(starts), starts)
     withdrawn = dataclasses.replace(
@@ -127,7 +127,7 @@ def test_what_the_host_offers_fits_beside_places_of_the_catalogue() -> None:
 
 
 @pytest.mark.parametrize("reported", [16, 18])
-def test_beside_other_places_the_catalogue_refuses_nothing(
+def test_the_catalogue_does_not_reject_beside_unknown_places(
     reported: int,
 ) -> None:
     facts = h200(18, range(0, 7 * reported, 7))
@@ -140,14 +140,14 @@ def test_beside_other_places_the_catalogue_refuses_nothing(
     assert GEOMETRY.has_room(state, ((H200, 2),))
 
 
-def test_one_consumer_s_several_vgpus_are_of_one_size_in_equal_mode() -> None:
+def test_vgpus_of_one_consumer_have_one_size_in_equal_mode() -> None:
     facts = card("c", scheduled.charges("L40S-8Q", 2), layout=EQUAL)
 
     assert state_of(facts).partitions == ((8192, 0, 2),)
     assert not has_room(facts, "L40S-16Q")
 
 
-def test_nothing_more_always_fits() -> None:
+def test_no_new_type_always_fits() -> None:
     for layout in (EQUAL, MIXED):
         assert GEOMETRY.has_room(state_of(card("c", layout=layout)), ())
 
@@ -205,7 +205,7 @@ def test_used_units_suffice_only_in_equal_size_mode() -> None:
         assert state_of(empty).partitions == ()
 
 
-def test_which_type_a_group_asks_for() -> None:
+def test_the_type_of_a_group() -> None:
     (group,) = scheduled.asks("L40S-8Q").groups
     two = dataclasses.replace(
         group, required=group.required | {scheduled.trait("L40S-4Q")}
@@ -217,7 +217,7 @@ def test_which_type_a_group_asks_for() -> None:
     assert GEOMETRY.states.find_type(none) is None
 
 
-def test_partitions_in_words() -> None:
+def test_the_text_of_partitions() -> None:
     types = ["A100-1-5C", "A100-1-5C", "A100-3-20C"]
     mig = card("c", *types, gpu="A100", layout=MIG)
 
@@ -232,7 +232,7 @@ def test_partitions_in_words() -> None:
         assert str(state_of(facts, "A100")) == words
 
 
-# -- what is lost, against the cards that hosts really have -----------------
+# -- loss, compared with real cards -----------------------------------------
 
 A100, T4, L40S = "0000:41:00.0", "0000:3b:00.0", "0000:3e:00.0"
 PLENTY = 100
@@ -264,10 +264,9 @@ def real_card(name: str, root: pathlib.Path) -> model.Device:
 
 
 def unlimited(device: model.Device) -> model.Device:
-    """Return a card that only its geometry and its counters bound.
+    """Return a card that only its geometry and its counters limit.
 
-    How many VFs it has, and what it can make this moment, is counted by
-    Placement.
+    Placement counts its VFs and its available profiles.
     """
     return dataclasses.replace(
         device,
@@ -303,7 +302,7 @@ def place_profiles(
 
 
 def count_by_size(device: model.Device) -> dict[int, int]:
-    """Return how many more of each size a device can make."""
+    """Return the number of new partitions of each size."""
     remaining = device_capacity.remaining(device)
     counts: dict[int, int] = {}
     for profile in device.profiles:
@@ -383,7 +382,7 @@ def test_the_loss_is_that_of_the_real_card(
     assert compared > len(sizes)
 
 
-def test_a_small_one_loses_least_where_large_ones_are_lost_already() -> None:
+def test_a_small_type_loses_least_on_a_fragmented_card() -> None:
     types = (("L40S-4Q", 1),)
     empty = GEOMETRY.compute_loss(state_of(card("c")), types)
     begun = GEOMETRY.compute_loss(
@@ -397,12 +396,12 @@ def test_a_small_one_loses_least_where_large_ones_are_lost_already() -> None:
     assert begun < empty
 
 
-def test_what_the_host_can_t_make_is_not_lost() -> None:
+def test_types_that_the_host_can_not_make_are_not_lost() -> None:
     facts = card("c")
     no_48 = frozenset(t for t in facts.traits if "_L40S_48" not in t)
-    less = dataclasses.replace(facts, traits=no_48)
+    limited = dataclasses.replace(facts, traits=no_48)
 
-    loss = GEOMETRY.compute_loss(state_of(less), (("L40S-4Q", 1),))
+    loss = GEOMETRY.compute_loss(state_of(limited), (("L40S-4Q", 1),))
 
     assert loss is not None
     assert 49152 not in dict(loss)

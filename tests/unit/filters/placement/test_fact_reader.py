@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provider data of a request: queries to Placement, and their number."""
+"""Provider data of a request are right, with a bounded number of queries."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 
 from filters import request
 from filters.fit import fact_reader
-from filters.placement import generation_cache, responses
+from filters.placement import generation_cache, queries
 from nova_accel.model import names
 from tests.support.placement import answers
 
@@ -17,7 +17,7 @@ from tests.support.placement import answers
 # -- the bulk read ----------------------------------------------------------
 
 
-def test_before_the_first_report_no_provider_is_offered() -> None:
+def test_no_provider_before_the_first_report() -> None:
     """Placement refuses a trait that it has never stored."""
 
     def get(path: str) -> Any:
@@ -29,7 +29,7 @@ def test_before_the_first_report_no_provider_is_offered() -> None:
             code="placement.undefined_code",
         )
 
-    assert responses.fetch_summaries(get, GROUP) == {}
+    assert queries.fetch_summaries(get, GROUP) == {}
 
 
 @pytest.mark.parametrize(
@@ -45,20 +45,20 @@ def test_before_the_first_report_no_provider_is_offered() -> None:
         ("ConnectFailure()", None, ""),
     ],
 )
-def test_another_failure_stays_unknown(
+def test_another_failure_is_an_error(
     reason: str, status: int | None, code: str
 ) -> None:
     def get(path: str) -> Any:
         raise fact_reader.QueryError(path, reason, status, code)
 
     with pytest.raises(fact_reader.QueryError):
-        responses.fetch_summaries(get, GROUP)
+        queries.fetch_summaries(get, GROUP)
 
 
-# -- how often ----------------------------------------------------------------
+# -- number of queries --------------------------------------------------------
 
 
-def test_a_few_cards_are_read_one_by_one_and_then_remembered() -> None:
+def test_a_few_cards_are_read_one_by_one_and_cached() -> None:
     placement = answers.Placement(2)
     reader = fact_reader.FactReader(placement.get)
 
@@ -89,7 +89,7 @@ def test_many_cards_are_read_in_one_call() -> None:
     assert first["card07"].label == second["card07"].label == "node_card07"
 
 
-def test_of_one_host_only_its_tree_is_listed() -> None:
+def test_a_single_host_lists_only_its_tree() -> None:
     placement = answers.Placement(40)
 
     answers.read(fact_reader.FactReader(placement.get), ["card03"] * 2)
@@ -113,7 +113,7 @@ def test_of_one_host_only_its_tree_is_listed() -> None:
         (answers.VGPU, [answers.LISTING]),
     ],
 )
-def test_without_a_choice_only_a_policy_or_a_vgpu_needs_facts(
+def test_a_single_candidate_needs_facts_only_for_a_policy_or_vgpu(
     specs: dict[str, str], calls: list[str]
 ) -> None:
     placement = answers.Placement(3)
@@ -128,7 +128,7 @@ def test_without_a_choice_only_a_policy_or_a_vgpu_needs_facts(
     assert placement.calls()[:1] == calls
 
 
-def test_what_different_groups_have_in_common_is_listed() -> None:
+def test_the_listing_requires_what_all_groups_require() -> None:
     placement = answers.Placement(4)
     specs = {
         "resources_A:VGPU": "2",
@@ -149,7 +149,7 @@ def test_what_different_groups_have_in_common_is_listed() -> None:
     )
 
 
-def test_the_classes_of_a_group_without_suffix_may_be_two_cards() -> None:
+def test_classes_of_the_unsuffixed_group_may_be_on_two_cards() -> None:
     placement = answers.Placement(4)
     specs = {"resources:VGPU": "2", "resources:CUSTOM_GPU_MEMORY_MB": "8"}
 
@@ -163,7 +163,7 @@ def test_the_classes_of_a_group_without_suffix_may_be_two_cards() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 20])
-def test_cards_of_others_are_looked_at_once(count: int) -> None:
+def test_foreign_cards_are_read_once(count: int) -> None:
     placement = answers.Placement(2)
     others = [f"card{number}" for number in range(50, 50 + count)]
     for uuid in others:
@@ -179,7 +179,7 @@ def test_cards_of_others_are_looked_at_once(count: int) -> None:
     assert answers.read(reader, others).facts.keys() == {"card50"}
 
 
-def test_the_cache_forgets_who_was_not_asked_for_longest() -> None:
+def test_the_cache_evicts_the_least_recently_used() -> None:
     placement = answers.Placement(4)
     reader = fact_reader.FactReader(
         placement.get, generation_cache.GenerationCache(3)
@@ -196,7 +196,7 @@ def test_the_cache_forgets_who_was_not_asked_for_longest() -> None:
     assert placement.calls() == [answers.LISTING, *answers.CARD]
 
 
-def test_a_provider_made_again_is_read_again_after_a_while() -> None:
+def test_a_recreated_provider_is_read_again_after_an_interval() -> None:
     placement, now = answers.Placement(2), [0.0]
     reader = fact_reader.FactReader(
         placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
@@ -214,7 +214,7 @@ def test_a_provider_made_again_is_read_again_after_a_while() -> None:
     assert placement.calls() == [answers.LISTING]
 
 
-def test_a_provider_under_another_name_is_another_one() -> None:
+def test_a_provider_with_another_name_is_read_again() -> None:
     placement = answers.Placement(2)
     reader = fact_reader.FactReader(placement.get)
     answers.read(reader, placement.providers)
@@ -226,10 +226,10 @@ def test_a_provider_under_another_name_is_another_one() -> None:
     assert facts["card00"].capacities[names.MDEV_CLASS].capacity == 3
 
 
-# -- what consumers hold ------------------------------------------------------
+# -- allocations --------------------------------------------------------------
 
 
-def test_allocations_are_read_where_used_units_are_ambiguous() -> None:
+def test_allocations_are_read_if_used_units_are_ambiguous() -> None:
     placement = answers.Placement(10, answers.MIXED)
     placement.add("card20", names.layout_trait("equal"))
     for card in ("card01", "card20"):
@@ -256,7 +256,7 @@ def test_allocations_are_read_where_used_units_are_ambiguous() -> None:
     assert placement.calls() == [answers.LISTING]
 
 
-def test_of_many_used_cards_each_request_reads_some() -> None:
+def test_each_request_reads_a_part_of_many_used_cards() -> None:
     placement = answers.Placement(50, answers.MIXED)
     for card in placement.providers:
         placement.take(f"on {card}", card, VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
@@ -271,7 +271,7 @@ def test_of_many_used_cards_each_request_reads_some() -> None:
     assert all(provider.allocations is not None for provider in facts.values())
 
 
-def make_again(placement: answers.Placement, card: str, *sizes: int) -> None:
+def recreate(placement: answers.Placement, card: str, *sizes: int) -> None:
     """Delete and create a card, up to the same generation."""
     before = placement.providers[card]
     placement.servers = {
@@ -284,7 +284,7 @@ def make_again(placement: answers.Placement, card: str, *sizes: int) -> None:
     assert placement.providers[card]["generation"] == before["generation"]
 
 
-def test_holdings_of_a_card_made_again_expire() -> None:
+def test_allocations_of_a_recreated_card_expire() -> None:
     placement, now = answers.Placement(8, answers.MIXED), [0.0]
     placement.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     placement.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
@@ -292,7 +292,7 @@ def test_holdings_of_a_card_made_again_expire() -> None:
         placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
     answers.read(reader, placement.providers, answers.VGPU)
-    make_again(placement, "card00", 24, 8)
+    recreate(placement, "card00", 24, 8)
     # A bulk read for the sake of other cards has the same sums.
     now[0] = generation_cache.FRESH_SECONDS - 1
     for number in range(1, 8):
@@ -310,7 +310,7 @@ def test_holdings_of_a_card_made_again_expire() -> None:
     ]
 
 
-def test_expired_holdings_are_not_taken_over_by_a_bulk_read() -> None:
+def test_a_bulk_read_does_not_retain_expired_allocations() -> None:
     placement, now = answers.Placement(8, answers.MIXED), [0.0]
     placement.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     placement.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
@@ -318,7 +318,7 @@ def test_expired_holdings_are_not_taken_over_by_a_bulk_read() -> None:
         placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
     )
     answers.read(reader, placement.providers, answers.VGPU)
-    make_again(placement, "card00", 24, 8)
+    recreate(placement, "card00", 24, 8)
 
     now[0] = generation_cache.FRESH_SECONDS
     facts = answers.read(reader, placement.providers, answers.VGPU).facts[
@@ -331,13 +331,13 @@ def test_expired_holdings_are_not_taken_over_by_a_bulk_read() -> None:
     ]
 
 
-def test_a_confirmation_reads_what_consumers_hold() -> None:
+def test_a_confirmation_reads_allocations() -> None:
     placement = answers.Placement(8, answers.MIXED)
     placement.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     placement.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(placement.get)
     answers.read(reader, placement.providers, answers.VGPU)
-    make_again(placement, "card00", 24, 8)
+    recreate(placement, "card00", 24, 8)
     memory = fact_reader.RequestMemory(
         request=request.parse_request(answers.VGPU)
     )
@@ -365,9 +365,7 @@ def test_a_confirmation_reads_what_consumers_hold() -> None:
     ],
 )
 @pytest.mark.parametrize("count", [3, 30])
-def test_a_failed_read_is_a_problem_and_no_more(
-    broken: str, count: int
-) -> None:
+def test_a_failed_read_is_a_problem_only(broken: str, count: int) -> None:
     placement = answers.Placement(count, answers.MIXED)
     placement.take("server1", "card00", VGPU=8, CUSTOM_GPU_MEMORY_MB=64)
     reader = fact_reader.FactReader(placement.get)
@@ -395,7 +393,7 @@ def test_a_failed_read_is_a_problem_and_no_more(
     )
 
 
-def test_without_a_listing_what_is_remembered_serves() -> None:
+def test_cached_facts_are_used_without_a_listing() -> None:
     placement = answers.Placement(3)
     reader = fact_reader.FactReader(placement.get)
     before = answers.read(reader, placement.providers).facts
@@ -407,7 +405,7 @@ def test_without_a_listing_what_is_remembered_serves() -> None:
     assert len(snapshot.problems) == 1
 
 
-def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
+def test_a_deleted_provider_does_not_hide_the_others() -> None:
     placement = answers.Placement(3)
     reader = fact_reader.FactReader(placement.get)
 
@@ -422,7 +420,7 @@ def test_a_provider_that_is_gone_does_not_hide_the_others() -> None:
 # -- exact facts --------------------------------------------------------------
 
 
-def test_a_confirmation_is_exact_and_remembered() -> None:
+def test_a_confirmation_is_exact_and_cached() -> None:
     placement = answers.Placement(2, answers.MIXED)
     placement.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
     reader = fact_reader.FactReader(placement.get)
@@ -431,7 +429,7 @@ def test_a_confirmation_is_exact_and_remembered() -> None:
     )
     candidates = answers.hosts(placement.providers, VGPU=1)
     reader.read(memory, "server", candidates)
-    # What is given back raises no generation.
+    # A deleted allocation raises no generation.
     del placement.servers["server1"]
     stale = reader.read(memory, "server", candidates).facts["card00"]
     assert stale.capacities["VGPU"].used == 1
@@ -463,7 +461,7 @@ def test_a_confirmation_is_exact_and_remembered() -> None:
     )
 
 
-def test_a_change_while_it_is_read_is_not_exact() -> None:
+def test_a_card_that_changes_during_its_read_is_not_exact() -> None:
     placement = answers.Placement(1)
 
     def get(path: str) -> Any:
@@ -481,7 +479,9 @@ def test_a_change_while_it_is_read_is_not_exact() -> None:
 
 
 @pytest.mark.parametrize("path", [answers.BULK, "/card00/allocations"])
-def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
+def test_a_card_that_changes_during_a_bulk_read_is_not_exact(
+    path: str,
+) -> None:
     placement = answers.Placement(3, answers.MIXED)
     placement.take("server1", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=8)
 
@@ -502,8 +502,8 @@ def test_a_change_while_many_are_read_is_not_exact(path: str) -> None:
     assert exact == {"card00": False, "card01": True, "card02": True}
 
 
-def test_a_card_that_placement_lists_no_more_is_exact() -> None:
-    """It refuses what Placement refuses too."""
+def test_a_card_that_placement_does_not_list_is_exact() -> None:
+    """Placement itself refuses the card, too."""
     placement = answers.Placement(3)
     placement.take("server1", "card00", CUSTOM_MDEV=8)
 
@@ -564,7 +564,7 @@ def test_allocations_are_confirmed_for_some_dozens_of_cards() -> None:
         answers.LISTING,
     ]
 
-    # The second one reads the others, and remembers the rest.
+    # The second confirmation reads the others; the rest is cached.
     for unread in (18, 0):
         memory = fact_reader.RequestMemory(
             request=request.parse_request(answers.VGPU)
@@ -579,7 +579,7 @@ def test_allocations_are_confirmed_for_some_dozens_of_cards() -> None:
         assert allocations.count(None) == unread
 
 
-def test_a_card_is_read_again_only_after_another_server_took_from_it() -> None:
+def test_a_card_is_read_again_only_after_another_allocation() -> None:
     placement = answers.Placement(2)
     reader = fact_reader.FactReader(placement.get)
     memory = fact_reader.RequestMemory(

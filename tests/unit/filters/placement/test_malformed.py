@@ -5,7 +5,7 @@ import pytest
 
 from filters import provider_facts, request
 from filters.fit import fact_reader
-from filters.placement import responses
+from filters.placement import queries
 from nova_accel.model import names
 
 (GROUP,) = request.parse_request({"resources:VGPU": "1"}).groups
@@ -33,7 +33,7 @@ def test_a_provider_with_a_malformed_amount_is_not_known(
     }
 
     with pytest.raises(fact_reader.QueryError):
-        responses.fetch_provider(
+        queries.fetch_provider(
             lambda path: {**answer, part: malformed[part]}, CARD
         )
 
@@ -51,7 +51,7 @@ def test_a_bulk_read_with_a_malformed_amount_is_an_error(
     }
 
     with pytest.raises(fact_reader.QueryError):
-        responses.fetch_summaries(
+        queries.fetch_summaries(
             lambda _: {"provider_summaries": {"card": summary}}, GROUP
         )
 
@@ -63,4 +63,4 @@ def test_a_server_with_a_malformed_amount_is_not_known(
     answer = {"allocations": {"card": {"resources": {"VGPU": amount}}}}
 
     with pytest.raises(fact_reader.QueryError):
-        responses.fetch_server_allocations(lambda _: answer, "server")
+        queries.fetch_server_allocations(lambda _: answer, "server")
