@@ -14,6 +14,11 @@ Version = tuple[int, ...]
 
 _MS_PER_S = 1000
 _RELEASE = re.compile(r"(\d+)\.(\d+)")
+# A cycle of changes needs a temporary address that no host has: the last
+# slots of the last bus of domain ffff. Domains of hosts count from 0000, and
+# those of VMD from 10000.
+_LAST_DOMAIN, _LAST_BUS = 0xFFFF, 0xFF
+_SLOTS, _FUNCTIONS = 32, 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,13 +335,6 @@ def _join(version: Version) -> str:
 
 def _unique(reasons: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, reasons)))
-
-
-# A cycle of changes needs a temporary address that no host has: the last
-# slots of the last bus of domain ffff. Domains of hosts count from 0000, and
-# those of VMD from 10000.
-_LAST_DOMAIN, _LAST_BUS = 0xFFFF, 0xFF
-_SLOTS, _FUNCTIONS = 32, 8
 
 
 def plan_steps(pairs: Mapping[str, str]) -> Mapping[str, str]:

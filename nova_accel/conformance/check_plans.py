@@ -24,6 +24,7 @@ ROOT = providers.ProviderRoot(
 _SERVER = "00000000-0000-4000-8000-000000000002"
 # Limit of slots to try; a profile may be possible in some slots only.
 _MAX_TRIES = 64
+_IS_MIXED = {model.Layout.EQUAL: False, model.Layout.MIXED: True}
 
 
 def check_claims(target: driver_calls.DriverUnderTest) -> Iterator[Finding]:
@@ -250,9 +251,6 @@ def _is_undo(action: actions.Action, undo: actions.Action) -> bool:
             action, start=None
         ) and action.start in (None, undo.start)
     return action == undo
-
-
-_IS_MIXED = {model.Layout.EQUAL: False, model.Layout.MIXED: True}
 
 
 def check_arrange(target: driver_calls.DriverUnderTest) -> Iterator[Finding]:

@@ -22,7 +22,20 @@ from typing import NamedTuple
 from nova_accel import errors
 from nova_accel.fpga import bitstreams
 
+LOG = logging.getLogger(__name__)
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_DIGEST = re.compile(r"[0-9a-f]{128}")
+# Prefix of partial files.
+_HALF = "half-"
+_LOCK = "lock-"
+_ALL = "all"
+# Seconds between two attempts to take a lock of another process.
+_POLL_S = 0.02
+# Seconds for which a verified digest is valid. A spawn needs a file several
+# times within seconds; later a failing disk may have changed the content.
+_VERIFIED_S = 60.0
+_MIB = 1 << 20
 
 
 @contextlib.contextmanager
@@ -127,21 +140,6 @@ class PartialFile:
         # A forked child may have the descriptor, and with it the lock.
         fcntl.flock(self._file, fcntl.LOCK_UN)
         self._file.close()
-
-
-LOG = logging.getLogger(__name__)
-
-_DIGEST = re.compile(r"[0-9a-f]{128}")
-# Prefix of partial files.
-_HALF = "half-"
-_LOCK = "lock-"
-_ALL = "all"
-# Seconds between two attempts to take a lock of another process.
-_POLL_S = 0.02
-# Seconds for which a verified digest is valid. A spawn needs a file several
-# times within seconds; later a failing disk may have changed the content.
-_VERIFIED_S = 60.0
-_MIB = 1 << 20
 
 
 class _Blob(NamedTuple):

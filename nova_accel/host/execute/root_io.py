@@ -18,6 +18,10 @@ from nova_accel import errors
 
 # Bytes to read of a kernel file.
 _PAGE = 4096
+# Seconds to wait for a killed tool; it may hang in the kernel.
+KILL_WAIT_S = 5
+# Bytes of a tool's output that are kept.
+_MAX_OUTPUT = 4096
 
 
 def read(path: str) -> tuple[int, str]:
@@ -54,12 +58,6 @@ def read_bytes(path: str) -> tuple[int, bytes]:
             return 0, opened.read(_PAGE) or b""
     except OSError as error:
         return error.errno or errno.EIO, b""
-
-
-# Seconds to wait for a killed tool; it may hang in the kernel.
-KILL_WAIT_S = 5
-# Bytes of a tool's output that are kept.
-_MAX_OUTPUT = 4096
 
 
 def _fpgaconf(card: str) -> list[str]:

@@ -80,6 +80,15 @@ _reading_lock = threading.Lock()
 _stuck: dict[int, threading.Thread] = {}
 # Key of the query for the number of GPUs; other keys are GPU indexes.
 _COUNT_KEY = -1
+# nvml.h: NVML_NVLINK_MAX_LINKS, 18 until 2025 and 36 since. NVML refuses a
+# number that the GPU lacks with NVML_ERROR_INVALID_ARGUMENT.
+_LINK_NUMBERS = range(36)
+_INVALID_ARGUMENT = 2
+_NOT_SUPPORTED = 3
+# nvml.h, nvmlIntNvLinkDeviceType_t: NVML_NVLINK_DEVICE_TYPE_*.
+_GPU_END = 0
+_SWITCH_END = 2
+_UNKNOWN_END = 0xFF
 
 
 def read_gpus(timeout_s: float = TIMEOUT_S) -> NvmlGpus:
@@ -374,17 +383,6 @@ def _instances(
         for _, state in nvml_library.instances(gpu, info)
     ]
     return tuple(sorted(instances, key=lambda i: int(i.handle)))
-
-
-# nvml.h: NVML_NVLINK_MAX_LINKS, 18 until 2025 and 36 since. NVML refuses a
-# number that the GPU lacks with NVML_ERROR_INVALID_ARGUMENT.
-_LINK_NUMBERS = range(36)
-_INVALID_ARGUMENT = 2
-_NOT_SUPPORTED = 3
-# nvml.h, nvmlIntNvLinkDeviceType_t: NVML_NVLINK_DEVICE_TYPE_*.
-_GPU_END = 0
-_SWITCH_END = 2
-_UNKNOWN_END = 0xFF
 
 
 def _read_links(gpu: Any) -> topology.GpuLinks:

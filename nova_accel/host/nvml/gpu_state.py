@@ -13,6 +13,8 @@ from nova_accel import errors, model
 from nova_accel.geometry import topology
 from nova_accel.model import pci
 
+_FORM = "what NVML said, as nova-accel capture writes it"
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlVgpuType:
@@ -98,9 +100,6 @@ def parse_bus_id(text: str) -> str:
             "bus id of NVML", text, "DDDDDDDD:BB:SS.F in hexadecimal"
         )
     return str(pci.parse_address(f"{int(head, 16):04x}:{rest}"))
-
-
-_FORM = "what NVML said, as nova-accel capture writes it"
 
 
 def to_plain(gpus: Mapping[str, NvmlGpu]) -> dict[str, Any]:

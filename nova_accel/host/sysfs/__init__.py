@@ -4,7 +4,7 @@
 - ``host_reader``: ``HostReader`` reads PCI functions, mdev parents and
   mdevs, each file once (``attributes``).
 - ``fs``: ``Files`` and its sources: ``DiskSource``, and ``RecordedFiles``
-  (``recorded_files``) for a captured host.
+  for a captured host.
 - ``error_counters``: health of devices; ``find_faults()``.
 - ``links``: root ports and NVLinks.
 - ``modules``, ``nvme``, ``hwdata``, ``vgpu_config``: kernel modules, disks

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounded file access below a root directory; each file is read once.
 
-Only ``TOP`` and a few named files (``_LIMITS``) can be read.
+Only ``TOP`` and a few named files (``_LIMITS``) can be read. The files are on
+this host's disk, or in the memory of a captured host.
 """
 
 import errno
@@ -12,29 +13,6 @@ from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 from nova_accel import errors
-from nova_accel.host.sysfs.recorded_files import (
-    Record,
-    RecordedDirectory,
-    RecordedFiles,
-    RecordedLink,
-)
-
-__all__ = [
-    "LIMIT",
-    "PCI_IDS",
-    "TOP",
-    "VGPU_CONFIG",
-    "DiskSource",
-    "FileSource",
-    "Files",
-    "Record",
-    "RecordedDirectory",
-    "RecordedFiles",
-    "RecordedLink",
-    "is_allowed",
-    "is_config_space",
-    "limit",
-]
 
 # Kernel attributes have at most one page (4 KiB; PAGE_SIZE in
 # fs/sysfs/file.c, 64 KiB on some architectures).
@@ -71,6 +49,80 @@ _MAX_LINKS = 40
 _UNREADABLE = "/proc/self/mem"
 
 T = TypeVar("T")
+
+
+class RecordedLink(str):
+    """Target of a recorded link."""
+
+    __slots__ = ()
+
+
+class RecordedDirectory(tuple[str, ...]):
+    """Names in a recorded directory."""
+
+    __slots__ = ()
+
+
+# Result of reading a path: a file's text, the errno of the failure, a
+# link, a directory, or the first bytes of a binary file.
+Record = str | int | RecordedLink | RecordedDirectory | bytes
+
+
+class RecordedFiles:
+    """Files that ``fs.Files.records`` returned on another host.
+
+    :param records: results by path. Directories above a path need no
+        record.
+    """
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        self._records = dict(records)
+        self._children: dict[str, set[str]] = {"/": set()}
+        for path in records:
+            self._add(path)
+
+    def link(self, path: str) -> str | None:
+        """Return a link's target, None if the path is no link."""
+        record = self._find(path)
+        if record == errno.ENOTDIR:
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return str(record) if isinstance(record, RecordedLink) else None
+
+    def content(self, path: str) -> bytes:
+        """Return a file's bytes; a link is not followed (ELOOP)."""
+        record = self._find(path)
+        if isinstance(record, RecordedLink):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if isinstance(record, int):
+            raise OSError(record, os.strerror(record))
+        if isinstance(record, str):
+            return record.encode()
+        if isinstance(record, bytes):
+            return record
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory, those not recorded left out."""
+        record = self._find(path)
+        if isinstance(record, int):
+            raise OSError(record, os.strerror(record))
+        if isinstance(record, str | bytes):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return sorted(self._children.get(path, set()) | set(record or ()))
+
+    def _add(self, path: str) -> None:
+        while path != "/":
+            parent, _, name = path.rpartition("/")
+            siblings = self._children.setdefault(parent or "/", set())
+            if name in siblings:
+                return
+            siblings.add(name)
+            path = parent or "/"
+
+    def _find(self, path: str) -> Record | None:
+        if path not in self._records and path not in self._children:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return self._records.get(path)
 
 
 def limit(path: str) -> int:
