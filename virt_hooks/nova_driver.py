@@ -36,7 +36,7 @@ from nova_accel.host.state import rebuild_allocations
 from nova_accel.model import flavors, providers
 from virt_hooks.attach import attach_guard, attach_rpc, hot_attach
 from virt_hooks.guest import connection, libvirt_guest
-from virt_hooks.instance import bitstream_images, instance_request, slots
+from virt_hooks.instance import bitstream_images, instance_request
 from virt_hooks.operations import (
     bypass,
     cold_migration,
@@ -46,12 +46,7 @@ from virt_hooks.operations import (
     rebuild,
     suspend,
 )
-from virt_hooks.report import (
-    consumers,
-    missing_allocations,
-    reconcile,
-    reporter,
-)
+from virt_hooks.report import claim_checks, reconcile, reporter
 from virt_hooks.spawn import ownership, setup
 
 LOG = logging.getLogger(__name__)
@@ -83,7 +78,7 @@ class AccelLibvirtDriver(
             LOG.error("nova-accel can't start: %s", error)
             sys.exit(1)
         self._reporter = reporter.Reporter(self._accel, virtapi)
-        self._missing_allocations = missing_allocations.MissingAllocations(
+        self._missing_allocations = claim_checks.MissingAllocations(
             self._accel, virtapi
         )
         self._startup_servers = nova_database.StartupServers(self._accel)
@@ -93,7 +88,7 @@ class AccelLibvirtDriver(
             self._reporter,
             rebuild_allocations.RebuildAllocations(settings.state_dir),
         )
-        self._consumers = consumers.Consumers(
+        self._consumers = claim_checks.Consumers(
             self._accel, self._reporter.providers_of
         )
         #: Server that a thread reboots. Of each thread, since a delete may
@@ -461,8 +456,9 @@ class AccelLibvirtDriver(
             return self._accel.ensure(
                 instance.uuid,
                 instance_request.groups_of(instance),
-                slots.below_root(
-                    self._accel.root, slots.of_resources(instance.resources)
+                instance_request.slots_below_root(
+                    self._accel.root,
+                    instance_request.slots_of(instance.resources),
                 ),
                 amounts,
                 instance_request.cached_bitstreams(self._images, instance),
@@ -493,7 +489,9 @@ class AccelLibvirtDriver(
         with reporter.logged(
             "can't release accelerators of %s", instance.uuid
         ):
-            released = slots.below_root(self._accel.root, read_slots())
+            released = instance_request.slots_below_root(
+                self._accel.root, read_slots()
+            )
             self._startup_servers.forget(uuid, released)
             self._accel.release(
                 uuid,
@@ -518,8 +516,9 @@ class AccelLibvirtDriver(
         server_slots = {*self._accel.slots_of(instance.uuid)}
         with contextlib.suppress(exception.NovaException):
             server_slots |= {
-                *slots.below_root(
-                    self._accel.root, slots.of_resources(instance.resources)
+                *instance_request.slots_below_root(
+                    self._accel.root,
+                    instance_request.slots_of(instance.resources),
                 )
             }
         with contextlib.suppress(

@@ -151,8 +151,8 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
     @property
     def served(self) -> str:
         """Return the host whose nova-compute this thread is."""
-        found: str = getattr(self._local, "host", "")
-        return found
+        host: str = getattr(self._local, "host", "")
+        return host
 
     @contextlib.contextmanager
     def _serving(self, host: str) -> Iterator[None]:
@@ -187,14 +187,14 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
 
         A region without a blank bitstream keeps its last function.
         """
-        found = self.stable_providers(host)
-        for record in found.values():
+        providers = self.stable_providers(host)
+        for record in providers.values():
             record["traits"] = {
                 trait
                 for trait in record["traits"]
                 if not trait.startswith(names.FUNCTION_PREFIX)
             }
-        return found
+        return providers
 
     def periodics(self, host: str) -> None:
         """Run a pass, and Nova's own clean-ups, on one host."""
@@ -230,7 +230,7 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
             with self.at(host), logged("the service ends badly"):
                 self.computes[host].stop()
 
-    def bring_up(self, host: str) -> None:
+    def revive(self, host: str) -> None:
         """Start a nova-compute; it is started until it comes up."""
         self.take_down(host)
         connection = self.connection(host)
@@ -255,11 +255,11 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
     def start_host(
         self, *cards: Any, name: str = "host1", **words: Any
     ) -> Any:
-        found = super().start_host(*cards, name=name, **words)
+        compute = super().start_host(*cards, name=name, **words)
         if not hasattr(self, "libvirts"):
             self.libvirts: dict[str, Any] = {}
-        self.libvirts[name] = found.driver._host.get_connection()
-        return found
+        self.libvirts[name] = compute.driver._host.get_connection()
+        return compute
 
     def lose_power(self, host: str) -> None:
         """End all guests and forget all devices of a host."""
@@ -324,9 +324,9 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
     def _choose_hosts(self) -> None:
         stock = compute_filter.ComputeFilter.host_passes
 
-        def passes(one: Any, state: Any, spec: Any) -> bool:
+        def passes(weigher: Any, state: Any, spec: Any) -> bool:
             is_right = self.only in ("", state.host)
-            return is_right and bool(stock(one, state, spec))
+            return is_right and bool(stock(weigher, state, spec))
 
         self.stub_out(
             "nova.scheduler.filters.compute_filter.ComputeFilter.host_passes",

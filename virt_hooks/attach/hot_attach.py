@@ -23,7 +23,7 @@ from nova_accel.claims import attach_candidates
 from nova_accel.model import attachment, providers
 from virt_hooks.attach import attach_recovery, attach_show
 from virt_hooks.guest import plug
-from virt_hooks.instance import bitstream_images, instance_request, slots
+from virt_hooks.instance import bitstream_images, instance_request
 from virt_hooks.report import reporter
 
 LOG = logging.getLogger(__name__)
@@ -325,8 +325,8 @@ class HotAttachDriver(attach_show.AttachShowDriver):
         claims = self._accel.ensure(
             instance.uuid,
             instance_request.groups_of(instance),
-            slots.below_root(
-                self._accel.root, slots.of_resources(instance.resources)
+            instance_request.slots_below_root(
+                self._accel.root, instance_request.slots_of(instance.resources)
             ),
             self._server_allocations.read(context, instance.uuid),
             instance_request.cached_bitstreams(self._images, instance),

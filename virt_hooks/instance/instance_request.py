@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request groups and bitstreams of a ``nova.objects.Instance``."""
+"""Request groups, slots and bitstreams of a ``nova.objects.Instance``."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from nova_accel import errors, model
-from nova_accel.model import attachment, flavors
+from nova_accel.model import attachment, flavors, providers
 
 
 class BitstreamSource(Protocol):
@@ -122,3 +122,54 @@ def images_of(instance: Any) -> frozenset[str]:
     with contextlib.suppress(errors.MalformedError):
         groups = groups_of(instance)
     return frozenset(group.bitstream for group in groups if group.bitstream)
+
+
+def slots_of(resources: Any) -> tuple[model.Slot, ...]:
+    """Return the slots of a server's resources.
+
+    :param resources: a ``nova.objects.ResourceList``, or None.
+    """
+    return tuple(
+        model.Slot(
+            provider=resource.provider_uuid,
+            resource_class=resource.resource_class,
+            identifier=resource.identifier,
+        )
+        for resource in resources or ()
+    )
+
+
+def slots_below_root(
+    root: providers.ProviderRoot | None, slots: Iterable[model.Slot]
+) -> tuple[model.Slot, ...]:
+    """Return the slots without those of Nova's root provider."""
+    return tuple(
+        slot for slot in slots if root is None or slot.provider != root.uuid
+    )
+
+
+def slots_released_by_move(instance: Any) -> tuple[model.Slot, ...]:
+    """Return the slots that a moved server had and does not have any more.
+
+    :param instance: a ``nova.objects.Instance``.
+    """
+    migration_context = instance.migration_context
+    if migration_context is None:
+        return ()
+    new = set(slots_of(migration_context.new_resources))
+    old = slots_of(migration_context.old_resources)
+    return tuple(slot for slot in old if slot not in new)
+
+
+def slots_released_by_resize(
+    instance: Any, migration: Any
+) -> tuple[model.Slot, ...]:
+    """Return the slots of the old size after a resize on one host.
+
+    :param instance: a ``nova.objects.Instance``.
+    :param migration: its ``nova.objects.Migration``; there are no such
+        slots if it is to another host.
+    """
+    if migration.source_compute != migration.dest_compute:
+        return ()
+    return slots_released_by_move(instance)

@@ -3,7 +3,7 @@
 
 - ``cold_migration``: ``ColdMigrationDriver``: cold migration and resize
 - ``live_migration``: ``LiveMigrationDriver``, with ``live_migration_checks``
-  (checks on both hosts), ``live_migration_facts`` (versions and drivers) and
+  (checks on both hosts, their versions and drivers) and
   ``live_migration_wire`` (format between the hosts)
 - ``suspend``: ``SuspendDriver``: suspend, resume, cold snapshots
 - ``rebuild``: ``RebuiltServers``: allocations of failed rebuilds

@@ -17,7 +17,7 @@ from nova.virt.libvirt import driver
 
 from nova_accel import model
 from virt_hooks.guest import connection
-from virt_hooks.instance import slots
+from virt_hooks.instance import instance_request
 from virt_hooks.operations import bypass
 from virt_hooks.report import reporter
 from virt_hooks.spawn import claim_store
@@ -82,7 +82,10 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         """
         with reporter.logged("can't fetch bitstreams"):
             self._fetch_bitstreams(context, instance)
-        store, old = self._accel.store, slots.of_resources(instance.resources)
+        store, old = (
+            self._accel.store,
+            instance_request.slots_of(instance.resources),
+        )
         new = claim_store.not_in_slots(store.claims_of(instance.uuid), old)
         store.transfer(
             instance.uuid, migration.uuid, claim_store.slots_of(new)
@@ -105,7 +108,7 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         result = super().confirm_migration(
             context, migration, instance, network_info
         )
-        old = slots.released_by_move(instance)
+        old = instance_request.slots_released_by_move(instance)
         if migration.source_compute != migration.dest_compute:
             self._release_slots(instance, lambda: old, domain)
         else:
@@ -151,7 +154,7 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         """
         move = instance.migration_context
         current, old, new = (
-            {*slots.of_resources(resources)}
+            {*instance_request.slots_of(resources)}
             for resources in (
                 instance.resources,
                 move.old_resources,
@@ -183,7 +186,7 @@ class ColdMigrationDriver(driver.LibvirtDriver):
 
         :returns: the slots of these claims; none after a move between hosts.
         """
-        old = slots.released_by_resize(instance, migration)
+        old = instance_request.slots_released_by_resize(instance, migration)
         self._accel.store.transfer(instance.uuid, migration.uuid, old)
         if old:
             self._startup_servers.forget(instance.uuid, ())

@@ -21,11 +21,10 @@ from nova_accel import errors
 from nova_accel.claims import migration
 from nova_accel.config import conf
 from nova_accel.model import flavors
-from virt_hooks.instance import slots
+from virt_hooks.instance import instance_request
 from virt_hooks.operations import (
     bypass,
     live_migration_checks,
-    live_migration_facts,
     live_migration_wire,
     nova_database,
 )
@@ -53,7 +52,9 @@ class LiveMigrationDriver(driver.LibvirtDriver):
             settings = conf.read_settings(nova.conf.CONF)
             self._migration_checks = live_migration_checks.MigrationChecks(
                 self._accel,
-                abilities := live_migration_facts.HostAbilities(settings.root),
+                abilities := live_migration_checks.HostAbilities(
+                    settings.root
+                ),
             )
             self._host_abilities = abilities
             self._link_speed = settings.live_migration_link
@@ -323,8 +324,8 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         return live_migration_checks.MigratingServer(
             uuid=instance.uuid,
             groups=_groups(instance),
-            slots=slots.below_root(
-                self._accel.root, slots.of_resources(instance.resources)
+            slots=instance_request.slots_below_root(
+                self._accel.root, instance_request.slots_of(instance.resources)
             ),
         )
 
@@ -346,9 +347,9 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         return live_migration_checks.MigratingServer(
             uuid=instance.uuid,
             groups=_groups(instance),
-            slots=slots.below_root(
+            slots=instance_request.slots_below_root(
                 self._accel.root,
-                slots.of_resources(migration_context.new_resources),
+                instance_request.slots_of(migration_context.new_resources),
             ),
             allocations={
                 uuid: record["resources"]
@@ -371,7 +372,7 @@ def _has_accelerators(instance: Any) -> bool:
     """Return whether a server has slots of accelerators on any host."""
     return any(
         not slot.resource_class.startswith(_PMEM)
-        for slot in slots.of_resources(instance.resources)
+        for slot in instance_request.slots_of(instance.resources)
     )
 
 

@@ -14,7 +14,7 @@ from nova.compute import task_states, vm_states
 
 from nova_accel import errors, model
 from nova_accel.model import flavors
-from virt_hooks.instance import instance_request, slots
+from virt_hooks.instance import instance_request
 from virt_hooks.spawn import claim_store, lifecycle
 
 _REBUILDING = (
@@ -226,7 +226,9 @@ class StartupServers:
 
     def _set_records(self, records: ServerRecords) -> None:
         awaited = {
-            uuid: slots.below_root(self._accel.root, server_slots)
+            uuid: instance_request.slots_below_root(
+                self._accel.root, server_slots
+            )
             for uuid, server_slots in records.slots.items()
         }
         with self._guard:
@@ -251,7 +253,7 @@ def read(nodes: Iterable[str]) -> ServerRecords:
     for instance in objects.InstanceList.get_by_host(
         context, host, expected_attrs=["resources", "flavor"]
     ):
-        records.add(instance, slots.of_resources(instance.resources))
+        records.add(instance, instance_request.slots_of(instance.resources))
     for node in nodes:
         for migration in objects.MigrationList.get_in_progress_and_error(
             context, host, node
@@ -270,11 +272,11 @@ def _add_leaving(context: Any, migration: Any, records: ServerRecords) -> None:
     if migration_context is None:
         return
     if instance.host != nova.conf.CONF.host:
-        old = slots.of_resources(migration_context.old_resources)
+        old = instance_request.slots_of(migration_context.old_resources)
         records.add(instance, old, is_old=True)
         records.leaving.add(instance.uuid)
     elif instance.vm_state == vm_states.RESIZED:
-        old = slots.released_by_resize(instance, migration)
+        old = instance_request.slots_released_by_resize(instance, migration)
         records.add(instance, old, migration.uuid, is_old=True)
 
 
@@ -288,7 +290,9 @@ def _add_arriving(
         or instance.task_state != task_states.MIGRATING
     ):
         return
-    records.add(instance, slots.of_resources(migration_context.new_resources))
+    records.add(
+        instance, instance_request.slots_of(migration_context.new_resources)
+    )
     records.arriving.add(instance.uuid)
 
 

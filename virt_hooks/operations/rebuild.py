@@ -18,7 +18,7 @@ from nova import context as nova_context
 from nova import exception, objects
 
 from nova_accel.host.state import rebuild_allocations
-from virt_hooks.instance import slots
+from virt_hooks.instance import instance_request
 from virt_hooks.operations import nova_database
 from virt_hooks.report import reporter
 from virt_hooks.spawn import claim_store, lifecycle
@@ -121,7 +121,7 @@ class RebuiltServers:
         )
         return bool(
             claim_store.in_slots(
-                others, slots.of_resources(instance.resources)
+                others, instance_request.slots_of(instance.resources)
             )
         )
 
@@ -162,8 +162,8 @@ def _has_old_slots(instance: Any) -> bool:
     # A resize on this host: if it failed, the database has the old resources.
     stored = _read(instance.uuid)
     return stored is not None and (
-        {*slots.of_resources(stored.resources)}
-        != {*slots.of_resources(migration_context.new_resources)}
+        {*instance_request.slots_of(stored.resources)}
+        != {*instance_request.slots_of(migration_context.new_resources)}
     )
 
 

@@ -4,7 +4,7 @@
 - ``reporter``: ``Reporter``: owned providers in Nova's tree and client
 - ``nova_provider_tree``: planned calls, applied to Nova's tree
 - ``reconcile``: ``Reconciler``: background pass over Placement
-- ``consumers``: ``Consumers``: claims that Nova does not back any more
-- ``missing_allocations``: ``MissingAllocations``: claims not allocated
+- ``claim_checks``: ``Consumers``: claims that Nova does not back any more;
+  ``MissingAllocations``: claims not allocated
 - ``server_allocations``: ``ServerAllocations``: changes of one server
 """

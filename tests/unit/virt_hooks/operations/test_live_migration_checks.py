@@ -24,7 +24,7 @@ from tests.support.hosts.simulated import (
     slot,
 )
 from virt_hooks.guest import connection
-from virt_hooks.operations import live_migration_checks, live_migration_facts
+from virt_hooks.operations import live_migration_checks
 from virt_hooks.spawn import lifecycle
 
 THERE = providers.ProviderRoot(
@@ -44,115 +44,117 @@ COMING = dataclasses.replace(
         ),
     ),
 )
-Passage = live_migration_checks.MigrationChecks
+Checks = live_migration_checks.MigrationChecks
 
 
 @pytest.fixture
-def facts(kernel: fakehost.Controller) -> live_migration_facts.HostAbilities:
-    return live_migration_facts.HostAbilities(str(kernel.root))
+def facts(kernel: fakehost.Controller) -> live_migration_checks.HostAbilities:
+    return live_migration_checks.HostAbilities(str(kernel.root))
 
 
 @pytest.fixture
-def host(facts: live_migration_facts.HostAbilities) -> migration.MigrationHost:
-    found = facts.read_host(10_000_000, 8_002_002, False)
-    return dataclasses.replace(found, kernel="6.8.0")
+def host(
+    facts: live_migration_checks.HostAbilities,
+) -> migration.MigrationHost:
+    host_facts = facts.read_host(10_000_000, 8_002_002, False)
+    return dataclasses.replace(host_facts, kernel="6.8.0")
 
 
 @pytest.fixture
 def here(
-    life: lifecycle.Lifecycle, facts: live_migration_facts.HostAbilities
-) -> Passage:
+    life: lifecycle.Lifecycle, facts: live_migration_checks.HostAbilities
+) -> Checks:
     life.ensure(A, SERVER.groups, SERVER.slots)
-    return Passage(life, facts)
+    return Checks(life, facts)
 
 
 @pytest.fixture
 def there(
-    kernel: fakehost.Controller, facts: live_migration_facts.HostAbilities
-) -> tuple[Passage, lifecycle.Lifecycle]:
+    kernel: fakehost.Controller, facts: live_migration_checks.HostAbilities
+) -> tuple[Checks, lifecycle.Lifecycle]:
     other = simulated.started(kernel)
     other.adopt(THERE)
     other.host.refresh()
-    return Passage(other, facts), other
+    return Checks(other, facts), other
 
 
-def use(life: lifecycle.Lifecycle, *more: str) -> connection.HostdevUse:
-    held = {claim.handle for claim in life.claims()}
-    return connection.HostdevUse(mdevs=frozenset({*held, *more}))
+def use(life: lifecycle.Lifecycle, *others: str) -> connection.HostdevUse:
+    claimed = {claim.handle for claim in life.claims()}
+    return connection.HostdevUse(mdevs=frozenset({*claimed, *others}))
 
 
-def test_what_is_read_of_a_host(
-    facts: live_migration_facts.HostAbilities,
+def test_abilities_of_a_host(
+    facts: live_migration_checks.HostAbilities,
 ) -> None:
-    found = facts.read_host(8_006_000, 10_001_003, True)
-    assert found.libvirt == (8, 6, 0)
-    assert found.qemu == (10, 1, 3)
-    assert found.drivers == {"nvidia": "570.133.10", "mtty": ""}
-    assert found.has_post_copy
-    assert found.kernel
+    host_facts = facts.read_host(8_006_000, 10_001_003, True)
+    assert host_facts.libvirt == (8, 6, 0)
+    assert host_facts.qemu == (10, 1, 3)
+    assert host_facts.drivers == {"nvidia": "570.133.10", "mtty": ""}
+    assert host_facts.has_post_copy
+    assert host_facts.kernel
     assert facts.read_host(0, -1, False).libvirt == ()
 
 
 def test_drivers_of_functions(
-    facts: live_migration_facts.HostAbilities,
+    facts: live_migration_checks.HostAbilities,
 ) -> None:
     assert facts.read_driver(GPU) == "nvidia"
     assert facts.read_driver("0000:ff:00.0") == ""
     assert (
-        live_migration_facts.HostAbilities("/nowhere").read_driver(GPU) == ""
+        live_migration_checks.HostAbilities("/nowhere").read_driver(GPU) == ""
     )
 
 
 def test_the_whole_way(
     kernel: fakehost.Controller,
     life: lifecycle.Lifecycle,
-    here: Passage,
-    there: tuple[Passage, lifecycle.Lifecycle],
+    here: Checks,
+    there: tuple[Checks, lifecycle.Lifecycle],
     host: migration.MigrationHost,
 ) -> None:
-    passage, other = there
+    checks, other = there
     before = kernel.mdevs()
-    offers = passage.describe_offers(SERVER, host)
-    told = here.check_departure(SERVER, use(life), host, LIMITS, offers)
-    passage.check_arrival(COMING, host, told)
+    offers = checks.describe_offers(SERVER, host)
+    departure = here.check_departure(SERVER, use(life), host, LIMITS, offers)
+    checks.check_arrival(COMING, host, departure)
     assert kernel.mdevs() == before
-    assert passage.expected() == frozenset()
+    assert checks.expected() == frozenset()
 
-    pairs = passage.make_partitions(COMING, told)
+    pairs = checks.make_partitions(COMING, departure)
     (old,), (new,) = life.claims(), other.claims()
     assert pairs == live_migration_checks.HandlePairs(
         mdevs={old.handle: new.handle}, functions={}
     )
     assert kernel.mdevs()[new.handle]["type"] == "nvidia-232"
-    assert passage.expected() == {A}
+    assert checks.expected() == {A}
     # Once more: the same.
-    assert passage.make_partitions(COMING, told) == pairs
-    passage.end_arrival(A)
-    assert passage.expected() == frozenset()
+    assert checks.make_partitions(COMING, departure) == pairs
+    checks.end_arrival(A)
+    assert checks.expected() == frozenset()
 
 
 def refused(
-    here: Passage,
+    here: Checks,
     host: migration.MigrationHost,
     use: connection.HostdevUse,
     server: live_migration_checks.MigratingServer = SERVER,
-    told: str | None = None,
+    offers: str | None = None,
 ) -> str:
     with pytest.raises(errors.ClaimError) as caught:
-        here.check_departure(server, use, host, LIMITS, told)
+        here.check_departure(server, use, host, LIMITS, offers)
     return caught.value.reason
 
 
-def test_an_mdev_that_nobody_claimed(
-    life: lifecycle.Lifecycle, here: Passage, host: migration.MigrationHost
+def test_an_unclaimed_mdev(
+    life: lifecycle.Lifecycle, here: Checks, host: migration.MigrationHost
 ) -> None:
     """Nova's own, or one attached by hand."""
     reason = refused(here, host, use(life, "an-mdev"))
     assert "also has mdev an-mdev" in reason
 
 
-def test_a_guest_that_lost_what_it_holds(
-    life: lifecycle.Lifecycle, here: Passage, host: migration.MigrationHost
+def test_a_guest_that_lost_its_device(
+    life: lifecycle.Lifecycle, here: Checks, host: migration.MigrationHost
 ) -> None:
     (claim,) = life.claims()
     reason = refused(here, host, connection.HostdevUse())
@@ -160,49 +162,49 @@ def test_a_guest_that_lost_what_it_holds(
     assert "reboot it hard" in reason
 
 
-def test_slots_of_which_nothing_is_known(
-    life: lifecycle.Lifecycle, here: Passage, host: migration.MigrationHost
+def test_unknown_slots(
+    life: lifecycle.Lifecycle, here: Checks, host: migration.MigrationHost
 ) -> None:
     two = dataclasses.replace(SERVER, slots=(slot(), slot(1)))
     reason = refused(here, host, use(life), two)
     assert "are unknown" in reason
 
 
-def test_a_destination_that_says_nothing(
-    life: lifecycle.Lifecycle, here: Passage, host: migration.MigrationHost
+def test_a_destination_without_nova_accel(
+    life: lifecycle.Lifecycle, here: Checks, host: migration.MigrationHost
 ) -> None:
     assert "does not run nova-accel" in refused(here, host, use(life))
 
 
 def test_a_destination_without_the_card(
     life: lifecycle.Lifecycle,
-    here: Passage,
-    there: tuple[Passage, lifecycle.Lifecycle],
+    here: Checks,
+    there: tuple[Checks, lifecycle.Lifecycle],
     host: migration.MigrationHost,
 ) -> None:
     wants = live_migration_checks.MigratingServer(uuid=A, groups=(asks(MTTY),))
     offers = there[0].describe_offers(wants, host)
-    reason = refused(here, host, use(life), told=offers)
+    reason = refused(here, host, use(life), offers=offers)
     assert "no card that makes T4-4Q" in reason
 
 
-def test_a_word_of_another_form(
-    life: lifecycle.Lifecycle, here: Passage, host: migration.MigrationHost
+def test_offers_of_another_form(
+    life: lifecycle.Lifecycle, here: Checks, host: migration.MigrationHost
 ) -> None:
     with pytest.raises(errors.MalformedError):
         here.check_departure(SERVER, use(life), host, LIMITS, "nvidia-222")
 
 
-def test_what_nova_did_not_claim(
+def test_a_destination_without_slots(
     life: lifecycle.Lifecycle,
-    here: Passage,
-    there: tuple[Passage, lifecycle.Lifecycle],
+    here: Checks,
+    there: tuple[Checks, lifecycle.Lifecycle],
     host: migration.MigrationHost,
 ) -> None:
-    passage, _ = there
-    offers = passage.describe_offers(SERVER, host)
-    told = here.check_departure(SERVER, use(life), host, LIMITS, offers)
+    checks, _ = there
+    offers = checks.describe_offers(SERVER, host)
+    departure = here.check_departure(SERVER, use(life), host, LIMITS, offers)
     none = dataclasses.replace(COMING, slots=())
     with pytest.raises(errors.ClaimError) as caught:
-        passage.check_arrival(none, host, told)
+        checks.check_arrival(none, host, departure)
     assert "claimed no slot on this host" in caught.value.reason
