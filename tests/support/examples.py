@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number of hypothesis examples: few on each push, all on request."""
+"""Number of examples and cases: few on each push, all on request."""
 
 import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+Case = TypeVar("Case")
 
 # Percent; ``tests/run --whole`` sets 100.
 SHARE = int(os.environ.get("NOVA_ACCEL_EXAMPLES", "") or 25)
@@ -12,3 +16,13 @@ LEAST = 5
 def examples(count: int) -> int:
     """Return the number of examples of a property in this run."""
     return max(LEAST, count * SHARE // 100)
+
+
+def share(cases: Sequence[Case]) -> Sequence[Case]:
+    """Return the cases of this run: first, last, and some between."""
+    count = max(1, examples(len(cases)) - 1)
+    last = len(cases) - 1
+    return [
+        cases[n]
+        for n in sorted({last * step // count for step in range(count + 1)})
+    ]

@@ -30,6 +30,7 @@ from tests.functional.fakehost.support import (
     crash_technologies,
 )
 from tests.lab import fakehost
+from tests.support.examples import share
 from tests.support.hosts import mortal
 
 pytestmark = pytest.mark.fakehost
@@ -228,7 +229,7 @@ def test_killed_before_each_step(trial: Trial) -> None:
         steps = trial.interrupt(operation, None)
         assert not trial.judge.findings, trial.judge.findings
         assert steps[-1] == "return"
-        for number, step in enumerate(steps):
+        for number, step in share(list(enumerate(steps))):
             row = Row(operation.name, step)
             rows.append(row)
             try:

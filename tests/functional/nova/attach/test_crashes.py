@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nova-compute is killed between any two steps of an attachment.
+"""nova-compute is killed between two steps of an attachment.
 
-It gets SIGKILL before each change of Nova's database, Placement, a card, the
+It gets SIGKILL before changes of Nova's database, Placement, a card, the
 claim store and libvirt, and is started again. Each time all of them agree on
 the server's accelerators: those before the attachment, or those after it.
 
@@ -19,6 +19,7 @@ from nova_accel.model import attachment
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.service import syncing
 from tests.functional.nova.support import mortals, releases, technologies
+from tests.support.examples import share
 
 _on_threads = pytest.mark.skipif(
     not releases.is_on_threads(), reason="a child has no greenlets' hub"
@@ -121,7 +122,7 @@ class Crashes(Dying):
         rows = []
         steps = self.all_steps(name)
         self.assertEqual("return", steps[-1])
-        for number, step in enumerate(steps):
+        for number, step in share(list(enumerate(steps))):
             row = Row(name, step)
             rows.append(row)
             for _ in range(KILLS):
