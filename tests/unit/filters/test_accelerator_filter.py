@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AcceleratorFilter without Placement, and requests without queries."""
+"""AcceleratorFilter needs few queries, and tolerates a failed Placement."""
 
 import copy
 import gc
@@ -102,7 +102,7 @@ def test_requests_without_accelerators_pass_without_a_query(
 
 
 @pytest.mark.usefixtures("request_filters")
-def test_one_server_with_no_choice_costs_no_call() -> None:
+def test_a_single_candidate_needs_no_query() -> None:
     tested = accelerator_filter.AcceleratorFilter(forbidden)
     labvm = host()
 
@@ -111,24 +111,24 @@ def test_one_server_with_no_choice_costs_no_call() -> None:
 
 
 @pytest.mark.usefixtures("request_filters")
-def test_a_host_without_candidates_is_not_judged() -> None:
+def test_a_host_without_candidates_passes() -> None:
     tested = accelerator_filter.AcceleratorFilter(forbidden)
 
     assert tested.host_passes(host(candidates=0), spec(MTTY))
 
 
 @pytest.mark.usefixtures("request_filters")
-def test_when_placement_is_down_all_pass_unchanged_and_it_is_logged(
+def test_all_hosts_pass_while_placement_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tested = accelerator_filter.AcceleratorFilter(unreachable)
-    labvm, asks = host(candidates=2), spec(MTTY)
+    labvm, request_spec = host(candidates=2), spec(MTTY)
     before = list(labvm.allocation_candidates)
 
     with caplog.at_level(logging.WARNING):
         for server in (uuids.server1, uuids.server2):
-            asks.instance_uuid = server
-            assert list(tested.filter_all([labvm], asks)) == [labvm]
+            request_spec.instance_uuid = server
+            assert list(tested.filter_all([labvm], request_spec)) == [labvm]
 
     assert labvm.allocation_candidates == before
     assert "ConnectFailure" in caplog.text
@@ -136,16 +136,16 @@ def test_when_placement_is_down_all_pass_unchanged_and_it_is_logged(
 
 
 @pytest.mark.usefixtures("request_filters")
-def test_an_answer_of_another_shape_passes_unchanged() -> None:
+def test_all_hosts_pass_after_a_malformed_answer() -> None:
     tested = accelerator_filter.AcceleratorFilter(lambda path: {"x": path})
-    labvm, asks = host(candidates=2), spec(MTTY)
+    labvm, request_spec = host(candidates=2), spec(MTTY)
 
     for server in (uuids.server1, uuids.server2):
-        asks.instance_uuid = server
-        assert list(tested.filter_all([labvm], asks)) == [labvm]
+        request_spec.instance_uuid = server
+        assert list(tested.filter_all([labvm], request_spec)) == [labvm]
 
 
-def test_a_request_s_memory_goes_with_its_spec() -> None:
+def test_a_memory_is_deleted_with_its_request_spec() -> None:
     memories = fact_reader.RequestMemories()
     accelerators = request.parse_request(MTTY)
     first, second = spec(MTTY), spec(MTTY)
@@ -172,7 +172,7 @@ def test_the_request_filter_is_added_once(
     assert request_filters[-1] is accelerator_filter.refuse_hopeless_request
 
 
-def test_a_request_without_accelerators_is_not_looked_at(
+def test_a_request_without_accelerators_needs_no_query(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(report, "report_client_singleton", no_catalog)
@@ -183,7 +183,7 @@ def test_a_request_without_accelerators_is_not_looked_at(
     assert caplog.text == ""
 
 
-def test_a_word_that_is_not_allowed_ends_the_request(
+def test_an_invalid_value_ends_the_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(report, "report_client_singleton", no_catalog)
@@ -197,7 +197,7 @@ def test_a_word_that_is_not_allowed_ends_the_request(
         )
 
 
-def test_placement_down_beforehand_lets_nova_decide(
+def test_a_failed_check_lets_nova_decide(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(report, "report_client_singleton", no_catalog)
@@ -209,7 +209,7 @@ def test_placement_down_beforehand_lets_nova_decide(
     assert "no catalog" in caplog.text
 
 
-def test_whatever_nova_s_client_raises_is_one_error(
+def test_any_error_of_novas_client_is_a_query_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(report, "report_client_singleton", no_catalog)
@@ -218,7 +218,7 @@ def test_whatever_nova_s_client_raises_is_one_error(
         report_client.placement_getter()("/resource_providers")
 
 
-def test_credentials_in_a_client_s_words_are_left_out(
+def test_credentials_in_an_error_are_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An endpoint_override may carry a user and a password."""

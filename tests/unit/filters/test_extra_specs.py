@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation of accelerator extra specs by Nova's own registry."""
+"""Nova's own registry validates the accelerator extra specs."""
 
 import uuid
 
@@ -16,7 +16,7 @@ from filters import extra_specs as seam
 from nova_accel.model import extra_specs, flavors
 
 suffixes = st.from_regex(f"({flavors.SUFFIX})?", fullmatch=True)
-# What Nova's API takes for a key or value at all.
+# Characters that Nova's API accepts in keys and values.
 texts = st.text("abcdefghijklmnopqrstuvwxyzONF0123456789-_. :", max_size=40)
 chosen = st.sampled_from([spec for spec in extra_specs.TABLE if spec.choices])
 PAIRS = [
@@ -36,7 +36,7 @@ def refusal(name: str, value: str) -> str:
     return ""
 
 
-def test_nova_found_them_by_the_entry_point() -> None:
+def test_nova_loads_the_validators_by_entry_point() -> None:
     for validator in seam.register():
         loaded = validators.VALIDATORS[validator.name]
         assert isinstance(loaded, base.ExtraSpecValidator)
@@ -46,12 +46,12 @@ def test_nova_found_them_by_the_entry_point() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), PAIRS)
-def test_what_is_allowed_passes(name: str, value: str) -> None:
+def test_allowed_values_pass(name: str, value: str) -> None:
     assert refusal(name, value) == ""
 
 
 @given(chosen, texts)
-def test_another_value_is_refused_with_those_allowed(
+def test_another_value_is_refused_with_the_allowed_ones(
     spec: extra_specs.ExtraSpec, value: str
 ) -> None:
     name = f"{flavors.NAMESPACE}{spec.key}"
@@ -64,7 +64,7 @@ def test_another_value_is_refused_with_those_allowed(
 
 
 @given(texts)
-def test_another_key_is_refused_with_those_there_are(key: str) -> None:
+def test_another_key_is_refused_with_the_existing_ones(key: str) -> None:
     name = f"{flavors.NAMESPACE}{key}"
     spec = extra_specs.find(name)
     message = refusal(name, spec.example if spec else "on")
@@ -84,7 +84,7 @@ def test_another_key_is_refused_with_those_there_are(key: str) -> None:
         for odd in ("", " ", "_X", ":", "." * 65)
     ],
 )
-def test_a_key_is_taken_by_the_letter(key: str) -> None:
+def test_a_key_must_match_exactly(key: str) -> None:
     name = f"{flavors.NAMESPACE}{key}"
     named = [spec for spec in extra_specs.TABLE if spec.is_named(name)]
     exact = [spec for spec in extra_specs.TABLE if spec.key == key]
@@ -105,13 +105,13 @@ def test_a_bitstream_of_any_group_is_the_id_of_an_image(
 
 
 @given(suffixes)
-def test_a_group_that_nova_takes_can_have_a_bitstream(suffix: str) -> None:
+def test_every_group_suffix_of_nova_can_have_a_bitstream(suffix: str) -> None:
     assert refusal(f"resources{suffix}:FPGA", "1") == ""
     name = f"{flavors.NAMESPACE}{flavors.BITSTREAM}{suffix}"
     assert refusal(name, str(uuid.UUID(int=0))) == ""
 
 
-def test_the_namespaces_of_others_are_left_alone() -> None:
+def test_other_namespaces_are_not_validated() -> None:
     assert refusal("accelerators:locality", "whatever") == ""
     assert refusal("accel:device_profile", "whatever") == ""
     assert "boolean" in refusal("hw:cpu_realtime", "whatever")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator groups and policies, parsed from extra specs."""
+"""Accelerator groups and policies are parsed from extra specs."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def test_suffixed_groups_and_their_traits() -> None:
     assert parsed.classes == {"CUSTOM_GPU_MEMORY_MB", "PGPU", "VGPU"}
 
 
-def test_of_the_unsuffixed_group_only_accelerators_are_selected() -> None:
+def test_only_accelerators_of_the_unsuffixed_group_are_selected() -> None:
     parsed = request.parse_request(
         {
             "resources:VGPU": "1",
@@ -70,7 +70,7 @@ def test_nova_s_owner_trait_alone_makes_no_accelerator() -> None:
     assert parsed is request.NO_ACCELERATORS
 
 
-def test_what_nova_ignores_is_ignored() -> None:
+def test_malformed_specs_are_ignored() -> None:
     parsed = request.parse_request(
         {
             "resources_A:VGPU": "many",
@@ -88,7 +88,7 @@ def test_what_nova_ignores_is_ignored() -> None:
     assert group.required == frozenset()
 
 
-def test_a_group_in_words() -> None:
+def test_the_text_of_a_group() -> None:
     parsed = request.parse_request(
         {
             "resources_A:VGPU": "1",
@@ -108,7 +108,7 @@ def test_any_extra_specs_are_read_without_error(
         assert all(amount > 0 for amount in group.resources.values())
 
 
-# -- how the flavor chooses -------------------------------------------------
+# -- policies ---------------------------------------------------------------
 
 ASKS = {"resources_A:VGPU": "1"}
 KEYS = {
@@ -118,7 +118,7 @@ KEYS = {
 }
 
 
-def test_without_a_word_the_usual_choice_is_made() -> None:
+def test_the_default_policy() -> None:
     assert request.parse_request(ASKS).policy == flavors.PlacementPolicy(
         numa=flavors.NumaPolicy.PREFERRED,
         locality=flavors.Locality.ANY,
@@ -132,7 +132,7 @@ def test_without_a_word_the_usual_choice_is_made() -> None:
     ),
     st.sampled_from([str, str.upper, " {} ".format]),
 )
-def test_every_word_is_read_in_any_case(
+def test_values_are_read_in_any_case(
     chosen: dict[str, flavors.SpecValue], spell: Callable[[str], str]
 ) -> None:
     parsed = request.parse_request(
@@ -162,7 +162,7 @@ def test_another_value_is_refused_with_the_allowed_ones(
 
     assert f"accelerator:{key}" in str(caught.value)
     assert ", ".join(allowed) in str(caught.value)
-    # Who asks for none is none of our business.
+    # Without accelerators the policies are not validated.
     assert request.parse_request(wrong) is request.NO_ACCELERATORS
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of hosts: fullness and share of traits."""
+"""Hosts are scored by fullness and by the share of preferred traits."""
 
 from fractions import Fraction
 
@@ -47,7 +47,7 @@ def takes(*uuids: str) -> provider_facts.Candidate:
     return {"allocations": {u: {"resources": {"FPGA": 1}} for u in uuids}}
 
 
-def test_of_several_classes_the_fullest_counts() -> None:
+def test_the_fullest_class_counts() -> None:
     cards = [
         card("a", (1, 8), (40960, 49152)),
         card("b", (0, 8), (0, 49152)),
@@ -55,7 +55,7 @@ def test_of_several_classes_the_fullest_counts() -> None:
     assert scores.fullness(ONE, cards, frozenset("ab")) == Fraction(40, 96)
 
 
-def test_full_cards_of_the_same_model_count_and_others_do_not() -> None:
+def test_only_cards_of_the_same_model_count() -> None:
     cards = [
         card("a", (0, 8), (0, 49152), A40, "CUSTOM_VGPU_NVIDIA_A40_8Q"),
         card("b", (8, 8), (49152, 49152), A40),
@@ -64,7 +64,7 @@ def test_full_cards_of_the_same_model_count_and_others_do_not() -> None:
     assert scores.fullness(ONE, cards, frozenset("a")) == Fraction(1, 2)
 
 
-def test_a_card_set_aside_counts_for_nothing() -> None:
+def test_an_unavailable_card_does_not_count() -> None:
     cards = [
         card("a", (2, 8), (16384, 65536), A40),
         card("b", (0, 0), (0, 0), A40),
@@ -74,14 +74,14 @@ def test_a_card_set_aside_counts_for_nothing() -> None:
     assert scores.fullness(ONE, (), frozenset("a")) is None
 
 
-def test_servers_placed_since_count_too() -> None:
+def test_servers_placed_since_the_read_count() -> None:
     cards = [card("a", (2, 8), (16384, 65536), A40)]
     assert scores.fullness(ONE, cards, frozenset("a"), 2) == Fraction(1, 2)
     assert scores.fullness(ONE, cards, frozenset("a"), 99) == 1
 
 
 @given(st.lists(st.integers(0, 8), min_size=1), st.integers(0, 5))
-def test_fullness_is_a_part_and_grows_with_use(
+def test_fullness_is_a_share_and_grows_with_use(
     used: list[int], new_servers: int
 ) -> None:
     cards = [

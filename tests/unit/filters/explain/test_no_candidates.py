@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of refusals for the log and for the server's fault."""
+"""A refusal names its reasons in the log, but no host in the fault."""
 
 import dataclasses
 
@@ -77,7 +77,7 @@ def test_the_profile_is_not_offered_now() -> None:
     )
 
 
-def test_all_that_offer_it_are_full() -> None:
+def test_all_providers_of_the_profile_are_full() -> None:
     refusal = describe(
         card("u1", (4, 4), (32768, 0), "CUSTOM_VGPU_X"),
         card("u2", (4, 0), (32768, 0)),
@@ -119,22 +119,20 @@ def test_a_forbidden_trait_and_a_missing_class_are_named() -> None:
     assert "has no CUSTOM_GPU_MEMORY_MB" in refusal.details[2]
 
 
-def test_room_that_placement_refuses_points_at_the_units() -> None:
+def test_free_units_that_placement_refuses() -> None:
     refusal = describe(card("u1", (4, 0), (32768, 0), "CUSTOM_VGPU_X"))
 
     assert "see max_unit" in refusal.details[1]
 
 
-def test_no_host_is_named_to_the_server_s_owner_and_it_fits_the_fault() -> (
-    None
-):
+def test_the_fault_names_no_host_and_is_short() -> None:
     refusal = describe(card("u1", (4, 4), (32768, 32768), "CUSTOM_VGPU_X"))
 
     assert "host1" not in refusal.fault
     assert len(refusal.fault) <= ROOM
 
 
-def test_a_pinned_device_is_not_named_to_the_server_s_owner() -> None:
+def test_the_fault_names_no_pinned_device() -> None:
     """Its trait names a host and a PCI address."""
     pin = "CUSTOM_DEVICE_AT_HOST1_0000_65_00_0"
     group = dataclasses.replace(GROUP, required=GROUP.required | {pin})
@@ -155,7 +153,7 @@ def test_a_large_cloud_does_not_flood_the_log() -> None:
     assert refusal.details[-1] == "and 80 more"
 
 
-def test_of_many_reasons_the_first_ones_are_returned() -> None:
+def test_long_lists_of_reasons_are_shortened() -> None:
     reasons = [f"card{n}" for n in range(30)]
 
     assert no_candidates.limit_lines([*reasons, *reasons], 24) == [

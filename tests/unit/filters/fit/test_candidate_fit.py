@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selection and order of candidates, and reasons of rejections."""
+"""Candidates are selected by capacity, health and geometry, and ordered."""
 
 import dataclasses
-from random import Random
 from typing import Any
 
 import pytest
@@ -14,12 +13,12 @@ from filters.fit import candidate_fit, numa
 from nova_accel.model import flavors, names
 from tests.support.scheduler import scheduled
 
-WANTED = request.parse_request(
+REQUEST = request.parse_request(
     {"resources_A:VGPU": "1", "resources_A:CUSTOM_GPU_MEMORY_MB": "4"}
 )
 
 PACK = dataclasses.replace(
-    WANTED, policy=flavors.PlacementPolicy(packing=flavors.Packing.PACK)
+    REQUEST, policy=flavors.PlacementPolicy(packing=flavors.Packing.PACK)
 )
 
 
@@ -68,7 +67,7 @@ def cards(candidates: list[provider_facts.Candidate]) -> list[list[str]]:
     return [c["mappings"]["_A"] for c in candidates]
 
 
-def test_a_shortage_names_the_provider_the_counts_and_the_taker() -> None:
+def test_a_shortage_names_provider_counts_and_server() -> None:
     facts = build_host(
         provider(
             "p",
@@ -80,37 +79,37 @@ def test_a_shortage_names_the_provider_the_counts_and_the_taker() -> None:
         )
     )
 
-    assert scheduled.why_not(WANTED, candidate(p=1), facts) == (
+    assert scheduled.why_not(REQUEST, candidate(p=1), facts) == (
         "labvm_accel_mtty: VGPU 0 left of 2, 1 needed"
         " (taken by server s1 of the same request)"
     )
 
 
-def test_facts_that_are_not_exact_never_refuse() -> None:
+def test_inexact_facts_never_reject() -> None:
     facts = build_host(provider("p", 2, 2))
 
-    assert not scheduled.why_not(WANTED, candidate(p=1), facts)
+    assert not scheduled.why_not(REQUEST, candidate(p=1), facts)
 
 
-def test_a_total_below_what_is_used_leaves_nothing_not_less() -> None:
+def test_free_units_are_never_negative() -> None:
     facts = build_host(provider("p", 1, 3, is_exact=True))
 
-    reason = scheduled.why_not(WANTED, candidate(p=1), facts)
+    reason = scheduled.why_not(REQUEST, candidate(p=1), facts)
 
     assert "VGPU 0 left of 1" in reason
 
 
-def test_resource_classes_of_the_server_itself_are_not_checked() -> None:
+def test_classes_of_the_compute_node_are_not_checked() -> None:
     root = provider_facts.ProviderFacts(
         uuid="root",
         capacities={"VCPU": provider_facts.ClassCapacity(capacity=1, used=1)},
         is_exact=True,
     )
 
-    assert not scheduled.why_not(WANTED, candidate(p=1), build_host(root))
+    assert not scheduled.why_not(REQUEST, candidate(p=1), build_host(root))
 
 
-def test_the_fullest_device_comes_first_and_whole_ones_stay_free() -> None:
+def test_pack_orders_the_fullest_device_first() -> None:
     facts = build_host(
         provider("empty", 4, 0), provider("half", 4, 2), provider("one", 4, 3)
     )
@@ -123,7 +122,7 @@ def test_the_fullest_device_comes_first_and_whole_ones_stay_free() -> None:
     assert cards(ordered) == [["one"], ["half"], ["empty"]]
 
 
-def test_the_scarcest_counter_says_how_full_a_device_is() -> None:
+def test_fullness_is_that_of_the_scarcest_counter() -> None:
     facts = build_host(
         provider("slots", 32, 1, memory=(48, 40)),
         provider("memory", 32, 2, memory=(48, 0)),
@@ -139,12 +138,12 @@ def test_the_scarcest_counter_says_how_full_a_device_is() -> None:
 
 
 @pytest.mark.parametrize("packing", list(flavors.Packing))
-def test_a_card_that_was_read_as_full_comes_last(
+def test_a_full_card_is_last(
     packing: flavors.Packing,
 ) -> None:
     # Nova claims the first candidate only, and drops the host on a 409.
     accelerators = dataclasses.replace(
-        WANTED, policy=flavors.PlacementPolicy(packing=packing)
+        REQUEST, policy=flavors.PlacementPolicy(packing=packing)
     )
     facts = build_host(provider("full", 1, 1), provider("free", 1, 0))
 
@@ -158,7 +157,7 @@ def test_a_card_that_was_read_as_full_comes_last(
 
 
 @pytest.mark.parametrize("packing", list(flavors.Packing))
-def test_a_card_without_a_place_comes_last_until_it_is_confirmed(
+def test_a_card_without_a_place_is_last(
     packing: flavors.Packing,
 ) -> None:
     accelerators = scheduled.asks("L40S-16Q", packing=packing.value)
@@ -176,21 +175,21 @@ def test_a_card_without_a_place_comes_last_until_it_is_confirmed(
     ]
 
 
-def test_unknown_providers_come_last_in_their_own_order() -> None:
+def test_unknown_providers_are_last_in_their_own_order() -> None:
     facts = build_host(provider("known", 4, 0))
 
     ordered = candidate_fit.order_candidates(
-        WANTED, [candidate(z=1), candidate(a=1), candidate(known=1)], facts
+        REQUEST, [candidate(z=1), candidate(a=1), candidate(known=1)], facts
     )
 
     assert cards(ordered) == [["known"], ["z"], ["a"]]
 
 
-def test_a_shortage_met_in_several_candidates_is_named_once() -> None:
+def test_a_shortage_of_several_candidates_is_named_once() -> None:
     facts = build_host(provider("p", 1, 1, is_exact=True))
 
     fitting, rejections = candidate_fit.select(
-        WANTED, [candidate(p=1, q=1), candidate(p=1, r=1)], facts
+        REQUEST, [candidate(p=1, q=1), candidate(p=1, r=1)], facts
     )
 
     assert fitting == []
@@ -200,12 +199,12 @@ def test_a_shortage_met_in_several_candidates_is_named_once() -> None:
     assert rejection.is_about("p")
 
 
-def test_spread_takes_the_emptiest() -> None:
+def test_spread_orders_the_emptiest_device_first() -> None:
     facts = build_host(
         provider("empty", 4, 0), provider("half", 4, 2), provider("one", 4, 3)
     )
     spread = dataclasses.replace(
-        WANTED, policy=flavors.PlacementPolicy(packing=flavors.Packing.SPREAD)
+        REQUEST, policy=flavors.PlacementPolicy(packing=flavors.Packing.SPREAD)
     )
 
     ordered = candidate_fit.order_candidates(
@@ -233,7 +232,7 @@ def test_preferred_traits_come_before_packing() -> None:
     assert cards(ordered) == [["empty"], ["full"]]
 
 
-def test_health_refuses_where_it_was_read_just_now() -> None:
+def test_an_unhealthy_device_is_rejected_by_exact_facts() -> None:
     for trait, words in [
         (names.DRAINED_TRAIT, "drained by its operator"),
         (names.FAULTED_TRAIT, "at fault"),
@@ -243,35 +242,38 @@ def test_health_refuses_where_it_was_read_just_now() -> None:
             "its host can't read its fault and drain marks",
         ),
     ]:
-        ill = provider("p", 4, 0, traits=frozenset({trait}))
-        sure = dataclasses.replace(ill, is_exact=True)
+        inexact = provider("p", 4, 0, traits=frozenset({trait}))
+        exact = dataclasses.replace(inexact, is_exact=True)
 
         first = candidate(p=1)
-        assert not scheduled.why_not(WANTED, first, build_host(ill))
+        assert not scheduled.why_not(REQUEST, first, build_host(inexact))
         assert (
-            scheduled.why_not(WANTED, first, build_host(sure)) == f"p: {words}"
+            scheduled.why_not(REQUEST, first, build_host(exact))
+            == f"p: {words}"
         )
         assert candidate_fit.find_doubtful(
-            WANTED, [[candidate(p=1)]], build_host(ill)
+            REQUEST, [[candidate(p=1)]], build_host(inexact)
         ) == {"p"}
-        # What was read just now needs no second look.
+        # Exact facts need no confirmation.
         assert not candidate_fit.find_doubtful(
-            WANTED, [[candidate(p=1)]], build_host(sure)
+            REQUEST, [[candidate(p=1)]], build_host(exact)
         )
 
 
-def test_a_shortage_is_a_doubt_where_a_host_has_a_choice() -> None:
+def test_a_shortage_is_doubtful_if_the_host_has_other_candidates() -> None:
     host_facts = build_host(provider("p", 2, 2), provider("q", 2, 0))
     p, q = candidate(p=1), candidate(q=1)
 
     # Placement counts it again when the server is claimed.
-    assert not candidate_fit.find_doubtful(WANTED, [[p], [q]], host_facts)
-    assert candidate_fit.find_doubtful(WANTED, [[p, q]], host_facts) == {"p"}
+    assert not candidate_fit.find_doubtful(REQUEST, [[p], [q]], host_facts)
+    assert candidate_fit.find_doubtful(REQUEST, [[p, q]], host_facts) == {"p"}
     exact = provider("p", 2, 2, is_exact=True)
-    assert not candidate_fit.find_doubtful(WANTED, [[p, q]], build_host(exact))
+    assert not candidate_fit.find_doubtful(
+        REQUEST, [[p, q]], build_host(exact)
+    )
 
 
-def test_a_type_without_a_place_is_a_doubt_and_then_a_refusal() -> None:
+def test_a_type_without_a_place_is_doubtful_then_rejected() -> None:
     accelerators = scheduled.asks("L40S-16Q")
     full = scheduled.card("c", "L40S-16Q", "L40S-16Q")
     (first,) = scheduled.candidates(accelerators, "c")
@@ -280,14 +282,14 @@ def test_a_type_without_a_place_is_a_doubt_and_then_a_refusal() -> None:
     assert candidate_fit.find_doubtful(
         accelerators, [[first]], build_host(full)
     ) == {"c"}
-    sure = dataclasses.replace(full, is_exact=True)
-    assert scheduled.why_not(accelerators, first, build_host(sure)) == (
+    exact = dataclasses.replace(full, is_exact=True)
+    assert scheduled.why_not(accelerators, first, build_host(exact)) == (
         "host_accel_c: 1 L40S-16Q has no place beside"
         " 2 of 16384 MB (mixed sizes)"
     )
 
 
-def test_groups_on_one_card_need_places_side_by_side() -> None:
+def test_groups_on_one_card_need_separate_places() -> None:
     accelerators = scheduled.asks("L40S-16Q", "L40S-16Q")
     begun = scheduled.card("c", "L40S-16Q", is_exact=True)
     empty = scheduled.card("d", is_exact=True)
@@ -305,7 +307,7 @@ def test_groups_on_one_card_need_places_side_by_side() -> None:
     assert list(rejections) == [("c", "geometry")]
 
 
-def test_best_remaining_spares_the_card_that_a_large_one_needs() -> None:
+def test_best_remaining_spares_places_of_large_types() -> None:
     accelerators = scheduled.asks("L40S-4Q")
     facts = build_host(
         scheduled.card("a"),
@@ -325,7 +327,7 @@ def test_best_remaining_spares_the_card_that_a_large_one_needs() -> None:
     ]
 
 
-def test_what_serves_crosswise_has_an_order_of_its_own() -> None:
+def test_symmetric_candidates_have_a_fixed_order() -> None:
     accelerators = scheduled.asks("L40S-8Q", "L40S-4Q", packing="pack")
     candidates = [
         scheduled.candidate(accelerators, *pair) for pair in ("ab", "ba")
@@ -359,7 +361,7 @@ CANDIDATES = st.lists(
 def brute_force(
     entry: provider_facts.Candidate, facts: provider_facts.Facts
 ) -> bool:
-    """Try to take every unit one by one from what is left."""
+    """Try to take every unit one by one from the free ones."""
     for uuid, allocation in entry["allocations"].items():
         if uuid not in facts or not facts[uuid].is_exact:
             continue
@@ -375,60 +377,11 @@ def brute_force(
 
 
 @given(CANDIDATES, FACTS)
-def test_exactly_what_fits_is_kept_and_nothing_is_added(
+def test_exactly_the_fitting_candidates_are_selected(
     candidates: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
 ) -> None:
-    fitting, rejections = candidate_fit.select(WANTED, candidates, facts)
+    fitting, rejections = candidate_fit.select(REQUEST, candidates, facts)
 
-    right = [c for c in candidates if brute_force(c, facts.facts)]
-    assert sorted(map(id, fitting)) == sorted(map(id, right))
+    expected = [c for c in candidates if brute_force(c, facts.facts)]
+    assert sorted(map(id, fitting)) == sorted(map(id, expected))
     assert bool(rejections) == (len(fitting) < len(candidates))
-
-
-@given(CANDIDATES, FACTS)
-def test_a_second_pass_changes_nothing(
-    candidates: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
-) -> None:
-    once, _ = candidate_fit.select(WANTED, candidates, facts)
-    twice, rejections = candidate_fit.select(WANTED, once, facts)
-
-    assert list(map(id, twice)) == list(map(id, once))
-    assert rejections == {}
-
-
-@given(CANDIDATES, FACTS, st.randoms(use_true_random=False))
-def test_the_order_does_not_depend_on_how_they_came(
-    candidates: list[provider_facts.Candidate],
-    facts: candidate_fit.HostFacts,
-    random: Random,
-) -> None:
-    with_facts = [
-        c
-        for c in candidates
-        if all(u in facts.facts for u in c["allocations"] if u != "root")
-    ]
-    shuffled = list(with_facts)
-    random.shuffle(shuffled)
-
-    def ranks(ordered: list[provider_facts.Candidate]) -> list[list[str]]:
-        return [sorted(c["mappings"]["_A"]) for c in ordered]
-
-    assert ranks(
-        candidate_fit.order_candidates(WANTED, with_facts, facts)
-    ) == ranks(candidate_fit.order_candidates(WANTED, shuffled, facts))
-
-
-@given(CANDIDATES, FACTS)
-def test_without_exact_facts_all_are_kept(
-    candidates: list[provider_facts.Candidate], facts: candidate_fit.HostFacts
-) -> None:
-    vague = build_host(
-        *(
-            dataclasses.replace(known_card, is_exact=False)
-            for known_card in facts.facts.values()
-        )
-    )
-
-    fitting, _ = candidate_fit.select(WANTED, candidates, vague)
-
-    assert sorted(map(id, fitting)) == sorted(map(id, candidates))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rejections of devices that violate a locality policy."""
+"""Devices that violate a locality policy are rejected."""
 
 import itertools
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def numa(node: int) -> str:
     return names.custom_name("ACCELERATOR", "NUMA", str(node))
 
 
-def nothing_read(address: str) -> candidate_locality.CandidateDevice:
+def unread_device(address: str) -> candidate_locality.CandidateDevice:
     facts = provider_facts.ProviderFacts(
         uuid=address, capacities={}, name=address
     )
@@ -59,12 +59,12 @@ def nothing_read(address: str) -> candidate_locality.CandidateDevice:
 
 
 @pytest.mark.parametrize("locality", flavors.Locality)
-def test_one_device_is_always_together(locality: flavors.Locality) -> None:
+def test_one_device_satisfies_every_policy(locality: flavors.Locality) -> None:
     assert reject(locality, [device()]) == ""
     assert reject(locality, []) == ""
 
 
-def test_any_objects_to_nothing() -> None:
+def test_any_rejects_nothing() -> None:
     devices = [device(units=3), device(), device(B)]
 
     assert reject(flavors.Locality.ANY, devices) == ""
@@ -156,14 +156,14 @@ def test_a_trait_that_only_one_card_has_is_a_difference() -> None:
 
 
 @pytest.mark.parametrize("locality", [NVLINK, PCIE, NUMA])
-def test_a_device_of_which_nothing_was_read_is_no_objection(
+def test_an_unread_device_is_not_rejected(
     locality: flavors.Locality,
 ) -> None:
     known_device = device(
         A, numa(0), names.pcie_trait("p"), names.nvlink_trait(C)
     )
 
-    for pair in itertools.permutations([known_device, nothing_read(B)]):
+    for pair in itertools.permutations([known_device, unread_device(B)]):
         assert reject(locality, pair) == ""
 
 

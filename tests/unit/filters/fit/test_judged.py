@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check of the filter against a search of every candidate.
+"""Servers that the filter places can start, and refused ones can't.
 
-NOVA_ACCEL_SCHEDULED is how many random clouds are tried, of a dozen
-requests each.
+NOVA_ACCEL_SCHEDULED is the number of random clouds, with a dozen requests
+each.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ from tests.support.scheduler.judged_placement import new_server
 from tests.unit.filters.fit.test_numa_cells import cell
 
 CLOUDS = int(os.environ.get("NOVA_ACCEL_SCHEDULED", "") or 8)
-# Failing claims allowed for each 1,000 servers placed, where one report of
-# ten comes late.
+# Failed claims allowed per 1,000 placed servers if one report of ten is
+# late.
 MOST_FAILING = 5
 SIZES = ("L40S-8Q", "L40S-12Q", "L40S-16Q", "L40S-24Q")
 
@@ -72,7 +72,7 @@ def test_no_impossible_host_passes_in_a_bounded_number_of_calls(
         (node,) = host.tree().nodes
         allocations = {node.uuid: {"resources": groups[0].resources}}
         cloud.placement.claim(f"server{number}", {"allocations": allocations})
-        if not reports:  # a release that reports no places
+        if not reports:  # As a release that reports no places.
             cloud.placement.nodes[node.uuid] = _without_places(node)
 
     for expected_passing, expected_calls in zip(passing, calls, strict=True):
@@ -120,7 +120,7 @@ def test_calls_for_the_later_servers_of_a_request(
     assert max(calls[1:]) <= 4, calls
 
 
-def test_a_card_that_was_freed_is_taken_where_the_guest_runs(
+def test_a_freed_card_on_the_guests_node_is_preferred(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Placement raises no generation when a server is deleted."""

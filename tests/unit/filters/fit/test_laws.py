@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of the filter for all policies, checked by brute force."""
+"""The filter equals a brute-force check for all policies."""
 
 import dataclasses
 import functools
@@ -18,11 +18,11 @@ from tests.support.scheduler import scheduled
 EQUAL, MIXED = model.Layout.EQUAL, model.Layout.MIXED
 TYPES = ("L40S-6Q", "L40S-16Q", "L40S-24C", "L40S-24Q")
 UUIDS = ("0000_41_00_0", "0000_42_00_0", "0000_81_00_0")
-ILL = (names.DRAINED_TRAIT, names.FAULTED_TRAIT, names.MISSING_TRAIT)
+UNHEALTHY = (names.DRAINED_TRAIT, names.FAULTED_TRAIT, names.MISSING_TRAIT)
 
 
 @st.composite
-def known_cards(draw: st.DrawFn, uuid: str) -> provider_facts.ProviderFacts:
+def card_facts(draw: st.DrawFn, uuid: str) -> provider_facts.ProviderFacts:
     layout = draw(st.sampled_from([EQUAL, MIXED]))
     partitions = draw(st.lists(st.sampled_from(TYPES), max_size=3))
     traits = {
@@ -38,7 +38,7 @@ def known_cards(draw: st.DrawFn, uuid: str) -> provider_facts.ProviderFacts:
         for peer in UUIDS
         if peer != uuid and draw(st.booleans())
     )
-    traits.update(t for t in ILL if draw(st.integers(0, 9)) == 0)
+    traits.update(t for t in UNHEALTHY if draw(st.integers(0, 9)) == 0)
     card = scheduled.card(
         uuid,
         *partitions,
@@ -62,7 +62,7 @@ def known_cards(draw: st.DrawFn, uuid: str) -> provider_facts.ProviderFacts:
 @st.composite
 def hosts(draw: st.DrawFn) -> candidate_fit.HostFacts:
     uuids = [u for u in UUIDS if draw(st.integers(0, 5))]
-    facts = [draw(known_cards(uuid)) for uuid in uuids]
+    facts = [draw(card_facts(uuid)) for uuid in uuids]
     cells = st.frozensets(st.sampled_from([0, 1]))
     return candidate_fit.HostFacts(
         facts=scheduled.facts_of(*facts),
@@ -88,7 +88,7 @@ def requests(draw: st.DrawFn) -> request.AcceleratorRequest:
 # -- the expected result ----------------------------------------------------
 
 
-def is_right(
+def is_valid(
     accelerators: request.AcceleratorRequest,
     candidate: provider_facts.Candidate,
     host_facts: candidate_fit.HostFacts,
@@ -118,7 +118,7 @@ def has_capacity(
     for facts in cards_of(candidate, host_facts):
         needed = candidate["allocations"][facts.uuid]["resources"]
         if facts.is_exact and (
-            facts.traits & set(ILL)
+            facts.traits & set(UNHEALTHY)
             or any(
                 facts.capacities[c].used + n > facts.capacities[c].capacity
                 for c, n in needed.items()
@@ -248,11 +248,11 @@ def is_together(
     )
 
 
-# -- the laws ---------------------------------------------------------------
+# -- properties -------------------------------------------------------------
 
 
 @given(requests(), hosts())
-def test_exactly_what_is_right_is_kept(
+def test_exactly_the_valid_candidates_are_selected(
     accelerators: request.AcceleratorRequest,
     host_facts: candidate_fit.HostFacts,
 ) -> None:
@@ -262,17 +262,17 @@ def test_exactly_what_is_right_is_kept(
         accelerators, candidates, host_facts
     )
 
-    right = {
+    valid = {
         id(candidate)
         for candidate in candidates
-        if is_right(accelerators, candidate, host_facts)
+        if is_valid(accelerators, candidate, host_facts)
     }
-    assert {id(candidate) for candidate in fitting} == right
-    assert len(fitting) == len(right)
+    assert {id(candidate) for candidate in fitting} == valid
+    assert len(fitting) == len(valid)
     assert bool(rejections) == (len(fitting) < len(candidates))
     for candidate in candidates:
         reason = scheduled.why_not(accelerators, candidate, host_facts)
-        assert bool(reason) == (id(candidate) not in right)
+        assert bool(reason) == (id(candidate) not in valid)
 
 
 @given(requests(), hosts())
@@ -291,7 +291,7 @@ def test_a_second_pass_changes_nothing(
 
 
 @given(requests(), hosts(), st.randoms(use_true_random=False))
-def test_the_order_does_not_depend_on_how_they_came(
+def test_the_order_does_not_depend_on_the_input(
     accelerators: request.AcceleratorRequest,
     host_facts: candidate_fit.HostFacts,
     random: Random,
@@ -334,7 +334,7 @@ def test_every_provider_rejected_by_exact_facts_is_doubtful_before(
     host_facts: candidate_fit.HostFacts,
 ) -> None:
     candidates = scheduled.candidates(accelerators, UUIDS)
-    vague, sure = (
+    vague, precise = (
         dataclasses.replace(
             host_facts,
             facts={
@@ -345,11 +345,11 @@ def test_every_provider_rejected_by_exact_facts_is_doubtful_before(
         for exact in (False, True)
     )
 
-    _, rejections = candidate_fit.select(accelerators, candidates, sure)
+    _, rejections = candidate_fit.select(accelerators, candidates, precise)
 
     refused = {uuid for uuid, _ in rejections if uuid in host_facts.facts}
     assert (
         candidate_fit.find_doubtful(accelerators, [candidates], vague)
         == refused
     )
-    assert not candidate_fit.find_doubtful(accelerators, [candidates], sure)
+    assert not candidate_fit.find_doubtful(accelerators, [candidates], precise)

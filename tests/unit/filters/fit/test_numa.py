@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rejections of devices that are not on the guest's NUMA cells."""
+"""Devices that are not on the guest's NUMA cells are rejected."""
 
 import dataclasses
 
@@ -40,12 +40,14 @@ def reject(
         numa.Cells(present=frozenset({0}), chosen=frozenset({0})),
     ],
 )
-def test_where_there_is_one_cell_all_is_near(cells: numa.Cells) -> None:
+def test_all_devices_are_near_on_a_host_with_one_cell(
+    cells: numa.Cells,
+) -> None:
     assert reject(cells, [device("a", 0), device("b", 1)]) == ""
     assert reject(cells, [device("a")]) == ""
 
 
-def test_a_device_is_on_the_guest_s_cells() -> None:
+def test_a_device_must_be_on_the_guests_cells() -> None:
     assert reject(GUEST, [device("a", 1), device("b", 1)]) == ""
     assert reject(GUEST, [device("a", 1), device("b", 0)]) == (
         "b: on NUMA node 0, the guest on 1"
@@ -58,7 +60,7 @@ def test_a_guest_on_both_cells_may_have_devices_of_both() -> None:
     assert reject(both, [device("a", 0), device("b", 1)]) == ""
 
 
-def test_without_a_topology_all_are_on_one_cell_with_room() -> None:
+def test_a_guest_without_topology_needs_one_cell_with_room() -> None:
     assert reject(TWO, [device("a", 0), device("b", 0)]) == ""
     assert reject(TWO, [device("a", 0), device("b", 1)]) == (
         "a, b: on several NUMA nodes (0, 1)"
@@ -86,7 +88,7 @@ def test_a_node_without_a_cell_is_not_near() -> None:
         assert "on NUMA node 2" in reject(cells, [device("a", 2)])
 
 
-def test_of_what_nothing_was_read_nothing_is_said() -> None:
+def test_an_unread_device_is_not_rejected() -> None:
     unread = candidate_locality.CandidateDevice(
         facts=provider_facts.ProviderFacts(uuid="u", capacities={})
     )
@@ -95,5 +97,5 @@ def test_of_what_nothing_was_read_nothing_is_said() -> None:
     assert reject(GUEST, [unread, device("a", 0)])
 
 
-def test_no_devices_are_nowhere_else() -> None:
+def test_no_devices_are_not_rejected() -> None:
     assert reject(GUEST, []) == reject(TWO, []) == ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NUMA cells of a guest, as Nova chooses them."""
+"""The guest's NUMA cells are those that Nova chooses."""
 
 import copy
 from typing import Any
@@ -93,8 +93,8 @@ def spec(*cells: Any, vcpus: int = 1, memory_mb: int = 256) -> Any:
     )
 
 
-def read(state: Any, asks: Any) -> numa.Cells:
-    return numa_cells.read_cells(state, asks, CANDIDATE)
+def read(state: Any, request_spec: Any) -> numa.Cells:
+    return numa_cells.read_cells(state, request_spec, CANDIDATE)
 
 
 @pytest.mark.parametrize("cells", [(), (cell(0),)])
@@ -105,7 +105,7 @@ def test_cells_of_a_host_with_one_cell_are_unknown(
     assert read(host(*cells), spec(*guest)) == numa.UNKNOWN_CELLS
 
 
-def test_a_guest_without_topology_runs_where_there_is_room() -> None:
+def test_a_guest_without_topology_may_use_cells_with_room() -> None:
     busy = cell(1, memory_usage=800)
 
     assert read(host(cell(0), cell(1)), spec()) == numa.Cells(
@@ -123,9 +123,9 @@ def test_nova_chooses_the_cell_of_a_guest_with_one(
     guest: Any, busy: int | None, chosen: int
 ) -> None:
     cells = [cell(n, memory_usage=800 if n == busy else 0) for n in (0, 1)]
-    asks = spec(guest, vcpus=2)
+    request_spec = spec(guest, vcpus=2)
 
-    assert read(host(*cells), asks) == numa.Cells(
+    assert read(host(*cells), request_spec) == numa.Cells(
         present=BOTH, chosen=frozenset({chosen})
     )
 
@@ -139,12 +139,12 @@ def test_pinned_cpus_must_be_free() -> None:
 
 
 def test_a_guest_with_two_cells_gets_two() -> None:
-    asks = spec(guest_cell(0, 1), guest_cell(1, 1), vcpus=2)
+    request_spec = spec(guest_cell(0, 1), guest_cell(1, 1), vcpus=2)
 
-    assert read(host(cell(0), cell(1)), asks).chosen == BOTH
+    assert read(host(cell(0), cell(1)), request_spec).chosen == BOTH
 
 
-def test_a_guest_that_fits_nowhere_is_for_nova_to_refuse() -> None:
+def test_cells_of_a_guest_that_fits_nowhere_are_unknown() -> None:
     assert (
         read(host(cell(0), cell(1)), spec(guest_cell(0, 3), vcpus=3))
         == numa.UNKNOWN_CELLS
@@ -153,26 +153,29 @@ def test_a_guest_that_fits_nowhere_is_for_nova_to_refuse() -> None:
     assert read(crowded, spec(pinned(0, 0, 1), vcpus=2)) == numa.UNKNOWN_CELLS
 
 
-def test_what_was_asked_and_what_the_host_has_stay_as_they_are() -> None:
-    state, asks = host(cell(0), cell(1)), spec(pinned(0, 0, 1), vcpus=2)
-    before = copy.deepcopy((state.numa_topology, asks.numa_topology))
+def test_request_and_host_are_not_changed() -> None:
+    state, request_spec = (
+        host(cell(0), cell(1)),
+        spec(pinned(0, 0, 1), vcpus=2),
+    )
+    before = copy.deepcopy((state.numa_topology, request_spec.numa_topology))
 
-    first, second = read(state, asks), read(state, asks)
+    first, second = read(state, request_spec), read(state, request_spec)
 
     assert first == second
     for then, now in zip(
-        before, (state.numa_topology, asks.numa_topology), strict=True
+        before, (state.numa_topology, request_spec.numa_topology), strict=True
     ):
         assert base.obj_equal_prims(then, now)
 
 
 def test_physical_networks_are_passed_to_nova() -> None:
-    asks = spec(guest_cell(0, 1))
-    asks.network_metadata = objects.NetworkMetadata(
+    request_spec = spec(guest_cell(0, 1))
+    request_spec.network_metadata = objects.NetworkMetadata(
         physnets={"net"}, tunneled=False
     )
     wired = objects.NetworkMetadata(physnets={"net"}, tunneled=False)
 
-    cells = read(host(cell(0), cell(1, network_metadata=wired)), asks)
+    cells = read(host(cell(0), cell(1, network_metadata=wired)), request_spec)
 
     assert cells.chosen == frozenset({1})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the guest's cells by a candidate's PCI devices."""
+"""The guest's cells are chosen for the PCI devices of each candidate."""
 
 import itertools
 from typing import Any
@@ -22,7 +22,7 @@ from tests.support.scheduler import scheduled
 from tests.unit.filters.fit.test_numa_cells import cell, guest_cell
 
 objects.register_all()
-# uuids sort: card0 < card1
+# The order of the uuids is that of the cards.
 CARDS = [
     "00000000-0000-0000-0000-00000000000a",
     "00000000-0000-0000-0000-00000000000b",
@@ -140,15 +140,15 @@ def get_of(cards: dict[str, int]) -> Any:
     return get
 
 
-def true_cells(host: Any, asks: Any, candidate: Any) -> set[int]:
+def true_cells(host: Any, request_spec: Any, candidate: Any) -> set[int]:
     """Return the cells that Nova gives to the guest with this candidate."""
     fitted = hardware.numa_fit_instance_to_host(
         host.numa_topology,
-        asks.numa_topology.obj_clone(),
+        request_spec.numa_topology.obj_clone(),
         limits=objects.NUMATopologyLimits(
             cpu_allocation_ratio=1.0, ram_allocation_ratio=1.0
         ),
-        pci_requests=asks.pci_requests.requests,
+        pci_requests=request_spec.pci_requests.requests,
         pci_stats=host.pci_stats,
         provider_mapping=candidate["mappings"],
     )
@@ -156,44 +156,48 @@ def true_cells(host: Any, asks: Any, candidate: Any) -> set[int]:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_host_that_can_is_not_refused(monkeypatch: Any, order: Any) -> None:
+def test_a_suitable_host_is_not_refused(monkeypatch: Any, order: Any) -> None:
     """Only card 1 (node 1) has room; NICs on both nodes are free."""
     monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])
     host = state([candidate(CARDS[1], NICS[n]) for n in order])
-    asks = spec()
-    assert numa_topology_filter.NUMATopologyFilter().host_passes(host, asks)
+    request_spec = spec()
+    assert numa_topology_filter.NUMATopologyFilter().host_passes(
+        host, request_spec
+    )
     assert len(host.allocation_candidates) == 2
     tested = accelerator_filter.AcceleratorFilter(get_of({CARDS[1]: 1}))
 
-    assert list(tested.filter_all([host], asks)) == [host]
+    assert list(tested.filter_all([host], request_spec)) == [host]
     first = host.allocation_candidates[0]
-    assert true_cells(host, asks, first) == {1}
+    assert true_cells(host, request_spec, first) == {1}
 
 
-def test_a_guest_is_where_its_card_is(monkeypatch: Any) -> None:
-    """Both cards have room: required numa policy must hold."""
+def test_a_guest_is_on_the_node_of_its_card(monkeypatch: Any) -> None:
+    """Both cards have room: the first candidate satisfies numa_policy."""
     monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])
     # pairs = [(1, 1), (0, 1), (1, 0)]
     for pairs in itertools.permutations(itertools.product((0, 1), (0, 1))):
         host = state([candidate(CARDS[c], NICS[p]) for c, p in pairs])
-        asks = spec()
+        request_spec = spec()
         nova = numa_topology_filter.NUMATopologyFilter()
-        assert nova.host_passes(host, asks)
+        assert nova.host_passes(host, request_spec)
         tested = accelerator_filter.AcceleratorFilter(
             get_of({CARDS[0]: 0, CARDS[1]: 1})
         )
-        assert list(tested.filter_all([host], asks)) == [host]
+        assert list(tested.filter_all([host], request_spec)) == [host]
         first = host.allocation_candidates[0]
         card = next(u for u in first["allocations"] if u in CARDS)
-        assert true_cells(host, asks, first) == {CARDS.index(card)}, pairs
+        assert true_cells(host, request_spec, first) == {CARDS.index(card)}, (
+            pairs
+        )
 
 
-def consume(host: Any, asks: Any, candidate: Any) -> None:
-    """Take what a candidate takes, as nova-scheduler does it."""
-    pci_requests = asks.pci_requests.requests
+def consume(host: Any, request_spec: Any, candidate: Any) -> None:
+    """Consume a candidate's resources, as nova-scheduler does."""
+    pci_requests = request_spec.pci_requests.requests
     fitted = hardware.numa_fit_instance_to_host(
         host.numa_topology,
-        asks.numa_topology.obj_clone(),
+        request_spec.numa_topology.obj_clone(),
         pci_requests=pci_requests,
         pci_stats=host.pci_stats,
         provider_mapping=candidate["mappings"],
@@ -220,7 +224,7 @@ def test_a_restored_candidate_must_fit_the_cells(monkeypatch: Any) -> None:
             objects=[pool(node, nic) for nic, node in nics.items()]
         ),
     )
-    asks = spec()
+    request_spec = spec()
     get_card = get_of({CARDS[0]: 0, CARDS[1]: 1})
     tested = accelerator_filter.AcceleratorFilter(
         lambda path: (
@@ -231,15 +235,17 @@ def test_a_restored_candidate_must_fit_the_cells(monkeypatch: Any) -> None:
     )
 
     for server in (uuids.server, uuids.later_server):
-        asks.instance_uuid = server
+        request_spec.instance_uuid = server
         assert pci_passthrough_filter.PciPassthroughFilter().host_passes(
-            host, asks
+            host, request_spec
         )
         assert numa_topology_filter.NUMATopologyFilter().host_passes(
-            host, asks
+            host, request_spec
         )
-        assert list(tested.filter_all([host], asks)) == [host]
+        assert list(tested.filter_all([host], request_spec)) == [host]
         for restored in host.allocation_candidates:
             (card,) = restored["mappings"]["_A"]
-            assert true_cells(host, asks, restored) == {CARDS.index(card)}
-        consume(host, asks, host.allocation_candidates[0])
+            assert true_cells(host, request_spec, restored) == {
+                CARDS.index(card)
+            }
+        consume(host, request_spec, host.allocation_candidates[0])

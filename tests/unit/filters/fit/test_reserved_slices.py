@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator's reserved slices do not refuse types that charge none."""
+"""An operator's reserved slices do not reject types that charge none."""
 
 import dataclasses
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feasibility of partitions on a card, checked by brute force."""
+"""Feasible partitions of a card are those of a brute-force search."""
 
 import dataclasses
 import functools
@@ -122,7 +122,7 @@ def weights(gpu: str, layout: model.Layout) -> dict[str, dict[str, int]]:
 def parts(
     gpu: str, layout: model.Layout, most: int
 ) -> st.SearchStrategy[list[str]]:
-    """Draw what Placement would give from one card, at least one."""
+    """Draw types that Placement would allocate on one card, at least one."""
     totals = scheduled.capacity(gpu, layout)
 
     def within(types: list[str]) -> list[str]:
@@ -142,7 +142,7 @@ def parts(
 
 @pytest.mark.parametrize("gpu", ["L40S", "A100", "A30"])
 @given(data=st.data())
-def test_mixed_sizes_are_refused_only_where_no_arrangement_exists(
+def test_mixed_sizes_are_rejected_only_without_an_arrangement(
     gpu: str, data: st.DataObject
 ) -> None:
     *partitions, new = data.draw(parts(gpu, MIXED, 6))
@@ -156,7 +156,7 @@ def test_mixed_sizes_are_refused_only_where_no_arrangement_exists(
 # ones is not known, so it is no reason to reject.
 @pytest.mark.parametrize("gpu", ["A100", "A30", "H100"])
 @given(data=st.data())
-def test_mig_is_refused_only_where_no_arrangement_exists(
+def test_mig_is_rejected_only_without_an_arrangement(
     gpu: str, data: st.DataObject
 ) -> None:
     *partitions, new = data.draw(parts(gpu, MIG, 7))
@@ -169,7 +169,7 @@ def test_mig_is_refused_only_where_no_arrangement_exists(
 
 
 @given(parts("RTXPRO6000", MIG, 6))
-def test_vgpus_that_share_instances_are_never_refused_a_place_they_have(
+def test_vgpus_that_share_instances_are_not_rejected_wrongly(
     kinds: list[str],
 ) -> None:
     *partitions, new = kinds
@@ -195,7 +195,7 @@ def test_the_worst_cards_take_no_time() -> None:
     assert not has_room(card("c", *partitions), "L40S-6Q")
 
 
-def test_one_consumer_s_several_vgpus_may_be_of_several_sizes() -> None:
+def test_vgpus_of_one_consumer_may_have_several_sizes() -> None:
     # 24Q and 8Q, with room for 16Q; or 16Q twice, without.
     both = Counter(scheduled.charges("L40S-24Q"))
     both.update(scheduled.charges("L40S-8Q"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cached provider data match Placement after any sequence of events."""
+"""Cached provider data equal Placement's after any sequence of events."""
 
 from collections.abc import Callable
 
@@ -24,22 +24,22 @@ events = st.lists(
 
 
 @given(st.lists(events, min_size=1, max_size=3), st.integers(2, 12))
-def test_remembered_facts_are_fresh_but_for_what_was_given_back(
+def test_cached_facts_are_fresh_except_for_released_units(
     rounds: list[list[tuple[str, int, str]]], count: int
 ) -> None:
     placement = answers.Placement(12, answers.MIXED)
     reader = fact_reader.FactReader(placement.get)
     named = list(placement.providers)[:count]
-    for happening in rounds:
-        for what, number, card in happening:
-            happen(placement, reader, what, number, card)
+    for round_events in rounds:
+        for event, number, card in round_events:
+            apply_event(placement, reader, event, number, card)
         facts = answers.read(reader, named, answers.VGPU).facts
         assert facts.keys() == set(named)
         for card in named:
-            now = fact_reader.fetch_provider(placement.get, facts[card])
-            assert facts[card].traits == now.traits
+            current = fact_reader.fetch_provider(placement.get, facts[card])
+            assert facts[card].traits == current.traits
             assert not facts[card].is_exact
-            for name, capacity in now.capacities.items():
+            for name, capacity in current.capacities.items():
                 assert (
                     facts[card].capacities[name].capacity == capacity.capacity
                 )
@@ -47,7 +47,7 @@ def test_remembered_facts_are_fresh_but_for_what_was_given_back(
             cached_allocations = facts[card].allocations or ()
             assert all(
                 allocation in cached_allocations
-                for allocation in now.allocations or ()
+                for allocation in current.allocations or ()
             )
     memory = fact_reader.RequestMemory(
         request=request.parse_request(answers.VGPU)
@@ -57,10 +57,10 @@ def test_remembered_facts_are_fresh_but_for_what_was_given_back(
         assert provider == fact_reader.fetch_provider(placement.get, provider)
 
 
-def happen(
+def apply_event(
     placement: answers.Placement,
     reader: fact_reader.FactReader,
-    what: str,
+    event: str,
     number: int,
     card: str,
 ) -> None:
@@ -76,4 +76,4 @@ def happen(
             fact_reader.RequestMemory(request=accelerators), [card]
         ),
     }
-    events_by_name[what]()
+    events_by_name[event]()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time to live, waits and failed reads of the cache."""
+"""The cache has a time to live, bounded waits, and retries of reads."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ class Clock:
 
 
 class Source:
-    """Something to read: the next number, an error, or no answer yet."""
+    """A source of numbers that can fail or give no answer."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -46,7 +46,7 @@ def until(check: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def test_a_value_is_read_once_and_again_when_it_is_old() -> None:
+def test_a_stale_value_is_read_again() -> None:
     clock, source = Clock(), Source()
     values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
         TIMES, clock=clock
@@ -57,7 +57,7 @@ def test_a_value_is_read_once_and_again_when_it_is_old() -> None:
     assert values.get("a", source.read) == 2
 
 
-def test_when_a_read_fails_the_old_value_serves_and_it_is_logged(
+def test_a_failed_read_is_logged_and_serves_the_stale_value(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, source = Clock(), Source()
@@ -77,7 +77,7 @@ def test_when_a_read_fails_the_old_value_serves_and_it_is_logged(
     assert values.get("a", source.read) == 3
 
 
-def test_a_failure_is_remembered() -> None:
+def test_a_failure_is_cached() -> None:
     clock, source = Clock(), Source()
     values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
         TIMES, clock=clock
@@ -88,7 +88,7 @@ def test_a_failure_is_remembered() -> None:
     assert source.reads == 1
 
 
-def test_who_gets_no_answer_waits_once_and_takes_it_when_it_comes() -> None:
+def test_only_one_wait_for_a_slow_read() -> None:
     clock, source = Clock(), Source()
     values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
         TIMES, clock=clock
@@ -108,7 +108,7 @@ def test_who_gets_no_answer_waits_once_and_takes_it_when_it_comes() -> None:
     assert source.reads == 1
 
 
-def test_many_at_once_read_once() -> None:
+def test_concurrent_calls_read_once() -> None:
     source = Source()
     values: stale_cache.StaleCache[int] = stale_cache.StaleCache(TIMES)
     source.gate.clear()
@@ -130,7 +130,7 @@ def test_many_at_once_read_once() -> None:
     assert source.reads == 1
 
 
-def test_while_one_reads_anew_the_others_take_the_old_value() -> None:
+def test_a_stale_value_serves_during_a_refresh() -> None:
     clock, source = Clock(), Source()
     values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
         TIMES, clock=clock
@@ -149,7 +149,7 @@ def test_while_one_reads_anew_the_others_take_the_old_value() -> None:
     assert values.get("a", source.read) == 2
 
 
-def test_reads_without_an_answer_are_few() -> None:
+def test_the_number_of_pending_reads_is_bounded() -> None:
     source = Source()
     values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
         IMPATIENT, 100
@@ -162,7 +162,7 @@ def test_reads_without_an_answer_are_few() -> None:
     until(lambda: values.get(0, source.read) is not None)
 
 
-def test_the_key_asked_for_longest_ago_goes() -> None:
+def test_the_least_recently_used_key_is_evicted() -> None:
     source = Source()
     values: stale_cache.StaleCache[int] = stale_cache.StaleCache(TIMES, 2)
 
@@ -171,7 +171,7 @@ def test_the_key_asked_for_longest_ago_goes() -> None:
     ]  # fmt: skip
 
 
-def test_an_unexpected_error_ends_the_read_too() -> None:
+def test_an_unexpected_error_ends_the_read() -> None:
     values: stale_cache.StaleCache[int] = stale_cache.StaleCache(
         TIMES, clock=Clock()
     )
@@ -179,7 +179,7 @@ def test_an_unexpected_error_ends_the_read_too() -> None:
     before, threading.excepthook = threading.excepthook, exceptions.append
 
     def fail() -> int:
-        raise RuntimeError("unthought of")
+        raise RuntimeError("unexpected")
 
     try:
         assert values.get("a", fail) is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provider data that several threads read at once."""
+"""Threads share bulk reads and the cache without blocking each other."""
 
 import threading
 from concurrent import futures
@@ -12,11 +12,11 @@ from filters.placement import generation_cache, provider_reader
 from tests.support.placement import answers
 
 
-class Watched:
+class WatchedLock:
     """Lock of bulk reads that counts the waiting threads."""
 
     def __init__(self, reader: fact_reader.FactReader) -> None:
-        """Take the place of a reader's lock."""
+        """Replace a reader's lock."""
         self._lock = threading.Lock()
         self._waiting = threading.Semaphore(0)
         reader._providers._bulk_lock = self  # type: ignore[assignment]
@@ -28,12 +28,12 @@ class Watched:
         return self._lock.acquire(blocking, timeout)
 
     def await_waiting(self, count: int) -> None:
-        """Wait until so many threads wait for the lock."""
+        """Wait until ``count`` threads wait for the lock."""
         for _ in range(count):
             assert self._waiting.acquire(timeout=20)
 
 
-def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
+def test_concurrent_requests_share_a_bulk_read() -> None:
     placement = answers.Placement(40)
     have_listed = threading.Barrier(2, timeout=20)
 
@@ -46,7 +46,7 @@ def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
         return body
 
     reader = fact_reader.FactReader(get)
-    lock = Watched(reader)
+    lock = WatchedLock(reader)
     with futures.ThreadPoolExecutor(2) as threads:
         results = threads.map(
             lambda _: answers.read(reader, placement.providers).facts,
@@ -62,7 +62,7 @@ def test_who_comes_at_once_with_others_waits_for_one_bulk_read() -> None:
     ]
 
 
-def test_a_bulk_read_that_hangs_holds_nobody_up_for_long(
+def test_a_hanging_bulk_read_delays_others_only_briefly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 0.01)
@@ -86,7 +86,7 @@ def test_a_bulk_read_that_hangs_holds_nobody_up_for_long(
         assert slow.result(10).facts == facts
 
 
-def test_where_one_bulk_read_fails_the_others_read_side_by_side(
+def test_after_a_failed_bulk_read_the_others_read_in_parallel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(provider_reader, "_PATIENCE_SECONDS", 60)
@@ -100,11 +100,11 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
                 has_begun.set()
                 lock.await_waiting(2)
                 raise fact_reader.QueryError(path, "HTTP 503", 503)
-            others.wait()  # in turns they would not get past it
+            others.wait()  # Only parallel reads pass the barrier.
         return placement.get(path)
 
     reader = fact_reader.FactReader(get)
-    lock = Watched(reader)
+    lock = WatchedLock(reader)
     with futures.ThreadPoolExecutor(3) as threads:
         reads = [threads.submit(answers.read, reader, placement.providers)]
         assert has_begun.wait(10)
@@ -123,7 +123,7 @@ def test_where_one_bulk_read_fails_the_others_read_side_by_side(
         assert snapshot.facts.keys() == placement.providers.keys()
 
 
-def test_several_threads_may_share_what_is_remembered() -> None:
+def test_threads_share_the_cache() -> None:
     placement = answers.Placement(12, answers.MIXED)
     cache = generation_cache.GenerationCache(7)
     reader = fact_reader.FactReader(placement.get, cache)
