@@ -23,7 +23,7 @@ PCI = (
     '<address domain="{}" bus="{}" slot="{}" function="{}"/>'
     "</source></hostdev>"
 )
-# Host devices that are no accelerators of ours, and have addresses too.
+# Host devices that are no accelerators, but have addresses, too.
 USB = (
     '<hostdev mode="subsystem" type="usb"><source>'
     '<address bus="1" device="4"/></source></hostdev>'
@@ -44,10 +44,10 @@ INTERFACE = (
 @pytest.fixture
 def host() -> Iterator[libvirt.virConnect]:
     connected = libvirt.open("test:///default")
-    for found in connected.listAllDomains(0):  # its own example
-        if found.isActive():
-            found.destroy()
-        found.undefine()
+    for domain in connected.listAllDomains(0):  # its own example
+        if domain.isActive():
+            domain.destroy()
+        domain.undefine()
     yield connected
     connected.close()
 
@@ -83,7 +83,7 @@ def test_running_and_shut_off_domains_count(
     assert not use.holds("0000:3b:00.1")
 
 
-def test_what_runs_can_be_told_from_what_is_off(
+def test_only_running_domains_count_on_request(
     host: libvirt.virConnect,
 ) -> None:
     define(host, "running", MDEV.format(FIRST)).create()
@@ -137,8 +137,8 @@ def test_a_vf_that_is_a_guest_s_interface_counts(
 def test_a_domain_that_is_gone_no_longer_counts(
     host: libvirt.virConnect,
 ) -> None:
-    found = define(host, "gone", MDEV.format(FIRST))
-    found.undefine()
+    domain = define(host, "gone", MDEV.format(FIRST))
+    domain.undefine()
     assert not connection.read_hostdevs(host).holds(FIRST)
 
 
@@ -167,7 +167,7 @@ def test_a_connection_that_fails_is_an_error(
         connection.read_hostdevs(other)
 
 
-def test_each_domain_is_told_by_itself(host: libvirt.virConnect) -> None:
+def test_each_domain_is_returned_by_itself(host: libvirt.virConnect) -> None:
     running = define(host, "running", MDEV.format(FIRST))
     running.create()
     off = define(host, "off", PCI.format("0x0", "0x3b", "0x00", "0x0"))
@@ -191,8 +191,8 @@ def test_domains_are_found_by_the_entry_point(
     host: libvirt.virConnect,
 ) -> None:
     define(host, "off", MDEV.format(FIRST))
-    (found,) = plugin.read_domains("test:///default")
-    assert found.handles == {FIRST}
+    (domain,) = plugin.read_domains("test:///default")
+    assert domain.handles == {FIRST}
 
 
 def test_a_libvirt_that_is_not_there_is_no_empty_host() -> None:

@@ -59,14 +59,18 @@ def elements(
     ]
 
 
-def hostdevs(*claims: model.Claim, **asked: object) -> list[dict[str, str]]:
+def hostdevs(
+    *claims: model.Claim, **arguments: object
+) -> list[dict[str, str]]:
     """Return the attributes of the hostdevs among them."""
-    found = elements(*claims, **asked)  # type: ignore[arg-type]
-    return [dict(e.attrib) for e in found if e.tag == "hostdev"]
+    parsed = elements(*claims, **arguments)  # type: ignore[arg-type]
+    return [dict(e.attrib) for e in parsed if e.tag == "hostdev"]
 
 
-def seen(element: ElementTree.Element) -> tuple[int, int, int, str] | None:
-    """Return where a guest sees a device, and what it says of functions."""
+def guest_address(
+    element: ElementTree.Element,
+) -> tuple[int, int, int, str] | None:
+    """Return bus, slot, function and multifunction flag in the guest."""
     address = element.find("./address")
     if address is None:
         return None
@@ -76,13 +80,13 @@ def seen(element: ElementTree.Element) -> tuple[int, int, int, str] | None:
     return bus, slot, function, address.get("multifunction", "")
 
 
-# -- what each technology is ----------------------------------------------
+# -- attributes by technology ----------------------------------------------
 
 
 @pytest.mark.parametrize("api", ["vfio-pci", "vfio-ccw", "vfio-ap"])
 def test_every_device_api_is_a_model(api: str) -> None:
-    (found,) = hostdevs(dataclasses.replace(MDEV, device_api=api))
-    assert found == {
+    (attributes,) = hostdevs(dataclasses.replace(MDEV, device_api=api))
+    assert attributes == {
         "mode": "subsystem",
         "type": "mdev",
         "managed": "no",
@@ -91,18 +95,22 @@ def test_every_device_api_is_a_model(api: str) -> None:
 
 
 def test_an_mdev_that_names_no_api_is_a_pci_device() -> None:
-    (found,) = hostdevs(dataclasses.replace(MDEV, device_api=""))
-    assert found["model"] == "vfio-pci"
+    (attributes,) = hostdevs(dataclasses.replace(MDEV, device_api=""))
+    assert attributes["model"] == "vfio-pci"
 
 
 @pytest.mark.parametrize(
     ("claim", "managed"), [(WHOLE, "yes"), (VF, "yes"), (TYPED, "no")]
 )
-def test_who_binds_a_function_is_said(
+def test_managed_depends_on_the_technology(
     claim: model.Claim, managed: str
 ) -> None:
-    (found,) = hostdevs(claim)
-    assert found == {"mode": "subsystem", "type": "pci", "managed": managed}
+    (attributes,) = hostdevs(claim)
+    assert attributes == {
+        "mode": "subsystem",
+        "type": "pci",
+        "managed": managed,
+    }
 
 
 def test_no_claims_need_no_elements() -> None:
@@ -110,7 +118,7 @@ def test_no_claims_need_no_elements() -> None:
 
 
 @given(st.text().filter(lambda t: not pci.is_address(t.strip().lower())))
-def test_what_is_no_function_is_refused(text: str) -> None:
+def test_a_handle_that_is_no_function_is_refused(text: str) -> None:
     claim = dataclasses.replace(WHOLE, handle=text)
     with pytest.raises(errors.MalformedError, match="PCI address"):
         elements(claim)
@@ -120,23 +128,23 @@ def test_what_is_no_function_is_refused(text: str) -> None:
     st.lists(strategies.pci_addresses, min_size=1, max_size=6, unique=True),
     st.sampled_from([Q35, I440FX, guest_pci.Guest()]),
 )
-def test_every_function_is_given_once_and_to_a_place_of_its_own(
+def test_every_function_has_an_address_of_its_own(
     members: list[str], machine: guest_pci.Guest
 ) -> None:
     claim = dataclasses.replace(
         WHOLE, handle=members[0], members=tuple(members[1:])
     )
-    found = elements(claim, machine=machine)
-    given_out = connection.parse_hostdevs(
+    parsed = elements(claim, machine=machine)
+    use = connection.parse_hostdevs(
         "<domain><devices>"
-        + "".join(ElementTree.tostring(e, encoding="unicode") for e in found)
+        + "".join(ElementTree.tostring(e, encoding="unicode") for e in parsed)
         + "</devices></domain>"
     )
-    assert given_out.functions == frozenset(members)
-    places = [place for e in found if (place := seen(e)) is not None]
+    assert use.functions == frozenset(members)
+    places = [place for e in parsed if (place := guest_address(e)) is not None]
     assert len({place[:3] for place in places}) == len(places)
-    for bus, slot, function, said in places:
-        assert (said == "on") == (function == 0)
+    for bus, slot, function, flag in places:
+        assert (flag == "on") == (function == 0)
         assert any(p[:3] == (bus, slot, 0) for p in places)
 
 
@@ -145,25 +153,25 @@ def as_text(element: ElementTree.Element) -> str:
 
 
 def test_the_elements_of_some_devices_are_found_whole() -> None:
-    told = [as_text(element) for element in elements(CARD)]
-    domain = f"<domain><devices>{''.join(told)}</devices></domain>"
+    texts = [as_text(element) for element in elements(CARD)]
+    domain = f"<domain><devices>{''.join(texts)}</devices></domain>"
     first, second, *_ = CARD.handle, *CARD.members
-    assert connection.find_hostdevs(domain, {second}) == (told[2],)
-    assert connection.find_hostdevs(domain, {first, second}) == (*told[1:3],)
+    assert connection.find_hostdevs(domain, {second}) == (texts[2],)
+    assert connection.find_hostdevs(domain, {first, second}) == (*texts[1:3],)
     assert connection.find_hostdevs(domain, {"0000:ff:00.0"}) == ()
 
 
-def test_functions_of_one_slot_are_known() -> None:
-    port, *told = map(as_text, elements(CARD))
-    assert connection.share_one_slot(told)
-    assert not connection.share_one_slot(told[:1])
-    assert not connection.share_one_slot([port, told[0]])
-    # libvirt chose a place for neither, as far as is known
+def test_functions_of_one_slot_are_recognized() -> None:
+    port, *functions = map(as_text, elements(CARD))
+    assert connection.share_one_slot(functions)
+    assert not connection.share_one_slot(functions[:1])
+    assert not connection.share_one_slot([port, functions[0]])
+    # libvirt has chosen an address for neither
     bare = "<hostdev type='mdev'><source/></hostdev>"
     assert not connection.share_one_slot([bare, bare])
 
 
-# -- places in the guest ---------------------------------------------------
+# -- addresses in the guest ------------------------------------------------
 
 
 def test_a_card_s_functions_share_a_root_port_of_their_own() -> None:
@@ -173,7 +181,7 @@ def test_a_card_s_functions_share_a_root_port_of_their_own() -> None:
         "index": "1",
         "model": "pcie-root-port",
     }
-    assert [seen(f) for f in functions] == [
+    assert [guest_address(f) for f in functions] == [
         (1, 0, 0, "on"),
         (1, 0, 1, ""),
         (1, 0, 2, ""),
@@ -182,8 +190,8 @@ def test_a_card_s_functions_share_a_root_port_of_their_own() -> None:
 
 
 def test_a_card_s_functions_share_a_slot_of_an_i440fx() -> None:
-    found = elements(CARD, machine=I440FX)
-    assert [seen(f) for f in found] == [
+    parsed = elements(CARD, machine=I440FX)
+    assert [guest_address(f) for f in parsed] == [
         (0, 31, 0, "on"),
         (0, 31, 1, ""),
         (0, 31, 2, ""),
@@ -201,31 +209,31 @@ def test_two_cards_have_two_slots() -> None:
     slots = {
         place[:2]
         for e in elements(CARD, other, machine=I440FX)
-        if (place := seen(e))
+        if (place := guest_address(e))
     }
     assert slots == {(0, 31), (0, 30)}
 
 
 def test_function_numbers_stay_those_of_the_host() -> None:
     claim = dataclasses.replace(WHOLE, members=("0000:65:00.6",))
-    assert [seen(e) for e in elements(claim)[1:]] == [
+    assert [guest_address(e) for e in elements(claim)[1:]] == [
         (1, 0, 0, "on"),
         (1, 0, 6, ""),
     ]
 
 
-def test_functions_without_a_first_one_go_separate_ways() -> None:
+def test_functions_without_function_0_get_separate_slots() -> None:
     """A guest looks for function 0 and no further if there is none."""
     claim = dataclasses.replace(
         WHOLE, handle="0000:65:00.1", members=("0000:65:00.2",)
     )
-    assert [seen(e) for e in elements(claim)] == [None, None]
+    assert [guest_address(e) for e in elements(claim)] == [None, None]
 
 
 def test_a_group_over_two_slots_of_the_host_has_two_of_the_guest() -> None:
     claim = dataclasses.replace(CARD, members=("0000:65:00.1", "0000:66:00.0"))
     places = {
-        e.find("./source/address").get("bus"): seen(e)  # type: ignore[union-attr]
+        e.find("./source/address").get("bus"): guest_address(e)  # type: ignore[union-attr]
         for e in elements(claim)
         if e.tag == "hostdev"
     }
@@ -237,13 +245,15 @@ def test_a_group_over_two_slots_of_the_host_has_two_of_the_guest() -> None:
     "machine", ["", "pseries", "s390-ccw-virtio", "microvm"]
 )
 def test_other_machines_are_left_to_libvirt(machine: str) -> None:
-    found = elements(CARD, machine=guest_pci.Guest(machine=machine))
-    assert [seen(e) for e in found] == [None] * 4
+    parsed = elements(CARD, machine=guest_pci.Guest(machine=machine))
+    assert [guest_address(e) for e in parsed] == [None] * 4
 
 
 def test_a_full_bus_is_left_to_libvirt() -> None:
     full = dataclasses.replace(I440FX, slots=frozenset(range(32)))
-    assert [seen(e) for e in elements(CARD, machine=full)] == [None] * 4
+    assert [guest_address(e) for e in elements(CARD, machine=full)] == [
+        None
+    ] * 4
 
 
 GUEST = """
@@ -261,7 +271,7 @@ GUEST = """
 """
 
 
-def test_a_guest_says_what_is_taken() -> None:
+def test_used_addresses_of_a_guest() -> None:
     assert guest_pci.parse_guest(GUEST) == guest_pci.Guest(
         machine="pc-q35-7.2",
         has_graphics=True,
@@ -278,31 +288,31 @@ def test_a_guest_says_what_is_taken() -> None:
     st.frozensets(st.integers(0, 31)),
     st.frozensets(st.integers(0, 40)).map(lambda b: b | {0}),
 )
-def test_what_is_taken_is_not_taken_again(
+def test_used_addresses_are_not_assigned_again(
     slots: frozenset[int], buses: frozenset[int]
 ) -> None:
     card = pci.parse_address("0000:65:00.0")
     group = (card, dataclasses.replace(card, function=1))
     for machine in ("pc", "q35"):
-        found = guest_pci.plan_layout(
+        layout = guest_pci.plan_layout(
             guest_pci.Guest(machine=machine, slots=slots, buses=buses), [group]
         )
-        for place in found.places.values():
+        for place in layout.places.values():
             if machine == "pc":
-                assert (place.bus, found.ports) == (0, ())
+                assert (place.bus, layout.ports) == (0, ())
                 assert 3 <= place.slot <= 31
                 assert place.slot not in slots
             else:
-                assert (place.slot, found.ports) == (0, (place.bus,))
+                assert (place.slot, layout.ports) == (0, (place.bus,))
                 assert place.bus not in buses
 
 
-# -- on request ------------------------------------------------------------
+# -- options ---------------------------------------------------------------
 
 
-def test_display_and_ramfb_are_said_of_vgpus_alone() -> None:
-    found = hostdevs(MDEV, WHOLE, SECOND, options=FIRMWARE)
-    assert [(h.get("display"), h.get("ramfb")) for h in found] == [
+def test_display_and_ramfb_are_set_for_vgpus_only() -> None:
+    devices = hostdevs(MDEV, WHOLE, SECOND, options=FIRMWARE)
+    assert [(h.get("display"), h.get("ramfb")) for h in devices] == [
         ("on", "on"),
         (None, None),
         ("on", None),
@@ -312,17 +322,17 @@ def test_display_and_ramfb_are_said_of_vgpus_alone() -> None:
 def test_a_display_can_be_refused_too() -> None:
     off = flavors.Options(has_display=False)
     blind = guest_pci.Guest()
-    (found,) = hostdevs(MDEV, options=off, machine=blind)
-    assert found["display"] == "off"
-    (found,) = hostdevs(TYPED, options=off, version=NEW)
-    assert found["display"] == "off"
-    (found,) = hostdevs(TYPED, options=off, version=OLD)
-    assert "display" not in found
+    (attributes,) = hostdevs(MDEV, options=off, machine=blind)
+    assert attributes["display"] == "off"
+    (attributes,) = hostdevs(TYPED, options=off, version=NEW)
+    assert attributes["display"] == "off"
+    (attributes,) = hostdevs(TYPED, options=off, version=OLD)
+    assert "display" not in attributes
 
 
 def test_a_function_s_display_needs_a_libvirt_that_knows_it() -> None:
-    (found,) = hostdevs(TYPED, options=FIRMWARE, version=NEW)
-    assert (found["display"], found["ramfb"]) == ("on", "on")
+    (attributes,) = hostdevs(TYPED, options=FIRMWARE, version=NEW)
+    assert (attributes["display"], attributes["ramfb"]) == ("on", "on")
     with pytest.raises(errors.ClaimError) as caught:
         hostdevs(TYPED, options=SCREEN, version=10_002_001)
     assert "needs libvirt 10.3.0, this host has 10.2.1" in str(caught.value)
@@ -337,7 +347,7 @@ def test_a_function_s_display_needs_a_libvirt_that_knows_it() -> None:
         dataclasses.replace(MDEV, device_api="vfio-ccw"),
     ],
 )
-def test_what_has_no_display_is_not_shown(claim: model.Claim) -> None:
+def test_a_device_without_display_is_refused(claim: model.Claim) -> None:
     with pytest.raises(errors.ClaimError, match="none of its devices has a"):
         elements(claim, options=SCREEN)
 
@@ -354,13 +364,13 @@ def test_a_guest_has_one_ramfb() -> None:
         elements(MDEV, options=FIRMWARE, machine=taken)
 
 
-@pytest.mark.parametrize(("wanted", "said"), [(True, "on"), (False, "off")])
-def test_the_rom_is_said_of_functions_alone(wanted: bool, said: str) -> None:
-    options = flavors.Options(has_rom=wanted)
-    found = elements(MDEV, TYPED, options=options)
-    bars = [rom.get("bar") for e in found for rom in e.iterfind("./rom")]
-    assert bars == [said]
-    assert found[0].find("./rom") is None
+@pytest.mark.parametrize(("has_rom", "bar"), [(True, "on"), (False, "off")])
+def test_the_rom_is_set_for_functions_only(has_rom: bool, bar: str) -> None:
+    options = flavors.Options(has_rom=has_rom)
+    parsed = elements(MDEV, TYPED, options=options)
+    bars = [rom.get("bar") for e in parsed for rom in e.iterfind("./rom")]
+    assert bars == [bar]
+    assert parsed[0].find("./rom") is None
 
 
 def test_an_mdev_has_no_rom() -> None:

@@ -39,13 +39,13 @@ def test_a_parent_has_libvirt_s_name(parent: str, name: str) -> None:
 
 def test_an_mdev_is_found_by_its_uuid() -> None:
     longer = f"{NAME}_0000_41_00_4"
-    for known in ([NAME], ["computer", longer]):
-        assert nodedev.mdev_name(UUID, known) == known[-1]
+    for devices in ([NAME], ["computer", longer]):
+        assert nodedev.mdev_name(UUID, devices) == devices[-1]
     assert nodedev.mdev_name(UUID, [f"{NAME}4", "mdev_"]) is None
 
 
 @given(strategies.uuids)
-def test_the_xml_says_what_is_wanted(uuid: str) -> None:
+def test_the_xml_has_parent_type_and_uuid(uuid: str) -> None:
     root = ElementTree.fromstring(
         nodedev.to_xml("pci_0000_41_00_4", "nvidia-222", uuid)
     )
@@ -64,7 +64,7 @@ class Daemon:
 
     def __init__(self, kernel: fakehost.Controller) -> None:
         self._bus = Path(kernel.root) / "sys"
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.wait: Callable[[], object] = lambda: None
 
     def listDevices(self, capability: str, flags: int) -> list[str]:
@@ -74,11 +74,13 @@ class Daemon:
 
     @property
     def _all(self) -> list[str]:
-        found = self._bus / "bus/mdev/devices"
-        return [p.name for p in found.iterdir()] if found.exists() else []
+        directory = self._bus / "bus/mdev/devices"
+        return (
+            [p.name for p in directory.iterdir()] if directory.exists() else []
+        )
 
     def nodeDeviceCreateXML(self, text: str, flags: int) -> "Daemon":
-        self.asked.append(text)
+        self.requests.append(text)
         self.wait()
         root = ElementTree.fromstring(text)
         kind = root.find("./capability/type")
@@ -90,7 +92,7 @@ class Daemon:
         return self
 
     def nodeDeviceLookupByName(self, name: str) -> "Daemon":
-        self.asked.append(name)
+        self.requests.append(name)
         return self
 
     def destroy(self) -> None:
@@ -102,7 +104,7 @@ class Daemon:
 MAKE = actions.CreateMdev(parent=GPU, type_id="nvidia-232", uuid=UUID)
 
 
-def test_libvirt_makes_and_unmakes_an_mdev(
+def test_libvirt_creates_and_removes_an_mdev(
     kernel: fakehost.Controller,
 ) -> None:
     daemon = Daemon(kernel)
@@ -110,10 +112,10 @@ def test_libvirt_makes_and_unmakes_an_mdev(
     on_host = action_executor.Executor(str(kernel.root), nodedev=devices)
     assert on_host.apply(MAKE)
     assert set(kernel.mdevs()) == {UUID}
-    assert len(daemon.asked) == 1
+    assert len(daemon.requests) == 1
     assert on_host.apply(MAKE.undo())
     assert kernel.mdevs() == {}
-    assert daemon.asked[1:] == [f"{NAME}_parent"]
+    assert daemon.requests[1:] == [f"{NAME}_parent"]
     assert len(kernel.writes()) == 2
 
 
@@ -129,7 +131,7 @@ def test_a_parent_that_libvirt_does_not_know_is_left_to_the_kernel(
         actions.CreateMdev(parent="mtty", type_id="mtty-1", uuid=UUID)
     )
     assert set(kernel.mdevs()) == {UUID}
-    assert daemon.asked == []
+    assert daemon.requests == []
     assert caplog.text.count("it does not know mtty as a parent") == 1
 
 
@@ -148,13 +150,13 @@ def test_a_connection_that_is_down_is_left_to_the_kernel(
 def test_a_libvirt_that_does_not_answer_is_asked_once(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It waits a minute for an event that nobody sends."""
+    """It waits a minute for an event that does not come."""
     caplog.set_level("INFO")
     daemon, gone = Daemon(kernel), threading.Event()
 
     def wait() -> None:
         gone.wait(30)
-        # The kernel may be the next test's by now.
+        # The kernel may belong to the next test by now.
         raise RuntimeError("the client has gone")
 
     daemon.wait = wait
@@ -163,7 +165,7 @@ def test_a_libvirt_that_does_not_answer_is_asked_once(
     assert "no answer in 0.2 s" in caplog.text
     assert not devices.create(GPU, "nvidia-232", UUID)
     assert not devices.remove(UUID)
-    assert len(daemon.asked) == 1
+    assert len(daemon.requests) == 1
     gone.set()
 
 
@@ -207,7 +209,7 @@ def test_a_real_libvirt_s_refusal_is_a_no(
     host = libvirt.open(f"test://{node}")
     devices = connection.NodeDevices(lambda: host)
     assert not devices.create("0000:41:00.4", "nvidia-555", UUID)
-    (said,) = [r.getMessage() for r in caplog.records]
-    assert "libvirt can't create mdev" in said
-    assert "does not know" not in said
+    (message,) = [r.getMessage() for r in caplog.records]
+    assert "libvirt can't create mdev" in message
+    assert "does not know" not in message
     host.close()

@@ -14,7 +14,7 @@ from virt_hooks.operations import live_migration_wire
 
 texts = st.text(max_size=8)
 versions = st.lists(st.integers(0, 99), max_size=3).map(tuple)
-tolds = st.builds(
+wire_hosts = st.builds(
     live_migration_wire.WireHost,
     host=st.builds(
         migration.MigrationHost,
@@ -39,13 +39,13 @@ tolds = st.builds(
 )
 
 
-@given(tolds)
-def test_what_is_told_is_what_was_said(
-    told: live_migration_wire.WireHost,
+@given(wire_hosts)
+def test_a_wire_host_is_parsed_as_written(
+    wire_host: live_migration_wire.WireHost,
 ) -> None:
     assert (
-        live_migration_wire.parse_text(live_migration_wire.to_text(told))
-        == told
+        live_migration_wire.parse_text(live_migration_wire.to_text(wire_host))
+        == wire_host
     )
 
 
@@ -61,13 +61,13 @@ def test_what_is_told_is_what_was_said(
         '{"form": 1, "parts": []}',
     ],
 )
-def test_other_words_are_refused(text: str) -> None:
+def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(errors.MalformedError, match="one nova-accel"):
         live_migration_wire.parse_text(text)
 
 
 def test_a_part_of_another_release_is_refused() -> None:
-    told = live_migration_wire.WireHost(
+    wire_host = live_migration_wire.WireHost(
         host=migration.MigrationHost(),
         parts=(
             migration.MigrationPartition(
@@ -75,10 +75,10 @@ def test_a_part_of_another_release_is_refused() -> None:
             ),
         ),
     )
-    words = json.loads(live_migration_wire.to_text(told))
-    words["parts"][0]["colour"] = "red"
+    fields = json.loads(live_migration_wire.to_text(wire_host))
+    fields["parts"][0]["colour"] = "red"
     with pytest.raises(errors.MalformedError):
-        live_migration_wire.parse_text(json.dumps(words))
+        live_migration_wire.parse_text(json.dumps(fields))
 
 
 def claim(technology: str) -> model.Claim:
@@ -116,29 +116,29 @@ def device(technology: str) -> model.Device:
     )
 
 
-def part(
+def partition(
     technology: str, *devices: model.Device
 ) -> migration.MigrationPartition:
-    (found,) = live_migration_wire.parts_of(
+    (parsed,) = live_migration_wire.parts_of(
         [claim(technology)],
         model.HostState(devices=devices),
         {"0000:f3:00.1": "qat-vfio-pci"}.__getitem__,
     )
-    return found
+    return parsed
 
 
 def test_a_vf_has_a_driver_of_its_own() -> None:
-    assert part("vf", device("vf")).driver == "qat_vfio_pci"
-    assert part("mdev", device("mdev")).driver == "4xxx_pf"
+    assert partition("vf", device("vf")).driver == "qat_vfio_pci"
+    assert partition("mdev", device("mdev")).driver == "4xxx_pf"
 
 
-def test_of_a_card_that_can_not_be_read_nothing_is_told() -> None:
-    found = part("mdev")
-    assert (found.driver, found.size) == ("", 0)
+def test_an_unreadable_card_has_no_details() -> None:
+    parsed = partition("mdev")
+    assert (parsed.driver, parsed.size) == ("", 0)
 
 
-def test_size_is_what_is_booked_where_the_type_tells_none() -> None:
-    assert part("mdev", device("mdev")).size == 256
+def test_size_is_the_charge_if_the_type_has_none() -> None:
+    assert partition("mdev", device("mdev")).size == 256
     card = device("mdev")
     offer = live_migration_wire.offer_of(card, card.profiles[0])
     assert (offer.size, offer.driver, offer.handle) == (256, "4xxx_pf", "")
@@ -158,9 +158,9 @@ def test_types_without_a_bus_are_named_after_their_driver() -> None:
     assert (
         live_migration_wire.offer_of(card, card.profiles[0]).driver == "mtty"
     )
-    (found,) = live_migration_wire.parts_of(
+    (parsed,) = live_migration_wire.parts_of(
         [dataclasses.replace(claim("mdev"), type_id="mtty-2")],
         model.HostState(devices=(card,)),
         str,
     )
-    assert found.driver == "mtty"
+    assert parsed.driver == "mtty"

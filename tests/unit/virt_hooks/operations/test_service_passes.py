@@ -32,7 +32,7 @@ SPEC = simulated_scrub.SPEC
 NOTHING = connection.HostdevUse()
 
 
-def fewer(
+def start_with_fewer_vfs(
     kernel: fakehost.Controller, state: Path, *lines: str
 ) -> lifecycle.Lifecycle:
     rules = policy.parse_policy(
@@ -45,22 +45,22 @@ def vfs(kernel: fakehost.Controller) -> int:
     return int(kernel.functions()[FLEX]["vfs"])
 
 
-def test_the_other_service_spawns_while_cards_are_arranged(
+def test_the_other_service_spawns_while_modes_are_set(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    """Not alone: the claims of the other nova-compute are not known."""
+    """The claims of the other nova-compute are not known."""
     other = started(kernel, state)
     give(other, slot(other, FLEX, FLEX_VF))
-    life = fewer(kernel, state)
+    life = start_with_fewer_vfs(kernel, state)
     life.set_alone(False)
     assert not life.set_card_modes()
     assert vfs(kernel) == 4
 
 
-def test_a_successor_spawns_while_this_one_still_sweeps(
+def test_a_successor_spawns_during_a_cleanup(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    """The older one is in a pass that began before; it goes on alone."""
+    """The older service is in a pass that began while it was alone."""
     dead = started(kernel, state)
     for number, name in enumerate((FLEX_VF, NEXT_VF)):
         give(dead, slot(dead, FLEX, name), f"gone-{number}")
@@ -69,10 +69,10 @@ def test_a_successor_spawns_while_this_one_still_sweeps(
     libvirt = domains.SimulatedDomains()
     older = started(kernel, state, domains=libvirt)
     kernel.hang(f"bus/pci/devices/{FLEX_VF}/reset")
-    sweeps = threading.Thread(
+    cleanup = threading.Thread(
         target=older.remove_unused, args=(NOTHING,), daemon=True
     )
-    sweeps.start()
+    cleanup.start()
     wait_begun(state)
 
     successor = started(kernel, state)
@@ -82,34 +82,34 @@ def test_a_successor_spawns_while_this_one_still_sweeps(
     runs = connection.HostdevUse(functions=frozenset({GPU}))
     libvirt.set_use(runs)
     kernel.heal()
-    sweeps.join(20)
-    assert not sweeps.is_alive()
+    cleanup.join(20)
+    assert not cleanup.is_alive()
     older.host.refresh()
     assert fault(older, GPU) == ""
 
 
-def test_a_pass_waits_for_nobody(
+def test_a_pass_does_not_wait_for_a_locked_card(
     kernel: fakehost.Controller, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A card on which somebody works for an hour delays no pass.
+    """A card that is locked for an hour delays no pass.
 
-    One VF of the server is away: it is recalled with each pass.
+    One VF of the server is missing: each pass tries to restore it.
     """
     life = started(kernel, state)
-    one = slot(life, FLEX, FLEX_VF)
+    vf_slot = slot(life, FLEX, FLEX_VF)
     at_start = nova_database.StartupServers(life)
     records = nova_database.ServerRecords()
-    records.slots[A] = (one, slot(life, FLEX, "0000:4d:00.7"))
+    records.slots[A] = (vf_slot, slot(life, FLEX, "0000:4d:00.7"))
     monkeypatch.setattr(nova_database, "read", lambda _: records)
     at_start.restore_claims(lambda: [])
     assert [claim.slot for claim in life.claims()] == [FLEX_VF]
     other = slot(life, FLEX, NEXT_VF)
     give(life, other, B)
     kernel.hang(f"bus/pci/devices/{NEXT_VF}/reset")
-    ends = threading.Thread(
+    release = threading.Thread(
         target=life.release, args=(B, (other,), lambda _: False), daemon=True
     )
-    ends.start()
+    release.start()
     wait_begun(state)
     passes = threading.Thread(
         target=at_start.restore_claims, args=(lambda: [],), daemon=True
@@ -118,39 +118,39 @@ def test_a_pass_waits_for_nobody(
     passes.join(3)
     is_stuck = passes.is_alive()
     kernel.heal()
-    ends.join(10)
+    release.join(10)
     passes.join(10)
     assert not is_stuck
 
 
 def wait_begun(state: Path) -> None:
-    kept = faults.FaultNotes(str(state))
+    notes = faults.FaultNotes(str(state))
     until = time.monotonic() + 10
-    while not kept.read_scrubs():
+    while not notes.read_scrubs():
         assert time.monotonic() < until
         time.sleep(0.05)
 
 
-def test_what_this_service_scrubs_itself_was_not_cut_off(
+def test_a_scrub_of_this_service_is_not_interrupted(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    """It was not alone at first; then the other one ends."""
+    """It was not alone at first; then the other service ends."""
     dead = started(kernel, state)
     give(dead, slot(dead, GPU), "gone")
     life = started(kernel, state)
     life.set_alone(False)
     life.remove_unused(NOTHING)
     kernel.hang(f"bus/pci/devices/{GPU}/reset")
-    comes = threading.Thread(
+    spawn = threading.Thread(
         target=give, args=(life, slot(life, GPU), B), daemon=True
     )
-    comes.start()
+    spawn.start()
     wait_begun(state)
     life.set_alone(True)
     life.remove_unused(NOTHING)
     kernel.heal()
-    comes.join(10)
-    assert not comes.is_alive()
+    spawn.join(10)
+    assert not spawn.is_alive()
     life.host.refresh()
     assert [claim.consumer for claim in life.claims()] == [B]
     assert fault(life, GPU) == ""

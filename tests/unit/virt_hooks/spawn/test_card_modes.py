@@ -44,9 +44,9 @@ def test_vfs_are_enabled_as_policy_asks(
     life = started(kernel, ENABLE)
     assert life.host.state.device(BARE) is None
     assert life.set_card_modes()
-    found = life.host.state.device(BARE)
-    assert found is not None
-    assert len(found.slots) == 3
+    device = life.host.state.device(BARE)
+    assert device is not None
+    assert len(device.slots) == 3
     written = kernel.writes()
     assert not life.set_card_modes(), "it is in its mode by now"
     assert kernel.writes() == written
@@ -55,7 +55,7 @@ def test_vfs_are_enabled_as_policy_asks(
     assert len(tree.nodes) == 3
 
 
-def test_what_is_asked_for_all_devices_is_arranged_too(
+def test_an_option_for_all_devices_is_applied(
     kernel: fakehost.Controller,
 ) -> None:
     """By an option of its own, without any device_spec line."""
@@ -64,7 +64,7 @@ def test_what_is_asked_for_all_devices_is_arranged_too(
     assert life.host.state.device(BARE) is not None
 
 
-def test_without_policy_nothing_is_arranged(
+def test_without_policy_nothing_is_changed(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     reads, written = kernel.reads(), kernel.writes()
@@ -72,7 +72,7 @@ def test_without_policy_nothing_is_arranged(
     assert (kernel.reads(), kernel.writes()) == (reads, written)
 
 
-def test_what_can_t_be_arranged_is_told_once_and_tried_again(
+def test_a_failed_mode_is_logged_once_and_retried(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(vfio_driver.NvidiaVfioDriver):
@@ -101,25 +101,25 @@ def test_a_tool_that_fails_does_not_stop_the_service(
 ) -> None:
     life = started(kernel, ENABLE)
     tool = kernel.root / privileged.SRIOV_MANAGE
-    kept = tool.read_text()
+    script = tool.read_text()
     tool.write_text("#!/bin/sh\necho no such luck >&2\nexit 1\n")
     try:
         assert not life.set_card_modes()
         assert not life.set_card_modes()
         assert caplog.text.count("not in the mode that [nova_accel]") == 1
     finally:
-        tool.write_text(kept)
+        tool.write_text(script)
     assert life.set_card_modes()
     assert life.host.state.device(BARE) is not None
 
 
-def test_what_failed_is_not_tried_again_by_whoever_uevents_wake(
+def test_uevents_do_not_retry_a_failed_mode(
     kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
-    """An attempt that fails may send uevents, and wake them itself."""
+    """A failed attempt may itself send uevents."""
     life = started(kernel, ENABLE)
     tool = kernel.root / privileged.SRIOV_MANAGE
-    kept, tried = tool.read_text(), tmp_path / "tried"
+    script, tried = tool.read_text(), tmp_path / "tried"
     tool.write_text(f"#!/bin/sh\necho >>{tried}\nexit 1\n")
     try:
         for _ in range(3):
@@ -128,13 +128,13 @@ def test_what_failed_is_not_tried_again_by_whoever_uevents_wake(
         assert not life.set_card_modes()
         assert len(tried.read_text()) == 2
     finally:
-        tool.write_text(kept)
+        tool.write_text(script)
     assert not life.set_card_modes(retries_failed=False)
     assert life.set_card_modes()
     assert life.host.state.device(BARE) is not None
 
 
-def test_a_card_of_which_a_guest_has_a_part_is_left_alone(
+def test_a_card_with_a_part_in_a_guest_is_left_alone(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     libvirt = domains.SimulatedDomains()
@@ -147,7 +147,7 @@ def test_a_card_of_which_a_guest_has_a_part_is_left_alone(
 
 
 class Fewer(vfio_driver.NvidiaVfioDriver):
-    """Would take VFs away from a card, whatever stands on it."""
+    """Plans to remove a card's VFs, even if servers have them."""
 
     def plan_arrange(
         self, host: host_reader.HostReader, rules: policy.Policy
@@ -171,13 +171,13 @@ def test_no_vf_is_taken_from_a_server_that_does_not_run(
 ) -> None:
     life = started(kernel, ENABLE)
     life._mode_setter._drivers = {"nvidia_vfio": Fewer()}  # type: ignore[union-attr]
-    held = (simulated_vfio.slot(),)
-    life.ensure("a server", (simulated_vfio.asks(),), held)
+    slots = (simulated_vfio.slot(),)
+    life.ensure("a server", (simulated_vfio.asks(),), slots)
     written = kernel.writes()
     assert not life.set_card_modes()
     assert kernel.writes() == written
     assert "a server of this host has a part of it" in caplog.text
-    life.release("a server", held, lambda _: False)
+    life.release("a server", slots, lambda _: False)
     written = kernel.writes()
     life.set_alone(False)
     assert not life.set_card_modes()

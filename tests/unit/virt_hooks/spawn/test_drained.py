@@ -37,13 +37,13 @@ def state_dir(tmp_path: pathlib.Path) -> str:
 
 @pytest.fixture
 def accel(kernel: fakehost.Controller, state_dir: str) -> lifecycle.Lifecycle:
-    """Return what a nova-compute that has just started holds."""
+    """Return the Lifecycle of a nova-compute that has just started."""
     return started(kernel, state_dir)
 
 
 @pytest.fixture(params=["drained", "faulted"])
 def close(request: pytest.FixtureRequest, state_dir: str) -> Put:
-    """Return what takes the first GPU from those that take servers."""
+    """Return a function that withdraws the first GPU from new servers."""
     if request.param == "drained":
         return lambda: drains.DrainNotes(state_dir).put(GPU, "a fan is loud")
     return lambda: faults.FaultNotes(state_dir).put(GPU, "ill", None)
@@ -51,7 +51,7 @@ def close(request: pytest.FixtureRequest, state_dir: str) -> Put:
 
 @pytest.fixture
 def reopen(state_dir: str) -> Put:
-    """Return what gives it back."""
+    """Return a function that offers the first GPU again."""
 
     def both() -> None:
         drains.DrainNotes(state_dir).remove([GPU])
@@ -60,15 +60,17 @@ def reopen(state_dir: str) -> Put:
     return both
 
 
-def booked(*slots: model.Slot) -> model.Allocations:
-    """Return what Placement has booked for a server that comes."""
-    return {one.provider: {"VGPU": 1} for one in slots}
+def allocations_of(*slots: model.Slot) -> model.Allocations:
+    """Return Placement's allocations of a new server."""
+    return {requested.provider: {"VGPU": 1} for requested in slots}
 
 
-def come(
-    accel: lifecycle.Lifecycle, consumer: str, one: model.Slot
+def spawn(
+    accel: lifecycle.Lifecycle, consumer: str, requested: model.Slot
 ) -> tuple[model.Claim, ...]:
-    return accel.ensure(consumer, GROUPS, (one,), booked(one))
+    return accel.ensure(
+        consumer, GROUPS, (requested,), allocations_of(requested)
+    )
 
 
 def is_offered(accel: lifecycle.Lifecycle) -> bool:
@@ -87,15 +89,15 @@ def test_it_takes_no_server_that_was_scheduled_before(
     close()
     written = kernel.writes()
     with pytest.raises(errors.ClaimError, match="takes no new server") as no:
-        come(accel, A, slot())
+        spawn(accel, A, slot())
     assert GPU in str(no.value)
     assert kernel.writes() == written
     assert accel.claims() == ()
     assert not is_offered(accel)
-    assert come(accel, A, slot(0, OTHER))
+    assert spawn(accel, A, slot(0, OTHER))
     reopen()
     assert is_offered(accel)
-    assert come(accel, B, slot())
+    assert spawn(accel, B, slot())
 
 
 def test_a_server_of_two_cards_gets_neither(
@@ -105,20 +107,20 @@ def test_a_server_of_two_cards_gets_neither(
     both = (slot(0, GPU), slot(0, OTHER))
     groups = (asks(FOUR_Q, 1, "_A"), asks(FOUR_Q, 1, "_B"))
     with pytest.raises(errors.ClaimError):
-        accel.ensure(A, groups, both, booked(*both))
+        accel.ensure(A, groups, both, allocations_of(*both))
     assert kernel.mdevs() == {}
 
 
-def test_who_holds_it_keeps_it(
+def test_its_server_keeps_it(
     kernel: fakehost.Controller, accel: lifecycle.Lifecycle, close: Put
 ) -> None:
-    held = come(accel, A, slot())
+    claims = spawn(accel, A, slot())
     total = node(accel).inventories["VGPU"].total
     close()
     before = kernel.writes()
-    # A hard reboot, a start; built anew where it is.
-    assert accel.ensure(A, GROUPS, (slot(),)) == held
-    assert come(accel, A, slot()) == held
+    # A hard reboot, a start, and a rebuild on the same host.
+    assert accel.ensure(A, GROUPS, (slot(),)) == claims
+    assert spawn(accel, A, slot()) == claims
     accel.host.refresh_changed()
     accel.remove_unused(IDLE)
     assert kernel.writes() == before
@@ -127,73 +129,73 @@ def test_who_holds_it_keeps_it(
     assert record.reserved == record.total == total
 
 
-def test_so_it_does_after_a_restart_of_the_service(
+def test_its_server_keeps_it_after_a_restart_of_the_service(
     kernel: fakehost.Controller,
     accel: lifecycle.Lifecycle,
     state_dir: str,
     close: Put,
 ) -> None:
-    held = come(accel, A, slot())
+    claims = spawn(accel, A, slot())
     close()
     again = started(kernel, state_dir)
     assert not is_offered(again)
-    assert again.restore(A, (slot(),)) == held
-    assert again.ensure(A, GROUPS, (slot(),)) == held
+    assert again.restore(A, (slot(),)) == claims
+    assert again.ensure(A, GROUPS, (slot(),)) == claims
     with pytest.raises(errors.ClaimError, match="takes no new server"):
-        come(again, B, slot(1))
-    assert set(kernel.mdevs()) == {held[0].handle}
+        spawn(again, B, slot(1))
+    assert set(kernel.mdevs()) == {claims[0].handle}
 
 
 @pytest.mark.parametrize(
-    ("is_recalled", "is_built_anew"),
+    ("is_restored", "is_rebuilt"),
     [(True, False), (True, True), (False, False)],
 )
-def test_and_after_a_reboot_of_the_host(
+def test_its_server_gets_it_after_a_reboot_of_the_host(
     kernel: fakehost.Controller,
     accel: lifecycle.Lifecycle,
     state_dir: str,
     close: Put,
-    is_recalled: bool,
-    is_built_anew: bool,
+    is_restored: bool,
+    is_rebuilt: bool,
 ) -> None:
-    """Its mdev is gone: of the server only Nova knows, if it can be asked."""
-    held = come(accel, A, slot())
+    """Its mdev is gone: only Nova's database has the server."""
+    claims = spawn(accel, A, slot())
     close()
     kernel.reboot()
     again = started(kernel, state_dir)
-    if is_recalled:
+    if is_restored:
         assert again.restore(A, (slot(),)) == ()
-    allocated = booked(slot()) if is_built_anew else {}
-    assert again.ensure(A, GROUPS, (slot(),), allocated) == held
-    assert set(kernel.mdevs()) == {held[0].handle}
+    allocated = allocations_of(slot()) if is_rebuilt else {}
+    assert again.ensure(A, GROUPS, (slot(),), allocated) == claims
+    assert set(kernel.mdevs()) == {claims[0].handle}
 
 
-def test_who_has_left_is_new_when_it_comes_back(
+def test_a_server_that_left_is_a_new_one(
     kernel: fakehost.Controller,
     accel: lifecycle.Lifecycle,
     state_dir: str,
     close: Put,
 ) -> None:
-    come(accel, A, slot())
+    spawn(accel, A, slot())
     close()
     again = started(kernel, state_dir)
     again.restore(A, (slot(),))
     again.release(A, (slot(),), stopped)
     assert kernel.mdevs() == {}
     with pytest.raises(errors.ClaimError, match="takes no new server"):
-        come(again, A, slot())
+        spawn(again, A, slot())
 
 
-def test_whose_slot_nova_gave_away_holds_it_no_more(
+def test_a_server_whose_slot_was_reassigned_is_a_new_one(
     kernel: fakehost.Controller,
     accel: lifecycle.Lifecycle,
     close: Put,
 ) -> None:
     accel.restore(A, (slot(),))
-    come(accel, B, slot())
+    spawn(accel, B, slot())
     close()
     with pytest.raises(errors.ClaimError, match="takes no new server"):
-        come(accel, A, slot(1))
+        spawn(accel, A, slot(1))
     assert len(kernel.mdevs()) == 1
 
 
@@ -209,18 +211,18 @@ def test_a_device_off_the_pci_bus_is_drained_by_its_name(
 def test_a_refused_server_costs_the_others_nothing(
     kernel: fakehost.Controller, accel: lifecycle.Lifecycle, close: Put
 ) -> None:
-    """Not even the one that Nova believes to have left the slot."""
-    held = come(accel, A, slot())
+    """Not even the server that Nova believes to have left the slot."""
+    claims = spawn(accel, A, slot())
     close()
     with pytest.raises(errors.ClaimError):
-        come(accel, B, slot())
+        spawn(accel, B, slot())
     accel.release(B, (slot(),), stopped)
-    assert accel.claims() == held
-    assert set(kernel.mdevs()) == {held[0].handle}
+    assert accel.claims() == claims
+    assert set(kernel.mdevs()) == {claims[0].handle}
 
 
-def test_no_notes_are_made_by_looking(
+def test_reading_writes_no_notes(
     accel: lifecycle.Lifecycle, state_dir: str
 ) -> None:
-    come(accel, A, slot())
+    spawn(accel, A, slot())
     assert not os.path.exists(state_dir)

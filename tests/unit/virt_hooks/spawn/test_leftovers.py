@@ -26,7 +26,7 @@ from virt_hooks.guest import connection
 from virt_hooks.spawn import lifecycle
 
 
-def test_a_slot_given_on_belongs_to_its_new_holder_alone(
+def test_a_reassigned_slot_belongs_to_its_new_server(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     """The first server's clean-up failed before its release."""
@@ -38,7 +38,7 @@ def test_a_slot_given_on_belongs_to_its_new_holder_alone(
     assert EIGHT_Q in node(life).traits
 
 
-def test_what_a_guest_still_has_is_not_taken_from_it(
+def test_a_partition_in_a_guest_is_not_removed(
     kernel: fakehost.Controller,
     life: lifecycle.Lifecycle,
     libvirt: domains.SimulatedDomains,
@@ -60,7 +60,7 @@ def test_what_a_guest_still_has_is_not_taken_from_it(
     assert kernel.mdevs() == {}, "it was the server's own domain that had it"
 
 
-def test_a_trait_that_no_device_makes_asks_nothing_of_us(
+def test_a_trait_without_a_profile_needs_no_claim(
     life: lifecycle.Lifecycle,
 ) -> None:
     """Nova's own vGPU support, with a trait the operator set by hand."""
@@ -104,18 +104,18 @@ CLAIM = model.Claim(
 
 
 def reserved(
-    device: model.Device, used: set[str], *held: model.Claim
+    device: model.Device, used: set[str], *claims: model.Claim
 ) -> tuple[int, frozenset[str]]:
     """Return what a whole card reserves, and its slots."""
     tree: providers.ProviderTree = tree_builder.build_tree(
         ROOT,
         model.HostState(devices=(device,)),
         policy.Policy(),
-        held,
+        claims,
         occupied=frozenset(used),
     )
-    found = tree.nodes[0]
-    return found.inventories["PGPU"].reserved, found.slots["PGPU"]
+    provider = tree.nodes[0]
+    return provider.inventories["PGPU"].reserved, provider.slots["PGPU"]
 
 
 @pytest.mark.parametrize("used", ["0000:65:00.0", "0000:65:00.1"])

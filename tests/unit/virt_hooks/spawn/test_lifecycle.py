@@ -28,10 +28,10 @@ from tests.support.hosts.simulated import (
 )
 from virt_hooks.spawn import lifecycle
 
-# -- made and unmade -------------------------------------------------------
+# -- created and removed ----------------------------------------------------
 
 
-def test_made_then_unmade_leaves_nothing(
+def test_a_released_claim_leaves_nothing(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     before = node(life)
@@ -50,7 +50,7 @@ def test_made_then_unmade_leaves_nothing(
 def test_what_no_longer_fits_is_no_longer_offered(
     life: lifecycle.Lifecycle,
 ) -> None:
-    """A T4 makes vGPUs of one size; what is claimed is not reserved too."""
+    """A T4 makes vGPUs of one size; a claimed one is not reserved, too."""
     assert {FOUR_Q, EIGHT_Q} <= node(life).traits
     life.ensure(A, (asks(FOUR_Q),), (slot(),))
     after = node(life)
@@ -93,19 +93,19 @@ def test_a_server_without_accelerators_costs_nothing(
 def test_one_card_s_slot_is_not_the_other_s(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """Both are called slot-0: only one is given back after a resize."""
+    """Both slots are named slot-0; a resize releases only one of them."""
     both = (slot(0, GPU), slot(0, OTHER))
     life.ensure(A, (asks(FOUR_Q, 1, "_A"), asks(FOUR_Q, 1, "_B")), both)
     life.release(A, both[1:], stopped)
-    (left,) = life.claims_of(A)
-    assert left.device == GPU
-    assert set(kernel.mdevs()) == {left.handle}
+    (claim,) = life.claims_of(A)
+    assert claim.device == GPU
+    assert set(kernel.mdevs()) == {claim.handle}
 
 
 def test_a_late_release_leaves_the_next_holder_alone(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """Nova gave A's slot to B; then A is cleaned up once more."""
+    """Nova reassigned A's slot to B; then A is released once more."""
     life.ensure(A, (asks(FOUR_Q),), (slot(),))
     life.release(A, (slot(),), stopped)
     (claim,) = life.ensure(B, (asks(EIGHT_Q),), (slot(),))
@@ -129,7 +129,7 @@ def test_a_running_guest_keeps_all(
 def test_a_slot_s_old_partition_gives_way(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """A removal failed; the slot's next holder wants something else."""
+    """A removal failed; the slot's next server has another profile."""
     kernel.fail("*/remove", "EBUSY")
     life.ensure(A, (asks(MTTY, 1),), (slot(0, "mtty"),))
     life.release(A, (slot(0, "mtty"),), stopped)
@@ -143,10 +143,10 @@ def test_a_slot_s_old_partition_gives_way(
     assert [m["type"] for m in kernel.mdevs().values()] == ["mtty-2"]
 
 
-def test_what_the_last_holder_left_is_made_anew(
+def test_a_leftover_of_the_last_server_is_recreated(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """A removal failed; the next server must not see what is in there."""
+    """A removal failed; the next server must not see its contents."""
     life.ensure(A, (asks(FOUR_Q),), (slot(),))
     kernel.fail("*/remove", "EBUSY")
     life.release(A, (slot(),), stopped)
@@ -159,13 +159,13 @@ def test_what_the_last_holder_left_is_made_anew(
     assert set(kernel.mdevs()) == {claim.handle}
 
 
-# -- what fails ------------------------------------------------------------
+# -- failures --------------------------------------------------------------
 
 
 def test_a_failure_in_the_middle_is_undone(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    (held,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    (claim,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
     kernel.fail(
         f"bus/pci/devices/{OTHER}/mdev_supported_types/nvidia-233/create",
         "EIO",
@@ -174,8 +174,8 @@ def test_a_failure_in_the_middle_is_undone(
     with pytest.raises(errors.ActionError) as caught:
         life.ensure(B, groups, (slot(0, "mtty"), slot(0, OTHER)))
     assert caught.value.number == errno.EIO
-    assert set(kernel.mdevs()) == {held.handle}
-    assert life.claims() == (held,)
+    assert set(kernel.mdevs()) == {claim.handle}
+    assert life.claims() == (claim,)
     assert life.host.state.device("mtty") is not None
     assert node(life, "mtty").inventories["CUSTOM_MDEV"].reserved == 0
 
@@ -199,12 +199,12 @@ def test_a_driver_s_own_failure_is_undone(
     assert life.claims() == ()
 
 
-def test_a_driver_s_own_failure_keeps_nothing_else(
+def test_a_driver_s_own_failure_affects_no_other_claim(
     kernel: fakehost.Controller,
     life: lifecycle.Lifecycle,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What one driver can't unmake stays; the rest goes, here and later."""
+    """Only the partition of the broken driver stays, here and later."""
 
     class Broken(mdev_driver.NvidiaMdevDriver):
         def plan_release(self, claim: model.Claim) -> list[actions.Action]:
@@ -212,17 +212,17 @@ def test_a_driver_s_own_failure_keeps_nothing_else(
 
     groups = (asks(FOUR_Q, 1, "_A"), asks(MTTY, 1, "_B"))
     slots = (slot(), slot(0, "mtty"))
-    kept, _ = life.ensure(A, groups, slots)
-    mended = life._release._drivers
-    life._release._drivers = {**mended, "nvidia_mdev": Broken()}
+    stuck, _ = life.ensure(A, groups, slots)
+    drivers = life._release._drivers
+    life._release._drivers = {**drivers, "nvidia_mdev": Broken()}
     life.release(A, slots, stopped)
-    assert set(kernel.mdevs()) == {kept.handle}
+    assert set(kernel.mdevs()) == {stuck.handle}
     life.ensure(B, groups[1:], slots[1:])
     life.store.remove_claims(B, slots[1:])
     life.remove_unused(IDLE)
-    assert set(kernel.mdevs()) == {kept.handle}
+    assert set(kernel.mdevs()) == {stuck.handle}
     assert "a bug" in caplog.text
-    life._release._drivers = mended
+    life._release._drivers = drivers
     life.remove_unused(IDLE)
     assert kernel.mdevs() == {}
 

@@ -33,63 +33,63 @@ from tests.support.hosts.simulated import (
 from virt_hooks.guest import connection
 from virt_hooks.spawn import lifecycle
 
-# -- side by side ----------------------------------------------------------
+# -- concurrency -----------------------------------------------------------
 
 
 def test_many_threads_on_one_card(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """Eight servers want four places: four get them, nothing is lost."""
-    got: list[str] = []
+    """Eight servers request four slots: four of them get claims."""
+    claimed: list[str] = []
     refused: list[str] = []
 
-    def one(number: int) -> None:
+    def spawn(number: int) -> None:
         consumer = f"server-{number}"
         try:
             life.ensure(consumer, (asks(FOUR_Q),), (slot(number),))
         except errors.AcceleratorError:
             refused.append(consumer)
         else:
-            got.append(consumer)
+            claimed.append(consumer)
 
-    threads = [threading.Thread(target=one, args=(n,)) for n in range(8)]
+    threads = [threading.Thread(target=spawn, args=(n,)) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(got), len(refused)) == (4, 4)
-    assert {c.consumer for c in life.claims()} == set(got)
+    assert (len(claimed), len(refused)) == (4, 4)
+    assert {c.consumer for c in life.claims()} == set(claimed)
     assert {c.handle for c in life.claims()} == set(kernel.mdevs())
 
 
 def test_many_threads_for_one_server(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """Only the first finds something to do; all get the same."""
+    """Only the first call creates partitions; all return the same."""
     kernel.hang(
         f"class/mdev_bus/{GPU}/mdev_supported_types/nvidia-232/create",
         seconds=0.3,
     )
-    found = []
+    results = []
 
-    def one() -> None:
-        found.append(life.ensure(A, (asks(FOUR_Q, 2),), (slot(0), slot(1))))
+    def spawn() -> None:
+        results.append(life.ensure(A, (asks(FOUR_Q, 2),), (slot(0), slot(1))))
 
-    threads = [threading.Thread(target=one) for _ in range(6)]
+    threads = [threading.Thread(target=spawn) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [life.claims_of(A)] * 6
+    assert results == [life.claims_of(A)] * 6
     assert len(kernel.writes()) == len(kernel.mdevs()) == 2
 
 
 def test_a_new_card_is_locked_too(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """Before its first reading a host has no device, and slots all the same.
+    """Before its first reading a host has slots, but no device.
 
-    Nobody may work on the card meanwhile.
+    The lock of the card counts all the same.
     """
     fresh = lifecycle.Lifecycle(
         life._drivers,
@@ -116,14 +116,14 @@ def test_opposite_orders_do_not_lock_each_other_out(
     slots = (slot(0, GPU), slot(0, OTHER))
     groups = (asks(FOUR_Q, 1, "_A"), asks(FOUR_Q, 1, "_B"))
 
-    def often(mine: tuple[model.Slot, ...], consumer: str) -> None:
+    def repeat(own_slots: tuple[model.Slot, ...], consumer: str) -> None:
         for _ in range(5):
-            life.ensure(consumer, groups, mine)
-            life.release(consumer, mine, stopped)
+            life.ensure(consumer, groups, own_slots)
+            life.release(consumer, own_slots, stopped)
 
     other = tuple(slot(1, s) for s in (OTHER, GPU))
     threads = [
-        threading.Thread(target=often, args=pair, daemon=True)
+        threading.Thread(target=repeat, args=pair, daemon=True)
         for pair in ((slots, A), (other, B))
     ]
     for thread in threads:
@@ -134,7 +134,7 @@ def test_opposite_orders_do_not_lock_each_other_out(
     assert life.claims() == ()
 
 
-# -- the service starts again ----------------------------------------------
+# -- restarts of the service -----------------------------------------------
 
 
 def test_a_restart_loses_nothing(
@@ -142,36 +142,36 @@ def test_a_restart_loses_nothing(
 ) -> None:
     slots = (slot(0), slot(0, "mtty"))
     groups = (asks(FOUR_Q, 1, "_A"), asks(MTTY, 1, "_B"))
-    held = life.ensure(A, groups, slots)
+    claims = life.ensure(A, groups, slots)
     written = kernel.writes()
 
     again = started(kernel)
-    assert sorted(again.restore(A, slots), key=str) == sorted(held, key=str)
+    assert sorted(again.restore(A, slots), key=str) == sorted(claims, key=str)
     again.remove_unused(IDLE)
     assert kernel.writes() == written
     assert node(again) == node(life)
-    assert again.ensure(A, groups, slots) == held
+    assert again.ensure(A, groups, slots) == claims
     again.release(A, slots, stopped)
     assert kernel.mdevs() == {}
 
 
-def test_what_came_since_stays_when_a_server_is_recalled(
+def test_newer_claims_stay_when_a_server_is_restored(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """It holds another slot by now, and a detach is none of the others'."""
+    """It has another slot by now; other slots are not affected."""
     both = (slot(0), slot(1))
-    first, more = life.ensure(A, (asks(FOUR_Q, 2),), both)
+    first, second = life.ensure(A, (asks(FOUR_Q, 2),), both)
     again = started(kernel)
-    again.store.set_claims(A, (more,))
+    again.store.set_claims(A, (second,))
     assert again.restore(A, (slot(0),)) == (first,)
-    assert sorted(again.claims(), key=str) == sorted((first, more), key=str)
+    assert sorted(again.claims(), key=str) == sorted((first, second), key=str)
     again.remove_unused(IDLE)
-    assert set(kernel.mdevs()) == {first.handle, more.handle}
+    assert set(kernel.mdevs()) == {first.handle, second.handle}
     again.release(A, both, stopped)
     assert kernel.mdevs() == {}
 
 
-def test_a_card_that_goes_away_takes_no_claim_that_was_recalled(
+def test_a_card_that_goes_away_drops_no_restored_claim(
     kernel: fakehost.Controller,
 ) -> None:
     groups = (asks(FOUR_Q, suffix="_A"), asks(FOUR_Q, suffix="_B"))
@@ -187,60 +187,60 @@ def test_a_card_that_goes_away_takes_no_claim_that_was_recalled(
     assert [c.device for c in again.claims_of(A)] == [GPU]
 
 
-def test_a_recall_that_waits_goes_by_what_holds_then(
+def test_a_restore_that_waits_reads_the_slots_afterwards(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """The server gave a slot back while somebody had the card."""
+    """The server released a slot while the card was locked."""
     both, groups = (slot(0), slot(1)), (asks(FOUR_Q, 2),)
-    held = life.ensure(A, groups, both)
+    claims = life.ensure(A, groups, both)
     again = started(kernel)
-    left = list(both)
+    slots = list(both)
     waits = threading.Thread(
-        target=again.restore, args=(A, both, groups, lambda: tuple(left))
+        target=again.restore, args=(A, both, groups, lambda: tuple(slots))
     )
     with again._locks.hold([slot().provider]):
         waits.start()
         waits.join(0.3)
         assert waits.is_alive()
-        left.pop()
+        slots.pop()
     waits.join(10)
     assert not waits.is_alive()
-    assert again.claims() == held[:1]
+    assert again.claims() == claims[:1]
 
 
-def test_what_was_made_meanwhile_is_not_recalled(
+def test_a_newer_claim_is_not_replaced_by_a_restore(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """Its own claim says more than what the kernel shows of it."""
+    """Its own claim has more details than the kernel shows."""
     (claim,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
     again = started(kernel)
-    told = dataclasses.replace(claim, image="of the server")
-    again.store.set_claims(A, (told,))
-    assert again.restore(A, (slot(),)) == (told,)
-    assert again.claims() == (told,)
+    detailed = dataclasses.replace(claim, image="of the server")
+    again.store.set_claims(A, (detailed,))
+    assert again.restore(A, (slot(),)) == (detailed,)
+    assert again.claims() == (detailed,)
 
 
-def test_a_reboot_of_the_host_makes_the_same_anew(
+def test_after_a_reboot_the_same_partition_is_created(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    (held,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    (claim,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
     kernel.reboot()
     again = started(kernel)
     assert again.restore(A, (slot(),)) == ()
-    assert again.ensure(A, (asks(FOUR_Q),), (slot(),)) == (held,)
-    assert set(kernel.mdevs()) == {held.handle}
+    assert again.ensure(A, (asks(FOUR_Q),), (slot(),)) == (claim,)
+    assert set(kernel.mdevs()) == {claim.handle}
 
 
-def test_after_a_reboot_the_room_of_what_is_off_stays_taken(
+def test_after_a_reboot_the_room_of_a_stopped_server_is_kept(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """The card would take one of another size, and then not what is off."""
-    (held,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    """Otherwise another size could use the card, and block the server."""
+    (former,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
     before = node(life)
     kernel.reboot()
     again = started(kernel)
     (claim,) = again.restore(A, (slot(),), (asks(FOUR_Q),))
-    assert claim == dataclasses.replace(held, state=model.ClaimState.PLANNED)
+    assert claim == dataclasses.replace(former, state=model.ClaimState.PLANNED)
     assert kernel.mdevs() == {}
     assert node(again) == before
     again.remove_unused(IDLE)
@@ -251,7 +251,7 @@ def test_after_a_reboot_the_room_of_what_is_off_stays_taken(
         again.ensure(B, (eight,), (slot(1),))
     assert again.claims() == (claim,)
     again.ensure(B, (asks(FOUR_Q),), (slot(1),))
-    assert again.ensure(A, (asks(FOUR_Q),), (slot(),)) == (held,)
+    assert again.ensure(A, (asks(FOUR_Q),), (slot(),)) == (former,)
     assert len(kernel.mdevs()) == 2
     again.release(A, (slot(),), stopped)
     again.release(B, (slot(1),), stopped)
@@ -259,7 +259,7 @@ def test_after_a_reboot_the_room_of_what_is_off_stays_taken(
     again.ensure(B, (eight,), (slot(1),))
 
 
-def test_a_server_that_is_off_and_deleted_leaves_its_room(
+def test_a_deleted_stopped_server_frees_its_room(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     life.ensure(A, (asks(FOUR_Q),), (slot(),))
@@ -271,10 +271,10 @@ def test_a_server_that_is_off_and_deleted_leaves_its_room(
     assert EIGHT_Q in node(again).traits
 
 
-def test_room_that_is_not_there_is_not_kept(
+def test_room_of_another_server_is_not_kept(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """Somebody else was faster: the server can't be started, and is told."""
+    """Another server was faster: the start fails with an error."""
     life.ensure(A, (asks(FOUR_Q),), (slot(),))
     kernel.reboot()
     started(kernel).ensure(B, (asks(EIGHT_Q),), (slot(1),))
@@ -284,7 +284,7 @@ def test_room_that_is_not_there_is_not_kept(
         again.ensure(A, (asks(FOUR_Q),), (slot(),))
 
 
-def test_only_provable_orphans_are_tidied_away(
+def test_only_provable_orphans_are_removed(
     kernel: fakehost.Controller,
     life: lifecycle.Lifecycle,
     caplog: pytest.LogCaptureFixture,
@@ -296,7 +296,7 @@ def test_only_provable_orphans_are_tidied_away(
         "in a domain": names.mdev_uuid(slot().provider, "slot-1"),
         "orphan": names.mdev_uuid(slot().provider, "slot-2"),
     }
-    (held,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    (claim,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
     for uuid in uuids.values():
         on_host.apply(
             actions.CreateMdev(parent=GPU, type_id="nvidia-232", uuid=uuid)
@@ -307,7 +307,7 @@ def test_only_provable_orphans_are_tidied_away(
         life.remove_unused(use)
         life.host.refresh()
     assert set(kernel.mdevs()) == {
-        held.handle,
+        claim.handle,
         uuids["foreign"],
         uuids["in a domain"],
     }

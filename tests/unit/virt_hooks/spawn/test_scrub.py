@@ -32,20 +32,20 @@ def test_each_function_of_a_card_is_reset(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state)
-    before, one = node(life, GPU), slot(life, GPU)
-    assert give(life, one).members == (SOUND,)
+    before, card_slot = node(life, GPU), slot(life, GPU)
+    assert give(life, card_slot).members == (SOUND,)
     assert resets(kernel) == []
-    life.release(A, (one,), stopped)
+    life.release(A, (card_slot,), stopped)
     assert resets(kernel) == [GPU, SOUND]
     assert node(life, GPU) == before
-    give(life, one, B)
+    give(life, card_slot, B)
 
 
 def test_a_vf_is_reset_alone(kernel: fakehost.Controller, state: Path) -> None:
     life = started(kernel, state)
-    one = slot(life, FLEX, FLEX_VF)
-    give(life, one)
-    life.release(A, (one,), stopped)
+    vf_slot = slot(life, FLEX, FLEX_VF)
+    give(life, vf_slot)
+    life.release(A, (vf_slot,), stopped)
     assert resets(kernel) == [FLEX_VF]
     assert fault(life, FLEX) == ""
 
@@ -54,64 +54,64 @@ def test_a_driver_of_the_host_is_not_disturbed(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state)
-    one = slot(life, HELD)
-    give(life, one)
-    life.release(A, (one,), stopped)
+    card_slot = slot(life, HELD)
+    give(life, card_slot)
+    life.release(A, (card_slot,), stopped)
     assert kernel.writes() == []
     assert fault(life, HELD) == ""
 
 
-def test_a_line_takes_it_from_its_driver_meanwhile(
+def test_a_rule_can_require_a_reset(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state, '"scrub": "reset"')
-    one = slot(life, HELD)
-    give(life, one)
-    life.release(A, (one,), stopped)
-    ends = [write["path"].split("/")[-1] for write in kernel.writes()]
-    assert ends.index("unbind") < ends.index("reset")
-    assert ends.index("reset") < ends.index("drivers_probe")
+    card_slot = slot(life, HELD)
+    give(life, card_slot)
+    life.release(A, (card_slot,), stopped)
+    files = [write["path"].split("/")[-1] for write in kernel.writes()]
+    assert files.index("unbind") < files.index("reset")
+    assert files.index("reset") < files.index("drivers_probe")
     assert kernel.functions()[HELD]["driver"] == "nouveau"
     assert fault(life, HELD) == ""
 
 
-def test_a_line_leaves_it_as_it_is(
+def test_a_rule_can_prevent_a_reset(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state, '"scrub": "none"')
-    one = slot(life, GPU)
-    give(life, one)
-    life.release(A, (one,), stopped)
+    card_slot = slot(life, GPU)
+    give(life, card_slot)
+    life.release(A, (card_slot,), stopped)
     assert kernel.writes() == []
 
 
-def test_it_is_the_server_s_until_it_is_done(
+def test_the_claim_stays_until_the_scrub_ends(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state)
-    one = slot(life, GPU)
-    claim = give(life, one)
+    card_slot = slot(life, GPU)
+    claim = give(life, card_slot)
     kernel.hang(f"bus/pci/devices/{SOUND}/reset")
-    ends = threading.Thread(
-        target=life.release, args=(A, (one,), stopped), daemon=True
+    release = threading.Thread(
+        target=life.release, args=(A, (card_slot,), stopped), daemon=True
     )
-    ends.start()
+    release.start()
     until = time.monotonic() + 10
     while resets(kernel) != [GPU]:  # the next one hangs
         assert time.monotonic() < until
         time.sleep(0.05)
     assert life.claims() == (claim,)
-    comes: list[model.Claim] = []
+    spawned: list[model.Claim] = []
     late = threading.Thread(
-        target=lambda: comes.append(give(life, one, B)), daemon=True
+        target=lambda: spawned.append(give(life, card_slot, B)), daemon=True
     )
     late.start()
     late.join(0.5)
     assert late.is_alive()
-    assert comes == []
+    assert spawned == []
     kernel.heal()
-    for thread in (ends, late):
+    for thread in (release, late):
         thread.join(10)
         assert not thread.is_alive()
-    assert [found.consumer for found in comes] == [B]
+    assert [claimed.consumer for claimed in spawned] == [B]
     assert resets(kernel) == [GPU, SOUND]

@@ -36,111 +36,113 @@ NOTHING = connection.HostdevUse()
 
 
 @pytest.fixture
-def cut_off(kernel: fakehost.Controller, state: Path) -> Iterator[model.Slot]:
-    """A VF in whose reset the service stands still for ever."""
+def interrupted(
+    kernel: fakehost.Controller, state: Path
+) -> Iterator[model.Slot]:
+    """The slot of a VF in whose reset the service is blocked for ever."""
     life = started(kernel, state)
-    one = slot(life, FLEX, FLEX_VF)
-    give(life, one)
+    vf_slot = slot(life, FLEX, FLEX_VF)
+    give(life, vf_slot)
     kernel.hang(f"bus/pci/devices/{FLEX_VF}/reset")
-    ends = threading.Thread(
-        target=life.release, args=(A, (one,), stopped), daemon=True
+    release = threading.Thread(
+        target=life.release, args=(A, (vf_slot,), stopped), daemon=True
     )
-    ends.start()
+    release.start()
     until = time.monotonic() + 10
-    while begun(state) != [FLEX_VF]:
+    while list_scrubs(state) != [FLEX_VF]:
         assert time.monotonic() < until
         time.sleep(0.05)
-    yield one
+    yield vf_slot
     kernel.heal()
-    ends.join(10)
-    assert not ends.is_alive()
+    release.join(10)
+    assert not release.is_alive()
 
 
-def begun(state: Path) -> list[str]:
-    """Return the functions of which a scrub has begun."""
-    kept = faults.FaultNotes(str(state))
-    return [one.address for one in kept.read_scrubs()]
+def list_scrubs(state: Path) -> list[str]:
+    """Return the functions whose scrub has begun."""
+    notes = faults.FaultNotes(str(state))
+    return [scrub.address for scrub in notes.read_scrubs()]
 
 
-def again(
-    kernel: fakehost.Controller, state: Path, *held: model.Slot
+def restart(
+    kernel: fakehost.Controller, state: Path, *slots: model.Slot
 ) -> lifecycle.Lifecycle:
-    """Return the next service; a server still holds these."""
+    """Return the next service; a server still has these slots."""
     life = started(kernel, state)
-    if held:
-        life.restore(A, held)
+    if slots:
+        life.restore(A, slots)
     life.remove_unused(NOTHING)
     life.host.refresh()
     return life
 
 
-def test_a_server_that_is_still_there_goes_on(
-    kernel: fakehost.Controller, state: Path, cut_off: model.Slot
+def test_a_server_that_still_exists_keeps_its_claim(
+    kernel: fakehost.Controller, state: Path, interrupted: model.Slot
 ) -> None:
-    life = again(kernel, state, cut_off)
+    life = restart(kernel, state, interrupted)
     assert fault(life, FLEX) == ""
     assert [claim.handle for claim in life.claims()] == [FLEX_VF]
     kernel.heal()
     before = len(resets(kernel))
-    life.release(A, (cut_off,), stopped)
+    life.release(A, (interrupted,), stopped)
     assert len(resets(kernel)) > before
-    assert begun(state) == []
-    assert fault(again(kernel, state), FLEX) == ""
+    assert list_scrubs(state) == []
+    assert fault(restart(kernel, state), FLEX) == ""
 
 
-def test_what_nobody_will_scrub_any_more_is_set_aside(
-    kernel: fakehost.Controller, state: Path, cut_off: model.Slot
+def test_a_function_of_a_deleted_server_is_set_aside(
+    kernel: fakehost.Controller, state: Path, interrupted: model.Slot
 ) -> None:
-    """Its server was deleted while there was no service."""
-    life = again(kernel, state)
+    """Its server was deleted while no service was running."""
+    life = restart(kernel, state)
     assert "cut off" in fault(life, FLEX)
     assert FLEX_VF in fault(life, FLEX)
     assert reserved(life, FLEX)
-    for one in (cut_off, slot(life, FLEX, NEXT_VF)):
+    for unscrubbed in (interrupted, slot(life, FLEX, NEXT_VF)):
         with pytest.raises(errors.ClaimError):
-            give(life, one, B)
-    assert begun(state) == []
-    assert "cut off" in fault(again(kernel, state), FLEX)
+            give(life, unscrubbed, B)
+    assert list_scrubs(state) == []
+    assert "cut off" in fault(restart(kernel, state), FLEX)
     kernel.heal()  # healed or not, the function is scrubbed once more
     assert commands.main(["heal", FLEX, "--state-dir", str(state)]) == 0
-    healed = again(kernel, state)
+    healed = restart(kernel, state)
     assert fault(healed, FLEX) == ""
-    give(healed, cut_off, B)
+    give(healed, interrupted, B)
 
 
 def test_a_note_that_cannot_be_read_counts(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    kept = faults.FaultNotes(str(state))
-    kept.begin_scrub(FLEX_VF, FLEX)
+    notes = faults.FaultNotes(str(state))
+    notes.begin_scrub(FLEX_VF, FLEX)
     (path,) = (state / "scrubbing").iterdir()
     assert json.loads(path.read_text())["device"] == FLEX
     path.write_text("{")
-    assert "cut off" in fault(again(kernel, state), FLEX)
+    assert "cut off" in fault(restart(kernel, state), FLEX)
 
 
-def test_a_later_pass_leaves_what_is_being_scrubbed_alone(
+def test_a_later_pass_ignores_a_running_scrub(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state)
     life.remove_unused(NOTHING)
     faults.FaultNotes(str(state)).begin_scrub(GPU, GPU)
     life.remove_unused(NOTHING)
-    assert begun(state) == [GPU]
+    assert list_scrubs(state) == [GPU]
     life.host.refresh()
     assert fault(life, GPU) == ""
 
 
-def test_without_a_place_for_notes_it_is_scrubbed_all_the_same(
+def test_a_function_is_scrubbed_without_notes(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     state.write_text("no directory")
     life = started(kernel, state)
-    one = slot(life, FLEX, FLEX_VF)
+    vf_slot = slot(life, FLEX, FLEX_VF)
     before = node(life, FLEX)
     faults.FaultNotes(str(state)).begin_scrub(FLEX_VF, FLEX)
     faults.FaultNotes(str(state)).end_scrub(FLEX_VF)
     life.remove_unused(NOTHING)
     assert node(life, FLEX) == before
-    life.release(A, (one,), stopped)
+    life.release(A, (vf_slot,), stopped)
     assert resets(kernel) == [FLEX_VF]

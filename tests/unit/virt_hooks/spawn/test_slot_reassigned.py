@@ -29,7 +29,7 @@ PLACES = [(GPU, GPU, {GPU, SOUND}), (FLEX, FLEX_VF, {FLEX_VF})]
 
 @pytest.mark.parametrize(("card", "function", "functions"), PLACES)
 @pytest.mark.parametrize("is_first", [True, False])
-def test_one_that_left_takes_nothing_from_it(
+def test_a_late_release_changes_nothing(
     kernel: fakehost.Controller,
     tmp_path: Path,
     card: str,
@@ -37,19 +37,19 @@ def test_one_that_left_takes_nothing_from_it(
     functions: set[str],
     is_first: bool,
 ) -> None:
-    """Its move failed and is listed for ever, its domain is there still."""
+    """The late server's move failed for ever, and its domain still exists."""
     before = started(kernel, tmp_path)
-    one = slot(before, card, function)
-    claim = give(before, one, B)
+    shared = slot(before, card, function)
+    claim = give(before, shared, B)
     libvirt = domains.SimulatedDomains()
     again = started(kernel, tmp_path, domains=libvirt)
     for consumer in (A, B) if is_first else (B, A):
-        again.restore(consumer, (one,))
+        again.restore(consumer, (shared,))
     used = connection.HostdevUse(functions=frozenset(functions))
     libvirt.set_use(used)
 
     written = len(kernel.writes())
-    again.release(A, (one,), stopped, domain=used)
+    again.release(A, (shared,), stopped, domain=used)
     assert kernel.writes()[written:] == []
     assert again.claims() == (claim,)
     assert fault(again, card) == ""
@@ -57,6 +57,6 @@ def test_one_that_left_takes_nothing_from_it(
     assert not reserved(again, card)
 
     libvirt.set_use(connection.HostdevUse())
-    again.release(B, (one,), stopped, domain=used)
+    again.release(B, (shared,), stopped, domain=used)
     assert set(resets(kernel)) == functions
     assert again.claims() == ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed VFs, whose owner no id shows, are made and removed."""
+"""Typed VFs, whose id does not show their owner, are set and cleared."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def test_ensured_twice_is_typed_once(
 def test_what_an_operator_types_after_a_failed_release_stays(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """The operator cleared by hand what the library could not clear."""
+    """An operator cleared the VF that the library could not clear."""
     life.ensure(A, (asks(),), (slot(),))
     kernel.fail("*/current_vgpu_type", "EBUSY", times=1, on="write")
     life.release(A, (slot(),), stopped)
@@ -97,10 +97,10 @@ def test_what_an_operator_types_after_a_failed_release_stays(
     assert node(life, GPU).inventories["VGPU"].reserved == 1
 
 
-def test_a_server_from_before_there_were_notes_gets_one(
+def test_a_server_of_an_older_release_gets_a_note(
     kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
-    """Else its VF would stay typed if it went while the service is down."""
+    """Otherwise its VF stays typed if it goes while the service is down."""
     before = started(kernel, state_dir=str(tmp_path))
     before.ensure(A, (asks(),), (slot(),))
     faults.FaultNotes(str(tmp_path)).note_clean(FIRST)
@@ -128,23 +128,23 @@ def test_a_failed_release_is_not_forgotten_while_the_type_is_unreadable(
     assert types(kernel) == {}
 
 
-def test_a_server_recalled_while_the_type_is_unreadable(
+def test_a_server_restored_while_the_type_is_unreadable(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    held = life.ensure(A, (asks(),), (slot(),))
+    claims = life.ensure(A, (asks(),), (slot(),))
     kernel.fail(TYPE, "EIO", on="read")
     again = started(kernel)
     again.restore(A, (slot(),), (asks(),))
     kernel.heal()
     again.host.refresh()
     again.restore(A, (slot(),), (asks(),))
-    assert [c.profile for c in again.claims_of(A)] == [held[0].profile]
+    assert [c.profile for c in again.claims_of(A)] == [claims[0].profile]
 
 
-def test_a_restart_clears_what_no_server_has_any_more(
+def test_a_restart_clears_a_vf_without_server(
     kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
-    """Its server was deleted while there was no service."""
+    """Its server was deleted while no service was running."""
     started(kernel, state_dir=str(tmp_path)).ensure(A, (asks(),), (slot(),))
     later = started(kernel, state_dir=str(tmp_path))
     later.remove_unused(IDLE)
@@ -166,21 +166,21 @@ def test_another_size_is_refused_with_the_reason(
     assert life.claims_of(B) == ()
 
 
-def test_a_restart_knows_what_is_a_server_s(
+def test_a_restart_restores_a_server_s_claims(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    held = life.ensure(A, (asks(),), (slot(),))
+    claims = life.ensure(A, (asks(),), (slot(),))
     written = kernel.writes()
     again = started(kernel)
-    assert again.restore(A, (slot(),)) == held
+    assert again.restore(A, (slot(),)) == claims
     again.remove_unused(IDLE)
-    assert again.ensure(A, (asks(),), (slot(),)) == held
+    assert again.ensure(A, (asks(),), (slot(),)) == claims
     assert kernel.writes() == written
     again.release(A, (slot(),), stopped)
     assert types(kernel) == {}
 
 
-def test_a_recalled_server_s_failed_release_is_tried_again(
+def test_a_restored_server_s_failed_release_is_tried_again(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     life.ensure(A, (asks(),), (slot(),))
@@ -195,7 +195,7 @@ def test_a_recalled_server_s_failed_release_is_tried_again(
     assert node(again, GPU).inventories["VGPU"].reserved == 0
 
 
-def test_what_a_guest_holds_is_not_tidied_away(
+def test_a_vf_in_a_guest_is_not_cleared(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     life.ensure(A, (asks(),), (slot(),))
@@ -205,7 +205,7 @@ def test_what_a_guest_holds_is_not_tidied_away(
     assert types(kernel) == {FIRST: EIGHT}
 
 
-def test_what_is_given_back_while_libvirt_answers_can_be_had(
+def test_a_vf_released_while_libvirt_answers_is_offered(
     life: lifecycle.Lifecycle, libvirt: domains.SimulatedDomains
 ) -> None:
     life.ensure(A, (asks(),), (slot(),))
@@ -219,10 +219,10 @@ def test_what_is_given_back_while_libvirt_answers_can_be_had(
     assert FIRST in node(life, GPU).slots["VGPU"]
 
 
-def test_a_stranger_s_vf_stays_and_is_reserved(
+def test_a_foreign_vf_stays_and_is_reserved(
     kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No id tells that it is ours: an operator may have typed it."""
+    """No id shows an owner: an operator may have typed it."""
     type_by_hand(kernel, SECOND)
     life = started(kernel)
     for _ in range(3):
@@ -233,7 +233,7 @@ def test_a_stranger_s_vf_stays_and_is_reserved(
     assert caplog.text.count("was made by no server that") == 1
 
 
-def test_what_was_ours_is_a_stranger_s_if_typed_again(
+def test_a_released_vf_that_is_typed_again_is_foreign(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     life.ensure(A, (asks(),), (slot(),))
@@ -244,31 +244,31 @@ def test_what_was_ours_is_a_stranger_s_if_typed_again(
     assert types(kernel) == {FIRST: EIGHT}
 
 
-@pytest.mark.parametrize("wanted", [EIGHT_Q, FOUR_Q])
-def test_a_stranger_s_vf_is_never_passed_on(
-    kernel: fakehost.Controller, life: lifecycle.Lifecycle, wanted: str
+@pytest.mark.parametrize("trait", [EIGHT_Q, FOUR_Q])
+def test_a_foreign_vf_is_never_assigned(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle, trait: str
 ) -> None:
     """It was typed between Nova's choice of the slot and the spawn."""
     type_by_hand(kernel, FIRST)
     with pytest.raises(errors.ClaimError, match="clear it by hand"):
-        life.ensure(A, (asks(wanted),), (slot(),))
+        life.ensure(A, (asks(trait),), (slot(),))
     assert types(kernel) == {FIRST: EIGHT}
     assert life.claims() == ()
     life.release(A, (slot(),), stopped)
     assert types(kernel) == {FIRST: EIGHT}, "Nova cleans up what was refused"
 
 
-@pytest.mark.parametrize("wanted", [EIGHT_Q, FOUR_Q])
+@pytest.mark.parametrize("trait", [EIGHT_Q, FOUR_Q])
 def test_a_stale_type_gives_way(
-    kernel: fakehost.Controller, life: lifecycle.Lifecycle, wanted: str
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle, trait: str
 ) -> None:
-    """The last holder's release failed; its size is not the next one's."""
+    """The last server's release failed; the next one has another size."""
     life.ensure(A, (asks(),), (slot(),))
     kernel.fail("*/current_vgpu_type", "EBUSY", times=1, on="write")
     life.release(A, (slot(),), stopped)
     before = len(kernel.writes())
-    (claim,) = life.ensure(B, (asks(wanted),), (slot(),))
-    assert claim.profile == wanted.removeprefix("CUSTOM_VGPU_NVIDIA_").replace(
+    (claim,) = life.ensure(B, (asks(trait),), (slot(),))
+    assert claim.profile == trait.removeprefix("CUSTOM_VGPU_NVIDIA_").replace(
         "_", "-"
     )
     assert next(w["data"] for w in kernel.writes()[before:]) == "0"
@@ -293,10 +293,10 @@ def test_a_spawn_that_fails_leaves_no_type(
     type_by_hand(kernel, FIRST)
     life.host.refresh()
     life.remove_unused(IDLE)
-    assert types(kernel) == {FIRST: EIGHT}, "it is not taken for ours"
+    assert types(kernel) == {FIRST: EIGHT}, "it is not owned"
 
 
-def test_what_the_kernel_makes_late_is_cleared_again(
+def test_a_type_that_appears_late_is_cleared(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     """The driver has not answered in time, and goes on nevertheless."""
@@ -311,7 +311,7 @@ def test_what_the_kernel_makes_late_is_cleared_again(
     assert types(kernel) == {}
 
 
-# -- side by side ----------------------------------------------------------
+# -- concurrency -----------------------------------------------------------
 
 
 def until(check: Callable[[], bool]) -> None:
@@ -320,10 +320,10 @@ def until(check: Callable[[], bool]) -> None:
         if check():
             return
         done.wait(0.1)
-    raise AssertionError("it did not come to pass")
+    raise AssertionError("the condition was never met")
 
 
-def test_a_card_that_hangs_keeps_no_other_waiting(
+def test_a_card_that_hangs_delays_no_other(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
     """Its kernel driver does not come back from a write."""
@@ -358,10 +358,10 @@ def test_a_card_that_hangs_keeps_no_other_waiting(
 def test_two_spawns_on_one_card_are_both_right(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:
-    """One after the other; the second finds what the first has left."""
+    """One after the other; the second sees the claim of the first."""
     results: dict[str, object] = {}
 
-    def one(consumer: str, function: str, trait: str) -> None:
+    def spawn(consumer: str, function: str, trait: str) -> None:
         try:
             results[consumer] = life.ensure(
                 consumer, (asks(trait),), (slot(function),)
@@ -370,8 +370,8 @@ def test_two_spawns_on_one_card_are_both_right(
             results[consumer] = error
 
     threads = [
-        threading.Thread(target=one, args=given)
-        for given in ((A, FIRST, EIGHT_Q), (B, SECOND, FOUR_Q))
+        threading.Thread(target=spawn, args=arguments)
+        for arguments in ((A, FIRST, EIGHT_Q), (B, SECOND, FOUR_Q))
     ]
     for thread in threads:
         thread.start()

@@ -54,23 +54,23 @@ def full(kernel: fakehost.Controller) -> dict[str, tuple[model.Claim, ...]]:
     }
 
 
-@pytest.fixture(params=["the driver's table", "the flavor's word"])
+@pytest.fixture(params=["the driver's table", "the flavor"])
 def again(
     kernel: fakehost.Controller,
     full: dict[str, tuple[model.Claim, ...]],
     request: pytest.FixtureRequest,
 ) -> Iterator[lifecycle.Lifecycle]:
-    """Return the service after a restart, its servers recalled."""
+    """Return the service after a restart, its servers restored."""
     place = Path(f"{kernel.root}{fs.VGPU_CONFIG}")
     if request.param == "the driver's table":
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(vgpu_config.text({NUMBER: "NVIDIA L40S-24Q"}))
-    found = started(kernel)
+    life = started(kernel)
     for server, function in HELD.items():
-        (claim,) = found.restore(server, (slot(function),))
+        (claim,) = life.restore(server, (slot(function),))
         assert (claim.handle, claim.type_id) == (function, NUMBER)
-    found.remove_unused(IDLE)
-    yield found
+    life.remove_unused(IDLE)
+    yield life
     place.unlink(missing_ok=True)
 
 
@@ -82,13 +82,13 @@ def test_a_hard_reboot_finds_its_own(
     written = kernel.writes()
     for _ in range(2):
         for server, function in HELD.items():
-            got = again.ensure(server, (asks(BIG),), (slot(function),))
-            assert got == full[server]
+            claims = again.ensure(server, (asks(BIG),), (slot(function),))
+            assert claims == full[server]
     assert kernel.writes() == written
     assert types(kernel) == {FIRST: NUMBER, SECOND: NUMBER}
 
 
-def test_what_they_held_can_be_unmade(
+def test_their_vfs_can_be_cleared(
     kernel: fakehost.Controller, again: lifecycle.Lifecycle
 ) -> None:
     empty = node(again, GPU)
@@ -100,7 +100,7 @@ def test_what_they_held_can_be_unmade(
     assert BIG in node(again, GPU).traits - empty.traits
 
 
-def test_nobody_else_gets_it(
+def test_no_other_server_gets_it(
     kernel: fakehost.Controller, again: lifecycle.Lifecycle
 ) -> None:
     with pytest.raises(errors.ClaimError):
@@ -108,20 +108,20 @@ def test_nobody_else_gets_it(
     assert types(kernel) == {FIRST: NUMBER, SECOND: NUMBER}
 
 
-def test_a_slot_that_was_never_recalled_is_not_passed_on(
+def test_a_slot_that_was_never_restored_is_not_assigned(
     kernel: fakehost.Controller, full: dict[str, tuple[model.Claim, ...]]
 ) -> None:
-    """The flavor's word tells what it is, not whose."""
+    """The flavor shows the type, but not the owner."""
     life = started(kernel)
     with pytest.raises(errors.ClaimError, match="clear it by hand"):
         life.ensure("other", (asks(BIG),), (slot(FIRST),))
     assert types(kernel) == {FIRST: NUMBER, SECOND: NUMBER}
 
 
-def test_a_type_whose_number_is_known_is_not_it(
+def test_a_type_with_another_known_number_is_refused(
     kernel: fakehost.Controller, full: dict[str, tuple[model.Claim, ...]]
 ) -> None:
-    """The table names another number so: this one is something else."""
+    """The table has another number for this type, so the VF's differs."""
     place = Path(f"{kernel.root}{fs.VGPU_CONFIG}")
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(vgpu_config.text({"1165": "NVIDIA L40S-24A"}))

@@ -37,7 +37,7 @@ SPEC = simulated_scrub.SPEC
 IDLE = connection.HostdevUse()
 
 
-def test_after_a_restart_a_pass_scrubs_what_no_server_has(
+def test_after_a_restart_a_pass_scrubs_unclaimed_functions(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     before = started(kernel, state)
@@ -81,7 +81,7 @@ def test_after_a_restart_the_next_server_gets_it_clean(
     assert (note.address, note.consumer) == (function or address, B)
 
 
-def test_what_cannot_be_cleaned_is_not_handed_out(
+def test_a_function_that_cannot_be_cleaned_is_not_assigned(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     before = started(kernel, state)
@@ -94,7 +94,7 @@ def test_what_cannot_be_cleaned_is_not_handed_out(
     assert later.claims() == ()
 
 
-def test_what_a_guest_has_is_not_cleaned(
+def test_a_function_in_a_guest_is_not_cleaned(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     before = started(kernel, state)
@@ -133,10 +133,10 @@ def test_the_server_itself_gets_its_function_as_it_left_it(
     assert resets(kernel) == []
 
 
-def used(
+def start_with_use(
     kernel: fakehost.Controller, state: Path, use: str
 ) -> lifecycle.Lifecycle:
-    """Return a service that has arranged and tidied a card for a use."""
+    """Return a service after its first pass, with a rule for a card's use."""
     rule = f'{{"address": "{FLEX}", "use": {use}}}'
     life = simulated.started(kernel.root, policy.parse_policy([rule]), state)
     life.set_card_modes()
@@ -144,20 +144,20 @@ def used(
     return life
 
 
-def test_a_card_that_was_given_whole_is_not_offered_in_parts_unclean(
+def test_an_unclean_whole_card_is_not_offered_in_parts(
     tmp_path: Path, state: Path
 ) -> None:
     """Its VFs can be reset, and the card that has the data can't."""
     with without_vfs(tmp_path) as kernel:
-        before = used(kernel, state, '"passthrough"')
+        before = start_with_use(kernel, state, '"passthrough"')
         give(before, slot(before, FLEX))
-        later = used(kernel, state, '"vf", "num_vfs": 2')
+        later = start_with_use(kernel, state, '"vf", "num_vfs": 2')
         assert "its use was changed" in fault(later, FLEX)
         assert simulated_scrub.reserved(later, FLEX)
         notes = faults.FaultNotes(str(state))
         assert not notes.read_unreleased()
         notes.heal([FLEX])
-        healed = used(kernel, state, '"vf", "num_vfs": 2')
+        healed = start_with_use(kernel, state, '"vf", "num_vfs": 2')
         give(healed, slot(healed, FLEX, FLEX_VF), B)
 
 
@@ -165,10 +165,10 @@ def test_a_spawn_before_the_first_pass_gets_no_part_of_an_unclean_card(
     tmp_path: Path, state: Path
 ) -> None:
     with without_vfs(tmp_path) as kernel:
-        before = used(kernel, state, '"passthrough"')
+        before = start_with_use(kernel, state, '"passthrough"')
         claim = give(before, slot(before, FLEX))
         before.release(A, (slot(before, FLEX),), stopped)
-        later = used(kernel, state, '"vf", "num_vfs": 2')
+        later = start_with_use(kernel, state, '"vf", "num_vfs": 2')
         faults.FaultNotes(str(state)).note_assigned(claim)
         with pytest.raises(errors.ClaimError, match="its use was changed"):
             give(later, slot(later, FLEX, FLEX_VF), B)
@@ -178,11 +178,13 @@ def test_the_scrub_of_a_card_covers_its_former_vfs(
     tmp_path: Path, state: Path
 ) -> None:
     with without_vfs(tmp_path) as kernel:
-        before = used(kernel, state, '"vf", "num_vfs": 2')
+        before = start_with_use(kernel, state, '"vf", "num_vfs": 2')
         give(before, slot(before, FLEX, FLEX_VF))
         count = kernel.root / "sys/bus/pci/devices" / FLEX / "sriov_numvfs"
         count.write_text("0")
-        later = used(kernel, state, '"passthrough", "scrub": "reset"')
+        later = start_with_use(
+            kernel, state, '"passthrough", "scrub": "reset"'
+        )
         assert resets(kernel) == [FLEX]
         assert not faults.FaultNotes(str(state)).read_unreleased()
         give(later, slot(later, FLEX), B)
@@ -209,12 +211,12 @@ def test_a_note_that_cannot_be_written_refuses_the_server(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state)
-    one = slot(life, GPU)
+    card_slot = slot(life, GPU)
     state.mkdir(exist_ok=True)
     (state / "unreleased").mkdir()
     (state / "unreleased" / f"{GPU.replace(':', '%3A')}.json").mkdir()
     with pytest.raises(errors.ClaimError, match="state_dir"):
-        give(life, one)
+        give(life, card_slot)
     assert life.claims() == ()
 
 
@@ -222,10 +224,10 @@ def test_a_function_that_was_away_is_scrubbed_when_it_is_back(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state)
-    one = slot(life, FLEX, FLEX_VF)
-    give(life, one)
+    vf_slot = slot(life, FLEX, FLEX_VF)
+    give(life, vf_slot)
     kernel.unplug(FLEX)
-    life.release(A, (one,), stopped)
+    life.release(A, (vf_slot,), stopped)
     assert life.claims() == ()
     kernel.plug()
     life.host.refresh()
@@ -234,7 +236,7 @@ def test_a_function_that_was_away_is_scrubbed_when_it_is_back(
 
 
 @pytest.mark.parametrize(("card", "function"), [(GPU, ""), (FLEX, FLEX_VF)])
-def test_a_function_recalled_before_it_is_assigned_is_scrubbed(
+def test_a_function_restored_before_it_is_assigned_is_scrubbed(
     kernel: fakehost.Controller, state: Path, card: str, function: str
 ) -> None:
     """A pass reads the slot of a server from Nova before its spawn does."""

@@ -34,17 +34,17 @@ SPEC = simulated_scrub.SPEC
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
-def test_what_cannot_be_reset_is_set_aside_until_it_is_healed(
+def test_a_failed_reset_sets_the_card_aside_until_healed(
     kernel: fakehost.Controller, state: Path, is_dead: bool
 ) -> None:
     life = started(kernel, state)
-    before, one = node(life, GPU), slot(life, GPU)
-    give(life, one)
+    before, card_slot = node(life, GPU), slot(life, GPU)
+    give(life, card_slot)
     if is_dead:
         kernel.die_at_reset(SOUND)
     else:
         kernel.fail(f"bus/pci/devices/{SOUND}/reset", "ENOTTY")
-    life.release(A, (one,), stopped)
+    life.release(A, (card_slot,), stopped)
     assert life.claims() == ()
     assert SOUND in fault(life, GPU)
     hint = "reset or reseat the card" if is_dead else "power-cycle the card"
@@ -52,7 +52,7 @@ def test_what_cannot_be_reset_is_set_aside_until_it_is_healed(
     assert names.FAULTED_TRAIT in node(life, GPU).traits
     assert reserved(life, GPU)
     with pytest.raises(errors.ClaimError):
-        give(life, one, B)
+        give(life, card_slot, B)
     # neither does the next service offer it, nor time heal it
     kernel.heal()
     kernel.die_at_reset(SOUND, is_dying=False)
@@ -64,8 +64,8 @@ def test_what_cannot_be_reset_is_set_aside_until_it_is_healed(
     assert commands.main(["heal", GPU, "--state-dir", str(state)]) == 0
     later.host.refresh()
     assert node(later, GPU) == before
-    give(later, one, B)
-    later.release(B, (one,), stopped)
+    give(later, card_slot, B)
+    later.release(B, (card_slot,), stopped)
     assert fault(later, GPU) == ""
 
 
@@ -73,65 +73,65 @@ def test_a_vf_that_does_not_come_back_takes_its_card_along(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state)
-    one, other = slot(life, FLEX, FLEX_VF), slot(life, FLEX, NEXT_VF)
-    give(life, one)
+    vf_slot, other = slot(life, FLEX, FLEX_VF), slot(life, FLEX, NEXT_VF)
+    give(life, vf_slot)
     give(life, other, B)
     kernel.die_at_reset(FLEX_VF)
-    life.release(A, (one,), stopped)
+    life.release(A, (vf_slot,), stopped)
     assert FLEX_VF in fault(life, FLEX)
     assert reserved(life, FLEX)
-    # who is on the card stays
+    # the other server of the card stays
     assert [claim.consumer for claim in life.claims()] == [B]
 
 
-def test_what_dies_with_its_guest_is_set_aside_whatever_the_line_says(
+def test_a_dead_function_is_set_aside_despite_its_rule(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state, '"scrub": "none"')
-    one = slot(life, FLEX, FLEX_VF)
-    give(life, one)
+    vf_slot = slot(life, FLEX, FLEX_VF)
+    give(life, vf_slot)
     kernel.die_at_reset(FLEX_VF)
     reset = kernel.sys / f"bus/pci/devices/{FLEX_VF}/reset"
     reset.write_text("1")
-    life.release(A, (one,), stopped)
+    life.release(A, (vf_slot,), stopped)
     assert "does not answer" in fault(life, FLEX)
 
 
-def test_what_a_guest_runs_with_is_not_touched(
+def test_a_function_of_a_running_guest_is_not_changed(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     libvirt = domains.SimulatedDomains()
     life = started(kernel, state, domains=libvirt)
-    one = slot(life, GPU)
-    give(life, one)
+    card_slot = slot(life, GPU)
+    give(life, card_slot)
     use = connection.HostdevUse(functions=frozenset({SOUND}))
     libvirt.read_running = lambda: use
-    life.release(A, (one,), stopped)
+    life.release(A, (card_slot,), stopped)
     assert kernel.writes() == []
     assert "a guest runs with it" in fault(life, GPU)
 
 
-def test_a_server_that_still_runs_keeps_what_is_not_to_be_seen(
+def test_a_running_server_keeps_an_unreadable_function(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state, '"scrub": "none"')
-    one = slot(life, GPU)
-    claim = give(life, one)
+    card_slot = slot(life, GPU)
+    claim = give(life, card_slot)
     kernel.fail(f"bus/pci/devices/{GPU}/reset_method", "EIO", on="read")
     life.host.refresh()
-    life.release(A, (one,), lambda _: True)
+    life.release(A, (card_slot,), lambda _: True)
     assert life.claims() == (claim,)
     assert kernel.writes() == []
 
 
-def test_whose_line_is_not_known_is_not_offered(
+def test_a_function_with_an_unknown_rule_is_not_offered(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state, '"scrub": "none"')
-    one = slot(life, FLEX, FLEX_VF)
-    give(life, one)
+    vf_slot = slot(life, FLEX, FLEX_VF)
+    give(life, vf_slot)
     kernel.fail(f"bus/pci/devices/{FLEX}/device", "EIO", on="read")
-    life.release(A, (one,), stopped)
+    life.release(A, (vf_slot,), stopped)
     kernel.heal()
     life.host.refresh()
     assert "device_spec" in fault(life, FLEX)
@@ -141,22 +141,22 @@ def test_whose_line_is_not_known_is_not_offered(
 def test_a_release_that_libvirt_interrupts_keeps_the_claim(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    """Which guests run is not known: the next pass tries again."""
+    """The running guests are unknown: the next pass tries again."""
 
     def silent() -> connection.HostdevUse:
         raise OSError("libvirt does not answer")
 
     libvirt = domains.SimulatedDomains()
     life = started(kernel, state, domains=libvirt)
-    one = slot(life, GPU)
-    claim = give(life, one)
+    card_slot = slot(life, GPU)
+    claim = give(life, card_slot)
     libvirt.read_running = silent
     with pytest.raises(OSError, match="does not answer"):
-        life.release(A, (one,), stopped)
+        life.release(A, (card_slot,), stopped)
     assert kernel.writes() == []
     assert life.claims() == (claim,)
     libvirt.read_running = connection.HostdevUse
-    life.release(A, (one,), stopped)
+    life.release(A, (card_slot,), stopped)
     assert GPU in resets(kernel)
     assert life.claims() == ()
     assert fault(life, GPU) == ""
@@ -166,20 +166,20 @@ def test_a_release_that_libvirt_interrupts_keeps_the_claim(
     "words",
     ['"scrub": "reset"', '"scrub_command": "/wipe"', '"scrub": "none"'],
 )
-def test_what_the_host_uses_at_once_is_not_taken_from_it(
+def test_a_function_that_the_host_uses_is_not_scrubbed(
     kernel: fakehost.Controller, state: Path, words: str
 ) -> None:
-    """Its data may lie there; the lines go by its ids, too."""
+    """Its data may still be there; the rules also match its ids."""
     lines = [
         f'{{"address": "{HELD}", "product_id": "1e07", "use": "passthrough",'
         f" {words}}}"
     ]
     life = simulated.started(kernel.root, policy.parse_policy(lines), state)
-    one = slot(life, HELD)
-    give(life, one)
+    card_slot = slot(life, HELD)
+    give(life, card_slot)
     hidden = f"bus/pci/devices/{HELD}/reset_method"
     kernel.fail(hidden, "EIO", on="read")
-    life.release(A, (one,), stopped)
+    life.release(A, (card_slot,), stopped)
     assert life.host.state.device(HELD) is None
     assert life.claims() == ()
     assert kernel.writes() == []
@@ -189,43 +189,43 @@ def test_what_the_host_uses_at_once_is_not_taken_from_it(
     assert is_set_aside is ("none" not in words)
 
 
-def test_what_cannot_be_described_is_reset_all_the_same(
+def test_an_unreadable_function_is_reset(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state)
-    one, other = slot(life, GPU), slot(life, FLEX, FLEX_VF)
-    give(life, one)
+    card_slot, other = slot(life, GPU), slot(life, FLEX, FLEX_VF)
+    give(life, card_slot)
     give(life, other, B)
     kernel.fail(f"bus/pci/devices/{GPU}/reset_method", "EIO", on="read")
-    life.release(A, (one,), stopped)
+    life.release(A, (card_slot,), stopped)
     assert life.host.state.device(GPU) is None
     assert resets(kernel) == [GPU, SOUND]
 
 
-def test_a_reset_that_was_asked_for_and_is_not_to_be_had(
+def test_a_required_reset_is_missing(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     kernel.vanish(f"bus/pci/devices/{FLEX_VF}/reset")
     life = started(kernel, state)
-    one = slot(life, FLEX, FLEX_VF)
-    give(life, one)
-    life.release(A, (one,), stopped)
+    vf_slot = slot(life, FLEX, FLEX_VF)
+    give(life, vf_slot)
+    life.release(A, (vf_slot,), stopped)
     assert fault(life, FLEX) == ""
     strict = started(kernel, state, '"scrub": "reset"')
-    give(strict, one)
-    strict.release(A, (one,), stopped)
+    give(strict, vf_slot)
+    strict.release(A, (vf_slot,), stopped)
     assert "scrub none" in fault(strict, FLEX)
 
 
-def test_what_is_gone_has_nothing_to_scrub(
+def test_an_unplugged_card_is_not_scrubbed(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state)
-    one = slot(life, GPU)
-    give(life, one)
+    card_slot = slot(life, GPU)
+    give(life, card_slot)
     for address in (GPU, SOUND):
         kernel.unplug(address)
-    life.release(A, (one,), stopped)
+    life.release(A, (card_slot,), stopped)
     assert life.claims() == ()
     assert commands.main(["heal", GPU, "--state-dir", str(state)]) == 2
 
@@ -237,18 +237,18 @@ def test_a_command_comes_after_the_reset(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state, '"scrub_command": "/wipe"')
-    told = kernel.root / "told"
-    write(kernel, f"echo $1 >> {told}; exit $(cat {kernel.root}/status)")
+    log = kernel.root / "told"
+    write(kernel, f"echo $1 >> {log}; exit $(cat {kernel.root}/status)")
     (kernel.root / "status").write_text("0")
-    one = slot(life, GPU)
-    give(life, one)
-    life.release(A, (one,), stopped)
+    card_slot = slot(life, GPU)
+    give(life, card_slot)
+    life.release(A, (card_slot,), stopped)
     assert resets(kernel) == [GPU, SOUND]
-    assert told.read_text() == f"{GPU}\n"
+    assert log.read_text() == f"{GPU}\n"
     assert fault(life, GPU) == ""
     (kernel.root / "status").write_text("4")
-    give(life, one)
-    life.release(A, (one,), stopped)
+    give(life, card_slot)
+    life.release(A, (card_slot,), stopped)
     assert "/wipe" in fault(life, GPU)
     assert reserved(life, GPU)
 
