@@ -141,7 +141,7 @@ def hosts(draw: st.DrawFn, max_devices: int = 3) -> model.HostState:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Booking:
+class ClaimInput:
     """A host, the groups of a flavor, and the slots that Nova assigned."""
 
     host: model.HostState
@@ -150,7 +150,7 @@ class Booking:
 
 
 def slots_of(device: model.Device) -> tuple[model.Slot, ...]:
-    """Return all slots of a device, as Nova would assign them."""
+    """Return all slots of a device, as Nova assigns them."""
     provider = names.provider_uuid(ROOT_UUID, device.address)
     return tuple(
         model.Slot(
@@ -165,7 +165,7 @@ def slots_of(device: model.Device) -> tuple[model.Slot, ...]:
 def group(
     suffix: str, device: model.Device, profile: model.Profile, count: int = 1
 ) -> flavors.RequestGroup:
-    """Return a group that asks for so many of a device's profile."""
+    """Return a group that requests a number of a device's profile."""
     return flavors.RequestGroup(
         suffix=suffix,
         resources={
@@ -176,7 +176,7 @@ def group(
 
 
 @st.composite
-def bookings(draw: st.DrawFn) -> Booking:
+def claim_inputs(draw: st.DrawFn) -> ClaimInput:
     """Draw groups and exactly the slots that serve them.
 
     The devices may lack capacity for them.
@@ -193,7 +193,7 @@ def bookings(draw: st.DrawFn) -> Booking:
             profile = draw(st.sampled_from(device.profiles))
             groups.append(group(f"G{len(groups)}", device, profile, count))
             taken += [free.pop() for _ in range(count)]
-    return Booking(
+    return ClaimInput(
         host=host,
         groups=tuple(draw(st.permutations(groups))),
         slots=tuple(draw(st.permutations(taken))),

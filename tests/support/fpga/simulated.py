@@ -192,7 +192,7 @@ def slot(host: model.HostState, card: str, number: int = 0) -> model.Slot:
 
 
 def asks(image: str = "", function: str = "") -> flavors.RequestGroup:
-    """Return a group that asks for a region with an image or a function."""
+    """Return a group that requests a region with an image or a function."""
     traits = {names.REGION_TRAIT}
     if function:
         traits.add(names.function_trait(function))
@@ -205,5 +205,5 @@ def asks(image: str = "", function: str = "") -> flavors.RequestGroup:
 
 
 def using(*functions: str) -> connection.HostdevUse:
-    """Return what libvirt says when domains have these functions."""
+    """Return the hostdevs of domains that have these functions."""
     return connection.HostdevUse(functions=frozenset(functions))

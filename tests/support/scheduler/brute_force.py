@@ -28,7 +28,7 @@ def units(device: model.Device) -> set[int]:
 
 
 def places(device: model.Device, kind: model.Profile) -> set[int]:
-    """Return where one more of a profile could begin."""
+    """Return the possible starts of one more of a profile."""
     occupied = units(device)
     return {
         start
@@ -152,7 +152,7 @@ _NEXT: dict[model.Layout, _Next] = {
 def after_one(
     device: model.Device, kind: model.Profile
 ) -> Iterator[model.Device]:
-    """Yield every device that one more of a profile could lead to."""
+    """Yield each device with one more partition of a profile."""
     names_ = [p.profile for p in device.partitions]
     limit = device.geometry.limit
     if limit is not None and len(names_) >= limit:
@@ -163,7 +163,7 @@ def after_one(
 
 
 def most(device: model.Device, *kinds: model.Profile) -> int:
-    """Return how many more of some profiles fit, every way tried."""
+    """Return the largest number of further partitions of some profiles."""
 
     @functools.cache
     def search(

@@ -262,7 +262,7 @@ class Cloud:
             )
         )
 
-    # -- what is asked for ----------------------------------------------------
+    # -- requests -------------------------------------------------------------
 
     def _flavor(self) -> dict[str, str]:
         """Return extra specs of one to three groups, and policies."""

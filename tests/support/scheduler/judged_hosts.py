@@ -235,7 +235,7 @@ class Host:
         return host
 
     def tree(self) -> providers.ProviderTree:
-        """Return what the host reports to Placement."""
+        """Return the provider tree that the host publishes."""
         return tree_builder.build_tree(
             self.root,
             model.HostState(devices=self.devices),
@@ -249,7 +249,7 @@ class Host:
         groups: Iterable[flavors.RequestGroup],
         allocations: Mapping[str, Mapping[str, int]],
     ) -> str:
-        """Start a server; return why its claim failed, if it did."""
+        """Start a server; return the reason if its claim failed."""
         try:
             claims = claim_plan.plan(
                 server,
@@ -314,7 +314,7 @@ def _twin(device: model.Device, address: str) -> model.Device:
 
 
 def _with_available(device: model.Device) -> model.Device:
-    """Return a card that offers whatever its geometry allows."""
+    """Return a card that offers all that its geometry allows."""
     return device_capacity.recalculate(
         dataclasses.replace(
             device,

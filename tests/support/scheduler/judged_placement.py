@@ -16,7 +16,7 @@ from filters import provider_facts
 from filters.fit import fact_reader
 from nova_accel.model import flavors, names, providers
 
-# What Nova asks for: its [scheduler] max_placement_results.
+# Nova's limit: [scheduler] max_placement_results.
 MOST_CANDIDATES = 1000
 SERVER = {"VCPU": 1}
 
@@ -32,7 +32,7 @@ class Placement:
         self.read_paths: list[str] = []
 
     def publish(self, tree: providers.ProviderTree) -> None:
-        """Take what a host reports."""
+        """Store the tree of a host."""
         for node in tree.nodes:
             if self.nodes.get(node.uuid) != node:
                 self.generations[node.uuid] += 1
@@ -225,7 +225,7 @@ class Placement:
 
 
 def _group(query: Mapping[str, str], suffix: str) -> flavors.RequestGroup:
-    """Return the group that a query's parameters ask for."""
+    """Return the group that the parameters of a query request."""
     traits = [t for t in query.get(f"required{suffix}", "").split(",") if t]
     return flavors.RequestGroup(
         suffix=suffix,

@@ -176,7 +176,7 @@ def why_not(
     candidate: provider_facts.Candidate,
     host_facts: candidate_fit.HostFacts,
 ) -> str:
-    """Return why a candidate is refused, nothing if it is not."""
+    """Return the reason of a refused candidate, or nothing."""
     fitting, rejections = candidate_fit.select(
         accelerators, [candidate], host_facts
     )

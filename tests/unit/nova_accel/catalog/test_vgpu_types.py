@@ -35,7 +35,7 @@ def gpu_of(vgpu_type: vgpu_types.CatalogVgpuType) -> vgpu_types.CatalogGpu:
 
 
 def most(starts: tuple[int, ...], span: int) -> int:
-    """Count by trying: how many spans of one length go in at once."""
+    """Return the largest number of spans that fit, by trying."""
     best = 0
     for first, start in enumerate(starts):
         later = tuple(s for s in starts[first + 1 :] if s >= start + span)

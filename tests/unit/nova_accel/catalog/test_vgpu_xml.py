@@ -49,7 +49,7 @@ def test_types_are_found_by_number() -> None:
     assert table.facts("1155", L40S) == mdev_names.TypeDescription(
         memory_mb=24576, max_instances=2
     )
-    # A size goes with the type, a limit with the card.
+    # A size belongs to the type, a limit to the card.
     assert table.facts("35", L40S) == mdev_names.TypeDescription(memory_mb=512)
     assert table.facts("7", L40S) == mdev_names.TypeDescription()
     assert table.facts(None, L40S) == mdev_names.TypeDescription()

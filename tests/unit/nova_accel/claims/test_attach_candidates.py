@@ -19,11 +19,11 @@ from tests.support.fpga import card
 ROOT = strategies.ROOT
 
 
-@given(strategies.bookings(), st.data())
+@given(strategies.claim_inputs(), st.data())
 def test_only_devices_with_room_are_ranked_the_cheapest_first(
-    booking: strategies.Booking, data: st.DataObject
+    claim_input: strategies.ClaimInput, data: st.DataObject
 ) -> None:
-    host = booking.host
+    host = claim_input.host
     profiles = sorted({p.name for d in host.devices for p in d.profiles})
     assume(profiles and not any(d.region for d in host.devices))
     offers = attach_candidates.find(
@@ -44,11 +44,13 @@ def test_only_devices_with_room_are_ranked_the_cheapest_first(
     assert attach_candidates.rank(offers, set()) == ()
 
 
-@given(strategies.bookings())
+@given(strategies.claim_inputs())
 def test_drained_and_faulty_devices_are_refused(
-    booking: strategies.Booking,
+    claim_input: strategies.ClaimInput,
 ) -> None:
-    devices = [d for d in booking.host.devices if d.profiles and not d.region]
+    devices = [
+        d for d in claim_input.host.devices if d.profiles and not d.region
+    ]
     assume(devices)
     for device, word in (
         (dataclasses.replace(devices[0], drain="a loud fan"), "a loud fan"),

@@ -16,31 +16,33 @@ from tests.unit.nova_accel.claims import test_claim_plan
 ROOT = strategies.ROOT
 
 
-def plan(booking: strategies.Booking) -> tuple[model.Claim, ...]:
+def plan(claim_input: strategies.ClaimInput) -> tuple[model.Claim, ...]:
     return claim_plan.plan(
         test_claim_plan.CONSUMER,
-        booking.groups,
-        booking.slots,
+        claim_input.groups,
+        claim_input.slots,
         ROOT,
-        booking.host,
+        claim_input.host,
     )
 
 
 @st.composite
-def attached_bookings(
+def pinned_inputs(
     draw: st.DrawFn,
-) -> tuple[strategies.Booking, strategies.Booking]:
+) -> tuple[strategies.ClaimInput, strategies.ClaimInput]:
     """Return groups and slots on an empty host, without and with a
     pinned group.
     """
-    booking = test_claim_plan.on_empty_host(draw(strategies.bookings()))
-    devices = [d for d in booking.host.devices if d.profiles]
+    claim_input = test_claim_plan.on_empty_host(
+        draw(strategies.claim_inputs())
+    )
+    devices = [d for d in claim_input.host.devices if d.profiles]
     assume(devices)
     device = draw(st.sampled_from(devices))
     assume(device.region is None)
     profile = draw(st.sampled_from(device.profiles))
     provider = names.provider_uuid(ROOT.uuid, device.address)
-    taken = {s.identifier for s in booking.slots if s.provider == provider}
+    taken = {s.identifier for s in claim_input.slots if s.provider == provider}
     free = sorted(set(device.slots) - taken)
     assume(free and len(profile.handles.keys() & set(free)) in (0, len(free)))
     identifier = draw(st.sampled_from(free))
@@ -57,19 +59,19 @@ def attached_bookings(
         identifier=identifier,
     )
     extended = dataclasses.replace(
-        booking,
-        groups=(*booking.groups, group),
-        slots=(*booking.slots, slot),
+        claim_input,
+        groups=(*claim_input.groups, group),
+        slots=(*claim_input.slots, slot),
     )
-    return booking, extended
+    return claim_input, extended
 
 
-@given(attached_bookings())
+@given(pinned_inputs())
 def test_a_pinned_group_gets_its_slot_and_the_others_keep_theirs(
-    both: tuple[strategies.Booking, strategies.Booking],
+    both: tuple[strategies.ClaimInput, strategies.ClaimInput],
 ) -> None:
-    booking, extended = both
-    before = plan(booking)
+    claim_input, extended = both
+    before = plan(claim_input)
     try:
         after = plan(extended)
     except errors.ClaimError:
@@ -86,9 +88,9 @@ def test_a_pinned_group_gets_its_slot_and_the_others_keep_theirs(
     }
 
 
-@given(attached_bookings())
+@given(pinned_inputs())
 def test_claims_of_a_pinned_group_are_planned_again(
-    both: tuple[strategies.Booking, strategies.Booking],
+    both: tuple[strategies.ClaimInput, strategies.ClaimInput],
 ) -> None:
     """No partition is ever in the slot of another one."""
     _, extended = both
@@ -111,16 +113,16 @@ def test_claims_of_a_pinned_group_are_planned_again(
     )
 
 
-def _is_of(claim: model.Claim, booking: strategies.Booking) -> bool:
-    return (claim.provider, claim.slot) == booking.groups[-1].slot
+def _is_of(claim: model.Claim, claim_input: strategies.ClaimInput) -> bool:
+    return (claim.provider, claim.slot) == claim_input.groups[-1].slot
 
 
-@given(attached_bookings())
+@given(pinned_inputs())
 def test_a_lost_slot_is_named(
-    both: tuple[strategies.Booking, strategies.Booking],
+    both: tuple[strategies.ClaimInput, strategies.ClaimInput],
 ) -> None:
-    booking, extended = both
-    lost = dataclasses.replace(extended, slots=booking.slots)
+    claim_input, extended = both
+    lost = dataclasses.replace(extended, slots=claim_input.slots)
     with pytest.raises(errors.ClaimError) as caught:
         plan(lost)
     assert "lost its slot" in str(caught.value)

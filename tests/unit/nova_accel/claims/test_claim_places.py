@@ -170,7 +170,7 @@ def test_a_typed_vf_in_the_slot_is_made_and_takes_nothing_new() -> None:
     (claim,) = plan(device, "P-4")
     assert claim.state is model.ClaimState.MADE
     assert claim.start == 4
-    # Beside it there is room for one more, wherever its own slot is.
+    # There is room for one more beside it, in any slot.
     both = plan(device, "P-4", "P-4")
     assert [c.start for c in both] == [4, 0]
 

@@ -22,23 +22,25 @@ CONSUMER = "5c1d5a2e-7f2c-4f6e-9d4e-2b6f5a0c9d11"
 ROOT = strategies.ROOT
 
 
-def plan(booking: strategies.Booking) -> tuple[model.Claim, ...]:
+def plan(claim_input: strategies.ClaimInput) -> tuple[model.Claim, ...]:
     return claim_plan.plan(
-        CONSUMER, booking.groups, booking.slots, ROOT, booking.host
+        CONSUMER, claim_input.groups, claim_input.slots, ROOT, claim_input.host
     )
 
 
 def try_plan(
-    booking: strategies.Booking,
+    claim_input: strategies.ClaimInput,
 ) -> tuple[model.Claim, ...] | None:
     try:
-        return plan(booking)
+        return plan(claim_input)
     except errors.ClaimError:
         return None
 
 
-def on_empty_host(booking: strategies.Booking) -> strategies.Booking:
-    return dataclasses.replace(booking, host=strategies.roomy(booking.host))
+def on_empty_host(claim_input: strategies.ClaimInput) -> strategies.ClaimInput:
+    return dataclasses.replace(
+        claim_input, host=strategies.roomy(claim_input.host)
+    )
 
 
 def made(
@@ -82,50 +84,50 @@ def _with(device: model.Device, new: list[model.Claim]) -> model.Device:
 # -- laws ------------------------------------------------------------------
 
 
-@given(strategies.bookings())
+@given(strategies.claim_inputs())
 def test_the_same_input_gives_the_same_claims(
-    booking: strategies.Booking,
+    claim_input: strategies.ClaimInput,
 ) -> None:
-    assert try_plan(booking) == try_plan(booking)
+    assert try_plan(claim_input) == try_plan(claim_input)
 
 
-@given(strategies.bookings(), st.randoms(use_true_random=False))
+@given(strategies.claim_inputs(), st.randoms(use_true_random=False))
 def test_the_order_of_inputs_does_not_matter(
-    booking: strategies.Booking, rng: random.Random
+    claim_input: strategies.ClaimInput, rng: random.Random
 ) -> None:
-    devices = booking.host.devices
-    other = strategies.Booking(
+    devices = claim_input.host.devices
+    other = strategies.ClaimInput(
         host=dataclasses.replace(
-            booking.host, devices=tuple(rng.sample(devices, len(devices)))
+            claim_input.host, devices=tuple(rng.sample(devices, len(devices)))
         ),
-        groups=tuple(rng.sample(booking.groups, len(booking.groups))),
-        slots=tuple(rng.sample(booking.slots, len(booking.slots))),
+        groups=tuple(rng.sample(claim_input.groups, len(claim_input.groups))),
+        slots=tuple(rng.sample(claim_input.slots, len(claim_input.slots))),
     )
-    assert try_plan(other) == try_plan(booking)
+    assert try_plan(other) == try_plan(claim_input)
 
 
-@given(strategies.bookings())
+@given(strategies.claim_inputs())
 def test_every_slot_is_used_once_and_every_group_served_by_one_device(
-    booking: strategies.Booking,
+    claim_input: strategies.ClaimInput,
 ) -> None:
-    booking = on_empty_host(booking)
-    claims = plan(booking)
+    claim_input = on_empty_host(claim_input)
+    claims = plan(claim_input)
     assert sorted((c.provider, c.slot) for c in claims) == sorted(
-        (s.provider, s.identifier) for s in booking.slots
+        (s.provider, s.identifier) for s in claim_input.slots
     )
     assert len({c.handle for c in claims}) == len(claims)
     served = collections.Counter((c.provider, c.profile) for c in claims)
     # Groups of one trait may share a device; they are counted together.
-    for trait in {t for g in booking.groups for t in g.required}:
+    for trait in {t for g in claim_input.groups for t in g.required}:
         amount = sum(
             g.resources.get("VGPU", 0) + g.resources.get("PGPU", 0)
-            for g in booking.groups
+            for g in claim_input.groups
             if trait in g.required
         )
         claimed = sum(
             count
             for (provider, profile), count in served.items()
-            if _trait(booking.host, provider, profile) == trait
+            if _trait(claim_input.host, provider, profile) == trait
         )
         assert amount == claimed
 
@@ -139,12 +141,12 @@ def _trait(host: model.HostState, provider: str, name: str) -> str:
     raise AssertionError(f"{provider} is no provider of the host")
 
 
-@given(strategies.bookings())
+@given(strategies.claim_inputs())
 def test_a_claim_has_the_facts_of_its_device(
-    booking: strategies.Booking,
+    claim_input: strategies.ClaimInput,
 ) -> None:
-    for claim in plan(on_empty_host(booking)):
-        device = booking.host.device(claim.device)
+    for claim in plan(on_empty_host(claim_input)):
+        device = claim_input.host.device(claim.device)
         assert device is not None
         assert claim.state is model.ClaimState.PLANNED
         assert claim.technology == device.technology
@@ -159,12 +161,16 @@ def test_a_claim_has_the_facts_of_its_device(
             assert claim.members == device.members
 
 
-@given(strategies.bookings())
-def test_a_second_plan_equals_the_first(booking: strategies.Booking) -> None:
-    first = try_plan(booking)
+@given(strategies.claim_inputs())
+def test_a_second_plan_equals_the_first(
+    claim_input: strategies.ClaimInput,
+) -> None:
+    first = try_plan(claim_input)
     assume(first)
     assert first is not None
-    after = dataclasses.replace(booking, host=made(booking.host, first))
+    after = dataclasses.replace(
+        claim_input, host=made(claim_input.host, first)
+    )
     second = plan(after)
     assert {c.state for c in second} == {model.ClaimState.MADE}
     assert second == tuple(
@@ -181,7 +187,7 @@ def test_claims_are_in_the_order_of_their_providers() -> None:
             strategies.card(B, 4, cut=cut[1]),
         )
         claims = plan(
-            strategies.Booking(
+            strategies.ClaimInput(
                 host=model.HostState(devices=cards),
                 groups=(
                     strategies.group("_A", first, first.profiles[0]),
@@ -205,7 +211,7 @@ def test_a_match_is_planned_again_once_it_is_made(
         strategies.card(A, 4, cut=cut[0]),
         strategies.card(B, 4, cut=cut[1]),
     )
-    booking = strategies.Booking(
+    claim_input = strategies.ClaimInput(
         host=model.HostState(devices=cards),
         groups=tuple(
             strategies.group(f"_{n}", cards[0], cards[0].profiles[0], count)
@@ -213,21 +219,21 @@ def test_a_match_is_planned_again_once_it_is_made(
         ),
         slots=tuple(s for c in cards for s in strategies.slots_of(c)[:2]),
     )
-    first = plan(booking)
-    host = made(booking.host, first)
-    again = plan(dataclasses.replace(booking, host=host))
+    first = plan(claim_input)
+    host = made(claim_input.host, first)
+    again = plan(dataclasses.replace(claim_input, host=host))
     assert [c.handle for c in again] == [c.handle for c in first]
 
 
-@given(strategies.bookings())
+@given(strategies.claim_inputs())
 def test_existing_claims_equal_the_planned_ones(
-    booking: strategies.Booking,
+    claim_input: strategies.ClaimInput,
 ) -> None:
-    claims = try_plan(booking)
+    claims = try_plan(claim_input)
     assume(claims)
     assert claims is not None
-    host = made(booking.host, claims)
-    again = claim_plan.find_existing(CONSUMER, booking.slots, ROOT, host)
+    host = made(claim_input.host, claims)
+    again = claim_plan.find_existing(CONSUMER, claim_input.slots, ROOT, host)
     assert sorted(c.handle for c in again) == sorted(c.handle for c in claims)
     by_handle = {c.handle: c for c in claims}
     for claim in again:
@@ -259,7 +265,7 @@ def test_existing_claims_are_in_the_given_slots(
 # -- compared with brute force ---------------------------------------------
 
 
-def solutions(booking: strategies.Booking) -> bool:
+def solutions(claim_input: strategies.ClaimInput) -> bool:
     """Return whether slots can be dealt to the groups, all of them.
 
     Every order of the slots is tried. A group's slots are of one provider,
@@ -267,19 +273,19 @@ def solutions(booking: strategies.Booking) -> bool:
     """
     devices = {
         names.provider_uuid(ROOT.uuid, d.address): d
-        for d in booking.host.devices
+        for d in claim_input.host.devices
     }
-    classes = {devices[s.provider].resource_class for s in booking.slots}
+    classes = {devices[s.provider].resource_class for s in claim_input.slots}
     pairs = [
         (group, name)
-        for group in booking.groups
-        for name in (classes | _named(group, booking.host))
+        for group in claim_input.groups
+        for name in (classes | _named(group, claim_input.host))
         & group.resources.keys()
     ]
     sizes = [group.resources[name] for group, name in pairs]
-    if sum(sizes) != len(booking.slots):
+    if sum(sizes) != len(claim_input.slots):
         return False
-    for order in itertools.permutations(booking.slots):
+    for order in itertools.permutations(claim_input.slots):
         rest = iter(order)
         dealt = [list(itertools.islice(rest, size)) for size in sizes]
         if all(
@@ -305,7 +311,7 @@ def _named(group: flavors.RequestGroup, host: model.HostState) -> set[str]:
 
 
 @st.composite
-def any_bookings(draw: st.DrawFn) -> strategies.Booking:
+def any_inputs(draw: st.DrawFn) -> strategies.ClaimInput:
     """Draw groups and slots that need not fit together."""
     host = strategies.roomy(draw(strategies.hosts()))
     assume(host.devices)
@@ -321,7 +327,7 @@ def any_bookings(draw: st.DrawFn) -> strategies.Booking:
             max_size=3,
         )
     )
-    return strategies.Booking(
+    return strategies.ClaimInput(
         host=host,
         groups=tuple(
             strategies.group(f"G{n}", device, profile, count)
@@ -331,11 +337,11 @@ def any_bookings(draw: st.DrawFn) -> strategies.Booking:
     )
 
 
-@given(any_bookings())
+@given(any_inputs())
 def test_a_match_is_found_if_and_only_if_there_is_one(
-    booking: strategies.Booking,
+    claim_input: strategies.ClaimInput,
 ) -> None:
-    assert (try_plan(booking) is not None) == solutions(booking)
+    assert (try_plan(claim_input) is not None) == solutions(claim_input)
 
 
 @pytest.mark.parametrize("first", [(1, 0), (0, 1)])
@@ -347,7 +353,7 @@ def test_the_match_that_has_room_is_planned_again(
         strategies.card(A, *first),
         strategies.card(B, *reversed(first)),
     )
-    booking = strategies.Booking(
+    claim_input = strategies.ClaimInput(
         host=model.HostState(devices=(first_card, second_card)),
         groups=(
             strategies.group("_A", first_card, first_card.profiles[0]),
@@ -358,11 +364,11 @@ def test_the_match_that_has_room_is_planned_again(
             *strategies.slots_of(second_card)[:1],
         ),
     )
-    claims = plan(booking)
+    claims = plan(claim_input)
     expected = {A: "P-1", B: "P-2"} if first[0] else {A: "P-2", B: "P-1"}
     assert {c.device: c.profile for c in claims} == expected
     # Later the other servers are gone and both cards can make both.
-    later = made(booking.host, claims)
+    later = made(claim_input.host, claims)
     later = dataclasses.replace(
         later,
         devices=tuple(
@@ -376,6 +382,6 @@ def test_the_match_that_has_room_is_planned_again(
             for device in later.devices
         ),
     )
-    again = plan(dataclasses.replace(booking, host=later))
+    again = plan(dataclasses.replace(claim_input, host=later))
     assert {c.device: c.profile for c in again} == expected
     assert {c.state for c in again} == {model.ClaimState.MADE}

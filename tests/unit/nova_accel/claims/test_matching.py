@@ -26,28 +26,28 @@ MOST_SECONDS = 2.0
 # -- completeness -------------------------------------------------------------
 
 
-@given(strategies.bookings())
+@given(strategies.claim_inputs())
 def test_a_server_is_refused_only_if_no_match_has_room(
-    booking: strategies.Booking,
+    claim_input: strategies.ClaimInput,
 ) -> None:
-    assume(len(booking.slots) <= 5)
+    assume(len(claim_input.slots) <= 5)
 
     def is_possible(groups: Sequence[flavors.RequestGroup]) -> bool:
         try:
             claim_plan.plan(
-                CONSUMER, groups, booking.slots, ROOT, booking.host
+                CONSUMER, groups, claim_input.slots, ROOT, claim_input.host
             )
         except errors.ClaimError:
             return False
         return True
 
-    assert is_possible(booking.groups) == any(
-        map(is_possible, ways_of(booking))
+    assert is_possible(claim_input.groups) == any(
+        map(is_possible, ways_of(claim_input))
     )
 
 
 def ways_of(
-    booking: strategies.Booking,
+    claim_input: strategies.ClaimInput,
 ) -> Iterator[list[flavors.RequestGroup]]:
     """Yield the groups, split so that each names its slot.
 
@@ -55,14 +55,14 @@ def ways_of(
     """
     devices = {
         names.provider_uuid(ROOT.uuid, device.address): device
-        for device in booking.host.devices
+        for device in claim_input.host.devices
     }
-    groups = sorted(booking.groups, key=lambda group: group.suffix)
+    groups = sorted(claim_input.groups, key=lambda group: group.suffix)
     counts = [
-        max(group.resources.get(name, 0) for name in names_of(booking))
+        max(group.resources.get(name, 0) for name in names_of(claim_input))
         for group in groups
     ]
-    for slots in itertools.permutations(booking.slots):
+    for slots in itertools.permutations(claim_input.slots):
         ordered = sorted(slots, key=lambda slot: slot.provider)
         if any(
             slot.provider == other.provider
@@ -91,8 +91,8 @@ def ways_of(
             ]
 
 
-def names_of(booking: strategies.Booking) -> set[str]:
-    return {slot.resource_class for slot in booking.slots}
+def names_of(claim_input: strategies.ClaimInput) -> set[str]:
+    return {slot.resource_class for slot in claim_input.slots}
 
 
 # -- in bounded time ----------------------------------------------------------

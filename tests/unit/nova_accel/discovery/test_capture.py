@@ -167,7 +167,7 @@ def test_metadata_names_the_host_of_the_capture(
     assert meta["kernel"]
     assert meta["library"]
     assert str(meta["date"]).endswith("+00:00")
-    # A tree that came from elsewhere is not this machine's.
+    # A tree below another root is not of this machine.
     assert capture.describe_host(str(tmp_path))["hostname"] is None
 
 

@@ -122,7 +122,7 @@ ROOT = strategies.ROOT
 
 
 def vfs(technology: str, count: int = 4) -> model.Device:
-    """Return a card with so many VFs of one profile."""
+    """Return a card with a number of VFs of one profile."""
     device = shapes.card(
         model.Geometry(), shapes.profile("vf", count), slots=count
     )

@@ -13,7 +13,7 @@ from tests.unit.nova_accel.vendors.test_alveo import (
 
 
 def test_a_card_that_cant_be_read_is_unknown(tmp_path: pathlib.Path) -> None:
-    """So that what Placement has of it, and of its region, stays."""
+    """Placement keeps the providers of the card and of its region."""
     path = f"bus/pci/devices/{U250}/vendor"
     state = read(tmp_path, u250(), faults={path: "EIO"})
     assert state.device(U250) is None

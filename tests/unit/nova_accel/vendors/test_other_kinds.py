@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proves which devices other than GPUs are passthrough_line through."""
+"""Proves which devices other than GPUs are passed through."""
 
 import json
 import pathlib

@@ -323,7 +323,7 @@ class Life(stateful.RuleBasedStateMachine):
         assert self.cache.get(image) == bitstream
 
     @stateful.rule(image=images, letter=letters, size=st.integers(0, 99))
-    def put_a_part(self, image: str, letter: str, size: int) -> None:
+    def put_incomplete(self, image: str, letter: str, size: int) -> None:
         content = self.content(letter)
         if files.digest(content) in self.names():
             return

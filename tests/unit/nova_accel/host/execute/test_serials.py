@@ -36,7 +36,7 @@ def booted(
 ) -> Iterator[fakehost.Controller]:
     """Yield a host whose GPUs have these serial numbers.
 
-    :param vf_class: cards of this class, with VFs, are there instead.
+    :param vf_class: class of cards with VFs instead of the GPUs.
     """
     if reason := fakehost.missing():
         pytest.skip(reason)

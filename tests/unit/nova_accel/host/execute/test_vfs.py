@@ -328,7 +328,9 @@ class Driver:
             else:
                 self.make()
                 last = f"{self.count}\n"
-                numvfs.write_text(last)
+                # No reader may see the file truncated.
+                with numvfs.open("r+") as file:
+                    file.write(last)
 
     def start(self, times: int) -> threading.Thread:
         player = threading.Thread(target=self.serve, args=(times,))

@@ -29,7 +29,7 @@ from tests.support.hosts import ailing
 
 STANDINS = pathlib.Path(__file__).parents[4] / "lab/standins/nvml"
 GPU, DEAF = "0000:41:00.0", "0000:42:00.0"
-SAY = """
+SCRIPT = """
 import json
 from nova_accel.host.nvml import gpu_reader, gpu_state
 print(json.dumps(gpu_state.to_plain(gpu_reader.read_gpus())))
@@ -38,7 +38,7 @@ print(json.dumps(gpu_state.to_plain(gpu_reader.read_gpus())))
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Return a directory with a library whose GPUs fall ill."""
+    """Return a directory with an NVML whose GPUs can fail."""
     pytest.importorskip("pynvml")
     if not shutil.which("gcc"):
         pytest.skip("there is no gcc")
@@ -68,7 +68,7 @@ def ill(
 def read() -> gpu_reader.NvmlGpus:
     """Read in a process that finds the library."""
     completed = subprocess.run(  # noqa: S603 - our own words
-        [sys.executable, "-c", SAY],
+        [sys.executable, "-c", SCRIPT],
         env=os.environ,
         capture_output=True,
         text=True,
@@ -177,24 +177,24 @@ def watcher(ill: pathlib.Path) -> Iterator[xid_events.XidWatcher]:
     xid_watcher.watch(())
 
 
-def until(what: Callable[[], bool]) -> None:
-    """Wait until a condition is true."""
+def wait_until(is_met: Callable[[], bool]) -> None:
+    """Wait wait_until a condition is true."""
     for _ in range(3000):
-        if what():
+        if is_met():
             return
         time.sleep(0.01)
-    pytest.fail("it did not come true")
+    pytest.fail("the condition is false")
 
 
-def heard(watcher: xid_events.XidWatcher, count: int) -> list[int]:
-    """Return so many errors, or fail."""
+def drain_xids(watcher: xid_events.XidWatcher, count: int) -> list[int]:
+    """Return this number of Xids, or fail."""
     errors: list[int] = []
 
-    def come() -> bool:
+    def has_enough() -> bool:
         errors.extend(xid.number for xid in watcher.drain())
         return len(errors) >= count
 
-    until(come)
+    wait_until(has_enough)
     return errors
 
 
@@ -204,12 +204,12 @@ def test_each_xid_is_returned_once(
     watcher.watch([GPU])
     assert watcher.drain() == ()
     (ill / "xids").write_text("43\n79\n")
-    assert heard(watcher, 2) == [43, 79]
+    assert drain_xids(watcher, 2) == [43, 79]
     watcher.watch([GPU])
     assert watcher.drain() == ()
     with (ill / "xids").open("a") as file:
         file.write("119\n")
-    assert heard(watcher, 1) == [119]
+    assert drain_xids(watcher, 1) == [119]
 
 
 def children() -> dict[int, bool]:
@@ -248,11 +248,11 @@ def test_an_unused_gpu_has_no_listener(
     watcher: xid_events.XidWatcher, listeners: Callable[[], set[int]]
 ) -> None:
     watcher.watch([GPU])
-    until(lambda: len(listeners()) == 1)
+    wait_until(lambda: len(listeners()) == 1)
     watcher.watch([GPU])
     assert len(listeners()) == 1
     watcher.watch(())
-    until(lambda: not listeners())
+    wait_until(lambda: not listeners())
     assert watcher.drain() == ()
 
 
@@ -262,7 +262,7 @@ def test_a_gpu_without_xid_events_has_no_listener(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watcher.watch([DEAF])
-    until(lambda: not listeners())
+    wait_until(lambda: not listeners())
     watcher.watch([DEAF])
     assert not listeners()
     monkeypatch.setattr(xid_events, "RETRY_S", 0)
@@ -300,7 +300,7 @@ def test_a_listener_ends_with_its_parent(ill: pathlib.Path) -> None:
         check=True,
     )
     place = pathlib.Path(f"/proc/{int(completed.stdout)}/cmdline")
-    until(lambda: not place.exists() or not place.read_bytes())
+    wait_until(lambda: not place.exists() or not place.read_bytes())
 
 
 def test_without_nvml_there_is_no_listener(
@@ -389,14 +389,14 @@ def test_each_reading_starts_listeners_of_gpus_in_use(
         lambda: gpu_reader.NvmlGpus({}), lambda: in_use, faulted
     )
     assert read_gpus() == {}
-    until(lambda: len(listeners()) == 1)
+    wait_until(lambda: len(listeners()) == 1)
     (ill / "xids").write_text("79\n")
 
     def is_noted() -> bool:
         read_gpus()
         return GPU in faulted.read()
 
-    until(is_noted)
+    wait_until(is_noted)
     in_use.clear()
     read_gpus()
-    until(lambda: not listeners())
+    wait_until(lambda: not listeners())

@@ -44,7 +44,7 @@ SPEC = fakehost.HostSpec(
     )
 )
 
-SAY = """
+SCRIPT = """
 import json, sys
 from nova_accel.host.nvml import gpu_reader, gpu_state
 for _ in range(2):
@@ -53,10 +53,12 @@ print(gpu_reader.create_instance("0000:41:00.0", "1g.5gb", 0))
 """
 
 
-def say(path: Path, before: str = "") -> tuple[list[gpu_reader.NvmlGpus], int]:
+def read_twice(
+    path: Path, before: str = ""
+) -> tuple[list[gpu_reader.NvmlGpus], int]:
     """Read twice, in a process with libraries from a directory."""
     completed = subprocess.run(  # noqa: S603 - our own words
-        [sys.executable, "-c", before + SAY],
+        [sys.executable, "-c", before + SCRIPT],
         env={
             **os.environ,
             "LD_LIBRARY_PATH": str(path),
@@ -75,7 +77,7 @@ def say(path: Path, before: str = "") -> tuple[list[gpu_reader.NvmlGpus], int]:
 
 def test_without_nvidia_ml_py_nothing_is_known(tmp_path: Path) -> None:
     without = "import sys; sys.modules['pynvml'] = None"
-    (first, _), number = say(tmp_path, without)
+    (first, _), number = read_twice(tmp_path, without)
     assert first == {}
     assert first.problems == ()
     assert "nvidia-ml-py" in first.reason
@@ -85,7 +87,7 @@ def test_without_nvidia_ml_py_nothing_is_known(tmp_path: Path) -> None:
 def test_without_the_library_nothing_is_known(tmp_path: Path) -> None:
     pytest.importorskip("pynvml")
     (tmp_path / "libnvidia-ml.so.1").write_text("no library\n" * 99)
-    (first, second), number = say(tmp_path)
+    (first, second), number = read_twice(tmp_path)
     assert first == second == {}
     assert first.problems == ()
     assert "Library Not Found" in first.reason
@@ -109,7 +111,7 @@ def build_old(place: Path, *flags: str) -> Path:
 def test_a_lost_and_a_hanging_gpu_affect_no_other(
     tmp_path: Path,
 ) -> None:
-    readings, number = say(build_old(tmp_path))
+    readings, number = read_twice(build_old(tmp_path))
     for gpus in readings:
         assert gpus == {
             "10000:af:1f.0": gpu_reader.NvmlGpu(
@@ -129,7 +131,7 @@ def test_a_lost_and_a_hanging_gpu_affect_no_other(
 
 def test_an_incompatible_library_is_a_problem(tmp_path: Path) -> None:
     other = "import pynvml; pynvml.nvmlDeviceGetPciInfo = lambda gpu: None"
-    (gpus, _), _ = say(build_old(tmp_path), other)
+    (gpus, _), _ = read_twice(build_old(tmp_path), other)
     assert gpus == {}
     assert "'NoneType' object has no attribute" in gpus.problems[0].reason
 
@@ -137,7 +139,7 @@ def test_an_incompatible_library_is_a_problem(tmp_path: Path) -> None:
 def test_values_that_need_root_are_unread_not_absent(
     tmp_path: Path,
 ) -> None:
-    (first, _), _ = say(build_old(tmp_path, "-DMIG"))
+    (first, _), _ = read_twice(build_old(tmp_path, "-DMIG"))
     (gpu,) = first.values()
     assert gpu.is_mig
     assert gpu.unread == {"kinds", "instances"}

@@ -112,7 +112,7 @@ def test_inspect_prints_traits_of_links(
 
 # -- a library that fails ---------------------------------------------------
 
-SAY = """
+SCRIPT = """
 import json
 from nova_accel.host.nvml import gpu_reader, gpu_state
 from nova_accel.host.sysfs import host_reader
@@ -120,7 +120,7 @@ print(json.dumps(gpu_state.to_plain(gpu_reader.read_gpus(2))))
 """
 
 
-def say(
+def read_library(
     place: pathlib.Path, *files: str, before: str = ""
 ) -> tuple[gpu_reader.NvmlGpus, str]:
     """Return GPUs and reasons, read from a library with failing GPUs."""
@@ -138,7 +138,7 @@ def say(
         kind, _, text = name.partition("=")
         (place / kind).write_text(text)
     completed = subprocess.run(  # noqa: S603 - our own words
-        [sys.executable, "-c", before + SAY],
+        [sys.executable, "-c", before + SCRIPT],
         env={
             **os.environ,
             "LD_LIBRARY_PATH": str(place),
@@ -166,7 +166,7 @@ def test_without_nvlink_functions_links_are_unknown(
         "for name in [n for n in dir(pynvml) if 'GetNvLink' in n]:\n"
         "    delattr(pynvml, name)\n"
     )
-    gpus, messages = say(tmp_path, "links", before=before)
+    gpus, messages = read_library(tmp_path, "links", before=before)
     assert {gpu.links for gpu in gpus.values()} == {None}
     assert "NVLink" not in messages
 
@@ -175,13 +175,13 @@ def test_without_the_device_type_the_address_identifies_the_peer(
     tmp_path: pathlib.Path,
 ) -> None:
     before = "import pynvml\ndel pynvml.nvmlDeviceGetNvLinkRemoteDeviceType\n"
-    gpus, messages = say(tmp_path, f"links=0 {PEER}", before=before)
+    gpus, messages = read_library(tmp_path, f"links=0 {PEER}", before=before)
     assert gpus[ILL].links == GpuLinks(peers=frozenset({PEER}))
     assert messages == ""
 
 
 def test_a_lost_gpu_has_unknown_links(tmp_path: pathlib.Path) -> None:
-    gpus, messages = say(tmp_path, f"links=0 {PEER}", "unlinked")
+    gpus, messages = read_library(tmp_path, f"links=0 {PEER}", "unlinked")
     assert gpus[ILL].links is None
     assert gpus[PEER].links == GpuLinks()
     assert "NVML can't read its NVLinks" in messages
@@ -203,6 +203,6 @@ def test_a_lost_gpu_has_unknown_links(tmp_path: pathlib.Path) -> None:
 def test_the_remote_end_of_a_link_is_classified(
     tmp_path: pathlib.Path, links: str, expected: GpuLinks
 ) -> None:
-    gpus, messages = say(tmp_path, f"links={links}")
+    gpus, messages = read_library(tmp_path, f"links={links}")
     assert gpus[ILL].links == expected
     assert messages == ""

@@ -3,7 +3,6 @@
 
 import errno
 import pathlib
-from collections.abc import Iterator
 
 import pytest
 
@@ -332,11 +331,6 @@ def test_an_unlistable_bus_is_an_error(
     with pytest.raises(errors.UnreadableError) as caught:
         host_reader.HostReader(root).functions()
     assert caught.value.number == errno.ENOTDIR
-
-
-def every_path(files: fs.Files) -> Iterator[tuple[str, object]]:
-    for path, record in files.records().items():
-        yield path, tuple(record) if isinstance(record, tuple) else record
 
 
 @pytest.mark.parametrize("name", look.NAMES)

@@ -121,7 +121,7 @@ def test_a_half_readable_card_offers_the_rest(
     state = look.read(look.make("broken", tmp_path))
     card = look.device(state, "0000:11:00.0")
     available = {p.name: p.available for p in card.profiles}
-    # Whatever is on it is one of the sixteen.
+    # Its mdev is one of the sixteen.
     assert available["T4-1Q"] == 15
     assert available["T4-2B"] == 0  # number unreadable
     assert available["T4-2Q"] == 7  # memory unreadable, but in the catalogue
