@@ -40,7 +40,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the campaign; the exit status tells whether nothing failed."""
+    """Run the campaign; the exit status is 0 if no life failed."""
     options = parse()
     # Of Nova's harness, which takes the campaign for one long test.
     os.environ["OS_TEST_TIMEOUT"] = "0"

@@ -40,7 +40,7 @@ _PATIENCE_S = 240.0
 
 @dataclasses.dataclass
 class Report:
-    """What became of one life."""
+    """Result of one life."""
 
     life: int
     technology: str
@@ -138,19 +138,19 @@ def in_a_world(technology: str, body: Callable[[worlds.World], None]) -> None:
         raise RuntimeError(text)
 
 
-def live_all(chunk: Chunk, tell: Callable[[Report], None]) -> None:
-    """Run the lives of a chunk; a world that is not clean is left."""
-    left = list(chunk.lives)
+def live_all(chunk: Chunk, report_life: Callable[[Report], None]) -> None:
+    """Run the lives of a chunk; a world that is not clean is replaced."""
+    waiting = list(chunk.lives)
 
     def body(world: worlds.World) -> None:
-        while left:
+        while waiting:
             with _watched():
-                report = live(world, chunk, left.pop(0))
-            tell(report)
+                report = live(world, chunk, waiting.pop(0))
+            report_life(report)
             if not report.is_clean:
                 return
 
-    while left:
+    while waiting:
         in_a_world(chunk.technology, body)
 
 
@@ -168,10 +168,10 @@ def shrink(chunk: Chunk, schedule: str) -> str:
         if text in tried or next(trials) >= _MOST_TRIALS:
             return False
         tried.add(text)
-        found: list[Report] = []
-        one = dataclasses.replace(chunk, lives=(0,), schedule=text)
-        live_all(one, found.append)
-        return bool(found[0].findings)
+        reports: list[Report] = []
+        trial = dataclasses.replace(chunk, lives=(0,), schedule=text)
+        live_all(trial, reports.append)
+        return bool(reports[0].findings)
 
     is_shorter = True
     while is_shorter:
@@ -194,12 +194,12 @@ def _shorter(steps: list[lives.Step]) -> Iterator[list[lives.Step]]:
             yield rest
     for number, step in enumerate(steps):
         for fault in step.faults:
-            kept = tuple(f for f in step.faults if f != fault)
-            one = dataclasses.replace(step, faults=kept)
-            yield [*steps[:number], one, *steps[number + 1 :]]
+            faults = tuple(f for f in step.faults if f != fault)
+            shorter = dataclasses.replace(step, faults=faults)
+            yield [*steps[:number], shorter, *steps[number + 1 :]]
         if step.meanwhile is not None:
-            one = dataclasses.replace(step, meanwhile=None)
-            yield [*steps[:number], one, *steps[number + 1 :]]
+            shorter = dataclasses.replace(step, meanwhile=None)
+            yield [*steps[:number], shorter, *steps[number + 1 :]]
 
 
 # -- processes ---------------------------------------------------------------
@@ -227,7 +227,7 @@ def _work(chunks: Any, reports: Any, is_over: Any, log: Path | None) -> None:
     _write_log(log)
     parent = os.getppid()
 
-    def tell(report: Report) -> None:
+    def put_report(report: Report) -> None:
         reports.put(report)
         if is_over.is_set() or os.getppid() != parent:
             raise KeyboardInterrupt
@@ -235,7 +235,7 @@ def _work(chunks: Any, reports: Any, is_over: Any, log: Path | None) -> None:
     while not is_over.is_set():
         chunk = chunks.get()
         try:
-            live_all(chunk, tell)
+            live_all(chunk, put_report)
         except KeyboardInterrupt:
             return
         except Exception:
@@ -258,7 +258,7 @@ def _chunks(options: argparse.Namespace) -> Iterator[Chunk]:
 
 
 class Tally:
-    """What has been reported so far."""
+    """Sums of the reports so far."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         """Count nothing yet."""
@@ -346,9 +346,9 @@ def _run_one(options: argparse.Namespace) -> int:
     _write_log(options.log)
     chunk = Chunk(options.seed, name, (number,), options.schedule)
     tally = Tally(options)
-    found: list[Report] = []
-    live_all(chunk, found.append)
-    (report,) = found
+    reports: list[Report] = []
+    live_all(chunk, reports.append)
+    (report,) = reports
     tally.add(report)
     if not report.findings:
         tally.show(report)
@@ -374,9 +374,9 @@ def _run_many(options: argparse.Namespace) -> int:
         worker.start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     tally = Tally(options)
-    more = _chunks(options)
+    further_chunks = _chunks(options)
     try:
-        _gather(tally, chunks, reports, more, workers)
+        _gather(tally, chunks, reports, further_chunks, workers)
     except KeyboardInterrupt:
         print("ended early")
     is_over.set()
@@ -392,16 +392,16 @@ def _gather(
     tally: Tally,
     chunks: Any,
     reports: Any,
-    more: Iterator[Chunk],
+    further_chunks: Iterator[Chunk],
     workers: list[Any],
 ) -> None:
-    """Hand out chunks and add reports until enough faults struck."""
-    shown = time.monotonic()
+    """Queue chunks and add reports until enough faults struck."""
+    printed_at = time.monotonic()
     waiting: list[Chunk] = []
     while tally.struck.total() < tally._options.faults:
         if not any(worker.is_alive() for worker in workers):
             raise RuntimeError("all workers have ended")
-        waiting = waiting or [next(more)]
+        waiting = waiting or [next(further_chunks)]
         try:
             chunks.put_nowait(waiting[0])
             waiting.clear()
@@ -415,6 +415,6 @@ def _gather(
             print(report, flush=True)
             continue
         tally.add(report)
-        if time.monotonic() - shown > _TICK_S:
-            shown = time.monotonic()
+        if time.monotonic() - printed_at > _TICK_S:
+            printed_at = time.monotonic()
             tally.progress()

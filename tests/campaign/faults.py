@@ -320,9 +320,9 @@ class Injector(fixtures.Fixture):
                 return work()
             return self.point(kind, f"{owner.__name__}.{name}", work, fail)
 
-        found: Any = classmethod(call) if is_class else call
+        wrapper: Any = classmethod(call) if is_class else call
         own = owner.__dict__.get(name)
-        setattr(owner, name, found)
+        setattr(owner, name, wrapper)
         if own is None:
             self.addCleanup(delattr, owner, name)
         else:
@@ -356,8 +356,8 @@ class Injector(fixtures.Fixture):
                 return errno.ETIMEDOUT
             return _WRITE_ERRORS[fault.code % len(_WRITE_ERRORS)]
 
-        found: int = self.point("write", f"{name} {path}", work, fail)
-        return found
+        result: int = self.point("write", f"{name} {path}", work, fail)
+        return result
 
     def _wrap_files(self) -> None:
         self._readlink = os.readlink
@@ -391,14 +391,14 @@ class Injector(fixtures.Fixture):
             return self.point(
                 "note", f"{name} {path}", work, _failing(_NOTE_ERRORS, path)
             )
-        if self._is_kernel(path) and _is_ours(sys._getframe(1)):
+        if self._is_kernel(path) and _is_of_product(sys._getframe(1)):
             return self.point(
                 "read", f"{name} {path}", work, _failing(_READ_ERRORS, path)
             )
         return work()
 
 
-def _is_ours(frame: Any) -> bool:
+def _is_of_product(frame: Any) -> bool:
     return "/nova_accel/" in frame.f_code.co_filename
 
 

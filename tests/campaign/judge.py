@@ -46,22 +46,24 @@ class Judge:
             self._pass()
         self._check_empty()
         if self.findings:
-            self._see_what_a_restart_mends()
+            self._mark_unrepaired()
         self.findings += self._world.scrubs.violations
         self._world.scrubs.violations = []
         return self.findings
 
-    def _see_what_a_restart_mends(self) -> None:
+    def _mark_unrepaired(self) -> None:
         """Restart the services, and mark what is as bad as before."""
         before, self.findings = self.findings, []
         for host in worlds.HOSTS:
-            self._world.bring_up(host)
+            self._world.revive(host)
         self._pass()
         self._check_empty()
         still = set(self.findings)
         self.findings = [
-            f"{one} (also after a restart)" if one in still else one
-            for one in before
+            f"{finding} (also after a restart)"
+            if finding in still
+            else finding
+            for finding in before
         ]
 
     def _note(self, kind: str, text: str) -> None:
@@ -76,7 +78,7 @@ class Judge:
             if host in self._life.unplugged:
                 self._world.hosts[host].plug()
             if host in self._world.down:
-                self._world.bring_up(host)
+                self._world.revive(host)
                 self._world.force_down(False, host)
         self._life.unplugged.clear()
         for _ in range(2):
@@ -122,32 +124,34 @@ class Judge:
     def _check_servers(self) -> None:
         owners: dict[Any, list[str]] = collections.defaultdict(list)
         for host in worlds.HOSTS:
-            here, away = self._world._nova(host)
+            here, away = self._world._read_nova(host)
             both = here | away
-            placement = self._world._placement(host)
-            held = self._held(host)
+            placement = self._world._read_placement(host)
+            claimed = self._slots_of_consumers(host)
             for who, places in both.items():
                 # Nova may not have written down that a spawn failed, nor
                 # that a server is gone whose delete failed in the end.
-                for place in places & held.get(who, set()):
+                for place in places & claimed.get(who, set()):
                     if place[0] in placement.get(who, {}):
                         owners[place].append(who)
-            self._check_backed(host, held, both, placement)
+            self._check_backed(host, claimed, both, placement)
             self._check_claims(host)
             for who in here:
-                self._check_server(host, who, here[who], held, placement)
+                self._check_server(host, who, here[who], claimed, placement)
         for place, consumers in owners.items():
             if len(consumers) > 1:
-                self._note("double", f"{place} is booked for {consumers}")
+                self._note("double", f"{place} is allocated to {consumers}")
 
     def _check_backed(
-        self, host: str, held: Any, both: Any, placement: Any
+        self, host: str, claimed: Any, both: Any, placement: Any
     ) -> None:
         """Check that Nova or Placement knows of each claim."""
-        booked = {place for places in both.values() for place in places}
+        expected = {place for places in both.values() for place in places}
         guests = self._guests(host)
-        for who, places in held.items():
-            if not places - booked or self._consumers_of(who) & set(placement):
+        for who, places in claimed.items():
+            if not places - expected or self._consumers_of(who) & set(
+                placement
+            ):
                 continue
             if who in guests:
                 self._check_reserved(host, who, places)
@@ -185,11 +189,13 @@ class Judge:
                     f" {who}, not allocated, and {reserved} is reserved",
                 )
 
-    def _held(self, host: str) -> dict[str, set[tuple[str, str]]]:
-        held: dict[str, set[tuple[str, str]]] = collections.defaultdict(set)
+    def _slots_of_consumers(
+        self, host: str
+    ) -> dict[str, set[tuple[str, str]]]:
+        claimed: dict[str, set[tuple[str, str]]] = collections.defaultdict(set)
         for claim in self._accel(host).claims():
-            held[claim.consumer].add((claim.provider, claim.slot))
-        return held
+            claimed[claim.consumer].add((claim.provider, claim.slot))
+        return claimed
 
     def _check_claims(self, host: str) -> None:
         claims = self._accel(host).claims()
@@ -199,27 +205,28 @@ class Judge:
                 self._note("double", f"{place} is claimed {count} times")
 
     def _check_server(
-        self, host: str, who: str, booked: Any, held: Any, placement: Any
+        self, host: str, who: str, slots: Any, claimed: Any, placement: Any
     ) -> None:
         """Compare all that is known of a server that Nova calls well."""
         instance = objects.Instance.get_by_uuid(self._world.context, who)
         if instance.vm_state not in _STEADY or instance.task_state:
             return
-        told = f"{instance.vm_state} server {who} on {host}"
-        if held.get(who, set()) != booked:
+        subject = f"{instance.vm_state} server {who} on {host}"
+        if claimed.get(who, set()) != slots:
             self._note(
-                "lost", f"{told} has {booked}, its claims are {held.get(who)}"
+                "lost",
+                f"{subject} has {slots}, its claims are {claimed.get(who)}",
             )
-        counted = dict(collections.Counter(p for p, _ in booked))
+        counted = dict(collections.Counter(p for p, _ in slots))
         consumers = self._consumers_of(who) & placement.keys()
         if not consumers and self._is_given_up(host, who):
             # Nova deletes the allocations, and fails before it says so.
-            self._check_reserved(host, who, booked)
+            self._check_reserved(host, who, slots)
         # It may also fail to give back what it lent to a migration.
         elif consumers <= {who} and placement.get(who, {}) != counted:
             self._note(
                 "lost",
-                f"{told} has {booked}, allocated is {placement.get(who)}",
+                f"{subject} has {slots}, allocated is {placement.get(who)}",
             )
         domain = self._world.connection(host)._vms.get(instance.name)
         if domain is None or not domain.isActive():
@@ -231,15 +238,15 @@ class Judge:
         }
         use = connection.parse_hostdevs(domain.XMLDesc(0))
         if {*use.mdevs, *use.functions} != handles:
-            self._note("lost", f"{told} runs with {use}, claimed {handles}")
+            self._note("lost", f"{subject} runs with {use}, claimed {handles}")
 
     def _is_given_up(self, host: str, who: str) -> bool:
-        """Return whether Nova has deleted what we don't book again."""
-        booked = self._world.computes[
+        """Return whether Nova has deleted allocations that aren't rebuilt."""
+        allocated = self._world.computes[
             host
         ].driver._rebuilt_servers._allocations.read()
         given_up = self._consumers_of(who) & self._world.given_up
-        return bool(given_up) and who not in booked
+        return bool(given_up) and who not in allocated
 
     # -- once its user has deleted all -------------------------------------
 
@@ -250,7 +257,7 @@ class Judge:
                 return
             if number:
                 for host in worlds.HOSTS:
-                    self._world.bring_up(host)
+                    self._world.revive(host)
                 self._pass()
             for uuid in alive:
                 self._delete(uuid, is_stuck=bool(number))
@@ -282,39 +289,39 @@ class Judge:
                 vms.pop(domain.name(), None)
         for root in self._world.roots.values():
             path = f"/resource_providers/{root}/allocations"
-            found = self._world.placement.get(path).body["allocations"]
-            for consumer in found:
+            allocations = self._world.placement.get(path).body["allocations"]
+            for consumer in allocations:
                 self.of_nova.append(f"allocations of {consumer}")
                 self._world.placement.delete(f"/allocations/{consumer}")
 
     def _check_empty(self) -> None:
         for host in worlds.HOSTS:
-            told = f"on {host}"
+            where = f"on {host}"
             accel = self._accel(host)
             for claim in accel.claims():
                 self._note(
                     "leaked",
-                    f"claim of {claim.consumer}, {claim.handle} {told}",
+                    f"claim of {claim.consumer}, {claim.handle} {where}",
                 )
-            self._check_kernel(host, told)
-            for who, found in self._world._placement(host).items():
-                self._note("leaked", f"allocation {who}, {found} {told}")
+            self._check_kernel(host, where)
+            for who, allocation in self._world._read_placement(host).items():
+                self._note("leaked", f"allocation {who}, {allocation} {where}")
             for place in self._assigned(host):
-                self._note("leaked", f"slot of the tracker {place} {told}")
-            self._check_clean(host, told)
-            self._check_inventory(host, told)
+                self._note("leaked", f"slot of the tracker {place} {where}")
+            self._check_clean(host, where)
+            self._check_inventory(host, where)
 
-    def _check_kernel(self, host: str, told: str) -> None:
+    def _check_kernel(self, host: str, where: str) -> None:
         simulated = self._world.hosts[host]
         for uuid in simulated.mdevs():
-            self._note("leaked", f"mdev {uuid} {told}")
+            self._note("leaked", f"mdev {uuid} {where}")
         bus = Path(simulated.root) / "sys/bus/pci/devices"
         for path in bus.glob("*/nvidia/current_vgpu_type"):
             if path.read_text().strip() != "0":
-                self._note("leaked", f"type of {path.parts[-3]} {told}")
+                self._note("leaked", f"type of {path.parts[-3]} {where}")
 
     def _assigned(self, host: str) -> list[tuple[str, str]]:
-        cards = set(self._world._cards(host))
+        cards = set(self._world._list_cards(host))
         tracker = self._world.computes[host].manager.rt
         return [
             (provider, slot.identifier)
@@ -324,7 +331,7 @@ class Judge:
             for slot in slots
         ]
 
-    def _check_clean(self, host: str, told: str) -> None:
+    def _check_clean(self, host: str, where: str) -> None:
         """Check that what is not clean is set aside."""
         root = str(self._world.hosts[host].root)
         if self._world.scrubs.is_kept:
@@ -340,7 +347,7 @@ class Judge:
                 if name in device.slots or name == device.address
             }
             if not owners & faulted:
-                self._note("unscrubbed", f"{name} is offered {told}")
+                self._note("unscrubbed", f"{name} is offered {where}")
 
     def _faulted(self, host: str) -> set[str]:
         return {
@@ -349,7 +356,7 @@ class Judge:
             if device.fault
         }
 
-    def _check_inventory(self, host: str, told: str) -> None:
+    def _check_inventory(self, host: str, where: str) -> None:
         faulted = {
             self._world.provider(address, host)
             for address in self._faulted(host)
@@ -362,7 +369,7 @@ class Judge:
                 continue
             if now.get(uuid) != record:
                 change = _difference(record, now.get(uuid))
-                self._note("lost", f"{record['name']} {told}: {change}")
+                self._note("lost", f"{record['name']} {where}: {change}")
 
     # -- the next life -----------------------------------------------------
 
@@ -382,7 +389,7 @@ class Judge:
         if not self.findings and not self.set_aside:
             return True
         for host in worlds.HOSTS:
-            world.bring_up(host)
+            world.revive(host)
         self._pass()
         self.findings = []
         self._check_empty()

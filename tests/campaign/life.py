@@ -80,12 +80,12 @@ class Step:
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> "Step":
-        name, target, flavor, found, meanwhile = plain
+        name, target, flavor, faults, meanwhile = plain
         return cls(
             name,
             target,
             flavor,
-            tuple(map(Fault.parse, found)),
+            tuple(map(Fault.parse, faults)),
             (meanwhile[0], meanwhile[1], meanwhile[2]) if meanwhile else None,
         )
 
@@ -132,41 +132,41 @@ class Life:
         call = getattr(self, f"do_{step.name}", None) or getattr(
             self, f"host_{step.name}"
         )
-        thread: list[threading.Thread] = []
+        threads: list[threading.Thread] = []
         meanwhile = None
         if step.meanwhile is not None:
             kind, number, name = step.meanwhile
             other = getattr(self, f"do_{name}")
 
             def overlap() -> None:
-                one = threading.Thread(
+                thread = threading.Thread(
                     target=self._try, args=(name, other, step), daemon=True
                 )
-                thread.append(one)
-                one.start()
-                one.join(_OVERLAP_S)
+                threads.append(thread)
+                thread.start()
+                thread.join(_OVERLAP_S)
 
             meanwhile = kind, number, overlap
         with self.world.injector.armed(step.faults, meanwhile):
             self._try(step.name, call, step)
-            for one in thread:
-                one.join(_PATIENCE_S)
-                assert not one.is_alive(), f"{step} does not end"
+            for thread in threads:
+                thread.join(_PATIENCE_S)
+                assert not thread.is_alive(), f"{step} does not end"
             for fault, name in self.world.injector.struck.items():
                 self.struck.append(f"{fault} {name}")
-                shown = _TEMPORARY.sub("", name)
-                self.log.append(f"   struck {fault} {shown}")
+                stable_name = _TEMPORARY.sub("", name)
+                self.log.append(f"   struck {fault} {stable_name}")
 
     def _try(self, name: str, call: Callable[[Step], Any], step: Step) -> None:
-        told = f"{name} {step.target} {step.flavor}"
+        line = f"{name} {step.target} {step.flavor}"
         try:
             self.world.bus.run(lambda: call(step))
-            self.log.append(told)
+            self.log.append(line)
         except client.OpenStackApiException as error:
-            self.log.append(f"{told}: refused: {str(error)[:150]}")
+            self.log.append(f"{line}: refused: {str(error)[:150]}")
         except Exception as error:
-            LOG.exception("%s failed", told)
-            self.log.append(f"{told}: {error!r:.300}")
+            LOG.exception("%s failed", line)
+            self.log.append(f"{line}: {error!r:.300}")
 
     # -- what could be done ------------------------------------------------
 
@@ -243,8 +243,8 @@ class Life:
             flavor_id=world.flavors[step.flavor],
             networks="none",
         )
-        found = world.api.post_server({"server": body})
-        self.servers.append(found["id"])
+        server = world.api.post_server({"server": body})
+        self.servers.append(server["id"])
 
     def _act(self, step: Step, word: str, body: Any = None) -> None:
         uuid = self.servers[int(step.target)]
@@ -272,7 +272,7 @@ class Life:
         self._act(step, "resume")
 
     def do_rescue(self, step: Step) -> None:
-        self.world.make_place({"id": self.servers[int(step.target)]})
+        self.world.make_directory({"id": self.servers[int(step.target)]})
         self._act(step, "rescue")
 
     def do_unrescue(self, step: Step) -> None:
@@ -332,7 +332,7 @@ class Life:
     def host_restart(self, step: Step) -> None:
         host = str(step.target)
         was_down = host in self.world.down
-        self.world.bring_up(host)
+        self.world.revive(host)
         if was_down:
             self.world.force_down(False, host)
 
@@ -352,7 +352,7 @@ class Life:
         host = str(step.target)
         card = self.world.technology.cards[0].address
         simulated = self.world.hosts[host]
-        held = {
+        used = {
             name
             for name, record in simulated.functions().items()
             if record["in_use"]
@@ -362,7 +362,7 @@ class Life:
             if record["in_use"]
         }
         # The kernel would wait for the guests, half done.
-        if any(name.startswith(card[:-2]) for name in held):
+        if any(name.startswith(card[:-2]) for name in used):
             raise RuntimeError("guests have parts of the card")
         mdevs = simulated.mdevs().keys()
         simulated.unplug(card)

@@ -34,7 +34,7 @@ class _Incoming:
 
 
 class _Server:
-    """What ``nova.rpc.get_server()`` returns."""
+    """Result of ``nova.rpc.get_server()``."""
 
     def __init__(self, bus: "Bus", target: Any, work: Any) -> None:
         self._bus, self.target, self.dispatcher = bus, target, work
@@ -73,7 +73,7 @@ class Bus:
         serializer: Any = None,
         **_: Any,
     ) -> _Server:
-        """Stand in for ``oslo_messaging.get_rpc_server``."""
+        """Replace ``oslo_messaging.get_rpc_server``."""
         work = dispatcher.RPCDispatcher(endpoints, serializer)
         return _Server(self, target, work)
 
@@ -86,7 +86,7 @@ class Bus:
         wait_for_reply: bool | None = None,
         **_: Any,
     ) -> Any:
-        """Stand in for ``oslo_messaging.Transport._send``."""
+        """Replace ``oslo_messaging.Transport._send``."""
         if wait_for_reply:
             return self._answered(
                 message["method"],
@@ -124,8 +124,8 @@ class Bus:
     def _queue(self) -> collections.deque[Any]:
         if not hasattr(self._local, "queue"):
             self._local.queue = collections.deque()
-        found: collections.deque[Any] = self._local.queue
-        return found
+        pending: collections.deque[Any] = self._local.queue
+        return pending
 
     @property
     def _depth(self) -> int:
@@ -135,7 +135,7 @@ class Bus:
         server = self._find(target)
         if server is None:
             raise oslo_messaging.MessagingTimeout(
-                f"nobody listens to {target} for {message['method']}"
+                f"no server listens to {target} for {message['method']}"
             )
 
         def work() -> Any:

@@ -8,13 +8,13 @@ Key = tuple[str, str]
 
 
 class Ledger:
-    """Who had each function last, and who got it unscrubbed after that."""
+    """Last user of each function, and users that got it unscrubbed."""
 
     def __init__(self) -> None:
         """Start with clean functions."""
         #: Last holder of each function that was not scrubbed since.
         self.dirty: dict[Key, str] = {}
-        #: What was handed out unscrubbed, in words.
+        #: Functions that were assigned unscrubbed, in words.
         self.violations: list[str] = []
         #: Whether policy says that functions keep what they hold.
         self.is_kept = False

@@ -231,7 +231,7 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
                 self.computes[host].stop()
 
     def revive(self, host: str) -> None:
-        """Start a nova-compute; it is started until it comes up."""
+        """Start a nova-compute; repeat up to three times until it is up."""
         self.take_down(host)
         connection = self.connection(host)
         for _ in range(3):
@@ -324,9 +324,9 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
     def _choose_hosts(self) -> None:
         stock = compute_filter.ComputeFilter.host_passes
 
-        def passes(weigher: Any, state: Any, spec: Any) -> bool:
+        def passes(host_filter: Any, state: Any, spec: Any) -> bool:
             is_right = self.only in ("", state.host)
-            return is_right and bool(stock(weigher, state, spec))
+            return is_right and bool(stock(host_filter, state, spec))
 
         self.stub_out(
             "nova.scheduler.filters.compute_filter.ComputeFilter.host_passes",

@@ -73,15 +73,15 @@ def test_two_servers_fill_the_device_and_a_third_is_refused(
 ) -> None:
     mtty = lab.providers()["mtty"].uuid
     requested = [lab.request(f"e2e-{n}", accelerated) for n in range(2)]
-    servers = [lab.settle(server) for server in requested]
+    servers = [lab.await_build(server) for server in requested]
     assert [s.status for s in servers] == ["ACTIVE"] * 2, [
         fault(server) for server in servers
     ]
     uuids = {s.id: lab.hostdevs(s, "mdev") for s in servers}
-    held = {uuid for found in uuids.values() for uuid in found}
-    assert [len(found) for found in uuids.values()] == [1, 1]
-    assert len(held) == 2
-    assert lab.mdevs() == held
+    all_mdevs = {uuid for mdevs in uuids.values() for uuid in mdevs}
+    assert [len(mdevs) for mdevs in uuids.values()] == [1, 1]
+    assert len(all_mdevs) == 2
+    assert lab.mdevs() == all_mdevs
     for server in servers:
         assert lab.allocations(server)[mtty] == {_MDEV: 1}
     claims = lab.claims()
@@ -89,15 +89,15 @@ def test_two_servers_fill_the_device_and_a_third_is_refused(
     assert len({slot for slots in claims.values() for slot in slots}) == 2
 
     offset = lab.log_offset("nova-scheduler")
-    third = lab.settle(lab.request("e2e-third", accelerated))
+    third = lab.await_build(lab.request("e2e-third", accelerated))
     assert third.status == "ERROR"
     assert "No valid host was found" in third.fault["message"]
-    # Its owner reads what was asked, the operator what others have.
+    # The owner sees the request, the operator also other servers' use.
     assert "no accelerator offers CUSTOM_MDEV with" in third.fault["message"]
     assert " left" not in third.fault["message"]
     reason = f"No host can serve .* of server {third.id}"
     assert lab.logged("nova-scheduler", reason, offset)
-    assert lab.mdevs() == held
+    assert lab.mdevs() == all_mdevs
 
     lab.clean()
     assert lab.mdevs() == set()
@@ -123,9 +123,9 @@ def test_restarted_compute_still_knows_what_servers_hold(
     lab: Site, accelerated: Any
 ) -> None:
     server = lab.boot("e2e-restart", accelerated)
-    held = set(lab.hostdevs(server, "mdev"))
+    mdevs = set(lab.hostdevs(server, "mdev"))
     lab.cloud.restart_compute()
-    assert lab.mdevs() == held
+    assert lab.mdevs() == mdevs
     mtty = lab.providers()["mtty"]
     assert mtty.inventories[_MDEV]["total"] == 2
     assert mtty.inventories[_MDEV]["reserved"] == 0
@@ -159,7 +159,7 @@ def test_slot_that_cannot_be_made_fails_the_server_and_nothing_else(
     lab: Site, accelerated: Any, strangers: list[str]
 ) -> None:
     offset = lab.log_offset("nova-compute")
-    server = lab.settle(lab.request("e2e-full", accelerated))
+    server = lab.await_build(lab.request("e2e-full", accelerated))
     assert server.status == "ERROR"
     reason = rf"accelerators of server {server.id}.*mtty"
     assert lab.logged("nova-compute", reason, offset), fault(server)

@@ -62,13 +62,13 @@ def card(lab: Site, drivers: None) -> Iterator[None]:
     """Leave the card in order, whatever a test made of it."""
     yield
     lab.clean()
-    wait_for(lambda: is_settled(lab), "the region to be told of")
+    wait_for(lambda: is_region_reported(lab), "the region to be reported")
     if FAULTED in lab.providers()[REGION].traits:
         lab.on_host(REVIVE, topology.PAC_ADDRESS)
         heal(lab)
 
 
-def is_settled(lab: Site) -> bool:
+def is_region_reported(lab: Site) -> bool:
     """Return whether the region is offered, or set aside.
 
     A pass that comes while the host's driver takes the card back says of
@@ -151,7 +151,7 @@ def test_a_function_that_is_there_is_given_as_it_is(lab: Site) -> None:
     server = lab.boot("e2e-function", flavor)
     assert lab.hostdevs(server, "pci") == [topology.PAC_ADDRESS]
     assert not lab.logged("nova-compute", PROGRAMMED, offset)
-    # nobody can read it now, and it is known all the same
+    # no driver shows it now, and it is known all the same
     restart(lab)
     region = lab.providers()[REGION]
     assert function_of(region) == {function}
@@ -164,10 +164,10 @@ def test_a_function_that_is_there_is_given_as_it_is(lab: Site) -> None:
 
 @pytest.mark.long
 def test_of_two_servers_one_wins(lab: Site) -> None:
-    wanted = [bitstream(lab) for _ in range(2)]
-    flavors = [programmed(lab, one) for one in wanted]
+    bitstreams = [bitstream(lab) for _ in range(2)]
+    flavors = [programmed(lab, loaded) for loaded in bitstreams]
     requested = [lab.request(f"e2e-{f.name}", f) for f in flavors]
-    servers = [lab.settle(server) for server in requested]
+    servers = [lab.await_build(server) for server in requested]
     states = [server.status for server in servers]
     assert sorted(states) == ["ACTIVE", "ERROR"], [
         fault(server) for server in servers
@@ -176,7 +176,7 @@ def test_of_two_servers_one_wins(lab: Site) -> None:
     assert lab.hostdevs(servers[won], "pci") == [topology.PAC_ADDRESS]
     lab.clean()
     check_free(lab, *servers)
-    assert afu_id(lab) == wanted[won].function
+    assert afu_id(lab) == bitstreams[won].function
 
 
 @pytest.mark.long
@@ -186,9 +186,9 @@ def test_a_blank_one_is_loaded_after_each_server(lab: Site) -> None:
     path.write_bytes(gbs(blank))
     line = {"address": topology.PAC_ADDRESS, "blank": str(path)}
     restart(lab, f"device_spec = {json.dumps(line)}")
-    wanted = bitstream(lab, make=gbs)
-    server = lab.boot("e2e-blanked", programmed(lab, wanted))
-    assert function_of(lab.providers()[REGION]) == {wanted.function}
+    loaded = bitstream(lab, make=gbs)
+    server = lab.boot("e2e-blanked", programmed(lab, loaded))
+    assert function_of(lab.providers()[REGION]) == {loaded.function}
     lab.clean()
     check_free(lab, server)
     assert afu_id(lab) == blank.hex
@@ -218,10 +218,10 @@ def test_a_port_of_a_virtual_function(lab: Site, one_vf: str) -> None:
 
 @pytest.mark.long
 def test_a_function_and_an_mdev_in_one_flavor(lab: Site) -> None:
-    wanted = bitstream(lab)
+    loaded = bitstream(lab)
     flavor = programmed(
         lab,
-        wanted,
+        loaded,
         resources_ACCEL1__CUSTOM_MDEV="1",
         trait_ACCEL1__CUSTOM_MDEV_MTTY_2="required",
         group_policy="none",
@@ -230,11 +230,11 @@ def test_a_function_and_an_mdev_in_one_flavor(lab: Site) -> None:
     assert lab.hostdevs(server, "pci") == [topology.PAC_ADDRESS]
     assert set(lab.hostdevs(server, "mdev")) == lab.mdevs()
     assert len(lab.mdevs()) == 1
-    assert function_of(lab.providers()[REGION]) == {wanted.function}
+    assert function_of(lab.providers()[REGION]) == {loaded.function}
     lab.clean()
     check_free(lab, server)
     assert lab.mdevs() == set()
-    assert afu_id(lab) == wanted.function
+    assert afu_id(lab) == loaded.function
 
 
 @pytest.mark.parametrize(
@@ -288,10 +288,10 @@ def _wrong_hash(lab: Site) -> Bitstream:
 
 
 def _truncated(lab: Site) -> Bitstream:
-    found = bitstream(lab)
-    with (lab.layout.images / found.image).open("r+b") as file:
+    image = bitstream(lab)
+    with (lab.layout.images / image.image).open("r+b") as file:
         file.truncate(BYTES // 2)
-    return found
+    return image
 
 
 def _of_others(lab: Site) -> Bitstream:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs of three kinds, cut at spawn through real nova.
 
-The cards are emulated, their vendors' host drivers stand-ins; the kernel,
+The cards are emulated, their vendors' host drivers are fakes; the kernel,
 libvirt, QEMU and OpenStack are real.
 """
 
@@ -24,7 +24,7 @@ VFS, MDEV_VFS, FLEX_VFS = 16, 4, 2
 T4_4Q, T4_4C, A40_8Q = "nvidia-232", "nvidia-319", "nvidia-562"
 
 _LIB = '. "$LAB_GUEST/lib.sh"'
-#: What nova-compute is told of the cards while they make mdevs: the Flex
+#: nova-compute's options for the cards while they make mdevs: the Flex
 #: gets two of its four VFs.
 _MDEV_SPEC: tuple[str, ...] = (
     f'{{"address": "{topology.FLEX_ADDRESS}", "num_vfs": {FLEX_VFS}}}',
@@ -57,7 +57,7 @@ basename $link
 
 @pytest.fixture(scope="module")
 def load(lab: Site) -> Iterator[Callable[[str], None]]:
-    """Return what brings the drivers into a form, and nova-compute after."""
+    """Return a function that loads drivers of a form, and restarts Nova."""
     current = ""
 
     def switch(form: str) -> None:
@@ -105,8 +105,8 @@ def vgpu(lab: Site, name: str, memory_mb: int) -> Any:
 
 def mdevs(lab: Site) -> dict[str, tuple[str, str]]:
     """Return the parent and the type of each mdev, from the kernel."""
-    found = (line.split() for line in lab.on_host(_MDEVS).splitlines())
-    return {uuid: (parent, kind) for uuid, parent, kind in found}
+    rows = (line.split() for line in lab.on_host(_MDEVS).splitlines())
+    return {uuid: (parent, kind) for uuid, parent, kind in rows}
 
 
 def vgpu_types(lab: Site) -> dict[str, str]:
@@ -127,21 +127,21 @@ def test_two_types_on_one_card_and_another_size_refused(
     assert t4.inventories["VGPU"]["total"] == 16
     flavors = [vgpu(lab, name, 4096) for name in ("T4_4Q", "T4_4C")]
     requested = [lab.request(f.name, f) for f in flavors]
-    servers = [lab.settle(server) for server in requested]
+    servers = [lab.await_build(server) for server in requested]
     assert [s.status for s in servers] == ["ACTIVE"] * 2, [
         fault(server) for server in servers
     ]
-    held = {s.name: lab.hostdevs(s, "mdev") for s in servers}
+    mdevs_of = {s.name: lab.hostdevs(s, "mdev") for s in servers}
     assert mdevs(lab) == {
-        held["e2e-T4_4Q"][0]: (topology.T4_ADDRESS, T4_4Q),
-        held["e2e-T4_4C"][0]: (topology.T4_ADDRESS, T4_4C),
+        mdevs_of["e2e-T4_4Q"][0]: (topology.T4_ADDRESS, T4_4Q),
+        mdevs_of["e2e-T4_4C"][0]: (topology.T4_ADDRESS, T4_4C),
     }
-    booked = {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}
+    resources = {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}
     for server in servers:
-        assert lab.allocations(server)[t4.uuid] == booked
+        assert lab.allocations(server)[t4.uuid] == resources
 
     offset = lab.log_offset("nova-scheduler")
-    other = lab.settle(lab.request("e2e-other", vgpu(lab, "T4_8Q", 8192)))
+    other = lab.await_build(lab.request("e2e-other", vgpu(lab, "T4_8Q", 8192)))
     assert other.status == "ERROR"
     assert "No valid host was found" in other.fault["message"]
     reason = f"No host can serve .* of server {other.id}"
@@ -161,16 +161,16 @@ def test_mdevs_of_two_servers_are_on_two_vfs(
     assert lab.providers()[A40].inventories["VGPU"]["total"] == MDEV_VFS
     flavor = vgpu(lab, "A40_8Q", 8192)
     requested = [lab.request(f"e2e-a40-{n}", flavor) for n in range(2)]
-    servers = [lab.settle(server) for server in requested]
+    servers = [lab.await_build(server) for server in requested]
     assert [s.status for s in servers] == ["ACTIVE"] * 2, [
         fault(server) for server in servers
     ]
-    found = mdevs(lab)
+    created = mdevs(lab)
     assert {uuid for s in servers for uuid in lab.hostdevs(s, "mdev")} == set(
-        found
+        created
     )
-    assert {kind for _, kind in found.values()} == {A40_8Q}
-    parents = {parent for parent, _ in found.values()}
+    assert {kind for _, kind in created.values()} == {A40_8Q}
+    parents = {parent for parent, _ in created.values()}
     assert len(parents) == 2
     assert all(p.startswith("0000:01:0") for p in parents)
     assert topology.A40_ADDRESS not in parents
@@ -213,10 +213,12 @@ def test_a_vf_is_typed_at_spawn_and_cleared_at_delete(
     typed = {address: A40_8Q.removeprefix("nvidia-")}
     assert vgpu_types(lab) == typed
     assert driver(lab, address) == "nvidia"
-    booked = {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}
-    assert lab.allocations(server)[a40.uuid] == booked
+    resources = {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}
+    assert lab.allocations(server)[a40.uuid] == resources
 
-    other = lab.settle(lab.request("e2e-other", vgpu(lab, "A40_24Q", 24576)))
+    other = lab.await_build(
+        lab.request("e2e-other", vgpu(lab, "A40_24Q", 24576))
+    )
     assert other.status == "ERROR"
     assert "No valid host was found" in other.fault["message"]
     assert vgpu_types(lab) == typed

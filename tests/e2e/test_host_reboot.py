@@ -32,8 +32,8 @@ _LAB_NVIDIA_OFF = '. "$LAB_GUEST/lib.sh"; lab_nvidia off'
 @pytest.fixture
 def host(lab: Site) -> Iterator[Host]:
     """Return the lab's own host, with the A40 in the form of typed VFs."""
-    one = Host(lab.cloud, 0)
-    one.run(_BOOT)
+    own_host = Host(lab.cloud, 0)
+    own_host.run(_BOOT)
     specs = (
         '{"address": "mtty", "max_slots": 2}',
         f'{{"address": "{_A40}", "num_vfs": {VFS}}}',
@@ -43,11 +43,11 @@ def host(lab: Site) -> Iterator[Host]:
     lines += ["[nova_accel]", *(f"device_spec = {spec}" for spec in specs)]
     overlay.write_text("\n".join([*lines, ""]))
     lab.cloud.restart_compute(overlay)
-    yield one
+    yield own_host
     lab.clean()
-    one.stop_compute()
-    one.run(_LAB_NVIDIA_OFF)
-    one.start_compute()
+    own_host.stop_compute()
+    own_host.run(_LAB_NVIDIA_OFF)
+    own_host.start_compute()
 
 
 @pytest.mark.long
@@ -59,11 +59,11 @@ def test_a_host_that_lost_its_power_makes_all_anew(
         resources_ACCEL1__CUSTOM_MDEV="1",
         trait_ACCEL1__CUSTOM_MDEV_MTTY_2="required",
     )
-    asked = [
+    requested = [
         lab.request("e2e-mdev", mtty, host=host.name),
         lab.request("e2e-vf", vgpu(lab, "A40_8Q", 8192)),
     ]
-    with_mdev, with_vf = map(lab.settle, asked)
+    with_mdev, with_vf = map(lab.await_build, requested)
     before = _facts(lab, host, with_vf)
     assert before["running"] == {with_mdev.id, with_vf.id}, before
     claims = lab.claims()

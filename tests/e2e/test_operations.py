@@ -65,8 +65,8 @@ class Life:
     def await_guest(self) -> None:
         """Wait until the guest is up: it says so on its serial port."""
         place = self.lab.layout.instances / str(self.server.id)
-        said = place / "console.log"
-        wait_for(lambda: "U" in said.read_text(), "the guest")
+        console = place / "console.log"
+        wait_for(lambda: "U" in console.read_text(), "the guest")
 
     def confirm(self) -> None:
         self.do("confirmResize", "ACTIVE")
@@ -171,8 +171,11 @@ def test_one_more_is_attached_and_detached(lab: Site, two: TwoHosts) -> None:
     ask("attach", "--profile", MTTY_1)
     two.check("attached to a guest that runs", second=both)
     assert agreement.running(two.second) == {life.server.id}
-    told = json.loads(ask("show", "--json"))["accelerators"]
-    assert [(one["name"], one["state"]) for one in told] == [
+    accelerators = json.loads(ask("show", "--json"))["accelerators"]
+    assert [
+        (accelerator["name"], accelerator["state"])
+        for accelerator in accelerators
+    ] == [
         ("", "in the guest"),
         ("attached-1", "in the guest"),
     ]
@@ -223,17 +226,17 @@ def test_nova_compute_is_killed_meanwhile(lab: Site, two: TwoHosts) -> None:
         action, *words = asks
         if is_attached() == (action == "attach"):
             wait_for(functools.partial(_is_done, life, *back), "the other way")
-        with _asked(life, action, *words) as asked:
-            if not _is_begun(life, asked):
+        with _begin_command(life, action, *words) as process:
+            if not _is_begun(life, process):
                 continue  # it has just started, or was done unseen
             time.sleep(chance.uniform(0, _MOST_S))
             two.second.kill_compute()
         kills += 1
         two.second.start_compute()
-        wait_for(lambda: _task(life) is None, "what is to be mended")
-        told = f"killed in {action}, {kills}: {is_attached()=}"
-        print(told, flush=True)
-        two.check(told, second=both if is_attached() else MTTY_2)
+        wait_for(lambda: _task(life) is None, "the recovery to end")
+        occasion = f"killed in {action}, {kills}: {is_attached()=}"
+        print(occasion, flush=True)
+        two.check(occasion, second=both if is_attached() else MTTY_2)
         assert agreement.running(two.second) == {life.server.id}
     lab.delete(life.server)
     lab.wait_gone(life.server)
@@ -241,7 +244,7 @@ def test_nova_compute_is_killed_meanwhile(lab: Site, two: TwoHosts) -> None:
 
 
 @contextlib.contextmanager
-def _asked(life: Life, action: str, *words: str) -> Iterator[Any]:
+def _begin_command(life: Life, action: str, *words: str) -> Iterator[Any]:
     """Ask nova-compute for something, and wait no longer at the end."""
     conf = life.lab.layout.etc / "nova.conf"
     process = life.lab.begin(
@@ -257,21 +260,21 @@ def _asked(life: Life, action: str, *words: str) -> Iterator[Any]:
 
 def _is_done(life: Life, action: str, *words: str) -> bool:
     """Have it done to the end; a service that has just started refuses."""
-    with _asked(life, action, *words) as asked:
-        return bool(asked.wait(_PATIENCE_S) == 0)
+    with _begin_command(life, action, *words) as process:
+        return bool(process.wait(_PATIENCE_S) == 0)
 
 
-def _is_begun(life: Life, asked: Any) -> bool:
+def _is_begun(life: Life, process: Any) -> bool:
     """Wait until nova-compute is at work; return whether that was seen."""
-    while asked.poll() is None:
+    while process.poll() is None:
         if _task(life) is not None:
             return True
     return False
 
 
 def _task(life: Life) -> str | None:
-    found = life.lab.api.compute.get_server(life.server.id)
-    task: str | None = found.task_state
+    server = life.lab.api.compute.get_server(life.server.id)
+    task: str | None = server.task_state
     return task
 
 

@@ -29,7 +29,7 @@ def accelerated(lab: Site) -> Any:
 
 @pytest.fixture
 def quick(lab: Site) -> Iterator[None]:
-    """Let nova-compute look at Placement every other second."""
+    """Let nova-compute sync with Placement every other second."""
     lab.restart_compute("quick", "sync_interval = 2")
     yield
     lab.cloud.restart_compute()
@@ -51,7 +51,7 @@ def test_a_drained_card_takes_no_new_server_and_keeps_its_own(
     lab: Site, accelerated: Any
 ) -> None:
     server = lab.boot("e2e-kept", accelerated)
-    held = lab.hostdevs(server, "mdev")
+    mdevs = lab.hostdevs(server, "mdev")
     lab.synced("drain", "mtty", "--reason", "its fan is loud")
     wait_for(lambda: is_drained(lab), "nova-compute to drain the card")
 
@@ -59,7 +59,7 @@ def test_a_drained_card_takes_no_new_server_and_keeps_its_own(
     assert mtty.inventories[_MDEV]["total"] == 2
     assert mtty.inventories[_MDEV]["reserved"] == 2
     assert _PROFILE not in mtty.traits
-    refused = lab.settle(lab.request("e2e-new", accelerated))
+    refused = lab.await_build(lab.request("e2e-new", accelerated))
     assert refused.status == "ERROR"
     assert "its fan is loud" in lab.synced("drain")
     assert "its fan is loud" in lab.accel(
@@ -71,8 +71,8 @@ def test_a_drained_card_takes_no_new_server_and_keeps_its_own(
     assert server.status == "ACTIVE", fault(server)
     lab.restart_compute("quick", "sync_interval = 2")
     assert is_drained(lab)
-    assert lab.hostdevs(server, "mdev") == held
-    assert lab.mdevs() == set(held)
+    assert lab.hostdevs(server, "mdev") == mdevs
+    assert lab.mdevs() == set(mdevs)
     assert lab.allocations(server)[mtty.uuid] == {_MDEV: 1}
 
     lab.synced("undrain", "mtty")
@@ -107,13 +107,13 @@ def test_what_is_wiped_by_hand_is_back(lab: Site) -> None:
 def test_a_pass_from_outside_agrees_with_nova_compute(
     lab: Site, accelerated: Any
 ) -> None:
-    """Whoever looks at the host writes what the other would."""
+    """Both read the same host, so the second has nothing to write."""
     server = lab.boot("e2e-agreed", accelerated)
     before = lab.providers()
     for _ in range(3):
-        told = json.loads(lab.synced("--once", "--json"))
-        assert told["calls"] == [], told
-        assert told["writes"] == 0
+        report = json.loads(lab.synced("--once", "--json"))
+        assert report["calls"] == [], report
+        assert report["writes"] == 0
     assert lab.providers() == before
     lab.delete(server)
     lab.wait_gone(server)
@@ -127,8 +127,8 @@ def test_the_pass_of_nova_compute_is_known_without_placement(
 ) -> None:
     def passes() -> list[dict[str, Any]]:
         done = lab.sync("status", "--json")
-        told = json.loads(done.stdout)
-        return [s for s in told["writers"] if s["writer"] == "nova-compute"]
+        status = json.loads(done.stdout)
+        return [s for s in status["writers"] if s["writer"] == "nova-compute"]
 
     (status,) = wait_for(passes, "nova-compute's first pass")
     assert status["devices"]["ok"] >= 3
@@ -136,7 +136,7 @@ def test_the_pass_of_nova_compute_is_known_without_placement(
     assert "nova-compute" in lab.synced("status")
 
 
-def test_the_audit_finds_and_mends_a_leaked_allocation(
+def test_the_audit_finds_and_heals_a_leaked_allocation(
     lab: Site, accelerated: Any
 ) -> None:
     server = lab.boot("e2e-audited", accelerated)

@@ -75,7 +75,7 @@ def limits(lab: Site) -> Iterator[Limits]:
     (endpoint,) = identity.endpoints(
         service_id=identity.find_service("compute").id, interface="public"
     )
-    found = Limits(
+    keystone_limits = Limits(
         identity,
         endpoint.service_id,
         endpoint.region_id,
@@ -86,7 +86,7 @@ def limits(lab: Site) -> Iterator[Limits]:
     lab.on_host(f"{_LIB}; lab_nvidia mdev")
     lab.cloud.restart_compute()
     lab.cloud.restart_control(overlay)
-    yield found
+    yield keystone_limits
     lab.clean()
     lab.cloud.restart_control()
     lab.on_host(f"{_LIB}; lab_nvidia off")
@@ -119,7 +119,7 @@ def vgpu(lab: Site, gib: int) -> Any:
 
 
 def used(lab: Site) -> int:
-    """Return how many vGPUs placement has booked."""
+    """Return how many vGPUs are allocated in placement."""
     return sum(
         resources.get(VGPU, 0)
         for server in lab.api.compute.servers()
@@ -129,8 +129,8 @@ def used(lab: Site) -> int:
 
 def fill(lab: Site, flavor: Any, number: int) -> list[Any]:
     """Return so many servers, ACTIVE."""
-    asked = [lab.request(f"e2e-quota-{n}", flavor) for n in range(number)]
-    servers = [lab.settle(server) for server in asked]
+    requested = [lab.request(f"e2e-quota-{n}", flavor) for n in range(number)]
+    servers = [lab.await_build(server) for server in requested]
     assert [server.status for server in servers] == ["ACTIVE"] * number, [
         fault(server) for server in servers
     ]
@@ -152,8 +152,8 @@ def test_the_fourth_server_is_refused_at_three(
     own.limit(f"class:{VGPU}", 3)
     fill(lab, flavor, 3)
     assert used(lab) == 3
-    left = lab.providers()[T4].inventories[MEMORY]
-    assert left["total"] - left["reserved"] == FITTING * SIZE
+    inventory = lab.providers()[T4].inventories[MEMORY]
+    assert inventory["total"] - inventory["reserved"] == FITTING * SIZE
 
     with pytest.raises(exceptions.ForbiddenException) as refused:
         lab.request("e2e-quota-fourth", flavor)
@@ -172,7 +172,7 @@ def test_the_fourth_server_is_refused_at_three(
 def test_a_resize_needs_both_and_many_get_what_is_left(
     lab: Site, own: Limits, flavor: Any
 ) -> None:
-    # Nobody limits VGPU here: what is not registered is free.
+    # VGPU has no limit here: an unregistered resource is unlimited.
     own.register({f"class:{MEMORY}": 2 * SIZE})
     (server,) = fill(lab, flavor, 1)
     with pytest.raises(exceptions.ForbiddenException) as refused:
@@ -189,7 +189,7 @@ def test_a_resize_needs_both_and_many_get_what_is_left(
     )
     made = [s for s in lab.api.compute.servers() if s.id != server.id]
     assert len(made) == 1
-    assert lab.settle(made[0]).status == "ACTIVE"
+    assert lab.await_build(made[0]).status == "ACTIVE"
     assert used(lab) == 2
 
     own.forget()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where real scheduler, conductor and Placement put servers, and why.
+"""Placing of servers by the real scheduler, conductor and Placement.
 
-Three simulated hosts stand beside the lab's own: four L40S, two T4, and
-one without devices. Flavors are written by our own command.
+There are three simulated hosts beside the lab's own: four L40S, two T4,
+and one without devices. Flavors are written by our own command.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from tests.lab.vm import topology
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
 
-A, B, C, D = (place(L40S, one) for one in (CARDS, NEAR, FAR, LAST))
+A, B, C, D = (place(L40S, address) for address in (CARDS, NEAR, FAR, LAST))
 REAL = "labvm"
 _LIB = '. "$LAB_GUEST/lib.sh"'
 _WHOLE = ("--profile", "L40S-48Q")
@@ -44,38 +44,38 @@ _WHOLE = ("--profile", "L40S-48Q")
 def hosts(
     lab: Site, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Simulated]:
-    found = Simulated(lab, tmp_path_factory.mktemp("hosts"))
+    simulated = Simulated(lab, tmp_path_factory.mktemp("hosts"))
     with contextlib.ExitStack() as undo:
         undo.callback(lab.cloud.restart_compute)
         undo.callback(lab.on_host, f"{_LIB}; lab_nvidia off")
-        undo.callback(found.stop)
+        undo.callback(simulated.stop)
         undo.callback(lab.clean)
         lab.on_host(f"{_LIB}; lab_nvidia mdev")
         lab.cloud.restart_compute()
-        found.start()
-        yield found
+        simulated.start()
+        yield simulated
 
 
-def land(hosts: Simulated, flavor: Any, **more: Any) -> set[str]:
+def land(hosts: Simulated, flavor: Any, **arguments: Any) -> set[str]:
     """Boot a server; return the devices that it got."""
-    server = hosts.lab.boot("e2e-server", flavor, **more)
+    server = hosts.lab.boot("e2e-server", flavor, **arguments)
     return hosts.places(server)
 
 
 def boot_many(
-    hosts: Simulated, flavor: Any, count: int, **more: Any
+    hosts: Simulated, flavor: Any, count: int, **arguments: Any
 ) -> list[str]:
     """Boot servers by one request; return the device of each, sorted."""
-    hosts.lab.request("e2e-many", flavor, min_count=count, **more)
+    hosts.lab.request("e2e-many", flavor, min_count=count, **arguments)
     servers = [
-        hosts.lab.settle(server)
+        hosts.lab.await_build(server)
         for server in hosts.lab.api.compute.servers()
         if server.name.startswith("e2e-many")
     ]
     assert [server.status for server in servers] == ["ACTIVE"] * count, [
         fault(server) for server in servers
     ]
-    return sorted(name for one in servers for name in hosts.places(one))
+    return sorted(name for server in servers for name in hosts.places(server))
 
 
 def take(hosts: Simulated, host: str, address: str, profile: str) -> None:
@@ -86,12 +86,12 @@ def take(hosts: Simulated, host: str, address: str, profile: str) -> None:
 
 
 def refuse(hosts: Simulated, flavor: Any) -> tuple[Any, str]:
-    """Ask for a server that nobody gives.
+    """Request a server that no host can have.
 
     Return it, and what the filter says of its host in the log.
     """
     offset = hosts.lab.log_offset("nova-scheduler")
-    server = hosts.lab.settle(hosts.lab.request("e2e-refused", flavor))
+    server = hosts.lab.await_build(hosts.lab.request("e2e-refused", flavor))
     assert server.status == "ERROR", hosts.places(server)
     (line,) = hosts.lab.logged(
         "nova-scheduler", f"AcceleratorFilter refuses host {L40S}", offset
@@ -144,9 +144,9 @@ def test_two_cards_are_near_each_other(
     hosts.lab.delete(server)
     hosts.lab.wait_gone(server)
     take(hosts, L40S, other, "L40S-4Q")
-    _, told = refuse(hosts, flavor)
-    assert why in told
-    assert place(L40S, other) not in told
+    _, reason = refuse(hosts, flavor)
+    assert why in reason
+    assert place(L40S, other) not in reason
 
 
 @pytest.mark.long
@@ -215,8 +215,8 @@ def test_each_way_of_packing_takes_another_card(hosts: Simulated) -> None:
     Best remaining: where the half that takes a 24Q stays whole.
     """
     take(hosts, L40S, NEAR, "L40S-24Q")
-    for held in ("L40S-8Q", "L40S-4Q"):
-        take(hosts, L40S, FAR, held)
+    for profile in ("L40S-8Q", "L40S-4Q"):
+        take(hosts, L40S, FAR, profile)
     take(hosts, L40S, LAST, "L40S-48Q")
 
     for packing, chosen in [
@@ -287,16 +287,16 @@ def test_an_ill_card_is_passed_over_and_named(
         server, why = refuse(hosts, flavor)
         assert why.startswith(f"{D}: {words}")
         assert "No valid host was found" in server.fault["message"]
-        asked = ("explain", "--flavor", flavor.name, "--host", L40S)
-        done = hosts.lab.command("nova-accel", *asked, "--json")
+        command = ("explain", "--flavor", flavor.name, "--host", L40S)
+        done = hosts.lab.command("nova-accel", *command, "--json")
         assert done.returncode == 1, done.stderr
-        table = hosts.lab.command("nova-accel", *asked).stdout
+        table = hosts.lab.command("nova-accel", *command).stdout
         assert re.search(rf"0000_93_00_0 +refused +{words}", table), table
         assert json.loads(done.stdout)
     finally:
         hosts.set_traits(last, last.traits)
     assert land(hosts, flavor) == {D}
-    hosts.lab.commanded("nova-accel", *asked)
+    hosts.lab.commanded("nova-accel", *words)
 
 
 # -- across hosts -----------------------------------------------------------
@@ -374,11 +374,13 @@ def test_the_host_that_holds_the_function_comes_first(
 
 def offered(hosts: Simulated, profile: str) -> dict[str, Any]:
     """Return what ``nova-accel profile list`` says of a profile."""
-    told = hosts.lab.commanded("nova-accel", "profile", "list", "--json")
-    (found,) = (
-        one for one in json.loads(told)["profiles"] if one["name"] == profile
+    output = hosts.lab.commanded("nova-accel", "profile", "list", "--json")
+    (listed,) = (
+        record
+        for record in json.loads(output)["profiles"]
+        if record["name"] == profile
     )
-    return dict(found)
+    return dict(listed)
 
 
 def test_what_is_on_offer_is_listed(hosts: Simulated) -> None:
@@ -397,14 +399,14 @@ def test_a_flavor_that_no_host_can_ever_serve_is_refused(
 ) -> None:
     flavor = hosts.lab.flavor("three")
     words = ("flavor", "set", flavor.name, *_WHOLE, "--count", "3")
-    for more, why in [
+    for options, why in [
         (("--numa-policy", "required"), "NUMA node"),
         (("--locality", "nvlink"), "locality=nvlink: no host can"),
         (("--locality", "pcie"), "locality=pcie: no host can"),
     ]:
-        done = hosts.lab.command("nova-accel", *words, *more)
+        done = hosts.lab.command("nova-accel", *words, *options)
         assert done.returncode != 0
         assert why in done.stderr, done.stderr
     hosts.lab.commanded("nova-accel", *words)
-    shown = hosts.lab.commanded("nova-accel", "flavor", "show", flavor.name)
-    assert "L40S-48Q" in shown
+    output = hosts.lab.commanded("nova-accel", "flavor", "show", flavor.name)
+    assert "L40S-48Q" in output

@@ -78,8 +78,8 @@ def test_a_device_made_by_sysfs_appears_and_goes(
     flag = libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV
 
     def listed() -> bool:
-        found = connection.listAllDevices(flag)
-        return any(new_uuid in d.XMLDesc() for d in found)
+        devices = connection.listAllDevices(flag)
+        return any(new_uuid in d.XMLDesc() for d in devices)
 
     create("mtty", "mtty-2", new_uuid)
     until(listed)
@@ -209,8 +209,8 @@ def test_events_reach_libudev(host: Controller, new_uuid: str) -> None:
 
 def test_pyudev_enumerates_the_simulated_sys(host: Controller) -> None:
     context = pyudev.Context()
-    found = {d.sys_name for d in context.list_devices(subsystem="pci")}
-    assert found == set(host.functions())
+    addresses = {d.sys_name for d in context.list_devices(subsystem="pci")}
+    assert addresses == set(host.functions())
     assert os.uname().nodename == "fakehost"
 
 

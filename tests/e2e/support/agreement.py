@@ -16,59 +16,66 @@ Slots = frozenset[tuple[str, str]]
 
 
 class Agreement:
-    """What all of them know of some hosts' mdevs, compared."""
+    """Comparison of Placement, Nova, libvirt and the kernel about mdevs."""
 
     def __init__(self, lab: Site, hosts: Sequence[Host]) -> None:
         """Take the hosts; those that are off are not to be among them."""
         self._lab = lab
         self._hosts = tuple(hosts)
 
-    def check(self, told: str) -> dict[str, dict[str, str]]:
+    def check(self, occasion: str) -> dict[str, dict[str, str]]:
         """Compare; return the types of each host's mdevs, by their uuids.
 
-        :param told: words for what was done, which a failure shows.
+        :param occasion: what was done before, which a failure shows.
         """
-        held = tuple(actual_state.consumer_slots(self._lab.layout))
-        found = {}
+        records = tuple(actual_state.consumer_slots(self._lab.layout))
+        mdevs = {}
         for host in self._hosts:
-            words = f"{told}, on {host.name}"
-            found[host.name] = self._check_host(host, held, words)
-        return found
+            words = f"{occasion}, on {host.name}"
+            mdevs[host.name] = self._check_host(host, records, words)
+        return mdevs
 
     def _check_host(
-        self, host: Host, held: Sequence[actual_state.ConsumerSlots], told: str
+        self,
+        host: Host,
+        records: Sequence[actual_state.ConsumerSlots],
+        occasion: str,
     ) -> dict[str, str]:
         mark = f"{host.node}_accel_"
         listed = self._lab.provider_names().items()
         cards = {uuid for uuid, name in listed if mark in name}
-        here = [one for one in held if one.host == host.name]
+        here = [record for record in records if record.host == host.name]
         claimed = {
-            one.consumer: slots
-            for one in here
-            if (slots := _below(one.slots, cards))
+            record.consumer: slots
+            for record in here
+            if (slots := _below(record.slots, cards))
         }
-        booked = self._booked(cards)
+        allocated = self._count_allocated(cards)
         counted = {who: len(slots) for who, slots in claimed.items()}
-        assert booked == counted, f"Placement and Nova, {told}"
+        assert allocated == counted, f"Placement and Nova, {occasion}"
 
-        staying = {one.server for one in here if one.consumer == one.server}
-        wanted = {
+        staying = {
+            record.server
+            for record in here
+            if record.consumer == record.server
+        }
+        expected = {
             # Where a server was resized its domain has what is new.
-            one.server: _handles(_below(one.slots, cards))
-            for one in here
-            if one.consumer == one.server or one.server not in staying
+            record.server: _handles(_below(record.slots, cards))
+            for record in here
+            if record.consumer == record.server or record.server not in staying
         }
         defined = domains(host)
-        assert defined == wanted, f"domains and Nova, {told}"
+        assert defined == expected, f"domains and Nova, {occasion}"
 
         mdevs = host.mdevs()
         everything = set().union(*map(_handles, claimed.values()))
-        assert set(mdevs) == everything, f"the kernel and Nova, {told}"
+        assert set(mdevs) == everything, f"the kernel and Nova, {occasion}"
         return mdevs
 
-    def _booked(self, cards: set[str]) -> dict[str, int]:
+    def _count_allocated(self, cards: set[str]) -> dict[str, int]:
         """Return how many units of some cards each consumer has."""
-        found: dict[str, int] = {}
+        units: dict[str, int] = {}
         for card in sorted(cards):
             for who, resources in self._lab.consumers(card).items():
                 count = sum(
@@ -76,8 +83,8 @@ class Agreement:
                     for name, amount in resources.items()
                     if name not in names.MEASURES
                 )
-                found[who] = found.get(who, 0) + count
-        return found
+                units[who] = units.get(who, 0) + count
+        return units
 
 
 def domains(host: Host) -> dict[str, set[str]]:
@@ -85,16 +92,16 @@ def domains(host: Host) -> dict[str, set[str]]:
 
     A guest that runs has what its definition has.
     """
-    found = {}
+    mdevs = {}
     for domain in _domains(host):
-        kept = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
-        listed = actual_state.hostdev_sources(kept, "mdev")
-        found[domain.UUIDString()] = set(listed)
-        assert len(listed) == len(set(listed)), kept
+        definition = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+        listed = actual_state.hostdev_sources(definition, "mdev")
+        mdevs[domain.UUIDString()] = set(listed)
+        assert len(listed) == len(set(listed)), definition
         if domain.isActive():
             live = domain.XMLDesc(0)
             assert actual_state.hostdev_sources(live, "mdev") == listed, live
-    return found
+    return mdevs
 
 
 def running(host: Host) -> set[str]:

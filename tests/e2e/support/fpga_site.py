@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests do with the lab's FPGA card: its bitstreams, its state."""
+"""The lab's FPGA card, for tests: its bitstreams and its state."""
 
 import dataclasses
 import hashlib
@@ -37,14 +37,14 @@ REVIVE = f"{LIB}; lab_revive $1"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bitstream:
-    """A bitstream in glance: its image, and the function that it brings."""
+    """A bitstream in glance: its image, and its function."""
 
     image: str
     function: str
 
 
 def restart(lab: Site, *options: str) -> None:
-    """Restart nova-compute with what these tests tell it, and more."""
+    """Restart nova-compute with these tests' options, and further ones."""
     owner = lab.api.current_project_id
     lab.restart_compute("fpga", f"bitstream_owners = {owner}", *options)
 
@@ -69,11 +69,11 @@ def raw(function: uuid.UUID, directive: str = "") -> bytes:
 def gbs(function: uuid.UUID) -> bytes:
     """Return what the card takes in a file that says what it is."""
     cluster = {"accelerator-type-uuid": str(function), "name": "lab"}
-    said = {
+    image = {
         "interface-uuid": topology.PAC_INTERFACE,
         "accelerator-clusters": [cluster],
     }
-    metadata = json.dumps({"version": 1, "afu-image": said}).encode()
+    metadata = json.dumps({"version": 1, "afu-image": image}).encode()
     head = b"XeonFPGA\xb7GBSv001" + struct.pack("<I", len(metadata))
     return head + metadata + raw(function)
 
@@ -101,19 +101,19 @@ def bitstream(
     return Bitstream(image=image, function=function.hex)
 
 
-def programmed(lab: Site, wanted: Bitstream, **more: str) -> Any:
+def programmed(lab: Site, loaded: Bitstream, **extra_specs: str) -> Any:
     """Create a flavor for a region and what is to be loaded into it."""
     specs = {
         "resources_FPGA__FPGA": "1",
         f"trait_FPGA__{INTERFACE}": "required",
-        "accelerator__fpga_bitstream": wanted.image,
-        **more,
+        "accelerator__fpga_bitstream": loaded.image,
+        **extra_specs,
     }
-    return lab.flavor(f"programmed-{wanted.function}", **specs)
+    return lab.flavor(f"programmed-{loaded.function}", **specs)
 
 
 def function_of(provider: Provider) -> set[str]:
-    """Return the functions that a region's traits tell."""
+    """Return the functions that a region's traits name."""
     return {
         trait.removeprefix(FUNCTION).lower()
         for trait in provider.traits
@@ -132,7 +132,7 @@ def driver(lab: Site, address: str = topology.PAC_ADDRESS) -> str:
 
 
 def check_free(lab: Site, *servers: Any) -> None:
-    """Check that the card is the host's, and nobody's in the books."""
+    """Check that the card is bound on the host, and not allocated."""
     assert driver(lab) == "dfl-pci"
     assert lab.claims() == {}
     for server in servers:
@@ -148,17 +148,17 @@ def check_offered(lab: Site) -> None:
 
 
 def refused(lab: Site, name: str, flavor: Any, reason: str = "") -> Any:
-    """Ask for a server that nobody gives; return it.
+    """Request a server that must fail; return it.
 
     What nova itself says of it is that no host was found, or none is left;
     the reason of the host that gave up is in that one's log.
     """
     offset = lab.log_offset("nova-compute")
-    server = lab.settle(lab.request(f"e2e-{name}", flavor))
+    server = lab.await_build(lab.request(f"e2e-{name}", flavor))
     assert server.status == "ERROR"
     if not reason:
         assert "No valid host was found" in server.fault["message"]
         return server
-    said = f"ERROR virt_hooks.*{server.id}.*{reason}"
-    assert lab.logged("nova-compute", said, offset), fault(server)
+    pattern = f"ERROR virt_hooks.*{server.id}.*{reason}"
+    assert lab.logged("nova-compute", pattern, offset), fault(server)
     return server

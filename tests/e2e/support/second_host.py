@@ -30,21 +30,23 @@ class TwoHosts:
         self.law = Agreement(lab, (self.first, self.second))
 
     def start(self) -> None:
-        """Bring the second host up."""
+        """Start the second host."""
         self.second.start()
 
     def stop(self) -> None:
         """End the second host, and let Nova and Placement forget it."""
         self.second.stop()
         self.lab.api.compute.delete_service(self.service(self.second))
-        left = self.lab.provider_names().values()
-        assert not [name for name in left if self.second.node in name]
+        providers = self.lab.provider_names().values()
+        assert not [name for name in providers if self.second.node in name]
 
     def service(self, host: Host) -> Any:
         """Return Nova's record of a host's nova-compute."""
         services = self.lab.api.compute.services(binary="nova-compute")
-        (found,) = (one for one in services if one.host == host.name)
-        return found
+        (record,) = (
+            service for service in services if service.host == host.name
+        )
+        return record
 
     @contextlib.contextmanager
     def without(self, host: Host) -> Iterator[None]:
@@ -57,7 +59,7 @@ class TwoHosts:
             compute.enable_service(self.service(host))
 
     def set_dead(self, host: Host, is_dead: bool) -> None:
-        """Tell Nova that a host is dead, or that it is not any more."""
+        """Report to Nova that a host is dead, or alive again."""
         self.lab.api.compute.update_service_forced_down(
             self.service(host), forced=is_dead
         )
@@ -83,18 +85,18 @@ class TwoHosts:
         # Nova takes the host's name here, and no other word for it.
         return self.lab.boot(name, flavor, image_id=image, host=host.name)
 
-    def check(self, told: str, first: str = "", second: str = "") -> None:
+    def check(self, occasion: str, first: str = "", second: str = "") -> None:
         """Compare all, and see these types of mdevs on the hosts.
 
-        Nova tells the state that a server is in before it has given back
-        what the server had: it is left some seconds for that.
+        Nova reports a server's new state before it has released what the
+        server had: the comparison is repeated for some seconds.
 
         :param first: the types, with a space between, on the first host.
         """
         until = time.monotonic() + _SETTLING_S
         while True:
             try:
-                self._check(told, first, second)
+                self._check(occasion, first, second)
             except AssertionError:
                 if time.monotonic() > until:
                     raise
@@ -102,14 +104,14 @@ class TwoHosts:
             else:
                 return
 
-    def _check(self, told: str, first: str, second: str) -> None:
-        found = self.law.check(told)
-        kinds = {h: sorted(mdevs.values()) for h, mdevs in found.items()}
-        wanted = {
+    def _check(self, occasion: str, first: str, second: str) -> None:
+        mdevs_of = self.law.check(occasion)
+        kinds = {h: sorted(mdevs.values()) for h, mdevs in mdevs_of.items()}
+        expected = {
             self.first.name: sorted(first.split()),
             self.second.name: sorted(second.split()),
         }
-        assert kinds == wanted, told
+        assert kinds == expected, occasion
 
     def host_of(self, server: Any) -> str:
         """Return the name of the host that Nova has a server on."""

@@ -3,7 +3,7 @@
 
 Their devices are directory trees that placement-sync reads, as it would
 read a host's own; their servers run nowhere. So a server's device is what
-Placement booked for it.
+Placement has allocated to it.
 """
 
 import dataclasses
@@ -94,12 +94,12 @@ class Simulated:
     )
 
     def start(self) -> None:
-        """Start the hosts, and tell Placement of their cards."""
+        """Start the hosts, and report their cards to Placement."""
         simulated.start(self.lab.cloud, _SPECS)
         for name, description in _descriptions().items():
             build.build(description, self.root / name)
             self.sync(name)
-        # What only NVML tells of a real host.
+        # On a real host only NVML reports these.
         self.add_trait(L40S, NEAR, names.nvlink_trait(FAR))
         self.add_trait(L40S, FAR, names.nvlink_trait(NEAR))
 
@@ -111,8 +111,10 @@ class Simulated:
         for host in HOSTS:
             devices = self.lab.providers(host)
             # A region before its card, whose name is shorter.
-            for _, one in sorted(devices.items(), reverse=True):
-                self.lab.place("DELETE", f"/resource_providers/{one.uuid}")
+            for _, provider in sorted(devices.items(), reverse=True):
+                self.lab.place(
+                    "DELETE", f"/resource_providers/{provider.uuid}"
+                )
         for service in self.lab.api.compute.services():
             if service.host in HOSTS:
                 self.lab.api.compute.delete_service(service)
@@ -131,21 +133,23 @@ class Simulated:
         )
 
     def add_trait(self, host: str, address: str, *traits: str) -> None:
-        """Give a device's provider traits that nobody reported."""
-        one = self.device(host, address)
-        self.set_traits(one, {*one.traits, *traits})
+        """Add traits to a device's provider that no host reported."""
+        provider = self.device(host, address)
+        self.set_traits(provider, {*provider.traits, *traits})
 
-    def set_traits(self, one: Provider, traits: Iterable[str]) -> None:
+    def set_traits(self, provider: Provider, traits: Iterable[str]) -> None:
         """Give a provider these traits and no others."""
         for trait in traits:
             if trait.startswith("CUSTOM_"):
                 self.lab.place("PUT", f"/traits/{trait}")
         self.lab.place(
             "PUT",
-            f"/resource_providers/{one.uuid}/traits",
+            f"/resource_providers/{provider.uuid}/traits",
             {
                 "traits": sorted(traits),
-                "resource_provider_generation": self.lab.generation(one.uuid),
+                "resource_provider_generation": self.lab.generation(
+                    provider.uuid
+                ),
             },
         )
 
@@ -154,27 +158,27 @@ class Simulated:
         suffix = names.provider_name("", address).removeprefix("_accel_")
         return self.lab.providers(host)[suffix]
 
-    def flavor(self, *arguments: str, ram: int = 64, **more: str) -> Any:
+    def flavor(self, *arguments: str, ram: int = 64, **specs: str) -> Any:
         """Return a flavor made by our own command.
 
         :param arguments: what ``nova-accel flavor set`` takes.
         :param ram: the server's memory in MiB.
         :param more: further extra specs, ``__`` for a colon.
         """
-        key = (arguments, ram, *more.items())
+        key = (arguments, ram, *specs.items())
         if key not in self._flavors:
             name = f"simulated-{len(self._flavors)}"
-            made = self.lab.flavor_of(ram, name, more)
+            made = self.lab.flavor_of(ram, name, specs)
             words = ("flavor", "set", made.name, *arguments)
             self.lab.commanded("nova-accel", *words)
             self._flavors[key] = made
         return self._flavors[key]
 
     def places(self, server: Any) -> set[str]:
-        """Return the devices that are booked for a server, by their names."""
+        """Return the names of the devices that are allocated to a server."""
         names_of = self.lab.provider_names()
-        booked = {names_of[uuid] for uuid in self.lab.allocations(server)}
-        return {name for name in booked if "_accel_" in name}
+        providers = {names_of[uuid] for uuid in self.lab.allocations(server)}
+        return {name for name in providers if "_accel_" in name}
 
 
 def place(host: str, address: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the end-to-end tests do with the lab, and how they look at it."""
+"""The running lab, for end-to-end tests: requests and observations."""
 
 import dataclasses
 import os
@@ -91,7 +91,7 @@ class Site:
         )
 
     def flavor(self, name: str, **extra_specs: str) -> Any:
-        """Create a flavor; ``__`` in a key stands for a colon."""
+        """Create a flavor; ``__`` in a key means a colon."""
         return self.flavor_of(64, f"e2e-{name}", extra_specs)
 
     def flavor_of(
@@ -120,14 +120,14 @@ class Site:
         assert stored.status_code == 204, stored.text
         return image
 
-    def request(self, name: str, flavor: Any, **more: Any) -> Any:
+    def request(self, name: str, flavor: Any, **arguments: Any) -> Any:
         """Ask for a server and return it, whatever becomes of it.
 
-        :param more: what else Nova's API is told.
+        :param arguments: further arguments of Nova's API.
         """
-        wanted = {"image_id": self._image, "networks": "none", **more}
+        parameters = {"image_id": self._image, "networks": "none", **arguments}
         return self.api.compute.create_server(
-            name=name, flavor_id=flavor.id, **wanted
+            name=name, flavor_id=flavor.id, **parameters
         )
 
     def act(self, server: Any, action: str, **arguments: Any) -> None:
@@ -142,11 +142,11 @@ class Site:
     def reach(self, server: Any, *states: str) -> Any:
         """Wait until a server is in one of these states, and return it.
 
-        One that settles in another has not done what it was asked for.
+        A server that stays in another state has failed: AssertionError.
         """
         seen: list[str] = []
 
-        def settled() -> Any:
+        def read_state() -> Any:
             now = self.api.compute.get_server(server.id)
             if now.task_state is not None:
                 seen.clear()
@@ -156,24 +156,24 @@ class Site:
             is_there = now.status in states
             return now if is_there or len(seen) > _STILL else None
 
-        now = wait_for(settled, f"{server.name} to be {states}")
+        now = wait_for(read_state, f"{server.name} to be {states}")
         assert now.status in states, f"{states}: {fault(now)}"
         return now
 
-    def settle(self, server: Any) -> Any:
+    def await_build(self, server: Any) -> Any:
         """Wait until a server is ACTIVE or in ERROR; return it."""
 
-        def settled() -> Any:
+        def read_state() -> Any:
             now = self.api.compute.get_server(server.id)
             # Nova writes the reason a moment after the state.
-            is_told = now.status == "ERROR" and now.fault is not None
-            return now if is_told or now.status == "ACTIVE" else None
+            has_failed = now.status == "ERROR" and now.fault is not None
+            return now if has_failed or now.status == "ACTIVE" else None
 
-        return wait_for(settled, f"{server.name} to settle")
+        return wait_for(read_state, f"{server.name} to be built")
 
-    def boot(self, name: str, flavor: Any, **more: Any) -> Any:
+    def boot(self, name: str, flavor: Any, **arguments: Any) -> Any:
         """Create a server and return it when it is ACTIVE."""
-        server = self.settle(self.request(name, flavor, **more))
+        server = self.await_build(self.request(name, flavor, **arguments))
         assert server.status == "ACTIVE", fault(server)
         return server
 
@@ -199,15 +199,17 @@ class Site:
         )
 
     def allocations(self, server: Any) -> dict[str, dict[str, int]]:
-        """Return what placement booked for a server, by provider."""
-        found = self._placement(f"/allocations/{server.id}")["allocations"]
-        return {uuid: item["resources"] for uuid, item in found.items()}
+        """Return the allocations of a server, by provider."""
+        allocations = self._placement(f"/allocations/{server.id}")[
+            "allocations"
+        ]
+        return {uuid: item["resources"] for uuid, item in allocations.items()}
 
     def consumers(self, provider: str) -> dict[str, dict[str, int]]:
-        """Return what placement booked of a provider, by consumer."""
+        """Return the allocations of a provider, by consumer."""
         path = f"/resource_providers/{provider}/allocations"
-        found = self._placement(path)["allocations"]
-        return {uuid: item["resources"] for uuid, item in found.items()}
+        allocations = self._placement(path)["allocations"]
+        return {uuid: item["resources"] for uuid, item in allocations.items()}
 
     def domain(self, server: Any) -> str:
         """Return the XML of the server's domain, as libvirt has it."""
@@ -256,7 +258,7 @@ class Site:
 
     def begin(self, program: str, *arguments: str) -> Any:
         """Start such a program, and return its process at once."""
-        return subprocess.Popen(  # noqa: S603 - argv is ours
+        return subprocess.Popen(  # noqa: S603 - argv of a test
             [self.layout.program(program), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -291,7 +293,7 @@ class Site:
         return str(done.stdout)
 
     def place(self, method: str, path: str, body: object = None) -> None:
-        """Change something in placement behind everybody's back."""
+        """Change something in placement, unknown to all services."""
         answer = self.api.placement.request(
             path, method, json=body, headers=_MICROVERSION
         )

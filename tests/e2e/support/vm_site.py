@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests do with the lab VM alone: its kernel and its libvirt."""
+"""The lab VM without a cloud, for tests: its kernel and its libvirt."""
 
 import pathlib
 import subprocess
@@ -26,7 +26,7 @@ except OSError as exc:
 
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - arguments are ours
+    return subprocess.run(  # noqa: S603 - argv of a test
         argv, cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
 
@@ -121,7 +121,7 @@ class Domain:
         for path in (self.disk, self.serial, self.definition):
             path.unlink(missing_ok=True)
 
-    def said(self) -> str:
+    def console_output(self) -> str:
         """Return what the guest wrote to its serial port."""
         return self.serial.read_text() if self.serial.exists() else ""
 

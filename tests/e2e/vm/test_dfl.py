@@ -22,7 +22,7 @@ from tests.e2e.support.vm_site import (
 )
 from tests.lab.vm import topology
 
-# The lab's own: what it stands on, not what is tested with it.
+# Tests of the lab itself, on which the other tests rely.
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.long,
@@ -125,8 +125,8 @@ def test_devices_come_and_go(lab_vm: pathlib.Path) -> None:
 
 def test_card_says_what_it_is(card: pathlib.Path) -> None:
     assert driver(card) == "dfl-pci"
-    said = inside(card, f"cat {COMPAT_ID}").strip()
-    assert said == topology.PAC_INTERFACE
+    interface = inside(card, f"cat {COMPAT_ID}").strip()
+    assert interface == topology.PAC_INTERFACE
     assert len(afu_id(card)) == len(topology.PAC_FUNCTION)
 
 
@@ -134,10 +134,10 @@ def test_card_says_what_it_is(card: pathlib.Path) -> None:
 def test_programming_changes_the_function(
     card: pathlib.Path, size: int
 ) -> None:
-    wanted = uuid.uuid4().hex
-    name, _ = program(card, wanted, size=size)
+    function = uuid.uuid4().hex
+    name, _ = program(card, function, size=size)
     assert name == "-"
-    assert afu_id(card) == wanted
+    assert afu_id(card) == function
 
 
 def test_success_that_changes_nothing(card: pathlib.Path) -> None:
@@ -158,11 +158,11 @@ def test_failures_leave_the_port_disabled(
     assert afu_id(card) == ""
     # what is loaded well afterwards does not help: the driver has to
     if directive != "VANISH":
-        wanted = uuid.uuid4().hex
-        assert program(card, wanted)[0] == "-"
+        function = uuid.uuid4().hex
+        assert program(card, function)[0] == "-"
         assert afu_id(card) == ""
         inside(card, REBIND)
-        assert afu_id(card) == wanted
+        assert afu_id(card) == function
         return
     config = inside(card, f"head -c 4 {CARD}/config | od -An -tx1")
     assert config.split() == ["ff"] * 4
@@ -189,29 +189,29 @@ def test_refusals_come_back_as_they_are(
 def test_port_goes_to_a_virtual_function_and_back(
     card: pathlib.Path,
 ) -> None:
-    port, wanted = bytes(4), uuid.uuid4().hex
+    port, function = bytes(4), uuid.uuid4().hex
     behind = f"cat {CARD}/virtfn0/fpga_region/region*/dfl-port.*/afu_id"
     assert ioctl(card, RELEASE, port, 4)[0] == "-"
     assert nodes(card) == {"dfl-fme.0"}
     inside(card, f"echo 1 > {CARD}/sriov_numvfs")
     assert len(nodes(card)) == 2
-    assert program(card, wanted)[0] == "-"
-    assert inside(card, behind).strip() == wanted
+    assert program(card, function)[0] == "-"
+    assert inside(card, behind).strip() == function
     inside(card, f"echo 0 > {CARD}/sriov_numvfs")
     assert ioctl(card, ASSIGN, port, 4)[0] == "-"
     # it is there, and no driver takes it a second time
     assert "dfl-port.0" in nodes(card)
     assert afu_id(card) == ""
     inside(card, REBIND)
-    assert afu_id(card) == wanted
+    assert afu_id(card) == function
 
 
 def test_card_goes_to_a_guest_and_comes_back(card: pathlib.Path) -> None:
-    wanted = uuid.uuid4().hex
-    assert program(card, wanted)[0] == "-"
+    function = uuid.uuid4().hex
+    assert program(card, function)[0] == "-"
     with Domain(card, pci_hostdev(topology.PAC_ADDRESS)) as domain:
         assert driver(card) == "vfio-pci"
         assert nodes(card) == set()
-        wait_for(lambda: "U" in domain.said(), "the guest")
+        wait_for(lambda: "U" in domain.console_output(), "the guest")
     assert driver(card) == "dfl-pci"
-    wait_for(lambda: afu_id(card) == wanted, "the function")
+    wait_for(lambda: afu_id(card) == function, "the function")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-ins for vendors' host drivers have their vendors' manners."""
+"""The lab VM's fake drivers behave as the vendors' host drivers do."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from tests.e2e.support.vm_site import (
 )
 from tests.lab.vm import topology
 
-# The lab's own: what it stands on, not what is tested with it.
+# Tests of the lab itself, on which the other tests rely.
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.long,
@@ -42,7 +42,7 @@ A40_8Q, A40_24Q = "562", "565"
 
 
 def nvidia(lab_vm: pathlib.Path, *words: str) -> None:
-    """Load the stand-in for NVIDIA's driver in a form, or unload it."""
+    """Load the fake NVIDIA driver in a form, or unload it."""
     inside(lab_vm, f'. "$LAB_GUEST/lib.sh"; lab_nvidia {" ".join(words)}')
 
 
@@ -67,7 +67,7 @@ def flex(lab_vm: pathlib.Path) -> Iterator[str]:
     inside(lab_vm, "rmmod xe")
 
 
-def left(lab: pathlib.Path, parent: str) -> dict[str, int]:
+def available_instances(lab: pathlib.Path, parent: str) -> dict[str, int]:
     """Return the available instances of a parent's types."""
     script = "cd $0 && grep . */available_instances"
     lines = remote(lab, "sh", "-c", script, parent).splitlines()
@@ -76,13 +76,13 @@ def left(lab: pathlib.Path, parent: str) -> dict[str, int]:
 
 
 def test_two_types_of_one_size_share_a_card(mdev_form: pathlib.Path) -> None:
-    before = left(mdev_form, T4_TYPES)
+    before = available_instances(mdev_form, T4_TYPES)
     assert before[f"nvidia-{T4_4Q}"] == 4
     made = {kind: str(uuid.uuid4()) for kind in (T4_4Q, T4_4C)}
     for kind, name in made.items():
         path = f"{T4_TYPES}/nvidia-{kind}/create"
         assert write(mdev_form, path, name) == ""
-    now = left(mdev_form, T4_TYPES)
+    now = available_instances(mdev_form, T4_TYPES)
     assert {kind for kind, number in now.items() if number} == {
         f"nvidia-{T4_4Q}",
         f"nvidia-{T4_4C}",
@@ -92,21 +92,21 @@ def test_two_types_of_one_size_share_a_card(mdev_form: pathlib.Path) -> None:
     assert refused == errno.errorcode[errno.EIO]
     for name in made.values():
         assert write(mdev_form, f"{DEVICES}/{name}/remove", "1") == ""
-    assert left(mdev_form, T4_TYPES) == before
+    assert available_instances(mdev_form, T4_TYPES) == before
 
 
 def test_a_vf_carries_one_vgpu(mdev_form: pathlib.Path) -> None:
     parents = [f"{FUNCTIONS}/{vf}/mdev_supported_types" for vf in VFS]
-    before = left(mdev_form, parents[0])
+    before = available_instances(mdev_form, parents[0])
     assert set(before.values()) == {1}
     name = str(uuid.uuid4())
     path = f"{parents[0]}/nvidia-{A40_8Q}/create"
     assert write(mdev_form, path, name) == ""
-    assert set(left(mdev_form, parents[0]).values()) == {0}
-    beside = left(mdev_form, parents[1])
+    assert set(available_instances(mdev_form, parents[0]).values()) == {0}
+    beside = available_instances(mdev_form, parents[1])
     assert {k for k, v in beside.items() if v} == {f"nvidia-{A40_8Q}"}
     assert write(mdev_form, f"{DEVICES}/{name}/remove", "1") == ""
-    assert left(mdev_form, parents[0]) == before
+    assert available_instances(mdev_form, parents[0]) == before
 
 
 def test_only_the_tool_changes_the_number_of_vfs(
@@ -152,7 +152,7 @@ def test_a_vf_is_a_vfio_device_once_typed(vfio_form: pathlib.Path) -> None:
         pass
     assert write(vfio_form, kind, A40_8Q) == ""
     with Domain(vfio_form, hostdev) as domain:
-        wait_for(lambda: "U" in domain.said(), "the guest")
+        wait_for(lambda: "U" in domain.console_output(), "the guest")
         assert "managed='no'" in domain.current_xml()
         assert write(vfio_form, kind, "0") == "EBUSY"
     assert remote(vfio_form, "cat", kind).strip() == A40_8Q
@@ -169,7 +169,7 @@ def test_vfs_of_a_card_whose_driver_enables_them(
     address = pathlib.Path(vf).name
     with Domain(lab_vm, pci_hostdev(address)) as domain:
         assert "managed='yes'" in domain.current_xml()
-        wait_for(lambda: "U" in domain.said(), "the guest")
+        wait_for(lambda: "U" in domain.console_output(), "the guest")
     assert write(lab_vm, f"{flex}/sriov_numvfs", "0") == ""
     listed = virsh("nodedev-list", "--cap", "pci")
     assert address.translate(str.maketrans(":.", "__")) not in listed

@@ -28,7 +28,7 @@ from tests.e2e.support.vm_site import (
 from tests.lab import vm
 from tests.lab.vm import topology
 
-# The lab's own: what it stands on, not what is tested with it.
+# Tests of the lab itself, on which the other tests rely.
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.long,
@@ -89,7 +89,9 @@ def test_domain_holds_the_mdev_and_lets_go(
 ) -> None:
     with Domain(lab_vm, mdev_hostdev(mdev)) as domain:
         assert f"uuid='{mdev}'" in domain.current_xml()
-        wait_for(lambda: "U" in domain.said(), "the guest from its qcow2")
+        wait_for(
+            lambda: "U" in domain.console_output(), "the guest from its qcow2"
+        )
         device = vm.shared_dir(lab_vm) / f"{domain.name}.hostdev"
         device.write_text(mdev_hostdev(mdev))
         virsh("detach-device", domain.name, str(device), "--live")
@@ -98,15 +100,15 @@ def test_domain_holds_the_mdev_and_lets_go(
             lambda: "<hostdev" not in domain.current_xml(),
             "the guest to eject the mdev",
         )
-        assert "E" in domain.said()
+        assert "E" in domain.console_output()
 
 
 def test_no_instance_left_is_enospc(lab_vm: pathlib.Path) -> None:
     made: list[str] = []
     try:
-        left = int(remote(lab_vm, "cat", f"{TYPE}/available_instances"))
-        assert left > 0
-        for _ in range(left):
+        available = int(remote(lab_vm, "cat", f"{TYPE}/available_instances"))
+        assert available > 0
+        for _ in range(available):
             made.append(str(uuid.uuid4()))
             assert write(lab_vm, f"{TYPE}/create", made[-1]) == ""
         assert remote(lab_vm, "cat", f"{TYPE}/available_instances") == "0\n"
@@ -136,7 +138,7 @@ def test_whole_function_goes_in_and_comes_back(lab_vm: pathlib.Path) -> None:
     with Domain(lab_vm, pci_hostdev(topology.T4_ADDRESS)) as domain:
         assert "managed='yes'" in domain.current_xml()
         assert driver() == "vfio-pci"
-        wait_for(lambda: "U" in domain.said(), "the guest")
+        wait_for(lambda: "U" in domain.console_output(), "the guest")
     assert driver() == before
 
 
