@@ -337,7 +337,7 @@ def _unique(reasons: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, reasons)))
 
 
-def plan_steps(pairs: Mapping[str, str]) -> Mapping[str, str]:
+def plan_pci_changes(pairs: Mapping[str, str]) -> Mapping[str, str]:
     """Return the steps, in order, that change all addresses in ``pairs``.
 
     Nova replaces addresses in a guest's XML one pair after another, each

@@ -89,7 +89,7 @@ class IntelSriovDriver:
             action
             for function, rule in vf_card.find_pfs(host, rules, _is_supported)
             if function.driver in _DRIVERS
-            for action in vf_card.plan_count(function, rule, host, _DRIVERS)
+            for action in vf_card.plan_vf_count(function, rule, host, _DRIVERS)
         )
 
 
@@ -124,7 +124,9 @@ def _check_vf_count(
             " i915 or xe"
         )
     if rule.num_vfs is not None and rule.num_vfs != present:
-        return vf_card.explain_mismatch(function, rule.num_vfs, host, _DRIVERS)
+        return vf_card.explain_count_mismatch(
+            function, rule.num_vfs, host, _DRIVERS
+        )
     if present or rule.num_vfs == 0:
         return ""
     return (

@@ -66,7 +66,7 @@ class PciVfDriver:
             action
             for function, rule in _find_pfs(host, rules)
             if _has_driver(function)
-            for action in vf_card.plan_count(function, rule, host)
+            for action in vf_card.plan_vf_count(function, rule, host)
         )
 
 
@@ -128,7 +128,7 @@ def _check_vf_count(
             " its own driver"
         )
     if not is_met and requested is not None:
-        return vf_card.explain_mismatch(function, requested, host)
+        return vf_card.explain_count_mismatch(function, requested, host)
     return (
         f"none of its {total} virtual functions is enabled; set num_vfs in"
         " its device_spec line, or write a number to its sriov_numvfs"

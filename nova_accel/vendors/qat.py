@@ -172,7 +172,7 @@ def _check_vf_count(
     if not total and not present:
         return vf_card.explain_no_vfs(rule)
     if present and rule.num_vfs == 0:
-        return vf_card.explain_mismatch(function, 0, host)
+        return vf_card.explain_count_mismatch(function, 0, host)
     is_asked = rule.num_vfs or (
         rule.num_vfs is None and rule.use is policy.DeviceUse.VF
     )
@@ -185,7 +185,7 @@ def _check_vf_count(
             f" {driver}"
         )
     if rule.num_vfs:
-        return vf_card.explain_mismatch(
+        return vf_card.explain_count_mismatch(
             function, min(rule.num_vfs, total), host
         )
     return (
@@ -283,7 +283,7 @@ def _check_services(
     return (
         f"device_spec asks for the services {change.services}, and it gives"
         f" {change.before or 'none'}; that is changed"
-        f" {vf_card.describe_change(function, host)}"
+        f" {vf_card.describe_count_change(function, host)}"
     )
 
 

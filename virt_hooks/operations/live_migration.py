@@ -392,7 +392,9 @@ def _set_handle_pairs(
     if "pci_dev_map_src_dst" in migrate_data:
         functions |= migrate_data.pci_dev_map_src_dst
     migrate_data.target_mdevs = dict(pairs.mdevs)
-    migrate_data.pci_dev_map_src_dst = dict(migration.plan_steps(functions))
+    migrate_data.pci_dev_map_src_dst = dict(
+        migration.plan_pci_changes(functions)
+    )
 
 
 def _limits(link_speed: int) -> migration.MigrationLimits:

@@ -371,7 +371,7 @@ def find_used_vf(
     return ""
 
 
-def plan_count(
+def plan_vf_count(
     function: pci.PciFunction,
     rule: policy.Rule,
     host: host_reader.HostReader,
@@ -400,7 +400,7 @@ def plan_count(
     )
 
 
-def explain_mismatch(
+def explain_count_mismatch(
     function: pci.PciFunction,
     requested: int,
     host: host_reader.HostReader,
@@ -418,11 +418,11 @@ def explain_mismatch(
     return (
         f"device_spec asks for {requested} virtual functions,"
         f" {function.num_vfs} are enabled; that is changed"
-        f" {describe_change(function, host, probed)}"
+        f" {describe_count_change(function, host, probed)}"
     )
 
 
-def describe_change(
+def describe_count_change(
     function: pci.PciFunction,
     host: host_reader.HostReader,
     probed: Collection[str] = (),

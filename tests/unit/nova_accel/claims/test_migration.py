@@ -343,21 +343,24 @@ def test_sequential_steps_equal_simultaneous_moves(
 ) -> None:
     guest = list(pairs)
     random.shuffle(guest)
-    steps = dict(migration.plan_steps(pairs))
+    steps = dict(migration.plan_pci_changes(pairs))
     assert replaced(guest, steps) == [pairs[old] for old in guest]
 
 
 def test_a_device_that_stays_needs_no_step() -> None:
-    assert migration.plan_steps({A: A, B: C}) == {B: C}
-    assert migration.plan_steps({}) == {}
+    assert migration.plan_pci_changes({A: A, B: C}) == {B: C}
+    assert migration.plan_pci_changes({}) == {}
 
 
 def test_without_a_cycle_there_is_no_detour() -> None:
-    assert list(migration.plan_steps({A: B, B: C}).items()) == [(B, C), (A, B)]
+    assert list(migration.plan_pci_changes({A: B, B: C}).items()) == [
+        (B, C),
+        (A, B),
+    ]
 
 
 def test_a_cycle_is_broken_by_an_unused_address() -> None:
-    steps = migration.plan_steps({A: B, B: A})
+    steps = migration.plan_pci_changes({A: B, B: A})
     assert list(steps.items()) == [
         (A, "ffff:ff:1f.7"),
         (B, A),
@@ -368,10 +371,13 @@ def test_a_cycle_is_broken_by_an_unused_address() -> None:
 def test_the_detour_avoids_addresses_in_use() -> None:
     last = "ffff:ff:1f.7"
     pairs = {last: A, A: last}
-    assert replaced([last, A], dict(migration.plan_steps(pairs))) == [A, last]
-    assert "ffff:ff:1f.6" in migration.plan_steps(pairs)
+    assert replaced([last, A], dict(migration.plan_pci_changes(pairs))) == [
+        A,
+        last,
+    ]
+    assert "ffff:ff:1f.6" in migration.plan_pci_changes(pairs)
 
 
 def test_two_devices_cannot_get_one_address() -> None:
     with pytest.raises(ValueError, match="one address"):
-        migration.plan_steps({A: C, B: C})
+        migration.plan_pci_changes({A: C, B: C})
