@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library in a real Nova, installed and switched on in every way.
+"""Nova loads the driver from each kind of installation and configuration.
 
 Each installation is a virtual environment of its own, on top of the
-one that runs the tests. What is asked of it runs as nova-compute does:
-Nova's early reading of the configuration, then the real one, then
+environment of the tests. The script starts like nova-compute: Nova's early
+reading of the configuration, then the real one, then
 ``nova.virt.driver.load_compute_driver``.
 """
 
@@ -24,7 +24,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(sysconfig.get_path("purelib"))
-OURS = ("nova_accel", "placement_sync", "filters", "virt_hooks")
+PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
 LOADED = "virt_hooks.nova_driver.AccelLibvirtDriver"
 STOCK = "nova.virt.libvirt.driver.LibvirtDriver"
 
@@ -66,7 +66,7 @@ class Installation:
         """Return what nova-compute loads with this nova.conf."""
         conf = directory / "nova.conf"
         conf.write_text(f"{text}[oslo_concurrency]\nlock_path = .\n")
-        done = subprocess.run(  # noqa: S603 - our own interpreter, script
+        done = subprocess.run(  # noqa: S603 - fixed interpreter and script
             [self.python, "-c", AS_NOVA_COMPUTE, conf],
             cwd=directory,
             env={
@@ -90,7 +90,7 @@ def build(kind: str, source: Path, out: Path) -> Path:
         f" build_meta.build_{kind}(sys.argv[1])"
     )
     out.mkdir()
-    subprocess.run(  # noqa: S603 - our own interpreter and script
+    subprocess.run(  # noqa: S603 - fixed interpreter and script
         [sys.executable, "-c", script, out],
         cwd=source,
         check=True,
@@ -101,7 +101,7 @@ def build(kind: str, source: Path, out: Path) -> Path:
 
 
 def new_environment(directory: Path) -> tuple[Path, Path]:
-    """Return python and site-packages of an environment above ours."""
+    """Return python and site-packages of an environment on top of SITE."""
     venv.create(directory, with_pip=False, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site = directory / "lib" / version / "site-packages"
@@ -119,7 +119,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the project, so that building leaves no trace."""
     copy = tmp_path_factory.mktemp("source") / "project"
     copy.mkdir()
-    for name in OURS:
+    for name in PACKAGES:
         shutil.copytree(
             ROOT / name,
             copy / name,
@@ -159,7 +159,7 @@ def beside_nova(
 def elsewhere(
     wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Installation:
-    """Return the wheel in another directory than a distribution's Nova."""
+    """Return the wheel in another directory than Nova's."""
     directory = tmp_path_factory.mktemp("elsewhere")
     python, _ = new_environment(directory / "env")
     unpack(wheel, directory / "local")
@@ -181,17 +181,17 @@ def test_the_wheel_adds_to_nova_and_replaces_nothing(wheel: Path) -> None:
         names = archive.namelist()
     below_nova = [name for name in names if name.startswith("nova/")]
     assert below_nova == ["nova/virt/accel/__init__.py"]
-    for package in OURS:
+    for package in PACKAGES:
         assert f"{package}/py.typed" in names
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if "dist-info" not in top} == {
-        *OURS,
+        *PACKAGES,
         "nova",
     }
 
 
 def git(*arguments: str | Path) -> str:
-    return subprocess.run(  # noqa: S603 - git, and our own arguments
+    return subprocess.run(  # noqa: S603 - fixed arguments
         ["git", *arguments],  # noqa: S607 - the git of this machine
         check=True,
         capture_output=True,
@@ -259,10 +259,10 @@ def test_wheel_beside_nova_by_source(
     assert answer["shim"].endswith("nova/virt/accel/__init__.py")
 
 
-def test_beside_a_distributions_nova_by_name_fails_aloud(
+def test_beside_a_distributions_nova_by_name_fails(
     elsewhere: Installation, tmp_path: Path
 ) -> None:
-    """Nova's own limit, and why there is a config source."""
+    """Nova can't import it: the reason for the config source."""
     answer = elsewhere.load(tmp_path, BY_NAME)
     assert answer["loaded"] == "exit 1"
     assert "No module named 'nova.virt.accel'" in answer["stderr"]
@@ -305,7 +305,7 @@ def test_installed_but_not_named_changes_nothing(
     installation: Installation = request.getfixturevalue(where)
     answer = installation.load(tmp_path, PLAIN)
     assert answer["loaded"] == STOCK
-    assert not set(OURS) & set(answer["roots"])
+    assert not set(PACKAGES) & set(answer["roots"])
     assert answer["shim"] is None
     assert "ShimFinder" not in answer["finders"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our tree laid onto Nova's own ProviderTree."""
+"""Updates of Nova's ProviderTree with the library's tree."""
 
 import copy
 from typing import Any
@@ -47,22 +47,22 @@ def resource(slot: model.Slot) -> Any:
 
 
 def nova_tree(*, pgpu: int = 2) -> provider_tree.ProviderTree:
-    """Return a node as Nova fills it, beside ours: two foreign providers."""
-    found = provider_tree.ProviderTree()
-    found.new_root(ROOT.name, ROOT.uuid, generation=1)
-    found.update_inventory(ROOT.uuid, {"VCPU": {"total": 8, "reserved": 0}})
-    found.update_traits(ROOT.uuid, ["COMPUTE_NODE", "CUSTOM_VGPU_ROOT"])
-    found.new_child("compute-1_0000:3b:00.0", ROOT.uuid, uuid=FOREIGN)
-    found.update_inventory(FOREIGN, {"PGPU": {"total": pgpu}})
-    found.update_traits(FOREIGN, ["OWNER_NOVA", "CUSTOM_GPU_FOREIGN"])
-    found.new_root("shared storage", SHARED, generation=1)
-    found.update_traits(SHARED, ["MISC_SHARES_VIA_AGGREGATE"])
-    return found
+    """Return Nova's tree of a node, with two foreign providers."""
+    tree = provider_tree.ProviderTree()
+    tree.new_root(ROOT.name, ROOT.uuid, generation=1)
+    tree.update_inventory(ROOT.uuid, {"VCPU": {"total": 8, "reserved": 0}})
+    tree.update_traits(ROOT.uuid, ["COMPUTE_NODE", "CUSTOM_VGPU_ROOT"])
+    tree.new_child("compute-1_0000:3b:00.0", ROOT.uuid, uuid=FOREIGN)
+    tree.update_inventory(FOREIGN, {"PGPU": {"total": pgpu}})
+    tree.update_traits(FOREIGN, ["OWNER_NOVA", "CUSTOM_GPU_FOREIGN"])
+    tree.new_root("shared storage", SHARED, generation=1)
+    tree.update_traits(SHARED, ["MISC_SHARES_VIA_AGGREGATE"])
+    return tree
 
 
-def everything(found: provider_tree.ProviderTree) -> dict[str, Any]:
+def dump(tree: provider_tree.ProviderTree) -> dict[str, Any]:
     return {
-        uuid: found.data(uuid)._asdict() for uuid in found.get_provider_uuids()
+        uuid: tree.data(uuid)._asdict() for uuid in tree.get_provider_uuids()
     }
 
 
@@ -89,56 +89,56 @@ def slotted(draw: st.DrawFn) -> providers.ProviderTree:
     )
 
 
-def lay(
-    found: provider_tree.ProviderTree,
+def update(
+    tree: provider_tree.ProviderTree,
     desired: providers.ProviderTree,
     guard: diff.Guard = NOTHING,
 ) -> list[calls.ProviderCall]:
-    return nova_provider_tree.update_tree(found, desired, guard, resource)
+    return nova_provider_tree.update_tree(tree, desired, guard, resource)
 
 
 @given(slotted())
 @slow
-def test_what_is_laid_is_what_is_read(desired: providers.ProviderTree) -> None:
-    found = nova_tree()
-    lay(found, desired)
-    read = nova_provider_tree.read_tree(found, desired)
+def test_an_update_is_read_back(desired: providers.ProviderTree) -> None:
+    tree = nova_tree()
+    update(tree, desired)
+    read = nova_provider_tree.read_tree(tree, desired)
     assert [n.uuid for n in read.nodes] == [n.uuid for n in desired.nodes]
     for node in read.nodes:
-        wanted = desired.node(node.uuid)
-        assert wanted is not None
-        assert (node.name, node.parent) == (wanted.name, wanted.parent)
-        assert dict(node.inventories) == dict(wanted.inventories)
-        assert node.traits == wanted.traits
+        expected = desired.node(node.uuid)
+        assert expected is not None
+        assert (node.name, node.parent) == (expected.name, expected.parent)
+        assert dict(node.inventories) == dict(expected.inventories)
+        assert node.traits == expected.traits
 
 
 @given(slotted(), slotted(), guards)
 @slow
-def test_laid_twice_is_laid_once(
+def test_a_second_update_changes_nothing(
     first: providers.ProviderTree,
     second: providers.ProviderTree,
     guard: diff.Guard,
 ) -> None:
-    found = nova_tree()
-    lay(found, first)
-    lay(found, second, guard)
-    before = everything(found)
-    assert lay(found, second, guard) == []
-    assert everything(found) == before
+    tree = nova_tree()
+    update(tree, first)
+    update(tree, second, guard)
+    before = dump(tree)
+    assert update(tree, second, guard) == []
+    assert dump(tree) == before
 
 
 @given(slotted(), slotted(), guards)
 @slow
-def test_what_is_not_ours_is_untouched(
+def test_foreign_providers_are_untouched(
     first: providers.ProviderTree,
     second: providers.ProviderTree,
     guard: diff.Guard,
 ) -> None:
-    found = nova_tree()
-    before = everything(found)
-    lay(found, first)
-    lay(found, second, guard)
-    after = everything(found)
+    tree = nova_tree()
+    before = dump(tree)
+    update(tree, first)
+    update(tree, second, guard)
+    after = dump(tree)
     for uuid in (ROOT.uuid, FOREIGN, SHARED):
         assert after[uuid] == before[uuid]
 
@@ -148,10 +148,10 @@ def test_what_is_not_ours_is_untouched(
 def test_slots_are_nova_s_own_resources(
     desired: providers.ProviderTree,
 ) -> None:
-    found = nova_tree()
-    lay(found, desired)
+    tree = nova_tree()
+    update(tree, desired)
     for node in desired.nodes:
-        published = found.data(node.uuid).resources
+        published = tree.data(node.uuid).resources
         assert published.keys() == node.slots.keys()
         for name, resources in published.items():
             assert all(isinstance(r, objects.Resource) for r in resources)
@@ -163,36 +163,38 @@ def test_slots_are_nova_s_own_resources(
 
 @given(slotted(), st.data())
 @slow
-def test_what_a_crash_left_is_adopted(
+def test_providers_of_a_crashed_update_are_adopted(
     desired: providers.ProviderTree, data: st.DataObject
 ) -> None:
-    """Created, but not yet marked as ours, when the service died."""
-    found, whole = nova_tree(), nova_tree()
-    made = nova_provider_tree.plan(found, desired, NOTHING)
-    for call in made[: data.draw(st.integers(0, len(made)))]:
-        nova_provider_tree._apply(found, call)
-    lay(found, desired)
-    lay(whole, desired)
-    assert everything(found) == everything(whole)
+    """They exist, but lack the owner's trait."""
+    tree, expected = nova_tree(), nova_tree()
+    plan = nova_provider_tree.plan(tree, desired, NOTHING)
+    for call in plan[: data.draw(st.integers(0, len(plan)))]:
+        nova_provider_tree._apply(tree, call)
+    update(tree, desired)
+    update(expected, desired)
+    assert dump(tree) == dump(expected)
 
 
 @given(slotted())
 @slow
-def test_all_of_ours_can_go_again(desired: providers.ProviderTree) -> None:
-    found = nova_tree()
-    before = everything(found)
-    lay(found, desired)
-    lay(found, providers.ProviderTree(root=ROOT))
-    assert everything(found) == before
+def test_an_empty_tree_removes_all_own_providers(
+    desired: providers.ProviderTree,
+) -> None:
+    tree = nova_tree()
+    before = dump(tree)
+    update(tree, desired)
+    update(tree, providers.ProviderTree(root=ROOT))
+    assert dump(tree) == before
 
 
 @given(slotted(), st.data())
 @slow
-def test_only_what_is_known_to_be_free_shrinks(
+def test_only_free_providers_shrink(
     desired: providers.ProviderTree, data: st.DataObject
 ) -> None:
-    found = nova_tree()
-    lay(found, desired)
+    tree = nova_tree()
+    update(tree, desired)
     allocated = data.draw(st.frozensets(st.sampled_from(all_uuids)))
     host = model.HostState(
         unknown=data.draw(
@@ -201,92 +203,94 @@ def test_only_what_is_known_to_be_free_shrinks(
         complete=data.draw(st.booleans()),
     )
     empty = providers.ProviderTree(root=ROOT)
-    asked: list[str] = []
+    queried: list[str] = []
 
     def is_allocated(uuid: str) -> bool:
-        asked.append(uuid)
+        queried.append(uuid)
         return uuid in allocated
 
-    free = nova_provider_tree.find_shrinkable(found, empty, host, is_allocated)
+    free = nova_provider_tree.find_shrinkable(tree, empty, host, is_allocated)
     unreadable = {
         names.provider_uuid(ROOT.uuid, address) for address in host.unknown
     }
-    guard = nova_provider_tree.guard(found, empty, free, host)
-    before = everything(found)
-    lay(found, empty, guard)
-    left = {n.uuid for n in nova_provider_tree.read_tree(found, empty).nodes}
+    guard = nova_provider_tree.guard(tree, empty, free, host)
+    before = dump(tree)
+    update(tree, empty, guard)
+    remaining = {
+        n.uuid for n in nova_provider_tree.read_tree(tree, empty).nodes
+    }
     if not host.complete:
-        # A whole technology could not be read: nothing may be told absent.
-        assert not asked
-        assert everything(found) == before
+        # A whole technology could not be read: no provider is certainly gone.
+        assert not queried
+        assert dump(tree) == before
         return
-    asides = {n.uuid for n in desired.nodes if n.uuid in unreadable}
-    asides |= {n.uuid for n in desired.nodes if n.parent in asides}
-    assert sorted(asked) == sorted(
-        n.uuid for n in desired.nodes if n.uuid not in asides
+    unread = {n.uuid for n in desired.nodes if n.uuid in unreadable}
+    unread |= {n.uuid for n in desired.nodes if n.parent in unread}
+    assert sorted(queried) == sorted(
+        n.uuid for n in desired.nodes if n.uuid not in unread
     )
-    for uuid in asides:
-        assert names.FAULTED_TRAIT in found.data(uuid).traits
+    for uuid in unread:
+        assert names.FAULTED_TRAIT in tree.data(uuid).traits
         assert all(
             record["reserved"] == record["total"]
-            for record in found.data(uuid).inventory.values()
+            for record in tree.data(uuid).inventory.values()
         )
-    kept = allocated | asides
-    assert {n.uuid for n in desired.nodes} & kept <= left
-    parents = {n.parent for n in desired.nodes if n.uuid in kept}
-    assert left <= kept | parents
+    retained = allocated | unread
+    assert {n.uuid for n in desired.nodes} & retained <= remaining
+    parents = {n.parent for n in desired.nodes if n.uuid in retained}
+    assert remaining <= retained | parents
 
 
 @given(slotted())
 @slow
-def test_nothing_is_asked_where_nothing_shrinks(
+def test_no_allocations_are_queried_if_nothing_shrinks(
     desired: providers.ProviderTree,
 ) -> None:
-    found = nova_tree()
-    lay(found, desired)
+    tree = nova_tree()
+    update(tree, desired)
 
     def is_allocated(uuid: str) -> bool:
-        raise AssertionError(f"asked for {uuid}")
+        raise AssertionError(f"queried {uuid}")
 
     host = model.HostState()
     assert not nova_provider_tree.find_shrinkable(
-        found, desired, host, is_allocated
+        tree, desired, host, is_allocated
     )
 
 
 @given(slotted(), st.data())
 @slow
-def test_a_held_slot_of_a_missing_device_is_still_there(
+def test_a_claimed_slot_of_a_missing_device_remains(
     desired: providers.ProviderTree, data: st.DataObject
 ) -> None:
     """Nova's check at its start fails for a slot that it can't find."""
-    found = nova_tree()
-    lay(found, desired)
+    tree = nova_tree()
+    update(tree, desired)
     slots = [
         model.Slot(provider=n.uuid, resource_class=name, identifier=slot)
         for n in desired.nodes
         for name, identifiers in n.slots.items()
         for slot in identifiers
     ]
-    held = data.draw(st.sets(st.sampled_from(slots))) if slots else set()
-    for uuid in found.get_provider_uuids():
-        found.update_resources(uuid, {})  # the service has just started
-    guard = diff.Guard(allocated=frozenset(slot.provider for slot in held))
+    claimed = data.draw(st.sets(st.sampled_from(slots))) if slots else set()
+    for uuid in tree.get_provider_uuids():
+        tree.update_resources(uuid, {})  # The service has just started.
+    guard = diff.Guard(allocated=frozenset(slot.provider for slot in claimed))
     empty = providers.ProviderTree(root=ROOT)
-    nova_provider_tree.update_tree(found, empty, guard, resource, held)
+    nova_provider_tree.update_tree(tree, empty, guard, resource, claimed)
     published = {
         (r.provider_uuid, r.resource_class, r.identifier)
-        for uuid in found.get_provider_uuids()
-        for resources in found.data(uuid).resources.values()
+        for uuid in tree.get_provider_uuids()
+        for resources in tree.data(uuid).resources.values()
         for r in resources
     }
     assert published == {
-        (s.provider, s.resource_class, s.identifier) for s in held
+        (s.provider, s.resource_class, s.identifier) for s in claimed
     }
 
 
 def test_a_copy_of_the_tree_is_enough(registered: None) -> None:
-    """Nova lays onto a deep copy and compares it with what it had."""
+    """Nova updates a deep copy and compares it with its own tree."""
     node = providers.ProviderNode(
         name=names.provider_name(ROOT.name, "0000:3b:00.0"),
         uuid=all_uuids[0],
@@ -296,11 +300,11 @@ def test_a_copy_of_the_tree_is_enough(registered: None) -> None:
         slots={"VGPU": frozenset(names.slot_names(2))},
     )
     desired = providers.ProviderTree(root=ROOT, nodes=(node,))
-    found = nova_tree()
-    lay(found, desired)
-    copied = copy.deepcopy(found)
-    assert lay(copied, desired) == []
-    assert everything(copied) == everything(found)
+    tree = nova_tree()
+    update(tree, desired)
+    copied = copy.deepcopy(tree)
+    assert update(copied, desired) == []
+    assert dump(copied) == dump(tree)
 
 
 def card(total: int, reserved: int = 0) -> providers.ProviderTree:
@@ -319,75 +323,75 @@ def card(total: int, reserved: int = 0) -> providers.ProviderTree:
 
 @given(st.integers(1, 8), st.integers(0, 8), st.integers(0, 8))
 @slow
-def test_what_an_operator_has_set_survives(
-    total: int, theirs: int, ours: int
+def test_an_operators_changes_survive(
+    total: int, operators: int, own: int
 ) -> None:
-    """Through a time in which the card reserves more, and back."""
-    found = nova_tree()
-    lay(found, card(total))
-    record = found.data(all_uuids[0]).inventory["VGPU"]
-    theirs, ours = min(theirs, total), min(ours, total)
-    edited = {**record, "reserved": theirs, "allocation_ratio": 2.0}
-    found.update_inventory(all_uuids[0], {"VGPU": edited})
-    found.add_traits(all_uuids[0], "CUSTOM_RACK_7")
-    assert lay(found, card(total)) == []
-    for reserved in (ours, total, 0):
-        lay(found, card(total, reserved))
-        now = found.data(all_uuids[0])
-        assert now.inventory["VGPU"]["reserved"] == max(theirs, reserved)
+    """The larger of both reserved amounts is published."""
+    tree = nova_tree()
+    update(tree, card(total))
+    record = tree.data(all_uuids[0]).inventory["VGPU"]
+    operators, own = min(operators, total), min(own, total)
+    edited = {**record, "reserved": operators, "allocation_ratio": 2.0}
+    tree.update_inventory(all_uuids[0], {"VGPU": edited})
+    tree.add_traits(all_uuids[0], "CUSTOM_RACK_7")
+    assert update(tree, card(total)) == []
+    for reserved in (own, total, 0):
+        update(tree, card(total, reserved))
+        now = tree.data(all_uuids[0])
+        assert now.inventory["VGPU"]["reserved"] == max(operators, reserved)
         assert now.inventory["VGPU"]["allocation_ratio"] == 2.0
         assert "CUSTOM_RACK_7" in now.traits
-        assert lay(found, card(total, reserved)) == []
+        assert update(tree, card(total, reserved)) == []
 
 
-def test_a_provider_elsewhere_is_left_to_the_pass_over_placement() -> None:
-    found = nova_tree()
-    found.new_child("old name", FOREIGN, uuid=all_uuids[0])
-    found.add_traits(all_uuids[0], *strategies.OWNED)
-    made = lay(found, card(2))
-    assert [type(call) for call in made] == [calls.SetInventories]
-    assert found.data(all_uuids[0]).name == "old name"
-    assert found.data(all_uuids[0]).parent_uuid == FOREIGN
-    assert lay(found, card(2)) == []
+def test_a_provider_with_another_parent_is_not_moved() -> None:
+    tree = nova_tree()
+    tree.new_child("old name", FOREIGN, uuid=all_uuids[0])
+    tree.add_traits(all_uuids[0], *strategies.OWNED)
+    plan = update(tree, card(2))
+    assert [type(call) for call in plan] == [calls.SetInventories]
+    assert tree.data(all_uuids[0]).name == "old name"
+    assert tree.data(all_uuids[0]).parent_uuid == FOREIGN
+    assert update(tree, card(2)) == []
 
 
-def test_a_mark_on_a_compute_node_makes_it_not_ours() -> None:
-    """Nor are the providers of another node that got into the tree."""
-    found = nova_tree()
-    found.add_traits(ROOT.uuid, names.OWNER_TRAIT)
-    found.new_child("compute-2", ROOT.uuid, uuid=all_uuids[1])
-    found.new_child("compute-2_accel", all_uuids[1], uuid=all_uuids[2])
-    found.add_traits(all_uuids[2], *strategies.OWNED)
-    before = everything(found)
-    assert lay(found, providers.ProviderTree(root=ROOT)) == []
-    assert everything(found) == before
-    lay(found, card(2))
-    assert {u: everything(found)[u] for u in before} == before
+def test_a_compute_node_with_the_owner_trait_is_foreign() -> None:
+    """Providers of another node in the tree are foreign, too."""
+    tree = nova_tree()
+    tree.add_traits(ROOT.uuid, names.OWNER_TRAIT)
+    tree.new_child("compute-2", ROOT.uuid, uuid=all_uuids[1])
+    tree.new_child("compute-2_accel", all_uuids[1], uuid=all_uuids[2])
+    tree.add_traits(all_uuids[2], *strategies.OWNED)
+    before = dump(tree)
+    assert update(tree, providers.ProviderTree(root=ROOT)) == []
+    assert dump(tree) == before
+    update(tree, card(2))
+    assert {u: dump(tree)[u] for u in before} == before
 
 
 @given(slotted(), slotted())
 @slow
-def test_new_slots_come_to_a_tree_in_use_and_none_go(
+def test_new_slots_are_added_and_none_removed(
     first: providers.ProviderTree, second: providers.ProviderTree
 ) -> None:
-    found = nova_tree()
-    lay(found, first)
+    tree = nova_tree()
+    update(tree, first)
     before = {
-        uuid: found.data(uuid).resources for uuid in found.get_provider_uuids()
+        uuid: tree.data(uuid).resources for uuid in tree.get_provider_uuids()
     }
-    nova_provider_tree.add_new_slots(found, second, resource)
+    nova_provider_tree.add_new_slots(tree, second, resource)
     for uuid, old in before.items():
         for name, resources in old.items():
-            assert resources <= found.data(uuid).resources[name]
+            assert resources <= tree.data(uuid).resources[name]
     for node in second.nodes:
-        data = found.data(node.uuid)
+        data = tree.data(node.uuid)
         for name, slots in node.slots.items():
             assert slots <= {r.identifier for r in data.resources[name]}
-        if node.uuid not in before:  # Nova may send it as it is
+        if node.uuid not in before:  # Nova may send it unchanged.
             assert data.inventory == nova_provider_tree.as_dicts(
                 node.inventories
             )
             assert data.traits == node.traits
-    again = everything(found)
-    nova_provider_tree.add_new_slots(found, second, resource)
-    assert everything(found) == again
+    again = dump(tree)
+    nova_provider_tree.add_new_slots(tree, second, resource)
+    assert dump(tree) == again

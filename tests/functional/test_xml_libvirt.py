@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our XML before a real libvirt: its schema, its checks, QEMU's driver."""
+"""Real libvirt accepts hostdev XML: its schema, its parser, QEMU's driver."""
 
 import dataclasses
 import threading
@@ -38,7 +38,7 @@ SHARED = settings(
     max_examples=examples.examples(25),
 )
 VNC = '<graphics type="vnc"/>'
-# What Nova writes for a guest that may grow: ports without an index.
+# As Nova writes them for hot-plug: ports without an index.
 NOVA_PORTS = '<controller type="pci" index="0" model="pcie-root"/>' + (
     '<controller type="pci" model="pcie-root-port"/>' * 3
 )
@@ -54,13 +54,13 @@ def domain(machine: str, *devices: str, kind: str = "qemu") -> str:
     """Return a domain; libvirt chooses a machine that is not named."""
     named = f' machine="{machine}"' if machine else ""
     return (
-        f'<domain type="{kind}"><name>ours</name><memory>1048576</memory>'
+        f'<domain type="{kind}"><name>guest</name><memory>1048576</memory>'
         f'<os><type arch="x86_64"{named}>hvm</type></os>'
         f"<devices>{''.join(devices)}</devices></domain>"
     )
 
 
-def whole(
+def build_domain(
     machine: str,
     *claims: model.Claim,
     options: flavors.Options = PLAIN,
@@ -98,7 +98,7 @@ def host() -> Iterator[libvirt.virConnect]:
 def qemu(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[libvirt.virConnect]:
-    """Return libvirt's QEMU driver, in this process and on its own."""
+    """Return libvirt's QEMU driver, embedded in this process."""
     libvirt.virEventRegisterDefaultImpl()
     ended = threading.Event()
 
@@ -121,27 +121,29 @@ def qemu(
     loop.join(5)
 
 
-def defined(host: libvirt.virConnect, text: str) -> str:
-    """Return what libvirt makes of a domain, after it validated it."""
+def define(host: libvirt.virConnect, text: str) -> str:
+    """Define a domain with validation; return libvirt's own XML of it."""
     flags = libvirt.VIR_DOMAIN_DEFINE_VALIDATE
-    found = host.defineXMLFlags(text, flags)
+    defined_domain = host.defineXMLFlags(text, flags)
     try:
-        result: str = found.XMLDesc(0)
+        result: str = defined_domain.XMLDesc(0)
         return result
     finally:
-        found.undefine()
+        defined_domain.undefine()
 
 
-def places(text: str) -> list[tuple[str, tuple[int, int, int]]]:
-    """Return every device of a domain that has an address on PCI."""
-    found = []
+def list_addresses(text: str) -> list[tuple[str, tuple[int, int, int]]]:
+    """Return (multifunction, (bus, slot, function)) of each PCI address."""
+    addresses = []
     for address in ElementTree.fromstring(text).iterfind(
         "./devices/*/address[@type='pci']"
     ):
         numbers = [int(address.get(n, ""), 16) for n in ("bus", "slot")]
         function = int(address.get("function", ""), 16)
-        found.append((address.get("multifunction", ""), (*numbers, function)))
-    return found  # type: ignore[return-value]
+        addresses.append(
+            (address.get("multifunction", ""), (*numbers, function))
+        )
+    return addresses  # type: ignore[return-value]
 
 
 ALL = pytest.mark.parametrize(
@@ -173,13 +175,15 @@ ALL = pytest.mark.parametrize(
 
 @ALL
 @pytest.mark.parametrize("machine", ["q35", "pc"])
-def test_it_is_valid_by_libvirt_s_schema(
+def test_domains_match_the_schema(
     form: etree.RelaxNG,
     claims: tuple[model.Claim, ...],
     options: flavors.Options,
     machine: str,
 ) -> None:
-    text = whole(machine, *claims, options=options, beside=(VNC, NOVA_PORTS))
+    text = build_domain(
+        machine, *claims, options=options, beside=(VNC, NOVA_PORTS)
+    )
     assert form.validate(etree.fromstring(text)), form.error_log
     wrong = text.replace('type="mdev"', 'type="edev"').replace(
         'managed="yes"', 'managed="maybe"'
@@ -191,7 +195,7 @@ def test_it_is_valid_by_libvirt_s_schema(
 @pytest.mark.parametrize("api", ["vfio-pci", "vfio-ccw", "vfio-ap"])
 def test_every_mdev_model_is_valid(form: etree.RelaxNG, api: str) -> None:
     claim = dataclasses.replace(MDEV, device_api=api)
-    assert form.validate(etree.fromstring(whole("", claim)))
+    assert form.validate(etree.fromstring(build_domain("", claim)))
 
 
 @pytest.mark.parametrize(
@@ -200,48 +204,50 @@ def test_every_mdev_model_is_valid(form: etree.RelaxNG, api: str) -> None:
 def test_a_node_device_is_valid(parent: str) -> None:
     (name, *_) = nodedev.parent_names(parent)
     text = nodedev.to_xml(name, "nvidia-222", MDEV.handle)
-    wanted = schema("nodedev")
-    assert wanted.validate(etree.fromstring(text)), wanted.error_log
-    assert not wanted.validate(
+    form = schema("nodedev")
+    assert form.validate(etree.fromstring(text)), form.error_log
+    assert not form.validate(
         etree.fromstring(text.replace("<uuid>", "<uuid>x"))
     )
 
 
-# -- libvirt's own reading -------------------------------------------------
+# -- libvirt's parser ------------------------------------------------------
 
 
 @ALL
-def test_libvirt_takes_it_and_gives_it_back(
+def test_libvirt_reads_the_same_devices(
     host: libvirt.virConnect,
     claims: tuple[model.Claim, ...],
     options: flavors.Options,
 ) -> None:
-    text = whole("pc", *claims, options=options, beside=(VNC,), kind="test")
+    text = build_domain(
+        "pc", *claims, options=options, beside=(VNC,), kind="test"
+    )
     bare = text.replace(' machine="pc"', "")
-    use = connection.parse_hostdevs(defined(host, bare))
-    wanted = {h for c in claims for h in (c.handle, *c.members)}
-    assert use.mdevs | use.functions == wanted
+    use = connection.parse_hostdevs(define(host, bare))
+    expected = {h for c in claims for h in (c.handle, *c.members)}
+    assert use.mdevs | use.functions == expected
 
 
-def test_libvirt_does_check_what_it_is_given(
+def test_libvirt_validates_domains(
     host: libvirt.virConnect,
 ) -> None:
-    good = whole("", MDEV, kind="test")
+    good = build_domain("", MDEV, kind="test")
     bad = good.replace('model="vfio-pci"', 'model="vfio-nothing"')
-    defined(host, good)
+    define(host, good)
     with pytest.raises(libvirt.libvirtError, match=r"schema|unsupported"):
-        defined(host, bad)
+        define(host, bad)
 
 
-@given(found=st.lists(strategies.uuids, min_size=1, max_size=6, unique=True))
+@given(uuids=st.lists(strategies.uuids, min_size=1, max_size=6, unique=True))
 @SHARED
-def test_mdevs_come_back_as_they_were_written(
-    host: libvirt.virConnect, found: list[str]
+def test_mdevs_are_read_back(
+    host: libvirt.virConnect, uuids: list[str]
 ) -> None:
-    claims = [dataclasses.replace(MDEV, handle=uuid) for uuid in found]
-    text = whole("", *claims, kind="test")
-    assert connection.parse_hostdevs(defined(host, text)) == (
-        connection.HostdevUse(mdevs=frozenset(found))
+    claims = [dataclasses.replace(MDEV, handle=uuid) for uuid in uuids]
+    text = build_domain("", *claims, kind="test")
+    assert connection.parse_hostdevs(define(host, text)) == (
+        connection.HostdevUse(mdevs=frozenset(uuids))
     )
 
 
@@ -251,14 +257,14 @@ def test_mdevs_come_back_as_they_were_written(
     )
 )
 @SHARED
-def test_functions_come_back_as_they_were_written(
+def test_functions_are_read_back(
     host: libvirt.virConnect, members: list[str]
 ) -> None:
     claim = dataclasses.replace(
         WHOLE, handle=members[0], members=tuple(members[1:])
     )
-    text = whole("", claim, kind="test")
-    use = connection.parse_hostdevs(defined(host, text))
+    text = build_domain("", claim, kind="test")
+    use = connection.parse_hostdevs(define(host, text))
     assert use == connection.HostdevUse(functions=frozenset(members))
     assert all(use.holds(member) for member in members)
 
@@ -268,13 +274,15 @@ def test_functions_come_back_as_they_were_written(
 
 @ALL
 @pytest.mark.parametrize("machine", ["q35", "pc"])
-def test_qemu_s_driver_takes_it(
+def test_qemu_driver_accepts_domains(
     qemu: libvirt.virConnect,
     claims: tuple[model.Claim, ...],
     options: flavors.Options,
     machine: str,
 ) -> None:
-    defined(qemu, whole(machine, *claims, options=options, beside=(VNC,)))
+    define(
+        qemu, build_domain(machine, *claims, options=options, beside=(VNC,))
+    )
 
 
 @pytest.mark.parametrize(
@@ -287,16 +295,18 @@ def test_qemu_s_driver_takes_it(
         ("pc", ()),
     ],
 )
-def test_a_card_is_one_slot_of_the_guest_and_in_nobody_s_way(
+def test_a_card_has_a_guest_slot_of_its_own(
     qemu: libvirt.virConnect, machine: str, beside: tuple[str, ...]
 ) -> None:
     other = dataclasses.replace(
         WHOLE, handle="0000:66:00.0", members=("0000:66:00.1",)
     )
-    text = defined(qemu, whole(machine, CARD, VF, other, MDEV, beside=beside))
-    taken = [place for _, place in places(text)]
-    assert len(set(taken)) == len(taken)
-    found: dict[str, list[tuple[int, int, int]]] = {}
+    text = define(
+        qemu, build_domain(machine, CARD, VF, other, MDEV, beside=beside)
+    )
+    places = [place for _, place in list_addresses(text)]
+    assert len(set(places)) == len(places)
+    places_by_bus: dict[str, list[tuple[int, int, int]]] = {}
     for element in ElementTree.fromstring(text).iterfind("./devices/hostdev"):
         source = element.find("./source/address")
         where = element.find("./address")
@@ -304,19 +314,23 @@ def test_a_card_is_one_slot_of_the_guest_and_in_nobody_s_way(
         assert where is not None
         numbers = [int(where.get(n, ""), 16) for n in ("bus", "slot")]
         function = int(where.get("function", ""), 16)
-        found.setdefault(source.get("bus", ""), []).append(
+        places_by_bus.setdefault(source.get("bus", ""), []).append(
             (*numbers, function)  # type: ignore[arg-type]
         )
     for bus, functions in (("0x65", [0, 1, 2, 3]), ("0x66", [0, 1])):
-        assert len({place[:2] for place in found[bus]}) == 1
-        assert [place[2] for place in found[bus]] == functions
-    slots = {place[:2] for held in found.values() for place in held}
+        assert len({place[:2] for place in places_by_bus[bus]}) == 1
+        assert [place[2] for place in places_by_bus[bus]] == functions
+    slots = {
+        place[:2]
+        for bus_places in places_by_bus.values()
+        for place in bus_places
+    }
     assert len(slots) == 4
 
 
-def test_qemu_gets_its_functions(qemu: libvirt.virConnect) -> None:
-    """A host without VFIO can't choose it: here it is written down."""
-    text = whole("q35", CARD, MDEV, options=FIRMWARE, beside=(VNC,))
+def test_qemu_command_line_names_the_devices(qemu: libvirt.virConnect) -> None:
+    """A host without VFIO can't choose the driver: the test names it."""
+    text = build_domain("q35", CARD, MDEV, options=FIRMWARE, beside=(VNC,))
     function = "<source><address domain"
     line = qemu.domainXMLToNative(
         "qemu-argv",
@@ -329,10 +343,10 @@ def test_qemu_gets_its_functions(qemu: libvirt.virConnect) -> None:
     assert '"display":"on","ramfb":true' in line
 
 
-def test_qemu_s_driver_sees_a_function_s_rom(
+def test_qemu_command_line_disables_the_rom(
     qemu: libvirt.virConnect,
 ) -> None:
-    text = whole("pc", WHOLE, options=flavors.Options(has_rom=False))
+    text = build_domain("pc", WHOLE, options=flavors.Options(has_rom=False))
     line = qemu.domainXMLToNative(
         "qemu-argv",
         text.replace("<source>", '<driver name="vfio"/><source>'),
@@ -340,10 +354,10 @@ def test_qemu_s_driver_sees_a_function_s_rom(
     assert '"rombar":0' in line
 
 
-def test_qemu_s_driver_would_refuse_what_we_refuse_before(
+def test_qemu_driver_refuses_a_display_without_graphics(
     qemu: libvirt.virConnect,
 ) -> None:
-    """Our words come before libvirt's; the rule is libvirt's."""
-    text = whole("pc", MDEV, options=SCREEN, beside=(VNC,))
+    """The library refuses it before: the rule is libvirt's."""
+    text = build_domain("pc", MDEV, options=SCREEN, beside=(VNC,))
     with pytest.raises(libvirt.libvirtError, match="graphics device"):
-        defined(qemu, text.replace(VNC, ""))
+        define(qemu, text.replace(VNC, ""))

@@ -194,10 +194,10 @@ class Run:
 
     def _note_gone(self, host: node.Node, name: str) -> None:
         state = host.life.host.state
-        problems = "; ".join(f"{p.where}: {p.reason}" for p in state.problems)
+        problems = [f"{p.where}: {p.reason}" for p in state.problems]
         raise AssertionError(
             f"step {self.step}: {name} vanished; complete: {state.complete},"
-            f" unknown: {sorted(state.unknown)}, problems: {problems or 'none'}"
+            f" unknown: {sorted(state.unknown)}, problems: {problems}"
         )
 
     def compare(self, host: node.Node, provider: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of images share."""
+"""Fixtures of the tests of bitstream images."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from nova import objects
 
 from nova_accel.config import conf
 from tests.functional.images import glances
-from tests.functional.images.asking import Make, Set
+from tests.functional.images.image_requests import Make, Set
 from tests.support.fpga import bitstream_files
 from virt_hooks.instance import bitstream_images
 
@@ -27,16 +27,16 @@ def registered() -> None:
 
 @pytest.fixture
 def option() -> Iterator[Set]:
-    """Return what sets an option of Nova for one test."""
-    seen: list[tuple[str, str]] = []
+    """Return a function that sets Nova's options for one test."""
+    overrides: list[tuple[str, str]] = []
 
     def change(group: str, **values: Any) -> None:
         for name, value in values.items():
             CONF.set_override(name, value, group)
-            seen.append((name, group))
+            overrides.append((name, group))
 
     yield change
-    for name, group in seen:
+    for name, group in overrides:
         CONF.clear_override(name, group)
 
 
@@ -48,17 +48,17 @@ def real(
     if not glances.PYTHON:
         yield None
         return
-    with glances.real(tmp_path_factory.mktemp("glance")) as found:
-        yield found
+    with glances.real(tmp_path_factory.mktemp("glance")) as server:
+        yield server
 
 
 @pytest.fixture
 def standin(option: Set) -> Iterator[glances.StandIn]:
     """Return a Glance that can fail."""
-    found = glances.StandIn()
-    option("glance", api_servers=[found.url], num_retries=0)
-    yield found
-    found.close()
+    server = glances.StandIn()
+    option("glance", api_servers=[server.url], num_retries=0)
+    yield server
+    server.close()
 
 
 @pytest.fixture(params=["real", "stand-in"])
@@ -66,8 +66,8 @@ def glance(
     request: pytest.FixtureRequest, real: glances.Real | None, option: Set
 ) -> glances.Glance:
     if request.param == "stand-in":
-        found: glances.StandIn = request.getfixturevalue("standin")
-        return found
+        server: glances.StandIn = request.getfixturevalue("standin")
+        return server
     if real is None:
         pytest.skip("Glance is not installed")
     option("glance", api_servers=[real.url], num_retries=0)
@@ -76,16 +76,16 @@ def glance(
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Return what makes Images on one directory, as a restart does."""
+    """Return a factory of BitstreamImages on the same directory."""
 
     def images(**changed: Any) -> bitstream_images.BitstreamImages:
-        given = conf.BitstreamSettings(
+        settings = conf.BitstreamSettings(
             owners=frozenset({bitstream_files.OWNER}),
             state_dir=str(tmp_path / "accel"),
             limit=bitstream_files.MIB,
         )
         return bitstream_images.BitstreamImages(
-            dataclasses.replace(given, **changed)
+            dataclasses.replace(settings, **changed)
         )
 
     return images

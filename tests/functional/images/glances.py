@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Glance, real where it is installed, and a stand-in that can fail."""
+"""Glance: the real service if installed, and a fake one that can fail."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import requests
 from glanceclient.v2 import image_schema
 
-# A Python that has Glance, where this one has not.
+# A Python that has Glance, if this one does not.
 PYTHON = os.environ.get("NOVA_ACCEL_GLANCE_PYTHON") or (
     sys.executable if importlib.util.find_spec("glance") else ""
 )
@@ -40,7 +40,7 @@ _IDENTITY = """
 def factory(global_conf, **local_conf):
     def identify(app):
         def call(environ, start_response):
-            token = environ.get("HTTP_X_AUTH_TOKEN", "nobody:reader")
+            token = environ.get("HTTP_X_AUTH_TOKEN", "anonymous:reader")
             project, role = token.split(":")
             environ["HTTP_X_IDENTITY_STATUS"] = "Confirmed"
             environ["HTTP_X_USER_ID"] = "someone"
@@ -53,7 +53,7 @@ def factory(global_conf, **local_conf):
 
 
 class Glance(Protocol):
-    """What a test does with Glance as its user."""
+    """Operations of a user of Glance."""
 
     url: str
 
@@ -72,7 +72,7 @@ class Glance(Protocol):
         ...
 
     def downloads(self) -> int:
-        """Return how often a content was asked for."""
+        """Return the number of requests for contents."""
         ...
 
 
@@ -217,11 +217,11 @@ paste.app_factory = glance.api.versions:create_resource
 
 
 class StandIn:
-    """Answers as Glance does, or as it does when something is broken.
+    """Answers as Glance does, or as a Glance with a fault.
 
-    ``answers`` are HTTP statuses by what is asked for ("image", "file"),
-    ``contents`` what is sent in place of what was put there, and of those
-    in ``cut`` the connection breaks after half of it.
+    ``answers`` are HTTP statuses by request ("image", "file"), ``contents``
+    replace the uploaded contents, and the contents of the images in ``cut``
+    end in the middle.
     """
 
     def __init__(self) -> None:
@@ -265,7 +265,7 @@ class StandIn:
         return image
 
     def change(self, image: str, **changed: Any) -> None:
-        """Change what is said of an image."""
+        """Change the record of an image."""
         self._images[image] |= changed
 
     def deactivate(self, image: str) -> None:
@@ -278,23 +278,23 @@ class StandIn:
         return self._downloads
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
 
     def answer(self, path: str, project: str) -> tuple[int, bytes, bytes]:
-        """Return a status, what is announced, and what is sent."""
+        """Return a status, the announced content, and the sent content."""
         parts = path.partition("?")[0].strip("/").split("/")
         if parts[:2] == ["v2", "schemas"]:
             return self._json(image_schema._BASE_SCHEMA)
-        found = self._images.get(parts[2])
-        if found is None or found["owner"] != project:
+        record = self._images.get(parts[2])
+        if record is None or record["owner"] != project:
             return 404, b"", b""
         kind = "file" if parts[3:] == ["file"] else "image"
         if kind in self.answers:
             return self.answers[kind], b"", b""
         if kind == "image":
-            return self._json(found)
+            return self._json(record)
         self._downloads += 1
         content = self.contents.get(parts[2], self._files[parts[2]])
         half = content[: len(content) // 2]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Glance is away or ill, or something else comes."""
+"""Bitstream images while Glance is unreachable, faulty or sends wrong data."""
 
 import logging
 from pathlib import Path
@@ -8,21 +8,21 @@ import pytest
 
 from nova_accel import errors
 from tests.functional.images import glances
-from tests.functional.images.asking import (
+from tests.functional.images.image_requests import (
     CONTENT,
     MISSING,
     Make,
     Set,
     add,
-    kept,
     lines,
+    list_cached,
     user,
 )
 from tests.support.fpga import bitstream_files
 
 
 class TestBroken:
-    def test_glance_is_away_and_the_image_is_here(
+    def test_a_cached_image_needs_no_glance(
         self,
         standin: glances.StandIn,
         make: Make,
@@ -30,16 +30,16 @@ class TestBroken:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         image = add(standin)
-        found = make().fetch(user(), [image])
+        bitstreams = make().fetch(user(), [image])
         option("glance", api_servers=["http://127.0.0.1:1"])
-        assert make().fetch(user(), [image]) == found
+        assert make().fetch(user(), [image]) == bitstreams
         (line,) = lines(caplog, logging.WARNING)
         assert image in line
         with pytest.raises(errors.BitstreamError, match="does not allow"):
             make(owners=frozenset()).fetch(user(), [image])
 
     @pytest.mark.parametrize("servers", [["http://127.0.0.1:1"], []])
-    def test_glance_is_away_or_nowhere_and_the_image_too(
+    def test_a_missing_image_needs_glance(
         self, make: Make, option: Set, servers: list[str]
     ) -> None:
         option("glance", api_servers=servers, num_retries=0)
@@ -49,16 +49,16 @@ class TestBroken:
             make().fetch(user(), [MISSING])
 
     @pytest.mark.parametrize("status", [500, 502, 503])
-    def test_glance_is_ill(
+    def test_a_cached_image_survives_server_errors(
         self, standin: glances.StandIn, make: Make, status: int
     ) -> None:
         image = add(standin)
-        found = make().fetch(user(), [image])
+        bitstreams = make().fetch(user(), [image])
         standin.answers["image"] = status
-        assert make().fetch(user(), [image]) == found
+        assert make().fetch(user(), [image]) == bitstreams
 
     @pytest.mark.parametrize("status", [400, 401, 403, 404, 409])
-    def test_glance_says_no(
+    def test_a_cached_image_is_refused_with_a_client_error(
         self, standin: glances.StandIn, make: Make, status: int
     ) -> None:
         image = add(standin)
@@ -83,30 +83,30 @@ class TestBroken:
             errors.BitstreamError, match="can't read it from Glance"
         ):
             make().fetch(user(), [image])
-        assert not kept(tmp_path)
+        assert not list_cached(tmp_path)
         standin.answers.clear()
         assert make().fetch(user(), [image])
 
     @pytest.mark.parametrize(
-        "came", [CONTENT[:-1] + b"x", CONTENT[:-1], CONTENT + b"x", b""]
+        "content", [CONTENT[:-1] + b"x", CONTENT[:-1], CONTENT + b"x", b""]
     )
-    def test_something_else_comes(
+    def test_wrong_content_is_not_cached(
         self,
         standin: glances.StandIn,
         make: Make,
         tmp_path: Path,
-        came: bytes,
+        content: bytes,
     ) -> None:
         image = add(standin)
-        standin.contents[image] = came
+        standin.contents[image] = content
         with pytest.raises(errors.BitstreamError):
             make().fetch(user(), [image])
-        assert not kept(tmp_path)
+        assert not list_cached(tmp_path)
 
-    def test_something_else_comes_and_glance_stands_by_it(
+    def test_wrong_content_without_digests_in_glance(
         self, standin: glances.StandIn, make: Make, tmp_path: Path
     ) -> None:
-        """Where Glance tells no digest that its client could compare."""
+        """Glance's client has no digest to compare."""
         image = add(
             standin, accelerator_sha512=bitstream_files.digest(CONTENT)
         )
@@ -119,7 +119,7 @@ class TestBroken:
         standin.contents[image] = CONTENT * 2
         with pytest.raises(errors.BitstreamError, match="more than"):
             make().fetch(user(), [image])
-        assert not kept(tmp_path)
+        assert not list_cached(tmp_path)
 
     def test_the_connection_breaks(
         self, standin: glances.StandIn, make: Make, tmp_path: Path
@@ -128,4 +128,4 @@ class TestBroken:
         standin.cut.add(image)
         with pytest.raises(errors.BitstreamError):
             make().fetch(user(), [image])
-        assert not kept(tmp_path)
+        assert not list_cached(tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that come, and those that are refused."""
+"""Downloads of allowed bitstream images, and refusals of others."""
 
 import logging
 from pathlib import Path
@@ -9,13 +9,13 @@ import pytest
 
 from nova_accel import errors
 from tests.functional.images import glances
-from tests.functional.images.asking import (
+from tests.functional.images.image_requests import (
     CONTENT,
     MISSING,
     Make,
     add,
-    kept,
     lines,
+    list_cached,
     user,
 )
 from tests.support.fpga import bitstream_files
@@ -33,17 +33,17 @@ class TestFetch:
         image = add(glance)
         images = make()
         assert images.read_cached([image]) == {}
-        found = images.fetch(user(), [image])[image]
-        assert Path(found.path).read_bytes() == CONTENT
-        assert found.name == image
-        assert found.function == bitstream_files.FUNCTION
-        assert found.interface == bitstream_files.INTERFACE
-        assert found.vendor == "intel"
-        assert found.sha512 == bitstream_files.digest(CONTENT)
-        assert found.size == len(CONTENT)
-        assert images.read_cached([image]) == {image: found}
-        assert images.fetch(user(), [image]) == {image: found}
-        assert make().read_cached([image, MISSING]) == {image: found}
+        bitstream = images.fetch(user(), [image])[image]
+        assert Path(bitstream.path).read_bytes() == CONTENT
+        assert bitstream.name == image
+        assert bitstream.function == bitstream_files.FUNCTION
+        assert bitstream.interface == bitstream_files.INTERFACE
+        assert bitstream.vendor == "intel"
+        assert bitstream.sha512 == bitstream_files.digest(CONTENT)
+        assert bitstream.size == len(CONTENT)
+        assert images.read_cached([image]) == {image: bitstream}
+        assert images.fetch(user(), [image]) == {image: bitstream}
+        assert make().read_cached([image, MISSING]) == {image: bitstream}
         assert glance.downloads() == before + 1
         (line,) = lines(caplog, logging.INFO)
         assert (
@@ -52,10 +52,10 @@ class TestFetch:
         )
 
     def test_several_at_once(self, glance: glances.Glance, make: Make) -> None:
-        one, two = add(glance), add(glance, b"raw bits")
-        found = make().fetch(user(), [one, two, one.upper()])
-        assert found.keys() == {one, two, one.upper()}
-        assert found[one.upper()] == found[one]
+        first, second = add(glance), add(glance, b"raw bits")
+        bitstreams = make().fetch(user(), [first, second, first.upper()])
+        assert bitstreams.keys() == {first, second, first.upper()}
+        assert bitstreams[first.upper()] == bitstreams[first]
 
     @pytest.mark.parametrize(
         ("changed", "word"),
@@ -77,7 +77,7 @@ class TestFetch:
         with pytest.raises(errors.BitstreamError, match=word):
             make(**changed).fetch(user(), [add(glance)])
         assert glance.downloads() == before
-        assert not kept(tmp_path)
+        assert not list_cached(tmp_path)
 
     def test_an_image_may_be_allowed_by_its_id(
         self, glance: glances.Glance, make: Make
@@ -89,7 +89,7 @@ class TestFetch:
     def test_a_users_property_is_no_owner(
         self, standin: glances.StandIn, make: Make
     ) -> None:
-        """Only base properties of Glance's schema are its own words."""
+        """Glance itself sets only the base properties of its schema."""
         image = add(standin)
         standin.change(image, owner=None, owner_id=bitstream_files.OWNER)
         with pytest.raises(errors.BitstreamError):
@@ -134,7 +134,7 @@ class TestFetch:
             ),
         ],
     )
-    def test_what_is_said_and_what_is_there_differ(
+    def test_properties_that_contradict_the_content(
         self,
         glance: glances.Glance,
         make: Make,
@@ -144,14 +144,14 @@ class TestFetch:
     ) -> None:
         with pytest.raises(errors.BitstreamError, match=word):
             make().fetch(user(), [add(glance, **changed)])
-        assert not kept(tmp_path)
+        assert not list_cached(tmp_path)
 
     def test_a_file_cut_off_before_it_was_uploaded(
         self, glance: glances.Glance, make: Make, tmp_path: Path
     ) -> None:
         with pytest.raises(errors.BitstreamError, match="damaged"):
             make().fetch(user(), [add(glance, CONTENT[:100])])
-        assert not kept(tmp_path)
+        assert not list_cached(tmp_path)
 
     def test_an_image_of_a_stranger(
         self, glance: glances.Glance, make: Make
@@ -163,7 +163,7 @@ class TestFetch:
     @pytest.mark.parametrize(
         "image", ["", "a name", MISSING.replace("-", ""), "../" + MISSING]
     )
-    def test_what_is_no_id(self, make: Make, image: str) -> None:
+    def test_a_malformed_id(self, make: Make, image: str) -> None:
         with pytest.raises(errors.BitstreamError, match="openstack image"):
             make().fetch(user(), [image])
         assert make().read_cached([image]) == {}
@@ -175,7 +175,7 @@ class TestFetch:
             make().fetch(user(), [MISSING])
 
     @pytest.mark.parametrize("change", ["delete", "deactivate"])
-    def test_what_is_kept_is_asked_for_still(
+    def test_a_cached_image_is_checked_in_glance(
         self, glance: glances.Glance, make: Make, change: str
     ) -> None:
         image = add(glance)
@@ -185,7 +185,7 @@ class TestFetch:
         with pytest.raises(errors.BitstreamError):
             images.fetch(user(), [image])
 
-    def test_what_is_kept_is_not_allowed_any_more(
+    def test_a_cached_image_must_still_be_allowed(
         self, glance: glances.Glance, make: Make
     ) -> None:
         image = add(glance)
@@ -195,7 +195,7 @@ class TestFetch:
         with pytest.raises(errors.BitstreamError, match="does not allow"):
             images.fetch(user(), [image])
 
-    def test_what_others_need_stays(
+    def test_an_image_in_use_is_not_evicted(
         self, glance: glances.Glance, make: Make
     ) -> None:
         images = make(limit=len(CONTENT) + 1000)

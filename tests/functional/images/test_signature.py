@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova verifies what is signed, where it is to."""
+"""Verification of image signatures by Nova, if it is switched on."""
 
 import base64
 import datetime
@@ -16,12 +16,12 @@ from cryptography.x509.oid import NameOID
 
 from nova_accel import errors
 from tests.functional.images import glances
-from tests.functional.images.asking import (
+from tests.functional.images.image_requests import (
     CONTENT,
     Make,
     Set,
     add,
-    kept,
+    list_cached,
     user,
 )
 from tests.support.fpga import bitstream_files
@@ -32,18 +32,20 @@ CERTIFICATE = "cccccccc-0000-4000-8000-00000000000c"
 class Keys:
     """A key manager with the one certificate of these tests."""
 
-    held: x509.Certificate
+    certificate: x509.Certificate
 
     def __init__(self, configuration: Any) -> None:
-        """Take what castellan gives."""
+        """Accept castellan's argument."""
 
     def get(self, context: Any, managed_object_id: str) -> Any:
         assert managed_object_id == CERTIFICATE
-        return x_509.X509(self.held.public_bytes(serialization.Encoding.DER))
+        return x_509.X509(
+            self.certificate.public_bytes(serialization.Encoding.DER)
+        )
 
 
 def certify(key: rsa.RSAPrivateKey) -> x509.Certificate:
-    """Return a certificate of a key, signed by itself."""
+    """Return a certificate of a key, signed with the same key."""
     now = datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "us")])
     return (
@@ -60,9 +62,9 @@ def certify(key: rsa.RSAPrivateKey) -> x509.Certificate:
 
 @pytest.fixture(scope="module")
 def signature() -> dict[str, str]:
-    """Return the properties of an image of CONTENT that we signed."""
+    """Return the properties of a signed image of CONTENT."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    Keys.held = certify(key)
+    Keys.certificate = certify(key)
     signed = key.sign(
         CONTENT,
         padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.MAX_LENGTH),
@@ -91,11 +93,11 @@ class TestSignature:
     ) -> None:
         caplog.set_level(logging.INFO)
         image = add(standin, **signature)
-        found = make().fetch(user(), [image])
-        assert Path(found[image].path).read_bytes() == CONTENT
+        bitstreams = make().fetch(user(), [image])
+        assert Path(bitstreams[image].path).read_bytes() == CONTENT
         assert "Image signature verification succeeded" in caplog.text
-        assert make().fetch(user(), [image]) == found
-        assert make().read_cached([image]) == found
+        assert make().fetch(user(), [image]) == bitstreams
+        assert make().read_cached([image]) == bitstreams
         assert standin.downloads() == 1
 
     def test_another_content_under_a_signature(
@@ -111,7 +113,7 @@ class TestSignature:
             errors.BitstreamError, match="verify_glance_signatures"
         ):
             make().fetch(user(), [image])
-        assert not kept(tmp_path)
+        assert not list_cached(tmp_path)
 
     def test_an_image_without_signature(
         self, standin: glances.StandIn, make: Make, tmp_path: Path
@@ -120,7 +122,7 @@ class TestSignature:
             make().fetch(user(), [add(standin)])
         assert standin.downloads() == 0
 
-    def test_what_was_not_verified_comes_anew(
+    def test_an_unverified_image_is_downloaded_again(
         self,
         standin: glances.StandIn,
         make: Make,
@@ -129,18 +131,18 @@ class TestSignature:
     ) -> None:
         option("glance", verify_glance_signatures=False)
         image = add(standin, **signature)
-        found = make().fetch(user(), [image])
+        bitstreams = make().fetch(user(), [image])
         option("glance", verify_glance_signatures=True)
         assert make().read_cached([image]) == {}
         option("glance", api_servers=["http://127.0.0.1:1"])
         with pytest.raises(errors.BitstreamError, match="not verified"):
             make().fetch(user(), [image])
         option("glance", api_servers=[standin.url])
-        assert make().fetch(user(), [image]) == found
+        assert make().fetch(user(), [image]) == bitstreams
         assert standin.downloads() == 2
-        assert make().read_cached([image]) == found
+        assert make().read_cached([image]) == bitstreams
 
-    def test_a_certificate_that_nobody_trusts(
+    def test_an_untrusted_certificate(
         self,
         standin: glances.StandIn,
         make: Make,
@@ -155,10 +157,10 @@ class TestSignature:
             default_trusted_certificate_ids=[],
         )
         image = add(standin, **signature)
-        found = make().fetch(user(), [image])  # nothing is switched on
+        bitstreams = make().fetch(user(), [image])  # nothing is switched on
         option("glance", default_trusted_certificate_ids=[CERTIFICATE])
         with pytest.raises(
             errors.BitstreamError, match="CertificateValidationFailed"
         ):
             make().fetch(user(), [image])
-        assert found
+        assert bitstreams

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of Nova's own tests are run, of ``nova.tests.functional.libvirt``.
+"""Selected tests of ``nova.tests.functional.libvirt``.
 
-Those of vGPUs and PCI devices, and of moves. By default some of each, as
-much as fits into a minute and a half of one processor;
-``NOVA_ACCEL_NOVA_OWN=all`` runs them all.
+Tests of vGPUs, PCI devices and moves. By default some of each run, a minute
+and a half on one processor; ``NOVA_ACCEL_NOVA_OWN=all`` runs them all.
 """
 
-#: By module, test cases and what is run of them by default.
+#: Module -> test case -> tests that run by default.
 USUAL: dict[str, dict[str, tuple[str, ...]]] = {
     "test_vgpu": {
         "VGPUTests": (
@@ -41,7 +40,7 @@ USUAL: dict[str, dict[str, tuple[str, ...]]] = {
     "test_device_bus_migration": {},
 }
 
-#: Tests that no driver but Nova's own can pass, and why.
+#: Tests that only Nova's own driver can pass, with the reason.
 EXCLUDED: dict[str, str] = {
     "test_device_bus_migration.LibvirtDeviceBusMigration"
     ".test_machine_type_and_bus_and_model_migration": (

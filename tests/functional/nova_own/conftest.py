@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host with cards of ours beside what Nova's own tests have."""
+"""A host with accelerator cards, beside the devices of Nova's tests."""
 
 import time
 from typing import Any
@@ -13,21 +13,21 @@ _began = time.monotonic()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Tell how many of Nova's own tests passed, and in how long."""
+    """Print the number of Nova's own tests that passed, and the time."""
     passed, failed = (
         len(terminalreporter.stats.get(word, ()))
         for word in ("passed", "failed")
     )
-    who = "Nova's" if switched.is_stock() else "our"
+    driver = "Nova's driver" if switched.is_stock() else "AccelLibvirtDriver"
     terminalreporter.write_line(
-        f"{passed} of {passed + failed} tests of Nova's own passed with"
-        f" {who} driver, in {time.monotonic() - _began:.0f} s"
+        f"{passed} of {passed + failed} of Nova's own tests passed with"
+        f" {driver}, in {time.monotonic() - _began:.0f} s"
     )
 
 
 @pytest.fixture(scope="session", autouse=True)
 def host(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Make it; nothing of it is given to a server in Nova's tests."""
+    """Create the host; Nova's tests attach none of its cards."""
     root = tmp_path_factory.mktemp("host")
     build.build(build.load("passthrough"), root)
     switched.Switched.root = root

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's own test cases, made to start our driver."""
+"""Nova's own test cases, made to start AccelLibvirtDriver."""
 
 import importlib
 import os
@@ -19,17 +19,17 @@ from tests.functional.nova_own import chosen
 
 _CONF = nova.conf.CONF
 _STOCK = "libvirt.LibvirtDriver"
-_OURS = "accel.AccelLibvirtDriver"
-_ASKED = os.environ.get("NOVA_ACCEL_NOVA_OWN", "").split(",")
-# What the names of our providers have after their host's.
+_ACCEL = "accel.AccelLibvirtDriver"
+_MODES = os.environ.get("NOVA_ACCEL_NOVA_OWN", "").split(",")
+# Follows the host's name in names of the library's providers.
 _MARK = "_accel_"
 _fake_list = fakelibvirt.Connection.listAllDomains
 
 
 class Switched(base.ServersTestBase):
-    """Mixed into a test case of Nova's: its computes run our driver."""
+    """Mixin of Nova's test cases: computes run AccelLibvirtDriver."""
 
-    #: Root of a host with cards of ours; the same for all.
+    #: Root of the host with accelerator cards; all test cases share it.
     root = Path("/nonexistent")
 
     def setUp(self) -> None:
@@ -45,7 +45,7 @@ class Switched(base.ServersTestBase):
             self.__dict__[self._testMethodName] = method
 
     def _setup_services(self) -> None:
-        # Nova looks for it below its site-packages, wheels put it here.
+        # Nova searches its site-packages, but wheels install it here.
         self.flags(
             api_paste_config=f"{sys.prefix}/etc/nova/api-paste.ini",
             group="wsgi",
@@ -53,26 +53,26 @@ class Switched(base.ServersTestBase):
         super()._setup_services()
 
     def flags(self, **options: Any) -> None:
-        """Set options; where Nova's tests name their driver, set ours."""
+        """Set options; replace Nova's driver with AccelLibvirtDriver."""
         if options.get("compute_driver") == _STOCK and not is_stock():
             self._switch_on()
-            options["compute_driver"] = _OURS
+            options["compute_driver"] = _ACCEL
         super().flags(**options)
 
     def _switch_on(self) -> None:
-        found = set(map(id, sys.meta_path))
+        finders = set(map(id, sys.meta_path))
         config_source.install_finder()
         for finder in sys.meta_path:
-            if id(finder) not in found:
+            if id(finder) not in finders:
                 self.addCleanup(sys.meta_path.remove, finder)
-        for name, stand_in in (
+        for name, fake in (
             ("virt_hooks.guest.connection.libvirt", fakelibvirt),
             (
                 "nova.tests.fixtures.libvirt.Connection.listAllDomains",
                 _list_domains,
             ),
         ):
-            self.useFixture(fixtures.MonkeyPatch(name, stand_in))
+            self.useFixture(fixtures.MonkeyPatch(name, fake))
         conf.read_settings(_CONF)
         super().flags(group="nova_accel", root=str(self.root), sync_interval=0)
 
@@ -88,7 +88,7 @@ class Switched(base.ServersTestBase):
         self, name: str, host: str | None = None, **kwargs: Any
     ) -> Any:
         """Start a service; each host has files of its own."""
-        if name == "compute" and _CONF.compute_driver == _OURS:
+        if name == "compute" and _CONF.compute_driver == _ACCEL:
             state_dir = f"{self._state}/{host}"
             super().flags(group="nova_accel", state_dir=state_dir)
         return super().start_service(name, host=host, **kwargs)
@@ -98,38 +98,38 @@ def _list_domains(connection: Any, flags: int = 0) -> list[Any]:
     """Return the domains; flags of 0 mean all, as in libvirt."""
     if flags == 0:
         return list(connection._vms.values())
-    found: list[Any] = _fake_list(connection, flags)
-    return found
+    domains: list[Any] = _fake_list(connection, flags)
+    return domains
 
 
 def is_stock() -> bool:
     """Return whether Nova's own driver is started, to compare."""
-    return "stock" in _ASKED
+    return "stock" in _MODES
 
 
 def cases() -> dict[str, type]:
-    """Return Nova's test cases, switched, by name; some, or all."""
-    found: dict[str, type] = {}
+    """Return Nova's test cases with the mixin, by name."""
+    classes: dict[str, type] = {}
     for name, usual in chosen.USUAL.items():
-        known = _cases_of(name)
-        if "all" not in _ASKED:
-            known = {label: known[label] for label in usual}
-        for label, case in known.items():
-            wanted = _tests_of(case) if "all" in _ASKED else {*usual[label]}
-            assert wanted <= _tests_of(case), wanted
-            wanted -= _excluded(f"{name}.{label}")
-            unwanted = dict.fromkeys(_tests_of(case) - wanted)
-            whole = f"{name}_{label}"
-            found[whole] = type(
-                whole,
+        available = _cases_of(name)
+        if "all" not in _MODES:
+            available = {label: available[label] for label in usual}
+        for label, case in available.items():
+            selected = _tests_of(case) if "all" in _MODES else {*usual[label]}
+            assert selected <= _tests_of(case), selected
+            selected -= _excluded(f"{name}.{label}")
+            removed = dict.fromkeys(_tests_of(case) - selected)
+            class_name = f"{name}_{label}"
+            classes[class_name] = type(
+                class_name,
                 (Switched, case),
-                {"__module__": __name__, **unwanted},
+                {"__module__": __name__, **removed},
             )
-    return found
+    return classes
 
 
 def _excluded(case: str) -> set[str]:
-    """Return what a test case has that is not for our driver."""
+    """Return the tests of a test case that EXCLUDED names."""
     if is_stock():
         return set()
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nova's own functional tests hold with our driver, too."""
+"""Nova's own functional tests pass with AccelLibvirtDriver, too."""
 
 from typing import Any
 
@@ -13,16 +13,18 @@ from virt_hooks import nova_driver
 globals().update(switched.cases())
 
 
-@pytest.mark.skipif(switched.is_stock(), reason="our driver is off")
+@pytest.mark.skipif(switched.is_stock(), reason="runs Nova's own driver")
 class Beside(switched.Switched, test_vgpu.VGPUTestBase):
-    def test_cards_of_ours_are_there(self) -> None:
-        """What passes here passes beside providers of ours."""
+    def test_accelerator_cards_are_in_placement(self) -> None:
+        """The other tests pass beside the library's providers."""
         self.flags(
             enabled_mdev_types=fakelibvirt.NVIDIA_11_VGPU_TYPE,
             group="devices",
         )
         compute: Any = self.start_compute_with_vgpu("host1")
         self.assertIsInstance(compute.driver, nova_driver.AccelLibvirtDriver)
-        found = [record["name"] for record in self._get_all_providers()]
-        self.assertIn("host1_accel_0000_65_00_0", found)
-        self.assertIn("host1_pci_0000_81_01_0", found)
+        provider_names = [
+            record["name"] for record in self._get_all_providers()
+        ]
+        self.assertIn("host1_accel_0000_65_00_0", provider_names)
+        self.assertIn("host1_pci_0000_81_01_0", provider_names)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks for an image, and for what."""
+"""Users, images and cache contents of the tests of bitstream images."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +13,9 @@ from virt_hooks.instance import bitstream_images
 
 CONTENT = bitstream_files.gbs(payload=bytes(range(256)) * 800)
 MISSING = "00000000-0000-4000-8000-000000000000"
-OURS = "virt_hooks.instance.bitstream_images"
+LOGGER = "virt_hooks.instance.bitstream_images"
 
-# What sets options of Nova's, and what makes Images on one directory.
+# Types of the fixtures ``option`` and ``make``.
 Set = Callable[..., None]
 Make = Callable[..., bitstream_images.BitstreamImages]
 
@@ -37,15 +37,15 @@ def add(
     )
 
 
-def kept(tmp_path: Path) -> list[Path]:
-    """Return what lies in the cache and is no lock."""
-    place = tmp_path / "accel" / "bitstreams"
-    return [one for one in place.glob("*") if "lock" not in one.name]
+def list_cached(tmp_path: Path) -> list[Path]:
+    """Return the files of the cache without the locks."""
+    cache = tmp_path / "accel" / "bitstreams"
+    return [path for path in cache.glob("*") if "lock" not in path.name]
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [
-        one.getMessage()
-        for one in caplog.records
-        if one.name == OURS and one.levelno == level
+        record.getMessage()
+        for record in caplog.records
+        if record.name == LOGGER and record.levelno == level
     ]
