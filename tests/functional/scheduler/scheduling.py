@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nova's scheduler over a real Placement, for tests of the filter.
 
-Real are Placement (its own fixture, over HTTP's WSGI), Nova's report
+Real components: Placement (its own fixture, over WSGI), Nova's report
 client, SchedulerManager, HostManager with its filter handler, and the
-claims. Left out are Nova's database, which here would only list hosts,
-and its notifications.
+claims. Nova's database, which would only list hosts, and its notifications
+are replaced.
 """
 
 import logging
@@ -32,14 +32,14 @@ from tests.support.scheduler import scheduled
 objects.register_all()
 VERSION = {"OpenStack-API-Version": f"placement {fact_reader.MICROVERSION}"}
 PROFILE = "CUSTOM_MDEV_MTTY_2"
-# What only Nova's own question for candidates has: its
+# Only Nova's own query of candidates has this limit, its
 # [scheduler] max_placement_results.
 CANDIDATES = re.compile("/allocation_candidates.*[?&]limit=1000&")
 CLASS = "filters.accelerator_filter.AcceleratorFilter"
 
 
 def flavor_specs(amount: int = 1, profile: str = PROFILE) -> dict[str, str]:
-    """Return extra specs that ask for mdevs of a profile."""
+    """Return extra specs that request mdevs of a profile."""
     return {
         "resources_A:CUSTOM_MDEV": str(amount),
         "trait_A:" + profile: "required",
@@ -49,9 +49,9 @@ def flavor_specs(amount: int = 1, profile: str = PROFILE) -> dict[str, str]:
 class Cloud:
     """Hosts as resource providers of a real Placement, and its client.
 
-    ``read_paths`` are the paths that Nova and the filter read; those with
-    ``broken`` get no answer. ``then`` is called once, after an answer to
-    Nova's own question for candidates. ``cells`` are the hosts' NUMA
+    ``read_paths`` are the paths that Nova and the filter read; paths that
+    contain ``broken`` get no answer. ``then`` is called once, after the
+    answer to Nova's own query of candidates. ``cells`` are the hosts' NUMA
     topologies by name.
     """
 
@@ -75,7 +75,7 @@ class Cloud:
         return answer.json() if answer.content else {}
 
     def add_host(self, name: str, **cards: int) -> tuple[str, dict[str, str]]:
-        """Add a host whose cards have so many mdev slots each."""
+        """Add a host; ``cards`` are the numbers of their mdev slots."""
         root = self._provider(name, None, {"VCPU": 64, "MEMORY_MB": 65536})
         self.hosts[root] = name
         return root, {
@@ -155,18 +155,18 @@ class Cloud:
         )
 
     def add_traits(self, provider: str, *traits: str) -> None:
-        """Set traits beside those that a provider has."""
+        """Add traits to a provider."""
         for trait in traits:
             self.call("PUT", f"/traits/{trait}")
         path = f"/resource_providers/{provider}/traits"
         self.set_traits(provider, *self.call("GET", path)["traits"], *traits)
 
     def take(self, provider: str, amount: int) -> str:
-        """Allocate mdev slots to some other server, and return its uuid."""
+        """Allocate mdev slots to another server, and return its uuid."""
         return self.give(provider, {names.MDEV_CLASS: amount})
 
     def give(self, provider: str, resources: Mapping[str, int]) -> str:
-        """Allocate to some other server, and return its uuid."""
+        """Allocate resources to another server, and return its uuid."""
         server = str(uuid.uuid4())
         self.call(
             "PUT",
@@ -190,7 +190,7 @@ class Cloud:
         }
 
     def devices_of(self, server: str) -> set[str]:
-        """Return the providers below hosts that a server has some of."""
+        """Return the providers below hosts in a server's allocations."""
         allocations = self.call("GET", f"/allocations/{server}")["allocations"]
         return set(allocations) - set(self.hosts)
 
@@ -264,7 +264,7 @@ def one_host(
 
 
 def vgpus(*types: str, **extra_specs: str) -> dict[str, str]:
-    """Return extra specs that ask for vGPUs, on one card or several."""
+    """Return extra specs that request vGPUs, on one or several cards."""
     return {
         **scheduled.vgpus(*types, **extra_specs),
         "group_policy": "none",
@@ -274,7 +274,7 @@ def vgpus(*types: str, **extra_specs: str) -> dict[str, str]:
 def refused(
     scheduler: Scheduler, log: fixtures.FakeLogger, specs: dict[str, str]
 ) -> str:
-    """Return why the only host is refused."""
+    """Return the reason for which the only host is refused."""
     with pytest.raises(exception.NoValidHost):
         scheduler.boot(specs)
     (line,) = re.findall(
@@ -365,6 +365,6 @@ def scheduler(
 
 @pytest.fixture
 def log() -> Iterator[fixtures.FakeLogger]:
-    """Collect what is logged from INFO on."""
+    """Return the log from INFO on."""
     with fixtures.FakeLogger(level=logging.INFO) as logger:
         yield logger

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's benchmarks run, on a cloud as small as can be."""
+"""The scheduler's benchmarks run on a minimal cloud."""
 
 import re
 
@@ -9,7 +9,7 @@ from nova.scheduler import request_filter
 from tests.benchmark import candidates, filter_cost
 
 
-def test_candidates_of_a_provider_per_card_and_of_one_per_vf(
+def test_candidates_benchmark(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     size = "--hosts 3 --cards 2 --vfs 3 --pairs 1 --runs 1"
@@ -28,7 +28,7 @@ def test_candidates_of_a_provider_per_card_and_of_one_per_vf(
     assert len(re.findall(r"^  (?:seconds|bytes) ", "\n".join(lines), re.M))
 
 
-def test_the_filter_s_cost_beside_nova_s(
+def test_filter_cost_benchmark(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the card by Nova's scheduler with a real Placement."""
+"""Nova's scheduler chooses the right card, with a real Placement."""
 
 import dataclasses
 import random
@@ -45,7 +45,7 @@ def test_two_servers_of_three_units_get_a_card_each(
 def test_stock_nova_fails_where_the_filter_succeeds(
     cloud: Cloud, scheduler: Scheduler
 ) -> None:
-    # Bug 1874664: should this pass one day, the filter's half is moot.
+    # Bug 1874664: once Nova fixes it, half of the filter is obsolete.
     cloud.add_host("labvm", a=3, b=3)
     scheduler.host_manager.enabled_filters.pop()
 
@@ -53,7 +53,7 @@ def test_stock_nova_fails_where_the_filter_succeeds(
         scheduler.boot(flavor_specs(3), count=2)
 
 
-def test_a_third_server_is_refused_with_each_card_and_why(
+def test_a_refusal_names_each_card_and_its_reason(
     cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
 ) -> None:
     cloud.add_host("labvm", a=3, b=3)
@@ -75,7 +75,7 @@ def test_a_third_server_is_refused_with_each_card_and_why(
     assert [cloud.list_mdevs(server) for server in servers] == [{}, {}, {}]
 
 
-def test_the_fullest_card_is_taken_and_the_whole_one_left(
+def test_the_fullest_card_is_allocated_first(
     cloud: Cloud, scheduler: Scheduler
 ) -> None:
     _, cards = cloud.add_host("labvm", a=4, b=4, c=4)
@@ -91,7 +91,7 @@ def test_the_fullest_card_is_taken_and_the_whole_one_left(
     assert cloud.list_mdevs(third) == {cards["a"]: 1}
 
 
-def test_siblings_go_on_to_the_next_host(
+def test_servers_of_one_request_use_the_next_host(
     cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
 ) -> None:
     _, first_host = cloud.add_host("host1", a=1)
@@ -129,7 +129,7 @@ def test_calls_do_not_grow_with_hosts(
     assert read_again() == [bulk, bulk, LISTING, *again, *claim]
 
 
-def test_nothing_new_costs_one_call(
+def test_unchanged_cards_need_one_call(
     cloud: Cloud, scheduler: Scheduler
 ) -> None:
     _, cards = cloud.add_host("labvm", a=2, b=2, c=2)
@@ -150,7 +150,7 @@ def test_nothing_new_costs_one_call(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_remembered_is_what_placement_has_but_for_releases(
+def test_cached_facts_equal_placement_except_for_releases(
     cloud: Cloud, scheduler: Scheduler, seed: int
 ) -> None:
     """Only a released allocation leaves a provider's generation unchanged."""
@@ -167,11 +167,14 @@ def test_what_is_remembered_is_what_placement_has_but_for_releases(
         change(cloud, chance, cards, servers)
         _, facts = ask(cloud, reader, cards)
         for card in cards:
-            now = fact_reader.fetch_provider(get, facts[card])
+            fetched = fact_reader.fetch_provider(get, facts[card])
             cached = facts[card].capacities[names.MDEV_CLASS]
-            current = now.capacities[names.MDEV_CLASS]
-            assert facts[card].traits == now.traits
-            assert (cached.capacity, now.is_exact) == (current.capacity, True)
+            current = fetched.capacities[names.MDEV_CLASS]
+            assert facts[card].traits == fetched.traits
+            assert (cached.capacity, fetched.is_exact) == (
+                current.capacity,
+                True,
+            )
             assert cached.used >= current.used
     # The bulk read has no allocations of cards like these.
     exact = reader.confirm(memory(), cards).facts
@@ -198,13 +201,13 @@ def memory() -> fact_reader.RequestMemory:
 def ask(
     cloud: Cloud, reader: fact_reader.FactReader, cards: Iterable[str]
 ) -> tuple[list[str], provider_facts.Facts]:
-    """Return what a new request asks, and what it then knows."""
+    """Return the paths that a new request reads, and its facts."""
     cloud.read_paths.clear()
     candidates = [
         {"allocations": {card: {"resources": {names.MDEV_CLASS: 1}}}}
         for card in cards
     ]
-    # Two candidates a host: there is a choice, and it is not one host.
+    # Two candidates for each of several hosts.
     snapshot = reader.read(
         memory(), "server", [[candidate] * 2 for candidate in candidates]
     )
@@ -215,7 +218,7 @@ def ask(
 def change(
     cloud: Cloud, chance: random.Random, cards: list[str], servers: list[str]
 ) -> None:
-    """Do one of the things that happen between two requests."""
+    """Apply a random event between two requests."""
     card = chance.choice(cards)
     if servers and chance.random() < 0.4:
         cloud.call("DELETE", f"/allocations/{servers.pop()}")
@@ -263,7 +266,7 @@ def test_two_groups_may_share_a_card_or_use_two(
 
 
 @pytest.mark.parametrize("path", ["/inventories", "/traits"])
-def test_a_failed_read_refuses_nobody(
+def test_a_failed_read_refuses_no_host(
     cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger, path: str
 ) -> None:
     _, cards = cloud.add_host("labvm", a=4)
@@ -276,7 +279,7 @@ def test_a_failed_read_refuses_nobody(
     assert "ConnectFailure" in log.output
 
 
-def test_without_the_bulk_read_the_order_is_placement_s(
+def test_candidates_keep_their_order_without_a_bulk_read(
     cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
 ) -> None:
     _, cards = cloud.add_host("labvm", a=4, b=4)
@@ -289,7 +292,7 @@ def test_without_the_bulk_read_the_order_is_placement_s(
     assert "Could not read provider data from Placement" in log.output
 
 
-def test_a_provider_that_changes_while_it_is_read_is_not_exact(
+def test_a_provider_that_changes_during_its_read_is_not_exact(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, cards = cloud.add_host("labvm", a=1)

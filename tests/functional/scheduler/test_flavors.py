@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our reading of a flavor's extra specs beside Nova's own."""
+"""Extra specs are parsed into the same groups as in Nova."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,6 +47,6 @@ def test_nova_reads_the_same(extra_specs: dict[str, str]) -> None:
         for group in flavors.parse_groups(extra_specs)
     }
     nothing: tuple[dict[str, int], set[str], set[str]] = ({}, set(), set())
-    theirs = nova_reads(extra_specs)
-    for suffix in groups.keys() | theirs.keys():
-        assert groups.get(suffix, nothing) == theirs.get(suffix, nothing)
+    nova_groups = nova_reads(extra_specs)
+    for suffix in groups.keys() | nova_groups.keys():
+        assert groups.get(suffix, nothing) == nova_groups.get(suffix, nothing)

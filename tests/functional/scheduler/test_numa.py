@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards on the guest's NUMA nodes, by Nova's scheduler."""
+"""Nova's scheduler chooses cards on the guest's NUMA nodes."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def node(number: int) -> str:
 
 
 def topology(busy: int | None = None) -> Any:
-    """Return two cells, one of them so full that no guest goes there."""
+    """Return two cells; the ``busy`` one has no room for a guest."""
     return objects.NUMATopology(
         cells=[
             objects.NUMACell(
@@ -61,7 +61,7 @@ def topology(busy: int | None = None) -> Any:
 @pytest.mark.parametrize("guest", [ONE_NODE, {}])
 @pytest.mark.parametrize(("busy", "near"), [(0, B), (1, A)])
 @pytest.mark.parametrize("policy", ["required", "preferred"])
-def test_the_card_is_where_the_guest_is(
+def test_the_card_is_on_the_guests_node(
     cloud: Cloud,
     scheduler: Scheduler,
     guest: dict[str, str],
@@ -98,7 +98,7 @@ def test_each_of_two_servers_gets_the_card_of_its_own_node(
         ({}, "which has no room for the guest (room on: 1)"),
     ],
 )
-def test_a_card_elsewhere_is_refused_only_where_it_must_be_near(
+def test_a_card_on_another_node_is_refused_only_if_required(
     cloud: Cloud,
     scheduler: Scheduler,
     log: fixtures.FakeLogger,

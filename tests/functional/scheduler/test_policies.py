@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each policy, seen by the card that a server gets."""
+"""Each policy determines the card that a server gets."""
 
 import functools
 
@@ -62,7 +62,7 @@ def test_two_cards_are_near_each_other(
     (server,) = scheduler.boot(specs)
 
     assert cloud.devices_of(server) == {providers[B], providers[C]}
-    # Of one of the two, nothing is left; the third has no neighbour.
+    # One of the two is full now; the third has no neighbour.
     cloud.call("DELETE", f"/allocations/{server}")
     cloud.give(providers[C], scheduled.charges("L40S-48Q"))
     names_of, _, why = refused(scheduler, log, specs).partition(": ")
@@ -75,7 +75,7 @@ def test_two_cards_are_near_each_other(
     assert cloud.devices_of(anywhere) == {providers[A], providers[B]}
 
 
-def test_different_cards_though_one_had_room_for_both(
+def test_different_cards_although_one_has_room_for_both(
     cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
 ) -> None:
     cards = one_host(cloud, (A,), (B,))
@@ -88,7 +88,7 @@ def test_different_cards_though_one_had_room_for_both(
     assert cloud.devices_of(apart) == set(cards.values())
 
 
-def test_the_only_card_is_not_two(
+def test_a_single_card_is_not_different_cards(
     cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
 ) -> None:
     one_host(cloud, (A,))
@@ -104,11 +104,11 @@ def test_the_only_card_is_not_two(
 
 @pytest.mark.parametrize(
     ("packing", "chosen"),
-    # Spread: the empty one. Pack: where least is left. Best remaining:
-    # where the half that still takes a 24Q stays whole.
+    # Spread: the empty card. Pack: the fullest card. Best remaining: the
+    # card on which a 24Q still fits afterwards.
     [("spread", A), ("pack", B), ("best_remaining", C), ("", C)],
 )
-def test_where_a_small_profile_goes(
+def test_packing_chooses_the_card_of_a_small_profile(
     cloud: Cloud, scheduler: Scheduler, packing: str, chosen: str
 ) -> None:
     cards = one_host(cloud, (A,), (B,), (C,))
@@ -122,7 +122,7 @@ def test_where_a_small_profile_goes(
     assert cloud.devices_of(server) == {cards[chosen]}
 
 
-def test_equal_sizes_go_where_their_size_is(
+def test_equal_sizes_use_cards_with_their_size(
     cloud: Cloud, scheduler: Scheduler
 ) -> None:
     one_host(cloud, (A,), (B,), layout=model.Layout.EQUAL)
@@ -137,7 +137,7 @@ def test_equal_sizes_go_where_their_size_is(
 
     first, second = cards()
     assert first != second
-    # The traits of other sizes are still there: no host has looked since.
+    # The traits of other sizes remain until the host's next pass.
     assert cards() == [first, second]
 
 
@@ -160,7 +160,7 @@ def test_servers_of_one_request_get_a_whole_card_each(
 def test_servers_of_one_request_share_what_geometry_allows(
     cloud: Cloud, scheduler: Scheduler
 ) -> None:
-    # Counters would let three 16Q on one card, its places let two.
+    # Counters allow three 16Q on one card, its places two.
     cards = one_host(cloud, (A,), (B,))
 
     servers = scheduler.boot(vgpus("L40S-16Q"), count=4)
@@ -169,7 +169,7 @@ def test_servers_of_one_request_share_what_geometry_allows(
     assert sorted(providers) == sorted([*cards.values()] * 2)
 
 
-# -- what Placement can't say -----------------------------------------------
+# -- states that Placement does not contain ---------------------------------
 
 
 def test_a_card_drained_after_placement_s_answer_is_refused(
@@ -209,7 +209,7 @@ def test_a_profile_without_a_place_is_refused_though_it_is_counted(
         cloud.give(card, scheduled.charges("L40S-16Q"))
 
     def claim() -> None:
-        # Other servers come in between; no host has looked since.
+        # Other servers are allocated before the host's next pass.
         for card in cards.values():
             cloud.give(card, scheduled.charges("L40S-16Q"))
 
@@ -237,7 +237,7 @@ def test_a_profile_without_a_place_is_refused_though_it_is_counted(
         ("packing", "pack, spread, best_remaining"),
     ],
 )
-def test_a_word_that_is_not_allowed_is_the_server_s_fault(
+def test_an_invalid_value_is_in_the_servers_fault(
     cloud: Cloud, scheduler: Scheduler, key: str, allowed: str
 ) -> None:
     one_host(cloud, (A,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of servers that no card can serve."""
+"""The fault of a server names the reason for which no card fits."""
 
 import fixtures
 import pytest

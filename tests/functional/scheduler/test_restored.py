@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates that are given back to a host have passed Nova's filters."""
+"""Restored candidates of a host have passed Nova's filters."""
 
 import uuid
 from typing import Any

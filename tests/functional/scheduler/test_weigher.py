@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the host by Nova's scheduler with a real Placement."""
+"""Nova's scheduler chooses hosts by AcceleratorWeigher's weights."""
 
 import contextlib
 import copy
@@ -15,7 +15,7 @@ from oslo_config import fixture as config_fixture
 
 from filters import accelerator_weigher, glance_images
 from nova_accel.model import names
-from tests.functional.images import asking, glances
+from tests.functional.images import glances, image_requests
 from tests.functional.scheduler import scheduling
 from tests.functional.scheduler.scheduling import (
     Cloud,
@@ -28,8 +28,8 @@ cloud = scheduling.cloud
 scheduler = scheduling.scheduler
 log = scheduling.log
 
-# What Nova's own weighers would take.
-LIKED = {"gpu2", "empty", "first", "one"}
+# Hosts that Nova's own weighers prefer.
+PREFERRED = {"gpu2", "empty", "first", "one"}
 WEIGHERS = [
     "nova.scheduler.weights.all_weighers",
     "filters.accelerator_weigher.AcceleratorWeigher",
@@ -41,18 +41,18 @@ OTHER_FUNCTION = "CUSTOM_FPGA_FUNCTION_00000000000000000000000000000001"
 
 
 class Hosts(scheduling.ListedHosts):
-    """Hosts of which Nova's own weighers like some best: all weighers."""
+    """Hosts of which all of Nova's own weighers prefer some."""
 
     def get_host_states_by_uuids(
         self, context: object, uuids: Iterable[str], spec: object
     ) -> Iterator[Any]:
         for state in super().get_host_states_by_uuids(context, uuids, spec):
-            is_liked = state.host in LIKED
-            state.vcpus_total = 64 if is_liked else 16
+            is_preferred = state.host in PREFERRED
+            state.vcpus_total = 64 if is_preferred else 16
             state.cpu_allocation_ratio = 1.0
-            state.free_ram_mb = 65536 if is_liked else 4096
-            state.free_disk_mb = 65536 if is_liked else 4096
-            state.hypervisor_version = 2 if is_liked else 1
+            state.free_ram_mb = 65536 if is_preferred else 4096
+            state.free_disk_mb = 65536 if is_preferred else 4096
+            state.hypervisor_version = 2 if is_preferred else 1
             yield state
 
 
@@ -83,7 +83,7 @@ class Weighing(Scheduler):
 
 @pytest.fixture
 def option(scheduler: Scheduler) -> Iterator[Any]:
-    """Set options of nova.conf; those of the weigher before it is made."""
+    """Return a function that sets options of nova.conf."""
     with config_fixture.Config(conf.CONF) as config:
         config.config(group="filter_scheduler", weight_classes=WEIGHERS)
         accelerator_weigher.AcceleratorWeigher()
@@ -146,7 +146,7 @@ def user(project: str = bitstream_files.OWNER) -> context.RequestContext:
     )
 
 
-def test_a_server_that_needs_none_lands_where_there_is_none(
+def test_servers_without_accelerators_use_hosts_without(
     cloud: Cloud, weighing: Weighing
 ) -> None:
     for number in range(4):
@@ -157,7 +157,7 @@ def test_a_server_that_needs_none_lands_where_there_is_none(
     assert weighing.land(flavor_specs())[0].startswith("gpu")
 
 
-def test_others_ask_once_and_then_nothing(
+def test_servers_without_accelerators_need_one_cached_query(
     cloud: Cloud, weighing: Weighing
 ) -> None:
     cloud.add_host("gpu", a=4)
@@ -215,7 +215,7 @@ def test_servers_of_one_request_are_spread_evenly(
     assert sorted(hosts) == ["one", "one", "three", "three", "two", "two"]
 
 
-def test_an_aggregate_s_multiplier_counts_for_its_hosts(
+def test_an_aggregates_multiplier_applies_to_its_hosts(
     cloud: Cloud, weighing: Weighing
 ) -> None:
     roots = {name: cloud.add_host(name, a=4)[0] for name in ("a", "b", "c")}
@@ -234,7 +234,7 @@ def test_an_aggregate_s_multiplier_counts_for_its_hosts(
     assert factors == [10.0, -3.5, 10.0]
 
 
-def test_hosts_that_hold_the_function_come_first(
+def test_hosts_with_the_function_are_preferred(
     cloud: Cloud, weighing: Weighing, glance: glances.StandIn
 ) -> None:
     for name in ("first", "holder", "other"):
@@ -244,19 +244,19 @@ def test_hosts_that_hold_the_function_come_first(
             *[FUNCTION_TRAIT if name == "holder" else OTHER_FUNCTION] * 2,
         )
     busy = add_fpgas(cloud, "busy", FUNCTION_TRAIT, OTHER_FUNCTION)
-    take_region(cloud, busy["r0"])  # its free region holds another one
-    image = asking.add(glance)
+    take_region(cloud, busy["r0"])  # Its free region has another function.
+    image = image_requests.add(glance)
     landed = weighing.land(fpga_specs(image.upper()), count=2, ctxt=user())
 
     assert landed == ["holder", "holder"]
 
 
-def test_of_a_host_s_regions_that_with_the_function_is_taken(
+def test_the_region_with_the_function_is_allocated(
     cloud: Cloud, weighing: Weighing, glance: glances.StandIn
 ) -> None:
     traits = [OTHER_FUNCTION] * 5
     regions = add_fpgas(cloud, "one", *traits, FUNCTION_TRAIT)
-    specs = fpga_specs(asking.add(glance))
+    specs = fpga_specs(image_requests.add(glance))
 
     (server,) = weighing.boot(specs, ctxt=user())
 
@@ -285,7 +285,7 @@ def test_an_image_the_user_can_t_see_prefers_no_host(
 ) -> None:
     add_fpgas(cloud, "other", OTHER_FUNCTION)
     add_fpgas(cloud, "holder", FUNCTION_TRAIT)
-    specs = fpga_specs(asking.add(glance))
+    specs = fpga_specs(image_requests.add(glance))
 
     weighing.boot(specs, ctxt=user("stranger"))
 
@@ -304,10 +304,10 @@ def count_connections(listener: socket.socket) -> int:
     return count
 
 
-def test_a_glance_that_does_not_answer_stalls_nobody(
+def test_a_hanging_glance_delays_no_request(
     cloud: Cloud, weighing: Weighing, option: Any
 ) -> None:
-    """Its client has no timeout: who waited for it would never end."""
+    """Glance's client has no timeout: waiting for it would never end."""
     for name in ("a", "b", "c", "d"):
         add_fpgas(cloud, name, FUNCTION_TRAIT)
     image = str(uuid.uuid4())
@@ -335,7 +335,7 @@ def test_without_a_response_all_hosts_weigh_the_same(
     assert "Could not read which hosts have accelerators" in log.output
 
 
-def test_old_facts_serve_when_new_ones_can_t_be_had(
+def test_stale_facts_serve_while_reads_fail(
     cloud: Cloud, option: Any, log: fixtures.FakeLogger
 ) -> None:
     _, cards = cloud.add_host("used", a=4)
@@ -350,7 +350,7 @@ def test_old_facts_serve_when_new_ones_can_t_be_had(
     assert "Could not read how full accelerators are" in log.output
 
 
-def test_whatever_goes_wrong_a_server_is_placed(
+def test_a_server_is_placed_after_an_unexpected_error(
     cloud: Cloud,
     weighing: Weighing,
     monkeypatch: pytest.MonkeyPatch,
@@ -364,7 +364,7 @@ def test_whatever_goes_wrong_a_server_is_placed(
     assert "Weighing failed; all hosts get the same weight" in log.output
 
 
-def test_multipliers_keep_their_ratios_in_nova_s_own_handler(
+def test_multipliers_are_applied_by_novas_handler(
     cloud: Cloud, weighing: Weighing
 ) -> None:
     """Nova adds the weight that the weigher returned."""
