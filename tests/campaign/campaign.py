@@ -78,6 +78,7 @@ def live(world: worlds.World, chunk: Chunk, number: int) -> Report:
             rng = random.Random(f"{chunk.seed}:{number}")  # noqa: S311
             life.live(rng)
         findings = list(judge.judge())
+        findings += [f"error: {defect}" for defect in life.defects]
         is_clean = judge.clean()
     except Exception:
         findings = [f"error: {traceback.format_exc()}"]

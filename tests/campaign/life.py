@@ -7,7 +7,9 @@ import logging
 import random
 import re
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from nova import exception, objects
@@ -112,6 +114,8 @@ class Life:
         self.struck: list[str] = []
         self.unplugged: dict[str, str] = {}
         self.log: list[str] = []
+        #: Errors of the campaign's own code.
+        self.defects: list[str] = []
 
     # -- what is done ------------------------------------------------------
 
@@ -167,6 +171,10 @@ class Life:
         except Exception as error:
             LOG.exception("%s failed", line)
             self.log.append(f"{line}: {error!r:.300}")
+            if isinstance(error, AttributeError | NameError | TypeError):
+                *_, last = traceback.extract_tb(error.__traceback__)
+                if Path(last.filename).parent == Path(__file__).parent:
+                    self.defects.append(f"{line}: {error!r}")
 
     # -- what could be done ------------------------------------------------
 
