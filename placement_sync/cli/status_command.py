@@ -91,6 +91,8 @@ def _format_lines(status: Status, now: float) -> Iterator[str]:
         f"  last pass     {status.outcome}, {status.seconds:.1f} s,"
         f" {status.reads} reads, {status.writes} writes{each}"
     )
+    if status.waiting:
+        yield f"  waiting       {status.waiting}"
     if status.error:
         yield f"  error         {status.error}"
     yield from _format_counts("calls", status.calls)

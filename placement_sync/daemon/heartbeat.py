@@ -102,6 +102,7 @@ class Heartbeat:
             pid=os.getpid(),
             started=time.time(),
             interval_s=interval_s,
+            waiting="",
         )
 
     def __enter__(self) -> Self:
@@ -151,6 +152,7 @@ class Heartbeat:
             problems=(*host.problems, *outcome.problems),
             undone=len(outcome.problems),
             error="",
+            waiting="",
         )
 
     def record_failure(self, error: str) -> Status:
@@ -168,7 +170,22 @@ class Heartbeat:
             calls={},
             undone=0,
             error=error or "no reason given",
+            waiting="",
         )
+
+    def record_waiting(self, condition: str) -> None:
+        """Record that passes wait; the last pass stays as it was recorded.
+
+        No pass is published. The file is written once for each condition.
+
+        :param condition: what the passes wait for: "for ... to ...".
+        """
+        with self._lock:
+            if self._status.waiting != condition:
+                self._status = dataclasses.replace(
+                    self._status, waiting=condition
+                )
+                self._write(self._status)
 
     def _get_attempt_time(self, default: float) -> float:
         with self._lock:

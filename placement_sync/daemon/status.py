@@ -44,7 +44,9 @@ class Status:
     ``devices`` (by state), ``use`` (by resource class) and ``problems``
     are of the last complete pass; ``undone`` of the problems are calls
     that Placement refused. ``interval_s`` is 0 if no further pass is
-    planned. ``is_broken`` is true if the file could not be read.
+    planned. ``waiting`` is the condition that the next pass waits for,
+    empty if it does not wait. ``is_broken`` is true if the file could not
+    be read.
     """
 
     writer: str = ""
@@ -64,6 +66,7 @@ class Status:
     problems: tuple[model.Problem, ...] = ()
     undone: int = 0
     error: str = ""
+    waiting: str = ""
     is_broken: bool = False
 
     @property
@@ -232,6 +235,8 @@ def _parse(content: Any) -> Status:
             for name, use in content["use"].items()
         },
         problems=tuple(map(_parse_problem, content["problems"])),
+        # Absent in files of earlier versions.
+        waiting=_check_text(content.get("waiting", "")),
     )
 
 

@@ -112,7 +112,8 @@ class Reconciler:
 
         :raises AcceleratorError: Placement can't be reached.
         """
-        if not (self._accel.is_ready and self._reporter.is_registered):
+        if condition := self._get_awaited_condition():
+            self._heartbeat.record_waiting(condition)
             return None
         with self._heartbeat as beat:
             self._refresh()
@@ -128,6 +129,14 @@ class Reconciler:
             beat.record_pass(result, host, desired, self._accel.claims())
         self._recover()
         return result
+
+    def _get_awaited_condition(self) -> str:
+        """Return the condition that passes wait for, empty for none."""
+        if not self._reporter.is_registered:
+            return "for nova-compute to register its node"
+        if not self._accel.is_ready:
+            return "for nova-compute to read claims and domains"
+        return ""
 
     def _repeat_if_fewer_offer(self, host: model.HostState) -> None:
         """Run another pass if a device does not offer anything any more.

@@ -281,6 +281,18 @@ def test_the_status_lists_each_writer(
     assert writers["placement-sync"]["is_stale"]
 
 
+@pytest.mark.usefixtures("advance")
+def test_the_status_prints_what_passes_wait_for(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    record_status(tmp_path, 60)
+    beat = heartbeat.Heartbeat(str(tmp_path), "nova-compute", 60)
+    beat.record_waiting("for nova-compute to register its node")
+    text, status = run_status(capsys, tmp_path)
+    assert status == 0
+    assert "  waiting       for nova-compute to register its node\n" in text
+
+
 @pytest.mark.parametrize(
     "seconds, age",
     [(100, "100 s"), (600, "10 min"), (7300, "2 h"), (1e6, "12 d")],

@@ -122,6 +122,38 @@ def test_a_failure_retains_the_last_success(tmp_path: pathlib.Path) -> None:
     assert beat.record_pass(FinishedPass(), HOST, TREE).error == ""
 
 
+def test_waiting_is_recorded_beside_the_last_pass(
+    tmp_path: pathlib.Path,
+) -> None:
+    good = beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
+    published: list[heartbeat.Status] = []
+    beat = heartbeat.Heartbeat(
+        str(tmp_path), "placement-sync", INTERVAL_S, published.append
+    )
+    beat.record_waiting("for a node")
+    status = read_only_status(tmp_path)
+    assert (status.waiting, status.outcome) == ("for a node", "ok")
+    assert status.devices == good.devices
+    assert published == []
+    restarted = beating(tmp_path)
+    restarted.record_waiting("for a node")
+    assert read_only_status(tmp_path).started > status.started
+    assert restarted.record_failure("Placement is away").waiting == ""
+    restarted.record_waiting("for a node")
+    assert restarted.record_pass(FinishedPass(), HOST, TREE).waiting == ""
+
+
+def test_a_file_of_an_earlier_version_is_read(
+    tmp_path: pathlib.Path,
+) -> None:
+    beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
+    path = tmp_path / "status" / "placement-sync.json"
+    content = json.loads(path.read_text())
+    del content["waiting"]
+    path.write_text(json.dumps(content))
+    assert read_only_status(tmp_path).waiting == ""
+
+
 def test_an_unexpected_error_is_recorded(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ZeroDivisionError), beating(tmp_path):
         _ = 1 / 0

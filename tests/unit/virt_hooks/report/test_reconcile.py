@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes of nova-compute record what they wait for in the status file."""
+
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+
+from placement_sync.daemon import heartbeat
+from tests.lab import fakehost
+from tests.support.hosts import simulated
+from virt_hooks.report import reconcile, reporter
+
+
+def write_options(path: Path, state: Path) -> cfg.ConfigOpts:
+    """Return nova-compute's options with a state directory."""
+    path.write_text(f"[nova_accel]\nstate_dir = {state}\n")
+    options = cfg.ConfigOpts()
+    options([], default_config_files=[str(path)], default_config_dirs=[])
+    return options
+
+
+class RegisteredReporter(reporter.Reporter):
+    """Reporter of a nova-compute that has registered its node."""
+
+    is_registered = True
+
+
+@pytest.mark.parametrize(
+    ("reporter_class", "condition"),
+    [
+        (reporter.Reporter, "for nova-compute to register its node"),
+        (RegisteredReporter, "for nova-compute to read claims and domains"),
+    ],
+)
+def test_a_pass_that_waits_records_its_condition(
+    kernel: fakehost.Controller,
+    tmp_path: Path,
+    state: Path,
+    reporter_class: type[reporter.Reporter],
+    condition: str,
+) -> None:
+    life = simulated.started(kernel)
+    pass_runner = reconcile.Reconciler(
+        write_options(tmp_path / "nova.conf", state),
+        life,
+        lambda: None,
+        reporter_class(life, None),
+        lambda: None,
+    )
+    assert pass_runner.run() is None
+    (status,) = heartbeat.read(str(state))
+    assert status.waiting == condition
+    assert status.succeeded is None
