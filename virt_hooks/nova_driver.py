@@ -95,8 +95,9 @@ class AccelLibvirtDriver(
         #: overlap a reboot of the same server.
         self._reboot = threading.local()
         self._refresh_lock = threading.Lock()
-        #: Orphans with running guests that were logged.
-        self._logged_orphans: set[str] = set()
+        #: Consumers without a server in Nova, with running guests, that
+        #: were logged.
+        self._logged_unbacked: set[str] = set()
         self._reconciler = reconcile.Reconciler(
             nova.conf.CONF,
             self._accel,
@@ -309,9 +310,9 @@ class AccelLibvirtDriver(
                 return super()._hard_reboot(context, instance, *args, **kwargs)
             finally:
                 if not self._accel.claims_of(instance.uuid):
-                    self._note_orphaned_guest()
+                    self._note_guest_of_deleted_server()
 
-    def _note_orphaned_guest(self) -> None:
+    def _note_guest_of_deleted_server(self) -> None:
         """Note the functions of a guest whose server was just deleted.
 
         The delete has released the claims while the guest started, so that
@@ -377,7 +378,7 @@ class AccelLibvirtDriver(
                 self._rebuilt_servers.restore_allocations()
             if self._accel.is_alone:
                 with reporter.logged("can't compare claims with Nova"):
-                    self._release_orphans()
+                    self._release_unbacked_claims()
                 with reporter.logged("can't read the devices of guests"):
                     self._plug_missing()
             self._accel.clean_up()
@@ -385,23 +386,23 @@ class AccelLibvirtDriver(
                 self._startup_servers.list_awaited, retries_failed
             )
 
-    def _release_orphans(self) -> None:
+    def _release_unbacked_claims(self) -> None:
         """Release the claims of consumers that Nova does not back any more.
 
         A release that fails is tried again with the next pass; until then
         the claims are reserved.
         """
         expected = self._migration_checks.expected()
-        orphans = self._consumers.list_orphans(
+        unbacked = self._consumers.list_unbacked(
             self.get_available_nodes(), expected
         )
-        self._accel.set_orphans(frozenset(orphans))
-        self._logged_orphans &= self._accel.orphans
-        for uuid, version in orphans.items():
+        self._accel.set_unbacked_consumers(frozenset(unbacked))
+        self._logged_unbacked &= self._accel.unbacked_consumers
+        for uuid, version in unbacked.items():
             with reporter.logged("can't release accelerators of %s", uuid):
-                self._release_orphan(uuid, version)
+                self._release_unbacked_consumer(uuid, version)
 
-    def _release_orphan(self, uuid: str, version: int) -> None:
+    def _release_unbacked_consumer(self, uuid: str, version: int) -> None:
         """Release the claims of a consumer unless a guest runs with them.
 
         :param version: of the claims; newer claims stay.
@@ -409,8 +410,8 @@ class AccelLibvirtDriver(
         claims = self._accel.claims_of(uuid)
         running = self._domains.read_running()
         if any(running.holds(handle) for handle in _handles_of(claims)):
-            if uuid not in self._logged_orphans:
-                self._logged_orphans.add(uuid)
+            if uuid not in self._logged_unbacked:
+                self._logged_unbacked.add(uuid)
                 LOG.warning(
                     "a guest runs with accelerators of %s, for which Nova has"
                     " no server, migration or allocation on this host: they"

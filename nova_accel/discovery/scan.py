@@ -39,7 +39,7 @@ def read(
     problems += _unreadable(host, rules, devices.values())
     problems += gpu_reader.problems(host.gpus)
     if complete:
-        problems += _orphan_mdevs(host, devices.values())
+        problems += _find_mdevs_without_parent(host, devices.values())
     if rules.rules and complete:
         problems += _unused_lines(host, rules, devices.values(), problems)
     host_topology = links.read(host, devices.values())
@@ -148,7 +148,7 @@ def _unused_lines(
     return policy.check_lines(rules, present, tuple(devices), reported)
 
 
-def _orphan_mdevs(
+def _find_mdevs_without_parent(
     host: host_reader.HostReader, devices: Iterable[model.Device]
 ) -> Iterator[model.Problem]:
     """Yield a problem for each mdev whose parent makes no mdevs."""

@@ -83,7 +83,7 @@ class AmdMxgpuDriver:
                 host,
                 rules,
             )
-        yield from vf_card.find_orphans(host, _is_supported)
+        yield from vf_card.find_vfs_without_pf(host, _is_supported)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return no action: libvirt detaches the existing VF."""

@@ -45,7 +45,7 @@ class PciVfDriver:
                 yield from vf_card.describe(
                     _build_card(self.name, function), host, rules
                 )
-        yield from vf_card.find_orphans(host, _is_nvme)
+        yield from vf_card.find_vfs_without_pf(host, _is_nvme)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return no action: libvirt detaches the existing VF."""

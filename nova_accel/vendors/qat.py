@@ -66,7 +66,7 @@ class QatDriver:
             card, problems = _build_card(self.name, function, host)
             yield from problems
             yield from vf_card.describe(card, host, rules)
-        yield from vf_card.find_orphans(host, pci_ids.is_qat)
+        yield from vf_card.find_vfs_without_pf(host, pci_ids.is_qat)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return no action: libvirt detaches the existing VF."""

@@ -300,14 +300,14 @@ def find_removed_hosts(
     index: collected_state.StateIndex,
 ) -> Iterator[findings.AuditFinding]:
     """Yield providers whose compute node Nova has removed."""
-    orphaned = {p.uuid: p for p in index.everywhere if p.root in index.gone}
+    abandoned = {p.uuid: p for p in index.everywhere if p.root in index.gone}
     undeletable: set[str] = set()
     for used in index.used:
         uuid = used
-        while uuid in orphaned and uuid not in undeletable:
+        while uuid in abandoned and uuid not in undeletable:
             undeletable.add(uuid)
-            uuid = orphaned[uuid].parent
-    for uuid, provider in orphaned.items():
+            uuid = abandoned[uuid].parent
+    for uuid, provider in abandoned.items():
         is_used = uuid in index.used
         yield findings.AuditFinding(
             kind=findings.FindingKind.GONE,

@@ -50,7 +50,7 @@ class Consumers:
         self._accel = accel
         self._providers_of = providers_of
 
-    def list_orphans(
+    def list_unbacked(
         self, nodes: Iterable[str], expected: frozenset[str]
     ) -> Mapping[str, int]:
         """Return the consumers that Nova does not back, with versions.
@@ -64,7 +64,7 @@ class Consumers:
         :param nodes: names of this host's compute nodes.
         :param expected: servers that will arrive by live migration.
         :raises nova.exception.NovaException: Nova or Placement can't be
-            read; then no consumer is known to be an orphan.
+            read; then every consumer counts as backed.
         """
         # The claims are read first: Nova saves a server before its claims.
         versions = self._accel.store.versions()

@@ -65,7 +65,7 @@ class Lifecycle:
         #: Whether no other nova-compute makes claims on this host.
         self.is_alone = True
         #: Consumers of claims that Nova does not back any more.
-        self.orphans: frozenset[str] = frozenset()
+        self.unbacked_consumers: frozenset[str] = frozenset()
         #: Claimed amounts that Placement has not allocated.
         self.unallocated: Mapping[model.ClassKey, int] = {}
         self._use = connection.TrackedUse(access.domains)
@@ -142,13 +142,13 @@ class Lifecycle:
             self._use.functions,
         )
 
-    def set_orphans(self, consumers: frozenset[str]) -> None:
+    def set_unbacked_consumers(self, consumers: frozenset[str]) -> None:
         """Reserve the claims of consumers that Nova does not back any more.
 
         :param consumers: all of them; Nova backs any other consumer.
         """
-        if consumers != self.orphans:
-            self.orphans = consumers
+        if consumers != self.unbacked_consumers:
+            self.unbacked_consumers = consumers
             self._publish_claims()
 
     def set_unallocated(self, missing: Mapping[model.ClassKey, int]) -> None:
@@ -170,13 +170,13 @@ class Lifecycle:
 
     def _marked_claims(self) -> tuple[model.Claim, ...]:
         """Return all claims, with whether Placement and Nova back them."""
-        orphans = self.orphans
+        unbacked = self.unbacked_consumers
         missing: dict[model.ClaimKey, dict[str, int]] = {}
         for (*key, name), amount in self.unallocated.items():
             missing.setdefault((key[0], key[1], key[2]), {})[name] = amount
         return tuple(
             dataclasses.replace(claim, is_allocated=False, is_backed=False)
-            if claim.consumer in orphans
+            if claim.consumer in unbacked
             else dataclasses.replace(
                 claim,
                 is_allocated=claim.key not in missing,

@@ -131,7 +131,9 @@ def find_cards(host: host_reader.HostReader) -> Iterator[AlveoCard]:
             yield _build_card(hidden[0], None, users[0], functions, unread)
 
 
-def find_orphans(host: host_reader.HostReader) -> Iterator[pci.PciFunction]:
+def find_users_without_manager(
+    host: host_reader.HostReader,
+) -> Iterator[pci.PciFunction]:
     """Yield the user functions without a management function.
 
     :raises UnreadableError: the PCI bus can't be listed.

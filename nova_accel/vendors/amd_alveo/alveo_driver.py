@@ -51,7 +51,7 @@ class AlveoDriver:
             if all(rule.use in _USES for rule in card_rules):
                 blank = next((r.blank for r in card_rules if r.blank), "")
                 yield from _CardReading(card, host, blank, groups).describe()
-        for function in alveo_card.find_orphans(host):
+        for function in alveo_card.find_users_without_manager(host):
             rule = rules.rule(
                 str(function.address), function.vendor, function.product
             )

@@ -103,7 +103,7 @@ def explain_no_vfs(rule: policy.Rule) -> str:
     )
 
 
-def find_orphans(
+def find_vfs_without_pf(
     host: host_reader.HostReader,
     is_supported: Callable[[pci.PciFunction], bool],
 ) -> Iterator[model.Problem]:

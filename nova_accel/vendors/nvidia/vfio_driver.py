@@ -89,7 +89,7 @@ class NvidiaVfioDriver:
                     table,
                 )
             )
-        yield from vf_card.find_orphans(
+        yield from vf_card.find_vfs_without_pf(
             host, lambda function: function.vendor == gpu_card.VENDOR_ID
         )
 

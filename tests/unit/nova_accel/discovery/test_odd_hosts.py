@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Odd hosts give problems: incomplete VFs, orphan mdevs."""
+"""Odd hosts give problems: incomplete VFs, mdevs without a parent."""
 
 import json
 import pathlib
