@@ -7,6 +7,7 @@ from collections.abc import Callable
 from nova_accel import model
 from nova_accel.host.execute.serials import SerialNumbers
 from nova_accel.host.state.claims_file import ClaimsFile
+from nova_accel.host.state.device_faults import DeviceFaults
 from nova_accel.host.state.faults import FaultNotes
 from nova_accel.host.state.service_lock import ServiceLock
 from nova_accel.host.sysfs import host_reader
@@ -37,3 +38,8 @@ class HostAccess:
     claims_file: ClaimsFile | None = None
     service_lock: ServiceLock | None = None
     serials: SerialNumbers | None = None
+
+    @property
+    def faults(self) -> DeviceFaults:
+        """Return the writer of faults, for devices of any kind."""
+        return DeviceFaults(self.faulted)

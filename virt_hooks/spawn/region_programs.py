@@ -2,7 +2,6 @@
 """FPGA regions: programmed for servers, set aside on failure."""
 
 import dataclasses
-import logging
 from collections.abc import (
     Callable,
     Collection,
@@ -16,16 +15,13 @@ from nova_accel.fpga import bitstreams, regions
 from virt_hooks.guest import connection
 from virt_hooks.spawn import host_access
 
-LOG = logging.getLogger(__name__)
-
 
 class RegionPrograms:
-    """Plans the bitstreams of regions, and notes devices at fault."""
+    """Plans the bitstreams of regions; sets regions aside that fail."""
 
     def __init__(self, access: host_access.HostAccess) -> None:
         self._domains = access.domains
-        #: Notes on devices at fault, None without any.
-        self.faulted = access.faulted
+        self._faults = access.faults
         self._read_bitstream = access.read_bitstream
         #: SHA-512 of the bitstreams that this process loaded, by region.
         self._loaded: dict[str, str] = {}
@@ -110,7 +106,9 @@ class RegionPrograms:
         """
         if isinstance(error, errors.ProgrammingError):
             self._loaded.pop(error.region, None)
-            self.set_aside(error.region, str(error), refresh(error.region))
+            self._faults.set_aside(
+                error.region, str(error), refresh(error.region)
+            )
 
     def plan_blanking(
         self,
@@ -166,7 +164,9 @@ class RegionPrograms:
                 (due,), self._domains.read_use().functions, holders
             )
         except (errors.BitstreamError, errors.ClaimError) as error:
-            self.set_aside(device.address, f"can't be blanked: {error}", host)
+            self._faults.set_aside(
+                device.address, f"can't be blanked: {error}", host
+            )
             return unchanged
         self._loaded.pop(claim.device, None)
         return due
@@ -184,22 +184,10 @@ class RegionPrograms:
         if claim.region is None or claim.bitstream is None:
             return False
         self._loaded.pop(claim.device, None)
-        self.set_aside(claim.device, f"could not be blanked: {error}", host)
+        self._faults.set_aside(
+            claim.device, f"could not be blanked: {error}", host
+        )
         return True
-
-    def set_aside(
-        self, address: str, reason: str, host: model.HostState
-    ) -> None:
-        """Note that a device must not be assigned, or log it.
-
-        :param host: has the function of the device's region, if any.
-        """
-        device = host.device(address)
-        region = device.region if device else None
-        if self.faulted is None:
-            LOG.error("%s failed: %s", address, reason)
-            return
-        self.faulted.put(address, reason, region.function if region else None)
 
 
 def _functions(claim: model.Claim) -> tuple[str, ...]:

@@ -58,6 +58,7 @@ class PartitionRelease:
         self._programs = programs
         self._scrubber = scrubber
         self._domains = access.domains
+        self._faults = access.faults
         self._serials = access.serials
         #: Functions that this process is scrubbing now.
         self._scrubbed: set[str] = set()
@@ -181,9 +182,9 @@ class PartitionRelease:
 
         :raises UnreadableError: the directory can't be listed.
         """
-        if self._programs.faulted is None:
+        if self._faults.notes is None:
             return {}
-        return self._programs.faulted.read_unreleased()
+        return self._faults.notes.read_unreleased()
 
     def exclude_unclean(
         self, consumer: str, claims: Iterable[model.Claim]
@@ -244,7 +245,7 @@ class PartitionRelease:
         in parts, no scrub of a part can clean what a server left in the
         card, so the card is set aside.
         """
-        faulted, adapted = self._programs.faulted, dict(notes)
+        faulted, adapted = self._faults.notes, dict(notes)
         claimed = {claim.slot for claim in self._store.claims()}
         for note in notes.values():
             if (
@@ -303,7 +304,7 @@ class PartitionRelease:
         :raises ClaimError: a note can't be written: after a restart the
             function would be taken for clean.
         """
-        faulted = self._programs.faulted
+        faulted = self._faults.notes
         due = [claim for claim in planned if _is_function(claim)]
         if faulted is None or not due:
             return
@@ -371,7 +372,7 @@ class PartitionRelease:
 
     def _note_region(self, claim: model.Claim) -> bool:
         """Remove the note on a region unless it was just set aside."""
-        faulted = self._programs.faulted
+        faulted = self._faults.notes
         if faulted is not None and claim.device in faulted.read():
             return False
         self.note_clean(claim.slot)
@@ -405,7 +406,7 @@ class PartitionRelease:
         ):
             self._set_aside(claim.device, reason)
             return False
-        faulted, is_clean = self._programs.faulted, False
+        faulted, is_clean = self._faults.notes, False
         self._scrubbed.add(claim.slot)
         if faulted is not None:
             faulted.begin_scrub(claim.slot, claim.device)
@@ -433,11 +434,11 @@ class PartitionRelease:
 
         :param claims: the claims of all servers of this host.
         """
-        if self._programs.faulted is None:
+        if self._faults.notes is None:
             return
         slots = {claim.slot for claim in claims}
         try:
-            scrubs = self._programs.faulted.read_scrubs()
+            scrubs = self._faults.notes.read_scrubs()
         except errors.UnreadableError as error:
             LOG.warning("interrupted scrubs are not known: %s", error)
             return
@@ -450,11 +451,11 @@ class PartitionRelease:
                 f"the scrub of {begun.address} after its last server was cut"
                 f" off; it began {begun.when or 'some time ago'}",
             )
-            self._programs.faulted.end_scrub(begun.address)
+            self._faults.notes.end_scrub(begun.address)
 
     def _set_aside(self, address: str, reason: str) -> None:
         """Set a device aside and read it again."""
-        self._programs.set_aside(address, reason, self._host.state)
+        self._faults.set_aside(address, reason, self._host.state)
         self._host.refresh_cards({address})
 
     def await_drivers(
@@ -527,8 +528,8 @@ class PartitionRelease:
 
     def note_clean(self, address: str) -> None:
         """Remove the note on a function that was seen clean."""
-        if self._programs.faulted is not None:
-            self._programs.faulted.note_clean(address)
+        if self._faults.notes is not None:
+            self._faults.notes.note_clean(address)
 
 
 def _is_of_other(note: faults.Unreleased | None, consumer: str) -> bool:

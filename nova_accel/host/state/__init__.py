@@ -4,6 +4,7 @@
 - ``faults``: ``FaultNotes``, devices at fault, scrubs in progress and
   functions not released cleanly (``faulted/``, ``scrubbing/``,
   ``unreleased/``).
+- ``device_faults``: ``DeviceFaults``, sets a device aside.
 - ``drains``: ``DrainNotes``, devices that the operator drains
   (``drained/``).
 - ``error_baseline``: ``ErrorBaseline``, error counts that the operator
