@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the tests of placement_sync; see servers.py."""
+"""Fixtures: Placement on SQLite and MariaDB, and one host with a card."""
 
 import os
 from collections.abc import Iterator
@@ -38,24 +38,24 @@ def _mariadb(
 
 @pytest.fixture
 def placement(_sqlite: servers.Server) -> servers.Server:
-    """A Placement on sqlite, which knows of nothing yet."""
+    """Return an empty Placement on sqlite."""
     _sqlite.empty()
     return _sqlite
 
 
 @pytest.fixture
 def mariadb_placement(_mariadb: servers.Server) -> servers.Server:
-    """A Placement on MariaDB, which knows of nothing yet."""
+    """Return an empty Placement on MariaDB."""
     _mariadb.empty()
     return _mariadb
 
 
 @pytest.fixture(params=["sqlite", "mariadb"])
 def any_placement(request: pytest.FixtureRequest) -> servers.Server:
-    """Placements on each database."""
+    """Return a Placement on each database."""
     name = "placement" if request.param == "sqlite" else "mariadb_placement"
-    found: servers.Server = request.getfixturevalue(name)
-    return found
+    server: servers.Server = request.getfixturevalue(name)
+    return server
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def clock() -> one_card.Clock:
 
 @pytest.fixture
 def host(any_placement: servers.Server) -> servers.Server:
-    """A host that Nova knows, with a provider of Nova's own."""
+    """Return Placement with a compute node and a provider of Nova's own."""
     one_card.add(any_placement, one_card.ROOT, "host")
     foreign = "host_0000:81:00.0"
     one_card.add(any_placement, one_card.FOREIGN, foreign, one_card.ROOT)
@@ -84,7 +84,7 @@ def host(any_placement: servers.Server) -> servers.Server:
 
 
 @pytest.fixture
-def ours(
+def client(
     host: servers.Server, clock: one_card.Clock
 ) -> resource_providers.PlacementClient:
     return resource_providers.PlacementClient(
@@ -94,11 +94,11 @@ def ours(
 
 @pytest.fixture
 def card(
-    ours: resource_providers.PlacementClient, host: servers.Server
+    client: resource_providers.PlacementClient, host: servers.Server
 ) -> str:
-    """A card that we have just made."""
+    """Return the uuid of a card's new provider."""
     for call in one_card.CREATE:
-        ours.apply(call)
-    ours.fetch(one_card.ROOT)
+        client.apply(call)
+    client.fetch(one_card.ROOT)
     host.clear()
     return one_card.CARD

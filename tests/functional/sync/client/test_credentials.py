@@ -42,7 +42,7 @@ Write = Callable[[str], Any]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Return what parses a nova.conf of this text."""
+    """Return a function that writes and parses a nova.conf."""
 
     def parse(text: str) -> Any:
         path = tmp_path / "nova.conf"
@@ -70,42 +70,47 @@ def clouds(
     return path
 
 
-def by_password(keystone: identity.Identity, more: str = "") -> str:
+def by_password(keystone: identity.Identity, options: str = "") -> str:
     return (
-        "[placement]" + PASSWORD_OPTIONS.format(url=keystone.url) + more + "\n"
+        "[placement]"
+        + PASSWORD_OPTIONS.format(url=keystone.url)
+        + options
+        + "\n"
     )
 
 
 def test_password(keystone: identity.Identity, write: Write) -> None:
-    door = rest.from_conf(write(by_password(keystone)))
-    assert door.get(PATH).body == {"resource_providers": []}
-    assert door.put("/traits/CUSTOM_A").status == 201
-    assert keystone.given == ["secret-token-1"]
+    client = rest.from_conf(write(by_password(keystone)))
+    assert client.get(PATH).body == {"resource_providers": []}
+    assert client.put("/traits/CUSTOM_A").status == 201
+    assert keystone.tokens == ["secret-token-1"]
 
 
 def test_a_section_of_its_own(
     keystone: identity.Identity, write: Write
 ) -> None:
     text = by_password(keystone).replace("[placement]", "[login]")
-    door = rest.from_conf(write(f"{text}[placement]\nauth_section = login\n"))
-    assert door.get(PATH).status == 200
+    client = rest.from_conf(
+        write(f"{text}[placement]\nauth_section = login\n")
+    )
+    assert client.get(PATH).status == 200
 
 
 def test_options_that_nova_registered(
     keystone: identity.Identity, tmp_path: Path
 ) -> None:
-    """As inside nova-compute: its own configuration, already parsed."""
+    """As in nova-compute: its own configuration, already parsed."""
     import nova.conf
 
     path = tmp_path / "nova.conf"
     path.write_text(by_password(keystone))
-    novas = nova.conf.CONF
-    novas([], default_config_files=[str(path)], default_config_dirs=[])
+    nova_conf = nova.conf.CONF
+    nova_conf([], default_config_files=[str(path)], default_config_dirs=[])
     for _ in range(2):
-        assert rest.from_conf(novas).get(PATH).status == 200
-    novas.clear()
-    # Some are required: the next test's nova.conf may not have them.
-    novas.unregister_opts(
+        assert rest.from_conf(nova_conf).get(PATH).status == 200
+    nova_conf.clear()
+    # Some are required, and the next test's nova.conf may lack them.
+    nova_conf.unregister_opts(
         loading.get_auth_plugin_conf_options("password"), group="placement"
     )
 
@@ -114,8 +119,8 @@ def test_options_registered_twice(
     keystone: identity.Identity, write: Write
 ) -> None:
     read = write(by_password(keystone))
-    for door in (rest.from_conf(read), rest.from_conf(read)):
-        assert door.get(PATH).status == 200
+    for client in (rest.from_conf(read), rest.from_conf(read)):
+        assert client.get(PATH).status == 200
     rest.compute_client(read)
 
 
@@ -123,8 +128,8 @@ def test_options_registered_twice(
 def test_without_keystone(
     placement: servers.Server, write: Write, kind: str
 ) -> None:
-    """With "none", a token is sent that nobody gave: it may read only."""
-    door = rest.from_conf(
+    """With "none", the token is a fixed text, which has no role."""
+    client = rest.from_conf(
         write(f"""
 [placement]
 auth_type = {kind}
@@ -134,99 +139,103 @@ endpoint_override = {placement.url}
 """)
     )
     if kind == "admin_token":
-        assert door.put("/traits/CUSTOM_A").status == 201
+        assert client.put("/traits/CUSTOM_A").status == 201
         return
     with pytest.raises(errors.ServiceError, match="role") as caught:
-        door.put("/traits/CUSTOM_A")
+        client.put("/traits/CUSTOM_A")
     assert caught.value.status == 403
 
 
 def test_an_expired_token_is_replaced(
     keystone: identity.Identity, write: Write
 ) -> None:
-    """Before a read and before a write, without anybody noticing."""
-    door = rest.from_conf(write(by_password(keystone)))
-    door.get(PATH)
-    asking: list[Callable[[], rest.Response]] = [
-        lambda: door.get(PATH),
-        lambda: door.post(PATH, {"name": "a"}),
-        lambda: door.put("/traits/CUSTOM_A"),
+    """Before reads and before writes, without an error."""
+    client = rest.from_conf(write(by_password(keystone)))
+    client.get(PATH)
+    request_functions: list[Callable[[], rest.Response]] = [
+        lambda: client.get(PATH),
+        lambda: client.post(PATH, {"name": "a"}),
+        lambda: client.put("/traits/CUSTOM_A"),
     ]
-    for number, ask in enumerate(asking, 2):
+    for number, send in enumerate(request_functions, 2):
         keystone.expire()
-        assert ask().status in (200, 201)
-        assert len(keystone.given) == number
+        assert send().status in (200, 201)
+        assert len(keystone.tokens) == number
         assert keystone.refused == number - 1
-    assert (door.reads, door.writes) == (2, 2)
+    assert (client.reads, client.writes) == (2, 2)
 
 
 def test_tokens_that_are_never_valid(
     keystone: identity.Identity, write: Write
 ) -> None:
-    """Placement asks another Keystone: it is tried once more, no more."""
+    """Placement uses another Keystone: the request is repeated once."""
     keystone.answers["/placement" + PATH] = 401
-    door = rest.from_conf(write(by_password(keystone)))
-    with pytest.raises(errors.ServiceError, match="token is refused") as found:
-        door.get(PATH)
-    assert found.value.status == 401
-    assert len(keystone.given) == 2
+    client = rest.from_conf(write(by_password(keystone)))
+    with pytest.raises(
+        errors.ServiceError, match="token is refused"
+    ) as caught:
+        client.get(PATH)
+    assert caught.value.status == 401
+    assert len(keystone.tokens) == 2
 
 
 def test_keystone_fails_and_comes_back(
     keystone: identity.Identity, write: Write
 ) -> None:
-    door = rest.from_conf(write(by_password(keystone)))
-    door.get(PATH)
+    client = rest.from_conf(write(by_password(keystone)))
+    client.get(PATH)
     keystone.expire()
     keystone.answers["/v3/auth/tokens"] = 503
-    with pytest.raises(errors.ServiceError, match="Keystone") as found:
-        door.get(PATH)
-    assert found.value.is_transient
+    with pytest.raises(errors.ServiceError, match="Keystone") as caught:
+        client.get(PATH)
+    assert caught.value.is_transient
     keystone.answers.clear()
-    assert door.get(PATH).status == 200
+    assert client.get(PATH).status == 200
 
 
 def test_a_wrong_password(keystone: identity.Identity, write: Write) -> None:
     text = by_password(keystone).replace(identity.PASSWORD, "wrong one")
-    door = rest.from_conf(write(text))
-    with pytest.raises(errors.ServiceError, match="username") as found:
-        door.get(PATH)
-    assert found.value.status == 401
-    assert not found.value.is_transient
-    assert "wrong one" not in str(found.value)
+    client = rest.from_conf(write(text))
+    with pytest.raises(errors.ServiceError, match="username") as caught:
+        client.get(PATH)
+    assert caught.value.status == 401
+    assert not caught.value.is_transient
+    assert "wrong one" not in str(caught.value)
 
 
 def test_no_such_region(keystone: identity.Identity, write: Write) -> None:
-    door = rest.from_conf(write(by_password(keystone, "region_name = south")))
-    with pytest.raises(errors.ServiceError, match="region_name") as found:
-        door.get(PATH)
-    assert not found.value.is_transient
+    client = rest.from_conf(
+        write(by_password(keystone, "region_name = south"))
+    )
+    with pytest.raises(errors.ServiceError, match="region_name") as caught:
+        client.get(PATH)
+    assert not caught.value.is_transient
 
 
 def test_no_keystone(write: Write) -> None:
     text = "[placement]" + PASSWORD_OPTIONS.format(url="http://127.0.0.1:1")
-    with pytest.raises(errors.ServiceError) as found:
+    with pytest.raises(errors.ServiceError) as caught:
         rest.from_conf(write(text)).get(PATH)
-    assert found.value.is_transient
+    assert caught.value.is_transient
 
 
 def test_certificates(
     placement: servers.Server, tmp_path: Path, write: Write
 ) -> None:
-    """Of Keystone and Placement alike."""
+    """``cafile`` and ``insecure`` apply to Keystone and Placement."""
     path = identity.certify(tmp_path / "certificate.pem")
     with identity.Identity(placement.url, path).running() as keystone:
-        door = rest.from_conf(write(by_password(keystone)))
-        with pytest.raises(errors.ServiceError, match="cafile") as found:
-            door.get(PATH)
-        assert not found.value.is_transient
+        client = rest.from_conf(write(by_password(keystone)))
+        with pytest.raises(errors.ServiceError, match="cafile") as caught:
+            client.get(PATH)
+        assert not caught.value.is_transient
         for option in (f"cafile = {path}", "insecure = true"):
-            door = rest.from_conf(write(by_password(keystone, option)))
-            assert door.get(PATH).status == 200
+            client = rest.from_conf(write(by_password(keystone, option)))
+            assert client.get(PATH).status == 200
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ("", "auth_type"),
         ("auth_type = magic", "magic"),
@@ -235,15 +244,15 @@ def test_certificates(
     ],
 )
 def test_settings_that_can_not_be_used(
-    write: Write, options: str, said: str
+    write: Write, options: str, message: str
 ) -> None:
-    with pytest.raises(errors.ConfigurationError, match=said) as found:
+    with pytest.raises(errors.ConfigurationError, match=message) as caught:
         rest.from_conf(write(f"[placement]\n{options}\n"))
-    assert "nova.conf [placement]" in str(found.value)
+    assert "nova.conf [placement]" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "auth_type, option, said",
+    "auth_type, option, message",
     [
         ("none", "timeout = -1", "timeout"),
         ("none", "certfile = /none/such", "certfile"),
@@ -251,15 +260,15 @@ def test_settings_that_can_not_be_used(
         ("password", "auth_url = http://[::1", "URL"),
     ],
 )
-def test_settings_that_nobody_looks_at_before(
-    write: Write, auth_type: str, option: str, said: str
+def test_settings_that_the_first_request_refuses(
+    write: Write, auth_type: str, option: str, message: str
 ) -> None:
-    """They are refused in our words, and not tried again."""
+    """The first request refuses them, and is not retried."""
     text = f"auth_type = {auth_type}\nendpoint = https://127.0.0.1:9\n"
-    door = rest.from_conf(write(f"[placement]\n{text}{option}\n"))
-    with pytest.raises(errors.ServiceError, match=said) as found:
-        door.get(PATH)
-    assert not found.value.is_transient
+    client = rest.from_conf(write(f"[placement]\n{text}{option}\n"))
+    with pytest.raises(errors.ServiceError, match=message) as caught:
+        client.get(PATH)
+    assert not caught.value.is_transient
 
 
 def test_a_group_that_is_missing(write: Write) -> None:
@@ -267,7 +276,7 @@ def test_a_group_that_is_missing(write: Write) -> None:
         rest.from_conf(write("[DEFAULT]\n"))
 
 
-def test_a_timeout_of_the_operator(write: Write) -> None:
+def test_an_operators_timeout(write: Write) -> None:
     read = write(
         "[placement]\nauth_type = admin_token\nendpoint = http://h\n"
         "token = t\ntimeout = 3\n"
@@ -289,17 +298,17 @@ def test_a_cloud(
     for name, region in (("here", ""), ("here", identity.REGION)):
         assert rest.from_cloud(name, region).get(PATH).status == 200
     monkeypatch.setenv("OS_CLOUD", "here")
-    door = rest.from_cloud()
-    assert door.get(PATH).status == 200
+    client = rest.from_cloud()
+    assert client.get(PATH).status == 200
     keystone.expire()
-    assert door.put("/traits/CUSTOM_A").status == 201
+    assert client.put("/traits/CUSTOM_A").status == 201
 
 
 @pytest.mark.usefixtures("clouds")
 def test_no_such_cloud() -> None:
-    with pytest.raises(errors.ConfigurationError, match="OS_CLOUD") as found:
+    with pytest.raises(errors.ConfigurationError, match="OS_CLOUD") as caught:
         rest.from_cloud("there")
-    assert str(found.value).startswith("clouds.yaml")
+    assert str(caught.value).startswith("clouds.yaml")
 
 
 def test_no_clouds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +323,7 @@ def test_no_clouds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nova_by_placements_credentials(
     keystone: identity.Identity, write: Write
 ) -> None:
-    """This catalogue has no Nova: the error says what to write."""
+    """This catalogue has no Nova: the error names the option."""
     read = write(by_password(keystone))
     with pytest.raises(errors.ServiceError, match="endpoint_override"):
         rest.compute_client(read).get("/os-hypervisors")
@@ -323,7 +332,7 @@ def test_nova_by_placements_credentials(
 def test_nova_by_its_own_endpoint(
     keystone: identity.Identity, write: Write
 ) -> None:
-    """The path is kept below what the operator wrote."""
+    """The request's path is appended to the option's path."""
     keystone.answers["/compute/v2.1/os-hypervisors"] = 200
     read = write(
         by_password(keystone)
@@ -351,30 +360,30 @@ def test_no_secret_in_the_log(
     for logger in ("keystoneauth", "openstack", "urllib3"):
         caplog.set_level(logging.DEBUG, logger)
     read = write(by_password(keystone))
-    for door in (rest.from_conf(read), rest.from_cloud("here")):
-        placement = resource_providers.PlacementClient(door)
+    for client in (rest.from_conf(read), rest.from_cloud("here")):
+        placement = resource_providers.PlacementClient(client)
         placement.fetch(str(uuid.UUID(int=1)))
         keystone.expire()
         placement.fetch(str(uuid.UUID(int=1)))
         keystone.answers["/v3/auth/tokens"] = 401
         keystone.expire()
-        with pytest.raises(errors.ServiceError) as found:
+        with pytest.raises(errors.ServiceError) as caught:
             placement.fetch(str(uuid.UUID(int=1)))
         keystone.answers.clear()
-        assert identity.PASSWORD not in repr(found.value)
-    assert len(keystone.given) == 4
+        assert identity.PASSWORD not in repr(caught.value)
+    assert len(keystone.tokens) == 4
     assert "GET" in caplog.text
-    for secret in (identity.PASSWORD, *keystone.given):
+    for secret in (identity.PASSWORD, *keystone.tokens):
         assert secret not in caplog.text
 
 
 @pytest.mark.parametrize("token", ["secret\ntoken", " secret", "secret\u20ac"])
 def test_a_token_that_can_not_be_sent_is_not_printed(token: str) -> None:
-    door = rest.from_endpoint("http://127.0.0.1:9", token)
-    with pytest.raises(errors.ServiceError, match="token") as found:
-        door.get(PATH)
-    assert "secret" not in repr(found.value)
-    assert found.value.is_lasting
+    client = rest.from_endpoint("http://127.0.0.1:9", token)
+    with pytest.raises(errors.ServiceError, match="token") as caught:
+        client.get(PATH)
+    assert "secret" not in repr(caught.value)
+    assert caught.value.is_lasting
 
 
 def test_a_password_with_any_character_is_not_printed() -> None:
@@ -383,23 +392,25 @@ def test_a_password_with_any_character_is_not_printed() -> None:
     )
 
 
-# -- who asks ---------------------------------------------------------------
+# -- identity of the user ---------------------------------------------------
 
 
-def test_who_asks(clouds: Path, keystone: identity.Identity) -> None:
-    found = rest.from_cloud("here").read_identity()
-    assert found is not None
-    assert (found.user, found.project, found.roles) == ("u", "p", ("admin",))
-    assert found.token == keystone.given[-1]
-    assert [service["type"] for service in found.catalog] == ["placement"]
-    assert found.token not in repr(found)
+def test_identity_of_a_cloud(
+    clouds: Path, keystone: identity.Identity
+) -> None:
+    user = rest.from_cloud("here").read_identity()
+    assert user is not None
+    assert (user.user, user.project, user.roles) == ("u", "p", ("admin",))
+    assert user.token == keystone.tokens[-1]
+    assert [service["type"] for service in user.catalog] == ["placement"]
+    assert user.token not in repr(user)
 
 
-def test_nobody_asks_without_keystone(placement: servers.Server) -> None:
+def test_no_identity_without_keystone(placement: servers.Server) -> None:
     assert rest.from_endpoint(placement.url).read_identity() is None
 
 
-def test_keystone_that_refuses(
+def test_no_identity_while_keystone_fails(
     clouds: Path, keystone: identity.Identity
 ) -> None:
     keystone.answers["/v3/auth/tokens"] = 503

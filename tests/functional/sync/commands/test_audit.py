@@ -32,7 +32,7 @@ from tests.support.hosts import simulated
 from tests.support.hosts.simulated import GPU, ROOT
 
 privsep: Any = vars(privileged)["privsep"]
-Found = list[tuple[str, str, str]]
+Findings = list[tuple[str, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +49,14 @@ def _mounted(
 @pytest.fixture
 def hypervisor() -> Iterator[Any]:
     connected = libvirt.open("test:///default")
-    for found in connected.listAllDomains(0):
-        if found.isActive():
-            found.destroy()
-        found.undefine()
+    for domain in connected.listAllDomains(0):
+        if domain.isActive():
+            domain.destroy()
+        domain.undefine()
     yield connected
-    for found in connected.listAllDomains(0):
-        found.destroy()
-        found.undefine()
+    for domain in connected.listAllDomains(0):
+        domain.destroy()
+        domain.undefine()
     connected.close()
 
 
@@ -96,28 +96,28 @@ def site(
     )
     with nova_standin.serve() as nova:
         nova.add_host(ROOT.uuid, ROOT.name)
-        found = Site(
+        new_site = Site(
             kernel=_mounted,
             placement=placement,
             nova=nova,
             libvirt=hypervisor,
-            book=claims_file.ClaimsFile(f"{tmp_path}/state"),
+            claims=claims_file.ClaimsFile(f"{tmp_path}/state"),
             config=config,
             capsys=capsys,
         )
-        found.book.write(ROOT, (), ())
+        new_site.claims.write(ROOT, (), ())
         privileged.run_here()
-        status, *words = found.words("--once")
+        status, *words = new_site.execute("--once")
         assert status == 0, words
-        yield found
+        yield new_site
     if privsep is not None:
         privsep.sys_admin_pctxt.set_client_mode(True)
 
 
-def kinds(found: Sequence[dict[str, Any]]) -> Found:
+def kinds(findings: Sequence[dict[str, Any]]) -> Findings:
     return [
         (each["kind"], each["provider"], each["consumer"] or each["handle"])
-        for each in found
+        for each in findings
     ]
 
 
@@ -135,7 +135,7 @@ def test_a_host_in_order(site: Site) -> None:
     assert not any(each.is_write for each in site.placement.requests())
 
 
-def test_a_leaked_allocation_is_taken_away(site: Site) -> None:
+def test_a_leaked_allocation_is_deleted(site: Site) -> None:
     site.start(A, "slot-0")
     site.allocate(NOBODY, CARD, SECOND, VCPU=2)
     report = site.run(status=1)
@@ -147,14 +147,14 @@ def test_a_leaked_allocation_is_taken_away(site: Site) -> None:
     report = site.run("--heal", status=0)
     assert set(kinds(report["mended"])) == {LEAK, second}
     assert report["log"].count("Deleted leaked allocation") == 2
-    left = site.held(NOBODY)
-    assert left["allocations"].keys() == {ROOT.uuid}
-    assert left["consumer_type"] == "INSTANCE"
-    assert (left["project_id"], left["user_id"]) == ("p", "u")
+    allocations = site.read_allocations(NOBODY)
+    assert allocations["allocations"].keys() == {ROOT.uuid}
+    assert allocations["consumer_type"] == "INSTANCE"
+    assert (allocations["project_id"], allocations["user_id"]) == ("p", "u")
     assert site.amounts(A) == before
 
 
-def test_what_another_service_holds_stays(site: Site) -> None:
+def test_an_allocation_of_another_service_is_retained(site: Site) -> None:
     """A consumer of a type that is not Nova's is not leaked by Nova."""
     site.allocate(NOBODY, CARD, kind="RESERVATION")
     report = site.run("--heal", status=1)
@@ -167,7 +167,7 @@ UNALLOCATED = ("missing-allocation", CARD, A)
 
 def test_a_claim_without_an_allocation_is_allocated(site: Site) -> None:
     site.start(A, "slot-0")
-    site.take_allocation(A)
+    site.remove_allocation(A)
     report = site.run(status=1)
     [finding] = report["findings"]
     assert kinds([finding]) == [UNALLOCATED]
@@ -180,22 +180,22 @@ def test_a_claim_without_an_allocation_is_allocated(site: Site) -> None:
     assert f"--allocation rp={CARD},VGPU=1 " in finding["mend"]
 
     assert kinds(site.run("--heal", status=0)["mended"]) == [UNALLOCATED]
-    held = site.held(A)
+    allocations = site.read_allocations(A)
     assert site.amounts(A) == {ROOT.uuid: {"VCPU": 1}, CARD: {"VGPU": 1}}
-    assert (held["project_id"], held["user_id"]) == ("p", "u")
-    assert held["consumer_type"] == "INSTANCE"
+    assert (allocations["project_id"], allocations["user_id"]) == ("p", "u")
+    assert allocations["consumer_type"] == "INSTANCE"
 
 
-def test_what_is_reserved_for_a_claim_becomes_its_allocation(
+def test_units_reserved_for_a_claim_are_allocated(
     site: Site,
 ) -> None:
-    """On a card of which all else is allocated."""
+    """All other units of the card are allocated."""
     site.start(A, "slot-0")
-    site.take_allocation(A)
-    [claim] = site.book.read().claims
+    site.remove_allocation(A)
+    [claim] = site.claims.read().claims
     lost = dataclasses.replace(claim, is_allocated=False)
-    site.book.write(ROOT, [lost], ())
-    assert site.words("--once")[0] == 0
+    site.claims.write(ROOT, [lost], ())
+    assert site.execute("--once")[0] == 0
     path = f"/resource_providers/{CARD}/inventories"
     record = site.placement.call("GET", path)["inventories"]["VGPU"]
     assert record["reserved"] == 1
@@ -226,14 +226,14 @@ def test_what_is_reserved_for_a_claim_becomes_its_allocation(
     ("volume", "disk_gb"),
     [("/dev/vdb", 20 + 10 + 2), (nova_standin.ROOT_DEVICE, 10 + 2)],
 )
-def test_a_server_without_any_allocation_gets_all_of_it_again(
+def test_a_server_without_allocations_gets_all_again(
     site: Site, volume: str, disk_gb: int
 ) -> None:
     site.start(A, "slot-0")
     site.nova.volumes[A] = [volume]
     site.allocate(A, CARD, VCPU=4, MEMORY_MB=2048, DISK_GB=disk_gb)
     before = site.amounts(A)
-    site.take_allocation(A, is_all=True)
+    site.remove_allocation(A, is_all=True)
     [finding] = site.run(status=1)["findings"]
     assert kinds([finding]) == [UNALLOCATED]
     node = f"rp={ROOT.uuid},DISK_GB={disk_gb},MEMORY_MB=2048,VCPU=4"
@@ -243,8 +243,8 @@ def test_a_server_without_any_allocation_gets_all_of_it_again(
     assert kinds(report["mended"]) == [UNALLOCATED]
     assert f"4 VCPU of compute node {ROOT.name}" in report["log"]
     assert site.amounts(A) == before
-    held = site.held(A)
-    assert (held["project_id"], held["user_id"]) == ("p", "u")
+    allocations = site.read_allocations(A)
+    assert (allocations["project_id"], allocations["user_id"]) == ("p", "u")
 
 
 UNKNOWN_AMOUNTS: dict[str, Callable[[Site], object]] = {
@@ -256,9 +256,11 @@ UNKNOWN_AMOUNTS: dict[str, Callable[[Site], object]] = {
 
 
 @pytest.mark.parametrize("reason", UNKNOWN_AMOUNTS)
-def test_of_a_compute_node_nothing_is_guessed(site: Site, reason: str) -> None:
+def test_unknown_node_amounts_are_not_allocated(
+    site: Site, reason: str
+) -> None:
     site.start(A, "slot-0")
-    site.take_allocation(A, is_all=True)
+    site.remove_allocation(A, is_all=True)
     UNKNOWN_AMOUNTS[reason](site)
     site.placement.clear()
     [finding] = site.run("--heal", status=1)["findings"]
@@ -283,18 +285,18 @@ UNPROVED: dict[str, Callable[[Site], object]] = {
     "moved": lambda site: site.nova.add_move(MOVE, A, "migrating", ROOT.name),
     "no servers": break_paths("/servers"),
     "no migrations": break_paths("/os-migrations"),
-    "no book": lambda site: Path(site.book.path).unlink(),
+    "no claims file": lambda site: Path(site.claims.path).unlink(),
     "another Nova": lambda site: site.nova.hypervisors.clear(),
 }
 
 
 @pytest.mark.parametrize("is_all", [False, True])
 @pytest.mark.parametrize("how", UNPROVED)
-def test_nothing_is_allocated_to_whom_it_is_not_proved(
+def test_an_unproved_server_gets_no_allocation(
     site: Site, how: str, is_all: bool
 ) -> None:
     site.start(A, "slot-0")
-    site.take_allocation(A, is_all=is_all)
+    site.remove_allocation(A, is_all=is_all)
     UNPROVED[how](site)
     site.placement.clear()
     report = site.run("--heal")
@@ -303,21 +305,21 @@ def test_nothing_is_allocated_to_whom_it_is_not_proved(
 
 
 def test_an_allocation_of_a_move_is_its_server_s(site: Site) -> None:
-    """While it goes on, and after it ended."""
+    """During the move and after it."""
     site.start(A, "slot-0")
-    site.take_allocation(A)
+    site.remove_allocation(A)
     site.allocate(MOVE, CARD)
     site.nova.add_move(MOVE, A, "error", ROOT.name)
     assert UNALLOCATED not in kinds(site.run()["findings"])
 
 
-def test_the_last_allocation_takes_its_consumer_along(site: Site) -> None:
+def test_a_consumer_is_deleted_with_its_last_allocation(site: Site) -> None:
     site.allocate(NOBODY, CARD)
     site.run("--heal", status=0)
-    assert site.held(NOBODY) == {"allocations": {}}
+    assert site.read_allocations(NOBODY) == {"allocations": {}}
 
 
-def test_an_orphan_is_removed_and_others_stay(site: Site) -> None:
+def test_only_an_orphan_is_removed(site: Site) -> None:
     site.start(A, "slot-0")
     site.make("slot-5")
     assert kinds(site.run(status=1)["findings"]) == [ORPHAN]
@@ -327,16 +329,16 @@ def test_an_orphan_is_removed_and_others_stay(site: Site) -> None:
     assert mdev("slot-5") in report["log"]
 
 
-def test_an_orphan_of_a_leak_goes_with_it(site: Site) -> None:
+def test_an_orphan_is_removed_with_its_leak(site: Site) -> None:
     site.allocate(NOBODY, CARD)
     site.make("slot-5")
-    found = site.run("--heal", status=0)["mended"]
-    assert kinds(found) == [LEAK, ORPHAN]
+    healed = site.run("--heal", status=0)["mended"]
+    assert kinds(healed) == [LEAK, ORPHAN]
     assert site.kernel.mdevs() == {}
 
 
 def test_a_spawn_in_progress_is_no_orphan(site: Site) -> None:
-    """Nor is it when nova-compute has not published its claim yet."""
+    """Nova-compute has not published its claim yet."""
     site.nova.add_server(A, "")
     site.allocate(A, CARD)
     site.make("slot-5")
@@ -345,7 +347,7 @@ def test_a_spawn_in_progress_is_no_orphan(site: Site) -> None:
 
 
 def test_a_host_that_is_gone(site: Site) -> None:
-    """Its providers go, parts first; one that is used stays."""
+    """Its free providers are deleted, parts first; one in use remains."""
     for name, uuid, parent in (
         ("dead", DEAD, None),
         ("dead_accel_card", MOVE, DEAD),
@@ -385,12 +387,12 @@ def test_a_host_that_is_gone(site: Site) -> None:
     assert not report["findings"][0]["heals"]
 
 
-# -- what is not proved is left -------------------------------------------
+# -- unproved findings ----------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [*PRESENT, *UNSURE])
-def test_what_is_not_proved_is_left(site: Site, how: str) -> None:
-    """Neither the allocation goes, nor the mdev that it may be for."""
+def test_an_unproved_finding_is_not_healed(site: Site, how: str) -> None:
+    """Neither the allocation is deleted, nor the mdev that it may be for."""
     site.allocate(NOBODY, CARD)
     site.make("slot-5")
     (PRESENT | UNSURE)[how](site)
@@ -398,54 +400,57 @@ def test_what_is_not_proved_is_left(site: Site, how: str) -> None:
     report = site.run("--heal")
     assert report["mended"] == []
     assert not any(each.is_write for each in site.placement.requests())
-    assert site.held(NOBODY)["allocations"]
+    assert site.read_allocations(NOBODY)["allocations"]
     assert mdev("slot-5") in site.kernel.mdevs()
     assert bool(report["unchecked"]) == (how in UNSURE)
 
 
-def test_who_comes_between_the_look_and_the_change(site: Site) -> None:
-    """The second look, right before the change, sees a new server."""
+def test_a_server_created_during_the_audit(site: Site) -> None:
+    """The second read, right before the change, returns the server."""
     site.allocate(NOBODY, CARD)
     site.make("slot-5")
-    asked: list[str] = []
+    paths: list[str] = []
 
     def before(path: str) -> None:
-        asked.append(path)
-        if asked.count("/os-migrations") == 2:
+        paths.append(path)
+        if paths.count("/os-migrations") == 2:
             site.nova.add_server(NOBODY, ROOT.name)
 
     site.nova.before = before
     report = site.run("--heal")
     assert report["mended"] == []
     assert report["left"][0]["left"].endswith("does not confirm it")
-    assert site.held(NOBODY)["allocations"]
+    assert site.read_allocations(NOBODY)["allocations"]
     assert mdev("slot-5") in site.kernel.mdevs()
 
 
-def test_who_books_between_the_proof_and_the_change(site: Site) -> None:
-    """Placement refuses: the consumer's generation is another one."""
+def test_an_allocation_changed_during_the_audit(site: Site) -> None:
+    """Placement refuses: the consumer has another generation."""
     site.allocate(NOBODY, CARD)
-    asked: list[str] = []
+    paths: list[str] = []
 
     def before(path: str) -> None:
-        asked.append(path)
-        if asked.count(f"/servers/{NOBODY}") == 2:
+        paths.append(path)
+        if paths.count(f"/servers/{NOBODY}") == 2:
             site.allocate(NOBODY, CARD, VCPU=4)
 
     site.nova.before = before
     report = site.run("--heal", status=1)
     assert " 409 " in report["left"][0]["left"]
-    assert site.held(NOBODY)["allocations"].keys() == {CARD, ROOT.uuid}
+    assert site.read_allocations(NOBODY)["allocations"].keys() == {
+        CARD,
+        ROOT.uuid,
+    }
 
 
-def test_who_claims_between_the_proof_and_the_change(site: Site) -> None:
-    """A server that got the orphan's slot meanwhile has an mdev like it."""
+def test_a_claim_created_during_the_audit(site: Site) -> None:
+    """The mdev of a server with the orphan's slot has the same uuid."""
     site.make("slot-5")
-    asked: list[str] = []
+    paths: list[str] = []
 
     def before(path: str) -> None:
-        asked.append(path)
-        if asked.count("/servers/detail") == 2:
+        paths.append(path)
+        if paths.count("/servers/detail") == 2:
             site.claim(A, "slot-5")
 
     site.nova.before = before
@@ -455,7 +460,7 @@ def test_who_claims_between_the_proof_and_the_change(site: Site) -> None:
     assert mdev("slot-5") in site.kernel.mdevs()
 
 
-# -- what is told only ------------------------------------------------------
+# -- findings without heal --------------------------------------------------
 
 
 def test_a_server_that_lost_its_device(site: Site) -> None:
@@ -464,8 +469,8 @@ def test_a_server_that_lost_its_device(site: Site) -> None:
     assert privileged.remove_mdev(root, mdev("slot-0")) == 0
     report = site.run("--heal", status=1)
     assert kinds(report["findings"]) == [("missing-device", CARD, A)]
-    mend = report["findings"][0]["mend"]
-    assert mend == f"openstack server reboot --hard {A}"
+    hint = report["findings"][0]["mend"]
+    assert hint == f"openstack server reboot --hard {A}"
     assert report["left"][0]["left"]
 
 
@@ -477,7 +482,7 @@ def test_a_guest_that_took_a_device(site: Site) -> None:
     assert mdev("slot-3") in site.kernel.mdevs()
 
 
-def test_a_server_that_is_elsewhere(site: Site) -> None:
+def test_a_server_on_another_host(site: Site) -> None:
     site.nova.add_server(A, "compute-2")
     site.allocate(A, CARD)
     report = site.run("--heal", status=1)
@@ -486,49 +491,49 @@ def test_a_server_that_is_elsewhere(site: Site) -> None:
     assert site.run(status=0)["findings"] == []
 
 
-def test_words_for_people(site: Site) -> None:
+def test_text_output(site: Site) -> None:
     site.allocate(NOBODY, CARD)
-    status, out, _ = site.words("audit")
+    status, out, _ = site.execute("audit")
     assert status == 1
-    head, row, reason, mend = out.splitlines()[1:5]
+    head, row, reason, hint = out.splitlines()[1:5]
     assert head.split() == ["FINDING", "WHERE", "CONSUMER", "HEALS"]
     assert row.split() == ["leaked-allocation", GPU, NOBODY, "yes"]
     assert row.index(GPU) == head.index("WHERE")
     assert "has 1 VGPU" in reason
-    assert f"allocation unset --provider {CARD} {NOBODY}" in mend
+    assert f"allocation unset --provider {CARD} {NOBODY}" in hint
     assert "Unread sources" not in out
-    status, out, _ = site.words("audit", nova=False)
+    status, out, _ = site.execute("audit", nova=False)
     assert status == 0
     assert f"{ROOT.name}: no findings" in out
     assert "servers of Nova's API: there are no credentials" in out
     assert "    - allocations without a consumer" in out
 
 
-def test_a_host_from_elsewhere_is_not_mixed_with_this_one(
+def test_a_captured_host_is_not_mixed_with_this_machine(
     site: Site,
 ) -> None:
     site.make("slot-5")
     root = str(site.kernel.root)
-    status, out, _ = site.words("audit", "--json", f"--root={root}")
+    status, out, _ = site.execute("audit", "--json", f"--root={root}")
     report = json.loads(out)
     assert (status, report["findings"]) == (0, [])
     reasons = {each["source"]: each["reason"] for each in report["unchecked"]}
     assert "--connect" in reasons["domains of libvirt"]
-    book = "claims that nova-compute has published"
-    assert "--state-dir" in reasons[book]
+    source = "claims that nova-compute has published"
+    assert "--state-dir" in reasons[source]
     site.define(A)
     report = site.run(
         "--heal",
         f"--root={root}",
         "--connect=test:///default",
-        f"--state-dir={Path(site.book.path).parent}",
+        f"--state-dir={Path(site.claims.path).parent}",
     )
     assert report["mended"] == []
     assert "not one of this machine" in report["left"][0]["left"]
 
 
-def test_input_that_cannot_be_used(site: Site) -> None:
-    status, _, err = site.words("audit", "--host-uuid=no")
+def test_an_invalid_option(site: Site) -> None:
+    status, _, err = site.execute("audit", "--host-uuid=no")
     assert status == 2
     assert len(err.splitlines()) == 1
 
@@ -575,7 +580,7 @@ def nest_another_host(site: Site) -> str:
     return card
 
 
-def test_a_host_below_this_one_is_none_of_its_business(site: Site) -> None:
+def test_a_host_below_this_one_is_not_audited(site: Site) -> None:
     card = nest_another_host(site)
     site.nova.add_server(A, "other-host")
     site.allocate(A, card)
@@ -587,8 +592,8 @@ def test_a_host_below_this_one_is_none_of_its_business(site: Site) -> None:
     assert report["findings"] == []
 
 
-def test_heal_takes_nothing_of_another_host(site: Site) -> None:
-    """Its claims and domains are known there only."""
+def test_heal_deletes_nothing_of_another_host(site: Site) -> None:
+    """Only that host has its claims and domains."""
     card = nest_another_host(site)
     site.allocate(NOBODY, card)
     site.run("--heal")

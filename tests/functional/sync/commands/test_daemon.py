@@ -37,9 +37,9 @@ def site(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
 ) -> Site:
-    found = Site(placement, tmp_path, capsys)
-    found.register()
-    return found
+    new_site = Site(placement, tmp_path, capsys)
+    new_site.register()
+    return new_site
 
 
 class Child:
@@ -58,14 +58,14 @@ class Child:
             )
 
     @property
-    def words(self) -> str:
+    def output(self) -> str:
         return self.log.read_text()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         until = time.monotonic() + SECONDS
         while not condition():
-            assert self.running.poll() is None, self.words
-            assert time.monotonic() < until, self.words
+            assert self.running.poll() is None, self.output
+            assert time.monotonic() < until, self.output
             time.sleep(0.05)
 
     def send(self, number: signal.Signals) -> None:
@@ -78,13 +78,13 @@ class Child:
 
 @contextlib.contextmanager
 def child(site: Site, *arguments: str, **environment: str) -> Iterator[Child]:
-    found = Child(site, *arguments, **environment)
+    process = Child(site, *arguments, **environment)
     try:
-        yield found
+        yield process
     finally:
-        found.running.kill()
-        found.running.wait()
-    assert SECRET not in found.words
+        process.running.kill()
+        process.running.wait()
+    assert SECRET not in process.output
 
 
 def has(site: Site, address: str) -> bool:
@@ -97,9 +97,11 @@ def pull(site: Site, address: str) -> None:
 
 
 @pytest.mark.parametrize("last", [signal.SIGTERM, signal.SIGINT])
-def test_it_passes_wakes_and_ends(site: Site, last: signal.Signals) -> None:
+def test_signals_start_a_pass_and_stop_the_daemon(
+    site: Site, last: signal.Signals
+) -> None:
     with child(site, *NODE, "--interval", "3600") as daemon:
-        daemon.wait_for(lambda: "set inventories of" in daemon.words)
+        daemon.wait_for(lambda: "set inventories of" in daemon.output)
         daemon.wait_for(lambda: has(site, OTHER))
         pull(site, OTHER)
         daemon.send(signal.SIGHUP)
@@ -108,50 +110,54 @@ def test_it_passes_wakes_and_ends(site: Site, last: signal.Signals) -> None:
         daemon.wait_for(
             lambda: (
                 f"delete provider {names.provider_name(HOST, OTHER)}"
-                in daemon.words
+                in daemon.output
             )
         )
         assert "fresh" in site.run("status")
         assert daemon.end(last) == 0
-        assert daemon.words.splitlines()[-1] == "placement-sync stopped"
-        assert "Traceback" not in daemon.words
+        assert daemon.output.splitlines()[-1] == "placement-sync stopped"
+        assert "Traceback" not in daemon.output
 
 
-def test_a_drain_brings_a_pass(site: Site) -> None:
+def test_a_drain_starts_a_pass(site: Site) -> None:
     with child(site, *NODE, "--interval", "3600") as daemon:
         daemon.wait_for(lambda: has(site, OTHER))
         assert site.run("drain", CARD, "--reason", "r", "--wait", *NODE)
-        assert names.DRAINED_TRAIT in site.of(CARD, "traits")
+        assert names.DRAINED_TRAIT in site.read(CARD, "traits")
         assert daemon.end() == 0
 
 
-def test_the_interval_brings_passes_too(site: Site) -> None:
+def test_passes_run_at_the_interval(site: Site) -> None:
     gone = names.provider_name(HOST, OTHER)
     with child(site, *NODE, "--interval", "0.2") as daemon:
         daemon.wait_for(lambda: has(site, OTHER))
         pull(site, OTHER)
-        daemon.wait_for(lambda: f"delete provider {gone} (" in daemon.words)
+        daemon.wait_for(lambda: f"delete provider {gone} (" in daemon.output)
         # The last lines of that pass are the problems of the three mdevs.
-        daemon.wait_for(lambda: daemon.words.count(f"mdev on {OTHER},") == 3)
-        said = daemon.words
+        daemon.wait_for(lambda: daemon.output.count(f"mdev on {OTHER},") == 3)
+        output = daemon.output
         site.placement.clear()
         daemon.wait_for(lambda: len(site.placement.requests()) > 2)
-        assert daemon.words == said  # nothing changed, nothing is told
-        asked = {(one.method, one.path) for one in site.placement.clear()}
-        assert asked == {("GET", f"/resource_providers?in_tree={ROOT}")}
+        assert daemon.output == output  # An unchanged host logs nothing.
+        sent = {
+            (request.method, request.path)
+            for request in site.placement.clear()
+        }
+        assert sent == {("GET", f"/resource_providers?in_tree={ROOT}")}
         assert daemon.end() == 0
 
 
-def test_a_placement_that_comes_back_is_used(site: Site) -> None:
+def test_the_daemon_retries_placement(site: Site) -> None:
     url = site.placement.url
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))  # nobody listens, nobody gets it
+        # The port stays in use and refuses connections.
+        listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         site.write_conf(f"http://127.0.0.1:{port}")
         with child(site, *NODE, "--interval", "0.1") as daemon:
-            daemon.wait_for(lambda: "it will be retried" in daemon.words)
+            daemon.wait_for(lambda: "it will be retried" in daemon.output)
             time.sleep(1)
-            assert daemon.words.count("it will be retried") == 1
+            assert daemon.output.count("it will be retried") == 1
             assert "STALE" in site.run("status", status=1)
             assert daemon.end() == 0
     site.write_conf(url)
@@ -160,24 +166,24 @@ def test_a_placement_that_comes_back_is_used(site: Site) -> None:
         assert daemon.end() == 0
 
 
-def test_it_waits_for_nova_compute_to_register_the_node(site: Site) -> None:
+def test_the_daemon_waits_for_the_compute_node(site: Site) -> None:
     with child(site, "--host", "later", "--interval", "0.1") as daemon:
-        daemon.wait_for(lambda: "is not a compute node" in daemon.words)
+        daemon.wait_for(lambda: "is not a compute node" in daemon.output)
         site.register("later", "00000000-0000-4000-8000-000000000002")
         name = names.provider_name("later", CARD)
         daemon.wait_for(lambda: name in site.names())
-        daemon.wait_for(lambda: "succeeded again" in daemon.words)
+        daemon.wait_for(lambda: "succeeded again" in daemon.output)
         assert daemon.end() == 0
 
 
-def test_a_broken_setting_ends_it_with_2(site: Site) -> None:
+def test_an_invalid_setting_ends_the_daemon(site: Site) -> None:
     site.conf.write_text("[nova_accel]\nsync_interval = often\n")
     with child(site, *NODE) as daemon:
         assert daemon.running.wait(SECONDS) == 2
-        assert daemon.words.count("\n") == 1
+        assert daemon.output.count("\n") == 1
 
 
-def test_systemd_is_told(site: Site, tmp_path: pathlib.Path) -> None:
+def test_systemd_is_notified(site: Site, tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(path)
@@ -194,15 +200,15 @@ def test_systemd_is_told(site: Site, tmp_path: pathlib.Path) -> None:
             assert listener.recv(4096).startswith(b"STATUS=last pass: ")
             assert daemon.end() == 0
             assert listener.recv(4096) == b"STOPPING=1"
-            assert daemon.words.startswith("<6>placement-sync started")
+            assert daemon.output.startswith("<6>placement-sync started")
 
 
-def test_two_of_them_wait_for_each_other(site: Site) -> None:
+def test_a_pass_waits_for_the_lock(site: Site) -> None:
     site.state.mkdir()
     with (site.state / "sync.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with child(site, *NODE, "--once") as second:
-            second.wait_for(lambda: "waiting" in second.words)
+            second.wait_for(lambda: "waiting" in second.output)
             assert site.writes() == 0
             fcntl.flock(lock, fcntl.LOCK_UN)
             assert second.running.wait(SECONDS) == 0

@@ -97,7 +97,7 @@ class Cloud:
             },
         )
 
-    def take(self, provider: str, **amounts: int) -> None:
+    def allocate(self, provider: str, **amounts: int) -> None:
         self.call(
             "PUT",
             f"/allocations/{uuid.uuid4()}",
@@ -110,9 +110,9 @@ class Cloud:
             },
         )
 
-    def take_mb(self, provider: str, *sizes: int) -> None:
+    def allocate_mb(self, provider: str, *sizes: int) -> None:
         for size in sizes:
-            self.take(provider, VGPU=1, **{names.GPU_MEMORY_CLASS: size})
+            self.allocate(provider, VGPU=1, **{names.GPU_MEMORY_CLASS: size})
 
 
 @pytest.fixture
@@ -122,12 +122,12 @@ def cloud(placement: Server) -> Cloud:
 
 @pytest.fixture
 def explain(placement: Server, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run the command; return its status and what it printed."""
+    """Return a function that runs the command: status, stdout, stderr."""
 
     def run(*words: str, specs: tuple[str, ...] = ONE) -> tuple[int, str, str]:
-        given = [word for spec in specs for word in ("--extra-spec", spec)]
+        options = [word for spec in specs for word in ("--extra-spec", spec)]
         status = commands.main(
-            ["explain", "--endpoint", placement.url, *given, *words]
+            ["explain", "--endpoint", placement.url, *options, *words]
         )
         printed = capsys.readouterr()
         return status, printed.out, printed.err
@@ -149,10 +149,10 @@ def test_each_card_has_a_verdict_and_a_reason(
     cloud: Cloud, explain: Any
 ) -> None:
     full, drained, fine, elsewhere = cloud.host("one", "abcd")
-    cloud.take_mb(full, 4096, 4096, 4096, 4096)
+    cloud.allocate_mb(full, 4096, 4096, 4096, 4096)
     cloud.traits(drained, PROFILE, names.DRAINED_TRAIT)
     cloud.traits(elsewhere)
-    cloud.take_mb(fine, 4096)
+    cloud.allocate_mb(fine, 4096)
 
     status, text, _ = explain()
 
@@ -166,7 +166,7 @@ def test_each_card_has_a_verdict_and_a_reason(
     assert "1 of 1 hosts can serve the flavor now." in text
 
 
-def test_a_drained_card_is_told(cloud: Cloud, explain: Any) -> None:
+def test_a_drained_card_is_left_out(cloud: Cloud, explain: Any) -> None:
     (card,) = cloud.host("one", "a")
     cloud.traits(card, names.DRAINED_TRAIT)
 
@@ -176,12 +176,12 @@ def test_a_drained_card_is_told(cloud: Cloud, explain: Any) -> None:
     assert cells(text, "a") == "one a left out drained by its operator"
 
 
-def test_what_the_filter_refuses_is_told_with_its_words(
+def test_a_refusal_of_the_filter_is_printed(
     cloud: Cloud, explain: Any
 ) -> None:
-    """Of T4s that hold one size at a time, Placement counts only sums."""
+    """Placement counts memory, but a T4 has partitions of one size only."""
     (card,) = cloud.host("one", "a")
-    cloud.take_mb(card, 8192)
+    cloud.allocate_mb(card, 8192)
 
     status, text, _ = explain()
 
@@ -192,14 +192,14 @@ def test_what_the_filter_refuses_is_told_with_its_words(
     assert "0 of 1 hosts can serve the flavor now." in text
 
 
-def test_a_host_that_can_t_is_told_too(
+def test_unsuitable_hosts_are_listed(
     cloud: Cloud, explain: Any, placement: Server
 ) -> None:
     cloud.host("off", "a", DISABLED)
     cloud.host("poor", "b")
     cloud.host("rich", "c")
     root = str(uuid.uuid5(uuid.NAMESPACE_DNS, "poor"))
-    cloud.take(root, VCPU=16)
+    cloud.allocate(root, VCPU=16)
 
     status, text, _ = explain(specs=(*ONE, "resources:VCPU=4"))
 
@@ -217,18 +217,18 @@ def test_one_host_alone(cloud: Cloud, explain: Any) -> None:
 
     status, text, _ = explain("--host", "two", "--json")
 
-    found = json.loads(text)
+    report = json.loads(text)
     assert status == 0
-    assert found["is_possible"]
-    (host,) = found["hosts"]
+    assert report["is_possible"]
+    (host,) = report["hosts"]
     assert (host["name"], host["fits"], host["refused"]) == ("two", 2, 0)
     assert sorted(c["verdict"] for c in host["cards"]) == ["first", "fits"]
-    assert found["notes"] == [
+    assert report["notes"] == [
         "Nova's other filters and its weighers are not replayed"
     ]
 
 
-def test_two_groups_are_asked_for_together(cloud: Cloud, explain: Any) -> None:
+def test_two_groups_are_requested_together(cloud: Cloud, explain: Any) -> None:
     cloud.host("one", "a")
     cloud.host("two", "bc")
     specs = (
@@ -248,7 +248,7 @@ def test_two_groups_are_asked_for_together(cloud: Cloud, explain: Any) -> None:
     assert "1 of 2 hosts" in text
 
 
-def test_what_is_not_judged_is_said(cloud: Cloud, explain: Any) -> None:
+def test_skipped_checks_are_noted(cloud: Cloud, explain: Any) -> None:
     cloud.host("one", "a")
 
     _, text, _ = explain(specs=ONE[:3])
@@ -257,7 +257,7 @@ def test_what_is_not_judged_is_said(cloud: Cloud, explain: Any) -> None:
     assert "numa_policy=preferred is not judged." in text
 
 
-def test_a_name_nobody_ever_reported(cloud: Cloud, explain: Any) -> None:
+def test_a_trait_that_no_accelerator_has(cloud: Cloud, explain: Any) -> None:
     cloud.host("one", "a")
 
     status, text, _ = explain(
@@ -269,7 +269,7 @@ def test_a_name_nobody_ever_reported(cloud: Cloud, explain: Any) -> None:
     assert "does not offer CUSTOM_VGPU_TYPO now" in text
 
 
-def test_no_host_has_one(cloud: Cloud, explain: Any) -> None:
+def test_no_host_has_an_accelerator(cloud: Cloud, explain: Any) -> None:
     cloud.host("one", "")
 
     status, text, _ = explain()
@@ -279,7 +279,7 @@ def test_no_host_has_one(cloud: Cloud, explain: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "specs", "mend"),
+    ("words", "specs", "hint"),
     [
         ((), (), "one that asks for accelerators"),
         ((), ("resources:VCPU=1",), "one that asks for accelerators"),
@@ -290,17 +290,17 @@ def test_no_host_has_one(cloud: Cloud, explain: Any) -> None:
         ((), (*ONE, "resources_B:VGPU=1"), "group_policy"),
     ],
 )
-def test_bad_input_says_what_to_mend(
+def test_invalid_input_is_explained(
     cloud: Cloud,
     explain: Any,
     words: tuple[str, ...],
     specs: tuple[str, ...],
-    mend: str,
+    hint: str,
 ) -> None:
     cloud.host("one", "a")
 
     status, text, error = explain(*words, specs=specs)
 
     assert (status, text) == (2, "")
-    assert mend in error
+    assert hint in error
     assert len(error.splitlines()) == 1

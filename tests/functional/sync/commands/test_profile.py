@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``nova-accel profile list`` for captured hosts, real Placement."""
+"""Command ``nova-accel profile list`` with captured hosts in Placement."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ HOSTS = ("a40-vf-mdev", "a100-mig-mdev", "t4-mdev", "qat", "dfl-pac")
 
 
 class Cloud:
-    """Captured hosts, laid into Placement as their own passes do."""
+    """Captured hosts, written to Placement by passes."""
 
     def __init__(
         self, placement: servers.Server, place: pathlib.Path, capsys: Output
@@ -43,11 +43,11 @@ class Cloud:
         self.capsys.readouterr()
         path = f"/resource_providers?name={host}"
         (root,) = self.placement.call("GET", path)["resource_providers"]
-        self.set_stock(root["uuid"], **capacities)
+        self.set_inventories(root["uuid"], **capacities)
         return str(root["uuid"])
 
-    def set_stock(self, uuid: str, **capacities: int) -> None:
-        """Give a provider these inventories, a negative one whole."""
+    def set_inventories(self, uuid: str, **capacities: int) -> None:
+        """Set a provider's inventories; negative totals are fully reserved."""
         path = f"/resource_providers/{uuid}"
         generation = self.placement.call("GET", path)["generation"]
         self.placement.call(
@@ -62,7 +62,7 @@ class Cloud:
             },
         )
 
-    def take(self, uuid: str, **amounts: int) -> None:
+    def allocate(self, uuid: str, **amounts: int) -> None:
         self.placement.call(
             "PUT",
             f"/allocations/{uuid}",
@@ -77,18 +77,18 @@ class Cloud:
 
     def run(self, *words: str, status: int = 0) -> str:
         self.placement.clear()
-        given = ["profile", "list", "--endpoint", self.placement.url, *words]
-        assert commands.main(given) == status
-        said = self.capsys.readouterr()
-        return said.err if status else said.out
+        command = ["profile", "list", "--endpoint", self.placement.url, *words]
+        assert commands.main(command) == status
+        output = self.capsys.readouterr()
+        return output.err if status else output.out
 
     def rows(self, *words: str) -> dict[str, dict[str, Any]]:
-        """Return all profiles, full ones too, by name."""
+        """Return all profiles by name, also those without free units."""
         return self.free_rows("--all", *words)
 
     def free_rows(self, *words: str) -> dict[str, dict[str, Any]]:
-        found = json.loads(self.run("--json", *words))["profiles"]
-        return {one["name"]: one for one in found}
+        profiles = json.loads(self.run("--json", *words))["profiles"]
+        return {profile["name"]: profile for profile in profiles}
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def site(
     return Cloud(placement, tmp_path, capsys)
 
 
-def test_a_cloud_without_any_has_none(site: Cloud) -> None:
+def test_a_cloud_without_accelerators(site: Cloud) -> None:
     assert site.run() == "No host offers any accelerator.\n"
     assert site.run("--host", "nix", status=2).count("\n") == 1
 
@@ -106,57 +106,59 @@ def test_a_cloud_without_any_has_none(site: Cloud) -> None:
 def test_many_hosts_are_three_requests(site: Cloud) -> None:
     for name in HOSTS:
         site.add(name, MEMORY_MB=65536, VCPU=64)
-    found = site.rows()
-    # The last one reads a region that is at fault.
-    asked = [one.path.partition("?")[0] for one in site.placement.clear()]
-    assert asked[:3] == [
+    profiles = site.rows()
+    # The last request reads a region in fault.
+    paths = [
+        request.path.partition("?")[0] for request in site.placement.clear()
+    ]
+    assert paths[:3] == [
         "/resource_providers",
         "/resource_providers",
         "/allocation_candidates",
     ]
-    assert len(asked) == 4 and asked[3].endswith("/inventories")
-    a40 = found["A40-8Q"]
-    # One that no server has booked is reserved.
+    assert len(paths) == 4 and paths[3].endswith("/inventories")
+    a40 = profiles["A40-8Q"]
+    # One partition has no allocation and is reserved.
     assert (a40["free"], a40["most"]) == (5, 6)
     assert a40["hosts"] == ["a40-vf-mdev.example.org"]
     assert a40["charges"] == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}
-    assert found["A100-2-10C"]["charges"]["CUSTOM_MIG_SLICE"] == 2
-    assert found["8086:37c8-VF"]["kind"] == "VF"
-    assert found["region"]["kind"] == "FPGA region"
-    function = found["d8424dc4a4a3c413f89e433683f9040b"]
+    assert profiles["A100-2-10C"]["charges"]["CUSTOM_MIG_SLICE"] == 2
+    assert profiles["8086:37c8-VF"]["kind"] == "VF"
+    assert profiles["region"]["kind"] == "FPGA region"
+    function = profiles["d8424dc4a4a3c413f89e433683f9040b"]
     assert function["models"] == ["INTEL ARRIA 10 PAC"]
-    assert found.keys() > site.free_rows().keys()
+    assert profiles.keys() > site.free_rows().keys()
     assert site.free_rows() == site.free_rows("--free")
     assert set(site.rows("--host", "t4-mdev")) == set(
         site.rows("--model", "T4")
     )
 
 
-def test_full_hosts_are_read_too(site: Cloud) -> None:
+def test_hosts_without_free_memory_are_read(site: Cloud) -> None:
     site.add("a40-vf-mdev", MEMORY_MB=65536)
     site.add("t4-mdev", MEMORY_MB=-65536, VCPU=8)
     site.add("qat")
-    found = site.rows()
-    # The list of ours and of all, two in bulk and one more, then singly.
-    asked = [one.path for one in site.placement.clear()]
-    assert len([p for p in asked if p.startswith("/alloc")]) == 3
-    assert {"A40-8Q", "T4-4Q", "8086:37c8-VF"} <= found.keys()
-    assert found["T4-4Q"]["free"] > 0
+    profiles = site.rows()
+    # Candidates: two requests in bulk, then one for a single host.
+    paths = [request.path for request in site.placement.clear()]
+    assert len([p for p in paths if p.startswith("/alloc")]) == 3
+    assert {"A40-8Q", "T4-4Q", "8086:37c8-VF"} <= profiles.keys()
+    assert profiles["T4-4Q"]["free"] > 0
 
 
-def test_what_is_allocated_is_not_free(site: Cloud) -> None:
+def test_allocated_units_are_not_free(site: Cloud) -> None:
     root = site.add("a40-vf-mdev", MEMORY_MB=65536)
     card = names.provider_uuid(root, "0000:41:00.0")
-    site.take(card, VGPU=2, CUSTOM_GPU_MEMORY_MB=16384)
+    site.allocate(card, VGPU=2, CUSTOM_GPU_MEMORY_MB=16384)
     assert site.rows()["A40-8Q"]["free"] == 3
     text = site.run("--free", "--long")
     assert "CUSTOM_VGPU_NVIDIA_A40_8Q" in text
 
 
-def test_where_nothing_is_free_all_is_named(site: Cloud) -> None:
+def test_the_option_all_is_named_if_nothing_is_free(site: Cloud) -> None:
     root = site.add("a40-vf-mdev", MEMORY_MB=65536)
     card = names.provider_uuid(root, "0000:41:00.0")
-    site.take(card, VGPU=5, CUSTOM_GPU_MEMORY_MB=40960)
+    site.allocate(card, VGPU=5, CUSTOM_GPU_MEMORY_MB=40960)
     assert "--all lists them" in site.run("--host", "a40-vf-mdev")
     assert site.run("--all").count("A40-8Q ") == 1
 
@@ -165,17 +167,17 @@ def test_a_drained_card_offers_nothing_and_keeps_its_totals(
     site: Cloud,
 ) -> None:
     root = site.add("a40-vf-mdev", MEMORY_MB=65536)
-    door = rest.from_endpoint(site.placement.url)
-    (card,) = cloud.read(door).devices
+    client = rest.from_endpoint(site.placement.url)
+    (card,) = cloud.read(client).devices
     path = f"/resource_providers/{card.uuid}"
     body = site.placement.call("GET", f"{path}/traits")
     site.placement.call("PUT", f"/traits/{names.DRAINED_TRAIT}")
     body["traits"].append(names.DRAINED_TRAIT)
     site.placement.call("PUT", f"{path}/traits", body)
-    site.set_stock(card.uuid, VGPU=-6, CUSTOM_GPU_MEMORY_MB=-49152)
+    site.set_inventories(card.uuid, VGPU=-6, CUSTOM_GPU_MEMORY_MB=-49152)
     assert site.rows() == {}
     assert site.run() == "No host offers any accelerator.\n"
-    (card,) = cloud.read(door).devices
+    (card,) = cloud.read(client).devices
     assert card.root == root and card.is_unavailable
     assert card.capacities["VGPU"].total == 6
     assert card.capacities["VGPU"].free == 0

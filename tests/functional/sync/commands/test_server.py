@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``nova-accel server`` while nova-compute can't be reached."""
+"""Command ``nova-accel server`` without a reachable message bus."""
 
 import os
 import pathlib
@@ -14,8 +14,8 @@ import pytest
 
 SERVER = str(uuid.UUID(int=7))
 SECRET = "s3cret-of-the-bus"  # noqa: S105
-# What the command itself waits for the bus, and Python to start, with room
-# for a busy machine.
+# The command's wait for the bus and Python's start, with room for a busy
+# machine.
 SECONDS = 60.0
 
 
@@ -81,7 +81,7 @@ def test_a_transport_url_that_cant_be_used_is_not_printed(
 def test_an_unreachable_bus_is_named_in_time(
     tmp_path: pathlib.Path, closed: int, silent: int
 ) -> None:
-    """Each host of a cluster is tried, for 10 seconds in all."""
+    """Each host of a cluster is tried, for 10 seconds in total."""
     ports = closed, silent, silent, silent
     hosts = ",".join(f"nova:{SECRET}@127.0.0.1:{port}" for port in ports)
     status, words = run(

@@ -33,12 +33,12 @@ from tests.hosts import build, look
 def site(
     placement: servers.Server, tmp_path: pathlib.Path, capsys: Output
 ) -> Site:
-    found = Site(placement, tmp_path, capsys)
-    found.register()
-    return found
+    new_site = Site(placement, tmp_path, capsys)
+    new_site.register()
+    return new_site
 
 
-def test_one_pass_makes_placement_agree_and_the_next_writes_nothing(
+def test_one_pass_updates_placement_and_the_next_writes_nothing(
     site: Site,
 ) -> None:
     first = site.once(*NODE)
@@ -50,7 +50,7 @@ def test_one_pass_makes_placement_agree_and_the_next_writes_nothing(
         names.provider_name(HOST, CARD),
         names.provider_name(HOST, OTHER),
     }
-    assert site.of(CARD, "inventories")["VGPU"]["total"] > 0
+    assert site.read(CARD, "inventories")["VGPU"]["total"] > 0
     second = site.once(*NODE)
     assert second["calls"] == [] and second["writes"] == 0
     assert site.writes() == 0
@@ -67,12 +67,12 @@ def test_a_dry_run_prints_the_calls_and_writes_nothing(site: Site) -> None:
     assert done.splitlines()[:-1] == lines[:-1]
 
 
-def test_each_call_of_the_json_is_the_line_of_the_text(site: Site) -> None:
+def test_json_and_text_list_the_same_calls(site: Site) -> None:
     text = site.run("--dry-run", *NODE).splitlines()
-    found = json.loads(site.run("--dry-run", "--json", *NODE))
-    assert found["calls"] == text[:-1]
-    assert found["dry_run"] is True and found["writes"] == 0
-    assert found.keys() == {
+    report = json.loads(site.run("--dry-run", "--json", *NODE))
+    assert report["calls"] == text[:-1]
+    assert report["dry_run"] is True and report["writes"] == 0
+    assert report.keys() == {
         "host",
         "dry_run",
         "calls",
@@ -107,14 +107,14 @@ def test_problems_of_host_and_configuration_are_printed(
 
 
 @pytest.mark.parametrize("mode", ["--dry-run", "--once"])
-def test_misspelt_options_are_printed_where_placement_is_away(
+def test_misspelt_options_are_printed_without_placement(
     site: Site, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
     site.write_conf("http://127.0.0.1:9")
     with site.conf.open("a") as file:
         file.write("[nova-accel]\n")
-    text, words = site.speak(mode, *NODE, status=1)
+    text, words = site.execute(mode, *NODE, status=1)
     first, second = words.splitlines()
     assert text == "" and "Connection refused" in second
     assert first == (
@@ -123,18 +123,18 @@ def test_misspelt_options_are_printed_where_placement_is_away(
     )
 
 
-def test_what_was_wiped_by_hand_is_back(site: Site) -> None:
+def test_deleted_inventories_and_traits_are_restored(site: Site) -> None:
     site.once(*NODE)
     own = names.provider_uuid(ROOT, CARD)
-    before = site.of(CARD, "inventories"), set(site.of(CARD, "traits"))
+    before = site.read(CARD, "inventories"), set(site.read(CARD, "traits"))
     site.placement.call("DELETE", f"/resource_providers/{own}/inventories")
     site.placement.call("DELETE", f"/resource_providers/{own}/traits")
     site.once(*NODE)
-    assert site.of(CARD, "inventories") == before[0]
-    assert set(site.of(CARD, "traits")) == before[1]
+    assert site.read(CARD, "inventories") == before[0]
+    assert set(site.read(CARD, "traits")) == before[1]
 
 
-def test_nothing_of_a_captured_host_needs_this_machine(
+def test_a_captured_host_needs_no_files_of_this_machine(
     site: Site, tmp_path: pathlib.Path
 ) -> None:
     archive = tmp_path / "host.tar.gz"
@@ -142,42 +142,42 @@ def test_nothing_of_a_captured_host_needs_this_machine(
         ["capture", "--root", str(site.root), "-o", str(archive)]
     )
     site.capsys.readouterr()
-    asked = ["--dry-run", "--root", str(archive), *NODE]
-    asked += ["--endpoint", site.placement.url]
-    assert main.main(asked) == 0
+    command = ["--dry-run", "--root", str(archive), *NODE]
+    command += ["--endpoint", site.placement.url]
+    assert main.main(command) == 0
     from_archive = site.capsys.readouterr().out.splitlines()[:-1]
     assert from_archive == site.run("--dry-run", *NODE).splitlines()[:-1]
     assert site.writes() == 0
 
 
-def test_a_host_from_elsewhere_has_to_be_named(site: Site) -> None:
-    asked = ["--dry-run", "--root", str(site.root)]
-    assert main.main([*asked, "--endpoint", site.placement.url]) == 2
+def test_a_captured_host_needs_a_name(site: Site) -> None:
+    command = ["--dry-run", "--root", str(site.root)]
+    assert main.main([*command, "--endpoint", site.placement.url]) == 2
     assert "--host" in site.capsys.readouterr().err
-    assert main.main(asked) == 2  # nor are there credentials
+    assert main.main(command) == 2  # Credentials are missing, too.
     assert "--os-cloud" in site.capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "options", [["--host-uuid", ROOT], ["--host", HOST, "--host-uuid", ROOT]]
 )
-def test_the_node_is_told_by_its_uuid(site: Site, options: list[str]) -> None:
+def test_the_node_is_found_by_its_uuid(site: Site, options: list[str]) -> None:
     assert site.once(*options)["host"] == {"name": HOST, "uuid": ROOT}
 
 
-def test_the_node_is_told_by_the_file_of_nova_compute(site: Site) -> None:
+def test_the_node_is_found_by_the_file_compute_id(site: Site) -> None:
     site.conf.with_name("compute_id").write_text(f"{ROOT}\n")
     assert site.once()["host"] == {"name": HOST, "uuid": ROOT}
 
 
-def test_the_node_is_told_by_what_nova_compute_published(site: Site) -> None:
+def test_the_node_is_found_by_the_claims_file(site: Site) -> None:
     root = providers.ProviderRoot(name=HOST, uuid=ROOT)
     site.conf.with_name("compute_id").write_text(str(uuid.UUID(int=7)))
     claims_file.ClaimsFile(str(site.state)).write(root, (), ())
     assert site.once()["host"] == {"name": HOST, "uuid": ROOT}
 
 
-def test_a_node_that_is_missing_is_made_only_if_asked_for(
+def test_create_root_creates_a_missing_node(
     site: Site,
 ) -> None:
     words = site.fail("--once", "--host", "bare1")
@@ -191,21 +191,21 @@ def test_a_node_that_is_missing_is_made_only_if_asked_for(
     assert site.once("--host", "bare1")["writes"] == 0
 
 
-def test_placement_that_is_away_is_told_in_one_line(
+def test_an_unreachable_placement_is_one_line(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
     site.write_conf("http://127.0.0.1:9")
-    said = site.fail("--once", *NODE, status=1)
-    assert said.startswith(
+    error = site.fail("--once", *NODE, status=1)
+    assert error.startswith(
         f"placement-sync: GET /resource_providers?name={HOST}:"
         " http://127.0.0.1:9: Connection refused; "
     )
-    assert said.count("efuse") == 1
+    assert error.count("efuse") == 1
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, message",
     [
         ("[nova_accel]\ndevice_spec = {\n", "device_spec"),
         ("[nova_accel]\ndrivers = none_such\n", "none_such"),
@@ -216,14 +216,14 @@ def test_placement_that_is_away_is_told_in_one_line(
         (f"[placement]\nauth_type = nay\npassword = {SECRET}\n", "auth_type"),
     ],
 )
-def test_a_setting_that_cant_be_used_is_told_in_one_line(
-    site: Site, text: str, told: str
+def test_an_invalid_setting_is_one_line(
+    site: Site, text: str, message: str
 ) -> None:
     site.conf.write_text(text)
-    assert told.format(conf=site.conf) in site.fail("--once", *NODE)
+    assert message.format(conf=site.conf) in site.fail("--once", *NODE)
 
 
-def test_a_card_that_goes_is_withdrawn_unless_servers_hold_it(
+def test_a_missing_card_is_deleted_unless_allocated(
     site: Site,
 ) -> None:
     site.once(*NODE)
@@ -243,79 +243,82 @@ def test_a_card_that_goes_is_withdrawn_unless_servers_hold_it(
     for address in (CARD, OTHER):
         (site.root / "sys/bus/pci/devices" / address).unlink()
         (site.root / "sys/class/mdev_bus" / address).unlink()
-    found = site.once(*NODE)
-    assert found["problems"] == []
-    assert names.MISSING_TRAIT in site.of(CARD, "traits")
+    report = site.once(*NODE)
+    assert report["problems"] == []
+    assert names.MISSING_TRAIT in site.read(CARD, "traits")
     assert names.provider_name(HOST, OTHER) not in site.names()
 
 
-def test_a_book_that_this_user_cant_read_stops_the_pass(site: Site) -> None:
+def test_a_malformed_claims_file_stops_the_pass(site: Site) -> None:
     site.state.mkdir()
     (site.state / "book.json").write_text("{")
     assert "book.json" in site.fail("--once", *NODE)
     assert site.writes() == 0
 
 
-def test_claims_that_nova_compute_published_are_booked(site: Site) -> None:
-    """The second card holds three vGPUs that somebody made."""
+def test_claimed_partitions_are_not_reserved(site: Site) -> None:
+    """The second card has three vGPUs that were made without Nova."""
     site.once(*NODE)
-    taken = site.of(OTHER, "inventories")["VGPU"]["reserved"]
+    taken = site.read(OTHER, "inventories")["VGPU"]["reserved"]
     assert taken == 3
-    host = look.device(look.read(site.root), OTHER)
+    device = look.device(look.read(site.root), OTHER)
     own = names.provider_uuid(ROOT, OTHER)
-    one = host.partitions[0]
+    partition = device.partitions[0]
     claim = model.Claim(
         consumer=str(uuid.uuid4()),
         provider=own,
         device=OTHER,
-        profile=one.profile,
+        profile=partition.profile,
         slot="slot-0",
-        parent=one.parent,
-        handle=one.handle,
-        technology=host.technology,
+        parent=partition.parent,
+        handle=partition.handle,
+        technology=device.technology,
     )
-    book = claims_file.ClaimsFile(str(site.state))
+    file = claims_file.ClaimsFile(str(site.state))
     root = providers.ProviderRoot(name=HOST, uuid=ROOT)
-    book.write(root, (claim,), ())
+    file.write(root, (claim,), ())
     site.once()
-    assert site.of(OTHER, "inventories")["VGPU"]["reserved"] == 2
+    assert site.read(OTHER, "inventories")["VGPU"]["reserved"] == 2
     other = providers.ProviderRoot(name="other", uuid=str(uuid.uuid4()))
-    book.write(other, (claim,), ())  # of another node: it tells nothing
+    # A claims file of another node is ignored.
+    file.write(other, (claim,), ())
     site.once(*NODE)
-    assert site.of(OTHER, "inventories")["VGPU"]["reserved"] == 3
+    assert site.read(OTHER, "inventories")["VGPU"]["reserved"] == 3
 
 
-def test_mdevs_of_ours_are_booked_without_a_book(site: Site) -> None:
+def test_mdevs_of_the_library_are_not_reserved_without_claims(
+    site: Site,
+) -> None:
     own = names.provider_uuid(ROOT, CARD)
-    ours = names.mdev_uuid(own, "slot-0")
-    place = site.root / "sys/class/mdev_bus" / CARD / ours
+    mdev = names.mdev_uuid(own, "slot-0")
+    place = site.root / "sys/class/mdev_bus" / CARD / mdev
     place.mkdir()
     kind = next((place.parent / "mdev_supported_types").iterdir())
     (place / "mdev_type").symlink_to(kind)
-    (site.root / "sys/bus/mdev/devices" / ours).symlink_to(place)
+    (site.root / "sys/bus/mdev/devices" / mdev).symlink_to(place)
     site.once(*NODE)
-    assert site.of(CARD, "inventories")["VGPU"]["reserved"] == 0
-    assert site.of(OTHER, "inventories")["VGPU"]["reserved"] == 3
+    assert site.read(CARD, "inventories")["VGPU"]["reserved"] == 0
+    assert site.read(OTHER, "inventories")["VGPU"]["reserved"] == 3
 
 
-def test_the_version_is_the_packages(site: Site) -> None:
+def test_the_option_version(site: Site) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(["--version"])
     assert ended.value.code == 0
-    said = site.capsys.readouterr().out
-    assert said == f"placement-sync {capture.library_version()}\n"
+    output = site.capsys.readouterr().out
+    assert output == f"placement-sync {capture.library_version()}\n"
 
 
-def test_a_host_that_lost_its_files_is_not_taken_for_empty(
+def test_an_unreadable_host_is_not_taken_for_empty(
     site: Site,
 ) -> None:
     site.once(*NODE)
     build.break_path(site.root, "bus/pci/devices", {"fault": "circle"})
-    site.speak("--once", *NODE)
+    site.execute("--once", *NODE)
     assert names.provider_name(HOST, CARD) in site.names()
 
 
-def test_a_cloud_of_clouds_yaml_is_used(
+def test_the_option_os_cloud(
     site: Site, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clouds = tmp_path / "clouds.yaml"
@@ -332,14 +335,14 @@ def test_a_cloud_of_clouds_yaml_is_used(
     assert "elsewhere" in site.fail("--once", "--os-cloud", "elsewhere")
 
 
-def test_no_password_is_told(site: Site) -> None:
+def test_the_password_is_not_printed(site: Site) -> None:
     site.conf.write_text(
         f"[nova_accel]\nroot = {site.root}\nstate_dir = {site.state}\n"
         "[placement]\nauth_type = password\nusername = nova\n"
         f"password = {SECRET}\nproject_name = service\n"
         f"auth_url = http://nova:{SECRET}@127.0.0.1:9/v3\n"
     )
-    site.fail("--once", *NODE, status=1)  # which looks for it
+    site.fail("--once", *NODE, status=1)  # Checks the output for the password.
 
 
 MALFORMED = {
@@ -376,7 +379,7 @@ class Terminal(io.StringIO):
     [["audit"], ["drain", CARD, "--reason", "r", "--wait", "0"]],
     ids=["audit", "drain"],
 )
-def test_a_user_at_a_terminal_sees_that_placement_is_slow(
+def test_a_terminal_shows_that_placement_is_slow(
     site: Site, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     stderr = Terminal()
@@ -384,7 +387,7 @@ def test_a_user_at_a_terminal_sees_that_placement_is_slow(
     monkeypatch.setattr(progress, "DELAY_S", 0.1)
     with odd.answering(odd.http("200 OK", b"[]"), pause_s=0.01) as url:
         site.write_conf(url)
-        asked = ["--config-file", str(site.conf), *words, *NODE]
-        assert main.main(asked) == 1
+        command = ["--config-file", str(site.conf), *words, *NODE]
+        assert main.main(command) == 1
     first = stderr.getvalue().splitlines()[0]
     assert first == "placement-sync: waiting for an answer of Placement"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pass turns any tree into any other; a second pass changes nothing.
 
-``NOVA_ACCEL_SYNC_TREES`` is the number of random trees, 1,000 for all that
-is promised; on MariaDB it is a quarter of that.
+``NOVA_ACCEL_SYNC_TREES`` is the number of random trees, 1,000 in a full run;
+on MariaDB it is a quarter of that.
 """
 
 import os
@@ -22,25 +22,25 @@ SEED = os.environ.get("NOVA_ACCEL_SYNC_SEED", "a")
 def converge(
     server: servers.Server,
     tables: judge.Tables,
-    door: rest.RestClient,
+    client: rest.RestClient,
     seed: str,
 ) -> sync_pass.PassResult:
-    """Draw two trees, go from one to the other, and judge."""
+    """Draw two trees, run a pass from one to the other, and check it."""
     life = lives.Life(server, tables, seed)
     life.build()
-    life.wish = trees.draw_wish(life.dice, life.root)
-    done = life.damage()
+    life.desired = trees.draw_desired(life.dice, life.root)
+    changes = life.damage()
     case = life.case()
-    one = sync_pass.Synchronizer(
-        resource_providers.PlacementClient(door), sleep=lambda _: None
+    synchronizer = sync_pass.Synchronizer(
+        resource_providers.PlacementClient(client), sleep=lambda _: None
     )
-    wish = life.wish
-    result = one.run(wish.tree, wish.host)
+    desired = life.desired
+    result = synchronizer.run(desired.tree, desired.host)
     after = life.rows()
-    assert result.problems == (), (seed, done)
-    assert case.faults(after) == [], (seed, done, *map(str, result.calls))
+    assert result.problems == (), (seed, changes)
+    assert case.faults(after) == [], (seed, changes, *map(str, result.calls))
     server.clear()
-    again = one.run(wish.tree, wish.host)
+    again = synchronizer.run(desired.tree, desired.host)
     assert again.calls == (), (seed, *map(str, again.calls))
     assert again.writes == 0, seed
     assert again.reads <= 1, (seed, server.requests())
@@ -54,10 +54,10 @@ def test_one_pass_from_any_tree_to_any_other(
     is_mariadb = not any_placement.database.startswith("sqlite")
     count = max(1, TREES // 4) if is_mariadb else TREES
     tables = judge.Tables(any_placement.database)
-    door = rest.from_endpoint(any_placement.url)
+    client = rest.from_endpoint(any_placement.url)
     began = time.monotonic()
     results = [
-        converge(any_placement, tables, door, f"{SEED}{number}")
+        converge(any_placement, tables, client, f"{SEED}{number}")
         for number in range(count)
     ]
     kinds = {type(call) for result in results for call in result.calls}
@@ -74,37 +74,44 @@ def test_one_pass_from_any_tree_to_any_other(
         assert kinds >= {*calls.ProviderCall.__args__}
 
 
-def test_who_has_just_started_writes_nothing_either(
+def test_a_restarted_service_writes_nothing(
     placement: servers.Server,
 ) -> None:
     tables = judge.Tables(placement.database)
     for number in range(10):
         life = lives.Life(placement, tables, f"start{number}")
         life.build()
-        life.wish = trees.draw_wish(life.dice, life.root)
-        door = rest.from_endpoint(placement.url)
+        life.desired = trees.draw_desired(life.dice, life.root)
+        client = rest.from_endpoint(placement.url)
         for expected in (False, True):
-            one = sync_pass.Synchronizer(
-                resource_providers.PlacementClient(door)
+            synchronizer = sync_pass.Synchronizer(
+                resource_providers.PlacementClient(client)
             )
-            result = one.run(life.wish.tree, life.wish.host)
+            result = synchronizer.run(life.desired.tree, life.desired.host)
             if expected:
                 assert (result.calls, result.writes) == ((), 0)
 
 
-def test_a_dry_run_tells_what_would_be_done_and_does_not_do_it(
+def test_a_dry_run_returns_calls_and_writes_nothing(
     placement: servers.Server,
 ) -> None:
     tables = judge.Tables(placement.database)
-    door = rest.from_endpoint(placement.url)
+    client = rest.from_endpoint(placement.url)
     for number in range(10):
         life = lives.Life(placement, tables, f"dry{number}")
         life.build()
-        life.wish = trees.draw_wish(life.dice, life.root)
+        life.desired = trees.draw_desired(life.dice, life.root)
         before = life.rows()
-        one = sync_pass.Synchronizer(resource_providers.PlacementClient(door))
-        dry = one.run(life.wish.tree, life.wish.host, is_dry=True)
+        synchronizer = sync_pass.Synchronizer(
+            resource_providers.PlacementClient(client)
+        )
+        dry = synchronizer.run(
+            life.desired.tree, life.desired.host, is_dry=True
+        )
         assert dry.writes == 0
         assert dry.calls
         assert life.rows() == before
-        assert one.run(life.wish.tree, life.wish.host).calls == dry.calls
+        assert (
+            synchronizer.run(life.desired.tree, life.desired.host).calls
+            == dry.calls
+        )

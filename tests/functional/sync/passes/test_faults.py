@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pass after a faulty pass corrects the tree.
 
-``NOVA_ACCEL_SYNC_FAULTS`` is the number of faulty passes, 2,000 for all
-that is promised.
+``NOVA_ACCEL_SYNC_FAULTS`` is the number of faulty passes, 2,000 in a full
+run.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from tests.support.examples import examples
 
 RUNS = int(os.environ.get("NOVA_ACCEL_SYNC_FAULTS", "") or examples(66))
 SEED = os.environ.get("NOVA_ACCEL_SYNC_SEED", "f")
-# So many faulty passes one host lives through.
+# Faulty passes of one host.
 LIFE = 40
 
 
 @dataclasses.dataclass(kw_only=True)
 class Tally:
-    """What became of the passes with one kind of fault."""
+    """Results of the passes with one kind of fault."""
 
     runs: int = 0
     struck: int = 0
@@ -39,77 +39,79 @@ class Tally:
 
 
 class Trial:
-    """One host, and passes that go wrong."""
+    """One host, and its faulty passes."""
 
     def __init__(
         self, life: lives.Life, proxy: faults.Proxy, url: str
     ) -> None:
         self.life = life
         self.proxy = proxy
-        self.door = rest.from_endpoint(url)
-        self.one = faults.new_pass(proxy.url)
+        self.client = rest.from_endpoint(url)
+        self.synchronizer = faults.new_pass(proxy.url)
 
     def change(self, is_fresh: bool) -> int:
-        """Change host and cloud; return how many requests a pass makes.
+        """Change host and cloud; return the number of requests of a pass.
 
-        :param is_fresh: whether it will know nothing beforehand.
+        :param is_fresh: whether the next pass starts without a cache.
         """
         life = self.life
         self.proxy.arm(None)
         if is_fresh:
-            self.one = faults.new_pass(self.proxy.url)
+            self.synchronizer = faults.new_pass(self.proxy.url)
         while True:
-            life.wish = trees.draw_change(life.dice, life.root, life.wish)
+            life.desired = trees.draw_change(
+                life.dice, life.root, life.desired
+            )
             life.damage(0.08)
-            life.come_and_go()
-            life.settle()
+            life.change_servers()
+            life.forget_deleted()
             dry = sync_pass.Synchronizer(
-                resource_providers.PlacementClient(self.door)
-            ).run(life.wish.tree, life.wish.host, is_dry=True)
+                resource_providers.PlacementClient(self.client)
+            ).run(life.desired.tree, life.desired.host, is_dry=True)
             if dry.calls:
                 return (dry.reads if is_fresh else 1) + len(dry.calls)
 
     def run(self, fault: faults.Fault, tally: Tally) -> list[str]:
-        """Let a pass go wrong, and another one mend it; judge both."""
+        """Run a faulty pass and another pass; return the faults of both."""
         case = self.life.case()
         self.proxy.arm(fault)
-        with faults.impatient(self.one, fault.kind):
+        with faults.short_timeout(self.synchronizer, fault.kind):
             tally.within += self._fail(fault.kind.startswith("kill"))
         tally.runs += 1
         tally.struck += self.proxy.struck > 0
         amidst = self.life.rows()
         self.proxy.arm(None)
-        wish = self.life.wish
-        result = self.one.run(wish.tree, wish.host)
+        desired = self.life.desired
+        result = self.synchronizer.run(desired.tree, desired.host)
         after = self.life.rows()
-        again = self.one.run(wish.tree, wish.host)
-        found = [
+        again = self.synchronizer.run(desired.tree, desired.host)
+        messages = [
             *(f"amidst: {fault}" for fault in case.lasting_faults(amidst)),
-            *(f"left: {problem}" for problem in result.problems),
+            *(f"problem: {problem}" for problem in result.problems),
             *case.faults(after),
-            *(f"not at rest: {call}" for call in again.calls),
+            *(f"repeated: {call}" for call in again.calls),
         ]
-        tally.wrong += bool(found)
-        tally.converged += not found
-        self.life.settle()
-        return found
+        tally.wrong += bool(messages)
+        tally.converged += not messages
+        self.life.forget_deleted()
+        return messages
 
     def _fail(self, is_killed: bool) -> bool:
-        """Make the faulty pass; return whether it did all the same."""
-        wish = self.life.wish
+        """Run the faulty pass; return whether it succeeded all the same."""
+        desired = self.life.desired
         if is_killed:
-            status = faults.run_killed(self.proxy, wish)
+            status = faults.run_killed(self.proxy, desired)
             assert status in (0, -signal.SIGKILL)
             if status:
-                self.one = faults.new_pass(self.proxy.url)
+                self.synchronizer = faults.new_pass(self.proxy.url)
             return status == 0
         try:
-            return self.one.run(wish.tree, wish.host).is_ok
+            return self.synchronizer.run(desired.tree, desired.host).is_ok
         except errors.ServiceError:
             return False
 
 
-def tell(tallies: dict[str, Tally], seconds: float) -> str:
+def format_tallies(tallies: dict[str, Tally], seconds: float) -> str:
     """Return a table of all kinds of faults."""
     lines = [
         "",
@@ -130,17 +132,17 @@ def tell(tallies: dict[str, Tally], seconds: float) -> str:
     return "\n".join([*lines, f"{seconds:.0f} s"])
 
 
-def test_the_next_pass_makes_it_right(
+def test_the_next_pass_corrects_the_tree(
     placement: servers.Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One half of the faults strikes once, the other until the pass ends.
+    """Half of the faults occur once, the others until the pass ends.
 
-    "Within" are the passes that got it done in spite of the fault.
+    "Within" are the passes that succeeded in spite of the fault.
     """
     tables = judge.Tables(placement.database)
     tallies = {kind: Tally() for kind in faults.KINDS}
     began = time.monotonic()
-    found: list[str] = []
+    messages: list[str] = []
     with faults.Proxy(placement.url).running() as proxy:
         for number in range(RUNS):
             if number % LIFE == 0:
@@ -154,11 +156,11 @@ def test_the_next_pass_makes_it_right(
                 at=life.dice.randint(1, trial.change(is_fresh)),
                 is_lasting=number // len(faults.KINDS) % 2 == 1,
             )
-            for what in trial.run(fault, tallies[kind]):
-                found.append(f"{number} {fault}: {what}")
+            for message in trial.run(fault, tallies[kind]):
+                messages.append(f"{number} {fault}: {message}")
     with capsys.disabled():
-        print(tell(tallies, time.monotonic() - began))
-    assert not found, "\n".join(found)
+        print(format_tallies(tallies, time.monotonic() - began))
+    assert not messages, "\n".join(messages)
     assert all(t.struck == t.runs for t in tallies.values())
 
 
@@ -171,23 +173,29 @@ ODD_VALUES = (
 _MARK = "put-an-odd-value-here"
 
 
-def altered(content: bytes, dice: random.Random) -> bytes:
+def alter(content: bytes, dice: random.Random) -> bytes:
     """Return JSON in which one value is replaced by an odd one."""
     places: list[tuple[Any, Any]] = []
     body = {"top": json.loads(content or b"null")}
-    todo: list[Any] = [body]
-    while todo:
-        one = todo.pop()
-        keys = range(len(one)) if isinstance(one, list) else list(one)
-        places += [(one, key) for key in keys]
-        todo += [one[k] for k in keys if isinstance(one[k], dict | list)]
-    one, key = dice.choice(places)
-    one[key] = _MARK
+    containers: list[Any] = [body]
+    while containers:
+        container = containers.pop()
+        keys = (
+            range(len(container))
+            if isinstance(container, list)
+            else list(container)
+        )
+        places += [(container, key) for key in keys]
+        containers += [
+            container[k] for k in keys if isinstance(container[k], dict | list)
+        ]
+    container, key = dice.choice(places)
+    container[key] = _MARK
     text = json.dumps(body["top"])
     return text.replace(f'"{_MARK}"', dice.choice(ODD_VALUES)).encode()
 
 
-def test_malformed_answers_are_errors_of_ours(
+def test_malformed_answers_are_accelerator_errors(
     placement: servers.Server,
 ) -> None:
     """A pass over altered answers ends, or raises AcceleratorError."""
@@ -197,12 +205,12 @@ def test_malformed_answers_are_errors_of_ours(
     refused = 0
     with faults.Proxy(placement.url).running() as proxy:
         proxy.alter = lambda content: (
-            altered(content, dice) if dice.random() < 0.3 else content
+            alter(content, dice) if dice.random() < 0.3 else content
         )
         for _ in range(RUNS):
             try:
                 faults.new_pass(proxy.url).run(
-                    life.wish.tree, life.wish.host, is_dry=True
+                    life.desired.tree, life.desired.host, is_dry=True
                 )
             except errors.AcceleratorError:
                 refused += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start, retries and errors of a pass."""
+"""A pass registers hosts, retries, and reports errors."""
 
 import dataclasses
 import logging
@@ -39,7 +39,7 @@ def new_pass(url: str) -> sync_pass.Synchronizer:
     )
 
 
-def test_a_host_that_is_not_registered_is_told(
+def test_an_unregistered_host_is_a_problem(
     placement: servers.Server,
 ) -> None:
     result = new_pass(placement.url).run(TREE, HOST)
@@ -49,25 +49,25 @@ def test_a_host_that_is_not_registered_is_told(
     assert (result.calls, result.writes, result.is_ok) == ((), 0, False)
 
 
-def test_a_host_without_nova_is_registered_if_asked_to(
+def test_create_root_registers_a_host(
     placement: servers.Server,
 ) -> None:
-    one = new_pass(placement.url)
-    dry = one.run(TREE, HOST, is_dry=True, create_root=True)
+    synchronizer = new_pass(placement.url)
+    dry = synchronizer.run(TREE, HOST, is_dry=True, create_root=True)
     assert dry.writes == 0
-    result = one.run(TREE, HOST, create_root=True)
+    result = synchronizer.run(TREE, HOST, create_root=True)
     assert result.is_ok
     assert result.calls == dry.calls
     assert result.calls[0] == calls.CreateProvider(
         uuid=ROOT.uuid, name=ROOT.name, parent=""
     )
-    assert one.run(TREE, HOST, create_root=True).writes == 0
+    assert synchronizer.run(TREE, HOST, create_root=True).writes == 0
 
 
-def test_a_host_name_of_another_uuid_is_told(
+def test_a_host_name_with_another_uuid_is_a_problem(
     placement: servers.Server,
 ) -> None:
-    """That is a compute node that was registered anew, or a second one."""
+    """The compute node was registered again, or there are two."""
     other = dataclasses.replace(
         ROOT, uuid="1f2e3d4c-0000-4000-8000-000000000009"
     )
@@ -79,39 +79,39 @@ def test_a_host_name_of_another_uuid_is_told(
     assert result.calls == ()
 
 
-def test_each_change_is_logged_once_and_nothing_else(
+def test_each_call_is_logged_once(
     placement: servers.Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     register(placement)
-    one = new_pass(placement.url)
+    synchronizer = new_pass(placement.url)
     with caplog.at_level(logging.INFO, "placement_sync"):
-        result = one.run(TREE, HOST)
+        result = synchronizer.run(TREE, HOST)
         assert caplog.messages == [str(call) for call in result.calls]
         caplog.clear()
-        one.run(TREE, HOST)
+        synchronizer.run(TREE, HOST)
         assert caplog.messages == []
 
 
 def test_beside_nova_compute_nothing_is_deleted(
     placement: servers.Server,
 ) -> None:
-    """Its tracker would fail on a provider that it remembers."""
+    """Its resource tracker would fail: it caches the provider."""
     register(placement)
-    one = new_pass(placement.url)
-    one.run(TREE, HOST)
-    left = model.HostState(devices=HOST.devices[:1])
-    tree = tree_builder.build_tree(ROOT, left, policy.Policy())
-    result = one.run(tree, left, is_shared=True)
+    synchronizer = new_pass(placement.url)
+    synchronizer.run(TREE, HOST)
+    host = model.HostState(devices=HOST.devices[:1])
+    tree = tree_builder.build_tree(ROOT, host, policy.Policy())
+    result = synchronizer.run(tree, host, is_shared=True)
     assert result.is_ok and result.present == {n.uuid for n in TREE.nodes}
     assert not any(isinstance(c, calls.DeleteProvider) for c in result.calls)
     gone = f"/resource_providers/{TREE.nodes[1].uuid}"
-    kept = placement.call("GET", f"{gone}/inventories")["inventories"]
-    assert kept["VGPU"]["reserved"] == kept["VGPU"]["total"]
+    inventories = placement.call("GET", f"{gone}/inventories")["inventories"]
+    assert inventories["VGPU"]["reserved"] == inventories["VGPU"]["total"]
     traits = placement.call("GET", f"{gone}/traits")["traits"]
     assert names.MISSING_TRAIT in traits
-    again = one.run(tree, left, is_shared=True)
+    again = synchronizer.run(tree, host, is_shared=True)
     assert (again.reads, again.writes) == (1, 0)
-    alone = one.run(tree, left)
+    alone = synchronizer.run(tree, host)
     assert [type(call) for call in alone.calls] == [calls.DeleteProvider]
 
 
@@ -126,22 +126,22 @@ def test_a_standard_trait_newer_than_placement_is_left_out(
             for n in TREE.nodes
         ),
     )
-    one = new_pass(placement.url)
-    first = one.run(newer, HOST)
+    synchronizer = new_pass(placement.url)
+    first = synchronizer.run(newer, HOST)
     assert first.is_ok
     assert first.changed == {node.uuid for node in TREE.nodes}
-    again = one.run(newer, HOST)
+    again = synchronizer.run(newer, HOST)
     assert (again.reads, again.writes) == (1, 0)
     assert new_pass(placement.url).run(TREE, HOST).writes == 0
 
 
-def test_a_trait_that_somebody_deleted_is_made_again(
+def test_a_deleted_trait_is_created_again(
     placement: servers.Server,
 ) -> None:
-    """What Placement once knew is not asked for again, until it refuses."""
+    """Existing traits are cached until Placement refuses one."""
     register(placement)
-    one = new_pass(placement.url)
-    one.run(TREE, HOST)
+    synchronizer = new_pass(placement.url)
+    synchronizer.run(TREE, HOST)
     trait = strategies.profile_trait("P-2")
     [second] = [n for n in TREE.nodes if trait in n.traits]
     without = dataclasses.replace(
@@ -151,25 +151,25 @@ def test_a_trait_that_somebody_deleted_is_made_again(
             for n in TREE.nodes
         ),
     )
-    one.run(without, HOST)
+    synchronizer.run(without, HOST)
     placement.call("DELETE", f"/traits/{trait}")
-    result = one.run(TREE, HOST)
+    result = synchronizer.run(TREE, HOST)
     assert result.is_ok
     assert result.changed == {second.uuid}
 
 
-def test_a_service_that_is_down_is_told_after_some_waits() -> None:
+def test_an_unreachable_placement_is_an_error_after_retries() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         waits: list[float] = []
-        one = sync_pass.Synchronizer(
+        synchronizer = sync_pass.Synchronizer(
             resource_providers.PlacementClient(rest.from_endpoint(url)),
             sleep=waits.append,
             chance=lambda: 1.0,
         )
         with pytest.raises(errors.ServiceError):
-            one.run(TREE, HOST)
+            synchronizer.run(TREE, HOST)
     assert waits == [1.0, 3.0, 9.0]
     assert len(waits) == sync_pass.ATTEMPTS - 1
 
@@ -177,16 +177,16 @@ def test_a_service_that_is_down_is_told_after_some_waits() -> None:
 def test_one_provider_s_failure_does_not_stop_the_others(
     placement: servers.Server,
 ) -> None:
-    """Where Placement fails for one of them only, for good."""
+    """Placement always fails for the first provider only."""
     register(placement)
     first, second = TREE.nodes
     with faults.Proxy(placement.url).running() as proxy:
-        one = new_pass(proxy.url)
+        synchronizer = new_pass(proxy.url)
         proxy.arm(
             faults.Fault(kind="500", at=1, is_lasting=True, where=first.uuid)
         )
         with pytest.raises(errors.ServiceError):
-            one.run(TREE, HOST)
+            synchronizer.run(TREE, HOST)
         rows = placement.call("GET", f"/resource_providers/{second.uuid}")
         assert isinstance(rows, dict)
         inventories = placement.call(
@@ -195,10 +195,10 @@ def test_one_provider_s_failure_does_not_stop_the_others(
         assert isinstance(inventories, dict)
         assert inventories["inventories"]
         proxy.arm(None)
-        assert one.run(TREE, HOST).is_ok
+        assert synchronizer.run(TREE, HOST).is_ok
 
 
-def test_who_may_not_write_is_told_what_is_missing(
+def test_a_missing_role_is_a_problem(
     placement: servers.Server,
 ) -> None:
     register(placement)
@@ -215,11 +215,11 @@ def test_one_pass_never_runs_twice_at_once(
     placement: servers.Server,
 ) -> None:
     register(placement)
-    one = new_pass(placement.url)
+    synchronizer = new_pass(placement.url)
     results: list[sync_pass.PassResult] = []
 
     def run() -> None:
-        results.append(one.run(TREE, HOST))
+        results.append(synchronizer.run(TREE, HOST))
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
@@ -230,16 +230,16 @@ def test_one_pass_never_runs_twice_at_once(
     assert not [r for r in placement.requests() if r.status >= 400]
 
 
-def test_what_cannot_be_done_is_tried_twice_only() -> None:
-    found = refusals.RefusedCalls()
+def test_a_refused_call_is_tried_twice() -> None:
+    refused_calls = refusals.RefusedCalls()
     call = calls.SetInventories(uuid="u", name="n", inventories={})
-    refused = errors.ServiceError("PUT", "/x", 400, "no")
+    error = errors.ServiceError("PUT", "/x", 400, "no")
     are_final = []
     for _ in range(2):
-        found.begin_attempt()
-        found.add(call, refused)
-        are_final.append(found.is_final)
+        refused_calls.begin_attempt()
+        refused_calls.add(call, error)
+        are_final.append(refused_calls.is_final)
     assert are_final == [False, True]
-    assert found.is_given_up(call)
-    [problem] = found.problems()
+    assert refused_calls.is_given_up(call)
+    [problem] = refused_calls.problems()
     assert problem.where == "n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provider trees that contain several hosts."""
+"""A pass changes only its own host in trees that contain several."""
 
 from collections.abc import Callable
 
@@ -19,20 +19,20 @@ from tests.functional.sync.support import lives, servers
 from tests.support import strategies
 
 RACK = "1f2e3d4c-0000-4000-8000-0000000000aa"
-THEIRS = names.provider_uuid(OTHER.uuid, B)
+OTHER_CARD = names.provider_uuid(OTHER.uuid, B)
 
 
 @pytest.fixture
 def site(placement: servers.Server) -> Site:
-    """Two hosts with a card each; that of the other one is not in use."""
+    """Return two hosts with a card each; the other host's card is free."""
     site = Site(placement)
     site.run(host_of(strategies.card(A, 4)))
     site.operator.create(
-        THEIRS, names.provider_name(OTHER.name, B), OTHER.uuid
+        OTHER_CARD, names.provider_name(OTHER.name, B), OTHER.uuid
     )
     free = providers.Inventory(total=4, max_unit=4)
-    site.operator.put_inventories(THEIRS, {"VGPU": free})
-    site.operator.put_traits(THEIRS, {*strategies.OWNED})
+    site.operator.put_inventories(OTHER_CARD, {"VGPU": free})
+    site.operator.put_traits(OTHER_CARD, {*strategies.OWNED})
     return site
 
 
@@ -68,22 +68,22 @@ def test_another_host_in_the_same_tree_keeps_its_own(
     before = site.operator.tables.read(OTHER, ROOT) or None
     assert site.run(host_of(strategies.card(A, 4))).writes == 0
     assert (site.operator.tables.read(OTHER, ROOT) or None) == before
-    assert site.run(host_of()).is_ok  # ours goes, theirs stays
-    found = site.operator.call("GET", lives.PATH)["resource_providers"]
-    there = {one["uuid"] for one in found}
-    assert THEIRS in there and uuid_of(A) not in there
+    assert site.run(host_of()).is_ok  # Only this host's card is deleted.
+    records = site.operator.call("GET", lives.PATH)["resource_providers"]
+    uuids = {record["uuid"] for record in records}
+    assert OTHER_CARD in uuids and uuid_of(A) not in uuids
 
 
-def test_what_somebody_moved_into_nova_s_own_is_still_ours(
+def test_a_provider_below_novas_own_is_still_managed(
     site: Site,
 ) -> None:
-    """Also where the device has no address that proves its uuid."""
+    """The device has no address that proves its uuid."""
     odd = names.provider_uuid(ROOT.uuid, "mtty")
     nova = names.provider_uuid(ROOT.uuid, "nova")
     site.operator.create(nova, f"{ROOT.name}_pci_0000_82_00_0", ROOT.uuid)
     site.operator.create(odd, names.provider_name(ROOT.name, "mtty"), nova)
     site.operator.put_traits(odd, {*strategies.OWNED})
     assert site.run(host_of(strategies.card(A, 4))).changed == {odd}
-    found = site.operator.call("GET", lives.PATH)["resource_providers"]
-    there = {one["uuid"] for one in found}
-    assert nova in there and odd not in there
+    records = site.operator.call("GET", lives.PATH)["resource_providers"]
+    uuids = {record["uuid"] for record in records}
+    assert nova in uuids and odd not in uuids

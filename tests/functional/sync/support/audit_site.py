@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host for audits, with all sources of its state."""
+"""A host for audits, with every source that an audit reads."""
 
 import dataclasses
 import json
@@ -32,27 +32,27 @@ def mdev(slot: str, provider: str = CARD) -> str:
 
 @dataclasses.dataclass
 class Site:
-    """A host with everybody who knows something of it."""
+    """A host with its kernel, Placement, Nova, libvirt and claims file."""
 
     kernel: fakehost.Controller
     placement: servers.Server
     nova: nova_standin.Nova
     libvirt: Any
-    book: claims_file.ClaimsFile
+    claims: claims_file.ClaimsFile
     config: Path
     capsys: pytest.CaptureFixture[str]
 
-    def run(self, *more: str, status: int | None = None) -> dict[str, Any]:
+    def run(self, *options: str, status: int | None = None) -> dict[str, Any]:
         """Run an audit and return its report."""
-        code, out, err = self.words("audit", "--json", *more)
+        code, out, err = self.execute("audit", "--json", *options)
         assert status in (None, code), (code, out, err)
         report: dict[str, Any] = json.loads(out)
         return report | {"status": code, "log": err}
 
-    def words(
+    def execute(
         self, *arguments: str, nova: bool = True
     ) -> tuple[int, str, str]:
-        given = [
+        command = [
             arguments[0],
             f"--config-file={self.config}",
             f"--endpoint={self.placement.url}",
@@ -60,11 +60,11 @@ class Site:
             f"--host-uuid={ROOT.uuid}",
         ]
         if arguments[0] == "audit":
-            given.append("--pause=0")
+            command.append("--pause=0")
             if nova:
-                given.append(f"--compute-endpoint={self.nova.url}")
+                command.append(f"--compute-endpoint={self.nova.url}")
         self.capsys.readouterr()
-        status = main.main([*given, *arguments[1:]])
+        status = main.main([*command, *arguments[1:]])
         return status, *self.capsys.readouterr()
 
     def allocate(
@@ -72,13 +72,13 @@ class Site:
         consumer: str,
         *provider: str,
         kind: str = "INSTANCE",
-        **more: int,
+        **amounts: int,
     ) -> None:
         body = self.placement.call("GET", f"/allocations/{consumer}")
         assert isinstance(body, dict)
         resources = {each: {"VGPU": 1} for each in provider}
-        if more:
-            resources[ROOT.uuid] = more
+        if amounts:
+            resources[ROOT.uuid] = amounts
         self.placement.call(
             "PUT",
             f"/allocations/{consumer}",
@@ -94,26 +94,28 @@ class Site:
             },
         )
 
-    def take_allocation(self, consumer: str, *, is_all: bool = False) -> None:
-        """Take what a server has of the card, as an old backup does.
+    def remove_allocation(
+        self, consumer: str, *, is_all: bool = False
+    ) -> None:
+        """Remove a server's allocation of the card, as an old backup does.
 
-        :param is_all: take what it has of the compute node, too.
+        :param is_all: remove its allocation of the compute node, too.
         """
-        body = self.held(consumer)
+        body = self.read_allocations(consumer)
         del body["allocations"][CARD]
         if is_all:
             body["allocations"] = {}
         self.placement.call("PUT", f"/allocations/{consumer}", body)
 
     def amounts(self, consumer: str) -> dict[str, dict[str, int]]:
-        """Return what a consumer has, by provider."""
-        found = self.held(consumer)["allocations"]
-        return {uuid: each["resources"] for uuid, each in found.items()}
+        """Return the amounts of a consumer, by provider."""
+        allocations = self.read_allocations(consumer)["allocations"]
+        return {uuid: each["resources"] for uuid, each in allocations.items()}
 
-    def held(self, consumer: str) -> dict[str, Any]:
-        found = self.placement.call("GET", f"/allocations/{consumer}")
-        assert isinstance(found, dict)
-        return found
+    def read_allocations(self, consumer: str) -> dict[str, Any]:
+        body = self.placement.call("GET", f"/allocations/{consumer}")
+        assert isinstance(body, dict)
+        return body
 
     def make(self, slot: str, provider: str = CARD, at: str = GPU) -> None:
         uuid = mdev(slot, provider)
@@ -126,13 +128,13 @@ class Site:
             f'<source><address uuid="{each}"/></source></hostdev>'
             for each in mdevs
         )
-        found = self.libvirt.defineXML(
+        domain = self.libvirt.defineXML(
             f'<domain type="test"><name>{uuid[:8]}</name><uuid>{uuid}</uuid>'
             "<memory>1024</memory><os><type>hvm</type></os>"
             f"<devices>{devices}</devices></domain>"
         )
-        found.create()
-        return found
+        domain.create()
+        return domain
 
     def claim(self, consumer: str, *slots: str) -> None:
         claims = [
@@ -149,10 +151,10 @@ class Site:
             )
             for slot in slots
         ]
-        self.book.write(ROOT, claims, ())
+        self.claims.write(ROOT, claims, ())
 
     def start(self, consumer: str, slot: str) -> None:
-        """Start a server, in every book."""
+        """Start a server, recorded by every source."""
         self.nova.add_server(consumer, ROOT.name)
         self.allocate(consumer, CARD, VCPU=1)
         self.claim(consumer, slot)
@@ -166,7 +168,7 @@ def hide(site: Site) -> None:
 
 
 def move(site: Site) -> None:
-    """Make a move, on the second page of all of them."""
+    """Add a migration on the second page of the list."""
     for number in range(3):
         site.nova.add_move(f"m{number}", A, "confirmed", ROOT.name)
     site.nova.add_move(NOBODY, A, "migrating", ROOT.name)
@@ -181,7 +183,7 @@ def refuse_paths(*paths: str) -> Callable[[Site], None]:
 
 
 def write_for_another(site: Site) -> None:
-    site.book.write(dataclasses.replace(ROOT, uuid=DEAD, name="x"), (), ())
+    site.claims.write(dataclasses.replace(ROOT, uuid=DEAD, name="x"), (), ())
 
 
 def point_elsewhere(site: Site) -> None:
@@ -189,7 +191,7 @@ def point_elsewhere(site: Site) -> None:
     site.config.write_text(text)
 
 
-# What is there all the same, and who can't tell whether it is.
+# Evidence of a consumer, and sources that can't deny one.
 PRESENT: dict[str, Callable[[Site], object]] = {
     "server": lambda site: site.nova.add_server(NOBODY, ROOT.name),
     "server that is scheduled": lambda site: site.nova.add_server(NOBODY, ""),
@@ -205,7 +207,7 @@ UNSURE: dict[str, Callable[[Site], object]] = {
     "broken migrations": break_paths("/os-migrations"),
     "refused hypervisors": refuse_paths("/os-hypervisors"),
     "another Nova": lambda site: site.nova.hypervisors.clear(),
-    "no book": lambda site: Path(site.book.path).unlink(),
-    "book of another node": write_for_another,
+    "no claims file": lambda site: Path(site.claims.path).unlink(),
+    "claims file of another node": write_for_another,
     "no libvirt": point_elsewhere,
 }

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keystone whose tokens expire on request of a test.
 
-It speaks as much of the v3 API as keystoneauth asks for. Placement is
-behind it, under ``/placement``, and takes a token only while it is valid;
-what the gate refuses never gets there. ``answers`` are the statuses of
-Keystone itself, by path, where it shall fail.
+It serves the part of the v3 API that keystoneauth uses. It forwards requests
+below ``/placement`` to Placement if their token is valid. ``answers`` are
+statuses by path that replace Keystone's own answers.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ REGION = "north"
 
 
 def certify(path: Path) -> Path:
-    """Write the key and certificate of a server that nobody knows."""
+    """Write the key and certificate of an untrusted server."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name(
         [x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "keystone")]
@@ -62,7 +61,7 @@ def certify(path: Path) -> Path:
 
 
 class Identity:
-    """Gives tokens, and lets those through who have one."""
+    """Issues tokens, and forwards requests that have a valid one."""
 
     def __init__(
         self, placement: str, certificate: Path | None = None
@@ -70,7 +69,7 @@ class Identity:
         self._placement = placement
         self._numbers = itertools.count(1)
         self._valid: set[str] = set()
-        self.given: list[str] = []
+        self.tokens: list[str] = []
         self.refused = 0
         self.answers: dict[str, int] = {}
         self._server = http.server.ThreadingHTTPServer(
@@ -89,7 +88,7 @@ class Identity:
             )
 
     def expire(self) -> None:
-        """Let no token be valid any more."""
+        """Invalidate all tokens."""
         self._valid.clear()
 
     @contextlib.contextmanager
@@ -124,13 +123,13 @@ class Identity:
             }
         }
 
-    def _token(self, asked: Any) -> tuple[int, dict[str, str], bytes]:
-        user = asked["identity"]["password"]["user"]
+    def _token(self, auth: Any) -> tuple[int, dict[str, str], bytes]:
+        user = auth["identity"]["password"]["user"]
         if (user["name"], user["password"]) != (USER, PASSWORD):
             text = "The request you have made requires authentication."
             return 401, {}, json.dumps({"error": {"message": text}}).encode()
         token = f"secret-token-{next(self._numbers)}"
-        self.given.append(token)
+        self.tokens.append(token)
         self._valid.add(token)
         body = {
             "token": {
@@ -180,8 +179,8 @@ class Identity:
                 "OpenStack-API-Version": "placement 1.39",
             },
         )
-        kept = {"Content-Type": answer.headers.get("Content-Type", "")}
-        return answer.status_code, kept, answer.content
+        headers = {"Content-Type": answer.headers.get("Content-Type", "")}
+        return answer.status_code, headers, answer.content
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
         identity = self

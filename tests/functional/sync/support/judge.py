@@ -40,7 +40,7 @@ WHERE r.uuid IN :roots OR p.id IS NULL"""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """A provider as Placement's tables have it."""
+    """A provider in Placement's tables."""
 
     uuid: str
     name: str
@@ -67,14 +67,14 @@ class Tables:
         """Return a provider's generation."""
         query = "SELECT generation FROM resource_providers WHERE uuid = :u"
         with self._engine.connect() as connection:
-            found = connection.execute(sqlalchemy.text(query), {"u": uuid})
-            return int(found.scalar_one())
+            result = connection.execute(sqlalchemy.text(query), {"u": uuid})
+            return int(result.scalar_one())
 
     def read(self, *roots: providers.ProviderRoot) -> Rows:
         """Return all providers below some compute nodes, by uuid."""
         uuids = [root.uuid for root in roots]
         with self._engine.connect() as connection:
-            found, inventories, traits, used = (
+            rows, inventories, traits, used = (
                 connection.execute(
                     sqlalchemy.text(query).bindparams(
                         sqlalchemy.bindparam("roots", expanding=True)
@@ -100,7 +100,7 @@ class Tables:
                     (row[1], row[2]): row[3] for row in used if row[0] == uuid
                 },
             )
-            for uuid, name, generation, parent in found
+            for uuid, name, generation, parent in rows
         }
 
 
@@ -124,78 +124,80 @@ def _whole(record: providers.Inventory) -> providers.Inventory:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """Placement before a pass, the wish, and what an operator reserves."""
+    """Placement before a pass, the desired state, and reserved amounts."""
 
     before: Rows
-    wish: trees.Wish
+    desired: trees.DesiredState
     floors: trees.Floors
 
     @property
     def root(self) -> providers.ProviderRoot:
         """Return the compute node."""
-        return self.wish.tree.root
+        return self.desired.tree.root
 
     def faults(self, after: Rows) -> list[str]:
-        """Return what is wrong after a pass."""
+        """Return the faults after a pass."""
         return [*self.lasting_faults(after), *self._differences(after)]
 
     def lasting_faults(self, after: Rows) -> Iterator[str]:
-        """Yield what must be wrong at no time, even amidst a pass."""
-        ours = trees.our_uuids(self.root)
+        """Yield faults that are not allowed at any time, even in a pass."""
+        own = trees.own_uuids(self.root)
         for uuid, row in self.before.items():
             now = after.get(uuid)
-            if uuid not in ours and now != row:
-                yield f"{row.name} is not ours: {row} became {now}"
-            held = dict(now.allocations) if now else {}
-            if held != dict(row.allocations):
-                yield f"{row.name} had {row.allocations}, has {held}"
-        for uuid in after.keys() - self.before.keys() - ours.keys():
-            yield f"{after[uuid]} came from nowhere"
+            if uuid not in own and now != row:
+                yield f"{row.name} is foreign: {row} became {now}"
+            allocations = dict(now.allocations) if now else {}
+            if allocations != dict(row.allocations):
+                yield f"{row.name} had {row.allocations}, has {allocations}"
+        for uuid in after.keys() - self.before.keys() - own.keys():
+            yield f"{after[uuid]} is new and foreign"
 
     def _differences(self, after: Rows) -> Iterator[str]:
-        ours = trees.our_uuids(self.root)
+        own = trees.own_uuids(self.root)
         expected = {row.uuid: row for row in self._expected()}
-        for uuid, address in ours.items():
-            wanted, found = expected.get(uuid), after.get(uuid)
-            if wanted is None or found is None:
-                if wanted is not found:
-                    yield f"{address}: {found}, expected {wanted}"
+        for uuid, address in own.items():
+            desired_row, row = expected.get(uuid), after.get(uuid)
+            if desired_row is None or row is None:
+                if desired_row is not row:
+                    yield f"{address}: {row}, expected {desired_row}"
                 continue
             for field in ("name", "parent", "inventories", "traits"):
-                there, due = getattr(found, field), getattr(wanted, field)
-                if there != due:
-                    yield f"{address} {field}: {there}, expected {due}"
+                actual = getattr(row, field)
+                if actual != getattr(desired_row, field):
+                    yield f"{address} {field}: {row}, expected {desired_row}"
 
     def _expected(self) -> Iterator[Row]:
-        """Yield our providers as they should be."""
-        kept = self._kept()
-        for uuid, address in trees.our_uuids(self.root).items():
-            node, row = self.wish.tree.node(uuid), self.before.get(uuid)
+        """Yield the expected providers of the library."""
+        retained = self._find_retained()
+        for uuid, address in trees.own_uuids(self.root).items():
+            node, row = self.desired.tree.node(uuid), self.before.get(uuid)
             if node is not None:
-                yield self._wanted(node, row)
-            elif row is not None and not self.wish.host.complete:
+                yield self._build_present(node, row)
+            elif row is not None and not self.desired.host.complete:
                 yield row
             elif row is not None and self._is_unreadable(address):
-                yield self._aside(row, names.FAULTED_TRAIT)
-            elif row is not None and uuid in kept:
-                yield self._aside(row, names.MISSING_TRAIT)
+                yield self._build_unavailable(row, names.FAULTED_TRAIT)
+            elif row is not None and uuid in retained:
+                yield self._build_unavailable(row, names.MISSING_TRAIT)
 
     def _is_unreadable(self, address: str) -> bool:
         whole = trees.PARTS.get(address, address)
-        return bool({address, whole} & self.wish.host.unknown)
+        return bool({address, whole} & self.desired.host.unknown)
 
-    def _kept(self) -> set[str]:
-        """Return what is allocated, unreadable, or has such a part."""
-        found = {
+    def _find_retained(self) -> set[str]:
+        """Return allocated and unreadable providers, and their parents."""
+        retained = {
             uuid
-            for uuid, address in trees.our_uuids(self.root).items()
+            for uuid, address in trees.own_uuids(self.root).items()
             if (row := self.before.get(uuid))
             and (row.allocations or self._is_unreadable(address))
         }
-        return found | {str(self.before[u].parent) for u in found}
+        return retained | {str(self.before[u].parent) for u in retained}
 
-    def _wanted(self, node: providers.ProviderNode, row: Row | None) -> Row:
-        """Return a provider whose device is there."""
+    def _build_present(
+        self, node: providers.ProviderNode, row: Row | None
+    ) -> Row:
+        """Return the row of a provider whose device is present."""
         old = row.inventories if row else {}
         records = {
             name: dataclasses.replace(
@@ -230,8 +232,8 @@ class Case:
             allocations={},
         )
 
-    def _aside(self, row: Row, label: str) -> Row:
-        """Return a provider whose device is not to be had."""
+    def _build_unavailable(self, row: Row, label: str) -> Row:
+        """Return the row of a provider whose device is unavailable."""
         records = {k: _whole(v) for k, v in row.inventories.items()}
         is_missing = label == names.MISSING_TRAIT
         traits = frozenset(

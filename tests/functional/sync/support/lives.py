@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host in Placement, its servers, and an operator with the REST API.
 
-Everything here is done with plain requests, not with the library's code.
+It sends plain requests, not those of the library's client.
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ class Client:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Return Placement's answer, as an operator's client asks."""
-        found = self._session.request(method, self._url + path, json=body)
-        assert found.ok, f"{method} {path}: {found.text}"
-        return found.json() if found.content else None
+        answer = self._session.request(method, self._url + path, json=body)
+        assert answer.ok, f"{method} {path}: {answer.text}"
+        return answer.json() if answer.content else None
 
     def create(self, uuid: str, name: str, parent: str | None) -> None:
         """Create a provider."""
@@ -54,23 +54,23 @@ class Client:
         self, uuid: str, records: Mapping[str, providers.Inventory]
     ) -> None:
         """Replace a provider's inventories."""
-        self._know("resource_classes", records)
-        found = {name: record.as_dict() for name, record in records.items()}
-        self.put(uuid, "inventories", found)
+        self._create_names("resource_classes", records)
+        bodies = {name: record.as_dict() for name, record in records.items()}
+        self.put(uuid, "inventories", bodies)
 
     def put_traits(self, uuid: str, traits: set[str]) -> None:
         """Replace a provider's traits."""
-        self._know("traits", traits)
+        self._create_names("traits", traits)
         self.put(uuid, "traits", sorted(traits))
 
-    def _know(self, kind: str, wanted: Any) -> None:
-        for name in wanted:
+    def _create_names(self, kind: str, custom_names: Any) -> None:
+        for name in custom_names:
             if name.startswith(names.CUSTOM) and name not in self._names:
                 self.call("PUT", f"/{kind}/{name}")
                 self._names.add(name)
 
     def allocate(self, uuid: str, amounts: Mapping[str, int]) -> str:
-        """Book some of a provider for a new server; return its uuid."""
+        """Allocate amounts of a provider to a new server; return its uuid."""
         consumer = str(uuids.uuid4())
         self.call(
             "PUT",
@@ -87,60 +87,60 @@ class Client:
 
 
 class Life(Client):
-    """One host, one neighbour, and what happens to them."""
+    """A host and its neighbour, with servers and an operator."""
 
     def __init__(
         self, server: servers.Server, tables: judge.Tables, seed: str
     ) -> None:
-        """Register the hosts, with providers that are others'."""
+        """Register the hosts, with foreign providers."""
         super().__init__(server, tables)
         self.dice = random.Random(seed)  # noqa: S311
         self.root = trees.new_root(f"node-{seed}")
         self.neighbour = trees.new_root(f"neighbour-{seed}")
         self.floors: dict[tuple[str, str], int] = {}
-        self.wish = trees.Wish(
+        self.desired = trees.DesiredState(
             tree=providers.ProviderTree(root=self.root),
             host=model.HostState(),
         )
         for root in (self.root, self.neighbour):
             self.create(root.uuid, root.name, None)
             self.put_inventories(root.uuid, {"VCPU": _plain(64)})
-            self._add_strangers(root)
+            self._add_foreign(root)
 
-    def _add_strangers(self, root: providers.ProviderRoot) -> None:
+    def _add_foreign(self, root: providers.ProviderRoot) -> None:
         """Add providers of Nova's own, one of them in use."""
         name = f"{root.name}_pci_0000_82_00_0"
-        self.stranger = trees.new_root(name).uuid
-        self.create(self.stranger, name, root.uuid)
-        self.put_inventories(self.stranger, {"VGPU": _plain(4)})
-        self.put_traits(self.stranger, {"CUSTOM_GOLD"})
-        self.allocate(self.stranger, {"VGPU": 1})
+        self.foreign = trees.new_root(name).uuid
+        self.create(self.foreign, name, root.uuid)
+        self.put_inventories(self.foreign, {"VGPU": _plain(4)})
+        self.put_traits(self.foreign, {"CUSTOM_GOLD"})
+        self.allocate(self.foreign, {"VGPU": 1})
 
     def rows(self) -> judge.Rows:
-        """Return all that Placement has of both hosts."""
+        """Return all providers of both hosts."""
         return self.tables.read(self.root, self.neighbour)
 
     def case(self) -> judge.Case:
-        """Return how things stand, and what is wished."""
+        """Return the current and the desired state."""
         return judge.Case(
-            before=self.rows(), wish=self.wish, floors=dict(self.floors)
+            before=self.rows(), desired=self.desired, floors=dict(self.floors)
         )
 
     # -- servers ---------------------------------------------------------
 
-    def come_and_go(self) -> None:
-        """Have servers leave, and others come where there is room."""
-        ours = trees.our_uuids(self.root)
+    def change_servers(self) -> None:
+        """Delete some servers, and create others on free devices."""
+        own = trees.own_uuids(self.root)
         for row in self.rows().values():
-            if row.uuid not in ours:
+            if row.uuid not in own:
                 continue
             for consumer in {c for c, _ in row.allocations}:
                 if self.dice.random() < 0.3:
                     self.call("DELETE", f"/allocations/{consumer}")
             if self.dice.random() < 0.3:
-                self._take_some(row)
+                self._allocate_free(row)
 
-    def _take_some(self, row: judge.Row) -> None:
+    def _allocate_free(self, row: judge.Row) -> None:
         for name, record in row.inventories.items():
             used = sum(n for (_, c), n in row.allocations.items() if c == name)
             if record.total - record.reserved - used >= 1:
@@ -150,11 +150,11 @@ class Life(Client):
     # -- the tree at the beginning ---------------------------------------
 
     def build(self) -> None:
-        """Give the host what an earlier pass may have left."""
+        """Create the providers of an earlier pass."""
         addresses = trees.draw_addresses(self.dice)
         former = trees.draw_tree(self.dice, self.root, addresses)
         self.floors = trees.draw_floors(self.dice, former)
-        order = trees.our_uuids(self.root)
+        order = trees.own_uuids(self.root)
         by_uuid = {node.uuid: node for node in former.nodes}
         for uuid in order:
             if uuid in by_uuid:
@@ -163,7 +163,7 @@ class Life(Client):
     def _build_node(self, node: providers.ProviderNode) -> None:
         self.create(node.uuid, node.name, node.parent)
         if self.dice.random() < 0.05 and not node.name.endswith("mtty"):
-            # Who made it died before the next call.
+            # The service died before the next call.
             self._forget(node.uuid)
             return
         records, traits = trees.recorded(node, self.floors, self.dice)
@@ -184,7 +184,7 @@ class Life(Client):
         self.put_traits(node.uuid, set(traits))
 
     def _forget(self, uuid: str, *classes: str) -> None:
-        """Forget what the operator had reserved there."""
+        """Forget the operator's reserved amounts."""
         for key in list(self.floors):
             if key[0] == uuid and (not classes or key[1] in classes):
                 del self.floors[key]
@@ -192,29 +192,29 @@ class Life(Client):
     # -- the operator ----------------------------------------------------
 
     def damage(self, chance: float = 0.25) -> list[str]:
-        """Do to some of our providers what wrong commands do."""
-        done = []
-        ours = trees.our_uuids(self.root)
+        """Damage some of the library's providers with wrong commands."""
+        changes = []
+        own = trees.own_uuids(self.root)
         for row in self.rows().values():
-            if row.uuid in ours and self.dice.random() < chance:
+            if row.uuid in own and self.dice.random() < chance:
                 how = self.dice.choice(DAMAGES)
                 how(self, row)
-                done.append(f"{how.__name__} {ours[row.uuid]}")
-        return done
+                changes.append(f"{how.__name__} {own[row.uuid]}")
+        return changes
 
-    def _is_wished(self, row: judge.Row) -> bool:
-        return self.wish.tree.node(row.uuid) is not None
+    def _is_desired(self, row: judge.Row) -> bool:
+        return self.desired.tree.node(row.uuid) is not None
 
     def _is_proved(self, row: judge.Row) -> bool:
-        """Return whether its name alone shows that a provider is ours."""
+        """Return whether name and uuid alone prove the library's provider."""
         root = self.root
-        return self._is_wished(row) or names.is_own_provider(
+        return self._is_desired(row) or names.is_own_provider(
             root.uuid, root.name, row.name, row.uuid
         )
 
     def rename(self, row: judge.Row) -> None:
         """``openstack resource provider set --name``."""
-        if names.OWNER_TRAIT not in row.traits and not self._is_wished(row):
+        if names.OWNER_TRAIT not in row.traits and not self._is_desired(row):
             return
         body = {"name": f"{row.name}-x", "parent_provider_uuid": row.parent}
         self.call("PUT", f"{PATH}/{row.uuid}", body)
@@ -222,26 +222,25 @@ class Life(Client):
     def move(self, row: judge.Row) -> None:
         """``openstack resource provider set --parent-provider``.
 
-        What moved below another host is found again if it is wished for:
-        of the others nobody asks.
+        A pass finds a provider below another host only if it is desired.
         """
-        places = [self.root.uuid, self.stranger_of(self.root)]
-        if self._is_wished(row):
-            places += [self.neighbour.uuid, self.stranger_of(self.neighbour)]
+        places = [self.root.uuid, self.foreign_of(self.root)]
+        if self._is_desired(row):
+            places += [self.neighbour.uuid, self.foreign_of(self.neighbour)]
         body = {
             "name": row.name,
             "parent_provider_uuid": self.dice.choice(places),
         }
         self.call("PUT", f"{PATH}/{row.uuid}", body)
 
-    def stranger_of(self, root: providers.ProviderRoot) -> str:
-        """Return the uuid of a host's provider that is not ours."""
+    def foreign_of(self, root: providers.ProviderRoot) -> str:
+        """Return the uuid of a host's foreign provider."""
         return trees.new_root(f"{root.name}_pci_0000_82_00_0").uuid
 
     def wipe_traits(self, row: judge.Row) -> None:
         """``openstack resource provider trait delete``.
 
-        With them goes what they remember.
+        The amounts in traits are lost, too.
         """
         if not self._is_proved(row):
             return
@@ -251,23 +250,23 @@ class Life(Client):
         self.put_traits(row.uuid, set())
 
     def add_traits(self, row: judge.Row) -> None:
-        """``openstack resource provider trait set``, of ours and others."""
-        some = {t for t in trees.OUR_TRAITS if self.dice.random() < 0.4}
+        """``openstack resource provider trait set``, own traits and others."""
+        some = {t for t in trees.OWN_TRAITS if self.dice.random() < 0.4}
         self.put_traits(row.uuid, {*row.traits, *some, "CUSTOM_RACK_7"})
 
     def wipe_inventories(self, row: judge.Row) -> None:
         """``openstack resource provider inventory delete``.
 
-        What a trait remembers is not lost with it.
+        An amount in a trait is not lost.
         """
         used = {name for _, name in row.allocations}
-        left = {k: v for k, v in row.inventories.items() if k in used}
+        remaining = {k: v for k, v in row.inventories.items() if k in used}
         gone = row.inventories.keys() - used
         if gone:
             self._forget(
-                row.uuid, *(n for n in gone if not self._is_kept(row, n))
+                row.uuid, *(n for n in gone if not self._is_remembered(row, n))
             )
-            self.put_inventories(row.uuid, left)
+            self.put_inventories(row.uuid, remaining)
 
     def add_inventory(self, row: judge.Row) -> None:
         """``openstack resource provider inventory class set``."""
@@ -279,7 +278,7 @@ class Life(Client):
     def reserve(self, row: judge.Row) -> None:
         """``openstack resource provider inventory set``: reserved, ratio.
 
-        What is set to just what the library reserves is no news to it.
+        A value that equals the library's own is not an operator's.
         """
         records = dict(row.inventories)
         for name, record in row.inventories.items():
@@ -300,20 +299,21 @@ class Life(Client):
             self.call("DELETE", f"{PATH}/{row.uuid}")
             self._forget(row.uuid)
 
-    # -- what a pass does to the operator's settings ---------------------
+    # -- effects of a pass on the operator's settings --------------------
 
-    def settle(self) -> None:
-        """Forget what was reserved in records that are gone."""
+    def forget_deleted(self) -> None:
+        """Forget reserved amounts of deleted records."""
         rows = self.rows()
         for uuid, name in list(self.floors):
             row = rows.get(uuid)
             if row is None or (
-                name not in row.inventories and not self._is_kept(row, name)
+                name not in row.inventories
+                and not self._is_remembered(row, name)
             ):
                 del self.floors[uuid, name]
 
-    def _is_kept(self, row: judge.Row, name: str) -> bool:
-        """Return whether a trait remembers what was reserved of a class."""
+    def _is_remembered(self, row: judge.Row, name: str) -> bool:
+        """Return whether a trait contains the reserved amount of a class."""
         floor = self.floors.get((row.uuid, name), 0)
         return trees.memory(name, floor) in row.traits
 

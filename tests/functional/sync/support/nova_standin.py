@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-in for Nova's API over HTTP.
+"""Fake of Nova's API over HTTP, after its API reference.
 
-Nova is not ours: what it answers here is what its API reference says, for
-the six paths that an audit asks: servers, their volumes, migrations,
-hypervisors and services. Pages are of two entries, so that whoever reads
-only the first one is found out.
+It serves the six paths that an audit reads: servers, their volumes,
+migrations, hypervisors and services. A page has two entries, so that a
+client that reads only the first page fails.
 """
 
 import contextlib
@@ -22,12 +21,12 @@ ROOT_DEVICE = "/dev/vda"
 
 @dataclasses.dataclass
 class Nova:
-    """What Nova has, and how it answers.
+    """Nova's records, and the faults of its API.
 
-    ``broken`` are paths that get an error 500, ``refused`` those that the
-    user may not ask. ``volumes`` are the device names of the volumes that
-    servers have attached. A server among ``hidden`` is another project's,
-    for a user who is no admin. ``before`` is called with each path first.
+    Paths of ``broken`` answer with status 500, paths of ``refused`` with
+    403. ``volumes`` are the device names of the volumes that servers have
+    attached. ``hidden`` servers belong to other projects: a user who is no
+    admin can't see them. ``before`` is called with each path first.
     """
 
     servers: dict[str, dict[str, Any]] = dataclasses.field(
@@ -58,7 +57,7 @@ class Nova:
         )
 
     def add_server(self, uuid: str, node: str) -> None:
-        """Add a server on a node; on none yet, if that is empty."""
+        """Add a server on a node, "" for a server that is not scheduled."""
         self.servers[uuid] = {
             "id": uuid,
             "status": "ACTIVE",
@@ -110,14 +109,14 @@ class Nova:
         return 200, {"version": self._version()}
 
     def _part(self, name: str, uuid: str, part: str = "") -> tuple[int, Any]:
-        """Return one thing, or the volumes of a server."""
+        """Return a server, its volumes, or a hypervisor."""
         if part == "os-volume_attachments":
             devices = self.volumes.get(uuid, ())
             return 200, {"volumeAttachments": [{"device": d} for d in devices]}
-        return _one(name, self._shown(name, uuid))
+        return show(name, self._find(name, uuid))
 
-    def _shown(self, name: str, uuid: str) -> dict[str, Any] | None:
-        """Return one thing, or None."""
+    def _find(self, name: str, uuid: str) -> dict[str, Any] | None:
+        """Return a server or hypervisor, None if it can't be seen."""
         if name == "servers":
             return None if uuid in self.hidden else self.servers.get(uuid)
         return {each["id"]: each for each in self.hypervisors}.get(uuid)
@@ -140,16 +139,16 @@ class Nova:
 
     def _page(self, path: str, query: dict[str, str]) -> dict[str, Any]:
         name = path.removeprefix("os-")
-        found = self.hypervisors
+        records = self.hypervisors
         if name == "servers":
-            found = self._listed(query)
+            records = self._listed(query)
         elif name == "migrations":
-            found = self._moves(query)
-        marks = [str(each.get("uuid") or each["id"]) for each in found]
-        first = marks.index(query["marker"]) + 1 if "marker" in query else 0
+            records = self._moves(query)
+        markers = [str(each.get("uuid") or each["id"]) for each in records]
+        first = markers.index(query["marker"]) + 1 if "marker" in query else 0
         last = first + min(PAGE, int(query.get("limit", PAGE)))
-        body: dict[str, Any] = {name: found[first:last]}
-        if last < len(found):
+        body: dict[str, Any] = {name: records[first:last]}
+        if last < len(records):
             body[f"{name}_links"] = [{"rel": "next", "href": "..."}]
         return body
 
@@ -163,15 +162,15 @@ class Nova:
         }
 
 
-def _one(path: str, found: dict[str, Any] | None) -> tuple[int, Any]:
-    if found is None:
+def show(path: str, record: dict[str, Any] | None) -> tuple[int, Any]:
+    if record is None:
         return 404, {"itemNotFound": {"code": 404, "message": "none such"}}
-    return 200, {path.removeprefix("os-").removesuffix("s"): found}
+    return 200, {path.removeprefix("os-").removesuffix("s"): record}
 
 
 @contextlib.contextmanager
 def serve() -> Iterator[Nova]:
-    """Run a Nova that has nothing."""
+    """Run a Nova without servers and hosts."""
     nova = Nova()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -188,7 +187,7 @@ def serve() -> Iterator[Nova]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Print no requests."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 def http(status: str, body: bytes, kind: str = "application/json") -> bytes:
-    """Return an answer as it goes over the wire."""
+    """Return an HTTP response as bytes."""
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -21,12 +21,12 @@ def http(status: str, body: bytes, kind: str = "application/json") -> bytes:
 def answering(
     answer: bytes | None, port: int = 0, pause_s: float = 0.0
 ) -> Iterator[str]:
-    """Return the address of what answers so, or not at all for None.
+    """Yield the URL of a server with this answer; None never answers.
 
     :param pause_s: seconds before each byte; 0 sends all bytes at once.
     """
     with socket.create_server(("127.0.0.1", port)) as listening:
-        kept: list[socket.socket] = []
+        connections: list[socket.socket] = []
 
         def serve() -> None:
             while True:
@@ -34,7 +34,7 @@ def answering(
                     connection, _ = listening.accept()
                 except OSError:
                     return
-                kept.append(connection)
+                connections.append(connection)
                 connection.recv(65536)
                 if answer is not None:
                     with contextlib.suppress(ConnectionError):
@@ -44,7 +44,7 @@ def answering(
         threading.Thread(target=serve, daemon=True).start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         listening.shutdown(socket.SHUT_RDWR)
-        for connection in kept:
+        for connection in connections:
             connection.close()
 
 

@@ -32,8 +32,8 @@ def add(host: servers.Server, own: str, name: str, parent: str = "") -> None:
 
 
 def generation(host: servers.Server, own: str) -> int:
-    found: Any = host.call("GET", f"/resource_providers/{own}")
-    return int(found["generation"])
+    provider: Any = host.call("GET", f"/resource_providers/{own}")
+    return int(provider["generation"])
 
 
 def put(host: servers.Server, own: str, part: str, value: Any) -> None:
@@ -51,7 +51,7 @@ def put(host: servers.Server, own: str, part: str, value: Any) -> None:
 def allocate(
     host: servers.Server, own: str, amount: int, of: str = CLASS
 ) -> str:
-    """Give some of a provider to a new server of a user's."""
+    """Allocate an amount of a provider to a new server."""
     consumer = str(uuid.uuid4())
     host.call(
         "PUT",
@@ -84,9 +84,9 @@ CREATE: list[calls.Call] = [
 
 
 def reads(host: servers.Server) -> int:
-    found = host.clear()
-    assert not [each for each in found if each.is_write]
-    return len(found)
+    requests = host.clear()
+    assert not [each for each in requests if each.is_write]
+    return len(requests)
 
 
 def rename(host: servers.Server) -> None:

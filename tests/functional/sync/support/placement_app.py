@@ -2,9 +2,8 @@
 """Real Placement in its own process; see servers.py.
 
 Started as ``python placement_app.py DATABASE-URL LOCK``; prints its port.
-Paths below ``/.test/`` are not Placement's: ``log`` answers with the
-requests so far, ``clear`` forgets them, and ``empty`` empties the database
-too.
+Paths below ``/.test/`` are the tests': ``log`` returns the requests so far,
+``clear`` also forgets them, and ``empty`` empties the database, too.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ import sqlalchemy
 from oslo_config import cfg
 from placement import conf, db_api, deploy
 
-# Children first. What Placement itself puts in when it starts stays.
+# Children first. Records that Placement creates at its start remain.
 _EMPTY = (
     "DELETE FROM allocations",
     "DELETE FROM consumers",
@@ -41,11 +40,10 @@ _EMPTY = (
 
 
 def load(database: str) -> Callable[..., Iterable[bytes]]:
-    """Return Placement's application on that database, made if need be.
+    """Return Placement's application; creates the tables if necessary.
 
-    One try for an allocation that meets another one: with more of them
-    Placement 16 on MariaDB hands out more than there is (its retry checks
-    the capacity on an old snapshot).
+    An allocation that conflicts is not retried: Placement 16 on MariaDB
+    would exceed the capacity (its retry checks it on an old snapshot).
     """
     config = cfg.ConfigOpts()
     conf.register_opts(config)
@@ -58,36 +56,36 @@ def load(database: str) -> Callable[..., Iterable[bytes]]:
     db_api.configure(config)
     if database.startswith("sqlite"):
         sqlalchemy.event.listen(
-            db_api.get_placement_engine(), "connect", _hurry
+            db_api.get_placement_engine(), "connect", _sync_off
         )
     application: Callable[..., Iterable[bytes]] = deploy.loadapp(config)
     return application
 
 
 def _check_schemas_once() -> None:
-    """Leave out a third of the work, which proves nothing here.
+    """Skip a third of the work, which proves nothing here.
 
     jsonschema checks each of Placement's schemas with each request.
     """
-    known: dict[int, object] = {}
-    kind = jsonschema.Draft202012Validator
-    check = kind.check_schema
+    checked: dict[int, object] = {}
+    validator = jsonschema.Draft202012Validator
+    check = validator.check_schema
 
     def check_once(schema: Any, *args: Any, **kwargs: Any) -> None:
-        if known.get(id(schema)) is not schema:
+        if checked.get(id(schema)) is not schema:
             check(schema, *args, **kwargs)
-            known[id(schema)] = schema
+            checked[id(schema)] = schema
 
-    kind.check_schema = check_once
+    validator.check_schema = check_once
 
 
-def _hurry(connection: Any, _: object) -> None:
+def _sync_off(connection: Any, _: object) -> None:
     connection.execute("PRAGMA synchronous = OFF")
     connection.execute("PRAGMA journal_mode = MEMORY")
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves an application, one request after the other or all at once."""
+    """Serves an application, with one or many requests at a time."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -103,7 +101,7 @@ class Server(http.server.ThreadingHTTPServer):
         )
 
     def test(self, order: str) -> bytes:
-        """Do what a test orders."""
+        """Execute an order of a test; return the requests so far."""
         answer = json.dumps(self.log).encode()
         if order != "log":
             self.log.clear()
@@ -139,13 +137,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _ask(self, body: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
         """Return the application's answer."""
-        said: list[Any] = []
+        response: list[Any] = []
 
         def start(status: str, headers: Any, *_: object) -> None:
-            said[:] = [status, headers]
+            response[:] = [status, headers]
 
         content = b"".join(self.server.application(self._wsgi(body), start))
-        return said[0], said[1], content
+        return response[0], response[1], content
 
     def _wsgi(self, body: bytes) -> dict[str, Any]:
         path, _, query = self.path.partition("?")
@@ -187,7 +185,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: the log is for tests."""
+        """Print no requests: ``log`` returns them."""
 
 
 def main() -> None:
@@ -195,7 +193,7 @@ def main() -> None:
     _check_schemas_once()
     server = Server(load(database), lock == "serial")
     print("port", server.server_port, flush=True)
-    # Whoever started this holds the other end: it may die in any way.
+    # Standard input ends when the parent process ends, in any way.
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdin.read()
 

@@ -3,18 +3,18 @@
 
 Placement runs in a process of its own (``placement_app.py``), with its own
 noauth middleware: any token is a user of that name, and the user ``admin``
-may do all. Tests take it from a fixture of conftest.py::
+has all roles. Tests take it from a fixture of conftest.py::
 
-    def test_one(placement: servers.Server) -> None:
-        door = api.from_endpoint(placement.url)
+    def test_reads(placement: servers.Server) -> None:
+        client = rest.from_endpoint(placement.url)
         ...
         assert placement.requests() == [servers.Request("GET", "/...", 200)]
 
-``placement`` is on sqlite and serves one request after the other (its
-writers would meet "database is locked"); ``mariadb_placement`` serves as
-many at once as there are. Both have an empty database at the start of a
-test. Of both, ``placement_url`` and ``mariadb_placement_url`` are the
-addresses only. A test that needs its own processes calls ``start``.
+``placement`` uses SQLite and serves one request at a time (concurrent
+writers would fail with "database is locked"); ``mariadb_placement`` serves
+requests concurrently. Both have an empty database at the start of a test.
+``placement_url`` and ``mariadb_placement_url`` are their addresses. A test
+that needs its own processes calls ``start``.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _SECONDS = 60.0
 
 
 class Request(NamedTuple):
-    """A request that was answered; the path is with its query."""
+    """An answered request; the path includes the query."""
 
     method: str
     path: str
@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
     @property
     def is_write(self) -> bool:
-        """Return whether it could change something."""
+        """Return whether its method can change data."""
         return self.method != "GET"
 
 
@@ -57,11 +57,11 @@ class Server:
     database: str
 
     def requests(self) -> list[Request]:
-        """Return what was answered since the log was cleared."""
+        """Return the requests since the log was cleared."""
         return [Request(*each) for each in self._ask("log")]
 
     def clear(self) -> list[Request]:
-        """Forget the requests so far, and return them."""
+        """Clear the log; return its requests."""
         return [Request(*each) for each in self._ask("clear")]
 
     def empty(self) -> None:
@@ -71,11 +71,11 @@ class Server:
     def _ask(self, order: str) -> list[tuple[str, str, int]]:
         answer = requests.get(f"{self.url}/.test/{order}", timeout=_SECONDS)
         answer.raise_for_status()
-        found: list[tuple[str, str, int]] = answer.json()
-        return found
+        log: list[tuple[str, str, int]] = answer.json()
+        return log
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Return Placement's answer, as an operator's own client asks."""
+        """Return Placement's answer to an operator's request."""
         answer = requests.request(
             method,
             self.url + path,
@@ -92,10 +92,10 @@ class Server:
 
 @contextlib.contextmanager
 def start(database: str, log: Path) -> Iterator[Server]:
-    """Run Placement on a database, whose tables it makes.
+    """Run Placement on a database; it creates the tables.
 
     :param database: SQLAlchemy's URL of it.
-    :param log: a file for what the process says.
+    :param log: a file for the output of the process.
     """
     is_serial = database.startswith("sqlite")
     with (
@@ -127,7 +127,7 @@ def start(database: str, log: Path) -> Iterator[Server]:
 
 
 def missing_mariadb() -> str:
-    """Return why MariaDB can't run here, or nothing."""
+    """Return why MariaDB can't run here, "" if it can."""
     if not _mariadbd():
         return "mariadbd is not installed (Debian: mariadb-server)"
     return ""
@@ -140,7 +140,7 @@ def _mariadbd() -> str:
 
 @contextlib.contextmanager
 def mariadb(place: Path) -> Iterator[str]:
-    """Run a MariaDB of our own, and return the URL of a database in it.
+    """Run a MariaDB, and yield the URL of a database in it.
 
     It has a socket below ``place`` and no port, and doesn't wait for disks.
     """

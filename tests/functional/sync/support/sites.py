@@ -22,7 +22,7 @@ Output = pytest.CaptureFixture[str]
 
 
 class Site:
-    """A host with two T4, its nova.conf, and the Placement it reports to."""
+    """A host with two T4, its nova.conf, and its Placement."""
 
     def __init__(
         self, placement: servers.Server, place: pathlib.Path, capsys: Output
@@ -49,43 +49,43 @@ class Site:
         self.placement.clear()
 
     def run(self, *arguments: str, status: int = 0) -> str:
-        """Run the command; return what it printed."""
-        text, words = self.speak(*arguments, status=status)
+        """Run the command; return its output."""
+        text, words = self.execute(*arguments, status=status)
         assert words == ""
         return text
 
     def fail(self, *arguments: str, status: int = 2) -> str:
-        """Run the command, which can't do it; return the line of why."""
-        text, words = self.speak(*arguments, status=status)
+        """Run the command, which fails; return its only error line."""
+        text, words = self.execute(*arguments, status=status)
         assert text == "" and words.count("\n") == 1
         assert words.startswith("placement-sync: ")
         return words
 
-    def speak(self, *arguments: str, status: int = 0) -> tuple[str, str]:
-        given = ["--config-file", str(self.conf), *arguments]
-        assert main.main(given) == status, self.capsys.readouterr()
-        said = self.capsys.readouterr()
-        assert SECRET not in said.out + said.err
-        return said.out, said.err
+    def execute(self, *arguments: str, status: int = 0) -> tuple[str, str]:
+        command = ["--config-file", str(self.conf), *arguments]
+        assert main.main(command) == status, self.capsys.readouterr()
+        output = self.capsys.readouterr()
+        assert SECRET not in output.out + output.err
+        return output.out, output.err
 
     def once(self, *arguments: str, status: int = 0) -> dict[str, Any]:
         text = self.run("--once", "--json", *arguments, status=status)
-        found: dict[str, Any] = json.loads(text)
-        return found
+        report: dict[str, Any] = json.loads(text)
+        return report
 
     def writes(self) -> int:
-        return sum(one.is_write for one in self.placement.clear())
+        return sum(request.is_write for request in self.placement.clear())
 
     def ask(self, path: str) -> Any:
-        found = self.placement.call("GET", path)
+        answer = self.placement.call("GET", path)
         self.placement.clear()
-        return found
+        return answer
 
     def names(self) -> set[str]:
-        found = self.ask("/resource_providers")
-        return {one["name"] for one in found["resource_providers"]}
+        answer = self.ask("/resource_providers")
+        return {provider["name"] for provider in answer["resource_providers"]}
 
-    def of(self, address: str, what: str) -> Any:
+    def read(self, address: str, what: str) -> Any:
         own = names.provider_uuid(ROOT, address)
         return self.ask(f"/resource_providers/{own}/{what}")[what]
 

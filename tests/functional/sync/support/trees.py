@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random provider trees of one host, and changes by an operator.
 
-Drawn with a seed, so that a tree that fails can be drawn again. Addresses,
-classes and traits are few: two trees of a host have much in common.
+A seed reproduces a tree. Addresses, classes and traits are few: two trees
+of a host have much in common.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from nova_accel import model
 from nova_accel.model import names, providers
 
 CARDS = ("0000:3b:00.0", "0000:41:00.0", "0000:5e:00.0", "0000:af:00.0")
-# A device off the PCI bus: its name does not tell its address.
+# A device off the PCI bus: its name does not contain its address.
 OFF_PCI = "mtty"
 PARTS = {
     names.region_address(card, number): card
@@ -32,7 +32,7 @@ CLASSES = (
 )
 OWNED = frozenset({names.OWNER_TRAIT, names.NOVA_OWNER_TRAIT})
 _LOADED = f"{names.FUNCTION_PREFIX}0BAD"
-OUR_TRAITS = (
+OWN_TRAITS = (
     "CUSTOM_VGPU_TEST_1Q",
     "CUSTOM_VGPU_TEST_2Q",
     "CUSTOM_ACCELERATOR_NUMA_0",
@@ -44,8 +44,8 @@ OUR_TRAITS = (
     names.FAULTED_TRAIT,
 )
 OPERATORS = ("CUSTOM_RACK_7", "CUSTOM_GOLD", "HW_GPU_API_VULKAN")
-# Totals are never below what operators reserve here, so that none of it
-# is lost in a smaller device.
+# Totals are never below operators' reserved amounts, so that no amount is
+# lost in a smaller device.
 _TOTALS = (2, 8)
 _FLOORS = (1, 2)
 
@@ -53,8 +53,8 @@ Floors = Mapping[tuple[str, str], int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What a host should look like, and the reading that says so."""
+class DesiredState:
+    """The desired tree of a host, and the host state that it results from."""
 
     tree: providers.ProviderTree
     host: model.HostState
@@ -66,13 +66,13 @@ def new_root(name: str) -> providers.ProviderRoot:
     return providers.ProviderRoot(name=name, uuid=own)
 
 
-def our_uuids(root: providers.ProviderRoot) -> dict[str, str]:
-    """Return the uuid of each provider that may ever be ours -> address."""
+def own_uuids(root: providers.ProviderRoot) -> dict[str, str]:
+    """Return the uuids of all possible providers of the library -> address."""
     return {names.provider_uuid(root.uuid, a): a for a in ADDRESSES}
 
 
 def draw_addresses(dice: random.Random) -> list[str]:
-    """Return some devices; of a part its whole too."""
+    """Return some devices; with a part, also its card."""
     some = {a for a in ADDRESSES if dice.random() < 0.55}
     return [a for a in ADDRESSES if a in some and _whole(a) in some]
 
@@ -84,10 +84,10 @@ def _whole(address: str) -> str:
 def draw_node(
     dice: random.Random, root: providers.ProviderRoot, address: str
 ) -> providers.ProviderNode:
-    """Return a provider as this library wants it."""
+    """Return a provider of the desired tree."""
     parent = PARTS.get(address)
     amount = dice.choice((0, 1, 1, 1, 2, 3))
-    traits = {t for t in OUR_TRAITS if dice.random() < 0.25}
+    traits = {t for t in OWN_TRAITS if dice.random() < 0.25}
     if dice.random() < 0.1:
         traits.add(f"CUSTOM_VGPU_NEW_{dice.randrange(1 << 32):08X}")
     return providers.ProviderNode(
@@ -103,7 +103,7 @@ def draw_node(
 
 
 def draw_record(dice: random.Random) -> providers.Inventory:
-    """Return an inventory record, some of it reserved by the library."""
+    """Return an inventory record, of which the library may reserve units."""
     total = dice.randint(*_TOTALS)
     own = dice.choice((0, 0, dice.randint(0, total), total))
     record = providers.Inventory(total=total, max_unit=total)
@@ -122,29 +122,31 @@ def draw_tree(
     )
 
 
-def draw_wish(dice: random.Random, root: providers.ProviderRoot) -> Wish:
-    """Return a tree, and what could not be read besides."""
+def draw_desired(
+    dice: random.Random, root: providers.ProviderRoot
+) -> DesiredState:
+    """Return a tree, and devices that could not be read."""
     present = draw_addresses(dice)
     unknown = frozenset(
         address
         for address in CARDS
         if address not in present and dice.random() < 0.1
     )
-    return Wish(
+    return DesiredState(
         tree=draw_tree(dice, root, present),
         host=model.HostState(unknown=unknown, complete=dice.random() > 0.07),
     )
 
 
 def draw_change(
-    dice: random.Random, root: providers.ProviderRoot, wish: Wish
-) -> Wish:
-    """Return a wish that differs from another one in some devices."""
-    fresh = draw_wish(dice, root)
+    dice: random.Random, root: providers.ProviderRoot, desired: DesiredState
+) -> DesiredState:
+    """Return a desired state that differs from another in some devices."""
+    fresh = draw_desired(dice, root)
     changed = set(dice.sample(ADDRESSES, dice.randint(1, 3)))
     changed |= {part for part, card in PARTS.items() if card in changed}
     uuids = {names.provider_uuid(root.uuid, a) for a in changed}
-    nodes = [n for n in wish.tree.nodes if n.uuid not in uuids]
+    nodes = [n for n in desired.tree.nodes if n.uuid not in uuids]
     nodes += [n for n in fresh.tree.nodes if n.uuid in uuids]
     present = {root.uuid, *(n.uuid for n in nodes)}
     nodes = [n for n in nodes if n.parent in present]
@@ -154,7 +156,7 @@ def draw_change(
         if names.provider_uuid(root.uuid, address) not in present
     )
     nodes.sort(key=lambda n: n.name)
-    return Wish(
+    return DesiredState(
         tree=providers.ProviderTree(root=root, nodes=tuple(nodes)),
         host=dataclasses.replace(fresh.host, unknown=unknown),
     )
@@ -163,7 +165,7 @@ def draw_change(
 def draw_floors(
     dice: random.Random, tree: providers.ProviderTree
 ) -> dict[tuple[str, str], int]:
-    """Return what an operator reserves, by provider and class."""
+    """Return an operator's reserved amounts, by provider and class."""
     return {
         (node.uuid, name): dice.randint(*_FLOORS)
         for node in tree.nodes
@@ -175,20 +177,20 @@ def draw_floors(
 def recorded(
     node: providers.ProviderNode, floors: Floors, dice: random.Random
 ) -> tuple[dict[str, providers.Inventory], frozenset[str]]:
-    """Return what Placement holds of a provider: records and traits.
+    """Return records and traits of a provider in Placement.
 
-    An operator's own reservation is in the records or, where ours hides
-    it, in a trait.
+    An operator's reserved amount is in the record or, if the library
+    reserves as much, in a trait.
     """
     records = {}
     traits = set(node.traits)
-    for name, wanted in node.inventories.items():
+    for name, desired_record in node.inventories.items():
         floor = floors.get((node.uuid, name), 0)
-        reserved = max(floor, wanted.own_reserved)
-        if floor and reserved == wanted.own_reserved:
+        reserved = max(floor, desired_record.own_reserved)
+        if floor and reserved == desired_record.own_reserved:
             traits.add(memory(name, floor))
         records[name] = dataclasses.replace(
-            wanted,
+            desired_record,
             reserved=reserved,
             allocation_ratio=dice.choice((1.0, 1.0, 2.0)),
         )
@@ -197,5 +199,5 @@ def recorded(
 
 
 def memory(name: str, floor: int) -> str:
-    """Return the trait that remembers an operator's reservation."""
+    """Return the trait that contains an operator's reserved amount."""
     return f"{names.RESERVED_PREFIX}{name.removeprefix(names.CUSTOM)}_{floor}"
