@@ -72,8 +72,10 @@ class AccelLibvirtDriver(
             self._accel = setup.read_node(
                 nova.conf.CONF, self._host.get_connection, self._domains
             )
-            settings = conf.read_settings(nova.conf.CONF).bitstreams
-            self._images = bitstream_images.BitstreamImages(settings)
+            settings = conf.read_settings(nova.conf.CONF)
+            self._images = bitstream_images.BitstreamImages(
+                settings.bitstreams
+            )
         except errors.ConfigurationError as error:
             LOG.error("nova-accel can't start: %s", error)
             sys.exit(1)

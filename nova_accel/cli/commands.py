@@ -309,7 +309,7 @@ def _inspect(arguments: argparse.Namespace) -> str:
         state = _mark_read_faults(host, state)
     published = claims_file.RecordedClaims()
     if is_own:
-        state_dir = settings.bitstreams.state_dir
+        state_dir = settings.state_dir
         published = claims_file.ClaimsFile(state_dir).read()
     if published.root is None or (
         arguments.host not in (None, published.root.name)
@@ -373,7 +373,7 @@ def _mark_devices(
     :param is_configured: a nova.conf was read. Without one this may be no
         compute host, and a missing state_dir is no problem.
     """
-    state_dir = settings.bitstreams.state_dir
+    state_dir = settings.state_dir
     baseline = error_baseline.ErrorBaseline(state_dir)
     state = conditions.mark_unhealthy(
         state, error_counters.find_faults(host, state.devices, baseline)
@@ -477,7 +477,7 @@ def _heal(arguments: argparse.Namespace) -> str:
     if arguments.state_dir is not None:
         state_dirs.check_named("--state-dir", arguments.state_dir)
     settings = _settings(arguments)
-    state_dir = arguments.state_dir or settings.bitstreams.state_dir
+    state_dir = arguments.state_dir or settings.state_dir
     if hint := state_dirs.describe_missing(state_dir):
         raise settings.refusal("state_dir", state_dir, hint)
     notes = faults.FaultNotes(state_dir)

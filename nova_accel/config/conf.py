@@ -27,6 +27,7 @@ GROUP = cfg.OptGroup(
 LIBVIRT_URI = "qemu:///system"
 # Nova's state_path in distributions; its own default is $pybasedir.
 STATE_PATH = "/var/lib/nova"
+_DEFAULT_STATE_DIR = f"{STATE_PATH}/accel"
 # Configuration files of nova-compute in distributions.
 CONFIG_FILES = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
 # Similarity from which on a section's name is a misspelling of the group's:
@@ -104,7 +105,7 @@ OPTIONS = [
     ),
     cfg.StrOpt(
         "state_dir",
-        default=f"{STATE_PATH}/accel",
+        default=_DEFAULT_STATE_DIR,
         help="Directory of the service's own files: bitstreams of Glance"
         " (bitstreams/), notes on devices that failed (faulted/) or are"
         " drained (drained/), errors that an operator acknowledged"
@@ -239,17 +240,14 @@ class BitstreamSettings:
 
     ``images`` are ids of images, ``owners`` of projects; ``limit`` is the
     size of the cache in bytes, ``seconds`` the time limit for loading.
+    ``cache_dir`` is below the state directory.
     """
 
     images: frozenset[str] = frozenset()
     owners: frozenset[str] = frozenset()
-    state_dir: str = f"{STATE_PATH}/accel"
+    cache_dir: str = f"{_DEFAULT_STATE_DIR}/bitstreams"
     limit: int = 2048 * _MIB
     seconds: int = 300
-
-    @property
-    def cache_dir(self) -> str:
-        return os.path.join(self.state_dir, "bitstreams")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +275,7 @@ class Settings:
     drivers: tuple[str, ...]
     rules: policy.Policy
     root: str
+    state_dir: str = _DEFAULT_STATE_DIR
     bitstreams: BitstreamSettings = BitstreamSettings()
     sync: SyncSettings = SyncSettings()
     #: In MiB/s, 0 where it is unknown.
@@ -343,10 +342,11 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         drivers=tuple(group.drivers),
         rules=rules,
         root=group.root,
+        state_dir=group.state_dir,
         bitstreams=BitstreamSettings(
             images=frozenset(group.bitstream_images),
             owners=frozenset(group.bitstream_owners),
-            state_dir=group.state_dir,
+            cache_dir=os.path.join(group.state_dir, "bitstreams"),
             limit=group.bitstream_cache_mb * _MIB,
             seconds=group.program_timeout,
         ),

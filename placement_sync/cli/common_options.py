@@ -169,7 +169,7 @@ def resolve_options(arguments: argparse.Namespace) -> CommandOptions:
     if not files and not is_foreign:
         files = conf.find_default_files()
     parsed, settings = conf.parse_files(files)
-    state_dir = settings.bitstreams.state_dir
+    state_dir = settings.state_dir
     return CommandOptions(
         settings=settings,
         root=arguments.root or settings.root,
@@ -336,6 +336,6 @@ def build_unwritable_error(
         f"can't be written ({error.strerror}); run this as root or as the"
         " user of nova-compute, or name another one with --state-dir"
     )
-    if path == settings.bitstreams.state_dir:
+    if path == settings.state_dir:
         return settings.refusal("state_dir", path, hint)
     return errors.ConfigurationError("--state-dir", path, hint, "command line")

@@ -61,7 +61,7 @@ class Reconciler:
         self._settings = conf.read_settings(options)
         self._metrics: metrics.Metrics | None = None
         self._heartbeat = heartbeat.Heartbeat(
-            self._settings.bitstreams.state_dir,
+            self._settings.state_dir,
             _WRITER,
             self._settings.sync.interval,
             self._publish_metrics,
@@ -81,7 +81,7 @@ class Reconciler:
         if not seconds or self._loop is not None:
             return
         self._start_metrics()
-        drained = drains.DrainNotes(self._settings.bitstreams.state_dir)
+        drained = drains.DrainNotes(self._settings.state_dir)
         self._loop = loop.Loop(
             self.run, seconds, watch=notes.NoteWatch(drained.path).has_changed
         )

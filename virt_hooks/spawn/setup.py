@@ -41,7 +41,7 @@ def read_node(
     settings = conf.read_settings(options)
     drivers = plugin.load(settings.drivers)
     is_own = settings.root == _OWN_ROOT
-    state_dir = settings.bitstreams.state_dir
+    state_dir = settings.state_dir
     faulted = faults.FaultNotes(state_dir)
     # NVML reports GPU instances to root only.
     read_gpus = privileged.read_gpus if is_own else _read_no_gpus

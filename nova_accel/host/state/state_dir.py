@@ -30,7 +30,7 @@ def check(settings: conf.Settings) -> None:
     :raises ConfigurationError: it can't be used; the error has the path
         that failed and the configuration file of the option.
     """
-    path = settings.bitstreams.state_dir
+    path = settings.state_dir
     try:
         with (
             directories.open_directory(path, make_parents=True),

@@ -81,7 +81,7 @@ def make(tmp_path: Path) -> Make:
     def images(**changed: Any) -> bitstream_images.BitstreamImages:
         settings = conf.BitstreamSettings(
             owners=frozenset({bitstream_files.OWNER}),
-            state_dir=str(tmp_path / "accel"),
+            cache_dir=str(tmp_path / "accel/bitstreams"),
             limit=bitstream_files.MIB,
         )
         return bitstream_images.BitstreamImages(

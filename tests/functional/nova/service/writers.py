@@ -28,7 +28,7 @@ class Outside:
         """Read the same host, and write into the same Placement."""
         self._root = root
         self._node = outside_host.open_node(
-            settings, settings.root, settings.bitstreams.state_dir
+            settings, settings.root, settings.state_dir
         )
         self._sync = sync_pass.Synchronizer(
             resource_providers.PlacementClient(rest.from_endpoint(url))

@@ -107,10 +107,10 @@ def test_a_state_dir_below_that_of_nova_is_read(
     path = tmp_path / "nova.conf"
     path.write_text("[nova_accel]\nstate_dir = $state_path/accel\n")
     settings = conf.read_files([str(path)])
-    assert settings.bitstreams.state_dir == "/var/lib/nova/accel"
+    assert settings.state_dir == "/var/lib/nova/accel"
     path.write_text(f"[DEFAULT]\nstate_path = /nova\n{path.read_text()}")
     settings = conf.read_files([str(path)])
-    assert settings.bitstreams.state_dir == "/nova/accel"
+    assert settings.state_dir == "/nova/accel"
 
 
 @pytest.mark.parametrize(
