@@ -394,7 +394,7 @@ class AccelLibvirtDriver(
         A release that fails is tried again with the next pass; until then
         the claims are reserved.
         """
-        expected = self._migration_checks.expected()
+        expected = self._migration_partitions.expected()
         unbacked = self._consumers.list_unbacked(
             self.get_available_nodes(), expected
         )

@@ -2,9 +2,10 @@
 """Operations of Nova with overrides; one operation, one file.
 
 - ``cold_migration``: ``ColdMigrationDriver``: cold migration and resize
-- ``live_migration``: ``LiveMigrationDriver``, with ``live_migration_checks``
-  (checks on both hosts, their versions and drivers) and
-  ``live_migration_wire`` (format between the hosts)
+- ``live_migration``: ``LiveMigrationDriver``, with ``migration_partitions``
+  (partitions of servers that leave or arrive, versions and drivers),
+  ``live_migration_checks`` and ``live_migration_wire`` (format between the
+  hosts)
 - ``suspend``: ``SuspendDriver``: suspend, resume, cold snapshots
 - ``rebuild``: ``RebuiltServers``: allocations of failed rebuilds
 - ``bypass``: ``accelerators_only``: stock behaviour for all other servers

@@ -26,6 +26,7 @@ from virt_hooks.operations import (
     bypass,
     live_migration_checks,
     live_migration_wire,
+    migration_partitions,
     nova_database,
 )
 from virt_hooks.report import reconcile, reporter
@@ -50,11 +51,13 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         """Prepare live migrations before the stock method; log errors."""
         with reporter.logged("Can't migrate accelerators live"):
             settings = conf.read_settings(nova.conf.CONF)
-            self._migration_checks = live_migration_checks.MigrationChecks(
-                self._accel,
-                abilities := live_migration_checks.HostAbilities(
-                    settings.root
-                ),
+            self._migration_partitions = (
+                migration_partitions.MigrationPartitions(
+                    self._accel,
+                    abilities := migration_partitions.HostAbilities(
+                        settings.root
+                    ),
+                )
             )
             self._host_abilities = abilities
             self._link_speed = settings.live_migration_link
@@ -76,7 +79,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         offers = ""
         if _has_accelerators(instance):
             with _as_precheck_error():
-                offers = self._migration_checks.describe_offers(
+                offers = self._migration_partitions.describe_offers(
                     _server(instance), self._read_host()
                 )
         check_data = super().check_can_live_migrate_destination(
@@ -100,7 +103,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         source_text = ""
         if _has_accelerators(instance):
             with _as_precheck_error():
-                source_text = self._migration_checks.check_departure(
+                source_text = self._migration_partitions.describe_departure(
                     self._departing_server(instance),
                     self._read_domain(instance),
                     self._read_host(),
@@ -149,7 +152,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         source_text = _read_text(migrate_data, "source_mdev_types")
         if source_text is not None:
             with _as_precheck_error():
-                self._migration_checks.check_arrival(
+                self._migration_partitions.verify_arrival(
                     self._arriving_server(ctxt, instance, allocs),
                     self._read_host(),
                     source_text,
@@ -189,7 +192,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
                 context, instance.uuid
             )
             with _as_precheck_error():
-                pairs = self._migration_checks.make_partitions(
+                pairs = self._migration_partitions.make_partitions(
                     self._arriving_server(context, instance, allocs),
                     source_text,
                 )
@@ -245,7 +248,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         self, context: Any, instance: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Release the partitions made here after the stock method."""
-        was_expected = instance.uuid in self._migration_checks.expected()
+        was_expected = instance.uuid in self._migration_partitions.expected()
         was_expected |= bool(self._accel.claims_of(instance.uuid))
         try:
             return super().rollback_live_migration_at_destination(
@@ -260,8 +263,8 @@ class LiveMigrationDriver(driver.LibvirtDriver):
 
     def _release_overdue(self) -> None:
         """Release the partitions of servers that do not arrive any more."""
-        self._migration_checks.expect(self._startup_servers.pop_arriving())
-        expected = self._migration_checks.expected()
+        self._migration_partitions.expect(self._startup_servers.pop_arriving())
+        expected = self._migration_partitions.expected()
         if not expected:
             return
         # A server that is deleted meanwhile does not arrive either.
@@ -277,7 +280,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
             self._release_arrival(objects.Instance(uuid=uuid))
             return
         if instance.host == nova.conf.CONF.host:
-            self._migration_checks.end_arrival(uuid)
+            self._migration_partitions.end_arrival(uuid)
         elif not _is_migrating(context, instance):
             LOG.warning("server %s does not arrive any more", uuid)
             self._release_arrival(instance)
@@ -293,7 +296,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
             # This service was restarted meanwhile.
             server = self._arriving_server(context, instance, {})
             self._accel.restore(server.uuid, server.slots)
-        self._migration_checks.end_arrival(instance.uuid)
+        self._migration_partitions.end_arrival(instance.uuid)
         self._reconciler.wake()
 
     def _release_arrival(self, instance: Any) -> None:
@@ -304,7 +307,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
             instance, lambda: self._accel.slots_of(uuid), domain
         )
         if not self._accel.claims_of(uuid):
-            self._migration_checks.end_arrival(uuid)
+            self._migration_partitions.end_arrival(uuid)
 
     def _publish_change(self, context: Any) -> None:
         self._reporter.publish(context)

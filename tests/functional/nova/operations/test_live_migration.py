@@ -113,13 +113,13 @@ class LiveMdev(moving.LiveBase):
         store = driver._accel.store
         for claims in (store._claims, store._made, store._restored):
             claims.clear()
-        driver._migration_checks._expected.clear()
+        driver._migration_partitions._expected.clear()
         driver._startup_servers = nova_database.StartupServers(driver._accel)
         self.be_on("host2")
         self.computes["host2"].manager.update_available_resource(self.context)
         self.be_on("host1")
         self.assertEqual(
-            {self.server["id"]}, driver._migration_checks.expected()
+            {self.server["id"]}, driver._migration_partitions.expected()
         )
         (made,) = self.hosts["host2"].mdevs()
         (claim,) = driver._accel.claims()

@@ -24,7 +24,10 @@ from tests.support.hosts.simulated import (
     slot,
 )
 from virt_hooks.guest import connection
-from virt_hooks.operations import live_migration_checks
+from virt_hooks.operations import (
+    live_migration_checks,
+    migration_partitions,
+)
 from virt_hooks.spawn import lifecycle
 
 THERE = providers.ProviderRoot(
@@ -44,17 +47,17 @@ COMING = dataclasses.replace(
         ),
     ),
 )
-Checks = live_migration_checks.MigrationChecks
+Partitions = migration_partitions.MigrationPartitions
 
 
 @pytest.fixture
-def facts(kernel: fakehost.Controller) -> live_migration_checks.HostAbilities:
-    return live_migration_checks.HostAbilities(str(kernel.root))
+def facts(kernel: fakehost.Controller) -> migration_partitions.HostAbilities:
+    return migration_partitions.HostAbilities(str(kernel.root))
 
 
 @pytest.fixture
 def host(
-    facts: live_migration_checks.HostAbilities,
+    facts: migration_partitions.HostAbilities,
 ) -> migration.MigrationHost:
     host_facts = facts.read_host(10_000_000, 8_002_002, False)
     return dataclasses.replace(host_facts, kernel="6.8.0")
@@ -62,20 +65,20 @@ def host(
 
 @pytest.fixture
 def here(
-    life: lifecycle.Lifecycle, facts: live_migration_checks.HostAbilities
-) -> Checks:
+    life: lifecycle.Lifecycle, facts: migration_partitions.HostAbilities
+) -> Partitions:
     life.ensure(A, SERVER.groups, SERVER.slots)
-    return Checks(life, facts)
+    return Partitions(life, facts)
 
 
 @pytest.fixture
 def there(
-    kernel: fakehost.Controller, facts: live_migration_checks.HostAbilities
-) -> tuple[Checks, lifecycle.Lifecycle]:
+    kernel: fakehost.Controller, facts: migration_partitions.HostAbilities
+) -> tuple[Partitions, lifecycle.Lifecycle]:
     other = simulated.started(kernel)
     other.adopt(THERE)
     other.host.refresh()
-    return Checks(other, facts), other
+    return Partitions(other, facts), other
 
 
 def use(life: lifecycle.Lifecycle, *others: str) -> connection.HostdevUse:
@@ -84,7 +87,7 @@ def use(life: lifecycle.Lifecycle, *others: str) -> connection.HostdevUse:
 
 
 def test_abilities_of_a_host(
-    facts: live_migration_checks.HostAbilities,
+    facts: migration_partitions.HostAbilities,
 ) -> None:
     host_facts = facts.read_host(8_006_000, 10_001_003, True)
     assert host_facts.libvirt == (8, 6, 0)
@@ -96,57 +99,59 @@ def test_abilities_of_a_host(
 
 
 def test_drivers_of_functions(
-    facts: live_migration_checks.HostAbilities,
+    facts: migration_partitions.HostAbilities,
 ) -> None:
     assert facts.read_driver(GPU) == "nvidia"
     assert facts.read_driver("0000:ff:00.0") == ""
     assert (
-        live_migration_checks.HostAbilities("/nowhere").read_driver(GPU) == ""
+        migration_partitions.HostAbilities("/nowhere").read_driver(GPU) == ""
     )
 
 
 def test_the_whole_way(
     kernel: fakehost.Controller,
     life: lifecycle.Lifecycle,
-    here: Checks,
-    there: tuple[Checks, lifecycle.Lifecycle],
+    here: Partitions,
+    there: tuple[Partitions, lifecycle.Lifecycle],
     host: migration.MigrationHost,
 ) -> None:
-    checks, other = there
+    partitions, other = there
     before = kernel.mdevs()
-    offers = checks.describe_offers(SERVER, host)
-    departure = here.check_departure(SERVER, use(life), host, LIMITS, offers)
-    checks.check_arrival(COMING, host, departure)
+    offers = partitions.describe_offers(SERVER, host)
+    departure = here.describe_departure(
+        SERVER, use(life), host, LIMITS, offers
+    )
+    partitions.verify_arrival(COMING, host, departure)
     assert kernel.mdevs() == before
-    assert checks.expected() == frozenset()
+    assert partitions.expected() == frozenset()
 
-    pairs = checks.make_partitions(COMING, departure)
+    pairs = partitions.make_partitions(COMING, departure)
     (old,), (new,) = life.claims(), other.claims()
     assert pairs == live_migration_checks.HandlePairs(
         mdevs={old.handle: new.handle}, functions={}
     )
     assert kernel.mdevs()[new.handle]["type"] == "nvidia-232"
-    assert checks.expected() == {A}
+    assert partitions.expected() == {A}
     # Once more: the same.
-    assert checks.make_partitions(COMING, departure) == pairs
-    checks.end_arrival(A)
-    assert checks.expected() == frozenset()
+    assert partitions.make_partitions(COMING, departure) == pairs
+    partitions.end_arrival(A)
+    assert partitions.expected() == frozenset()
 
 
 def refused(
-    here: Checks,
+    here: Partitions,
     host: migration.MigrationHost,
     use: connection.HostdevUse,
     server: live_migration_checks.MigratingServer = SERVER,
     offers: str | None = None,
 ) -> str:
     with pytest.raises(errors.ClaimError) as caught:
-        here.check_departure(server, use, host, LIMITS, offers)
+        here.describe_departure(server, use, host, LIMITS, offers)
     return caught.value.reason
 
 
 def test_an_unclaimed_mdev(
-    life: lifecycle.Lifecycle, here: Checks, host: migration.MigrationHost
+    life: lifecycle.Lifecycle, here: Partitions, host: migration.MigrationHost
 ) -> None:
     """Nova's own, or one attached by hand."""
     reason = refused(here, host, use(life, "an-mdev"))
@@ -154,7 +159,7 @@ def test_an_unclaimed_mdev(
 
 
 def test_a_guest_that_lost_its_device(
-    life: lifecycle.Lifecycle, here: Checks, host: migration.MigrationHost
+    life: lifecycle.Lifecycle, here: Partitions, host: migration.MigrationHost
 ) -> None:
     (claim,) = life.claims()
     reason = refused(here, host, connection.HostdevUse())
@@ -163,7 +168,7 @@ def test_a_guest_that_lost_its_device(
 
 
 def test_unknown_slots(
-    life: lifecycle.Lifecycle, here: Checks, host: migration.MigrationHost
+    life: lifecycle.Lifecycle, here: Partitions, host: migration.MigrationHost
 ) -> None:
     two = dataclasses.replace(SERVER, slots=(slot(), slot(1)))
     reason = refused(here, host, use(life), two)
@@ -171,15 +176,15 @@ def test_unknown_slots(
 
 
 def test_a_destination_without_nova_accel(
-    life: lifecycle.Lifecycle, here: Checks, host: migration.MigrationHost
+    life: lifecycle.Lifecycle, here: Partitions, host: migration.MigrationHost
 ) -> None:
     assert "does not run nova-accel" in refused(here, host, use(life))
 
 
 def test_a_destination_without_the_card(
     life: lifecycle.Lifecycle,
-    here: Checks,
-    there: tuple[Checks, lifecycle.Lifecycle],
+    here: Partitions,
+    there: tuple[Partitions, lifecycle.Lifecycle],
     host: migration.MigrationHost,
 ) -> None:
     wants = live_migration_checks.MigratingServer(uuid=A, groups=(asks(MTTY),))
@@ -189,22 +194,24 @@ def test_a_destination_without_the_card(
 
 
 def test_offers_of_another_form(
-    life: lifecycle.Lifecycle, here: Checks, host: migration.MigrationHost
+    life: lifecycle.Lifecycle, here: Partitions, host: migration.MigrationHost
 ) -> None:
     with pytest.raises(errors.MalformedError):
-        here.check_departure(SERVER, use(life), host, LIMITS, "nvidia-222")
+        here.describe_departure(SERVER, use(life), host, LIMITS, "nvidia-222")
 
 
 def test_a_destination_without_slots(
     life: lifecycle.Lifecycle,
-    here: Checks,
-    there: tuple[Checks, lifecycle.Lifecycle],
+    here: Partitions,
+    there: tuple[Partitions, lifecycle.Lifecycle],
     host: migration.MigrationHost,
 ) -> None:
-    checks, _ = there
-    offers = checks.describe_offers(SERVER, host)
-    departure = here.check_departure(SERVER, use(life), host, LIMITS, offers)
+    partitions, _ = there
+    offers = partitions.describe_offers(SERVER, host)
+    departure = here.describe_departure(
+        SERVER, use(life), host, LIMITS, offers
+    )
     none = dataclasses.replace(COMING, slots=())
     with pytest.raises(errors.ClaimError) as caught:
-        checks.check_arrival(none, host, departure)
+        partitions.verify_arrival(none, host, departure)
     assert "claimed no slot on this host" in caught.value.reason
