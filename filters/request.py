@@ -21,7 +21,7 @@ class AcceleratorRequest:
     """
 
     groups: tuple[flavors.RequestGroup, ...] = ()
-    policy: flavors.PlacementPolicy = flavors.DEFAULT_POLICY
+    policy: flavors.SelectionPolicy = flavors.DEFAULT_POLICY
     preferred_traits: Mapping[str, str] = dataclasses.field(
         default_factory=dict
     )
@@ -53,7 +53,7 @@ def parse_request(extra_specs: Mapping[str, str]) -> AcceleratorRequest:
     if not groups:
         return NO_ACCELERATORS
     return AcceleratorRequest(
-        groups=groups, policy=flavors.parse_placement_policy(extra_specs)
+        groups=groups, policy=flavors.parse_selection_policy(extra_specs)
     )
 
 

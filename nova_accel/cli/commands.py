@@ -457,7 +457,7 @@ def _set_models(
 
 def _capture(arguments: argparse.Namespace) -> str:
     host, meta = open_host(_root(arguments.root, "/"))
-    settings = conf.Settings(drivers=(), rules=policy.Policy(), root="/")
+    settings = conf.Settings(drivers=(), rules=policy.DeviceRules(), root="/")
     state = scan.read(host, load_drivers(settings), settings.rules)
     # Read the files of the health check, too, to capture them.
     error_counters.find_faults(host, state.devices)

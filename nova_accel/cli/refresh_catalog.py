@@ -76,7 +76,7 @@ def read_seen(host: host_reader.HostReader) -> Iterator[refresh.HostType]:
 
     :raises UnreadableError: the PCI bus can't be listed.
     """
-    scan.read(host, plugin.load(), policy.Policy())
+    scan.read(host, plugin.load(), policy.DeviceRules())
     ids = {
         str(function.address): f"{function.vendor}:{function.product}"
         for function in host.functions()

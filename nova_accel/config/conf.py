@@ -273,7 +273,7 @@ class Settings:
     """
 
     drivers: tuple[str, ...]
-    rules: policy.Policy
+    rules: policy.DeviceRules
     root: str
     state_dir: str = _DEFAULT_STATE_DIR
     bitstreams: BitstreamSettings = BitstreamSettings()
@@ -333,7 +333,7 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
             conf, "root", group.root, "write an absolute path, as /"
         )
     try:
-        rules = policy.parse_policy(
+        rules = policy.parse_rules(
             group.device_spec, _build_default_rule(group)
         )
     except errors.ConfigurationError as error:

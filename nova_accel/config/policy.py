@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy of the operator: parsed ``device_spec`` lines.
+"""DeviceRules of the operator: parsed ``device_spec`` lines.
 
 The first line that matches a device is its rule.
 """
@@ -96,8 +96,8 @@ class Rule:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """All lines in the operator's order.
+class DeviceRules:
+    """The device_spec lines, in the operator's order.
 
     ``default`` is the rule of devices that no line matches.
     """
@@ -123,8 +123,10 @@ class Policy:
         return self.rule(*_identify(device))
 
 
-def parse_policy(lines: Iterable[str], default: Rule | None = None) -> Policy:
-    """Return the policy of device_spec lines.
+def parse_rules(
+    lines: Iterable[str], default: Rule | None = None
+) -> DeviceRules:
+    """Return the rules of device_spec lines.
 
     :param lines: one JSON object each, as ``{"address": "0000:41:*",
         "use": "off"}``.
@@ -133,7 +135,7 @@ def parse_policy(lines: Iterable[str], default: Rule | None = None) -> Policy:
     :raises ConfigurationError: a line is not valid.
     """
     default = default or Rule()
-    return Policy(
+    return DeviceRules(
         rules=tuple(_parse_rule(line, default) for line in lines),
         default=default,
     )
@@ -192,7 +194,7 @@ def _check_limits(rule: Rule) -> None:
 
 
 def check_lines(
-    rules: Policy,
+    rules: DeviceRules,
     present: Iterable[tuple[str, str, str]],
     devices: Collection[model.Device],
     addresses_with_problems: Collection[str] = (),
@@ -228,7 +230,7 @@ def check_lines(
 
 
 def _find_ineffective(
-    rules: Policy,
+    rules: DeviceRules,
     identities: Collection[tuple[str, str, str]],
     devices: Collection[model.Device],
     addresses_with_problems: Collection[str],

@@ -256,7 +256,7 @@ def _is_undo(action: actions.Action, undo: actions.Action) -> bool:
 def check_arrange(target: driver_calls.DriverUnderTest) -> Iterator[Finding]:
     """Yield actions that a driver plans for devices in the right mode."""
     cases = {
-        "no line of policy": policy.Policy(),
+        "no line of policy": policy.DeviceRules(),
         "policy that asks for what is there": build_current_policy(target),
     }
     for words, rules in cases.items():
@@ -286,7 +286,7 @@ def check_arrange(target: driver_calls.DriverUnderTest) -> Iterator[Finding]:
 
 def build_current_policy(
     target: driver_calls.DriverUnderTest,
-) -> policy.Policy:
+) -> policy.DeviceRules:
     """Return a policy that asks each device for its current mode."""
     host = target.reader()
     lines = []
@@ -302,7 +302,7 @@ def build_current_policy(
                 services=_read_services(host, device.address),
             )
         )
-    return policy.Policy(rules=tuple(lines))
+    return policy.DeviceRules(rules=tuple(lines))
 
 
 def _read_function(

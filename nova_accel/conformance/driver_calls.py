@@ -69,7 +69,9 @@ class DriverUnderTest:
     driver: plugin.Driver
     source: fs.FileSource
     gpus: Mapping[str, gpu_reader.NvmlGpu]
-    rules: policy.Policy = dataclasses.field(default_factory=policy.Policy)
+    rules: policy.DeviceRules = dataclasses.field(
+        default_factory=policy.DeviceRules
+    )
 
     def reader(self) -> host_reader.HostReader:
         """Return a new reader without cached files."""

@@ -24,7 +24,7 @@ from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_ALL_OFF = policy.Policy(default=policy.Rule(use=policy.DeviceUse.OFF))
+_ALL_OFF = policy.DeviceRules(default=policy.Rule(use=policy.DeviceUse.OFF))
 _NO_GPUS: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({})
 
 
@@ -210,7 +210,9 @@ def _check_policy(
     for top in check_hosts.group_by_card(driver_calls.list_devices(baseline)):
         rule = policy.Rule(address=top, use=policy.DeviceUse.OFF)
         yield from _check_not_offered(
-            dataclasses.replace(target, rules=policy.Policy(rules=(rule,))),
+            dataclasses.replace(
+                target, rules=policy.DeviceRules(rules=(rule,))
+            ),
             top,
         )
 
@@ -238,7 +240,7 @@ def _check_tree(target: driver_calls.DriverUnderTest) -> Iterator[Finding]:
             )
     result = driver_calls.call(
         lambda: tree_builder.build_tree(
-            check_plans.ROOT, state, policy.Policy()
+            check_plans.ROOT, state, policy.DeviceRules()
         )
     )
     if result.error is not None:

@@ -18,6 +18,6 @@ Use::
     from nova_accel.host.sysfs import host_reader
 
     state = scan.read(
-        host_reader.HostReader(), plugin.load(), policy.Policy()
+        host_reader.HostReader(), plugin.load(), policy.DeviceRules()
     )
 """

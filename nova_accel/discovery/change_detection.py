@@ -90,7 +90,7 @@ class ChangeDetector:
         self,
         source: fs.FileSource,
         drivers: Mapping[str, plugin.Driver],
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         read_gpus: ReadGpus = dict,
         stores: NoteStores | None = None,
     ) -> None:

@@ -53,7 +53,7 @@ class Driver(Protocol):
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
         """Yield the devices of this technology on the host.
@@ -78,7 +78,7 @@ class Driver(Protocol):
         ...
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return the actions that set the modes configured by policy.
 

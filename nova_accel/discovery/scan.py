@@ -23,7 +23,7 @@ _DRIVER = "driver "
 def read(
     host: host_reader.HostReader,
     drivers: Mapping[str, plugin.Driver],
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
 ) -> model.HostState:
     """Return the devices of a host, sorted by address.
 
@@ -63,7 +63,7 @@ def read(
 def _describe_all(
     host: host_reader.HostReader,
     drivers: Mapping[str, plugin.Driver],
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
 ) -> tuple[dict[str, model.Device], list[model.Problem], bool]:
     """Return devices by address, problems, and whether no driver failed."""
     devices: dict[str, model.Device] = {}
@@ -90,7 +90,7 @@ def _describe_all(
 
 def _unreadable(
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     devices: Iterable[model.Device],
 ) -> Iterator[model.Problem]:
     """Yield the reader's problems, except those of irrelevant functions.
@@ -128,7 +128,7 @@ def _function(
 
 def _unused_lines(
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     devices: Iterable[model.Device],
     problems: Iterable[model.Problem],
 ) -> tuple[model.Problem, ...]:
@@ -173,7 +173,7 @@ def _describe(
     name: str,
     driver: plugin.Driver,
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     taken: frozenset[str],
 ) -> tuple[list[model.Device | model.Problem], model.Problem | None]:
     """Return the results of a driver, and its failure or None."""
@@ -241,5 +241,5 @@ def sort_key(
     return True, card, number, device.address
 
 
-def _is_off(device: model.Device, rules: policy.Policy) -> bool:
+def _is_off(device: model.Device, rules: policy.DeviceRules) -> bool:
     return rules.of(device).use is policy.DeviceUse.OFF

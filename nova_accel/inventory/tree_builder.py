@@ -26,7 +26,7 @@ OWNER_TRAITS = frozenset({names.OWNER_TRAIT, names.NOVA_OWNER_TRAIT})
 def build_tree(
     root: providers.ProviderRoot,
     host: model.HostState,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     claims: Iterable[model.Claim] = (),
     owner_traits: frozenset[str] = OWNER_TRAITS,
     occupied: frozenset[str] = frozenset(),
@@ -67,7 +67,7 @@ def build_tree(
 def _build_node(
     root: providers.ProviderRoot,
     device: model.Device,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     claims: tuple[model.Claim, ...],
     owner_traits: frozenset[str],
     occupied: frozenset[str],

@@ -58,7 +58,7 @@ class Unoffered:
 def find(
     state: model.HostState,
     functions: Iterable[pci.PciFunction],
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     unreadable: Collection[model.Problem] = (),
     models: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[Unoffered, ...]:
@@ -121,7 +121,9 @@ def _driver_reasons(
     return reasons
 
 
-def _reasons(function: pci.PciFunction, rules: policy.Policy) -> Iterator[str]:
+def _reasons(
+    function: pci.PciFunction, rules: policy.DeviceRules
+) -> Iterator[str]:
     """Yield why no driver of the library offers a function."""
     address = str(function.address)
     rule = rules.rule(address, function.vendor, function.product)

@@ -101,7 +101,7 @@ class SetVgpuParams:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SetPlacement:
+class SetVgpuPlacementId:
     """Set the placement id of a vGPU that is not open.
 
     There is no undo: removing the vGPU frees the placement.
@@ -336,7 +336,7 @@ Action = (
     | SetVgpuType
     | ClearVgpuType
     | SetVgpuParams
-    | SetPlacement
+    | SetVgpuPlacementId
     | CreateInstance
     | DestroyInstance
     | SetVfCount

@@ -116,26 +116,26 @@ class Packing(SpecValue):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementPolicy:
-    """Choice among the devices with room for a server."""
+class SelectionPolicy:
+    """Choice of a flavor among the devices with room for its server."""
 
     numa: NumaPolicy = NumaPolicy.PREFERRED
     locality: Locality = Locality.ANY
     packing: Packing = Packing.BEST_REMAINING
 
 
-DEFAULT_POLICY = PlacementPolicy()
+DEFAULT_POLICY = SelectionPolicy()
 
 
-def parse_placement_policy(extra_specs: Mapping[str, str]) -> PlacementPolicy:
-    """Return the placement policy of a flavor.
+def parse_selection_policy(extra_specs: Mapping[str, str]) -> SelectionPolicy:
+    """Return the selection policy of a flavor.
 
     It reads ``accelerator:numa_policy``, ``accelerator:locality`` and
     ``accelerator:packing``.
 
     :raises MalformedError: a value is not allowed.
     """
-    return PlacementPolicy(
+    return SelectionPolicy(
         numa=_parse_value(extra_specs, "numa_policy", NumaPolicy)
         or DEFAULT_POLICY.numa,
         locality=_parse_value(extra_specs, "locality", Locality)

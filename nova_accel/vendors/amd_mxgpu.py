@@ -48,7 +48,7 @@ class AmdMxgpuDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each GPU with VFs that can be used.
@@ -94,7 +94,7 @@ class AmdMxgpuDriver:
         return ()
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return no action: VF counts change only when gim is loaded."""
         return ()

@@ -32,7 +32,7 @@ class IntelSriovDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each GPU with VFs that can be used.
@@ -77,7 +77,7 @@ class IntelSriovDriver:
         return ()
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return the changes of VF counts that policy asks for.
 

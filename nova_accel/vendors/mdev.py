@@ -39,7 +39,7 @@ class MdevDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each physical device with mdev types.
@@ -85,7 +85,7 @@ class MdevDriver:
         )
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return no action: an mdev parent has no mode to restore."""
         return ()
@@ -152,7 +152,7 @@ class _MdevCard:
     def on_vfs(self) -> bool:
         return any(p.physfn for p in self.parents)
 
-    def is_wanted(self, rules: policy.Policy) -> bool:
+    def is_wanted(self, rules: policy.DeviceRules) -> bool:
         use = rules.rule(self.address, self.vendor_id, self.product_id).use
         return use in (policy.DeviceUse.AUTO, policy.DeviceUse.MDEV) or (
             use is policy.DeviceUse.VGPU and self.is_gpu

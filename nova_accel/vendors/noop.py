@@ -49,7 +49,7 @@ class NoopDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
         """Yield one device for each physical card, never one for each VF.
@@ -95,7 +95,7 @@ class NoopDriver:
         return ()
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return the actions that put cards into the mode policy asks for.
 

@@ -32,7 +32,7 @@ class PciPassthroughDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device, or one problem, for each card.
@@ -81,14 +81,14 @@ class PciPassthroughDriver:
         return ()
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return no action: a whole function has no mode."""
         return ()
 
 
 def _list_units(
-    functions: Iterable[pci.PciFunction], rules: policy.Policy
+    functions: Iterable[pci.PciFunction], rules: policy.DeviceRules
 ) -> Iterator[tuple[pci.PciFunction, ...]]:
     """Yield units: functions that may have to go to one guest together.
 
@@ -124,7 +124,9 @@ def _slot_key(function: pci.PciFunction) -> object:
     )
 
 
-def _is_requested(function: pci.PciFunction, rules: policy.Policy) -> bool:
+def _is_requested(
+    function: pci.PciFunction, rules: policy.DeviceRules
+) -> bool:
     """Return whether policy or the default asks to offer a function."""
     rule = rules.rule(str(function.address), function.vendor, function.product)
     if rule.use is policy.DeviceUse.PASSTHROUGH:
@@ -147,7 +149,7 @@ def _is_offered_by_default(function: pci.PciFunction) -> bool:
     )
 
 
-def _is_off(function: pci.PciFunction, rules: policy.Policy) -> bool:
+def _is_off(function: pci.PciFunction, rules: policy.DeviceRules) -> bool:
     rule = rules.rule(str(function.address), function.vendor, function.product)
     return rule.use is policy.DeviceUse.OFF
 
@@ -175,7 +177,7 @@ def _check_stray_vf(
 
 
 def _check_policy(
-    functions: tuple[pci.PciFunction, ...], rules: policy.Policy
+    functions: tuple[pci.PciFunction, ...], rules: policy.DeviceRules
 ) -> str:
     for function in functions:
         if _is_off(function, rules):

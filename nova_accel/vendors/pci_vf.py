@@ -24,7 +24,7 @@ class PciVfDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each PF with VFs that can be used.
@@ -56,7 +56,7 @@ class PciVfDriver:
         return ()
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return the changes of VF counts that policy asks for.
 
@@ -71,7 +71,7 @@ class PciVfDriver:
 
 
 def _find_pfs(
-    host: host_reader.HostReader, rules: policy.Policy
+    host: host_reader.HostReader, rules: policy.DeviceRules
 ) -> Iterator[tuple[pci.PciFunction, policy.Rule]]:
     """Yield the functions that have VFs, or should, with their rule.
 

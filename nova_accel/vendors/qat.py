@@ -36,7 +36,7 @@ class QatDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each PF with VFs that can be used.
@@ -77,7 +77,7 @@ class QatDriver:
         return ()
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return the changes of services and VFs that policy asks for.
 

@@ -64,7 +64,7 @@ class OutsideHost:
     def __init__(
         self,
         source: change_detection.ChangeDetector,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         claims: claims_file.ClaimsFile | None = None,
         name: str = "",
         last_state: _LastState | None = None,

@@ -210,7 +210,7 @@ def _explain_host(
         return ""
     relaxed = dataclasses.replace(
         contents,
-        policy=flavors.PlacementPolicy(numa=flavors.NumaPolicy.NONE),
+        policy=flavors.SelectionPolicy(numa=flavors.NumaPolicy.NONE),
         is_isolated=False,
     )
     count = len(contents.groups)

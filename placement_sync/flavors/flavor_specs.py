@@ -86,7 +86,7 @@ class FlavorContents:
     """
 
     groups: tuple[flavors.RequestGroup, ...] = ()
-    policy: flavors.PlacementPolicy = flavors.DEFAULT_POLICY
+    policy: flavors.SelectionPolicy = flavors.DEFAULT_POLICY
     options: flavors.Options = dataclasses.field(
         default_factory=flavors.Options
     )
@@ -234,7 +234,7 @@ def read(specs: Mapping[str, str]) -> FlavorContents:
     )
     return FlavorContents(
         groups=tuple(g for g in groups if any(g.resources.values())),
-        policy=flavors.parse_placement_policy(specs),
+        policy=flavors.parse_selection_policy(specs),
         options=flavors.parse_options(specs),
         is_isolated=specs.get(POLICY) == ISOLATE,
         numa_cells=_parse_numa_cells(specs),

@@ -81,7 +81,7 @@ def describe_card(gpu: vgpu_cards.Gpu, is_mixed: bool) -> model.Device:
     """Return one card of a model as its vendor driver describes it."""
     description = vgpu_cards.describe(gpu, "0000:41:00.0")
     sizes = policy.MIXED if is_mixed else policy.EQUAL
-    rules = policy.parse_policy([f'{{"address": "*", "sizes": "{sizes}"}}'])
+    rules = policy.parse_rules([f'{{"address": "*", "sizes": "{sizes}"}}'])
     with tempfile.TemporaryDirectory() as root:
         build.build(description, pathlib.Path(root))
         host = host_reader.HostReader(
@@ -144,7 +144,10 @@ class Kind:
             for partition in device.partitions
         ]
         (node,) = tree_builder.build_tree(
-            ROOT, model.HostState(devices=(device,)), policy.Policy(), claims
+            ROOT,
+            model.HostState(devices=(device,)),
+            policy.DeviceRules(),
+            claims,
         ).nodes
         charges = tuple(self.charges(profile) for profile, _ in state)
         layout = names.layout_trait(device.geometry.layout.value)

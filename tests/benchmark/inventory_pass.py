@@ -60,7 +60,7 @@ class Library:
 
     def __init__(self) -> None:
         self.disk = CountedDisk()
-        self.rules = policy.Policy()
+        self.rules = policy.DeviceRules()
         self.drivers = plugin.load()
         self.nova_tree = new_tree()
         self.start()

@@ -31,7 +31,7 @@ from tests.benchmark import hosts
 from tests.functional.sync.support import servers
 from tests.hosts import build
 
-RULES = policy.Policy()
+RULES = policy.DeviceRules()
 COLUMNS = ("case", "reads", "writes", "names", "providers", "new", "seconds")
 WIDTHS = (36, 7, 8, 7, 11, 6, 10)
 

@@ -53,7 +53,7 @@ def read(
     host = host_reader.HostReader(
         root, gpus={gpu.address: gpu for gpu in gpus}
     )
-    return scan.read(host, DRIVERS, policy.parse_policy(rules))
+    return scan.read(host, DRIVERS, policy.parse_rules(rules))
 
 
 def device(state: model.HostState, address: str) -> model.Device:

@@ -57,7 +57,7 @@ def _find_shared(
     options: Any,
     reader: host_reader.HostReader,
     host: model.HostState,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
 ) -> Iterator[errors.ConfigurationError]:
     """Yield the first error of each line of Nova's options."""
     for line in options.pci.device_spec:
@@ -105,7 +105,7 @@ def _refuse(
     value: str,
     addresses: Iterable[str],
     host: model.HostState,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
 ) -> Iterator[errors.ConfigurationError]:
     for address in addresses:
         device = conditions.find_device(host, address)

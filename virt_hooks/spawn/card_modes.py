@@ -29,7 +29,7 @@ class CardModeSetter:
     def __init__(
         self,
         drivers: Mapping[str, plugin.Driver],
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         executor: action_executor.Executor,
         locks: device_locks.DeviceLocks,
         read_host: Callable[[], host_reader.HostReader],
@@ -72,7 +72,7 @@ class CardModeSetter:
         :param retries_failed: retry actions that have failed before.
         """
         self.is_complete, self._retries_failed = True, retries_failed
-        if self._rules == policy.Policy():
+        if self._rules == policy.DeviceRules():
             return False
         is_changed = False
         host = self._read_host()

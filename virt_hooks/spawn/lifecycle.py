@@ -48,7 +48,7 @@ class Lifecycle:
     def __init__(
         self,
         drivers: Mapping[str, plugin.Driver],
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         executor: action_executor.Executor,
         host: snapshot.Snapshot,
         access: host_access.HostAccess = _NO_ACCESS,

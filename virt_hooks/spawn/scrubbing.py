@@ -20,7 +20,7 @@ class Scrubber:
     def __init__(
         self,
         executor: action_executor.Executor,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         host: snapshot.Snapshot,
     ) -> None:
         self.executor = executor

@@ -129,7 +129,7 @@ def inspect_keys() -> Any:
     )
     return inspect_output.as_dict(
         state,
-        tree_builder.build_tree(_ROOT, state, policy.Policy()),
+        tree_builder.build_tree(_ROOT, state, policy.DeviceRules()),
         inspect_output.HostContext(claims=(claim,), is_registered=True),
         (unoffered.Unoffered(function=function, name="n", reason="r"),),
     )

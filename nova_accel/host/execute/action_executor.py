@@ -357,7 +357,7 @@ def _write_vgpu(root: str, action: readback.VgpuAction) -> int:
             return privileged.set_vgpu_type(root, function, readback.FREE)
         case actions.SetVgpuParams(target=target, params=params):
             return privileged.set_vgpu_params(root, target, params)
-        case actions.SetPlacement(function=function, start=start):
+        case actions.SetVgpuPlacementId(function=function, start=start):
             return privileged.set_placement(root, function, start)
 
 

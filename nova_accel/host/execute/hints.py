@@ -91,7 +91,7 @@ _BY_ACTION: Mapping[type[actions.Action], Mapping[int, str]] = {
         errno.EBUSY: "a guest has the vGPU open; stop the guest first",
         errno.EPERM: "the function has no vGPU yet, or it is open; " + _RIGHTS,
     },
-    actions.SetPlacement: {
+    actions.SetVgpuPlacementId: {
         errno.ENXIO: "the function has no vGPU, or its GPU is not in"
         " mixed-size mode",
         errno.EBUSY: "the place is taken or a guest has the vGPU open",

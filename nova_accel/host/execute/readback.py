@@ -29,7 +29,7 @@ VgpuAction = (
     actions.SetVgpuType
     | actions.ClearVgpuType
     | actions.SetVgpuParams
-    | actions.SetPlacement
+    | actions.SetVgpuPlacementId
 )
 GpuAction = (
     actions.CreateInstance | actions.DestroyInstance | actions.SetMixedSizes
@@ -214,7 +214,7 @@ class Readback:
                 present = self.vgpu_file(target, PARAMS)
                 is_equal = _parameters(present or "") == _parameters(params)
                 return is_equal and (present is not None or not params)
-            case actions.SetPlacement(function=function, start=start):
+            case actions.SetVgpuPlacementId(function=function, start=start):
                 return self.vgpu_file(function, PLACEMENT) == str(start)
 
     def _is_free(self, function: str) -> bool:

@@ -54,7 +54,9 @@ def _restore_vgpu(
     if isinstance(undo, actions.SetVgpuType):
         start = host.vgpu_file(function, readback.PLACEMENT) or ""
         if start.isdecimal():
-            yield actions.SetPlacement(function=function, start=int(start))
+            yield actions.SetVgpuPlacementId(
+                function=function, start=int(start)
+            )
     params = host.vgpu_file(function, readback.PARAMS)
     if params:
         yield actions.SetVgpuParams(target=function, params=params)

@@ -34,7 +34,7 @@ class AlveoDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         """Yield each card, its region, and their problems.
@@ -90,14 +90,14 @@ class AlveoDriver:
         return self.plan_prepare(claim)
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return no action: a card has no mode that a reboot resets."""
         return ()
 
 
 def _list_rules(
-    card: alveo_card.AlveoCard, rules: policy.Policy
+    card: alveo_card.AlveoCard, rules: policy.DeviceRules
 ) -> Iterator[policy.Rule]:
     """Yield the rules of a card's management and user functions."""
     yield rules.rule(card.address, card.vendor, card.product)

@@ -76,7 +76,7 @@ class VfCard:
 
 def find_pfs(
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     is_supported: Callable[[pci.PciFunction], bool],
 ) -> Iterator[tuple[pci.PciFunction, policy.Rule]]:
     """Yield the PFs whose VFs policy offers, each with its rule.
@@ -149,7 +149,7 @@ def read_vf_numbers(
 
 
 def describe(
-    card: VfCard, host: host_reader.HostReader, rules: policy.Policy
+    card: VfCard, host: host_reader.HostReader, rules: policy.DeviceRules
 ) -> Iterator[model.Device | model.Problem]:
     """Yield the card as one device, and the problems of its VFs."""
     function = card.function
@@ -196,7 +196,7 @@ def _check_autoprobe(
 
 
 def _sort_vfs(
-    card: VfCard, host: host_reader.HostReader, rules: policy.Policy
+    card: VfCard, host: host_reader.HostReader, rules: policy.DeviceRules
 ) -> tuple[tuple[pci.PciFunction, ...], Mapping[str, list[pci.PciAddress]]]:
     """Return the VFs that can be offered, and refused VFs by reason."""
     usable: list[pci.PciFunction] = []
@@ -225,7 +225,7 @@ def _sort_vfs(
     return tuple(usable), refused
 
 
-def _is_off(function: pci.PciFunction, rules: policy.Policy) -> bool:
+def _is_off(function: pci.PciFunction, rules: policy.DeviceRules) -> bool:
     rule = rules.rule(str(function.address), function.vendor, function.product)
     return rule.use is policy.DeviceUse.OFF
 

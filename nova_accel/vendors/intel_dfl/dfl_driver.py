@@ -24,7 +24,7 @@ class DflDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         """Yield each card, its regions, and their problems.
@@ -60,7 +60,7 @@ class DflDriver:
         return _plan_program(claim)
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return the changes of VF counts that policy asks for.
 
@@ -76,7 +76,7 @@ class DflDriver:
 
 
 def _find_cards(
-    host: host_reader.HostReader, rules: policy.Policy
+    host: host_reader.HostReader, rules: policy.DeviceRules
 ) -> Iterator[tuple[fpga_card.DflCard, policy.Rule]]:
     """Yield the cards whose regions policy offers, each with its rule."""
     for card in fpga_card.find_cards(host):

@@ -167,7 +167,7 @@ def _list_numbers(card: fpga_card.DflCard) -> set[int]:
 def list_regions(
     card: fpga_card.DflCard,
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     groups: dict[int, str],
 ) -> Iterator[PortRegion]:
     """Yield a card's regions by number.
@@ -280,7 +280,7 @@ def _explain_no_function(card: fpga_card.DflCard) -> str:
 def _check_functions(
     addresses: tuple[pci.PciAddress, ...],
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
 ) -> str:
     """Return why functions can't be assigned to a guest, or ""."""
     for address in addresses:
@@ -317,7 +317,9 @@ def _check_shared_group(
     return ""
 
 
-def _check_function(function: pci.PciFunction, rules: policy.Policy) -> str:
+def _check_function(
+    function: pci.PciFunction, rules: policy.DeviceRules
+) -> str:
     address = str(function.address)
     rule = rules.rule(address, function.vendor, function.product)
     if rule.use is policy.DeviceUse.OFF:

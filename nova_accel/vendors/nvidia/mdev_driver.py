@@ -36,7 +36,7 @@ class NvidiaMdevDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each card with vGPU types.
@@ -99,7 +99,7 @@ class NvidiaMdevDriver:
         return tuple(plans.plan_release(claim, remove))
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return the actions that put cards into the mode policy asks for.
 

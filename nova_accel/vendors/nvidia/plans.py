@@ -35,7 +35,9 @@ def plan_prepare(
         )
     yield create
     if claim.start is not None and isinstance(create, actions.SetVgpuType):
-        yield actions.SetPlacement(function=claim.handle, start=claim.start)
+        yield actions.SetVgpuPlacementId(
+            function=claim.handle, start=claim.start
+        )
     if claim.vgpu_params:
         yield actions.SetVgpuParams(
             target=claim.handle, params=claim.vgpu_params
@@ -56,7 +58,7 @@ def plan_release(
 
 def plan_arrange(
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     function: pci.PciFunction,
     *,
     is_empty: bool,

@@ -45,7 +45,7 @@ class NvidiaVfioDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each card whose VFs have vGPU types.
@@ -119,7 +119,7 @@ class NvidiaVfioDriver:
         return tuple(plans.plan_release(claim, remove))
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return the actions that put cards into the mode policy asks for.
 

@@ -36,9 +36,9 @@ class Host:
         return fakehost.HostSpec(cards=self.cards)
 
     @property
-    def rules(self) -> policy.Policy:
+    def rules(self) -> policy.DeviceRules:
         """Return what an operator would write for these modes."""
-        return policy.parse_policy(
+        return policy.parse_rules(
             f'{{"address": "{address}", "mig_instances": "dynamic"}}'
             for address in self.dynamic
         )

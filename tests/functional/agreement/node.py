@@ -60,7 +60,7 @@ class Node:
     def __init__(
         self,
         kernel: fakehost.Controller,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         root: providers.ProviderRoot,
         chance: random.Random,
     ) -> None:

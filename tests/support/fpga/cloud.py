@@ -168,7 +168,7 @@ class Cloud:
         self.judge.check_log()
         self.is_fresh = True
 
-    def _policy(self) -> policy.Policy:
+    def _policy(self) -> policy.DeviceRules:
         lines = []
         for is_xclbin in (False, True):
             blank = self.images.get(BLANK, "", is_xclbin)
@@ -177,7 +177,7 @@ class Cloud:
                 f'{{"vendor_id": "{vendor}", "use": "fpga",'
                 f' "blank": "{blank.path}"}}'
             )
-        return policy.parse_policy(tuple(lines))
+        return policy.parse_rules(tuple(lines))
 
     # -- the scheduler ---------------------------------------------------
 

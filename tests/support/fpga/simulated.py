@@ -51,7 +51,7 @@ SPEC = fakehost.HostSpec(
         fakehost.AlveoCard(address=ALVEO, function=A),
     )
 )
-DEFAULT = policy.Policy()
+DEFAULT = policy.DeviceRules()
 #: Timeout: longer than a simulated tool takes.
 PROGRAM_S = 1.0
 
@@ -106,7 +106,7 @@ def executor(
     )
 
 
-def read(root: Path, rules: policy.Policy = DEFAULT) -> model.HostState:
+def read(root: Path, rules: policy.DeviceRules = DEFAULT) -> model.HostState:
     """Return the host state that a starting service reads."""
     return scan.read(host_reader.HostReader(root), plugin.load(), rules)
 
@@ -140,7 +140,7 @@ def program(
 
 def started(
     root: Path,
-    rules: policy.Policy = DEFAULT,
+    rules: policy.DeviceRules = DEFAULT,
     state_dir: Path | None = None,
     domains: connection.HostdevReader = connection.NO_DOMAINS,
 ) -> lifecycle.Lifecycle:

@@ -41,7 +41,7 @@ def started(
 
     :param state_dir: directory of its notes, none if empty.
     """
-    rules = policy.Policy()
+    rules = policy.DeviceRules()
     faulted = faults.FaultNotes(state_dir) if state_dir else None
     drained = drains.DrainNotes(state_dir) if state_dir else None
     drivers: dict[str, plugin.Driver] = {

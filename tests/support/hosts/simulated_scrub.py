@@ -70,7 +70,7 @@ def started(
     separated = (", " + words, ", " + words, words) if words else ("",) * 3
     lines = [use % suffix for use, suffix in zip(USES, separated, strict=True)]
     return simulated.started(
-        kernel.root, policy.parse_policy(lines), state, domains
+        kernel.root, policy.parse_rules(lines), state, domains
     )
 
 

@@ -46,13 +46,13 @@ EIGHT_Q = "CUSTOM_VGPU_NVIDIA_L40S_8Q"
 FOUR_Q = "CUSTOM_VGPU_NVIDIA_L40S_4Q"
 #: The type's number in this driver release.
 EIGHT = "1152"
-DEFAULT = policy.Policy()
-ENABLE = policy.Policy(rules=(policy.Rule(address=BARE, num_vfs=3),))
+DEFAULT = policy.DeviceRules()
+ENABLE = policy.DeviceRules(rules=(policy.Rule(address=BARE, num_vfs=3),))
 
 
 def started(
     kernel: fakehost.Controller,
-    rules: policy.Policy = DEFAULT,
+    rules: policy.DeviceRules = DEFAULT,
     state_dir: str = "",
     domains: connection.HostdevReader | None = None,
 ) -> lifecycle.Lifecycle:

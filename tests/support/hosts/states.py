@@ -64,7 +64,7 @@ def tree(
     host: model.HostState, claims: tuple[model.Claim, ...] = ()
 ) -> providers.ProviderTree:
     return tree_builder.build_tree(
-        strategies.ROOT, host, policy.Policy(), claims
+        strategies.ROOT, host, policy.DeviceRules(), claims
     )
 
 

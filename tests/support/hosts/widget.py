@@ -37,7 +37,7 @@ class Sound:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         for function in host.functions():
@@ -85,7 +85,7 @@ class Sound:
         return ()
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         host.functions()
         return ()

@@ -239,7 +239,7 @@ class Host:
         return tree_builder.build_tree(
             self.root,
             model.HostState(devices=self.devices),
-            policy.Policy(),
+            policy.DeviceRules(),
             self._all_claims(),
         )
 

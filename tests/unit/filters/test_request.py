@@ -119,7 +119,7 @@ KEYS = {
 
 
 def test_the_default_policy() -> None:
-    assert request.parse_request(ASKS).policy == flavors.PlacementPolicy(
+    assert request.parse_request(ASKS).policy == flavors.SelectionPolicy(
         numa=flavors.NumaPolicy.PREFERRED,
         locality=flavors.Locality.ANY,
         packing=flavors.Packing.BEST_REMAINING,
@@ -140,7 +140,7 @@ def test_values_are_read_in_any_case(
     )
 
     usual = flavors.DEFAULT_POLICY
-    assert parsed.policy == flavors.PlacementPolicy(
+    assert parsed.policy == flavors.SelectionPolicy(
         **{
             "numa": chosen.get("numa_policy", usual.numa),
             "locality": chosen.get("locality", usual.locality),

@@ -40,8 +40,8 @@ def function(host: Controller, card: str, number: int = 0) -> str | None:
 # -- ports ---------------------------------------------------------------
 
 
-def rules(count: int) -> policy.Policy:
-    return policy.parse_policy(
+def rules(count: int) -> policy.DeviceRules:
+    return policy.parse_rules(
         (
             f'{{"address": "{simulated.BARE}", "use": "fpga",'
             f' "num_vfs": {count}}}',

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.fakehost
 ONE = "aaaaaaaa-0000-4000-8000-000000000000"
 TWO = "bbbbbbbb-0000-4000-8000-000000000000"
 REGION = names.region_address(simulated.PAC, 0)
-BLANKING = policy.parse_policy(['{"blank": "/etc/blank.gbs"}'])
+BLANKING = policy.parse_rules(['{"blank": "/etc/blank.gbs"}'])
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ def host(_mounted: Controller) -> Controller:
     return _mounted
 
 
-def rules(count: int, address: str = NVME) -> policy.Policy:
-    return policy.parse_policy(
+def rules(count: int, address: str = NVME) -> policy.DeviceRules:
+    return policy.parse_rules(
         (f'{{"address": "{address}", "use": "vf", "num_vfs": {count}}}',)
     )
 

@@ -57,8 +57,8 @@ def qat(host: Controller, name: str = "", card: str = QAT) -> Path:
     return host.sys / "bus/pci/devices" / card / name
 
 
-def rules(*fields: str) -> policy.Policy:
-    return policy.parse_policy(
+def rules(*fields: str) -> policy.DeviceRules:
+    return policy.parse_rules(
         tuple(f'{{"address": "{QAT}", "use": "vf", {f}}}' for f in fields)
     )
 

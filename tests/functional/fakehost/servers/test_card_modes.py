@@ -39,7 +39,7 @@ SPEC = fakehost.HostSpec(
         ),
     )
 )
-RULES = policy.parse_policy(
+RULES = policy.parse_rules(
     (
         f'{{"address": "{L40S}", "sizes": "mixed", "num_vfs": 6}}',
         f'{{"address": "{A100}", "num_vfs": 4, "mig_instances": "dynamic"}}',

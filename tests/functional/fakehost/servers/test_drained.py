@@ -19,7 +19,7 @@ from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.fakehost
 
-NO_RULES = policy.Policy()
+NO_RULES = policy.DeviceRules()
 ONE, TWO = "server-1", "server-2"
 FPGA = {names.FPGA_CLASS: 1}
 

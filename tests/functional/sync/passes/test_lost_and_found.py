@@ -66,7 +66,7 @@ class Site:
         )
 
     def run(self, host: model.HostState) -> sync_pass.PassResult:
-        desired = tree_builder.build_tree(ROOT, host, policy.Policy())
+        desired = tree_builder.build_tree(ROOT, host, policy.DeviceRules())
         return self.synchronizer.run(desired, host)
 
     def row(self, address: str) -> judge.Row | None:

@@ -24,7 +24,7 @@ HOST = model.HostState(
         strategies.card("0000:41:00.0", 4, 4),
     )
 )
-TREE = tree_builder.build_tree(ROOT, HOST, policy.Policy())
+TREE = tree_builder.build_tree(ROOT, HOST, policy.DeviceRules())
 
 
 def register(server: servers.Server) -> None:
@@ -72,7 +72,7 @@ def test_a_host_name_with_another_uuid_is_a_problem(
         ROOT, uuid="1f2e3d4c-0000-4000-8000-000000000009"
     )
     register(placement)
-    tree = tree_builder.build_tree(other, HOST, policy.Policy())
+    tree = tree_builder.build_tree(other, HOST, policy.DeviceRules())
     result = new_pass(placement.url).run(tree, HOST, create_root=True)
     [problem] = result.problems
     assert ROOT.uuid in problem.reason
@@ -100,7 +100,7 @@ def test_beside_nova_compute_nothing_is_deleted(
     synchronizer = new_pass(placement.url)
     synchronizer.run(TREE, HOST)
     host = model.HostState(devices=HOST.devices[:1])
-    tree = tree_builder.build_tree(ROOT, host, policy.Policy())
+    tree = tree_builder.build_tree(ROOT, host, policy.DeviceRules())
     result = synchronizer.run(tree, host, is_shared=True)
     assert result.is_ok and result.present == {n.uuid for n in TREE.nodes}
     assert not any(isinstance(c, calls.DeleteProvider) for c in result.calls)

@@ -18,7 +18,7 @@ REQUEST = request.parse_request(
 )
 
 PACK = dataclasses.replace(
-    REQUEST, policy=flavors.PlacementPolicy(packing=flavors.Packing.PACK)
+    REQUEST, policy=flavors.SelectionPolicy(packing=flavors.Packing.PACK)
 )
 
 
@@ -143,7 +143,7 @@ def test_a_full_card_is_last(
 ) -> None:
     # Nova claims the first candidate only, and drops the host on a 409.
     accelerators = dataclasses.replace(
-        REQUEST, policy=flavors.PlacementPolicy(packing=packing)
+        REQUEST, policy=flavors.SelectionPolicy(packing=packing)
     )
     facts = build_host(provider("full", 1, 1), provider("free", 1, 0))
 
@@ -204,7 +204,7 @@ def test_spread_orders_the_emptiest_device_first() -> None:
         provider("empty", 4, 0), provider("half", 4, 2), provider("one", 4, 3)
     )
     spread = dataclasses.replace(
-        REQUEST, policy=flavors.PlacementPolicy(packing=flavors.Packing.SPREAD)
+        REQUEST, policy=flavors.SelectionPolicy(packing=flavors.Packing.SPREAD)
     )
 
     ordered = candidate_fit.order_candidates(

@@ -142,7 +142,7 @@ def test_a_config_header_is_an_answer(
 
 
 def test_a_line_without_scrub_has_the_default() -> None:
-    (rule,) = policy.parse_policy(["{}"]).rules
+    (rule,) = policy.parse_rules(["{}"]).rules
     assert (rule.scrub, rule.scrub_command) == ("", "")
 
 
@@ -152,7 +152,7 @@ def test_a_line_sets_scrub_and_command(use: str, word: str) -> None:
     line = (
         f'{{"use": "{use}", "scrub": "{word}", "scrub_command": "{COMMAND}"}}'
     )
-    (rule,) = policy.parse_policy([line]).rules
+    (rule,) = policy.parse_rules([line]).rules
     assert (rule.scrub, rule.scrub_command) == (word, COMMAND)
 
 
@@ -164,7 +164,7 @@ def test_scrub_has_no_effect_on_partitions_and_regions(
     use: str, key: str
 ) -> None:
     with pytest.raises(errors.ConfigurationError, match="has no effect"):
-        policy.parse_policy([f'{{"use": "{use}", {key}}}'])
+        policy.parse_rules([f'{{"use": "{use}", {key}}}'])
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_scrub_has_no_effect_on_partitions_and_regions(
 )
 def test_bad_scrub_values_are_refused(value: str) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
-        policy.parse_policy([f"{{{value}}}"])
+        policy.parse_rules([f"{{{value}}}"])
     assert value.partition('"')[2].partition('"')[0] in caught.value.hint
 
 

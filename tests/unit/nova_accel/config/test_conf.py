@@ -25,7 +25,7 @@ def read(tmp_path: pathlib.Path, *lines: str) -> conf.Settings:
 
 def test_defaults_change_no_mode(tmp_path: pathlib.Path) -> None:
     settings = read(tmp_path)
-    assert settings.rules == policy.Policy()
+    assert settings.rules == policy.DeviceRules()
     assert settings.rules.rule("0000:41:00.0").is_mixed is None
     assert settings.root == "/"
 
@@ -195,7 +195,7 @@ def test_device_spec_lines_of_the_documentation_are_valid() -> None:
         for line in re.findall(r"device_spec = (\{.*\})", page.read_text())
     ]
     assert len(lines) >= 5
-    assert len(policy.parse_policy(lines).rules) == len(lines)
+    assert len(policy.parse_rules(lines).rules) == len(lines)
 
 
 def test_weigher_options_are_read(tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,7 @@ from nova_accel.config import device_spec, policy
 
 
 def test_the_first_matching_line_applies() -> None:
-    rules = policy.parse_policy(
+    rules = policy.parse_rules(
         [
             '{"address": "0000:41:00.0", "use": "off"}',
             '{"address": "0000:41:*", "use": "passthrough"}',
@@ -28,7 +28,7 @@ def test_the_first_matching_line_applies() -> None:
 
 
 def test_without_lines_the_default_applies() -> None:
-    assert policy.parse_policy([]).rule("mtty").use is policy.DeviceUse.AUTO
+    assert policy.parse_rules([]).rule("mtty").use is policy.DeviceUse.AUTO
 
 
 def test_every_key_is_parsed() -> None:
@@ -43,7 +43,7 @@ def test_every_key_is_parsed() -> None:
             "vgpu_params": "frame_rate_limiter=0,disable_vnc=1",
         }
     )
-    assert policy.parse_policy([line]).rules == (
+    assert policy.parse_rules([line]).rules == (
         policy.Rule(
             address="0000:41:00.0",
             use=policy.DeviceUse.VGPU,
@@ -58,7 +58,7 @@ def test_every_key_is_parsed() -> None:
 
 
 def rule_of(line: str) -> policy.Rule:
-    return policy.parse_policy([line]).rules[0]
+    return policy.parse_rules([line]).rules[0]
 
 
 def test_profiles_are_globs_in_one_string_or_many() -> None:
@@ -70,7 +70,7 @@ def test_profiles_are_globs_in_one_string_or_many() -> None:
 
 def test_sizes_and_instances_default_to_the_plain_options() -> None:
     usual = policy.Rule(is_mixed=True, is_dynamic=True)
-    rules = policy.parse_policy(
+    rules = policy.parse_rules(
         [
             '{"address": "0000:41:*", "sizes": "equal"}',
             '{"address": "0000:42:*", "mig_instances": "static"}',
@@ -159,7 +159,7 @@ def test_addresses_are_globs_whole_or_in_parts(
 )
 def test_a_bad_line_is_refused_with_a_hint(line: str, hint: str) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
-        policy.parse_policy(["{}", line])
+        policy.parse_rules(["{}", line])
     assert line in str(caught.value)
     assert hint in str(caught.value)
     assert "[nova_accel] device_spec" in str(caught.value)
@@ -199,7 +199,7 @@ def a_device(*profile_names: str) -> model.Device:
 
 def objections(*lines: str, device: model.Device | None = None) -> list[str]:
     problems = policy.check_lines(
-        policy.parse_policy(lines),
+        policy.parse_rules(lines),
         [A40, ("0000:41:00.4", "10de", "2235"), ("mtty", "", "")],
         [device or a_device("A40-4Q", "A40-8Q")],
     )
@@ -258,7 +258,7 @@ json_values = st.recursive(
 @given(json_values)
 def test_any_json_is_a_policy_or_a_configuration_error(value: object) -> None:
     try:
-        rules = policy.parse_policy([json.dumps(value)])
+        rules = policy.parse_rules([json.dumps(value)])
     except errors.ConfigurationError:
         return
     assert isinstance(rules.rules[0].use, policy.DeviceUse)

@@ -33,7 +33,7 @@ def region_of(**fields: Any) -> object:
     def describe(
         self: Sound,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         if GPU in taken:

@@ -109,7 +109,7 @@ def _without_reason(self: Sound, *_: object) -> Iterator[model.Problem]:
 def _ignoring_taken(
     self: Sound,
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     taken: frozenset[str],
 ) -> Iterator[model.Device | model.Problem]:
     yield from Sound.describe(self, host, rules, frozenset())
@@ -151,7 +151,7 @@ def _running(
 def _uncaught(
     self: Sound,
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     taken: frozenset[str],
 ) -> Iterator[model.Device | model.Problem]:
     for function in host.functions():
@@ -163,7 +163,7 @@ def _uncaught(
 def _giving_up(
     self: Sound,
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     taken: frozenset[str],
 ) -> Iterator[model.Device | model.Problem]:
     """Yield nothing at all if one card can't be read."""
@@ -175,7 +175,7 @@ def _giving_up(
 def _guessing(
     self: Sound,
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
     taken: frozenset[str],
 ) -> Iterator[model.Device | model.Problem]:
     """Offer capacity only while the mode can't be read."""
@@ -243,13 +243,13 @@ def _plan_badly(self: Sound, claim: model.Claim) -> Sequence[actions.Action]:
 
 
 def _change(
-    self: Sound, host: host_reader.HostReader, rules: policy.Policy
+    self: Sound, host: host_reader.HostReader, rules: policy.DeviceRules
 ) -> Sequence[actions.Action]:
     return (actions.SetVfCount(function=GPU, count=1),)
 
 
 def _change_the_unknown(
-    self: Sound, host: host_reader.HostReader, rules: policy.Policy
+    self: Sound, host: host_reader.HostReader, rules: policy.DeviceRules
 ) -> Sequence[actions.Action]:
     try:
         host.attribute(GPU, "widget/mode")
@@ -259,7 +259,7 @@ def _change_the_unknown(
 
 
 def _stumble(
-    self: Sound, host: host_reader.HostReader, rules: policy.Policy
+    self: Sound, host: host_reader.HostReader, rules: policy.DeviceRules
 ) -> Sequence[actions.Action]:
     raise KeyError(GPU)
 

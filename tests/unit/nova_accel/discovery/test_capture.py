@@ -24,7 +24,7 @@ from nova_accel.host.sysfs import host_reader
 from tests.hosts import look
 from tests.support import examples
 
-NO_RULES = policy.Policy()
+NO_RULES = policy.DeviceRules()
 GOOD_META = json.dumps({"format": capture.FORMAT, "errors": {}})
 
 

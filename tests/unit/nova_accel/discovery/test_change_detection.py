@@ -37,7 +37,7 @@ def detector_of(
 ) -> tuple[change_detection.ChangeDetector, Counted]:
     source = Counted(root)
     return change_detection.ChangeDetector(
-        source, look.DRIVERS, policy.Policy()
+        source, look.DRIVERS, policy.DeviceRules()
     ), source
 
 
@@ -95,7 +95,7 @@ class TypeReader(noop.NoopDriver):
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         text = host.attribute(A40, "nvidia/current_vgpu_type")
@@ -111,7 +111,7 @@ def test_a_type_change_without_a_uevent_is_detected(
     written.write_text("0\n")
     send_uevent(root)
     detector = change_detection.ChangeDetector(
-        Counted(root), {"noop": TypeReader()}, policy.Policy()
+        Counted(root), {"noop": TypeReader()}, policy.DeviceRules()
     )
     detector.read()
     assert detector.read_changed() is None
@@ -195,7 +195,7 @@ def test_nvml_is_read_only_on_hosts_with_its_cards(
         return gpu_reader.NvmlGpus({})
 
     detector = change_detection.ChangeDetector(
-        fs.DiskSource(root), look.DRIVERS, policy.Policy(), read_gpus
+        fs.DiskSource(root), look.DRIVERS, policy.DeviceRules(), read_gpus
     )
     state = detector.read()
     assert len(times) == reads
@@ -212,7 +212,7 @@ def test_a_card_of_another_vendor_causes_no_nvml_reading(
     root = look.make("passthrough", tmp_path)
     answers = [gpu_reader.NvmlGpus({A40: gpu_reader.NvmlGpu(address=A40)})]
     detector = change_detection.ChangeDetector(
-        fs.DiskSource(root), look.DRIVERS, policy.Policy(), answers.pop
+        fs.DiskSource(root), look.DRIVERS, policy.DeviceRules(), answers.pop
     )
     state = detector.read()
     other, *_ = (d for d in state.devices if d.vendor_id == "1002")
@@ -229,7 +229,7 @@ class Unreliable(noop.NoopDriver):
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         if self.is_failing:
@@ -244,7 +244,7 @@ def test_a_card_whose_driver_fails_is_unknown_not_absent(
     send_uevent(root)
     driver = Unreliable()
     detector = change_detection.ChangeDetector(
-        fs.DiskSource(root), {"unreliable": driver}, policy.Policy()
+        fs.DiskSource(root), {"unreliable": driver}, policy.DeviceRules()
     )
     host_snapshot = snapshot.Snapshot(detector)
     before = host_snapshot.refresh()
@@ -268,7 +268,7 @@ def test_a_kernel_error_is_detected_without_a_uevent(
     detector = change_detection.ChangeDetector(
         fs.DiskSource(root),
         look.DRIVERS,
-        policy.Policy(),
+        policy.DeviceRules(),
         stores=change_detection.NoteStores(baseline=baseline),
     )
     before = detector.read()

@@ -197,7 +197,9 @@ def test_totals_are_capped_at_placements_maximum(
         "framebuffer=999999999999M, max_instance=4\n",
     )
     state = look.read(root)
-    tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
+    tree = tree_builder.build_tree(
+        strategies.ROOT, state, policy.DeviceRules()
+    )
     totals = [i.total for n in tree.nodes for i in n.inventories.values()]
     assert max(totals) == providers.MAX_TOTAL == 0x7FFFFFFF
 
@@ -285,7 +287,7 @@ def test_no_profile_is_offered_once_max_slots_are_in_use(
         tree = tree_builder.build_tree(
             strategies.ROOT,
             state,
-            policy.parse_policy([f'{{"max_slots": {limit}}}']),
+            policy.parse_rules([f'{{"max_slots": {limit}}}']),
         )
         node = next(n for n in tree.nodes if n.name.endswith("af_00_0"))
         assert node.inventories["VGPU"].reserved == 3

@@ -21,9 +21,9 @@ TEXTS = ("", "\n", "-1\n", "0xffff\n", "any text\n", "9" * 30, "\0\0")
 faults = st.sampled_from([*TEXTS, *({"fault": name} for name in build.FAULTS)])
 rules = st.sampled_from(
     [
-        policy.Policy(),
-        policy.parse_policy(['{"vendor_id": "10de", "use": "passthrough"}']),
-        policy.parse_policy(['{"address": "*:*", "use": "passthrough"}']),
+        policy.DeviceRules(),
+        policy.parse_rules(['{"vendor_id": "10de", "use": "passthrough"}']),
+        policy.parse_rules(['{"address": "*:*", "use": "passthrough"}']),
     ]
 )
 
@@ -47,7 +47,7 @@ def places(root: pathlib.Path) -> list[str]:
 def test_a_host_with_faults_is_reported_and_captured(
     name: str,
     chosen: list[tuple[float, str | dict[str, str]]],
-    allowed: policy.Policy,
+    allowed: policy.DeviceRules,
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = look.make(name, pathlib.Path(directory) / "host")

@@ -28,12 +28,12 @@ def test_the_report_of_a_recorded_host_equals_the_golden_file(
 ) -> None:
     """The report is of a capture of the recorded host."""
     host = host_reader.HostReader(source=recorded.load(name))
-    state = scan.read(host, plugin.load(), policy.Policy())
+    state = scan.read(host, plugin.load(), policy.DeviceRules())
     assert not [p for p in state.problems if p.where.startswith("driver ")]
     archive = str(tmp_path / "host.tar.gz")
     capture.save(host, archive, capture.describe_host(str(tmp_path)))
     again, _ = commands.open_host(archive)
-    assert scan.read(again, plugin.load(), policy.Policy()) == state
+    assert scan.read(again, plugin.load(), policy.DeviceRules()) == state
     form = ["--json"] if kind == "json" else []
     text = test_inspect.run(
         capsys, "inspect", "--root", archive, "--host", "node1", *form

@@ -40,7 +40,7 @@ class Failing(noop.NoopDriver):
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         yield a_device("first")
@@ -56,7 +56,7 @@ class Greedy(noop.NoopDriver):
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
         return self.devices  # type: ignore[return-value]
@@ -65,7 +65,9 @@ class Greedy(noop.NoopDriver):
 def read(
     root: pathlib.Path, drivers: Mapping[str, plugin.Driver]
 ) -> model.HostState:
-    return scan.read(host_reader.HostReader(root), drivers, policy.Policy())
+    return scan.read(
+        host_reader.HostReader(root), drivers, policy.DeviceRules()
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_a_device_that_is_off_is_not_described(tmp_path: pathlib.Path) -> None:
     result = scan.read(
         host_reader.HostReader(root),
         {"greedy": Greedy(a_device(T4))},
-        policy.parse_policy(off),
+        policy.parse_rules(off),
     )
     assert result.devices == ()
 
@@ -154,7 +156,9 @@ def test_a_pass_is_deterministic_and_consistent(
             )
         slots = device.counters[device.resource_class]
         assert len(device.partitions) <= slots <= len(device.slots)
-    tree = tree_builder.build_tree(strategies.ROOT, first, policy.Policy())
+    tree = tree_builder.build_tree(
+        strategies.ROOT, first, policy.DeviceRules()
+    )
     assert len(tree.nodes) == len(first.devices)
 
 

@@ -41,7 +41,9 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 def snapshot_of(root: pathlib.Path) -> tuple[snapshot.Snapshot, Gate]:
     source = Gate(root)
     made = snapshot.Snapshot(
-        change_detection.ChangeDetector(source, look.DRIVERS, policy.Policy())
+        change_detection.ChangeDetector(
+            source, look.DRIVERS, policy.DeviceRules()
+        )
     )
     made.refresh()
     return made, source
@@ -142,7 +144,7 @@ def test_nothing_is_absent_before_the_first_reading(
     root: pathlib.Path,
 ) -> None:
     source = change_detection.ChangeDetector(
-        Gate(root), look.DRIVERS, policy.Policy()
+        Gate(root), look.DRIVERS, policy.DeviceRules()
     )
     assert not snapshot.Snapshot(source).state.complete
     assert snapshot.Snapshot(source).refresh().complete

@@ -81,6 +81,6 @@ def test_problems_of_nvml_are_among_the_problems(
 ) -> None:
     lost = model.Problem(where="NVML GPU 1", reason="GPU is lost")
     host = host_reader.HostReader(root, gpus=gpu_reader.NvmlGpus({}, (lost,)))
-    state = scan.read(host, look.DRIVERS, policy.Policy())
+    state = scan.read(host, look.DRIVERS, policy.DeviceRules())
     assert lost in state.problems
     assert look.device(state, T4).profiles

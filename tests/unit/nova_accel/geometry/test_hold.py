@@ -19,7 +19,7 @@ from tests.support.hosts import simulated, simulated_vfio
 from virt_hooks.spawn import lifecycle
 
 SMALL = "CUSTOM_VGPU_NVIDIA_T4_1Q"
-RULES = policy.Policy()
+RULES = policy.DeviceRules()
 
 
 def nodes(

@@ -17,7 +17,7 @@ from placement_sync.sync import diff
 from tests.support import strategies
 from tests.support.hosts import shapes
 
-NO_RULES = policy.Policy()
+NO_RULES = policy.DeviceRules()
 
 
 @given(strategies.hosts())
@@ -72,7 +72,7 @@ def test_profile_traits_are_those_of_available_profiles(
 def test_max_slots_limits_only_the_slots(
     host: model.HostState, limit: int
 ) -> None:
-    rules = policy.parse_policy([f'{{"max_slots": {limit}}}'])
+    rules = policy.parse_rules([f'{{"max_slots": {limit}}}'])
     free = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
     tied = tree_builder.build_tree(strategies.ROOT, host, rules)
     for device in host.devices:
@@ -140,7 +140,7 @@ def node(
     tree = tree_builder.build_tree(
         ROOT,
         model.HostState(devices=(device,)),
-        policy.Policy(rules=(rule or policy.Rule(),)),
+        policy.DeviceRules(rules=(rule or policy.Rule(),)),
         claims,
         occupied=occupied,
     )

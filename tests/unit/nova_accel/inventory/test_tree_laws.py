@@ -68,7 +68,9 @@ def check_device(device: model.Device, node: providers.ProviderNode) -> None:
 
 def check(root: pathlib.Path) -> None:
     state = look.read(root)
-    tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
+    tree = tree_builder.build_tree(
+        strategies.ROOT, state, policy.DeviceRules()
+    )
     assert len({n.name for n in tree.nodes}) == len(state.devices)
     for device in state.devices:
         node = tree.node(

@@ -35,7 +35,7 @@ def page() -> str:
 def read(specs: dict[str, str]) -> object:
     """Return the results of all parsers of extra specs."""
     return (
-        flavors.parse_placement_policy(specs),
+        flavors.parse_selection_policy(specs),
         flavors.parse_options(specs),
         flavors.parse_groups(specs),
     )

@@ -180,7 +180,7 @@ def read(
             "alveo": alveo_driver.AlveoDriver(),
             "pci_passthrough": look.DRIVERS["pci_passthrough"],
         },
-        policy.parse_policy(rules),
+        policy.parse_rules(rules),
     )
 
 
@@ -289,7 +289,7 @@ def test_cards_of_another_driver_are_not_described(
     build.build({"functions": u250()}, tmp_path)
     devices = alveo_driver.AlveoDriver().describe(
         host_reader.HostReader(tmp_path),
-        policy.Policy(),
+        policy.DeviceRules(),
         frozenset({U250_USER}),
     )
     assert list(devices) == []
@@ -347,7 +347,7 @@ def test_a_bitstream_is_loaded_through_the_hosts_driver(
     )
     assert driver.plan_release(claim) == driver.plan_prepare(claim)
     host = host_reader.HostReader(tmp_path)
-    assert driver.plan_arrange(host, policy.Policy()) == ()
+    assert driver.plan_arrange(host, policy.DeviceRules()) == ()
 
 
 @pytest.fixture(name="root", scope="module")

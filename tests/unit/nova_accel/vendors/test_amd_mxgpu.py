@@ -44,7 +44,7 @@ def read(
     rule: policy.Rule | None = None,
 ) -> model.HostState:
     build.build({"functions": [function]}, root)
-    rules = policy.Policy(rules=(rule,) if rule else ())
+    rules = policy.DeviceRules(rules=(rule,) if rule else ())
     return scan.read(host_reader.HostReader(root), look.DRIVERS, rules)
 
 
@@ -109,7 +109,7 @@ def test_vf_counts_are_gims_to_set(tmp_path: pathlib.Path) -> None:
     assert look.device(state, MI25).counters == {"VGPU": 2}
     assert "options gim vf_num=N" in look.reasons(state, MI25)
     planned = amd_mxgpu.AmdMxgpuDriver().plan_arrange(
-        host_reader.HostReader(tmp_path), policy.Policy(rules=(rule,))
+        host_reader.HostReader(tmp_path), policy.DeviceRules(rules=(rule,))
     )
     assert planned == ()
 

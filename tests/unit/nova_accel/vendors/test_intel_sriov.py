@@ -49,14 +49,14 @@ def read(
     faults: Iterable[dict[str, Any]] = (),
 ) -> model.HostState:
     build.build({"functions": functions, "faults": faults}, root)
-    rules = policy.Policy(rules=(rule,) if rule else ())
+    rules = policy.DeviceRules(rules=(rule,) if rule else ())
     return scan.read(host_reader.HostReader(root), look.DRIVERS, rules)
 
 
 def arrange(root: pathlib.Path, rule: policy.Rule) -> list[str]:
     driver = intel_sriov.IntelSriovDriver()
     planned = driver.plan_arrange(
-        host_reader.HostReader(root), policy.Policy(rules=(rule,))
+        host_reader.HostReader(root), policy.DeviceRules(rules=(rule,))
     )
     return [str(action) for action in planned]
 
@@ -286,7 +286,7 @@ def test_new_vfs_are_kept_from_the_hosts_drivers(
     tmp_path: pathlib.Path,
 ) -> None:
     build.build({"functions": [flex(count=2)]}, tmp_path)
-    rules = policy.Policy(rules=(policy.Rule(num_vfs=8),))
+    rules = policy.DeviceRules(rules=(policy.Rule(num_vfs=8),))
     driver = intel_sriov.IntelSriovDriver()
     assert driver.plan_arrange(host_reader.HostReader(tmp_path), rules) == (
         actions.SetVfCount(function=FLEX, count=8, before=2, is_probed=False),

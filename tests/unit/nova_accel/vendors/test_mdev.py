@@ -128,7 +128,7 @@ def test_the_use_that_policy_names_counts(tmp_path: pathlib.Path) -> None:
         (policy.DeviceUse.VF, False, False),
         (policy.DeviceUse.OFF, False, False),
     ):
-        rules = policy.Policy(rules=(policy.Rule(use=use),))
+        rules = policy.DeviceRules(rules=(policy.Rule(use=use),))
         for root, offered in ((gpu, on_gpu), (other, on_other)):
             host = host_reader.HostReader(root)
             devices = mdev.MdevDriver().describe(host, rules, frozenset())
@@ -137,7 +137,9 @@ def test_the_use_that_policy_names_counts(tmp_path: pathlib.Path) -> None:
 
 def test_nvidias_parents_are_another_drivers(tmp_path: pathlib.Path) -> None:
     host = host_reader.HostReader(look.make("t4-mdev", tmp_path))
-    devices = mdev.MdevDriver().describe(host, policy.Policy(), frozenset())
+    devices = mdev.MdevDriver().describe(
+        host, policy.DeviceRules(), frozenset()
+    )
     assert list(devices) == []
 
 
@@ -146,7 +148,7 @@ def test_a_parent_that_another_driver_described_is_left_to_it(
 ) -> None:
     host = host_reader.HostReader(look.make("gvtg", tmp_path))
     devices = mdev.MdevDriver().describe(
-        host, policy.Policy(), frozenset({IGPU})
+        host, policy.DeviceRules(), frozenset({IGPU})
     )
     assert list(devices) == []
 

@@ -17,7 +17,7 @@ def test_the_template_is_a_driver_that_does_nothing(
     driver = noop.NoopDriver()
     assert isinstance(driver, plugin.Driver)
     host = host_reader.HostReader(look.make("t4-mdev", tmp_path))
-    assert not list(driver.describe(host, policy.Policy(), frozenset()))
+    assert not list(driver.describe(host, policy.DeviceRules(), frozenset()))
     claim = model.Claim(
         consumer="c",
         provider="p",

@@ -48,7 +48,7 @@ def arrange(
     root: pathlib.Path, function: dict[str, Any], rule: policy.Rule
 ) -> tuple[actions.Action, ...]:
     build.build({"functions": [function]}, root)
-    rules = policy.Policy(rules=(rule,))
+    rules = policy.DeviceRules(rules=(rule,))
     driver = pci_vf.PciVfDriver()
     return tuple(driver.plan_arrange(host_reader.HostReader(root), rules))
 

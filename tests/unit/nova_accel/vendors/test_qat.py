@@ -51,7 +51,7 @@ def arrange(
     root: pathlib.Path, function: dict[str, Any], **rule: Any
 ) -> tuple[actions.Action, ...]:
     build.build({"functions": [function]}, root)
-    rules = policy.Policy(rules=(policy.Rule(address=PF, **rule),))
+    rules = policy.DeviceRules(rules=(policy.Rule(address=PF, **rule),))
     driver = qat.QatDriver()
     return tuple(driver.plan_arrange(host_reader.HostReader(root), rules))
 
@@ -96,7 +96,9 @@ def test_a_device_that_is_down_is_faulty(tmp_path: pathlib.Path) -> None:
     assert "write up" in look.reasons(state, DOWN)
     assert device.counters == {"CUSTOM_QAT_VF": 2}
     assert device.traits >= {"CUSTOM_QAT_DC", "CUSTOM_QAT_DCC"}
-    tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
+    tree = tree_builder.build_tree(
+        strategies.ROOT, state, policy.DeviceRules()
+    )
     node = tree.node(names.provider_uuid(strategies.ROOT_UUID, DOWN))
     assert node is not None
     assert node.inventories["CUSTOM_QAT_VF"].reserved == 2

@@ -165,7 +165,7 @@ def test_a_device_has_each_reason_of_its_faults_once(
 def node(
     host: model.HostState, address: str = fpga.REGION
 ) -> providers.ProviderNode:
-    tree = tree_builder.build_tree(fpga.ROOT, host, policy.Policy())
+    tree = tree_builder.build_tree(fpga.ROOT, host, policy.DeviceRules())
     provider = tree.node(names.provider_uuid(fpga.ROOT.uuid, address))
     assert provider is not None
     return provider

@@ -21,7 +21,7 @@ from tests.support.hosts import simulated
 from virt_hooks.spawn import host_access, lifecycle
 
 ROOT = simulated.ROOT
-RULES = policy.Policy()
+RULES = policy.DeviceRules()
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def card(key: str) -> model.Device:
 
 def tree(key: str) -> providers.ProviderTree:
     return tree_builder.build_tree(
-        ROOT, model.HostState(devices=(card(key),)), policy.Policy()
+        ROOT, model.HostState(devices=(card(key),)), policy.DeviceRules()
     )
 
 

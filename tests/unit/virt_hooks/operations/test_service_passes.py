@@ -35,7 +35,7 @@ NOTHING = connection.HostdevUse()
 def start_with_fewer_vfs(
     kernel: fakehost.Controller, state: Path, *lines: str
 ) -> lifecycle.Lifecycle:
-    rules = policy.parse_policy(
+    rules = policy.parse_rules(
         [f'{{"address": "{FLEX}", "use": "vf", "num_vfs": 2}}', *lines]
     )
     return simulated.started(kernel.root, rules, state)

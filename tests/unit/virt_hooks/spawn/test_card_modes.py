@@ -59,7 +59,7 @@ def test_an_option_for_all_devices_is_applied(
     kernel: fakehost.Controller,
 ) -> None:
     """By an option of its own, without any device_spec line."""
-    life = started(kernel, policy.Policy(default=policy.Rule(num_vfs=3)))
+    life = started(kernel, policy.DeviceRules(default=policy.Rule(num_vfs=3)))
     assert life.set_card_modes()
     assert life.host.state.device(BARE) is not None
 
@@ -79,7 +79,7 @@ def test_a_failed_mode_is_logged_once_and_retried(
         is_broken = True
 
         def plan_arrange(
-            self, host: host_reader.HostReader, rules: policy.Policy
+            self, host: host_reader.HostReader, rules: policy.DeviceRules
         ) -> tuple[actions.Action, ...]:
             if self.is_broken:
                 raise RuntimeError("a bug")
@@ -150,7 +150,7 @@ class Fewer(vfio_driver.NvidiaVfioDriver):
     """Plans to remove a card's VFs, even if servers have them."""
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> tuple[actions.Action, ...]:
         function = host.function(simulated_vfio.GPU)
         assert function is not None

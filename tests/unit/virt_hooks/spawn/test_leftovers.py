@@ -110,7 +110,7 @@ def reserved(
     tree: providers.ProviderTree = tree_builder.build_tree(
         ROOT,
         model.HostState(devices=(device,)),
-        policy.Policy(),
+        policy.DeviceRules(),
         claims,
         occupied=frozenset(used),
     )

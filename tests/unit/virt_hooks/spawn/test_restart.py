@@ -93,7 +93,7 @@ def test_a_new_card_is_locked_too(
     """
     fresh = lifecycle.Lifecycle(
         life._drivers,
-        policy.Policy(),
+        policy.DeviceRules(),
         action_executor.Executor(str(kernel.root)),
         snapshot.Snapshot(life.host._detector),
     )

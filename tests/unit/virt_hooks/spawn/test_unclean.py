@@ -138,7 +138,7 @@ def start_with_use(
 ) -> lifecycle.Lifecycle:
     """Return a service after its first pass, with a rule for a card's use."""
     rule = f'{{"address": "{FLEX}", "use": {use}}}'
-    life = simulated.started(kernel.root, policy.parse_policy([rule]), state)
+    life = simulated.started(kernel.root, policy.parse_rules([rule]), state)
     life.set_card_modes()
     life.remove_unused(IDLE)
     return life

@@ -174,7 +174,7 @@ def test_a_function_that_the_host_uses_is_not_scrubbed(
         f'{{"address": "{HELD}", "product_id": "1e07", "use": "passthrough",'
         f" {words}}}"
     ]
-    life = simulated.started(kernel.root, policy.parse_policy(lines), state)
+    life = simulated.started(kernel.root, policy.parse_rules(lines), state)
     card_slot = slot(life, HELD)
     give(life, card_slot)
     hidden = f"bus/pci/devices/{HELD}/reset_method"

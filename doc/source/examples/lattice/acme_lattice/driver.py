@@ -31,7 +31,7 @@ class LatticeDriver:
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
         """Yield one device for each card that has virtual functions.
@@ -68,7 +68,7 @@ class LatticeDriver:
         )
 
     def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.Policy
+        self, host: host_reader.HostReader, rules: policy.DeviceRules
     ) -> Sequence[actions.Action]:
         """Return the actions that enable as many VFs as policy asks for.
 
@@ -90,7 +90,7 @@ class LatticeDriver:
 
 
 def _find_cards(
-    host: host_reader.HostReader, rules: policy.Policy
+    host: host_reader.HostReader, rules: policy.DeviceRules
 ) -> Iterator[pci.PciFunction]:
     """Yield the PFs whose VFs policy offers."""
     for function in host.functions():
@@ -103,12 +103,14 @@ def _find_cards(
             yield function
 
 
-def _find_rule(function: pci.PciFunction, rules: policy.Policy) -> policy.Rule:
+def _find_rule(
+    function: pci.PciFunction, rules: policy.DeviceRules
+) -> policy.Rule:
     return rules.rule(str(function.address), function.vendor, function.product)
 
 
 def _requested_count(
-    card: pci.PciFunction, rules: policy.Policy
+    card: pci.PciFunction, rules: policy.DeviceRules
 ) -> int | None:
     """Return the number of VFs to enable, None if it need not change."""
     count = _find_rule(card, rules).num_vfs
@@ -144,7 +146,7 @@ def _check_vfs(card: pci.PciFunction) -> Iterator[model.Problem]:
 def _check_vf(
     function: pci.PciFunction,
     host: host_reader.HostReader,
-    rules: policy.Policy,
+    rules: policy.DeviceRules,
 ) -> str:
     """Return why a VF can't be assigned to a guest, or ""."""
     if _find_rule(function, rules).use is policy.DeviceUse.OFF:

@@ -21,7 +21,7 @@ def read(root: pathlib.Path, *lines: str) -> model.HostState:
     return scan.read(
         host_reader.HostReader(root),
         {"lattice": driver.LatticeDriver()},
-        policy.parse_policy(lines),
+        policy.parse_rules(lines),
     )
 
 
@@ -64,8 +64,8 @@ def test_a_card_without_readable_memory_is_not_withdrawn(
 def test_policy_sets_the_number_of_vfs(tmp_path: pathlib.Path) -> None:
     simulated.make(tmp_path, 0)
     host = host_reader.HostReader(tmp_path)
-    rules = policy.parse_policy([RULES % 8])
+    rules = policy.parse_rules([RULES % 8])
     assert driver.LatticeDriver().plan_arrange(host, rules) == (
         actions.SetVfCount(function=simulated.CARD, count=8, is_probed=False),
     )
-    assert not driver.LatticeDriver().plan_arrange(host, policy.Policy())
+    assert not driver.LatticeDriver().plan_arrange(host, policy.DeviceRules())

@@ -297,8 +297,8 @@ def test_malformed_parameters_are_not_written(
 # -- placements ------------------------------------------------------------
 
 
-def place(start: int) -> actions.SetPlacement:
-    return actions.SetPlacement(function=OTHER_VF, start=start)
+def place(start: int) -> actions.SetVgpuPlacementId:
+    return actions.SetVgpuPlacementId(function=OTHER_VF, start=start)
 
 
 def test_a_placement_is_set(kernel: fakehost.Controller) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nova_accel.config.policy import Policy
+from nova_accel.config.policy import DeviceRules
 from nova_accel.discovery import change_detection
 from nova_accel.host.nvml import (
     gpu_reader,
@@ -362,7 +362,7 @@ def test_a_pass_detects_an_xid_without_a_uevent(
     detector = change_detection.ChangeDetector(
         fs.DiskSource(root),
         look.DRIVERS,
-        Policy(),
+        DeviceRules(),
         read_gpus,
         change_detection.NoteStores(faulted=faulted),
     )

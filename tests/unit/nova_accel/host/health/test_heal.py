@@ -172,7 +172,7 @@ def detector_of(
     detector = change_detection.ChangeDetector(
         fs.DiskSource(root),
         look.DRIVERS,
-        policy.Policy(),
+        policy.DeviceRules(),
         stores=change_detection.NoteStores(
             faulted=faults.FaultNotes(str(state_dir)),
             drained=drains.DrainNotes(str(state_dir)),
@@ -214,7 +214,9 @@ def test_a_faulty_card_is_reserved_and_has_a_trait(
 ) -> None:
     put(root, CARD, head=GONE)
     state = detector_of(root, tmp_path / "state").read()
-    tree = tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
+    tree = tree_builder.build_tree(
+        strategies.ROOT, state, policy.DeviceRules()
+    )
     ill, well = (
         tree.node(names.provider_uuid(strategies.ROOT.uuid, address))
         for address in (CARD, OTHER)

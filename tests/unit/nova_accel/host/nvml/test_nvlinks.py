@@ -100,7 +100,7 @@ def test_inspect_prints_traits_of_links(
         host.sys.parent, gpus=gpu_reader.read_gpus()
     )
     archive = str(tmp_path / "host.tar.gz")
-    state = scan.read(reader, plugin.load(), policy.Policy())
+    state = scan.read(reader, plugin.load(), policy.DeviceRules())
     capture.save(reader, archive, {"format": capture.FORMAT})
     assert len(state.devices) == 4
     assert commands.main(["inspect", "--root", archive]) == 0

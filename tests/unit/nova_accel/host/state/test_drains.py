@@ -361,7 +361,7 @@ def detector_of(
     return change_detection.ChangeDetector(
         fs.DiskSource(root),
         look.DRIVERS,
-        policy.Policy(),
+        policy.DeviceRules(),
         stores=change_detection.NoteStores(drained=drained),
     )
 
@@ -429,7 +429,7 @@ def test_unreadable_marks_are_unknown_and_not_drained(
     detector = change_detection.ChangeDetector(
         fs.DiskSource(root),
         look.DRIVERS,
-        policy.Policy(),
+        policy.DeviceRules(),
         stores=change_detection.NoteStores(
             faulted=notes_on.get(faults.FaultNotes),  # type: ignore[arg-type]
             drained=notes_on.get(drains.DrainNotes),  # type: ignore[arg-type]

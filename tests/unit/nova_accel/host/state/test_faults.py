@@ -23,7 +23,7 @@ def notes(tmp_path: pathlib.Path) -> faults.FaultNotes:
 
 
 def node(host: model.HostState) -> providers.ProviderNode:
-    tree = tree_builder.build_tree(fpga.ROOT, host, policy.Policy())
+    tree = tree_builder.build_tree(fpga.ROOT, host, policy.DeviceRules())
     provider = tree.node(fpga.PROVIDER)
     assert provider is not None
     return provider
@@ -116,7 +116,9 @@ def test_a_region_with_another_function_is_healed(
 
 
 def test_the_provider_of_a_region_is_below_its_card() -> None:
-    tree = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
+    tree = tree_builder.build_tree(
+        fpga.ROOT, fpga.host(), policy.DeviceRules()
+    )
     card, region = tree.nodes
     assert (card.parent, card.inventories) == (fpga.ROOT.uuid, {})
     assert region.parent == card.uuid
@@ -128,24 +130,29 @@ def test_the_provider_of_a_region_is_below_its_card() -> None:
 
 
 def test_a_device_spec_line_of_a_card_applies_to_its_region() -> None:
-    rules = policy.parse_policy([f'{{"address": "{fpga.CARD}"}}'])
+    rules = policy.parse_rules([f'{{"address": "{fpga.CARD}"}}'])
     assert rules.of(fpga.region()) is rules.rules[0]
     assert rules.of(fpga.card()) is rules.rules[0]
 
 
 def test_traits_of_a_region_in_use_stay() -> None:
     """The host can't read the function while a guest has the card."""
-    before = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
+    before = tree_builder.build_tree(
+        fpga.ROOT, fpga.host(), policy.DeviceRules()
+    )
     hidden = fpga.host(fpga.region(None))
     in_use = tree_builder.build_tree(
-        fpga.ROOT, hidden, policy.Policy(), occupied=frozenset({fpga.CARD})
+        fpga.ROOT,
+        hidden,
+        policy.DeviceRules(),
+        occupied=frozenset({fpga.CARD}),
     )
     after = diff.apply(before, diff.plan(before, in_use, diff.Guard()))
     node = after.node(fpga.PROVIDER)
     assert node is not None
     assert names.function_trait(fpga.OLD) in node.traits
     assert names.interface_trait(fpga.INTERFACE) in node.traits
-    idle = tree_builder.build_tree(fpga.ROOT, hidden, policy.Policy())
+    idle = tree_builder.build_tree(fpga.ROOT, hidden, policy.DeviceRules())
     later = diff.apply(after, diff.plan(after, idle, diff.Guard()))
     node = later.node(fpga.PROVIDER)
     assert node is not None
@@ -230,7 +237,9 @@ def test_a_note_is_json_with_the_address(notes: faults.FaultNotes) -> None:
 
 
 def test_regions_of_an_unreadable_card_stay() -> None:
-    before = tree_builder.build_tree(fpga.ROOT, fpga.host(), policy.Policy())
+    before = tree_builder.build_tree(
+        fpga.ROOT, fpga.host(), policy.DeviceRules()
+    )
     card = names.provider_uuid(fpga.ROOT.uuid, fpga.CARD)
     nothing = providers.ProviderTree(root=fpga.ROOT)
     guard = diff.Guard(unknown=frozenset({card}))

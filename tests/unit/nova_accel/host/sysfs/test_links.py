@@ -75,7 +75,7 @@ class FixedDriver(noop.NoopDriver):
     def describe(
         self,
         host: host_reader.HostReader,
-        rules: policy.Policy,
+        rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
         return self.devices
@@ -120,7 +120,7 @@ def test_a_vf_has_the_port_of_its_pf(
     assert function is not None
     assert str(function.physfn) == "0000:00:04.0"
     driver = FixedDriver(a_device("0000:00:05.0"))
-    state = scan.read(reader, {"test": driver}, policy.Policy())
+    state = scan.read(reader, {"test": driver}, policy.DeviceRules())
     assert port(state, "0000:00:05.0") == {"0000_00_04"}
 
 
@@ -133,7 +133,7 @@ def test_a_device_that_is_no_symlink_has_no_port(
     place.rename(link)
     driver = FixedDriver(a_device(FIRST), a_device(SECOND))
     state = scan.read(
-        host_reader.HostReader(root), {"test": driver}, policy.Policy()
+        host_reader.HostReader(root), {"test": driver}, policy.DeviceRules()
     )
     assert port(state, FIRST) == set()
     assert look.device(state, FIRST).unread_traits == (names.PCIE_PREFIX,)
@@ -151,7 +151,9 @@ def test_an_unlistable_bus_leaves_the_port_unread(
     device = dataclasses.replace(a_device(FIRST), vendor_id="10de")
     gpus = {FIRST: facts(a=GpuLinks(peers=frozenset({SECOND})))[0]}
     reader = host_reader.HostReader(root, gpus=gpus)
-    state = scan.read(reader, {"test": FixedDriver(device)}, policy.Policy())
+    state = scan.read(
+        reader, {"test": FixedDriver(device)}, policy.DeviceRules()
+    )
     result = look.device(state, FIRST)
     assert names.PCIE_PREFIX in result.unread_traits
 
@@ -213,7 +215,9 @@ def test_links_of_a_card_without_nvml_are_unread(root: pathlib.Path) -> None:
 
 
 def tree(state: model.HostState) -> providers.ProviderTree:
-    return tree_builder.build_tree(strategies.ROOT, state, policy.Policy())
+    return tree_builder.build_tree(
+        strategies.ROOT, state, policy.DeviceRules()
+    )
 
 
 def test_unreadable_links_stay_in_placement(
@@ -236,14 +240,14 @@ def test_an_archive_contains_ports_and_links(
     host = host_reader.HostReader(
         root, gpus=gpu_reader.NvmlGpus({t.address: t for t in gpus})
     )
-    first = scan.read(host, look.DRIVERS, policy.Policy())
+    first = scan.read(host, look.DRIVERS, policy.DeviceRules())
     path = str(tmp_path / "host.tar.gz")
     capture.save(host, path, {"format": capture.FORMAT})
     image, meta = capture.load(path)
     again = host_reader.HostReader(
         source=image, gpus=capture.load_gpus(path, meta)
     )
-    state = scan.read(again, look.DRIVERS, policy.Policy())
+    state = scan.read(again, look.DRIVERS, policy.DeviceRules())
     assert state == first
     assert peers(state, FIRST) == {"0000_44_00_0"}
     assert port(state, FIRST) == {"0000_40_01_1"}

@@ -229,11 +229,11 @@ def test_the_table_is_captured_and_replayed(tmp_path: pathlib.Path) -> None:
     root = lone(tmp_path / "host")
     write(root, vgpu_config.text({"1155": BIG}))
     host = host_reader.HostReader(root)
-    first = scan.read(host, look.DRIVERS, policy.Policy())
+    first = scan.read(host, look.DRIVERS, policy.DeviceRules())
     path = str(tmp_path / "host.tar.gz")
     capture.save(host, path, {"format": capture.FORMAT})
     again = host_reader.HostReader(source=capture.load(path)[0])
-    assert scan.read(again, look.DRIVERS, policy.Policy()) == first
+    assert scan.read(again, look.DRIVERS, policy.DeviceRules()) == first
     assert list_profiles(first) == ["L40S-24Q"]
     shutil.unpack_archive(path, tmp_path / "plain")
     assert look.read(tmp_path / "plain") == first
@@ -243,11 +243,11 @@ def test_an_unreadable_table_is_replayed(tmp_path: pathlib.Path) -> None:
     root = lone(tmp_path / "host")
     write(root, b"\xff\xfe")
     host = host_reader.HostReader(root)
-    first = scan.read(host, look.DRIVERS, policy.Policy())
+    first = scan.read(host, look.DRIVERS, policy.DeviceRules())
     path = str(tmp_path / "host.tar.gz")
     capture.save(host, path, {"format": capture.FORMAT})
     again = host_reader.HostReader(source=capture.load(path)[0])
-    loaded = scan.read(again, look.DRIVERS, policy.Policy())
+    loaded = scan.read(again, look.DRIVERS, policy.DeviceRules())
     assert list_reasons(loaded) == list_reasons(first)
     assert len(list_reasons(first)) == 1
 
@@ -258,7 +258,7 @@ def test_the_table_is_not_read_without_nvidia_cards(
     root = look.make("intel-vf", tmp_path)
     write(root, "damaged")
     host = host_reader.HostReader(root)
-    scan.read(host, look.DRIVERS, policy.Policy())
+    scan.read(host, look.DRIVERS, policy.DeviceRules())
     assert fs.VGPU_CONFIG not in host.files.records()
 
 

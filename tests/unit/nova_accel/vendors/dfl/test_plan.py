@@ -47,7 +47,7 @@ def arrange(
     root: pathlib.Path, card: str, count: int
 ) -> tuple[actions.Action, ...]:
     lines = [f'{{"address": "{card}", "use": "fpga", "num_vfs": {count}}}']
-    rules = policy.parse_policy(lines)
+    rules = policy.parse_rules(lines)
     return tuple(DRIVER.plan_arrange(host_reader.HostReader(root), rules))
 
 
@@ -145,7 +145,7 @@ def test_a_card_in_the_right_mode_needs_no_action(pac: pathlib.Path) -> None:
     assert not reasons(pac, PF, 0)
     assert not reasons(pac, BEHIND, 1)
     host = host_reader.HostReader(pac)
-    assert DRIVER.plan_arrange(host, policy.Policy()) == ()
+    assert DRIVER.plan_arrange(host, policy.DeviceRules()) == ()
 
 
 def test_a_port_is_taken_back_when_its_vf_is_gone(pac: pathlib.Path) -> None:

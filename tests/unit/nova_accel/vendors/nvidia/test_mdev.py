@@ -300,7 +300,7 @@ def test_a_mode_is_switched_only_on_an_empty_card(
 ) -> None:
     description = json.loads(json.dumps(build.load("a40-vf-mdev")))
     gpus = {A40: sizes(is_mixed=is_mixed)}
-    rules = policy.parse_policy(['{"sizes": "mixed"}'])
+    rules = policy.parse_rules(['{"sizes": "mixed"}'])
     driver = mdev_driver.NvidiaMdevDriver()
     used = build.build(description, tmp_path / "used")
     assert (

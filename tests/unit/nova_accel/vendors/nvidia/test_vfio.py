@@ -138,7 +138,7 @@ def test_listed_type_names_are_cached(tmp_path: pathlib.Path) -> None:
 
     def profiles_of(tree: pathlib.Path) -> list[str]:
         host = host_reader.HostReader(tree)
-        items = driver.describe(host, policy.Policy(), frozenset())
+        items = driver.describe(host, policy.DeviceRules(), frozenset())
         (card,) = (
             item
             for item in items
@@ -221,7 +221,7 @@ def test_an_unreadable_vf_is_not_assigned(
     root = providers.ProviderRoot(
         name="n", uuid="5a1ab1e5-0000-4000-8000-00000000000f"
     )
-    tree = tree_builder.build_tree(root, state, policy.Policy())
+    tree = tree_builder.build_tree(root, state, policy.DeviceRules())
     (node,) = (n for n in tree.nodes if n.name.endswith("0000_21_00_0"))
     assert "0000:21:00.4" not in node.slots[names.GPU_CLASS]
     assert "0000:21:00.4" in card.slots
@@ -244,7 +244,7 @@ def test_a_vf_without_its_link_is_reported(tmp_path: pathlib.Path) -> None:
 def test_a_failure_of_all_vfs_is_one_problem(tmp_path: pathlib.Path) -> None:
     root = look.make("l40s-vendor-vfio", tmp_path)
     reader = host_reader.HostReader(source=Refusing(root))
-    state = scan.read(reader, look.DRIVERS, policy.Policy())
+    state = scan.read(reader, look.DRIVERS, policy.DeviceRules())
     reason = look.reasons(state, EMPTY)
     assert "7 of its VFs (0000:3e:00.4 and on)" in reason
     assert "NVIDIA's driver failed" in reason
@@ -495,7 +495,7 @@ def test_a_claims_vf_is_typed_placed_and_freed() -> None:
     typed = actions.SetVgpuType(function=CLAIM.handle, type_id="1155")
     assert driver.plan_prepare(CLAIM) == (
         typed,
-        actions.SetPlacement(function=CLAIM.handle, start=24),
+        actions.SetVgpuPlacementId(function=CLAIM.handle, start=24),
         actions.SetVgpuParams(target=CLAIM.handle, params="enable_uvm=1"),
     )
     assert driver.plan_release(CLAIM) == (typed.undo(),)
@@ -508,7 +508,7 @@ def arranged(
         look.make("l40s-vendor-vfio", root),
         gpus={gpu.address: gpu for gpu in gpus},
     )
-    rules = policy.parse_policy([line])
+    rules = policy.parse_rules([line])
     return tuple(vfio_driver.NvidiaVfioDriver().plan_arrange(host, rules))
 
 
