@@ -12,4 +12,5 @@ from the top down:
 - ``spawn``: partitions of servers: claimed, made, scrubbed, released
 - ``instance``: groups, slots and images of a ``nova.objects.Instance``
 - ``guest``: XML of the guest, and the connection to libvirt
+- ``error_guards``: errors that are logged, or become Nova's errors
 """

@@ -34,6 +34,7 @@ from nova_accel import errors, model
 from nova_accel.config import conf
 from nova_accel.host.state import rebuild_allocations
 from nova_accel.model import flavors, providers
+from virt_hooks import error_guards
 from virt_hooks.attach import attach_guard, attach_rpc, hot_attach
 from virt_hooks.guest import connection, libvirt_guest
 from virt_hooks.instance import bitstream_images, instance_request
@@ -122,28 +123,30 @@ class AccelLibvirtDriver(
         """
         super().init_host(host)
         refusals: list[errors.ConfigurationError] = []
-        with reporter.logged("can't check the configuration"):
+        with error_guards.log_errors("can't check the configuration"):
             refusals += config_checks.check(
                 self, nova.conf.CONF, self._accel.host
             )
         if refusals:
             raise refusals[0]
-        with reporter.logged("can't recover this host's accelerators"):
+        with error_guards.log_errors("can't recover this host's accelerators"):
             self._adopt_node()
             self._startup_servers.read_servers(self.get_available_nodes)
             self._accel.set_card_modes(self._startup_servers.list_awaited)
             self._accel.host.refresh()
             self._startup_servers.restore_claims(self.get_available_nodes)
-        with reporter.logged("can't start the passes over Placement"):
+        with error_guards.log_errors("can't start the passes over Placement"):
             self._reconciler.start()
-        with reporter.logged("can't serve RPC requests for accelerators"):
+        with error_guards.log_errors(
+            "can't serve RPC requests for accelerators"
+        ):
             self._rpc_server.start(host)
 
     def cleanup_host(self, host: str) -> None:
         """Stop our threads before the stock method."""
-        with reporter.logged("can't stop the RPC server"):
+        with error_guards.log_errors("can't stop the RPC server"):
             self._rpc_server.stop()
-        with reporter.logged("can't stop the passes over Placement"):
+        with error_guards.log_errors("can't stop the passes over Placement"):
             self._reconciler.stop()
         super().cleanup_host(host)
 
@@ -154,12 +157,12 @@ class AccelLibvirtDriver(
 
         Nova's resource tracker does not hold its lock during this call.
         """
-        with reporter.logged("can't refresh this host's accelerators"):
+        with error_guards.log_errors("can't refresh this host's accelerators"):
             self._reporter.reset_free()
             self._adopt_node()
             self._refresh()
             self._reporter.find_free(self.provider_tree)
-        with reporter.logged("can't check claims for allocations"):
+        with error_guards.log_errors("can't check claims for allocations"):
             self._missing_allocations.update()
         return super().get_available_resource(nodename)
 
@@ -176,7 +179,7 @@ class AccelLibvirtDriver(
             and retries.
         """
         created: list[str] = []
-        with reporter.logged("Can't create new resource providers"):
+        with error_guards.log_errors("Can't create new resource providers"):
             created += self._reporter.create_new(provider_tree)
         if created:
             raise exception.ResourceProviderUpdateConflict(
@@ -185,7 +188,7 @@ class AccelLibvirtDriver(
         super().update_provider_tree(
             provider_tree, nodename, allocations=allocations
         )
-        with reporter.logged("can't report this host's accelerators"):
+        with error_guards.log_errors("can't report this host's accelerators"):
             is_first = not self._reporter.is_registered
             if self._reporter.update_tree(
                 provider_tree, self._startup_servers.slots
@@ -206,7 +209,9 @@ class AccelLibvirtDriver(
         :raises NotImplementedError: always; Nova then destroys and spawns
             the server.
         """
-        with reporter.logged("can't note the allocations of a rebuild"):
+        with error_guards.log_errors(
+            "can't note the allocations of a rebuild"
+        ):
             self._rebuilt_servers.note(instance, kwargs.get("allocations"))
         return super().rebuild(context, instance, *args, **kwargs)
 
@@ -225,7 +230,11 @@ class AccelLibvirtDriver(
         """Fetch bitstreams and make partitions before the stock method."""
         is_rebuilt = nova_database.is_rebuilt(instance)
         with rebuild.with_current_slots(instance):
-            with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
+            with error_guards.as_nova_error(
+                lambda: self._reporter.publish(context),
+                instance.uuid,
+                is_rebuilt,
+            ):
                 self._fetch_bitstreams(
                     context, instance, is_new=not is_rebuilt
                 )
@@ -257,7 +266,7 @@ class AccelLibvirtDriver(
         """
         claims = self._ensure(nova_context.get_admin_context(), instance)
         config = super()._get_guest_config(instance, *args, **kwargs)
-        with self._reporter.reschedule():
+        with error_guards.as_nova_error():
             options = flavors.parse_options(instance.flavor.extra_specs)
             version = self._host.get_connection().getLibVersion()
             own, attached = instance_request.split_claims(instance, claims)
@@ -274,7 +283,7 @@ class AccelLibvirtDriver(
         if not vgpu_allocations:
             return vgpu_allocations
         accelerators: set[str] = set()
-        with reporter.logged("can't list the accelerators' providers"):
+        with error_guards.log_errors("can't list the accelerators' providers"):
             if desired := self._reporter.desired():
                 accelerators |= {node.uuid for node in desired.nodes}
         return {
@@ -304,9 +313,9 @@ class AccelLibvirtDriver(
     ) -> Any:
         """Retain the partitions while Nova replaces the domain."""
         with self._retained_claims(instance.uuid):
-            with reporter.logged("can't restore removed allocations"):
+            with error_guards.log_errors("can't restore removed allocations"):
                 self._rebuilt_servers.restore_allocations()
-            with reporter.logged("can't fetch bitstreams"):
+            with error_guards.log_errors("can't fetch bitstreams"):
                 self._fetch_bitstreams(context, instance)
             try:
                 return super()._hard_reboot(context, instance, *args, **kwargs)
@@ -320,7 +329,7 @@ class AccelLibvirtDriver(
         The delete has released the claims while the guest started, so that
         its functions count as clean.
         """
-        with reporter.logged("can't read the devices of guests"):
+        with error_guards.log_errors("can't read the devices of guests"):
             with self._refresh_lock:
                 self._accel.clean_up()
 
@@ -335,7 +344,7 @@ class AccelLibvirtDriver(
         super().unrescue(context, instance)
 
     def _restore_partitions(self, context: Any, instance: Any) -> None:
-        with reporter.logged("can't fetch bitstreams"):
+        with error_guards.log_errors("can't fetch bitstreams"):
             self._fetch_bitstreams(context, instance)
         self._ensure(context, instance)
 
@@ -376,12 +385,14 @@ class AccelLibvirtDriver(
         with self._refresh_lock:
             self._accel.host.refresh_changed()
             self._startup_servers.restore_claims(self.get_available_nodes)
-            with reporter.logged("can't restore removed allocations"):
+            with error_guards.log_errors("can't restore removed allocations"):
                 self._rebuilt_servers.restore_allocations()
             if self._accel.is_alone:
-                with reporter.logged("can't compare claims with Nova"):
+                with error_guards.log_errors("can't compare claims with Nova"):
                     self._release_unbacked_claims()
-                with reporter.logged("can't read the devices of guests"):
+                with error_guards.log_errors(
+                    "can't read the devices of guests"
+                ):
                     self._plug_missing()
             self._accel.clean_up()
             self._accel.set_card_modes(
@@ -401,7 +412,9 @@ class AccelLibvirtDriver(
         self._accel.set_unbacked_consumers(frozenset(unbacked))
         self._logged_unbacked &= self._accel.unbacked_consumers
         for uuid, version in unbacked.items():
-            with reporter.logged("can't release accelerators of %s", uuid):
+            with error_guards.log_errors(
+                "can't release accelerators of %s", uuid
+            ):
                 self._release_unbacked_consumer(uuid, version)
 
     def _release_unbacked_consumer(self, uuid: str, version: int) -> None:
@@ -454,7 +467,9 @@ class AccelLibvirtDriver(
             for uuid, record in (allocations or {}).items()
         }
         is_rebuilt = nova_database.is_rebuilt(instance)
-        with self._reporter.reschedule(context, instance.uuid, is_rebuilt):
+        with error_guards.as_nova_error(
+            lambda: self._reporter.publish(context), instance.uuid, is_rebuilt
+        ):
             flavors.parse_options(instance.flavor.extra_specs)
             return self._accel.ensure(
                 instance.uuid,
@@ -489,7 +504,7 @@ class AccelLibvirtDriver(
         :param consumer: uuid of the consumer if it is not the server.
         """
         uuid = consumer or instance.uuid
-        with reporter.logged(
+        with error_guards.log_errors(
             "can't release accelerators of %s", instance.uuid
         ):
             released = instance_request.slots_below_root(
@@ -539,7 +554,9 @@ class AccelLibvirtDriver(
     def _read_domain(self, instance: Any) -> connection.HostdevUse:
         """Return the hostdevs of the server's domain, none after an error."""
         use = connection.HostdevUse()
-        with reporter.logged("can't read the domain of %s", instance.uuid):
+        with error_guards.log_errors(
+            "can't read the domain of %s", instance.uuid
+        ):
             use = libvirt_guest.read_use(self._host, instance)
         return use
 

@@ -22,6 +22,7 @@ from nova.virt.libvirt import driver
 
 from nova_accel import errors, model
 from nova_accel.model import attachment, names
+from virt_hooks import error_guards
 from virt_hooks.guest import connection, libvirt_guest, plug
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import nova_database
@@ -46,7 +47,7 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
     def init_host(self, host: str) -> None:
         """Prepare attachments before the stock method; log errors."""
         self._hostname = host
-        with reporter.logged("Can't attach accelerators to servers"):
+        with error_guards.log_errors("Can't attach accelerators to servers"):
             self._server_allocations = server_allocations.ServerAllocations(
                 self.virtapi
             )
@@ -58,7 +59,7 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
 
     def get_available_resource(self, nodename: str) -> Any:
         """Recover interrupted attachments before the stock method."""
-        with reporter.logged("can't recover interrupted attachments"):
+        with error_guards.log_errors("can't recover interrupted attachments"):
             self._recover()
         return super().get_available_resource(nodename)
 
@@ -249,7 +250,9 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
         self._read_interrupted(context)
         due = sorted(self._interrupted)
         for uuid in due:
-            with reporter.logged("can't recover attachments of %s", uuid):
+            with error_guards.log_errors(
+                "can't recover attachments of %s", uuid
+            ):
                 self._recover_server(context, uuid)
         if due:
             self._publish_host(context)
@@ -261,7 +264,9 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
         have to respond.
         """
         if not self._has_read_interrupted:
-            with reporter.logged("can't recover interrupted attachments"):
+            with error_guards.log_errors(
+                "can't recover interrupted attachments"
+            ):
                 self._recover()
 
     def _read_interrupted(self, context: Any) -> None:

@@ -21,10 +21,10 @@ from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
 from nova_accel.claims import attach_candidates
 from nova_accel.model import attachment, providers
+from virt_hooks import error_guards
 from virt_hooks.attach import attach_recovery, attach_show
 from virt_hooks.guest import plug
 from virt_hooks.instance import bitstream_images, instance_request
-from virt_hooks.report import reporter
 
 LOG = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class HotAttachDriver(attach_show.AttachShowDriver):
         )
 
         def finish(_: Any, error: BaseException | None, trace: Any) -> bool:
-            with reporter.logged("can't finish event %s", event):
+            with error_guards.log_errors("can't finish event %s", event):
                 objects.InstanceActionEvent.event_finish_with_failure(
                     context,
                     uuid,
@@ -438,7 +438,7 @@ class HotAttachDriver(attach_show.AttachShowDriver):
     def _restore(
         self, instance: Any, attached: attachment.Attachment, handles: Any
     ) -> None:
-        with reporter.logged("can't put %s back", attached.name):
+        with error_guards.log_errors("can't put %s back", attached.name):
             plug.restore_guest(self._host, instance, handles)
 
 

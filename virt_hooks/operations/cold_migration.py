@@ -16,10 +16,10 @@ from nova.compute import task_states, vm_states
 from nova.virt.libvirt import driver
 
 from nova_accel import model
+from virt_hooks import error_guards
 from virt_hooks.guest import connection
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import bypass
-from virt_hooks.report import reporter
 from virt_hooks.spawn import claim_store
 
 _RESIZING = (
@@ -51,7 +51,9 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         with contextlib.ExitStack() as undo:
             # After an error Nova removes the migration's allocations.
             undo.callback(self._release_old_slots, instance, migration, old)
-            with self._reporter.reschedule(context):
+            with error_guards.as_nova_error(
+                lambda: self._reporter.publish(context)
+            ):
                 self._fetch_bitstreams(context, instance)
             # With allocations: a drained card then refuses the server.
             self._ensure(
@@ -80,7 +82,7 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         failed. They become the migration's, which ends with this call, so
         the next pass releases them.
         """
-        with reporter.logged("can't fetch bitstreams"):
+        with error_guards.log_errors("can't fetch bitstreams"):
             self._fetch_bitstreams(context, instance)
         store, old = (
             self._accel.store,

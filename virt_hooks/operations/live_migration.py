@@ -21,6 +21,7 @@ from nova_accel import errors
 from nova_accel.claims import migration
 from nova_accel.config import conf
 from nova_accel.model import flavors
+from virt_hooks import error_guards
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import (
     bypass,
@@ -49,7 +50,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
 
     def init_host(self, host: str) -> None:
         """Prepare live migrations before the stock method; log errors."""
-        with reporter.logged("Can't migrate accelerators live"):
+        with error_guards.log_errors("Can't migrate accelerators live"):
             settings = conf.read_settings(nova.conf.CONF)
             self._migration_partitions = (
                 migration_partitions.MigrationPartitions(
@@ -65,7 +66,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
 
     def get_available_resource(self, nodename: str) -> Any:
         """Release partitions of failed arrivals before the stock method."""
-        with reporter.logged("can't release overdue live migrations"):
+        with error_guards.log_errors("can't release overdue live migrations"):
             self._release_overdue()
         return super().get_available_resource(nodename)
 
@@ -238,7 +239,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
                 context, instance, *args, **kwargs
             )
         finally:
-            with reporter.logged(
+            with error_guards.log_errors(
                 "can't register the claims of %s", instance.uuid
             ):
                 self._register_arrival(context, instance)
@@ -270,7 +271,9 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         # A server that is deleted meanwhile does not arrive either.
         context = nova_context.get_admin_context(read_deleted="yes")
         for uuid in expected:
-            with reporter.logged("can't check the migration of %s", uuid):
+            with error_guards.log_errors(
+                "can't check the migration of %s", uuid
+            ):
                 self._release_if_overdue(context, uuid)
 
     def _release_if_overdue(self, context: Any, uuid: str) -> None:

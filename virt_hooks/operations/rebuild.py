@@ -18,6 +18,7 @@ from nova import context as nova_context
 from nova import exception, objects
 
 from nova_accel.host.state import rebuild_allocations
+from virt_hooks import error_guards
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import nova_database
 from virt_hooks.report import reporter
@@ -67,7 +68,9 @@ class RebuiltServers:
         """
         with self._restore_lock:
             for uuid, amounts in self._allocations.read().items():
-                with reporter.logged("can't allocate for server %s", uuid):
+                with error_guards.log_errors(
+                    "can't allocate for server %s", uuid
+                ):
                     is_restored = self._restore(uuid, amounts)
                     # Nova may be about to remove the allocations.
                     if not is_restored:

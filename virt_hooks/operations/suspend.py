@@ -19,9 +19,9 @@ from nova.compute import vm_states
 from nova.virt.libvirt import driver
 
 from nova_accel import errors, model
+from virt_hooks import error_guards
 from virt_hooks.guest import connection, plug
 from virt_hooks.operations import bypass
-from virt_hooks.report import reporter
 from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -125,7 +125,9 @@ class SuspendDriver(driver.LibvirtDriver):
             return
         for guest in self._host.list_guests(only_running=True):
             if guest.uuid in consumers:
-                with reporter.logged("can't repair guest %s", guest.uuid):
+                with error_guards.log_errors(
+                    "can't repair guest %s", guest.uuid
+                ):
                     self._plug_if_idle(guest)
 
     def _plug_if_idle(self, guest: Any) -> None:

@@ -6,21 +6,21 @@ from two threads. The tracker's provider tree is shared with it from
 ``use_tree`` on.
 """
 
-import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import os_traits
 from nova import context as nova_context
 from nova import exception, objects
 
-from nova_accel import errors, model
+from nova_accel import model
 from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import diff
+from virt_hooks import error_guards
 from virt_hooks.report import nova_provider_tree
 from virt_hooks.spawn import lifecycle
 
@@ -333,46 +333,14 @@ class Reporter:
                 consumer_uuid=instance.uuid, error="something of it is taken"
             )
 
-    @contextlib.contextmanager
-    def reschedule(
-        self, context: Any = None, uuid: str = "", is_rebuilt: bool = False
-    ) -> Iterator[None]:
-        """Raise AcceleratorError as an error that Nova reschedules on.
-
-        Nova stores its text as the server's fault, which the server's owner
-        reads; the text for operators is logged.
-
-        A faulty bitstream is faulty on each host: the build is aborted,
-        and the user sees the reason. A server that is rebuilt on its host
-        is not rescheduled either: Nova would treat it as evacuated, and
-        remove its allocations.
-
-        :param context: if given, the host's changes are published with it.
-        :param uuid: of a server that is spawned.
-        :param is_rebuilt: whether it is rebuilt on this host.
-        """
-        try:
-            yield
-        except errors.AcceleratorError as error:
-            needs_uuid = uuid and uuid not in str(error)
-            LOG.error("%s%s", f"server {uuid}: " if needs_uuid else "", error)
-            if context is not None:
-                self.publish(context)
-            is_final = is_rebuilt or not getattr(error, "is_local", True)
-            if uuid and is_final:
-                raise exception.BuildAbortException(
-                    instance_uuid=uuid, reason=error.public
-                ) from error
-            raise exception.ComputeResourcesUnavailable(
-                reason=error.public
-            ) from error
-
     def publish(self, context: Any) -> None:
         """Send changes of a claim without waiting for the next pass."""
         root = self._accel.root
         if root is None:
             return
-        with logged("can't publish this host's accelerators at once"):
+        with error_guards.log_errors(
+            "can't publish this host's accelerators at once"
+        ):
             for _ in range(_ATTEMPTS):
                 try:
                     nova_provider_tree.publish(
@@ -399,12 +367,3 @@ def _resource(slot: model.Slot) -> Any:
         resource_class=slot.resource_class,
         identifier=slot.identifier,
     )
-
-
-@contextlib.contextmanager
-def logged(message: str, *arguments: Any) -> Iterator[None]:
-    """Log any error of the block, so that stock Nova continues."""
-    try:
-        yield
-    except Exception:
-        LOG.exception(message, *arguments)

@@ -23,7 +23,7 @@ GUARDS = frozenset(
     {
         "virt_hooks.operations.bypass.accelerators_only",
         "virt_hooks.operations.bypass.has_accelerators",
-        "virt_hooks.report.reporter.logged",
+        "virt_hooks.error_guards.log_errors",
     }
 )
 OVERRIDES = frozenset(

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guards of the overrides: errors are logged, or become Nova's errors."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from nova import exception
+
+from nova_accel import errors
+
+LOG = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def log_errors(message: str, *arguments: Any) -> Iterator[None]:
+    """Log any error of the block, so that stock Nova continues."""
+    try:
+        yield
+    except Exception:
+        LOG.exception(message, *arguments)
+
+
+@contextlib.contextmanager
+def as_nova_error(
+    publish: Callable[[], object] | None = None,
+    uuid: str = "",
+    is_rebuilt: bool = False,
+) -> Iterator[None]:
+    """Raise AcceleratorError as an error that Nova reschedules on.
+
+    Nova stores its text as the server's fault, which the server's owner
+    reads; the text for operators is logged.
+
+    A faulty bitstream is faulty on each host: the build is aborted, and
+    the user sees the reason. A server that is rebuilt on its host is not
+    rescheduled either: Nova would treat it as evacuated, and remove its
+    allocations.
+
+    :param publish: called after an error; publishes the host's changes.
+    :param uuid: of a server that is spawned.
+    :param is_rebuilt: whether it is rebuilt on this host.
+    :raises nova.exception.ComputeResourcesUnavailable: Nova reschedules.
+    :raises nova.exception.BuildAbortException: Nova does not.
+    """
+    try:
+        yield
+    except errors.AcceleratorError as error:
+        needs_uuid = uuid and uuid not in str(error)
+        LOG.error("%s%s", f"server {uuid}: " if needs_uuid else "", error)
+        if publish is not None:
+            publish()
+        is_final = is_rebuilt or not getattr(error, "is_local", True)
+        if uuid and is_final:
+            raise exception.BuildAbortException(
+                instance_uuid=uuid, reason=error.public
+            ) from error
+        raise exception.ComputeResourcesUnavailable(
+            reason=error.public
+        ) from error
