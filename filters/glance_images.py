@@ -80,7 +80,7 @@ class ImageFunctions:
             plain = str(uuid.UUID(image.strip()))
             answer = self._api.get(context, plain, show_deleted=False)
             function = answer["properties"][bitstreams.FUNCTION]
-            return names.function_trait(str(function))
+            return names.fpga_function_trait(str(function))
         except Exception as error:
             raise errors.BitstreamError(
                 image,

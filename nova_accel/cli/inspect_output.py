@@ -298,7 +298,7 @@ def _region_flavors(devices: Iterable[model.Device]) -> set[str]:
             continue
         for profile in device.profiles:
             if region.function:
-                trait = names.function_trait(region.function)
+                trait = names.fpga_function_trait(region.function)
                 lines.add(_flavor_line(profile, trait))
             if region.is_programmable:
                 lines |= {

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.model import names, strict_json
+from nova_accel.model import actions, strict_json
 
 OPTION = "[nova_accel] device_spec"
 KEYS = (
@@ -255,7 +255,9 @@ def parse_path(line: str, fields: Fields, key: str) -> str:
 def parse_command(line: str, fields: Fields, key: str) -> str:
     """Return the absolute path of a command, by default empty."""
     value = fields.get(key, "")
-    if isinstance(value, str) and (not value or names.is_command_path(value)):
+    if isinstance(value, str) and (
+        not value or actions.is_command_path(value)
+    ):
         return value
     raise refusal(
         line,

@@ -196,7 +196,7 @@ def _check_region(device: model.Device) -> Iterator[str]:
     )
     expected_traits = {names.interface_trait(i) for i in region.interfaces}
     if region.function:
-        expected_traits.add(names.function_trait(region.function))
+        expected_traits.add(names.fpga_function_trait(region.function))
     if region.is_programmable:
         expected_traits.add(names.PROGRAMMABLE_TRAIT)
     fpga_traits = {t for t in device.traits if t.startswith("CUSTOM_FPGA_")}

@@ -56,7 +56,7 @@ def with_bitstreams(
 
 def function_traits(function: str | None) -> frozenset[str]:
     """Return the traits of a region's function, none without a function."""
-    return frozenset({names.function_trait(function)} if function else ())
+    return frozenset({names.fpga_function_trait(function)} if function else ())
 
 
 def traits(region: model.Region) -> frozenset[str]:

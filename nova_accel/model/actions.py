@@ -6,12 +6,15 @@ action, or None without one; ``str()`` is the text for the log.
 """
 
 import dataclasses
+import re
 
 from nova_accel import model
 from nova_accel.model import names
 
 # Limit of the option program_timeout, in seconds: one hour.
 MAX_PROGRAM_S = 3600
+# Absolute path of a command, of plain names and without "." and "..".
+_COMMAND = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[0-9A-Za-z._+-]+)+")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,11 +314,16 @@ class ResetFunction:
         return f"reset {self.function}"
 
 
+def is_command_path(text: str) -> bool:
+    """Return whether the text is the absolute path of a command."""
+    return _COMMAND.fullmatch(text) is not None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunScrub:
     """Run an operator's command for a function between two servers.
 
-    ``command`` is a path, see ``names.is_command_path``; its only argument
+    ``command`` is a path, see ``is_command_path``; its only argument
     is the function's address. It is done when the command exited with 0
     and the function answers. There is no undo.
     """

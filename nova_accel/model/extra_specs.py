@@ -59,7 +59,11 @@ class ExtraSpec:
         return re.fullmatch(pattern, name) is not None
 
     def accepts(self, value: str) -> bool:
-        """Return whether a value is allowed; case matters."""
+        """Return whether Nova's API stores a value; case matters.
+
+        Flavors that were written before microversion 2.86 were not
+        checked: ``flavors`` reads their values in any case.
+        """
         if self.choices:
             return value in self.choices
         return re.fullmatch(self.form, value) is not None

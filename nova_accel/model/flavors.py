@@ -148,6 +148,7 @@ def parse_selection_policy(extra_specs: Mapping[str, str]) -> SelectionPolicy:
 def _parse_value(
     extra_specs: Mapping[str, str], name: str, kind: type[_Value]
 ) -> _Value | None:
+    """Return a value in any case: see ``extra_specs.ExtraSpec.accepts``."""
     key = f"{NAMESPACE}{name}"
     if key not in extra_specs:
         return None

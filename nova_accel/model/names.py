@@ -33,8 +33,6 @@ PIN_PREFIX = "CUSTOM_DEVICE_AT_"
 # Traits that store the operator's own ``reserved`` while the library
 # reserves more: CUSTOM_ACCELERATOR_RESERVED_VGPU_2.
 RESERVED_PREFIX = "CUSTOM_ACCELERATOR_RESERVED_"
-# Absolute path of a command, of plain names and without "." and "..".
-_COMMAND = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[0-9A-Za-z._+-]+)+")
 GPU_CLASS = "VGPU"
 WHOLE_GPU_CLASS = "PGPU"
 GPU_MEMORY_CLASS = "CUSTOM_GPU_MEMORY_MB"
@@ -224,7 +222,7 @@ def normalize_fpga_id(text: str) -> str:
     return lower.replace("-", "") if _UUID.fullmatch(lower) else lower
 
 
-def function_trait(function: str) -> str:
+def fpga_function_trait(function: str) -> str:
     """Return the trait of an FPGA region with a loaded function."""
     return custom_name("FPGA_FUNCTION", normalize_fpga_id(function))
 
@@ -250,8 +248,3 @@ def card_address(address: str) -> str:
 def slot_names(count: int) -> tuple[str, ...]:
     """Return the identifiers of the slots of one parent."""
     return tuple(f"slot-{n}" for n in range(count))
-
-
-def is_command_path(text: str) -> bool:
-    """Return whether the text is the absolute path of a command."""
-    return _COMMAND.fullmatch(text) is not None

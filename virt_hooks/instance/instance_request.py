@@ -8,6 +8,10 @@ from typing import Any, Protocol
 from nova_accel import errors, model
 from nova_accel.model import attachment, flavors, providers
 
+# Prefix of the resource classes whose slots are of Nova's own libvirt driver
+# (nova/virt/libvirt/driver.py, _update_provider_tree_for_vpmems).
+PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
+
 
 class BitstreamSource(Protocol):
     """Source of bitstreams: Glance, and the cache on this host."""
@@ -135,6 +139,17 @@ def slots_of(resources: Any) -> tuple[model.Slot, ...]:
             resource_class=resource.resource_class,
             identifier=resource.identifier,
         )
+        for resource in resources or ()
+    )
+
+
+def has_accelerator_slots(resources: Any) -> bool:
+    """Return whether a server's resources have slots of accelerators.
+
+    :param resources: as of ``slots_of``, of any host.
+    """
+    return any(
+        not resource.resource_class.startswith(PMEM_PREFIX)
         for resource in resources or ()
     )
 

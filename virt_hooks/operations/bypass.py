@@ -18,6 +18,7 @@ from nova.virt.libvirt import driver
 
 from nova_accel.model import attachment
 from virt_hooks.guest import libvirt_guest
+from virt_hooks.instance import instance_request
 
 LOG = logging.getLogger(__name__)
 
@@ -26,9 +27,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 # Extra specs that ask for accelerators: our own namespace, and every
 # resource class but those of the compute node itself
 # (nova/virt/libvirt/driver.py, update_provider_tree).
-_PMEM = "CUSTOM_PMEM_NAMESPACE_"
 _OTHER_CLASSES = (
-    rf"VCPU$|PCPU$|MEMORY_MB$|DISK_GB$|MEM_ENCRYPTION_CONTEXT$|{_PMEM}"
+    "VCPU$|PCPU$|MEMORY_MB$|DISK_GB$|MEM_ENCRYPTION_CONTEXT$|"
+    + instance_request.PMEM_PREFIX
 )
 _CLEANUP = "_cleanup"
 _EXTRA_SPEC = re.compile(rf"accelerator:|resources[^:]*:(?!{_OTHER_CLASSES})")
@@ -101,10 +102,9 @@ def _is_named(_: Any, instance: Any) -> bool:
 
 def _has_slots(_: Any, instance: Any) -> bool:
     """Return whether a server has slots, if its resources are loaded."""
-    return instance.obj_attr_is_set("resources") and any(
-        not slot.resource_class.startswith(_PMEM)
-        for slot in instance.resources or ()
-    )
+    return instance.obj_attr_is_set(
+        "resources"
+    ) and instance_request.has_accelerator_slots(instance.resources)
 
 
 def _is_claimed(self: Any, instance: Any) -> bool:

@@ -35,10 +35,6 @@ from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
 
-# Resource classes with slots of Nova's own libvirt driver
-# (nova/virt/libvirt/driver.py, _update_provider_tree_for_vpmems).
-_PMEM = "CUSTOM_PMEM_NAMESPACE_"
-
 
 class LiveMigrationDriver(driver.LibvirtDriver):
     """Base of AccelLibvirtDriver: live migration."""
@@ -78,7 +74,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
     ) -> Any:
         """Add this host and its offers to the stock result."""
         offers = ""
-        if _has_accelerators(instance):
+        if instance_request.has_accelerator_slots(instance.resources):
             with _as_precheck_error():
                 offers = self._migration_partitions.describe_offers(
                     _server(instance), self._read_host()
@@ -102,7 +98,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
     ) -> Any:
         """Check both hosts, and add the partitions to the stock result."""
         source_text = ""
-        if _has_accelerators(instance):
+        if instance_request.has_accelerator_slots(instance.resources):
             with _as_precheck_error():
                 source_text = self._migration_partitions.describe_departure(
                     self._departing_server(instance),
@@ -159,7 +155,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
                     source_text,
                 )
             migrate_data.source_mdev_types = {}
-        elif _has_accelerators(instance):
+        elif instance_request.has_accelerator_slots(instance.resources):
             raise exception.MigrationPreCheckError(
                 reason="its source does not run nova-accel: its partitions"
                 " there are unknown"
@@ -293,7 +289,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
 
         Its instance still has the slots of its source.
         """
-        if not _has_accelerators(instance):
+        if not instance_request.has_accelerator_slots(instance.resources):
             return
         if not self._accel.claims_of(instance.uuid):
             # This service was restarted meanwhile.
@@ -372,14 +368,6 @@ def _server(instance: Any) -> live_migration_checks.MigratingServer:
 
 def _groups(instance: Any) -> tuple[flavors.RequestGroup, ...]:
     return flavors.parse_groups(instance.flavor.extra_specs)
-
-
-def _has_accelerators(instance: Any) -> bool:
-    """Return whether a server has slots of accelerators on any host."""
-    return any(
-        not slot.resource_class.startswith(_PMEM)
-        for slot in instance_request.slots_of(instance.resources)
-    )
 
 
 def _read_text(data: Any, field: str) -> str | None:

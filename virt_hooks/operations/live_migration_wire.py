@@ -17,8 +17,9 @@ from nova_accel.claims import migration
 from nova_accel.model import names, strict_json
 
 KEY = "nova-accel"
-# Version of the format: hosts with different versions refuse each other.
-_FORM = 1
+# Version of the format, with the key "form" on the wire: hosts with
+# different versions refuse each other.
+_FORMAT = 1
 _SUBJECT = "data of the other host of a live migration"
 
 
@@ -32,7 +33,7 @@ class WireHost:
 
 def to_text(host: WireHost) -> str:
     """Return a host as one line of JSON."""
-    return json.dumps({"form": _FORM} | dataclasses.asdict(host))
+    return json.dumps({"form": _FORMAT} | dataclasses.asdict(host))
 
 
 def parse_text(text: str) -> WireHost:
@@ -42,7 +43,7 @@ def parse_text(text: str) -> WireHost:
     """
     try:
         record = strict_json.loads(text)
-        if record["form"] != _FORM:
+        if record["form"] != _FORMAT:
             raise ValueError(record["form"])
         return WireHost(
             host=_parse_host(record["host"]),
@@ -53,7 +54,7 @@ def parse_text(text: str) -> WireHost:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise errors.MalformedError(
-            _SUBJECT, text, f"form {_FORM}: run one nova-accel on both"
+            _SUBJECT, text, f"format {_FORMAT}: run one nova-accel on both"
         ) from error
 
 

@@ -9,7 +9,7 @@ import os
 import re
 
 from nova_accel import errors
-from nova_accel.model import actions, names, pci
+from nova_accel.model import actions, pci
 
 # Directory names in sysfs (a PCI address, "mtty", "0.0.0052", a type id, a
 # driver) and NVIDIA's names of GPU instances ("1g.5gb+me").
@@ -134,7 +134,7 @@ def path(text: object) -> str:
 
 def command(text: object) -> str:
     """Check the path of an operator's command."""
-    if not isinstance(text, str) or not names.is_command_path(text):
+    if not isinstance(text, str) or not actions.is_command_path(text):
         raise errors.MalformedError(
             "command", str(text), "an absolute path of plain characters"
         )

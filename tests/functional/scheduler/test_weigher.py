@@ -132,7 +132,7 @@ def fpga_specs(image: str) -> dict[str, str]:
     }
 
 
-FUNCTION_TRAIT = names.function_trait(bitstream_files.FUNCTION)
+FUNCTION_TRAIT = names.fpga_function_trait(bitstream_files.FUNCTION)
 
 
 def user(project: str = bitstream_files.OWNER) -> context.RequestContext:

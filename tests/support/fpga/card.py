@@ -67,7 +67,7 @@ def region(
     is_read = function is not None
     traits = {names.PROGRAMMABLE_TRAIT, names.interface_trait(INTERFACE)}
     if function:
-        traits.add(names.function_trait(function))
+        traits.add(names.fpga_function_trait(function))
     return model.Device(
         address=REGION,
         plugin="dfl",

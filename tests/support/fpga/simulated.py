@@ -195,7 +195,7 @@ def asks(image: str = "", function: str = "") -> flavors.RequestGroup:
     """Return a group that requests a region with an image or a function."""
     traits = {names.REGION_TRAIT}
     if function:
-        traits.add(names.function_trait(function))
+        traits.add(names.fpga_function_trait(function))
     return flavors.RequestGroup(
         suffix="_F",
         resources={names.FPGA_CLASS: 1},

@@ -93,7 +93,7 @@ def region(
     return device(
         {names.FPGA_CLASS: 1},
         traits=(
-            names.function_trait(function),
+            names.fpga_function_trait(function),
             names.interface_trait("1face"),
             names.PROGRAMMABLE_TRAIT,
             *([names.REGION_TRAIT] if is_free else []),

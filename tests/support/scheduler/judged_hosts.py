@@ -163,7 +163,9 @@ def region(address: str, number: int, function: str) -> model.Device:
     own = names.region_address(address, number)
     return dataclasses.replace(
         plain_card(own, "fpga", names.FPGA_CLASS, 1, "region"),
-        traits=frozenset({names.REGION_TRAIT, names.function_trait(function)}),
+        traits=frozenset(
+            {names.REGION_TRAIT, names.fpga_function_trait(function)}
+        ),
         parent=address,
         region=model.Region(card=address, number=number, function=function),
     )

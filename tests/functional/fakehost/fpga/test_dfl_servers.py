@@ -121,7 +121,7 @@ def test_a_server_gets_its_function(host: Controller, tmp_path: Path) -> None:
     assert function(host, simulated.SPLIT, 1) == simulated.B
     device = life.host.state.device(f"{simulated.SPLIT}/region-1")
     assert device is not None
-    assert names.function_trait(simulated.B) in device.traits
+    assert names.fpga_function_trait(simulated.B) in device.traits
 
 
 def test_two_regions_of_one_card_at_once(
@@ -205,7 +205,7 @@ def test_a_card_is_offered_again_when_its_driver_has_it_back(
     (bus / "drivers/dfl-pci/unbind").write_text(simulated.PAC)
     # A pass that reads the host while libvirt gives the card to the guest.
     life.host.refresh()
-    trait = names.function_trait(simulated.B)
+    trait = names.fpga_function_trait(simulated.B)
     device = life.host.state.device(f"{simulated.PAC}/region-0")
     assert device is None or trait not in device.traits
 

@@ -138,21 +138,21 @@ class Fpga(harness.AccelTestBase):
         self.assertEqual({}, providers[card]["inventories"])
         self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION))
         self.assertLessEqual(
-            {ANY, names.PROGRAMMABLE_TRAIT, names.function_trait(NLB0)},
+            {ANY, names.PROGRAMMABLE_TRAIT, names.fpga_function_trait(NLB0)},
             providers[region]["traits"],
         )
 
     @pytest.mark.long
     def test_a_function_that_is_there(self) -> None:
         self.start_fpga()
-        server = self.boot(self.region_specs(names.function_trait(NLB0)))
+        server = self.boot(self.region_specs(names.fpga_function_trait(NLB0)))
         self.assertEqual([CARD], self.functions_of(server))
         (element,) = self.hostdevs(server)
         self.assertEqual("yes", element.get("managed"))
         self.assertEqual([], self.hosts["host1"].programmings())
         self._delete_server(server)
         self.run_periodics()
-        self.assertEqual({names.function_trait(NLB0)}, self.functions())
+        self.assertEqual({names.fpga_function_trait(NLB0)}, self.functions())
         self.assert_nothing_left()
 
     # -- programmed --------------------------------------------------------
@@ -164,14 +164,14 @@ class Fpga(harness.AccelTestBase):
         self.assertEqual(RED, self.loaded_function())
         self.assertEqual([CARD], self.functions_of(server))
         # At once, and while the guest has the card.
-        self.assertEqual({names.function_trait(RED)}, self.functions())
+        self.assertEqual({names.fpga_function_trait(RED)}, self.functions())
         self.run_periodics()
-        self.assertEqual({names.function_trait(RED)}, self.functions())
+        self.assertEqual({names.fpga_function_trait(RED)}, self.functions())
         self.assertEqual({"FPGA": 1}, self.usages(REGION))
         self.assertEqual(1, len(self.hosts["host1"].programmings()))
         self._delete_server(server)
         self.run_periodics()
-        self.assertEqual({names.function_trait(RED)}, self.functions())
+        self.assertEqual({names.fpga_function_trait(RED)}, self.functions())
         self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION))
         self.assert_nothing_left()
 
@@ -189,7 +189,7 @@ class Fpga(harness.AccelTestBase):
         server = self.boot(self.region_specs(ANY, self.image(RED)))
         self.restart()
         self.run_periodics()
-        self.assertEqual({names.function_trait(RED)}, self.functions())
+        self.assertEqual({names.fpga_function_trait(RED)}, self.functions())
         self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION))
         self._reboot_server(server, hard=True)
         self.assertEqual(1, len(self.hosts["host1"].programmings()))
@@ -202,12 +202,12 @@ class Fpga(harness.AccelTestBase):
         self._delete_server(server)
         self.run_periodics()
         self.assertEqual(BLUE, self.loaded_function())
-        self.assertEqual({names.function_trait(BLUE)}, self.functions())
+        self.assertEqual({names.fpga_function_trait(BLUE)}, self.functions())
 
     @pytest.mark.long
     def test_a_rebuild_keeps_the_region(self) -> None:
         self._start_blanking()
-        server = self.boot(self.region_specs(names.function_trait(NLB0)))
+        server = self.boot(self.region_specs(names.fpga_function_trait(NLB0)))
         self._rebuild_server(server, harness.IMAGE)
         self.assertEqual(NLB0, self.loaded_function())
         self.assertEqual([CARD], self.functions_of(server))
@@ -263,7 +263,7 @@ class Fpga(harness.AccelTestBase):
 
     def test_a_region_in_use_is_never_programmed(self) -> None:
         self.start_fpga()
-        self.boot(self.region_specs(names.function_trait(NLB0)))
+        self.boot(self.region_specs(names.fpga_function_trait(NLB0)))
         self.refused(self.region_specs(ANY, self.image(RED)))
         self.assertEqual([], self.hosts["host1"].programmings())
         self.assertEqual(NLB0, self.loaded_function())
@@ -373,7 +373,7 @@ class Fpga(harness.AccelTestBase):
     @pytest.mark.long
     def test_domain_xml_of_a_region(self) -> None:
         self.start_fpga()
-        server = self.boot(self.region_specs(names.function_trait(NLB0)))
+        server = self.boot(self.region_specs(names.fpga_function_trait(NLB0)))
         xml = etree.fromstring(self.domain(server).definition_xml)
         (source,) = xml.findall("./devices/hostdev/source/address")
         self.assertEqual("0x5e", source.get("bus"))

@@ -57,7 +57,7 @@ class Fpgaconf(_Tools):
         server = self.boot(self.region_specs(self.ANY, self.gbs(RED)))
         self.assertEqual(RED, self.loaded_function())
         self.assertEqual([CARD], self.functions_of(server))
-        self.assertEqual({names.function_trait(RED)}, self.functions())
+        self.assertEqual({names.fpga_function_trait(RED)}, self.functions())
         self._delete_server(server)
         self.assert_nothing_left()
 
@@ -117,7 +117,7 @@ class XrtSmi(_Tools):
         # The driver forgets it when the guest takes the function.
         self.assertEqual(RED, self.last())
         self.assertEqual([USER], self.functions_of(server))
-        self.assertEqual({names.function_trait(RED)}, self.functions())
+        self.assertEqual({names.fpga_function_trait(RED)}, self.functions())
         self._reboot_server(server, hard=True)
         self.assertEqual([USER], self.functions_of(server))
         self._delete_server(server)

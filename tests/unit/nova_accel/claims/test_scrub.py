@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nova_accel import errors, model
 from nova_accel.claims import scrub
 from nova_accel.config import policy
-from nova_accel.model import actions, names
+from nova_accel.model import actions
 
 GPU, SOUND = "0000:71:00.0", "0000:71:00.1"
 COMMAND = "/usr/local/sbin/wipe"
@@ -199,4 +199,4 @@ def test_a_command_is_one_absolute_path(path: str) -> None:
         part not in ("", ".", "..") and not {*part} & {"\n", " "}
         for part in parts
     )
-    assert names.is_command_path(path) is is_plain
+    assert actions.is_command_path(path) is is_plain

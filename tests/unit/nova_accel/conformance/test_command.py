@@ -43,7 +43,7 @@ def region_of(**fields: Any) -> object:
         )
         yield dataclasses.replace(sound, counters={}, slots=(), profiles=())
         region_fields = {"card": GPU, "number": 0, "function": "ab", **fields}
-        traits = {names.function_trait("ab")}
+        traits = {names.fpga_function_trait("ab")}
         yield dataclasses.replace(
             sound,
             address=CARD,

@@ -15,7 +15,7 @@ from tests.support.hosts import domains
 from virt_hooks.guest import connection
 from virt_hooks.spawn import host_access, region_programs
 
-OLD, NEW = map(names.function_trait, (fpga.OLD, fpga.NEW))
+OLD, NEW = map(names.fpga_function_trait, (fpga.OLD, fpga.NEW))
 HELD = connection.HostdevUse(functions=frozenset({fpga.CARD}))
 NONE = connection.HostdevUse()
 

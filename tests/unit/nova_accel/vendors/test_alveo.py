@@ -86,7 +86,7 @@ def test_a_card_has_one_region(state: model.HostState) -> None:
         driver="xocl",
     )
     assert part.traits - card.traits == {
-        names.function_trait(FUNCTION),
+        names.fpga_function_trait(FUNCTION),
         names.interface_trait("8d8b5e2a4c7f4f0f9a6a3e2e4b4d5b8d"),
         names.interface_trait(INTERFACE),
         names.PROGRAMMABLE_TRAIT,

@@ -150,13 +150,13 @@ def test_traits_of_a_region_in_use_stay() -> None:
     after = diff.apply(before, diff.plan(before, in_use, diff.Guard()))
     node = after.node(fpga.PROVIDER)
     assert node is not None
-    assert names.function_trait(fpga.OLD) in node.traits
+    assert names.fpga_function_trait(fpga.OLD) in node.traits
     assert names.interface_trait(fpga.INTERFACE) in node.traits
     idle = tree_builder.build_tree(fpga.ROOT, hidden, policy.DeviceRules())
     later = diff.apply(after, diff.plan(after, idle, diff.Guard()))
     node = later.node(fpga.PROVIDER)
     assert node is not None
-    assert names.function_trait(fpga.OLD) not in node.traits
+    assert names.fpga_function_trait(fpga.OLD) not in node.traits
 
 
 # -- the command ------------------------------------------------------------

@@ -157,7 +157,7 @@ def test_cards_of_other_kinds(
         t for t in device.traits if t.startswith(names.FUNCTION_PREFIX)
     }
     assert function_traits == (
-        {names.function_trait(function)} if function else set()
+        {names.fpga_function_trait(function)} if function else set()
     )
 
 
