@@ -59,6 +59,19 @@ def test_the_architecture_names_objects() -> None:
     assert len(set(OBJECT.findall(ARCHITECTURE.read_text()))) > 35
 
 
+def test_private_names_of_nova_are_used() -> None:
+    """Names that no code uses any more leave the table."""
+    section = CONTRIBUTING.read_text().split("**Private names of Nova")[1]
+    listed = re.findall(r"\b(_[A-Za-z_]+)", section)
+    source = "\n".join(
+        path.read_text()
+        for package in generated.PACKAGES
+        for path in (pages.ROOT / package).rglob("*.py")
+    )
+    assert len(listed) > 10
+    assert [name for name in listed if name not in source] == []
+
+
 def test_the_readme_fits_on_two_screens() -> None:
     lines = (pages.ROOT / "README.rst").read_text().splitlines()
     assert len(lines) <= MAX_README
