@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """AccelLibvirtDriver: Nova's libvirt driver with accelerators.
 
-Every override calls the stock method and adds to it; none replaces it. An
-error in a periodic path is logged, and the stock method runs; an error in
-a spawn fails that spawn, and Nova reschedules the server.
+Every override calls the stock method and adds to it. The exceptions:
+
+- ``post_claim_migrate_data()`` skips the stock method for a guest without a
+  NUMA topology, which has nothing to pin.
+- An override that refuses, and one whose partitions can't be made, raises
+  before the stock method; so does ``update_provider_tree()`` after it has
+  created providers.
+- ``_vgpu_allocations()``, ``_guest_add_mdevs()``,
+  ``_attach_mediated_devices()`` and ``check_source_migrate_data_at_dest()``
+  hide our providers and mdevs from the stock method.
+
+An error in a periodic path is logged, and the stock method runs; an error
+in a spawn fails that spawn, and Nova reschedules the server.
 
 The life of a server's partitions:
 

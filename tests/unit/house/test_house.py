@@ -257,8 +257,8 @@ def is_pure(name: str) -> bool:
 
 def test_each_module_of_the_lower_layers_is_declared_pure() -> None:
     section = contracts()["importlinter:contract:library"]
-    floors = section["layers"].split("host\n")[1]
-    packages = [f"nova_accel.{name}" for name in re.findall(r"\w+", floors)]
+    lower_layers = section["layers"].split("host\n")[1]
+    packages = [f"nova_accel.{n}" for n in re.findall(r"\w+", lower_layers)]
     undeclared = {
         name
         for path in MODULES
