@@ -484,9 +484,8 @@ class AccelLibvirtDriver(
             return self._accel.ensure(
                 instance.uuid,
                 instance_request.groups_of(instance),
-                instance_request.slots_below_root(
-                    self._accel.root,
-                    instance_request.slots_of(instance.resources),
+                instance_request.slots_of(
+                    instance.resources, self._accel.root
                 ),
                 amounts,
                 instance_request.cached_bitstreams(self._images, instance),
@@ -543,12 +542,9 @@ class AccelLibvirtDriver(
         """
         server_slots = {*self._accel.slots_of(instance.uuid)}
         with contextlib.suppress(exception.NovaException):
-            server_slots |= {
-                *instance_request.slots_below_root(
-                    self._accel.root,
-                    instance_request.slots_of(instance.resources),
-                )
-            }
+            server_slots.update(
+                instance_request.slots_of(instance.resources, self._accel.root)
+            )
         with contextlib.suppress(
             exception.NovaException, errors.AcceleratorError
         ):

@@ -325,9 +325,7 @@ class HotAttachDriver(attach_show.AttachShowDriver):
         claims = self._accel.ensure(
             instance.uuid,
             instance_request.groups_of(instance),
-            instance_request.slots_below_root(
-                self._accel.root, instance_request.slots_of(instance.resources)
-            ),
+            instance_request.slots_of(instance.resources, self._accel.root),
             self._server_allocations.read(context, instance.uuid),
             instance_request.cached_bitstreams(self._images, instance),
         )

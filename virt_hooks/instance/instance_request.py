@@ -128,12 +128,15 @@ def images_of(instance: Any) -> frozenset[str]:
     return frozenset(group.bitstream for group in groups if group.bitstream)
 
 
-def slots_of(resources: Any) -> tuple[model.Slot, ...]:
+def slots_of(
+    resources: Any, root: providers.ProviderRoot | None = None
+) -> tuple[model.Slot, ...]:
     """Return the slots of a server's resources.
 
     :param resources: a ``nova.objects.ResourceList``, or None.
+    :param root: Nova's root provider, whose slots are left out.
     """
-    return tuple(
+    slots = (
         model.Slot(
             provider=resource.provider_uuid,
             resource_class=resource.resource_class,
@@ -141,6 +144,7 @@ def slots_of(resources: Any) -> tuple[model.Slot, ...]:
         )
         for resource in resources or ()
     )
+    return slots_below_root(root, slots)
 
 
 def has_accelerator_slots(resources: Any) -> bool:

@@ -102,9 +102,9 @@ def _is_named(_: Any, instance: Any) -> bool:
 
 def _has_slots(_: Any, instance: Any) -> bool:
     """Return whether a server has slots, if its resources are loaded."""
-    return instance.obj_attr_is_set(
-        "resources"
-    ) and instance_request.has_accelerator_slots(instance.resources)
+    if not instance.obj_attr_is_set("resources"):
+        return False
+    return instance_request.has_accelerator_slots(instance.resources)
 
 
 def _is_claimed(self: Any, instance: Any) -> bool:

@@ -84,10 +84,8 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         """
         with error_guards.log_errors("can't fetch bitstreams"):
             self._fetch_bitstreams(context, instance)
-        store, old = (
-            self._accel.store,
-            instance_request.slots_of(instance.resources),
-        )
+        store = self._accel.store
+        old = instance_request.slots_of(instance.resources)
         new = claim_store.not_in_slots(store.claims_of(instance.uuid), old)
         store.transfer(
             instance.uuid, migration.uuid, claim_store.slots_of(new)

@@ -48,15 +48,14 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         """Prepare live migrations before the stock method; log errors."""
         with error_guards.log_errors("Can't migrate accelerators live"):
             settings = conf.read_settings(nova.conf.CONF)
+            self._host_abilities = migration_partitions.HostAbilities(
+                settings.root
+            )
             self._migration_partitions = (
                 migration_partitions.MigrationPartitions(
-                    self._accel,
-                    abilities := migration_partitions.HostAbilities(
-                        settings.root
-                    ),
+                    self._accel, self._host_abilities
                 )
             )
-            self._host_abilities = abilities
             self._link_speed = settings.live_migration_link
         super().init_host(host)
 
@@ -326,8 +325,8 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         return live_migration_checks.MigratingServer(
             uuid=instance.uuid,
             groups=_groups(instance),
-            slots=instance_request.slots_below_root(
-                self._accel.root, instance_request.slots_of(instance.resources)
+            slots=instance_request.slots_of(
+                instance.resources, self._accel.root
             ),
         )
 
@@ -349,9 +348,8 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         return live_migration_checks.MigratingServer(
             uuid=instance.uuid,
             groups=_groups(instance),
-            slots=instance_request.slots_below_root(
-                self._accel.root,
-                instance_request.slots_of(migration_context.new_resources),
+            slots=instance_request.slots_of(
+                migration_context.new_resources, self._accel.root
             ),
             allocations={
                 uuid: record["resources"]
