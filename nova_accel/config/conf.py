@@ -28,6 +28,8 @@ LIBVIRT_URI = "qemu:///system"
 # Nova's state_path in distributions; its own default is $pybasedir.
 STATE_PATH = "/var/lib/nova"
 _DEFAULT_STATE_DIR = f"{STATE_PATH}/accel"
+# Directory of the cached bitstreams, below the state directory.
+_CACHE = "bitstreams"
 # Configuration files of nova-compute in distributions.
 CONFIG_FILES = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
 # Similarity from which on a section's name is a misspelling of the group's:
@@ -240,12 +242,11 @@ class BitstreamSettings:
 
     ``images`` are ids of images, ``owners`` of projects; ``limit`` is the
     size of the cache in bytes, ``seconds`` the time limit for loading.
-    ``cache_dir`` is below the state directory.
     """
 
     images: frozenset[str] = frozenset()
     owners: frozenset[str] = frozenset()
-    cache_dir: str = f"{_DEFAULT_STATE_DIR}/bitstreams"
+    cache_dir: str = os.path.join(_DEFAULT_STATE_DIR, _CACHE)
     limit: int = 2048 * _MIB
     seconds: int = 300
 
@@ -346,7 +347,7 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         bitstreams=BitstreamSettings(
             images=frozenset(group.bitstream_images),
             owners=frozenset(group.bitstream_owners),
-            cache_dir=os.path.join(group.state_dir, "bitstreams"),
+            cache_dir=os.path.join(group.state_dir, _CACHE),
             limit=group.bitstream_cache_mb * _MIB,
             seconds=group.program_timeout,
         ),

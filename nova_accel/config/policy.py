@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeviceRules of the operator: parsed ``device_spec`` lines.
+"""Rules of the operator for devices: parsed ``device_spec`` lines.
 
 The first line that matches a device is its rule.
 """

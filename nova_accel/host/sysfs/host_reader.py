@@ -86,7 +86,7 @@ class HostReader:
     def with_gpus(
         self, gpus: Mapping[str, gpu_reader.NvmlGpu]
     ) -> "HostReader":
-        """Return a reader with these GPUs that shares what is read already."""
+        """Return a reader with these GPUs that shares this one's files."""
         reader = copy.copy(self)
         reader.gpus = gpus
         return reader
