@@ -152,7 +152,6 @@ class Heartbeat:
             problems=(*host.problems, *outcome.problems),
             undone=len(outcome.problems),
             error="",
-            waiting="",
         )
 
     def record_failure(self, error: str) -> Status:
@@ -170,7 +169,6 @@ class Heartbeat:
             calls={},
             undone=0,
             error=error or "no reason given",
-            waiting="",
         )
 
     def record_waiting(self, condition: str) -> None:
@@ -194,9 +192,10 @@ class Heartbeat:
             return self._pass_started
 
     def _update(self, **changed: object) -> Status:
+        """Record a pass: the writer does not wait any more."""
         with self._lock:
             # mypy can't check the names of the fields; the tests do.
-            new = dataclasses.replace(self._status, **changed)  # type: ignore[arg-type]
+            new = dataclasses.replace(self._status, waiting="", **changed)  # type: ignore[arg-type]
             self._status = new
             self._write(new)
         if self._publish is not None:
