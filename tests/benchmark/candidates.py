@@ -18,7 +18,6 @@ import argparse
 import dataclasses
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -172,11 +171,6 @@ def _row(label: str, nova_value: float, accel_value: float, form: str) -> str:
     return f"{label:30}{nova_value:>14{form}}{accel_value:>14{form}}{ratio:>9}"
 
 
-def progress(words: str) -> None:
-    """Print the progress on one line of the terminal."""
-    print(f"\r{words:50}\r", end="", file=sys.stderr, flush=True)
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Measure; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -196,11 +190,11 @@ def main(words: Sequence[str] | None = None) -> int:
         ),
         Size(hosts=options.hosts, pairs=options.pairs, runs=options.runs),
         options.mariadb,
-        progress,
+        clouds.progress,
     )
     for number, line in enumerate(lines):
         if not number:
-            progress("")
+            clouds.progress("")
             print(
                 f"\n{options.hosts} hosts of {options.cards} cards of"
                 f" {options.vfs} VFs, two vGPUs on {options.pairs} of them"

@@ -8,6 +8,7 @@ of classes and traits go through the API, which caches them.
 """
 
 import dataclasses
+import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -63,6 +64,11 @@ class Layout:
                     inventories={names.GPU_CLASS: 1},
                     traits=frozenset({PROFILE_TRAIT}),
                 )
+
+
+def progress(words: str) -> None:
+    """Print the progress on one line of the terminal."""
+    print(f"\r{words:50}\r", end="", file=sys.stderr, flush=True)
 
 
 def accel_layout(cards: int) -> Layout:

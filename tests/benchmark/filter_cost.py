@@ -16,7 +16,6 @@ import copy
 import dataclasses
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -260,11 +259,6 @@ def _row(label: str, cost: Cost, nova_cost: Cost, hosts: int) -> str:
     )
 
 
-def progress(words: str) -> None:
-    """Print the progress on one line of the terminal."""
-    print(f"\r{words:50}\r", end="", file=sys.stderr, flush=True)
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Measure; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -284,7 +278,7 @@ def main(words: Sequence[str] | None = None) -> int:
     ):
         cloud = clouds.Cloud(server, clouds.accel_layout(options.cards))
         for line in compare(
-            cloud, options.hosts, options.limit, options.runs, progress
+            cloud, options.hosts, options.limit, options.runs, clouds.progress
         ):
             print(line, flush=True)
     return 0

@@ -1,2 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the lab VM alone, without a cloud."""
+"""Tests of the lab VM alone, without a cloud; the other tests rely on it."""
+
+import os
+
+import pytest
+
+MARKS = [
+    pytest.mark.lab,
+    pytest.mark.long,
+    pytest.mark.skipif(
+        os.geteuid() != 0, reason="the lab VM shares files as root"
+    ),
+]

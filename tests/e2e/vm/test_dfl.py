@@ -5,7 +5,6 @@ The device is the machine's, the ioctl is made on this side of its wall.
 """
 
 import errno
-import os
 import pathlib
 import sys
 import uuid
@@ -20,16 +19,10 @@ from tests.e2e.support.vm_site import (
     remote,
     wait_for,
 )
+from tests.e2e.vm import MARKS
 from tests.lab.vm import topology
 
-# Tests of the lab itself, on which the other tests rely.
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.long,
-    pytest.mark.skipif(
-        os.geteuid() != 0, reason="the lab VM shares files as root"
-    ),
-]
+pytestmark = MARKS
 
 CARD = f"/sys/bus/pci/devices/{topology.PAC_ADDRESS}"
 PORT = f"{CARD}/fpga_region/region*/dfl-port.*"

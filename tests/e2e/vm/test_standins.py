@@ -2,7 +2,6 @@
 """The lab VM's fake drivers behave as the vendors' host drivers do."""
 
 import errno
-import os
 import pathlib
 import uuid
 from collections.abc import Iterator
@@ -19,16 +18,10 @@ from tests.e2e.support.vm_site import (
     wait_for,
     write,
 )
+from tests.e2e.vm import MARKS
 from tests.lab.vm import topology
 
-# Tests of the lab itself, on which the other tests rely.
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.long,
-    pytest.mark.skipif(
-        os.geteuid() != 0, reason="the lab VM shares files as root"
-    ),
-]
+pytestmark = MARKS
 
 FUNCTIONS = "/sys/bus/pci/devices"
 PF = f"{FUNCTIONS}/{topology.A40_ADDRESS}"

@@ -5,7 +5,6 @@ A running lab is used as it is; else one is started, and ended after.
 """
 
 import errno
-import os
 import pathlib
 import sys
 import uuid
@@ -25,17 +24,11 @@ from tests.e2e.support.vm_site import (
     wait_for,
     write,
 )
+from tests.e2e.vm import MARKS
 from tests.lab import vm
 from tests.lab.vm import topology
 
-# Tests of the lab itself, on which the other tests rely.
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.long,
-    pytest.mark.skipif(
-        os.geteuid() != 0, reason="the lab VM shares files as root"
-    ),
-]
+pytestmark = MARKS
 
 TYPES = "/sys/class/mdev_bus/mtty/mdev_supported_types"
 #: "mtty-2": two serial ports per mdev (the kernel's samples/vfio-mdev/mtty.c)

@@ -25,7 +25,7 @@ _KILL_SECONDS = 5.0
 
 
 class LabError(Exception):
-    """The lab could not do what was asked; the text names the log to read."""
+    """A step of the lab failed; the text names the log to read."""
 
 
 def say(text: str) -> None:

@@ -22,7 +22,7 @@ class StandInError(Exception):
 
 
 def build(directory: Path) -> None:
-    """Build what is out of date in ``directory``: NAME.so, acker.img, bin/.
+    """Build the outdated files in ``directory``: NAME.so, acker.img, bin/.
 
     ``bin/qemu-system-x86_64`` is the emulator that libvirtd shall find
     first. Files that are newer than their sources are left alone, so that

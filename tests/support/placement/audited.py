@@ -15,7 +15,7 @@ from placement_sync.client import nova_api
 from tests.support import strategies
 
 ROOT = strategies.ROOT
-NOBODY = "dddddddd-0000-4000-8000-00000000000d"
+NO_SERVER = "dddddddd-0000-4000-8000-00000000000d"
 OTHER = "eeeeeeee-0000-4000-8000-00000000000e"
 ELSEWHERE = "compute-2"
 SLOTS = 6

@@ -18,7 +18,7 @@ from tests.functional.sync.support.audit_site import (
     CARD,
     DEAD,
     MOVE,
-    NOBODY,
+    NO_SERVER,
     PRESENT,
     SECOND,
     UNSURE,
@@ -121,7 +121,7 @@ def kinds(findings: Sequence[dict[str, Any]]) -> Findings:
     ]
 
 
-LEAK = ("leaked-allocation", CARD, NOBODY)
+LEAK = ("leaked-allocation", CARD, NO_SERVER)
 ORPHAN = ("orphan-mdev", CARD, mdev("slot-5"))
 
 
@@ -137,9 +137,9 @@ def test_a_host_in_order(site: Site) -> None:
 
 def test_a_leaked_allocation_is_deleted(site: Site) -> None:
     site.start(A, "slot-0")
-    site.allocate(NOBODY, CARD, SECOND, VCPU=2)
+    site.allocate(NO_SERVER, CARD, SECOND, VCPU=2)
     report = site.run(status=1)
-    second = ("leaked-allocation", SECOND, NOBODY)
+    second = ("leaked-allocation", SECOND, NO_SERVER)
     assert set(kinds(report["findings"])) == {LEAK, second}
     assert {each["heals"] for each in report["findings"]} == {True}
     before = site.amounts(A)
@@ -147,7 +147,7 @@ def test_a_leaked_allocation_is_deleted(site: Site) -> None:
     report = site.run("--heal", status=0)
     assert set(kinds(report["mended"])) == {LEAK, second}
     assert report["log"].count("Deleted leaked allocation") == 2
-    allocations = site.read_allocations(NOBODY)
+    allocations = site.read_allocations(NO_SERVER)
     assert allocations["allocations"].keys() == {ROOT.uuid}
     assert allocations["consumer_type"] == "INSTANCE"
     assert (allocations["project_id"], allocations["user_id"]) == ("p", "u")
@@ -156,10 +156,10 @@ def test_a_leaked_allocation_is_deleted(site: Site) -> None:
 
 def test_an_allocation_of_another_service_is_retained(site: Site) -> None:
     """A consumer of a type that is not Nova's is not leaked by Nova."""
-    site.allocate(NOBODY, CARD, kind="RESERVATION")
+    site.allocate(NO_SERVER, CARD, kind="RESERVATION")
     report = site.run("--heal", status=1)
     assert "type RESERVATION" in report["left"][0]["left"]
-    assert site.amounts(NOBODY) == {CARD: {"VGPU": 1}}
+    assert site.amounts(NO_SERVER) == {CARD: {"VGPU": 1}}
 
 
 UNALLOCATED = ("missing-allocation", CARD, A)
@@ -200,10 +200,10 @@ def test_units_reserved_for_a_claim_are_allocated(
     record = site.placement.call("GET", path)["inventories"]["VGPU"]
     assert record["reserved"] == 1
     full = record["total"] - 1
-    site.nova.add_server(NOBODY, "")
+    site.nova.add_server(NO_SERVER, "")
     site.placement.call(
         "PUT",
-        f"/allocations/{NOBODY}",
+        f"/allocations/{NO_SERVER}",
         {
             "allocations": {CARD: {"resources": {"VGPU": full}}},
             "project_id": "p",
@@ -314,9 +314,9 @@ def test_an_allocation_of_a_move_is_its_server_s(site: Site) -> None:
 
 
 def test_a_consumer_is_deleted_with_its_last_allocation(site: Site) -> None:
-    site.allocate(NOBODY, CARD)
+    site.allocate(NO_SERVER, CARD)
     site.run("--heal", status=0)
-    assert site.read_allocations(NOBODY) == {"allocations": {}}
+    assert site.read_allocations(NO_SERVER) == {"allocations": {}}
 
 
 def test_only_an_orphan_is_removed(site: Site) -> None:
@@ -330,7 +330,7 @@ def test_only_an_orphan_is_removed(site: Site) -> None:
 
 
 def test_an_orphan_is_removed_with_its_leak(site: Site) -> None:
-    site.allocate(NOBODY, CARD)
+    site.allocate(NO_SERVER, CARD)
     site.make("slot-5")
     healed = site.run("--heal", status=0)["mended"]
     assert kinds(healed) == [LEAK, ORPHAN]
@@ -351,7 +351,7 @@ def test_a_host_that_is_gone(site: Site) -> None:
     for name, uuid, parent in (
         ("dead", DEAD, None),
         ("dead_accel_card", MOVE, DEAD),
-        ("dead_accel_card_region_0", NOBODY, MOVE),
+        ("dead_accel_card_region_0", NO_SERVER, MOVE),
         ("dead_accel_other", A, DEAD),
     ):
         site.placement.call(
@@ -383,7 +383,7 @@ def test_a_host_that_is_gone(site: Site) -> None:
 
     report = site.run("--heal", status=1)
     assert kinds(report["findings"]) == [("gone-host", A, "")]
-    assert [each["provider"] for each in report["mended"]] == [NOBODY, MOVE]
+    assert [each["provider"] for each in report["mended"]] == [NO_SERVER, MOVE]
     assert not report["findings"][0]["heals"]
 
 
@@ -393,51 +393,51 @@ def test_a_host_that_is_gone(site: Site) -> None:
 @pytest.mark.parametrize("how", [*PRESENT, *UNSURE])
 def test_an_unproved_finding_is_not_healed(site: Site, how: str) -> None:
     """Neither the allocation is deleted, nor the mdev that it may be for."""
-    site.allocate(NOBODY, CARD)
+    site.allocate(NO_SERVER, CARD)
     site.make("slot-5")
     (PRESENT | UNSURE)[how](site)
     site.placement.clear()
     report = site.run("--heal")
     assert report["mended"] == []
     assert not any(each.is_write for each in site.placement.requests())
-    assert site.read_allocations(NOBODY)["allocations"]
+    assert site.read_allocations(NO_SERVER)["allocations"]
     assert mdev("slot-5") in site.kernel.mdevs()
     assert bool(report["unchecked"]) == (how in UNSURE)
 
 
 def test_a_server_created_during_the_audit(site: Site) -> None:
     """The second read, right before the change, returns the server."""
-    site.allocate(NOBODY, CARD)
+    site.allocate(NO_SERVER, CARD)
     site.make("slot-5")
     paths: list[str] = []
 
     def before(path: str) -> None:
         paths.append(path)
         if paths.count("/os-migrations") == 2:
-            site.nova.add_server(NOBODY, ROOT.name)
+            site.nova.add_server(NO_SERVER, ROOT.name)
 
     site.nova.before = before
     report = site.run("--heal")
     assert report["mended"] == []
     assert report["left"][0]["left"].endswith("does not confirm it")
-    assert site.read_allocations(NOBODY)["allocations"]
+    assert site.read_allocations(NO_SERVER)["allocations"]
     assert mdev("slot-5") in site.kernel.mdevs()
 
 
 def test_an_allocation_changed_during_the_audit(site: Site) -> None:
     """Placement refuses: the consumer has another generation."""
-    site.allocate(NOBODY, CARD)
+    site.allocate(NO_SERVER, CARD)
     paths: list[str] = []
 
     def before(path: str) -> None:
         paths.append(path)
-        if paths.count(f"/servers/{NOBODY}") == 2:
-            site.allocate(NOBODY, CARD, VCPU=4)
+        if paths.count(f"/servers/{NO_SERVER}") == 2:
+            site.allocate(NO_SERVER, CARD, VCPU=4)
 
     site.nova.before = before
     report = site.run("--heal", status=1)
     assert " 409 " in report["left"][0]["left"]
-    assert site.read_allocations(NOBODY)["allocations"].keys() == {
+    assert site.read_allocations(NO_SERVER)["allocations"].keys() == {
         CARD,
         ROOT.uuid,
     }
@@ -476,9 +476,9 @@ def test_a_server_that_lost_its_device(site: Site) -> None:
 
 def test_a_guest_that_took_a_device(site: Site) -> None:
     site.make("slot-3")
-    site.define(NOBODY, mdev("slot-3"))
+    site.define(NO_SERVER, mdev("slot-3"))
     report = site.run("--heal", status=1)
-    assert kinds(report["findings"]) == [("foreign-device", CARD, NOBODY)]
+    assert kinds(report["findings"]) == [("foreign-device", CARD, NO_SERVER)]
     assert mdev("slot-3") in site.kernel.mdevs()
 
 
@@ -492,15 +492,15 @@ def test_a_server_on_another_host(site: Site) -> None:
 
 
 def test_text_output(site: Site) -> None:
-    site.allocate(NOBODY, CARD)
+    site.allocate(NO_SERVER, CARD)
     status, out, _ = site.execute("audit")
     assert status == 1
     head, row, reason, hint = out.splitlines()[1:5]
     assert head.split() == ["FINDING", "WHERE", "CONSUMER", "HEALS"]
-    assert row.split() == ["leaked-allocation", GPU, NOBODY, "yes"]
+    assert row.split() == ["leaked-allocation", GPU, NO_SERVER, "yes"]
     assert row.index(GPU) == head.index("WHERE")
     assert "has 1 VGPU" in reason
-    assert f"allocation unset --provider {CARD} {NOBODY}" in hint
+    assert f"allocation unset --provider {CARD} {NO_SERVER}" in hint
     assert "Unread sources" not in out
     status, out, _ = site.execute("audit", nova=False)
     assert status == 0
@@ -595,6 +595,6 @@ def test_a_host_below_this_one_is_not_audited(site: Site) -> None:
 def test_heal_deletes_nothing_of_another_host(site: Site) -> None:
     """Only that host has its claims and domains."""
     card = nest_another_host(site)
-    site.allocate(NOBODY, card)
+    site.allocate(NO_SERVER, card)
     site.run("--heal")
-    assert site.amounts(NOBODY) == {card: {"VGPU": 1}}
+    assert site.amounts(NO_SERVER) == {card: {"VGPU": 1}}

@@ -19,7 +19,7 @@ from tests.lab import fakehost
 from tests.support.hosts.simulated import GPU, OTHER, ROOT
 
 A = "aaaaaaaa-0000-4000-8000-00000000000a"
-NOBODY = "dddddddd-0000-4000-8000-00000000000d"
+NO_SERVER = "dddddddd-0000-4000-8000-00000000000d"
 MOVE = "eeeeeeee-0000-4000-8000-00000000000e"
 DEAD = "99999999-0000-4000-8000-000000000009"
 TYPE = "nvidia-232"
@@ -163,15 +163,15 @@ class Site:
 
 
 def hide(site: Site) -> None:
-    site.nova.add_server(NOBODY, "elsewhere")
-    site.nova.hidden.add(NOBODY)
+    site.nova.add_server(NO_SERVER, "elsewhere")
+    site.nova.hidden.add(NO_SERVER)
 
 
 def move(site: Site) -> None:
     """Add a migration on the second page of the list."""
     for number in range(3):
         site.nova.add_move(f"m{number}", A, "confirmed", ROOT.name)
-    site.nova.add_move(NOBODY, A, "migrating", ROOT.name)
+    site.nova.add_move(NO_SERVER, A, "migrating", ROOT.name)
 
 
 def break_paths(*paths: str) -> Callable[[Site], None]:
@@ -193,16 +193,18 @@ def point_elsewhere(site: Site) -> None:
 
 # Evidence of a consumer, and sources that can't deny one.
 PRESENT: dict[str, Callable[[Site], object]] = {
-    "server": lambda site: site.nova.add_server(NOBODY, ROOT.name),
-    "server that is scheduled": lambda site: site.nova.add_server(NOBODY, ""),
+    "server": lambda site: site.nova.add_server(NO_SERVER, ROOT.name),
+    "server that is scheduled": lambda site: site.nova.add_server(
+        NO_SERVER, ""
+    ),
     "move": move,
-    "claim": lambda site: site.claim(NOBODY, "slot-5"),
-    "domain": lambda site: site.define(NOBODY),
+    "claim": lambda site: site.claim(NO_SERVER, "slot-5"),
+    "domain": lambda site: site.define(NO_SERVER),
 }
 UNSURE: dict[str, Callable[[Site], object]] = {
     "server of a hidden project": hide,
     "broken servers": break_paths("/servers"),
-    "one broken server": break_paths(f"/servers/{NOBODY}"),
+    "one broken server": break_paths(f"/servers/{NO_SERVER}"),
     "refused list": refuse_paths("/servers/detail"),
     "broken migrations": break_paths("/os-migrations"),
     "refused hypervisors": refuse_paths("/os-hypervisors"),

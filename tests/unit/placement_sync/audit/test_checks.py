@@ -20,7 +20,7 @@ from tests.support.placement import audited
 from tests.support.placement.audited import (
     CARDS,
     FUNCTIONS,
-    NOBODY,
+    NO_SERVER,
     NVIDIA,
     OTHER,
     ROOT,
@@ -62,10 +62,10 @@ def test_an_allocation_without_consumer(
 ) -> None:
     state = audited.grown(
         state,
-        allocations=[audited.allocation(NOBODY, address)],
-        servers=[(NOBODY, None)],
+        allocations=[audited.allocation(NO_SERVER, address)],
+        servers=[(NO_SERVER, None)],
     )
-    assert compare(state) == expect(FindingKind.LEAKED, address, NOBODY)
+    assert compare(state) == expect(FindingKind.LEAKED, address, NO_SERVER)
     assert checks.compare(state).findings[0].is_safe
 
 
@@ -76,12 +76,12 @@ def test_an_allocation_of_an_ended_move_is_not_safe(
 ) -> None:
     state = audited.grown(
         state,
-        allocations=[audited.allocation(NOBODY, NVIDIA)],
+        allocations=[audited.allocation(NO_SERVER, NVIDIA)],
         migrations=[
-            nova_api.Migration(uuid=NOBODY, server=OTHER, status=status)
+            nova_api.Migration(uuid=NO_SERVER, server=OTHER, status=status)
         ],
     )
-    assert compare(state) == expect(FindingKind.LEAKED, NVIDIA, NOBODY)
+    assert compare(state) == expect(FindingKind.LEAKED, NVIDIA, NO_SERVER)
     assert not checks.compare(state).findings[0].is_safe
 
 
@@ -235,10 +235,10 @@ def test_an_unclaimed_device_in_a_guest(
     handle = audited.handle(*place)
     state = audited.grown(
         audited.made(state, *place),
-        domains=[audited.domain(NOBODY, {handle})],
+        domains=[audited.domain(NO_SERVER, {handle})],
     )
     assert compare(state) == expect(
-        FindingKind.FOREIGN, place[0], NOBODY, handle
+        FindingKind.FOREIGN, place[0], NO_SERVER, handle
     )
 
 
@@ -297,7 +297,7 @@ def test_providers_of_a_deleted_host(
 ) -> None:
     whole = lost("compute-9_accel_card", OTHER, OTHER)
     part = lost("compute-9_accel_card_region_0", whole.uuid, OTHER)
-    alive = lost("compute-8_accel_card", NOBODY, NOBODY)
+    alive = lost("compute-8_accel_card", NO_SERVER, NO_SERVER)
     used = {whole.uuid} if is_card_used else set()
     used |= {part.uuid} if is_part_used else set()
     state = dataclasses.replace(
@@ -344,9 +344,9 @@ def test_two_servers_that_claim_one_partition(
 ) -> None:
     state, handle = with_server(state)
     twice = audited.grown(
-        state, claims=[audited.claim(NOBODY, CARDS[0], FREE)]
+        state, claims=[audited.claim(NO_SERVER, CARDS[0], FREE)]
     )
-    second = max(NOBODY, OTHER)
+    second = max(NO_SERVER, OTHER)
     assert compare(twice) == expect(
         FindingKind.DUPLICATE, CARDS[0], second, handle
     )
@@ -358,11 +358,11 @@ def test_two_guests_that_have_one_partition(
     state: collected_state.CollectedState,
 ) -> None:
     state, handle = with_server(state)
-    twice = audited.grown(state, domains=[audited.domain(NOBODY, {handle})])
-    second = max(NOBODY, OTHER)
+    twice = audited.grown(state, domains=[audited.domain(NO_SERVER, {handle})])
+    second = max(NO_SERVER, OTHER)
     assert compare(twice) == expect(
         FindingKind.DUPLICATE, CARDS[0], second, handle
-    ) | expect(FindingKind.FOREIGN, CARDS[0], NOBODY, handle)
+    ) | expect(FindingKind.FOREIGN, CARDS[0], NO_SERVER, handle)
 
 
 @given(audited.worlds())

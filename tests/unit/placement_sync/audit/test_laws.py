@@ -44,7 +44,7 @@ UNKNOWN = {
 def faulty(draw: st.DrawFn) -> collected_state.CollectedState:
     """Draw a state with several contradictions."""
     state = draw(audited.worlds())
-    consumers = [audited.NOBODY, audited.OTHER, *(state.servers or {})]
+    consumers = [audited.NO_SERVER, audited.OTHER, *(state.servers or {})]
     for _ in range(draw(st.integers(0, 5))):
         consumer = draw(st.sampled_from(consumers))
         address, slot = draw(st.sampled_from(audited.PLACES))

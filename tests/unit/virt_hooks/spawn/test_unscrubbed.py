@@ -237,7 +237,7 @@ def test_a_command_comes_after_the_reset(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state, '"scrub_command": "/wipe"')
-    log = kernel.root / "told"
+    log = kernel.root / "scrubbed"
     write(kernel, f"echo $1 >> {log}; exit $(cat {kernel.root}/status)")
     (kernel.root / "status").write_text("0")
     card_slot = slot(life, GPU)
