@@ -3,6 +3,9 @@
 
 pytest tests/conformance
 pytest tests/conformance --driver mycard --every
+
+On each push a driver is checked on a fourth of the hosts, and each host with
+a fourth of the drivers; NOVA_ACCEL_EXAMPLES=100 checks all pairs.
 """
 
 import pathlib
@@ -13,6 +16,7 @@ from nova_accel.discovery import plugin
 from nova_accel.host.sysfs import fs
 from tests.hosts import look, recorded
 from tests.lab import fakehost
+from tests.support import examples
 
 HOSTS = (
     *look.NAMES,
@@ -39,9 +43,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "driver" in metafunc.fixturenames:
         selected = metafunc.config.getoption("driver")
         names = selected or sorted(plugin.list_drivers())
-        metafunc.parametrize("driver", names)
-    if "source" in metafunc.fixturenames:
-        metafunc.parametrize("source", HOSTS, indirect=True)
+        if "source" not in metafunc.fixturenames:
+            metafunc.parametrize("driver", names)
+            return
+        pairs = [
+            (name, host)
+            for number, name in enumerate(names)
+            for host in (HOSTS if selected else examples.part(HOSTS, number))
+        ]
+        metafunc.parametrize(("driver", "source"), pairs, indirect=["source"])
 
 
 @pytest.fixture

@@ -11,7 +11,11 @@ from openstack import exceptions
 from tests.e2e.support.site import Site, fault
 from tests.lab.cloud import settings
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.long,
+    pytest.mark.usefixtures("clean"),
+]
 
 T4 = "0000_02_00_0"
 VGPU, MEMORY, FPGA = "VGPU", "CUSTOM_GPU_MEMORY_MB", "FPGA"
@@ -168,7 +172,6 @@ def test_the_fourth_server_is_refused_at_three(
     assert used(lab) == FITTING
 
 
-@pytest.mark.long
 def test_a_resize_needs_both_and_many_get_what_is_left(
     lab: Site, own: Limits, flavor: Any
 ) -> None:

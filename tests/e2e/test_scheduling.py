@@ -32,7 +32,11 @@ from tests.e2e.support.site import Site, fault
 from tests.lab.cloud import settings
 from tests.lab.vm import topology
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.long,
+    pytest.mark.usefixtures("clean"),
+]
 
 A, B, C, D = (place(L40S, address) for address in (CARDS, NEAR, FAR, LAST))
 REAL = "labvm"
@@ -108,22 +112,8 @@ def refuse(hosts: Simulated, flavor: Any) -> tuple[Any, str]:
     ("locality", "taken", "pair", "other", "why"),
     [
         ("nvlink", [], {B, C}, FAR, "no NVLink between them"),
-        pytest.param(
-            "pcie",
-            [],
-            {A, B},
-            CARDS,
-            "PCIe root port 0000_40_01_1 and",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "numa",
-            [CARDS],
-            {C, D},
-            FAR,
-            "NUMA node 0 and 1",
-            marks=pytest.mark.long,
-        ),
+        ("pcie", [], {A, B}, CARDS, "PCIe root port 0000_40_01_1 and"),
+        ("numa", [CARDS], {C, D}, FAR, "NUMA node 0 and 1"),
     ],
 )
 def test_two_cards_are_near_each_other(
@@ -149,7 +139,6 @@ def test_two_cards_are_near_each_other(
     assert place(L40S, other) not in reason
 
 
-@pytest.mark.long
 def test_different_cards_though_one_has_room_for_both(
     hosts: Simulated,
 ) -> None:
@@ -172,7 +161,6 @@ def cells(lab: Site, server: Any) -> set[int]:
     return {node["host_node"] for node in answer.json()["nodes"]}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("guest", [{"hw__numa_nodes": "1"}, {}])
 def test_cards_are_where_the_guest_is(
     hosts: Simulated, guest: dict[str, str]
@@ -208,7 +196,6 @@ def test_cards_are_where_the_guest_is(
 # -- packing and geometry ---------------------------------------------------
 
 
-@pytest.mark.long
 def test_each_way_of_packing_takes_another_card(hosts: Simulated) -> None:
     """Spread: the empty card. Pack: the fullest with room.
 
@@ -231,7 +218,6 @@ def test_each_way_of_packing_takes_another_card(hosts: Simulated) -> None:
         hosts.lab.wait_gone(server)
 
 
-@pytest.mark.long
 def test_servers_of_one_request_share_what_geometry_allows(
     hosts: Simulated,
 ) -> None:
@@ -245,7 +231,6 @@ def test_servers_of_one_request_share_what_geometry_allows(
     assert f"{A}: 1 L40S-16Q has no place beside 2 of 16384 MB" in why
 
 
-@pytest.mark.long
 def test_two_servers_of_three_units_on_two_cards_of_three(
     hosts: Simulated,
 ) -> None:
@@ -266,7 +251,6 @@ def test_two_servers_of_three_units_on_two_cards_of_three(
 # -- health -----------------------------------------------------------------
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("trait", "words"),
     [
@@ -302,7 +286,6 @@ def test_an_ill_card_is_passed_over_and_named(
 # -- across hosts -----------------------------------------------------------
 
 
-@pytest.mark.long
 def test_servers_without_accelerators_leave_cards_alone(
     hosts: Simulated,
 ) -> None:
@@ -348,7 +331,6 @@ def test_the_real_host_and_a_simulated_one_are_packed_and_spread(
     assert lab.mdevs() == used
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("host", [L40S, T4S])
 def test_the_host_that_holds_the_function_comes_first(
     hosts: Simulated, host: str

@@ -11,6 +11,7 @@ from nova_accel.catalog import loader, mdev_names
 from nova_accel.model import names
 from placement_sync.flavors import offered_devices
 from tests.hosts import look
+from tests.support import examples
 
 TYPES = offered_devices.VgpuTypes(loader.load())
 
@@ -106,7 +107,7 @@ def test_nvidias_names_contain_size_and_instance(
 PECULIAR = {"Peculiar"}
 
 
-@pytest.mark.parametrize("host", look.NAMES)
+@pytest.mark.parametrize("host", examples.share(look.NAMES))
 def test_a_trait_is_converted_to_the_drivers_name(
     host: str, tmp_path: pathlib.Path
 ) -> None:
@@ -119,7 +120,7 @@ def test_a_trait_is_converted_to_the_drivers_name(
             assert profile.name == (vgpu_type.name if vgpu_type else name)
 
 
-@pytest.mark.parametrize("host", look.NAMES)
+@pytest.mark.parametrize("host", examples.share(look.NAMES))
 def test_each_spelling_selects_the_profile(
     host: str, tmp_path: pathlib.Path
 ) -> None:

@@ -11,6 +11,7 @@ from nova_accel import errors
 from nova_accel.catalog import loader, refresh, vgpu_types
 from nova_accel.cli import commands, refresh_catalog
 from tests.hosts import look
+from tests.support import examples
 
 TEXT = loader.text()
 CATALOGUE = loader.load()
@@ -165,7 +166,7 @@ def test_different_geometry_is_reported() -> None:
 # -- the command ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", look.NAMES)
+@pytest.mark.parametrize("name", examples.share(look.NAMES))
 def test_no_described_host_contradicts_the_catalogue(
     tmp_path: pathlib.Path, name: str
 ) -> None:

@@ -23,6 +23,7 @@ from nova_accel.cli import commands, inspect_output
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from tests.hosts import look
+from tests.support import examples
 
 GOLDEN = pathlib.Path(__file__).parents[3] / "golden"
 NODE = providers.ProviderRoot(name="node7", uuid=str(uuid.UUID(int=0x7777)))
@@ -224,7 +225,7 @@ def test_inspect_lists_a_missing_state_dir_of_a_nova_conf(
     assert "is no directory" not in run(capsys, "inspect")
 
 
-@pytest.mark.parametrize("name", look.NAMES)
+@pytest.mark.parametrize("name", examples.share(look.NAMES))
 def test_the_report_of_a_capture_equals_the_golden_file(
     tmp_path: pathlib.Path, capsys: Output, name: str
 ) -> None:

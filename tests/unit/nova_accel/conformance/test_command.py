@@ -21,6 +21,7 @@ from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import names
 from nova_accel.vendors import noop
 from tests.hosts import look
+from tests.support import examples
 from tests.support.hosts.widget import GPU, OTHER, Sound, broken, check
 
 EXAMPLE = pathlib.Path(__file__).parents[4] / "doc/source/examples/lattice"
@@ -144,7 +145,7 @@ SAMPLES = (
 )
 
 
-@pytest.mark.parametrize(("name", "host"), SAMPLES)
+@pytest.mark.parametrize(("name", "host"), examples.share(SAMPLES))
 def test_the_drivers_of_the_library_keep_the_rules(
     tmp_path: pathlib.Path, name: str, host: str
 ) -> None:

@@ -48,7 +48,7 @@ def test_an_archive_gives_the_same_devices_and_problems(
     assert again == look.read(root)
 
 
-@pytest.mark.parametrize("name", look.NAMES)
+@pytest.mark.parametrize("name", examples.share(look.NAMES))
 def test_an_archive_of_an_archive_gives_the_same_devices(
     tmp_path: pathlib.Path, name: str
 ) -> None:
@@ -63,7 +63,9 @@ def test_an_archive_of_an_archive_gives_the_same_devices(
 
 @pytest.mark.parametrize(
     "name",
-    [n for n in look.NAMES if "broken" not in n and n != "mtty"],
+    examples.share(
+        [n for n in look.NAMES if "broken" not in n and n != "mtty"]
+    ),
 )
 def test_an_unpacked_archive_is_a_plain_tree(
     tmp_path: pathlib.Path, name: str

@@ -15,7 +15,7 @@ from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from tests.hosts import build, look
-from tests.support import strategies
+from tests.support import examples, strategies
 
 NAME = re.compile(r"[A-Z0-9_]{1,255}")
 CLASSES = frozenset(os_resource_classes.STANDARDS)
@@ -90,7 +90,7 @@ def test_the_tree_of_each_host_is_valid_in_placement(
     check(look.make(name, tmp_path))
 
 
-@pytest.mark.parametrize("name", look.NAMES)
+@pytest.mark.parametrize("name", examples.share(look.NAMES))
 def test_the_tree_of_a_host_with_faults_is_valid_in_placement(
     tmp_path: pathlib.Path, name: str
 ) -> None:

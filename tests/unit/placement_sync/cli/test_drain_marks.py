@@ -13,7 +13,7 @@ from nova_accel.config import policy
 from nova_accel.inventory import conditions, tree_builder
 from nova_accel.model import names, providers
 from tests.hosts import look
-from tests.support import strategies
+from tests.support import examples, strategies
 from tests.support.fpga import card as fpga
 
 GPU = "0000:3b:00.0"
@@ -59,7 +59,7 @@ def test_a_cards_address_does_not_select_its_region() -> None:
     assert address_at(fpga.host(), fpga.region().slots[0]) == fpga.CARD
 
 
-@pytest.mark.parametrize("name", look.NAMES)
+@pytest.mark.parametrize("name", examples.share(look.NAMES))
 def test_each_function_selects_a_device(
     tmp_path: pathlib.Path, name: str
 ) -> None:

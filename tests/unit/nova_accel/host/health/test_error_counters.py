@@ -8,6 +8,7 @@ import pytest
 from nova_accel import model
 from nova_accel.host.sysfs import error_counters, fs, host_reader
 from tests.hosts import build, look
+from tests.support import examples
 from tests.support.hosts import ailing
 from tests.support.hosts.ailing import (
     CARD,
@@ -30,7 +31,7 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
     return look.make(ailing.HOST, tmp_path / "host")
 
 
-@pytest.mark.parametrize("name", look.NAMES)
+@pytest.mark.parametrize("name", examples.share(look.NAMES))
 def test_hosts_without_counters_are_healthy(
     name: str, tmp_path: pathlib.Path
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from nova_accel import errors
 from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import build, look
+from tests.support import examples
 
 T4 = "0000:3b:00.0"
 TYPES = f"/sys/class/mdev_bus/{T4}/mdev_supported_types"
@@ -333,7 +334,7 @@ def test_an_unlistable_bus_is_an_error(
     assert caught.value.number == errno.ENOTDIR
 
 
-@pytest.mark.parametrize("name", look.NAMES)
+@pytest.mark.parametrize("name", examples.share(look.NAMES))
 def test_recorded_files_give_the_same_host(
     tmp_path: pathlib.Path, name: str
 ) -> None:
