@@ -52,8 +52,10 @@ SPEC = fakehost.HostSpec(
     )
 )
 DEFAULT = policy.DeviceRules()
-#: Timeout: longer than a simulated tool takes.
-PROGRAM_S = 1.0
+#: Timeout of a load that completes, also on a busy machine.
+PROGRAM_S = 60.0
+#: Timeout of a load that hangs: a vendor's tool has to reach the card first.
+HANG_PROGRAM_S = 5.0
 
 
 @contextlib.contextmanager
@@ -100,7 +102,7 @@ def bitstream(
 def executor(
     root: Path, seconds: float = PROGRAM_S
 ) -> action_executor.Executor:
-    """Return an executor with a short timeout."""
+    """Return an executor whose loads time out after ``seconds``."""
     return action_executor.Executor(
         str(root), read_gpus=dict, program_s=seconds
     )
