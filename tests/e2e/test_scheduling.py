@@ -280,7 +280,7 @@ def test_an_ill_card_is_passed_over_and_named(
     finally:
         hosts.set_traits(last, last.traits)
     assert land(hosts, flavor) == {D}
-    hosts.lab.commanded("nova-accel", *words)
+    hosts.lab.commanded("nova-accel", *command)
 
 
 # -- across hosts -----------------------------------------------------------

@@ -243,7 +243,7 @@ class FlavorCommand(scheduled.CommandTestBase):
         self.create(flavor)
         self.assertEqual((0, 0), (free()["T4-16Q"], free()["T4-4Q"]))
         text = self.run_command("profile", "list", "--all")
-        self.assertIn("* no card can make one now", text)
+        self.assertIn("* no card can create one now", text)
         text = self.run_command("profile", "list")
         self.assertIn("profiles is free; --all lists them", text)
         # A profile that is full now is no reason to refuse a flavor.
