@@ -64,6 +64,25 @@ def test_each_card_makes_the_allocated_profile(sizes: dict[str, int]) -> None:
     assert made == sizes
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [dict(zip((A, B), p, strict=True)) for p in itertools.permutations(SIZES)],
+)
+def test_a_card_need_not_cover_classes_that_it_lacks(
+    sizes: dict[str, int],
+) -> None:
+    groups = tuple(
+        dataclasses.replace(
+            group, resources={**group.resources, "CUSTOM_LICENCE": 1}
+        )
+        for group in GROUPS
+    )
+    claims = claim_plan.plan(
+        CONSUMER, groups, SLOTS, ROOT, HOST, allocate(sizes)
+    )
+    assert {c.device: charge(c, c.device) for c in claims} == sizes
+
+
 def charge(claim: model.Claim, address: str) -> int:
     """Return the memory that a claim's profile takes."""
     device = HOST.device(address)
