@@ -13,4 +13,5 @@ from the top down:
 - ``instance``: groups, slots and images of a ``nova.objects.Instance``
 - ``guest``: XML of the guest, and the connection to libvirt
 - ``error_guards``: errors that are logged, or become Nova's errors
+- ``nova_private``: private names of Nova, in one place
 """

@@ -19,6 +19,7 @@ from oslo_policy import policy as oslo_policy
 
 from nova_accel import errors
 from nova_accel.model import rpc_names
+from virt_hooks import nova_private
 
 LOG = logging.getLogger(__name__)
 
@@ -238,8 +239,7 @@ def _is_allowed(context: Any, action: str, target: dict[str, str]) -> bool:
 
 def _register_rules() -> None:
     with _register_lock:
-        policy.init()
-        enforcer = policy._ENFORCER
+        enforcer = nova_private.policy_enforcer()
         for each in _ACTIONS:
             name = _RULE.format(each)
             if name not in enforcer.registered_rules:

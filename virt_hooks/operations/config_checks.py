@@ -16,6 +16,7 @@ from nova_accel.host.state import state_dir
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import conditions
 from nova_accel.model import pci
+from virt_hooks import nova_private
 
 LOG = logging.getLogger(__name__)
 
@@ -96,8 +97,7 @@ def _type_of(driver: Any, name: str) -> str | None:
     """Return the mdev type that Nova uses on a parent, None without one."""
     if pci.is_address(name):
         name = "pci_" + name.replace(":", "_").replace(".", "_")
-    type_id: str | None = driver._get_vgpu_type_per_pgpu(name)
-    return type_id
+    return nova_private.mdev_type_of(driver, name)
 
 
 def _refuse(

@@ -11,6 +11,7 @@ from nova.compute import resource_tracker
 
 from nova_accel import errors, model
 from nova_accel.model import flavors, names
+from virt_hooks import nova_private
 
 # The latest microversion that Nova 32 to 34 request candidates with
 # (scheduler/client/report.py, SAME_SUBTREE_VERSION). Allocations have their
@@ -36,7 +37,7 @@ class ServerAllocations:
 
     @property
     def _tracker(self) -> Any:
-        return self._virtapi._compute.rt
+        return nova_private.tracker_of(self._virtapi)
 
     # -- Placement ---------------------------------------------------------
 
@@ -160,8 +161,8 @@ class ServerAllocations:
         """
         tracker = self._tracker
         try:
-            claimed = tracker._claim_resources(
-                {provider: {"resources": dict(resources)}}
+            claimed = nova_private.claim_resources(
+                tracker, {provider: {"resources": dict(resources)}}
             )
         except exception.ComputeResourcesUnavailable as error:
             raise errors.ClaimError(instance.uuid, str(error)) from error
@@ -177,7 +178,7 @@ class ServerAllocations:
             write(slot)
             instance.save()
         except BaseException:
-            tracker._release_assigned_resources(claimed)
+            nova_private.release_resources(tracker, claimed)
             raise
         former = instance.resources or ()
         instance.resources = objects.ResourceList(objects=[*former, *claimed])
@@ -212,13 +213,15 @@ class ServerAllocations:
             )
         write()
         instance.save()
-        self._tracker._release_assigned_resources(released)
+        nova_private.release_resources(self._tracker, released)
 
 
 def _read_resources(instance: Any) -> Iterable[Any]:
     """Return a server's resources from Nova's database."""
     stored = objects.Instance.get_by_uuid(
-        instance._context, instance.uuid, expected_attrs=["resources"]
+        nova_private.context_of(instance),
+        instance.uuid,
+        expected_attrs=["resources"],
     )
     return stored.resources or ()
 

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private names of Nova, as each of its releases has them."""
+
+import pytest
+from nova import context, policy
+from nova.virt.libvirt import driver as stock_driver
+
+from nova_accel.model import names
+from tests.functional.nova.support import harness
+from virt_hooks import nova_private
+
+OVERRIDDEN = {
+    "_attach_mediated_devices",
+    "_cleanup",
+    "_get_guest_config",
+    "_guest_add_mdevs",
+    "_hard_reboot",
+    "_resume_guest_after_snapshot",
+    "_vgpu_allocations",
+}
+
+
+@pytest.mark.each_release
+class NovaPrivate(harness.AccelTestBase):
+    """Names that virt_hooks reads, calls or overrides exist in Nova."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host(harness.TWO_T4[0])
+        self.driver = self.computes["host1"].driver
+
+    def test_the_tracker_assigns_and_frees_a_slot(self) -> None:
+        tracker = nova_private.tracker_of(self.driver.virtapi)
+        self.assertIs(self.computes["host1"].manager.rt, tracker)
+        root = self.driver._accel.root
+        card = names.provider_uuid(root.uuid, harness.T4)
+        wanted = {card: {"resources": {"VGPU": 1}}}
+        claimed = nova_private.claim_resources(tracker, wanted)
+        self.assertEqual([card], [c.provider_uuid for c in claimed])
+        assigned = tracker.assigned_resources[card]["VGPU"]
+        self.assertEqual(1, len(assigned))
+        nova_private.release_resources(tracker, claimed)
+        self.assertEqual(0, len(assigned))
+
+    def test_the_policy_has_an_enforcer(self) -> None:
+        enforcer = nova_private.policy_enforcer()
+        self.assertIs(policy._ENFORCER, enforcer)
+        self.assertIn("context_is_admin", enforcer.rules)
+
+    def test_the_context_of_an_instance(self) -> None:
+        server = self.boot({})
+        instance = self.instance(server)
+        self.assertIsInstance(
+            nova_private.context_of(instance), context.RequestContext
+        )
+
+    def test_the_type_of_a_parent_that_nova_does_not_use(self) -> None:
+        name = "pci_" + harness.T4.replace(":", "_").replace(".", "_")
+        self.assertIsNone(nova_private.mdev_type_of(self.driver, name))
+
+    def test_overridden_private_methods_exist(self) -> None:
+        for name in OVERRIDDEN:
+            self.assertTrue(hasattr(stock_driver.LibvirtDriver, name), name)
+
+    def test_names_of_the_driver_are_not_nova_s(self) -> None:
+        """Nova's driver has methods like ``_live_migration`` itself."""
+        stock = stock_driver.LibvirtDriver(self.driver.virtapi)
+        own = vars(self.driver).keys() - vars(stock).keys()
+        self.assertIn("_accel", own)
+        self.assertEqual(set(), own & {*dir(stock_driver.LibvirtDriver)})

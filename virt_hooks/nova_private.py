@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private names of Nova that this package reads.
+
+A release of Nova may rename them: ``tests/functional/nova/service`` checks
+each of them with each release. The private methods that
+``nova_driver.AccelLibvirtDriver`` overrides are in its class body.
+"""
+
+from typing import Any
+
+from nova import policy
+
+
+def tracker_of(virtapi: Any) -> Any:
+    """Return Nova's resource tracker.
+
+    :param virtapi: ``nova.compute.manager.ComputeVirtAPI`` of the driver.
+    """
+    return virtapi._compute.rt
+
+
+def claim_resources(tracker: Any, allocations: Any) -> Any:
+    """Assign slots in Nova's tracker; return a ``ResourceList`` or None.
+
+    :param allocations: resources by the uuid of their provider.
+    :raises nova.exception.ComputeResourcesUnavailable: no slot is free.
+    """
+    return tracker._claim_resources(allocations)
+
+
+def release_resources(tracker: Any, resources: Any) -> None:
+    """Free slots in Nova's tracker.
+
+    :param resources: ``nova.objects.Resource`` objects, or None.
+    """
+    tracker._release_assigned_resources(resources)
+
+
+def context_of(instance: Any) -> Any:
+    """Return the request context that a Nova object was read with."""
+    return instance._context
+
+
+def policy_enforcer() -> Any:
+    """Return the enforcer of nova-compute's policy, initialized."""
+    policy.init()
+    return policy._ENFORCER
+
+
+def mdev_type_of(driver: Any, parent: str) -> str | None:
+    """Return the mdev type that Nova uses on a parent, None without one.
+
+    :param driver: Nova's libvirt driver.
+    :param parent: name of its libvirt node device.
+    """
+    type_id: str | None = driver._get_vgpu_type_per_pgpu(parent)
+    return type_id
