@@ -12,6 +12,9 @@ from nova_accel import errors
 
 LOG = logging.getLogger(__name__)
 
+#: Nova's own method, with the arguments of a call to its override.
+Stock = Callable[[], Any]
+
 
 @contextlib.contextmanager
 def log_errors(message: str, *arguments: Any) -> Iterator[None]:

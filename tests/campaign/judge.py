@@ -244,7 +244,7 @@ class Judge:
         """Return whether Nova has deleted allocations that aren't rebuilt."""
         allocated = self._world.computes[
             host
-        ].driver._rebuilt_servers._allocations.read()
+        ].driver._hooks.rebuilt_servers._allocations.read()
         given_up = self._consumers_of(who) & self._world.given_up
         return bool(given_up) and who not in allocated
 

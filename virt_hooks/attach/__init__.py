@@ -2,11 +2,9 @@
 """Hot attach and detach of a profile, and their recovery.
 
 - ``attach_rpc``: ``RpcServer`` and ``Endpoint``, called by nova-accel
-- ``hot_attach``: ``HotAttachDriver``: attach and detach
-- ``attach_show``: ``AttachShowDriver``: accelerators of a server
-- ``attach_recovery``: ``AttachRecoveryDriver``: undo, and recovery of
+- ``hot_attach``: ``HotAttach``: attach and detach
+- ``attach_show``: ``AttachShow``: accelerators of a server
+- ``attach_recovery``: ``AttachRecovery``: undo, and recovery of
   interrupted attachments
-- ``attach_guard``: ``AttachGuardDriver``: refuses moves
-
-The drivers are bases of ``AccelLibvirtDriver``.
+- ``attach_guard``: refuses moves
 """

@@ -5,94 +5,50 @@ On another host Nova claims the resources of the flavor only. Moves are
 refused before anything of the server is changed.
 """
 
-import logging
 from typing import Any
 
 import nova.conf
 from nova import exception
 from nova.compute import task_states, vm_states
-from nova.virt.libvirt import driver
 
 from nova_accel import errors
-from nova_accel.model import attachment
+from virt_hooks.error_guards import Stock
 from virt_hooks.instance import instance_request
-from virt_hooks.operations import bypass, nova_database
-
-LOG = logging.getLogger(__name__)
 
 
-class AttachGuardDriver(driver.LibvirtDriver):
-    """Base of AccelLibvirtDriver: refuses moves with an attached profile."""
+def migrate_disk_and_power_off(
+    stock: Stock, context: Any, instance: Any, *_: Any, **__: Any
+) -> Any:
+    """Refuse cold migrations and resizes; the server keeps running.
 
-    @bypass.accelerators_only
-    def migrate_disk_and_power_off(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Refuse cold migrations and resizes; the server keeps running."""
-        if reason := _refusal(instance, "be migrated or resized"):
-            raise exception.InstanceFaultRollback(
-                exception.ResizeError(reason=reason)
-            )
-        return super().migrate_disk_and_power_off(
-            context, instance, *args, **kwargs
+    :raises nova.exception.InstanceFaultRollback: a profile is attached.
+    """
+    if reason := _refusal(instance, "be migrated or resized"):
+        raise exception.InstanceFaultRollback(
+            exception.ResizeError(reason=reason)
         )
-
-    @bypass.accelerators_only
-    def power_off(self, instance: Any, *args: Any, **kwargs: Any) -> None:
-        """Refuse to power off a server that is to leave its host."""
-        if _is_leaving(instance.task_state) and (
-            reason := _refusal(instance, "leave its host")
-        ):
-            raise exception.InstancePowerOffFailure(reason=reason)
-        super().power_off(instance, *args, **kwargs)
-
-    @bypass.accelerators_only
-    def check_can_live_migrate_destination(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Refuse live migrations before the other checks."""
-        _check_live(instance)
-        return super().check_can_live_migrate_destination(
-            context, instance, *args, **kwargs
-        )
-
-    @bypass.accelerators_only
-    def check_can_live_migrate_source(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Refuse live migrations to hosts with an older nova-accel."""
-        _check_live(instance)
-        return super().check_can_live_migrate_source(
-            context, instance, *args, **kwargs
-        )
-
-    def _drop_lost_attachments(self, instance: Any) -> None:
-        """Remove attachments of another host from an evacuated server.
-
-        Nova saves the server after its spawn. It must not be saved before,
-        since its resources are those of the migration context during the
-        spawn (nova/objects/instance.py, mutated_migration_context).
-        """
-        if nova_database.is_rebuilt(instance):
-            return
-        attachments = instance_request.attachments_of(instance)
-        served = instance_request.served_attachments(instance)
-        if attachments == served:
-            return
-        LOG.warning(
-            "server %s was evacuated without its attached profiles: %s;"
-            " attach them again",
-            instance.uuid,
-            ", ".join(
-                each.profile for each in attachments if each not in served
-            ),
-        )
-        instance.system_metadata = attachment.update_metadata(
-            instance.system_metadata, served
-        )
+    return stock()
 
 
-def _check_live(instance: Any) -> None:
+def power_off(stock: Stock, instance: Any, *_: Any, **__: Any) -> None:
+    """Refuse to power off a server that is to leave its host.
+
+    :raises nova.exception.InstancePowerOffFailure: a profile is attached.
+    """
+    if _is_leaving(instance.task_state) and (
+        reason := _refusal(instance, "leave its host")
+    ):
+        raise exception.InstancePowerOffFailure(reason=reason)
+    stock()
+
+
+def check_live_migration(instance: Any) -> None:
+    """Refuse live migrations before the other checks.
+
+    On the source, those to hosts with an older nova-accel.
+
+    :raises nova.exception.MigrationPreCheckError: a profile is attached.
+    """
     if reason := _refusal(instance, "be migrated live"):
         raise exception.MigrationPreCheckError(reason=reason)
 

@@ -18,16 +18,14 @@ import nova.conf
 import oslo_messaging
 from nova import context as nova_context
 from nova import exception, objects, utils
-from nova.virt.libvirt import driver
 
 from nova_accel import errors, model
 from nova_accel.model import attachment, names
 from virt_hooks import error_guards
 from virt_hooks.guest import connection, libvirt_guest, plug
 from virt_hooks.instance import instance_request
-from virt_hooks.operations import nova_database
-from virt_hooks.report import reconcile, reporter, server_allocations
-from virt_hooks.spawn import lifecycle
+from virt_hooks.operations import server_partitions
+from virt_hooks.report import server_allocations
 
 LOG = logging.getLogger(__name__)
 
@@ -36,36 +34,25 @@ _TASK_STATES = (ATTACHING, DETACHING)
 _ATTRIBUTES = ["flavor", "system_metadata", "resources", "migration_context"]
 
 
-class AttachRecoveryDriver(driver.LibvirtDriver):
-    """Base of AccelLibvirtDriver: recovery of interrupted attachments."""
+class AttachRecovery:
+    """Undoes failed attachments, and recovers interrupted ones."""
 
-    _accel: lifecycle.Lifecycle
-    _startup_servers: nova_database.StartupServers
-    _reporter: reporter.Reporter
-    _reconciler: reconcile.Reconciler
-
-    def init_host(self, host: str) -> None:
-        """Prepare attachments before the stock method; log errors."""
-        self._hostname = host
-        with error_guards.log_errors("Can't attach accelerators to servers"):
-            self._server_allocations = server_allocations.ServerAllocations(
-                self.virtapi
-            )
+    def __init__(
+        self,
+        partitions: server_partitions.ServerPartitions,
+        allocations: server_allocations.ServerAllocations,
+    ) -> None:
+        self._partitions = partitions
+        self._accel, self._host = partitions.accel, partitions.host
+        self._allocations = allocations
         #: Servers with an interrupted attach or detach.
         self._interrupted: set[str] = set()
         self._has_read_interrupted = False
         self._recovery_lock = threading.Lock()
-        super().init_host(host)
-
-    def get_available_resource(self, nodename: str) -> Any:
-        """Recover interrupted attachments before the stock method."""
-        with error_guards.log_errors("can't recover interrupted attachments"):
-            self._recover()
-        return super().get_available_resource(nodename)
 
     # -- the server and its handles ----------------------------------------
 
-    def _read_instance(self, context: Any, uuid: str) -> Any:
+    def read_instance(self, context: Any, uuid: str) -> Any:
         try:
             instance = objects.Instance.get_by_uuid(
                 context.elevated(), uuid, expected_attrs=_ATTRIBUTES
@@ -73,13 +60,14 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
         except exception.InstanceNotFound as error:
             reason = "there is no such server"
             raise errors.ClaimError(uuid, reason, public=reason) from error
-        if instance.host != self._hostname:
+        hostname = self._allocations.hostname
+        if instance.host != hostname:
             raise errors.ClaimError(
-                uuid, f"it is on host {instance.host}, not {self._hostname}"
+                uuid, f"it is on host {instance.host}, not {hostname}"
             )
         return instance
 
-    def _attached_handles(
+    def attached_handles(
         self, uuid: str, attached: attachment.Attachment
     ) -> frozenset[str]:
         """Return the handles of an attachment in the server's domain."""
@@ -99,13 +87,13 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
     # -- undo of an attachment ---------------------------------------------
 
     @contextlib.contextmanager
-    def _recovered_later(self, context: Any, uuid: str) -> Iterator[None]:
+    def recovered_later(self, context: Any, uuid: str) -> Iterator[None]:
         """Let a later pass recover a server if the block fails."""
         try:
             with self._noted_if_failed(uuid):
                 yield
         finally:
-            self._publish_host(context)
+            self._partitions.publish(context)
 
     @contextlib.contextmanager
     def _noted_if_failed(self, uuid: str) -> Iterator[None]:
@@ -115,7 +103,7 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
             on_error.pop_all()
 
     @contextlib.contextmanager
-    def _removed_on_error(
+    def removed_on_error(
         self, context: Any, uuid: str, attached: attachment.Attachment
     ) -> Iterator[None]:
         """Remove an attachment if the block fails."""
@@ -128,14 +116,14 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
                     uuid,
                     error,
                 )
-                self._finish_removal(context, uuid, attached, error)
+                self.finish_removal(context, uuid, attached, error)
             return False
 
         with contextlib.ExitStack() as stack:
             stack.push(undo)
             yield
 
-    def _finish_removal(
+    def finish_removal(
         self,
         context: Any,
         uuid: str,
@@ -165,14 +153,14 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
 
     def _remove_attachment(self, context: Any, uuid: str, number: int) -> None:
         """Remove a device, its slot, allocation and record. Idempotent."""
-        instance = self._read_instance(context, uuid)
+        instance = self.read_instance(context, uuid)
         for attached in instance_request.attachments_of(instance):
             if attached.number == number:
                 self._remove_device(instance, attached)
                 # The slot is released before the allocation: a server that
                 # Placement then allocates to gets a slot. The record shows
                 # which of these steps remain.
-                self._server_allocations.release_slots(
+                self._allocations.release_slots(
                     instance,
                     _slots(attached),
                     functools.partial(
@@ -181,7 +169,7 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
                         attachment.with_slot(attached, ""),
                     ),
                 )
-                self._server_allocations.allocate(
+                self._allocations.allocate(
                     context, uuid, attached.provider, attached.other_resources
                 )
                 write_record(instance, attached, is_removed=True)
@@ -197,7 +185,7 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
         """
         if not attached.slot:
             return
-        handles = self._attached_handles(instance.uuid, attached)
+        handles = self.attached_handles(instance.uuid, attached)
         if plug.is_in_guest(self._host, instance, handles):
             plug.remove_from_guest(
                 self._host,
@@ -207,7 +195,7 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
             )
         plug.remove_from_definition(self._host, instance, handles)
         released = _slots(attached)
-        self._startup_servers.forget_slots(instance.uuid, released)
+        self._partitions.startup_servers.forget_slots(instance.uuid, released)
         self._accel.release(
             instance.uuid,
             released,
@@ -235,7 +223,7 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
 
     # -- recovery ----------------------------------------------------------
 
-    def _recover(self) -> None:
+    def recover(self) -> None:
         """Complete or undo interrupted attachments of any process."""
         if not self._recovery_lock.acquire(blocking=False):
             return  # another thread is recovering
@@ -245,7 +233,7 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
             self._recovery_lock.release()
 
     def _recover_all(self, context: Any) -> None:
-        if not (self._server_allocations.is_ready and self._accel.is_alone):
+        if not (self._allocations.is_ready and self._accel.is_alone):
             return
         self._read_interrupted(context)
         due = sorted(self._interrupted)
@@ -255,9 +243,9 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
             ):
                 self._recover_server(context, uuid)
         if due:
-            self._publish_host(context)
+            self._partitions.publish(context)
 
-    def _recover_at_start(self) -> None:
+    def recover_at_start(self) -> None:
         """Recover attachments of the last service as soon as possible.
 
         Nova's periodic task retries those that fail, since a guest may
@@ -267,7 +255,7 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
             with error_guards.log_errors(
                 "can't recover interrupted attachments"
             ):
-                self._recover()
+                self.recover()
 
     def _read_interrupted(self, context: Any) -> None:
         """Read once which attachments the last service has interrupted."""
@@ -276,7 +264,7 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
         self._interrupted |= {
             instance.uuid
             for instance in objects.InstanceList.get_by_host(
-                context, self._hostname, expected_attrs=[]
+                context, self._allocations.hostname, expected_attrs=[]
             )
             if instance.task_state in _TASK_STATES
         }
@@ -290,19 +278,19 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
             contextlib.suppress(exception.InstanceNotFound),
         ):
             instance = objects.Instance.get_by_uuid(context, uuid)
-            if instance.host != self._hostname:
+            if instance.host != self._allocations.hostname:
                 return
 
             @utils.synchronized(uuid)
             def recover() -> None:
-                instance = self._read_instance(context, uuid)
+                instance = self.read_instance(context, uuid)
                 for attached in instance_request.attachments_of(instance):
                     if (
                         attached.state
                         is not attachment.AttachmentState.ATTACHED
                     ):
                         self._recover_attachment(context, instance, attached)
-                self._reset_task_state(self._read_instance(context, uuid))
+                self._reset_task_state(self.read_instance(context, uuid))
 
             recover()
 
@@ -314,7 +302,7 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
         An interrupted attach is complete if definition and guest have the
         device. An interrupted detach is undone if the running guest has it.
         """
-        handles = self._attached_handles(instance.uuid, attached)
+        handles = self.attached_handles(instance.uuid, attached)
         is_retained = attached in instance_request.served_attachments(instance)
         if attached.state is attachment.AttachmentState.ATTACHING:
             is_retained = is_retained and plug.is_in_domain(
@@ -341,11 +329,6 @@ class AttachRecoveryDriver(driver.LibvirtDriver):
             instance.save()
         else:
             self._remove_attachment(context, instance.uuid, attached.number)
-
-    def _publish_host(self, context: Any) -> None:
-        """Publish the changed cards in Placement at once."""
-        self._reporter.publish(context)
-        self._reconciler.wake()
 
 
 def write_record(

@@ -10,7 +10,7 @@ import datetime
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import oslo_messaging
 from nova import exception, objects, policy, rpc
@@ -20,6 +20,7 @@ from oslo_policy import policy as oslo_policy
 from nova_accel import errors
 from nova_accel.model import rpc_names
 from virt_hooks import nova_private
+from virt_hooks.attach import attach_show, hot_attach
 
 LOG = logging.getLogger(__name__)
 
@@ -39,21 +40,6 @@ _PUBLIC = (exception.PolicyNotAuthorized, exception.InstanceNotFound)
 _register_lock = threading.Lock()
 
 
-class AttachDriver(Protocol):
-    """Methods of the driver that the endpoint calls."""
-
-    def attach_accelerator(
-        self, context: Any, uuid: str, profile: str, bitstream: str = ""
-    ) -> Any:
-        """Attach a profile to a server."""
-
-    def detach_accelerator(self, context: Any, uuid: str, name: str) -> Any:
-        """Detach a profile from a server."""
-
-    def show_accelerators(self, context: Any, uuid: str) -> Any:
-        """Return the accelerators of a server."""
-
-
 class Endpoint:
     """Methods that nova-compute offers over RPC.
 
@@ -64,8 +50,12 @@ class Endpoint:
         namespace=rpc_names.NAMESPACE, version=rpc_names.VERSION
     )
 
-    def __init__(self, driver: AttachDriver) -> None:
-        self._driver = driver
+    def __init__(
+        self,
+        hot_attach: hot_attach.HotAttach,
+        attach_show: attach_show.AttachShow,
+    ) -> None:
+        self._hot_attach, self._attach_show = hot_attach, attach_show
 
     def show(
         self, context: Any, server: str, deadline: str | None = None
@@ -79,7 +69,7 @@ class Endpoint:
             context,
             "show",
             server,
-            lambda: self._driver.show_accelerators(context, server),
+            lambda: self._attach_show.show(context, server),
             deadline,
         )
 
@@ -100,7 +90,7 @@ class Endpoint:
             context,
             "attach",
             server,
-            lambda: self._driver.attach_accelerator(
+            lambda: self._hot_attach.attach(
                 context, server, profile, bitstream
             ),
             deadline,
@@ -121,7 +111,7 @@ class Endpoint:
             context,
             "detach",
             server,
-            lambda: self._driver.detach_accelerator(context, server, name),
+            lambda: self._hot_attach.detach(context, server, name),
             deadline,
         )
 
@@ -129,8 +119,8 @@ class Endpoint:
 class RpcServer:
     """RPC server on Nova's message bus."""
 
-    def __init__(self, driver: AttachDriver) -> None:
-        self._driver = driver
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
         self._server: Any = None
 
     def start(self, host: str) -> None:
@@ -139,7 +129,7 @@ class RpcServer:
         target = oslo_messaging.Target(topic=rpc_names.TOPIC, server=host)
         self._server = rpc.get_server(
             target,
-            [Endpoint(self._driver)],
+            [self._endpoint],
             serializer=base.NovaObjectSerializer(),
         )
         self._server.start()

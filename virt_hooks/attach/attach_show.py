@@ -8,12 +8,21 @@ from nova_accel.model import attachment, names
 from virt_hooks.attach import attach_recovery
 from virt_hooks.guest import plug
 from virt_hooks.instance import instance_request
+from virt_hooks.operations import server_partitions
 
 
-class AttachShowDriver(attach_recovery.AttachRecoveryDriver):
-    """Base of AccelLibvirtDriver: shows a server's accelerators."""
+class AttachShow:
+    """Shows a server's accelerators."""
 
-    def show_accelerators(self, context: Any, uuid: str) -> dict[str, Any]:
+    def __init__(
+        self,
+        partitions: server_partitions.ServerPartitions,
+        recovery: attach_recovery.AttachRecovery,
+    ) -> None:
+        self._accel, self._host = partitions.accel, partitions.host
+        self._recovery = recovery
+
+    def show(self, context: Any, uuid: str) -> dict[str, Any]:
         """Return a server's state, and each of its accelerators.
 
         Each has a name (empty for the flavor's), profile, device, the uuid
@@ -24,7 +33,7 @@ class AttachShowDriver(attach_recovery.AttachRecoveryDriver):
         :raises AcceleratorError: the server is not on this host, or
             libvirt can't be read.
         """
-        instance = self._read_instance(context, uuid)
+        instance = self._recovery.read_instance(context, uuid)
         attachments = {
             (each.provider, each.slot): each
             for each in instance_request.attachments_of(instance)
@@ -42,7 +51,7 @@ class AttachShowDriver(attach_recovery.AttachRecoveryDriver):
         ]
         return {
             "server": uuid,
-            "host": self._hostname,
+            "host": instance.host,
             "state": instance.vm_state,
             "task": instance.task_state or "",
             "accelerators": sorted(

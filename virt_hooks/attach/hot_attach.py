@@ -22,9 +22,11 @@ from nova_accel.catalog import mdev_names
 from nova_accel.claims import attach_candidates
 from nova_accel.model import attachment, providers
 from virt_hooks import error_guards
-from virt_hooks.attach import attach_recovery, attach_show
+from virt_hooks.attach import attach_recovery
 from virt_hooks.guest import plug
-from virt_hooks.instance import bitstream_images, instance_request
+from virt_hooks.instance import instance_request
+from virt_hooks.operations import server_partitions
+from virt_hooks.report import server_allocations
 
 LOG = logging.getLogger(__name__)
 
@@ -32,12 +34,21 @@ _USABLE = (vm_states.ACTIVE, vm_states.STOPPED)
 _CONFLICT = 409
 
 
-class HotAttachDriver(attach_show.AttachShowDriver):
-    """Base of AccelLibvirtDriver: attach and detach, called over RPC."""
+class HotAttach:
+    """Attaches and detaches profiles; the RPC endpoint calls it."""
 
-    _images: bitstream_images.BitstreamImages
+    def __init__(
+        self,
+        partitions: server_partitions.ServerPartitions,
+        allocations: server_allocations.ServerAllocations,
+        recovery: attach_recovery.AttachRecovery,
+    ) -> None:
+        self._partitions = partitions
+        self._accel, self._host = partitions.accel, partitions.host
+        self._allocations = allocations
+        self._recovery = recovery
 
-    def attach_accelerator(
+    def attach(
         self, context: Any, uuid: str, profile: str, bitstream: str = ""
     ) -> dict[str, str]:
         """Attach a profile to a server; return its name and device.
@@ -51,13 +62,13 @@ class HotAttachDriver(attach_show.AttachShowDriver):
         """
 
         @utils.synchronized(uuid)
-        def attach() -> dict[str, str]:
+        def attach_locked() -> dict[str, str]:
             instance = self._read_usable(context, uuid)
             with self._instance_action(context, uuid, "attach_accelerator"):
                 attached = self._allocate_device(
                     context, instance, profile, bitstream
                 )
-                with self._removed_on_error(context, uuid, attached):
+                with self._recovery.removed_on_error(context, uuid, attached):
                     attached = self._claim_slot(context, instance, attached)
                     claim = self._make_partition(context, instance, attached)
                     plug.add(self._host, instance, claim)
@@ -76,13 +87,11 @@ class HotAttachDriver(attach_show.AttachShowDriver):
             )
             return {"name": attached.name, "device": claim.device}
 
-        with self._recovered_later(context, uuid):
-            result: dict[str, str] = attach()
+        with self._recovery.recovered_later(context, uuid):
+            result: dict[str, str] = attach_locked()
         return result
 
-    def detach_accelerator(
-        self, context: Any, uuid: str, name: str
-    ) -> dict[str, str]:
+    def detach(self, context: Any, uuid: str, name: str) -> dict[str, str]:
         """Detach a profile from a server; return its name and profile.
 
         :param name: its name, profile, device or handle; may be empty if
@@ -92,21 +101,16 @@ class HotAttachDriver(attach_show.AttachShowDriver):
         """
 
         @utils.synchronized(uuid)
-        def detach() -> dict[str, str]:
+        def detach_locked() -> dict[str, str]:
             instance = self._read_usable(context, uuid)
             with self._instance_action(context, uuid, "detach_accelerator"):
                 attached = self._detach(context, instance, name)
             LOG.info("detached %s from server %s", attached.name, uuid)
             return {"name": attached.name, "profile": attached.profile}
 
-        with self._recovered_later(context, uuid):
-            result: dict[str, str] = detach()
+        with self._recovery.recovered_later(context, uuid):
+            result: dict[str, str] = detach_locked()
         return result
-
-    def _images_needed(self) -> set[str]:
-        """Return the images that servers of this host need here."""
-        images = {claim.image for claim in self._accel.claims()} - {""}
-        return images | self._startup_servers.images()
 
     # -- steps of attach and detach ----------------------------------------
 
@@ -124,7 +128,11 @@ class HotAttachDriver(attach_show.AttachShowDriver):
             context, uuid, action, want_result=False
         )
         objects.InstanceActionEvent.event_start(
-            context, uuid, event, want_result=False, host=self._hostname
+            context,
+            uuid,
+            event,
+            want_result=False,
+            host=self._allocations.hostname,
         )
 
         def finish(_: Any, error: BaseException | None, trace: Any) -> bool:
@@ -150,8 +158,8 @@ class HotAttachDriver(attach_show.AttachShowDriver):
     ) -> attachment.Attachment:
         """Detach one attachment and release it; return it."""
         attached = self._find_attachment(instance, name)
-        handles = self._attached_handles(instance.uuid, attached)
-        allocations = self._server_allocations.read(context, instance.uuid)
+        handles = self._recovery.attached_handles(instance.uuid, attached)
+        allocations = self._allocations.read(context, instance.uuid)
         attached = attachment.with_other_resources(
             attached, allocations.get(attached.provider, {})
         )
@@ -170,7 +178,7 @@ class HotAttachDriver(attach_show.AttachShowDriver):
                 nova.conf.CONF.libvirt.device_detach_timeout,
             )
             plug.remove_from_definition(self._host, instance, handles)
-        self._finish_removal(context, instance.uuid, attached)
+        self._recovery.finish_removal(context, instance.uuid, attached)
         return attached
 
     def _read_usable(self, context: Any, uuid: str) -> Any:
@@ -178,10 +186,11 @@ class HotAttachDriver(attach_show.AttachShowDriver):
 
         :raises ClaimError: it can't be changed.
         """
-        instance = self._read_instance(context, uuid)
+        instance = self._recovery.read_instance(context, uuid)
         reason = ""
         if not (
-            self._reporter.is_registered and self._server_allocations.is_ready
+            self._partitions.reporter.is_registered
+            and self._allocations.is_ready
         ):
             reason = "nova-compute has just started; try again in a minute"
         elif instance.task_state is not None:
@@ -209,7 +218,7 @@ class HotAttachDriver(attach_show.AttachShowDriver):
             raise errors.ClaimError(instance.uuid, "this host has no name yet")
         candidates = self._find_candidates(context, root, profile, bitstream)
         open_providers = self._find_open_providers(context, root, candidates)
-        allocations = self._server_allocations.read(context, instance.uuid)
+        allocations = self._allocations.read(context, instance.uuid)
         number = attachment.find_free_number(
             instance_request.attachments_of(instance)
         )
@@ -231,13 +240,13 @@ class HotAttachDriver(attach_show.AttachShowDriver):
             if self._allocate(context, instance.uuid, attached):
                 return attached
         if recorded is not None:
-            self._finish_removal(context, instance.uuid, recorded)
+            self._recovery.finish_removal(context, instance.uuid, recorded)
         reasons = "; ".join(
             attach_candidates.list_refusals(candidates, open_providers)
         )
         raise errors.ClaimError(
             instance.uuid,
-            f"no device of {self._hostname} can give {profile} now:"
+            f"no device of {instance.host} can give {profile} now:"
             f" {reasons or 'others were faster'}",
             public=f"no room on its host for {profile} now",
         )
@@ -258,8 +267,8 @@ class HotAttachDriver(attach_show.AttachShowDriver):
         candidates = find(self._accel.host.state, bool(bitstream))
         if not bitstream:
             return candidates
-        fetched = self._images.fetch(
-            context, {bitstream}, self._images_needed()
+        fetched = self._partitions.images.fetch(
+            context, {bitstream}, self._partitions.list_images()
         )
         # The host may have changed during the download.
         candidates = find(self._accel.host.state, bool(bitstream))
@@ -279,7 +288,7 @@ class HotAttachDriver(attach_show.AttachShowDriver):
         ]
         open_providers: set[str] = set()
         for group in {str(group): group for group in groups}.values():
-            open_providers |= self._server_allocations.find_candidates(
+            open_providers |= self._allocations.find_candidates(
                 context, root.uuid, group
             )
         return open_providers
@@ -291,9 +300,9 @@ class HotAttachDriver(attach_show.AttachShowDriver):
 
         :raises ServiceError: Placement can't be reached; nothing remains.
         """
-        with self._removed_on_error(context, uuid, attached):
+        with self._recovery.removed_on_error(context, uuid, attached):
             try:
-                self._server_allocations.allocate(
+                self._allocations.allocate(
                     context, uuid, attached.provider, attached.total_resources
                 )
             except errors.ServiceError as error:
@@ -313,7 +322,7 @@ class HotAttachDriver(attach_show.AttachShowDriver):
             records.append(attachment.with_slot(attached, slot.identifier))
             attach_recovery.write_record(instance, records[0])
 
-        self._server_allocations.claim_slot(
+        self._allocations.claim_slot(
             instance, attached.provider, attached.resources, write
         )
         return records[0]
@@ -326,8 +335,10 @@ class HotAttachDriver(attach_show.AttachShowDriver):
             instance.uuid,
             instance_request.groups_of(instance),
             instance_request.slots_of(instance.resources, self._accel.root),
-            self._server_allocations.read(context, instance.uuid),
-            instance_request.cached_bitstreams(self._images, instance),
+            self._allocations.read(context, instance.uuid),
+            instance_request.cached_bitstreams(
+                self._partitions.images, instance
+            ),
         )
         return next(
             claim
@@ -352,7 +363,7 @@ class HotAttachDriver(attach_show.AttachShowDriver):
         expected = {"expected_task_state": [task_state]}
         try:
             if task_state is None:  # the server may have moved, and back
-                self._read_instance(
+                self._recovery.read_instance(
                     nova_context.get_admin_context(), instance.uuid
                 )
                 expected["expected_vm_state"] = [instance.vm_state]

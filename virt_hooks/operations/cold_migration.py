@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overrides for cold migration and resize.
+"""Cold migration and resize.
 
 A server that is resized on its host has the partitions of both sizes for a
 time: those of the new size are its own, those of the old size are its
@@ -13,13 +13,13 @@ import nova.conf
 from nova import context as nova_context
 from nova import objects
 from nova.compute import task_states, vm_states
-from nova.virt.libvirt import driver
 
 from nova_accel import model
 from virt_hooks import error_guards
+from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection
 from virt_hooks.instance import instance_request
-from virt_hooks.operations import bypass
+from virt_hooks.operations import server_partitions
 from virt_hooks.spawn import claim_store
 
 _RESIZING = (
@@ -30,12 +30,16 @@ _RESIZING = (
 )
 
 
-class ColdMigrationDriver(driver.LibvirtDriver):
-    """Base of AccelLibvirtDriver: cold migration and resize."""
+class ColdMigration:
+    """Transfers and releases the partitions of servers that move."""
 
-    @bypass.accelerators_only
+    def __init__(self, partitions: server_partitions.ServerPartitions) -> None:
+        self._partitions = partitions
+        self._accel = partitions.accel
+
     def finish_migration(
         self,
+        stock: Stock,
         context: Any,
         migration: Any,
         instance: Any,
@@ -52,29 +56,27 @@ class ColdMigrationDriver(driver.LibvirtDriver):
             # After an error Nova removes the migration's allocations.
             undo.callback(self._release_old_slots, instance, migration, old)
             with error_guards.as_nova_error(
-                lambda: self._reporter.publish(context)
+                lambda: self._partitions.reporter.publish(context)
             ):
-                self._fetch_bitstreams(context, instance)
+                self._partitions.fetch_bitstreams(context, instance)
             # With allocations: a drained card then refuses the server.
-            self._ensure(
+            self._partitions.ensure(
                 context, instance, kwargs.get("allocations") or args[4]
             )
-            result = super().finish_migration(
-                context, migration, instance, *args, **kwargs
-            )
+            result = stock()
             undo.pop_all()
-        self._reconciler.wake()
+        self._partitions.reconciler.wake()
         return result
 
-    @bypass.accelerators_only
     def finish_revert_migration(
         self,
+        stock: Stock,
         context: Any,
         instance: Any,
         network_info: Any,
         migration: Any,
-        *args: Any,
-        **kwargs: Any,
+        *_: Any,
+        **__: Any,
     ) -> Any:
         """Transfer the claims of the old size back to the server.
 
@@ -83,7 +85,7 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         the next pass releases them.
         """
         with error_guards.log_errors("can't fetch bitstreams"):
-            self._fetch_bitstreams(context, instance)
+            self._partitions.fetch_bitstreams(context, instance)
         store = self._accel.store
         old = instance_request.slots_of(instance.resources)
         new = claim_store.not_in_slots(store.claims_of(instance.uuid), old)
@@ -91,36 +93,29 @@ class ColdMigrationDriver(driver.LibvirtDriver):
             instance.uuid, migration.uuid, claim_store.slots_of(new)
         )
         store.transfer(migration.uuid, instance.uuid, old)
-        return super().finish_revert_migration(
-            context, instance, network_info, migration, *args, **kwargs
-        )
+        return stock()
 
-    @bypass.accelerators_only
     def confirm_migration(
         self,
+        stock: Stock,
         context: Any,
         migration: Any,
         instance: Any,
         network_info: Any,
     ) -> Any:
         """Release the partitions of the old size after the stock method."""
-        domain = self._read_domain(instance)
-        result = super().confirm_migration(
-            context, migration, instance, network_info
-        )
+        domain = self._partitions.read_domain(instance)
+        result = stock()
         old = instance_request.slots_released_by_move(instance)
         if migration.source_compute != migration.dest_compute:
-            self._release_slots(instance, lambda: old, domain)
+            self._partitions.release(instance, lambda: old, domain)
         else:
             self._accel.store.transfer(instance.uuid, migration.uuid, old)
             self._release_old_slots(instance, migration, old)
         return result
 
-    @bypass.accelerators_only
-    def _hard_reboot(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Apply and drop the migration context of a failed move first.
+    def end_failed_move(self, instance: Any) -> None:
+        """Apply and drop the migration context of a failed move.
 
         If a move fails on the destination, Nova keeps what it allocated and
         claimed there and asks for a hard reboot (nova/compute/manager.py,
@@ -143,7 +138,6 @@ class ColdMigrationDriver(driver.LibvirtDriver):
                 instance.save()
                 self._transfer_old_slots(instance, migration)
             instance.drop_migration_context()
-        return super()._hard_reboot(context, instance, *args, **kwargs)
 
     def _lacks_new_slots(self, instance: Any) -> bool:
         """Return whether a server has its old slots and only new allocations.
@@ -175,7 +169,7 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         old_providers, new_providers = (
             {slot.provider for slot in each} for each in (old, new)
         )
-        allocated = self._reporter.providers_of(instance.uuid)
+        allocated = self._partitions.reporter.providers_of(instance.uuid)
         of_moves = allocated & (old_providers | new_providers)
         return bool(of_moves == new_providers != old_providers)
 
@@ -189,7 +183,7 @@ class ColdMigrationDriver(driver.LibvirtDriver):
         old = instance_request.slots_released_by_resize(instance, migration)
         self._accel.store.transfer(instance.uuid, migration.uuid, old)
         if old:
-            self._startup_servers.forget(instance.uuid, ())
+            self._partitions.startup_servers.forget(instance.uuid, ())
         return old
 
     def _release_old_slots(
@@ -197,7 +191,7 @@ class ColdMigrationDriver(driver.LibvirtDriver):
     ) -> None:
         """Release the slots of the old size after a resize on one host."""
         no_use = connection.HostdevUse()
-        self._release_slots(instance, lambda: old, no_use, migration.uuid)
+        self._partitions.release(instance, lambda: old, no_use, migration.uuid)
 
 
 def _find_failed_move(instance: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overrides for live migration.
+"""Live migration.
 
 Both hosts check the server before the migration starts. They set the flags
 of NUMA live migration, so that Nova claims resources on the destination
@@ -15,100 +15,80 @@ import nova.conf
 from nova import context as nova_context
 from nova import exception, objects
 from nova.compute import task_states
-from nova.virt.libvirt import driver
 
 from nova_accel import errors
 from nova_accel.claims import migration
 from nova_accel.config import conf
 from nova_accel.model import flavors
 from virt_hooks import error_guards
+from virt_hooks.error_guards import Stock
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import (
-    bypass,
     live_migration_checks,
     live_migration_wire,
     migration_partitions,
-    nova_database,
+    server_partitions,
 )
-from virt_hooks.report import reconcile, reporter
-from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
 
 
-class LiveMigrationDriver(driver.LibvirtDriver):
-    """Base of AccelLibvirtDriver: live migration."""
+class LiveMigration:
+    """Checks, makes and releases the partitions of migrating servers."""
 
-    _accel: lifecycle.Lifecycle
-    _startup_servers: nova_database.StartupServers
-    _reporter: reporter.Reporter
-    _reconciler: reconcile.Reconciler
+    def __init__(
+        self,
+        partitions: server_partitions.ServerPartitions,
+        virtapi: Any,
+        settings: conf.Settings,
+    ) -> None:
+        """Make partitions for servers that arrive.
 
-    def init_host(self, host: str) -> None:
-        """Prepare live migrations before the stock method; log errors."""
-        with error_guards.log_errors("Can't migrate accelerators live"):
-            settings = conf.read_settings(nova.conf.CONF)
-            self._host_abilities = migration_partitions.HostAbilities(
-                settings.root
-            )
-            self._migration_partitions = (
-                migration_partitions.MigrationPartitions(
-                    self._accel, self._host_abilities
-                )
-            )
-            self._link_speed = settings.live_migration_link
-        super().init_host(host)
-
-    def get_available_resource(self, nodename: str) -> Any:
-        """Release partitions of failed arrivals before the stock method."""
-        with error_guards.log_errors("can't release overdue live migrations"):
-            self._release_overdue()
-        return super().get_available_resource(nodename)
+        :param virtapi: has Nova's client of Placement.
+        """
+        self._partitions = partitions
+        self._accel, self._host = partitions.accel, partitions.host
+        self._virtapi = virtapi
+        self._host_abilities = migration_partitions.HostAbilities(
+            settings.root
+        )
+        self.migrating = migration_partitions.MigrationPartitions(
+            self._accel, self._host_abilities
+        )
+        #: Speed of the link between the hosts in MiB/s, 0 if unknown.
+        self.link_speed = settings.live_migration_link
 
     # -- before the migration ----------------------------------------------
 
-    @bypass.accelerators_only
-    def check_can_live_migrate_destination(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def check_destination(self, stock: Stock, instance: Any) -> Any:
         """Add this host and its offers to the stock result."""
         offers = ""
         if instance_request.has_accelerator_slots(instance.resources):
             with _as_precheck_error():
-                offers = self._migration_partitions.describe_offers(
+                offers = self.migrating.describe_offers(
                     _server(instance), self._read_host()
                 )
-        check_data = super().check_can_live_migrate_destination(
-            context, instance, *args, **kwargs
-        )
+        check_data = stock()
         if offers:
             check_data.dst_supports_numa_live_migration = True
             check_data.target_mdevs = {live_migration_wire.KEY: offers}
         return check_data
 
-    @bypass.accelerators_only
-    def check_can_live_migrate_source(
-        self,
-        context: Any,
-        instance: Any,
-        dest_check_data: Any,
-        *args: Any,
-        **kwargs: Any,
+    def check_source(
+        self, stock: Stock, instance: Any, dest_check_data: Any
     ) -> Any:
         """Check both hosts, and add the partitions to the stock result."""
         source_text = ""
         if instance_request.has_accelerator_slots(instance.resources):
             with _as_precheck_error():
-                source_text = self._migration_partitions.describe_departure(
+                source_text = self.migrating.describe_departure(
                     self._departing_server(instance),
-                    self._read_domain(instance),
+                    self._partitions.read_domain(instance),
                     self._read_host(),
-                    _limits(self._link_speed),
+                    _limits(self.link_speed),
                     _read_text(dest_check_data, "target_mdevs"),
                 )
-        migrate_data = super().check_can_live_migrate_source(
-            context, instance, dest_check_data, *args, **kwargs
-        )
+        migrate_data = stock()
         if source_text:
             migrate_data.src_supports_numa_live_migration = True
             migrate_data.source_mdev_types = {
@@ -119,20 +99,9 @@ class LiveMigrationDriver(driver.LibvirtDriver):
             migrate_data.target_mdevs = {}
         return migrate_data
 
-    @bypass.accelerators_only
-    def post_claim_migrate_data(
-        self, context: Any, instance: Any, migrate_data: Any, claim: Any
-    ) -> Any:
-        """Skip the stock method for a guest without a NUMA topology."""
-        if instance.numa_topology is None:
-            return migrate_data
-        return super().post_claim_migrate_data(
-            context, instance, migrate_data, claim
-        )
-
-    @bypass.accelerators_only
-    def check_source_migrate_data_at_dest(
+    def check_arrival(
         self,
+        stock: Stock,
         ctxt: Any,
         instance: Any,
         migrate_data: Any,
@@ -148,7 +117,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         source_text = _read_text(migrate_data, "source_mdev_types")
         if source_text is not None:
             with _as_precheck_error():
-                self._migration_partitions.verify_arrival(
+                self.migrating.verify_arrival(
                     self._arriving_server(ctxt, instance, allocs),
                     self._read_host(),
                     source_text,
@@ -159,18 +128,16 @@ class LiveMigrationDriver(driver.LibvirtDriver):
                 reason="its source does not run nova-accel: its partitions"
                 " there are unknown"
             )
-        migrate_data = super().check_source_migrate_data_at_dest(
-            ctxt, instance, migrate_data, migration, limits, allocs
-        )
+        migrate_data = stock()
         if source_text is not None:
             migrate_data.source_mdev_types = {
                 live_migration_wire.KEY: source_text
             }
         return migrate_data
 
-    @bypass.accelerators_only
     def pre_live_migration(
         self,
+        stock: Stock,
         context: Any,
         instance: Any,
         block_device_info: Any,
@@ -184,83 +151,69 @@ class LiveMigrationDriver(driver.LibvirtDriver):
         """
         source_text = _read_text(migrate_data, "source_mdev_types")
         if source_text is not None:
-            allocs = self.virtapi.reportclient.get_allocations_for_consumer(
-                context, instance.uuid
-            )
-            with _as_precheck_error():
-                pairs = self._migration_partitions.make_partitions(
-                    self._arriving_server(context, instance, allocs),
-                    source_text,
-                )
-            _set_handle_pairs(migrate_data, pairs)
-            self._publish_change(context)
-        return super().pre_live_migration(
-            context,
-            instance,
-            block_device_info,
-            network_info,
-            disk_info,
-            migrate_data,
+            self._make_partitions(context, instance, migrate_data, source_text)
+        return stock()
+
+    def _make_partitions(
+        self, context: Any, instance: Any, migrate_data: Any, source_text: str
+    ) -> None:
+        allocations = self._virtapi.reportclient.get_allocations_for_consumer(
+            context, instance.uuid
         )
+        with _as_precheck_error():
+            pairs = self.migrating.make_partitions(
+                self._arriving_server(context, instance, allocations),
+                source_text,
+            )
+        _set_handle_pairs(migrate_data, pairs)
+        self._partitions.publish(context)
 
     # -- after the migration -----------------------------------------------
 
-    @bypass.accelerators_only
-    def post_live_migration_at_source(
-        self, context: Any, instance: Any, network_info: Any
+    def post_at_source(
+        self, stock: Stock, context: Any, instance: Any, network_info: Any
     ) -> Any:
         """Release the server's partitions after the stock method."""
         try:
-            return super().post_live_migration_at_source(
-                context, instance, network_info
-            )
+            return stock()
         finally:
             if self._accel.claims_of(instance.uuid):
-                domain = self._read_domain(instance)
-                self._release_slots(
-                    instance,
-                    lambda: self._list_slots(instance, domain),
-                    domain,
+                self._partitions.release_all(
+                    instance, self._partitions.read_domain(instance)
                 )
-                self._publish_change(context)
+                self._partitions.publish(context)
 
-    @bypass.accelerators_only
-    def post_live_migration_at_destination(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
+    def post_at_destination(
+        self, stock: Stock, context: Any, instance: Any, *_: Any, **__: Any
     ) -> Any:
         """Register the claims of the arrived server after the stock method."""
         try:
-            return super().post_live_migration_at_destination(
-                context, instance, *args, **kwargs
-            )
+            return stock()
         finally:
             with error_guards.log_errors(
                 "can't register the claims of %s", instance.uuid
             ):
                 self._register_arrival(context, instance)
 
-    @bypass.accelerators_only
-    def rollback_live_migration_at_destination(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
+    def rollback(
+        self, stock: Stock, context: Any, instance: Any, *_: Any, **__: Any
     ) -> Any:
         """Release the partitions made here after the stock method."""
-        was_expected = instance.uuid in self._migration_partitions.expected()
+        was_expected = instance.uuid in self.migrating.expected()
         was_expected |= bool(self._accel.claims_of(instance.uuid))
         try:
-            return super().rollback_live_migration_at_destination(
-                context, instance, *args, **kwargs
-            )
+            return stock()
         finally:
             if was_expected:
                 self._release_arrival(instance)
-                self._publish_change(context)
+                self._partitions.publish(context)
 
     # -- arrivals ----------------------------------------------------------
 
-    def _release_overdue(self) -> None:
+    def release_overdue(self) -> None:
         """Release the partitions of servers that do not arrive any more."""
-        self._migration_partitions.expect(self._startup_servers.pop_arriving())
-        expected = self._migration_partitions.expected()
+        self.migrating.expect(self._partitions.startup_servers.pop_arriving())
+        expected = self.migrating.expected()
         if not expected:
             return
         # A server that is deleted meanwhile does not arrive either.
@@ -278,7 +231,7 @@ class LiveMigrationDriver(driver.LibvirtDriver):
             self._release_arrival(objects.Instance(uuid=uuid))
             return
         if instance.host == nova.conf.CONF.host:
-            self._migration_partitions.end_arrival(uuid)
+            self.migrating.end_arrival(uuid)
         elif not _is_migrating(context, instance):
             LOG.warning("server %s does not arrive any more", uuid)
             self._release_arrival(instance)
@@ -294,22 +247,18 @@ class LiveMigrationDriver(driver.LibvirtDriver):
             # This service was restarted meanwhile.
             server = self._arriving_server(context, instance, {})
             self._accel.restore(server.uuid, server.slots)
-        self._migration_partitions.end_arrival(instance.uuid)
-        self._reconciler.wake()
+        self.migrating.end_arrival(instance.uuid)
+        self._partitions.reconciler.wake()
 
     def _release_arrival(self, instance: Any) -> None:
         """Release a server's partitions here unless its guest runs."""
         uuid = instance.uuid
-        domain = self._read_domain(instance)
-        self._release_slots(
+        domain = self._partitions.read_domain(instance)
+        self._partitions.release(
             instance, lambda: self._accel.slots_of(uuid), domain
         )
         if not self._accel.claims_of(uuid):
-            self._migration_partitions.end_arrival(uuid)
-
-    def _publish_change(self, context: Any) -> None:
-        self._reporter.publish(context)
-        self._reconciler.wake()
+            self.migrating.end_arrival(uuid)
 
     def _read_host(self) -> migration.MigrationHost:
         libvirt = self._host.get_connection()
@@ -356,6 +305,13 @@ class LiveMigrationDriver(driver.LibvirtDriver):
                 for uuid, record in (allocs or {}).items()
             },
         )
+
+
+def post_claim_migrate_data(
+    stock: Stock, context: Any, instance: Any, migrate_data: Any, claim: Any
+) -> Any:
+    """Skip the stock method for a guest without a NUMA topology."""
+    return migrate_data if instance.numa_topology is None else stock()
 
 
 def _server(instance: Any) -> live_migration_checks.MigratingServer:

@@ -19,6 +19,7 @@ from nova import exception, objects
 
 from nova_accel.host.state import rebuild_allocations
 from virt_hooks import error_guards
+from virt_hooks.error_guards import Stock
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import nova_database
 from virt_hooks.report import reporter
@@ -46,7 +47,19 @@ class RebuiltServers:
         #: pass.
         self._restored: set[str] = set()
 
-    def note(self, instance: Any, allocations: Any) -> None:
+    def rebuild(self, stock: Stock, instance: Any, **kwargs: Any) -> Any:
+        """Note the server's allocations before the stock method.
+
+        :raises NotImplementedError: always; Nova then destroys and spawns
+            the server.
+        """
+        with error_guards.log_errors(
+            "can't note the allocations of a rebuild"
+        ):
+            self._note(instance, kwargs.get("allocations"))
+        return stock()
+
+    def _note(self, instance: Any, allocations: Any) -> None:
         """Note the allocations of a server that is rebuilt on its host.
 
         Nova may remove them at any time until the rebuild is done, also if

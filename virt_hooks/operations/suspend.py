@@ -1,62 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overrides for suspend and resume.
+"""Suspend, resume and cold snapshots.
 
 QEMU can't save a guest that has a host device. Nova unplugs its own host
-devices before it saves a guest; these overrides unplug accelerators, and
-plug them in again when the guest runs. A guest that does not release a
+devices before it saves a guest; accelerators are unplugged here, and
+plugged in again when the guest runs. A guest that does not release a
 device is not suspended.
 """
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import nova.conf
 from nova import context as nova_context
 from nova import exception, objects
 from nova.compute import vm_states
-from nova.virt.libvirt import driver
 
 from nova_accel import errors, model
 from virt_hooks import error_guards
+from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection, plug
-from virt_hooks.operations import bypass
-from virt_hooks.spawn import lifecycle
+from virt_hooks.operations import server_partitions
+from virt_hooks.spawn import claim_store
 
 LOG = logging.getLogger(__name__)
 
 
-class SuspendDriver(driver.LibvirtDriver):
-    """Base of AccelLibvirtDriver: suspend, resume and cold snapshots."""
+class Suspend:
+    """Unplugs the devices of servers that are suspended."""
 
-    _accel: lifecycle.Lifecycle
-    _domains: connection.HostdevReader
+    def __init__(
+        self,
+        partitions: server_partitions.ServerPartitions,
+        domains: connection.HostdevReader,
+    ) -> None:
+        self._partitions = partitions
+        self._accel, self._host = partitions.accel, partitions.host
+        self._domains = domains
 
-    def _claimed_handles(self, instance: Any = None) -> frozenset[str]:
-        """Return the mdev uuids and PCI addresses of claims.
-
-        :param instance: the claims of this server only.
-        """
-        raise NotImplementedError
-
-    def _restore_partitions(self, context: Any, instance: Any) -> None:
-        """Make the partitions of a server's slots unless they are made.
-
-        :raises nova.exception.ComputeResourcesUnavailable: they can't be
-            made.
-        """
-        raise NotImplementedError
-
-    @bypass.accelerators_only
-    def suspend(self, context: Any, instance: Any) -> None:
+    def suspend(self, stock: Stock, context: Any, instance: Any) -> None:
         """Unplug the devices before the stock method, or refuse.
 
         Nova suspends running servers for cold snapshots, too.
         """
-        handles = self._claimed_handles(instance)
+        handles = self._handles_of(instance)
         if not handles:
-            super().suspend(context, instance)
+            stock()
             return
         guest = self._host.get_guest(instance)
         with _as_rollback(exception.InstanceSuspendFailure):
@@ -74,41 +64,42 @@ class SuspendDriver(driver.LibvirtDriver):
                     _as_rollback(exception.InstanceSuspendFailure)
                 )
                 undo.enter_context(connection.translated_errors(guest.name))
-            super().suspend(context, instance)
+            stock()
             undo.pop_all()
 
-    @bypass.accelerators_only
     def resume(
-        self, context: Any, instance: Any, *args: Any, **kwargs: Any
+        self, stock: Stock, stock_suspend: Stock, context: Any, instance: Any
     ) -> None:
         """Plug the devices in after the stock method, or suspend again."""
-        handles = self._claimed_handles(instance)
+        handles = self._handles_of(instance)
         if instance.resources:
             with _as_rollback(exception.InstanceResumeFailure):
-                self._restore_partitions(context, instance)
-            handles = self._claimed_handles(instance)
-        super().resume(context, instance, *args, **kwargs)
+                self._partitions.restore(context, instance)
+            handles = self._handles_of(instance)
+        stock()
         if not handles:
             return
         with _as_rollback(exception.InstanceResumeFailure):
             try:
                 plug.plug(self._host.get_guest(instance), handles)
             except errors.DomainsError:
-                self._suspend_again(context, instance)
+                self._suspend_again(stock_suspend, context, instance)
                 raise
 
-    def _suspend_again(self, context: Any, instance: Any) -> None:
+    def _suspend_again(
+        self, stock: Stock, context: Any, instance: Any
+    ) -> None:
         """Suspend a guest that runs without its devices.
 
         Nova sets a server to suspended after a rollback of its resume, so
         an error of this suspend is raised without the rollback.
         """
         try:
-            self.suspend(context, instance)
+            self.suspend(stock, context, instance)
         except exception.InstanceFaultRollback as error:
             raise error.inner_exception from error
 
-    def _plug_missing(self) -> None:
+    def plug_missing(self) -> None:
         """Plug devices in that running guests lack of their definitions.
 
         A failing suspend or snapshot plugs them in itself, unless libvirt
@@ -137,22 +128,22 @@ class SuspendDriver(driver.LibvirtDriver):
         # A task in progress plugs or unplugs the devices itself.
         is_idle = instance.task_state is None
         if is_idle and instance.vm_state == vm_states.ACTIVE:
-            plug.plug(guest, self._claimed_handles(instance))
+            plug.plug(guest, self._handles_of(instance))
 
-    def _attach_mediated_devices(self, guest: Any, devs: Any) -> None:
-        """Skip our mdevs: Nova would attach them without display and address.
+    def exclude_claimed(self, devices: Iterable[Any]) -> list[Any]:
+        """Return the mdevs that Nova may attach itself.
 
-        ``resume`` plugs them in with the elements of the definition.
+        It would attach ours without display and address; ``resume`` plugs
+        them in with the elements of the definition.
+
+        :param devices: have their ``uuid``.
         """
-        stock = list(devs)
-        if stock:
-            handles = self._claimed_handles()
-            stock = [dev for dev in stock if dev.uuid not in handles]
-        super()._attach_mediated_devices(guest, stock)
+        handles = claim_store.handles_of(self._accel.claims())
+        return [device for device in devices if device.uuid not in handles]
 
-    @bypass.accelerators_only
-    def _resume_guest_after_snapshot(
+    def resume_guest_after_snapshot(
         self,
+        stock: Stock,
         context: Any,
         live_snapshot: Any,
         original_power_state: Any,
@@ -160,11 +151,12 @@ class SuspendDriver(driver.LibvirtDriver):
         guest: Any,
     ) -> None:
         """Plug the devices in after the stock method resumed the guest."""
-        super()._resume_guest_after_snapshot(
-            context, live_snapshot, original_power_state, instance, guest
-        )
-        if handles := self._claimed_handles(instance):
+        stock()
+        if handles := self._handles_of(instance):
             plug.plug(self._host.get_guest(instance), handles)
+
+    def _handles_of(self, instance: Any) -> frozenset[str]:
+        return claim_store.handles_of(self._accel.claims_of(instance.uuid))
 
 
 @contextlib.contextmanager

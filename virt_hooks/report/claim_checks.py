@@ -23,7 +23,9 @@ from nova import exception, objects
 
 from nova_accel import model
 from nova_accel.claims import claim_plan
-from virt_hooks.spawn import lifecycle
+from virt_hooks import error_guards
+from virt_hooks.guest import connection
+from virt_hooks.spawn import claim_store, lifecycle
 
 LOG = logging.getLogger(__name__)
 
@@ -35,20 +37,82 @@ CHECK_S = 300.0
 
 
 class Consumers:
-    """Finds the consumers of claims that Nova does not back any more."""
+    """Releases the claims of consumers that Nova does not back any more."""
 
     def __init__(
         self,
         accel: lifecycle.Lifecycle,
+        domains: connection.HostdevReader,
         providers_of: Callable[[str], frozenset[str]],
+        list_expected: Callable[[], frozenset[str]],
+        forget: Callable[[str, Iterable[model.Slot]], None],
     ) -> None:
         """Compare the claims of a Lifecycle.
 
         :param providers_of: returns the uuids of the providers that a
             consumer has allocations of.
+        :param list_expected: returns the servers that will arrive by live
+            migration.
+        :param forget: is called with a consumer and its released slots.
         """
         self._accel = accel
+        self._domains = domains
         self._providers_of = providers_of
+        self._list_expected = list_expected
+        self._forget = forget
+        #: Consumers with running guests that were logged.
+        self._logged: frozenset[str] = frozenset()
+
+    def release_unbacked(self, nodes: Iterable[str]) -> None:
+        """Release the claims of consumers that Nova does not back any more.
+
+        A release that fails is tried again with the next pass; until then
+        the claims are reserved.
+
+        :param nodes: names of this host's compute nodes.
+        """
+        unbacked = self.list_unbacked(nodes, self._list_expected())
+        self._accel.set_unbacked_consumers(frozenset(unbacked))
+        self._logged &= self._accel.unbacked_consumers
+        for uuid, version in unbacked.items():
+            with error_guards.log_errors(
+                "can't release accelerators of %s", uuid
+            ):
+                self._release(uuid, version)
+
+    def _release(self, uuid: str, version: int) -> None:
+        """Release the claims of a consumer unless a guest runs with them.
+
+        :param version: of the claims; newer claims stay.
+        """
+        claims = self._accel.claims_of(uuid)
+        running = self._domains.read_running()
+        if any(map(running.holds, claim_store.handles_of(claims))):
+            if uuid not in self._logged:
+                self._logged |= {uuid}
+                LOG.warning(
+                    "a guest runs with accelerators of %s, for which Nova has"
+                    " no server, migration or allocation on this host: they"
+                    " stay reserved until the guest is gone",
+                    uuid,
+                )
+            return
+        claimed = self._accel.slots_of(uuid)
+        if self._accel.is_busy(claimed):
+            return
+        LOG.warning(
+            "releasing accelerators of %s: Nova has no server, migration or"
+            " allocation for it on this host",
+            uuid,
+        )
+        self._accel.release(
+            uuid,
+            claimed,
+            lambda claim: self._domains.read_running().holds(claim.handle),
+            is_due=lambda: self._accel.store.versions().get(uuid) == version,
+        )
+        if not self._accel.claims_of(uuid):
+            self._forget(uuid, claimed)
 
     def list_unbacked(
         self, nodes: Iterable[str], expected: frozenset[str]

@@ -74,6 +74,16 @@ class Reporter:
         """Return the desired tree, None before the node is known."""
         return self._accel.tree(OWNER_TRAITS)
 
+    def exclude_owned(self, allocations: Mapping[str, Any]) -> dict[str, Any]:
+        """Return allocations, by provider, of providers that are not ours."""
+        desired = self.desired()
+        owned = {node.uuid for node in desired.nodes} if desired else set()
+        return {
+            uuid: record
+            for uuid, record in allocations.items()
+            if uuid not in owned
+        }
+
     def _exclude_conflicts(
         self, desired: providers.ProviderTree
     ) -> providers.ProviderTree:

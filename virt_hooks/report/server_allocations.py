@@ -39,6 +39,11 @@ class ServerAllocations:
     def _tracker(self) -> Any:
         return nova_private.tracker_of(self._virtapi)
 
+    @property
+    def hostname(self) -> str:
+        """Return the name of this host in Nova."""
+        return str(self._tracker.host)
+
     # -- Placement ---------------------------------------------------------
 
     def find_candidates(

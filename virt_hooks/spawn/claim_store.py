@@ -257,6 +257,13 @@ def slots_of(claims: Iterable[model.Claim]) -> tuple[model.Slot, ...]:
     )
 
 
+def handles_of(claims: Iterable[model.Claim]) -> frozenset[str]:
+    """Return the mdev uuids and PCI addresses of claims."""
+    return frozenset(
+        handle for claim in claims for handle in (claim.handle, *claim.members)
+    )
+
+
 def in_slots(
     claims: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> tuple[model.Claim, ...]:

@@ -41,7 +41,7 @@ SEAMS = {
     "virt_hooks/guest/connection.py": "Nova's connection has its own errors",
     "virt_hooks/spawn/lifecycle.py": "the undo runs after any failure",
     "virt_hooks/report/server_allocations.py": "Nova's client raises anything",
-    "virt_hooks/operations/bypass.py": "other servers never fail",
+    "virt_hooks/bypass.py": "other servers never fail",
     "virt_hooks/instance/bitstream_images.py": "Nova's image API raises all",
     "virt_hooks/error_guards.py": "an addition must never end a Nova service",
     "virt_hooks/spawn/release.py": "a vendor's driver may raise anything",

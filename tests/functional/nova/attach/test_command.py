@@ -20,7 +20,6 @@ from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import harness, technologies
 from tests.unit.placement_sync.cli import test_progress
-from virt_hooks.attach import attach_rpc
 
 PROFILE = "T4-4Q"
 FOUR = harness.vgpu_group("_A", "4Q")
@@ -140,7 +139,7 @@ class Command(attaching.AttachingTestBase):
 
     def test_callers_that_the_policy_refuses(self) -> None:
         server = self.boot_server()
-        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
+        endpoint = self.computes["host1"].driver._hooks.attach_endpoint
         own = self.instance(server).project_id
         for project, reason in (
             (own, "Policy doesn't allow"),
@@ -159,7 +158,7 @@ class Command(attaching.AttachingTestBase):
 
     def test_a_role_counts_in_its_own_project_only(self) -> None:
         server = self.boot_server()
-        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
+        endpoint = self.computes["host1"].driver._hooks.attach_endpoint
         own = self.instance(server).project_id
         self.policy.set_rules(
             {
@@ -183,7 +182,7 @@ class Command(attaching.AttachingTestBase):
         """The rule applies; an owner does not see details of the host."""
         self.start_host(harness.TWO_T4[0])
         server = self.boot(harness.vgpu_group("_A", "16Q"))
-        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
+        endpoint = self.computes["host1"].driver._hooks.attach_endpoint
         instance = self.instance(server)
         own, owner = instance.project_id, instance.user_id
         owns = "user_id:%(user_id)s and project_id:%(project_id)s"
@@ -219,8 +218,8 @@ class Command(attaching.AttachingTestBase):
             (exception.InstanceNotFound(instance_id="a"), "not be found"),
         ):
             with mock.patch.object(
-                self.computes["host1"].driver,
-                "attach_accelerator",
+                self.computes["host1"].driver._hooks.hot_attach,
+                "attach",
                 side_effect=error,
             ):
                 answer = endpoint.attach(user, server["id"], "T4-16Q")
@@ -234,7 +233,7 @@ class Command(attaching.AttachingTestBase):
     def test_a_late_request_is_not_carried_out(self) -> None:
         server = self.boot_server()
         before = self.collect_state(server)
-        endpoint = attach_rpc.Endpoint(self.computes["host1"].driver)
+        endpoint = self.computes["host1"].driver._hooks.attach_endpoint
         chief = context.get_admin_context()
         for deadline, reason in (
             ("2026-01-31T12:00:00+00:00", "until 2026-01-31T12:00:00+00:00"),

@@ -80,13 +80,14 @@ class Context(attaching.AttachingTestBase):
         server = self.boot(harness.vgpu_group("_A", "4Q"))
         contexts = []
         driver = self.computes["host1"].driver
-        stock = driver.show_accelerators
+        shown = driver._hooks.attach_show
+        stock = shown.show
 
         def show(context: Any, uuid: str) -> Any:
             contexts.append(context)
             return stock(context, uuid)
 
-        driver.show_accelerators = show
+        shown.show = show
         bus = compute_rpc.ComputeRpc(())
         words = {"server": server["id"]}
         own = self.instance(server).project_id

@@ -65,13 +65,13 @@ class Dying(attaching.AttachingTestBase):
         Returns the steps up to there; None means that no kill happens.
         """
         arguments = {"name": ""}
-        if method == "attach_accelerator":
+        if method == "attach":
             arguments = self.attach_arguments(self.profile())
         world = mortals.World(self.computes["host1"])
         world.kill_at = kill_at
 
         def work(driver: Any) -> None:
-            getattr(driver, method)(
+            getattr(driver._hooks.hot_attach, method)(
                 self.context, self.server["id"], **arguments
             )
 
@@ -105,7 +105,7 @@ class Dying(attaching.AttachingTestBase):
         """Return the steps of an operation that is not interrupted."""
         if name == "detach":
             self.ensure_attached()
-        steps = self.interrupt(f"{name}_accelerator", None)
+        steps = self.interrupt(name, None)
         self.assertEqual(name == "attach", self.is_attached)
         self.ensure_detached("the end")
         return steps
@@ -127,7 +127,7 @@ class Crashes(Dying):
             rows.append(row)
             for _ in range(KILLS):
                 attached_state = None if is_coming else self.ensure_attached()
-                steps_done = self.interrupt(f"{name}_accelerator", number)
+                steps_done = self.interrupt(name, number)
                 self.assertEqual(steps[: number + 1], steps_done)
                 if step == "return":
                     self.assertEqual(is_coming, self.is_attached)
@@ -164,9 +164,9 @@ class AtStart(Dying, syncing.SyncTestBase):
         self.is_interrupted = False
         steps = self.all_steps("attach")
         self.is_interrupted = True
-        self.interrupt("attach_accelerator", steps.index("note claims"))
+        self.interrupt("attach", steps.index("note claims"))
         self.assertFalse(self.is_attached)
-        self.interrupt("attach_accelerator", len(steps) - 2)
+        self.interrupt("attach", len(steps) - 2)
         self.assertTrue(self.is_attached)
 
 

@@ -17,13 +17,14 @@ from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, releases, technologies
 from virt_hooks.attach import attach_recovery, hot_attach
 from virt_hooks.guest import plug
+from virt_hooks.operations import server_partitions
 from virt_hooks.report import server_allocations
 from virt_hooks.spawn import lifecycle
 
 PROFILE = "T4-4Q"
 # Each step, and whether the attachment is complete after it.
 ATTACH_STEPS = (
-    (hot_attach.HotAttachDriver, "_save_state", False),
+    (hot_attach.HotAttach, "_save_state", False),
     (server_allocations.ServerAllocations, "allocate", False),
     (server_allocations.ServerAllocations, "claim_slot", False),
     (lifecycle.Lifecycle, "ensure", False),
@@ -32,7 +33,7 @@ ATTACH_STEPS = (
 )
 # Each step, and whether the attachment still exists after it.
 DETACH_STEPS = (
-    (hot_attach.HotAttachDriver, "_save_state", True),
+    (hot_attach.HotAttach, "_save_state", True),
     (plug, "remove_from_guest", False),
     (plug, "remove_from_definition", False),
     (lifecycle.Lifecycle, "release", False),
@@ -57,24 +58,20 @@ class Killed(attaching.AttachingTestBase):
         def nothing(*_: Any) -> Any:
             return contextlib.nullcontext()
 
-        remove_attachment = (
-            attach_recovery.AttachRecoveryDriver._remove_attachment
-        )
+        remove_attachment = attach_recovery.AttachRecovery._remove_attachment
         with (
             mock.patch.object(owner, name, end),
             mock.patch.object(
-                hot_attach.HotAttachDriver, "_removed_on_error", nothing
+                attach_recovery.AttachRecovery, "removed_on_error", nothing
             ),
             mock.patch.object(
-                hot_attach.HotAttachDriver, "_restored_on_error", nothing
+                hot_attach.HotAttach, "_restored_on_error", nothing
             ),
-            mock.patch.object(
-                attach_recovery.AttachRecoveryDriver, "_publish_host"
-            ),
+            mock.patch.object(server_partitions.ServerPartitions, "publish"),
         ):
             yield
         assert (
-            attach_recovery.AttachRecoveryDriver._remove_attachment
+            attach_recovery.AttachRecovery._remove_attachment
             is remove_attachment
         )
 

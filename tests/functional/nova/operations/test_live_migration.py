@@ -16,7 +16,6 @@ from tests.functional.nova.spawn.test_failure import CREATE
 from tests.functional.nova.spawn.test_typed_vfs import CARD, L40S, typed_group
 from tests.functional.nova.support import harness
 from tests.lab import fakehost
-from virt_hooks.operations import nova_database
 
 SMALL = harness.vgpu_group("_A", "4Q")
 L40S_B = "0000:3e:00.0"
@@ -113,13 +112,14 @@ class LiveMdev(moving.LiveBase):
         store = driver._accel.store
         for claims in (store._claims, store._made, store._restored):
             claims.clear()
-        driver._migration_partitions._expected.clear()
-        driver._startup_servers = nova_database.StartupServers(driver._accel)
+        hooks = driver._hooks
+        hooks.live_migration.migrating._expected.clear()
+        hooks.partitions.startup_servers.__init__(driver._accel)
         self.be_on("host2")
         self.computes["host2"].manager.update_available_resource(self.context)
         self.be_on("host1")
         self.assertEqual(
-            {self.server["id"]}, driver._migration_partitions.expected()
+            {self.server["id"]}, hooks.live_migration.migrating.expected()
         )
         (made,) = self.hosts["host2"].mdevs()
         (claim,) = driver._accel.claims()
@@ -356,13 +356,11 @@ class Refusals(moving.LiveBase):
     @pytest.mark.long
     def test_a_destination_without_nova_accel(self) -> None:
         server = self.boot(SMALL, host="host1")
-        driver = self.computes["host2"].driver
-        stock = driver.__class__.__mro__[2]
         self.useFixture(
             fixtures.MonkeyPatch(
-                "virt_hooks.operations.live_migration.LiveMigrationDriver"
-                ".check_can_live_migrate_destination",
-                stock.check_can_live_migrate_destination,
+                "virt_hooks.operations.live_migration.LiveMigration"
+                ".check_destination",
+                lambda _, stock, instance: stock(),
             )
         )
         self.assert_refused(server, "does not run nova-accel")
@@ -393,7 +391,7 @@ class Refusals(moving.LiveBase):
     @pytest.mark.long
     def test_too_slow_a_link(self) -> None:
         """T4-4Q at 1000 MiB/s; Nova's downtime is half a second."""
-        self.computes["host1"].driver._link_speed = 1000
+        self.computes["host1"].driver._hooks.live_migration.link_speed = 1000
         server = self.boot(SMALL, host="host1")
         self.assert_refused(server, "4096 ms", "live_migration_downtime")
         self.flags(live_migration_downtime=4096, group="libvirt")

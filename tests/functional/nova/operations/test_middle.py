@@ -215,7 +215,7 @@ class MiddleInPlace(Failing):
         """Nova frees the slots of a server whose delete fails in the end."""
         server = self.boot_server()
         driver = self.computes["host1"].driver
-        driver._rebuilt_servers._allocations.put(
+        driver._hooks.rebuilt_servers._allocations.put(
             server["id"], self.allocations(server)
         )
         self._delete_server_allocations(server["id"])
@@ -224,7 +224,7 @@ class MiddleInPlace(Failing):
         self.run_periodics()
         self.run_periodics()
         self.assertEqual({}, self.allocations(server))
-        self.assertEqual({}, driver._rebuilt_servers._allocations.read())
+        self.assertEqual({}, driver._hooks.rebuilt_servers._allocations.read())
         self.assertIn("are not restored", self.messages())
         self.delete_and_check(server)
 

@@ -188,13 +188,14 @@ class TwoServices(harness.AccelTestBase):
         with self.other_service():
             driver = self.restart().driver
             self.assertFalse(driver._accel.is_alone)
-            fetch = driver._fetch_bitstreams
+            hooks = driver._hooks
+            fetch = hooks.partitions.fetch_bitstreams
 
             def refresh_and_fetch(*arguments: Any, **words: Any) -> Any:
-                driver._refresh()
+                hooks.passes.refresh()
                 return fetch(*arguments, **words)
 
-            driver._fetch_bitstreams = refresh_and_fetch
+            hooks.partitions.fetch_bitstreams = refresh_and_fetch
             before = len(self.hosts["host1"].writes())
             second = self.boot(harness.whole_gpu_group("_A"))
         self.assertEqual(functions, set(self.functions_of(second)))

@@ -69,7 +69,7 @@ class Sync(syncing.SyncTestBase):
             self.run_periodics()
         self.assertNotIn(self.provider(harness.T4), self.providers())
         self.hosts["host1"].plug()
-        self.computes["host1"].driver._refresh()
+        self.computes["host1"].driver._hooks.passes.refresh()
         outside = self.outside()
         client = self.computes["host1"].driver.virtapi.reportclient
         post, paths = client.post, []
@@ -99,7 +99,7 @@ class Sync(syncing.SyncTestBase):
         self._post_resource_provider("former")
         self._post_resource_provider(name)
         self.hosts["host1"].plug()
-        self.computes["host1"].driver._refresh()
+        self.computes["host1"].driver._hooks.passes.refresh()
         client = self.computes["host1"].driver.virtapi.reportclient
         post, paths = client.post, []
 
@@ -503,11 +503,12 @@ class InTheMiddle(syncing.SyncTestBase):
         tree = driver.virtapi.reportclient.get_provider_tree_and_ensure_root(
             self.context, self.compute_rp_uuids["host1"]
         )
-        driver._reporter.update_tree(tree, ())
+        reporter = driver._hooks.partitions.reporter
+        reporter.update_tree(tree, ())
         self.hosts["host1"].plug()
         self.run_pass()
         self.assertFalse(tree.exists(self.provider(harness.T4)))
-        driver._reporter.use_tree(tree)
+        reporter.use_tree(tree)
         slots = tree.data(self.provider(harness.T4)).resources["VGPU"]
         self.assertEqual(16, len(slots))
 

@@ -21,8 +21,8 @@ _PACKAGES = (nova_accel, placement_sync, virt_hooks)
 # failures: both call nothing unguarded.
 GUARDS = frozenset(
     {
-        "virt_hooks.operations.bypass.accelerators_only",
-        "virt_hooks.operations.bypass.has_accelerators",
+        "virt_hooks.bypass.accelerators_only",
+        "virt_hooks.bypass.has_accelerators",
         "virt_hooks.error_guards.log_errors",
     }
 )

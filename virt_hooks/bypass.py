@@ -38,19 +38,23 @@ _EXTRA_SPEC = re.compile(rf"accelerator:|resources[^:]*:(?!{_OTHER_CLASSES})")
 def accelerators_only(override: Method) -> Method:
     """Run an override of LibvirtDriver for servers with accelerators only.
 
-    :param override: a method with a ``nova.objects.Instance`` among its
-        arguments.
+    :param override: gets ``stock``, then the arguments of Nova's method,
+        with a ``nova.objects.Instance`` among them. ``stock`` takes no
+        argument, and runs Nova's method with these.
     """
     name = override.__name__
 
     @functools.wraps(override)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = (*args, *kwargs.values())
-        if has_accelerators(self, name, arguments):
-            return override(self, *args, **kwargs)
         classes = type(self).__mro__
         last = classes[classes.index(driver.LibvirtDriver) - 1]
-        return getattr(super(last, self), name)(*args, **kwargs)
+        stock = functools.partial(
+            getattr(super(last, self), name), *args, **kwargs
+        )
+        if has_accelerators(self, name, arguments):
+            return override(self, stock, *args, **kwargs)
+        return stock()
 
     return cast(Method, method)
 

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that the overrides of AccelLibvirtDriver call.
+
+None of them is a driver; they are constructed from nova.conf, Nova's libvirt
+host and its virtapi.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import nova.conf
+
+from nova_accel.config import conf
+from nova_accel.host.state import rebuild_allocations
+from virt_hooks.attach import (
+    attach_recovery,
+    attach_rpc,
+    attach_show,
+    hot_attach,
+)
+from virt_hooks.guest import connection
+from virt_hooks.instance import bitstream_images
+from virt_hooks.operations import (
+    cold_migration,
+    host_passes,
+    live_migration,
+    nova_database,
+    reboot,
+    rebuild,
+    server_partitions,
+    spawn_server,
+    suspend,
+)
+from virt_hooks.report import (
+    claim_checks,
+    reconcile,
+    reporter,
+    server_allocations,
+)
+from virt_hooks.spawn import setup
+
+
+class Hooks:
+    """Objects of one nova-compute; one operation, one object."""
+
+    def __init__(
+        self,
+        virtapi: Any,
+        host: Any,
+        list_nodes: Callable[[], Iterable[str]],
+    ) -> None:
+        """Load the vendor drivers that ``[nova_accel]`` names.
+
+        :param virtapi: ``nova.compute.manager.ComputeVirtAPI``.
+        :param host: Nova's ``nova.virt.libvirt.host.Host``.
+        :param list_nodes: returns the names of this host's compute nodes.
+        :raises ConfigurationError: a setting can't be used.
+        """
+        settings = conf.read_settings(nova.conf.CONF)
+        domains = connection.LibvirtDomains(host)
+        self.partitions = partitions = self._build_partitions(
+            virtapi, host, domains, settings
+        )
+        accel = partitions.accel
+        self.missing_allocations = claim_checks.MissingAllocations(
+            accel, virtapi
+        )
+        self.rebuilt_servers = rebuild.RebuiltServers(
+            accel,
+            partitions.reporter,
+            rebuild_allocations.RebuildAllocations(settings.state_dir),
+        )
+        self.spawn = spawn_server.Spawn(partitions)
+        self.suspend = suspend.Suspend(partitions, domains)
+        self.cold_migration = cold_migration.ColdMigration(partitions)
+        self.live_migration = live_migration.LiveMigration(
+            partitions, virtapi, settings
+        )
+        consumers = claim_checks.Consumers(
+            accel,
+            domains,
+            partitions.reporter.providers_of,
+            self.live_migration.migrating.expected,
+            partitions.startup_servers.forget,
+        )
+        self.passes = host_passes.HostPasses(
+            partitions,
+            self.rebuilt_servers,
+            consumers,
+            self.suspend,
+            list_nodes,
+        )
+        self.reboot = reboot.Reboot(
+            partitions, self.rebuilt_servers, self.cold_migration, self.passes
+        )
+        allocations = server_allocations.ServerAllocations(virtapi)
+        self.attach_recovery = recovery = attach_recovery.AttachRecovery(
+            partitions, allocations
+        )
+        self.hot_attach = hot_attach.HotAttach(
+            partitions, allocations, recovery
+        )
+        self.attach_show = attach_show.AttachShow(partitions, recovery)
+        self.attach_endpoint = attach_rpc.Endpoint(
+            self.hot_attach, self.attach_show
+        )
+        self.rpc_server = attach_rpc.RpcServer(self.attach_endpoint)
+
+    def _build_partitions(
+        self,
+        virtapi: Any,
+        host: Any,
+        domains: connection.HostdevReader,
+        settings: conf.Settings,
+    ) -> server_partitions.ServerPartitions:
+        accel = setup.read_node(nova.conf.CONF, host.get_connection, domains)
+        images = bitstream_images.BitstreamImages(settings.bitstreams)
+        report = reporter.Reporter(accel, virtapi)
+        reconciler = reconcile.Reconciler(
+            nova.conf.CONF,
+            accel,
+            self._refresh,
+            report,
+            self._recover_attachments,
+        )
+        return server_partitions.ServerPartitions(
+            accel,
+            host,
+            images,
+            nova_database.StartupServers(accel),
+            report,
+            reconciler,
+        )
+
+    def _refresh(self) -> None:
+        self.passes.refresh(retries_failed=False)
+
+    def _recover_attachments(self) -> None:
+        self.attach_recovery.recover_at_start()

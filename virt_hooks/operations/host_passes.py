@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start of the service, and the periodic passes over this host."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nova_accel.model import providers
+from virt_hooks import error_guards
+from virt_hooks.operations import rebuild, server_partitions, suspend
+from virt_hooks.report import claim_checks
+
+
+class HostPasses:
+    """Reads the host again, and repairs what failed before."""
+
+    def __init__(
+        self,
+        partitions: server_partitions.ServerPartitions,
+        rebuilt_servers: rebuild.RebuiltServers,
+        consumers: claim_checks.Consumers,
+        suspended: suspend.Suspend,
+        list_nodes: Callable[[], Iterable[str]],
+    ) -> None:
+        """Make no pass yet.
+
+        :param list_nodes: returns the names of this host's compute nodes.
+        """
+        self._accel = partitions.accel
+        self._reporter = partitions.reporter
+        self._startup_servers = partitions.startup_servers
+        self._rebuilt_servers = rebuilt_servers
+        self._consumers = consumers
+        self._suspended = suspended
+        self._list_nodes = list_nodes
+        self._refresh_lock = threading.Lock()
+
+    def start(self, nodes: Mapping[str, str]) -> None:
+        """Restore the claims of this host's servers.
+
+        Cards are set to their modes before claims are restored, since a
+        reboot of the host removes their VFs. The slots of Nova's servers
+        are read before that: nothing that they have is removed.
+
+        :param nodes: names of this host's compute nodes by uuid.
+        """
+        self._adopt(nodes)
+        self._startup_servers.read_servers(self._list_nodes)
+        self._accel.set_card_modes(self._startup_servers.list_awaited)
+        self._accel.host.refresh()
+        self._startup_servers.restore_claims(self._list_nodes)
+
+    def run(self, nodes: Mapping[str, str], provider_tree: Any) -> None:
+        """Run the pass of Nova's periodic task, without any lock of Nova.
+
+        :param nodes: names of this host's compute nodes by uuid.
+        :param provider_tree: Nova's, None before its first pass.
+        """
+        self._reporter.reset_free()
+        self._adopt(nodes)
+        self.refresh()
+        self._reporter.find_free(provider_tree)
+
+    def refresh(self, retries_failed: bool = True) -> None:
+        """Read the host again, and repair what failed before.
+
+        :param retries_failed: see ``Lifecycle.set_card_modes``.
+        """
+        with self._refresh_lock:
+            self._accel.host.refresh_changed()
+            self._startup_servers.restore_claims(self._list_nodes)
+            with error_guards.log_errors("can't restore removed allocations"):
+                self._rebuilt_servers.restore_allocations()
+            if self._accel.is_alone:
+                with error_guards.log_errors("can't compare claims with Nova"):
+                    self._consumers.release_unbacked(self._list_nodes())
+                with error_guards.log_errors(
+                    "can't read the devices of guests"
+                ):
+                    self._suspended.plug_missing()
+            self._accel.clean_up()
+            self._accel.set_card_modes(
+                self._startup_servers.list_awaited, retries_failed
+            )
+
+    def clean_up(self) -> None:
+        """Read the hostdevs of all domains, and remove unused partitions."""
+        with self._refresh_lock:
+            self._accel.clean_up()
+
+    def _adopt(self, nodes: Mapping[str, str]) -> None:
+        for uuid, name in nodes.items():
+            self._accel.adopt(providers.ProviderRoot(name=name, uuid=uuid))
