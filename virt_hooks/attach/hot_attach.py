@@ -331,15 +331,12 @@ class HotAttach:
         self, context: Any, instance: Any, attached: attachment.Attachment
     ) -> model.Claim:
         """Make the partition of an attachment; return its claim."""
-        claims = self._accel.ensure(
-            instance.uuid,
-            instance_request.groups_of(instance),
-            instance_request.slots_of(instance.resources, self._accel.root),
+        request = instance_request.parse(
+            instance,
+            self._accel.root,
             self._allocations.read(context, instance.uuid),
-            instance_request.cached_bitstreams(
-                self._partitions.images, instance
-            ),
         )
+        claims = self._partitions.ensure(request)
         return next(
             claim
             for claim in claims

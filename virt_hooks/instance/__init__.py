@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Request groups, slots and images of a ``nova.objects.Instance``.
 
-- ``instance_request``: ``groups_of``, ``attachments_of``, ``slots_of``,
-  ``images_of``
+- ``instance_request``: ``InstanceRequest``, parsed once per operation;
+  ``attachments_of``, ``slots_of``
 - ``bitstream_images``: ``BitstreamImages``, read from Glance and cached
 """

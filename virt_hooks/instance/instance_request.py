@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Request groups, slots and bitstreams of a ``nova.objects.Instance``."""
+"""Request of a ``nova.objects.Instance``: groups, slots and bitstreams."""
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+import dataclasses
+import types
+from collections.abc import Iterable
+from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.model import attachment, flavors, providers
@@ -13,23 +15,68 @@ from nova_accel.model import attachment, flavors, providers
 PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
 
 
-class BitstreamSource(Protocol):
-    """Source of bitstreams: Glance, and the cache on this host."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRequest:
+    """Accelerators of a server on this host, parsed once per operation."""
 
-    def fetch(
-        self, context: Any, images: Iterable[str], keep: Iterable[str] = ()
-    ) -> Mapping[str, model.Bitstream]:
-        """Return bitstreams by image; Glance is read for each image.
+    uuid: str
+    #: Of its flavor, and of its attachments that have their slot.
+    groups: tuple[flavors.RequestGroup, ...]
+    slots: tuple[model.Slot, ...] = ()
+    #: Provider and identifier of the attachments' slots.
+    attached: frozenset[tuple[str, str]] = frozenset()
+    #: Its allocations by provider, if it comes to this host.
+    allocated: model.Allocations = dataclasses.field(
+        default_factory=lambda: types.MappingProxyType({})
+    )
+    #: Ids of the images of its bitstreams.
+    images: frozenset[str] = frozenset()
+    options: flavors.Options = dataclasses.field(
+        default_factory=flavors.Options
+    )
+    #: Whether Nova rebuilds it on this host.
+    is_rebuild: bool = False
 
-        :param keep: images that are not evicted from the cache.
-        """
-        ...
+    def list_claims(
+        self, claims: Iterable[model.Claim], is_attached: bool
+    ) -> tuple[model.Claim, ...]:
+        """Return the claims of attachments, or those of the flavor."""
+        return tuple(
+            claim
+            for claim in claims
+            if ((claim.provider, claim.slot) in self.attached) is is_attached
+        )
 
-    def read_cached(
-        self, images: Iterable[str]
-    ) -> Mapping[str, model.Bitstream]:
-        """Return the cached bitstreams; Glance is not read."""
-        ...
+
+def parse(
+    instance: Any,
+    root: providers.ProviderRoot | None,
+    allocated: model.Allocations,
+    is_rebuild: bool = False,
+) -> InstanceRequest:
+    """Return the request of a server.
+
+    :param instance: a ``nova.objects.Instance``.
+    :param root: Nova's root provider, whose slots are left out.
+    :raises MalformedError: its flavor or its record of attachments can't be
+        read.
+    """
+    extra_specs = instance.flavor.extra_specs
+    attachments = served_attachments(instance)
+    groups = (
+        *flavors.parse_groups(extra_specs),
+        *(each.request_group() for each in attachments),
+    )
+    return InstanceRequest(
+        uuid=instance.uuid,
+        groups=groups,
+        slots=slots_of(instance.resources, root),
+        attached=frozenset((each.provider, each.slot) for each in attachments),
+        allocated=allocated,
+        images=_images_of(groups),
+        options=flavors.parse_options(extra_specs),
+        is_rebuild=is_rebuild,
+    )
 
 
 def attachments_of(instance: Any) -> tuple[attachment.Attachment, ...]:
@@ -73,48 +120,6 @@ def all_groups_of(instance: Any) -> tuple[flavors.RequestGroup, ...]:
     )
 
 
-def split_claims(
-    instance: Any, claims: Iterable[model.Claim]
-) -> tuple[tuple[model.Claim, ...], tuple[model.Claim, ...]]:
-    """Return a server's claims: those of its flavor, and the attached."""
-    attached = {
-        (each.provider, each.slot) for each in served_attachments(instance)
-    }
-    claims = tuple(claims)
-    return (
-        tuple(c for c in claims if (c.provider, c.slot) not in attached),
-        tuple(c for c in claims if (c.provider, c.slot) in attached),
-    )
-
-
-def fetch_bitstreams(
-    images: BitstreamSource,
-    context: Any,
-    instance: Any,
-    is_new: bool = False,
-    keep: Iterable[str] = (),
-) -> None:
-    """Fetch the bitstreams of a server to this host.
-
-    :param context: Nova's, of the request: Glance is read as its user.
-    :param is_new: read Glance also if all bitstreams are cached.
-    :param keep: ids of the images that other servers need here.
-    :raises BitstreamError: one may not be loaded, or can't be fetched.
-    """
-    image_ids = images_of(instance)
-    if not image_ids:
-        return
-    if is_new or image_ids - images.read_cached(image_ids).keys():
-        images.fetch(context, image_ids, keep)
-
-
-def cached_bitstreams(
-    images: BitstreamSource, instance: Any
-) -> Mapping[str, model.Bitstream]:
-    """Return the bitstreams of a server that are on this host."""
-    return images.read_cached(images_of(instance))
-
-
 def images_of(instance: Any) -> frozenset[str]:
     """Return the ids of the images of a server's bitstreams.
 
@@ -125,6 +130,10 @@ def images_of(instance: Any) -> frozenset[str]:
     # A malformed record is reported where the attachments are needed.
     with contextlib.suppress(errors.MalformedError):
         groups = groups_of(instance)
+    return _images_of(groups)
+
+
+def _images_of(groups: Iterable[flavors.RequestGroup]) -> frozenset[str]:
     return frozenset(group.bitstream for group in groups if group.bitstream)
 
 

@@ -55,15 +55,15 @@ class ColdMigration:
         with contextlib.ExitStack() as undo:
             # After an error Nova removes the migration's allocations.
             undo.callback(self._release_old_slots, instance, migration, old)
-            with error_guards.as_nova_error(
-                lambda: self._partitions.reporter.publish(context)
-            ):
-                self._partitions.fetch_bitstreams(context, instance)
-            # With allocations: a drained card then refuses the server.
-            self._partitions.ensure(
-                context, instance, kwargs.get("allocations") or args[4]
-            )
-            result = stock()
+            with self._partitions.as_nova_error(context, instance):
+                # With allocations: a drained card then refuses the server.
+                request = self._partitions.parse(
+                    instance, kwargs.get("allocations") or args[4]
+                )
+                self._partitions.fetch_bitstreams(context, request)
+                self._partitions.ensure(request)
+            with self._partitions.ensured(request):
+                result = stock()
             undo.pop_all()
         self._partitions.reconciler.wake()
         return result
@@ -85,7 +85,9 @@ class ColdMigration:
         the next pass releases them.
         """
         with error_guards.log_errors("can't fetch bitstreams"):
-            self._partitions.fetch_bitstreams(context, instance)
+            self._partitions.fetch_bitstreams(
+                context, self._partitions.parse(instance)
+            )
         store = self._accel.store
         old = instance_request.slots_of(instance.resources)
         new = claim_store.not_in_slots(store.claims_of(instance.uuid), old)

@@ -7,6 +7,7 @@ also for servers without a NUMA topology.
 """
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,7 +20,6 @@ from nova.compute import task_states
 from nova_accel import errors
 from nova_accel.claims import migration
 from nova_accel.config import conf
-from nova_accel.model import flavors
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.instance import instance_request
@@ -66,7 +66,7 @@ class LiveMigration:
         if instance_request.has_accelerator_slots(instance.resources):
             with _as_precheck_error():
                 offers = self.migrating.describe_offers(
-                    _server(instance), self._read_host()
+                    self._partitions.parse(instance), self._read_host()
                 )
         check_data = stock()
         if offers:
@@ -82,7 +82,7 @@ class LiveMigration:
         if instance_request.has_accelerator_slots(instance.resources):
             with _as_precheck_error():
                 source_text = self.migrating.describe_departure(
-                    self._departing_server(instance),
+                    self._partitions.parse(instance),
                     self._partitions.read_domain(instance),
                     self._read_host(),
                     _limits(self.link_speed),
@@ -268,21 +268,10 @@ class LiveMigration:
             nova.conf.CONF.libvirt.live_migration_permit_post_copy,
         )
 
-    def _departing_server(
-        self, instance: Any
-    ) -> live_migration_checks.MigratingServer:
-        return live_migration_checks.MigratingServer(
-            uuid=instance.uuid,
-            groups=_groups(instance),
-            slots=instance_request.slots_of(
-                instance.resources, self._accel.root
-            ),
-        )
-
     def _arriving_server(
         self, context: Any, instance: Any, allocs: Any
-    ) -> live_migration_checks.MigratingServer:
-        """Return a server with the slots that Nova has claimed here.
+    ) -> instance_request.InstanceRequest:
+        """Return a server's request, with the slots claimed here.
 
         They are read from the database: the instance may be older than
         the claim.
@@ -294,16 +283,11 @@ class LiveMigration:
             raise errors.ClaimError(
                 instance.uuid, "Nova has claimed nothing for it here"
             )
-        return live_migration_checks.MigratingServer(
-            uuid=instance.uuid,
-            groups=_groups(instance),
+        return dataclasses.replace(
+            self._partitions.parse(instance, allocs),
             slots=instance_request.slots_of(
                 migration_context.new_resources, self._accel.root
             ),
-            allocations={
-                uuid: record["resources"]
-                for uuid, record in (allocs or {}).items()
-            },
         )
 
 
@@ -312,16 +296,6 @@ def post_claim_migrate_data(
 ) -> Any:
     """Skip the stock method for a guest without a NUMA topology."""
     return migrate_data if instance.numa_topology is None else stock()
-
-
-def _server(instance: Any) -> live_migration_checks.MigratingServer:
-    return live_migration_checks.MigratingServer(
-        uuid=instance.uuid, groups=_groups(instance)
-    )
-
-
-def _groups(instance: Any) -> tuple[flavors.RequestGroup, ...]:
-    return flavors.parse_groups(instance.flavor.extra_specs)
 
 
 def _read_text(data: Any, field: str) -> str | None:

@@ -6,31 +6,18 @@ reasons.
 """
 
 import dataclasses
-import types
 from collections.abc import Mapping
 
 from nova_accel import errors, model
 from nova_accel.claims import migration
-from nova_accel.model import flavors
 from virt_hooks.guest import connection
+from virt_hooks.instance import instance_request
 from virt_hooks.operations import live_migration_wire
 
 NO_OTHER = (
     "the destination does not run nova-accel, or not for its accelerators:"
     " see `nova-accel inspect` and compute_driver there"
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MigratingServer:
-    """A server, with its slots and allocations on one host."""
-
-    uuid: str
-    groups: tuple[flavors.RequestGroup, ...]
-    slots: tuple[model.Slot, ...] = ()
-    allocations: model.Allocations = dataclasses.field(
-        default_factory=lambda: types.MappingProxyType({})
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +29,7 @@ class HandlePairs:
 
 
 def check_departure(
-    server: MigratingServer,
+    server: instance_request.InstanceRequest,
     source: live_migration_wire.WireHost,
     limits: migration.MigrationLimits,
     destination_text: str | None,
@@ -67,7 +54,7 @@ def check_departure(
 
 
 def check_arrival(
-    server: MigratingServer,
+    server: instance_request.InstanceRequest,
     source_text: str,
     destination: live_migration_wire.WireHost,
 ) -> None:
@@ -88,7 +75,7 @@ def check_arrival(
 
 
 def check_complete(
-    server: MigratingServer,
+    server: instance_request.InstanceRequest,
     claims: tuple[model.Claim, ...],
     use: connection.HostdevUse,
 ) -> None:
@@ -120,7 +107,7 @@ def check_complete(
 
 
 def pair_handles(
-    server: MigratingServer,
+    server: instance_request.InstanceRequest,
     before: tuple[migration.MigrationPartition, ...],
     after: tuple[migration.MigrationPartition, ...],
 ) -> Mapping[str, str]:
@@ -139,6 +126,8 @@ def _list_profiles(parts: tuple[migration.MigrationPartition, ...]) -> str:
     return ", ".join(sorted(part.profile for part in parts)) or "nothing"
 
 
-def _refuse(server: MigratingServer, reasons: tuple[str, ...]) -> None:
+def _refuse(
+    server: instance_request.InstanceRequest, reasons: tuple[str, ...]
+) -> None:
     if reasons:
         raise errors.ClaimError(server.uuid, "; ".join(reasons))

@@ -14,6 +14,7 @@ from nova_accel.claims import claim_plan, matching, migration
 from nova_accel.host.sysfs import fs, host_reader, modules
 from nova_accel.model import names
 from virt_hooks.guest import connection
+from virt_hooks.instance import instance_request
 from virt_hooks.operations import live_migration_checks, live_migration_wire
 from virt_hooks.spawn import lifecycle, spawn_checks
 
@@ -95,7 +96,7 @@ class MigrationPartitions:
 
     def describe_offers(
         self,
-        server: live_migration_checks.MigratingServer,
+        server: instance_request.InstanceRequest,
         host: migration.MigrationHost,
     ) -> str:
         """Return the text of partitions that this host could make.
@@ -116,7 +117,7 @@ class MigrationPartitions:
 
     def describe_departure(
         self,
-        server: live_migration_checks.MigratingServer,
+        server: instance_request.InstanceRequest,
         use: connection.HostdevUse,
         host: migration.MigrationHost,
         limits: migration.MigrationLimits,
@@ -142,7 +143,7 @@ class MigrationPartitions:
 
     def verify_arrival(
         self,
-        server: live_migration_checks.MigratingServer,
+        server: instance_request.InstanceRequest,
         host: migration.MigrationHost,
         source_text: str,
     ) -> None:
@@ -174,7 +175,7 @@ class MigrationPartitions:
             server.slots,
             root,
             state,
-            server.allocations,
+            server.allocated,
         )
         live_migration_checks.check_arrival(
             server,
@@ -186,7 +187,7 @@ class MigrationPartitions:
 
     def make_partitions(
         self,
-        server: live_migration_checks.MigratingServer,
+        server: instance_request.InstanceRequest,
         source_text: str,
     ) -> live_migration_checks.HandlePairs:
         """Make a server's partitions; return new handles by old ones.
@@ -203,7 +204,7 @@ class MigrationPartitions:
         with self._expected_lock:
             self._expected.add(server.uuid)
         made = self._accel.ensure(
-            server.uuid, server.groups, server.slots, server.allocations
+            server.uuid, server.groups, server.slots, server.allocated
         )
         handles = live_migration_checks.pair_handles(
             server, source.parts, self._read_parts(made)

@@ -36,7 +36,9 @@ class Reboot:
             with error_guards.log_errors("can't restore removed allocations"):
                 self._rebuilt_servers.restore_allocations()
             with error_guards.log_errors("can't fetch bitstreams"):
-                self._partitions.fetch_bitstreams(context, instance)
+                self._partitions.fetch_bitstreams(
+                    context, self._partitions.parse(instance)
+                )
             try:
                 self._moves.end_failed_move(instance)
                 return stock()

@@ -143,7 +143,7 @@ class RebuiltServers:
 
 
 @contextlib.contextmanager
-def with_current_slots(instance: Any) -> Iterator[None]:
+def with_current_slots(instance: Any, is_rebuild: bool) -> Iterator[None]:
     """Rebuild a server on its host with its current slots.
 
     A cold migration or resize that failed leaves its migration context. Nova
@@ -154,7 +154,7 @@ def with_current_slots(instance: Any) -> Iterator[None]:
 
     :raises nova.exception.NovaException: Nova's database can't be read.
     """
-    if not nova_database.is_rebuilt(instance) or not _has_old_slots(instance):
+    if not is_rebuild or not _has_old_slots(instance):
         yield
         return
     with instance.mutated_migration_context(revert=True):

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from nova import context as nova_context
 from nova import exception
 
 from nova_accel import errors, model
-from nova_accel.model import flavors
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection, libvirt_guest
@@ -41,9 +41,10 @@ class ServerPartitions:
         self.startup_servers = startup_servers
         self.reporter = reporter
         self.reconciler = reconciler
-        #: Server that a thread reboots. Of each thread, since a delete may
-        #: overlap a reboot of the same server.
-        self._reboot = threading.local()
+        #: Operation of a thread: the server that it reboots, or the request
+        #: that it has ensured. Of each thread, since a delete may overlap
+        #: another operation on the same server.
+        self._operation = threading.local()
 
     def publish(self, context: Any) -> None:
         """Publish a change of the cards in Placement at once."""
@@ -52,31 +53,71 @@ class ServerPartitions:
 
     # -- spawn -------------------------------------------------------------
 
-    def ensure(
-        self, context: Any, instance: Any, allocations: Any = None
-    ) -> tuple[model.Claim, ...]:
-        """Make the partitions of a server's slots; return their claims.
+    def parse(
+        self, instance: Any, allocations: Any = None, is_rebuild: bool = False
+    ) -> instance_request.InstanceRequest:
+        """Return the request of a server.
 
-        :param allocations: of a server that comes to this host.
-        :raises nova.exception.ComputeResourcesUnavailable: they can't be
-            made here.
+        :param allocations: Nova's, of a server that comes to this host.
+        :raises MalformedError: it can't be read.
         """
-        amounts = {
+        allocated = {
             uuid: record["resources"]
             for uuid, record in (allocations or {}).items()
         }
-        is_rebuilt = nova_database.is_rebuilt(instance)
-        with error_guards.as_nova_error(
-            lambda: self.reporter.publish(context), instance.uuid, is_rebuilt
-        ):
-            flavors.parse_options(instance.flavor.extra_specs)
-            return self.accel.ensure(
-                instance.uuid,
-                instance_request.groups_of(instance),
-                instance_request.slots_of(instance.resources, self.accel.root),
-                amounts,
-                instance_request.cached_bitstreams(self.images, instance),
-            )
+        return instance_request.parse(
+            instance, self.accel.root, allocated, is_rebuild
+        )
+
+    def ensure(
+        self, request: instance_request.InstanceRequest
+    ) -> tuple[model.Claim, ...]:
+        """Make the partitions of a server's slots; return their claims.
+
+        :raises AcceleratorError: they can't be made here.
+        """
+        return self.accel.ensure(
+            request.uuid,
+            request.groups,
+            request.slots,
+            request.allocated,
+            self.images.read_cached(request.images),
+        )
+
+    @contextlib.contextmanager
+    def ensured(
+        self, request: instance_request.InstanceRequest
+    ) -> Iterator[None]:
+        """Let this thread read the claims of a request, just ensured."""
+        self._operation.request = request
+        try:
+            yield
+        finally:
+            self._operation.request = None
+
+    def read_for_guest(
+        self, instance: Any
+    ) -> tuple[instance_request.InstanceRequest, tuple[model.Claim, ...]]:
+        """Return the request and the claims of a server's guest.
+
+        The claims are ensured unless this thread has just done so, and none
+        of them is missing by now.
+
+        :raises nova.exception.ComputeResourcesUnavailable: the partitions
+            can't be made here.
+        """
+        request = getattr(self._operation, "request", None)
+        if request is not None and request.uuid == instance.uuid:
+            claims = claim_store.made_only(self.accel.claims_of(request.uuid))
+            if claim_store.has_claims_on(claims, request.slots):
+                return request, claims
+        else:
+            request = None
+        context = nova_context.get_admin_context()
+        is_rebuild = request is not None and request.is_rebuild
+        with self.as_nova_error(context, instance, is_rebuild):
+            request = request or self.parse(instance)
+            return request, self.ensure(request)
 
     def restore(self, context: Any, instance: Any) -> None:
         """Make the partitions that a reboot of the host has removed.
@@ -84,18 +125,39 @@ class ServerPartitions:
         :raises nova.exception.ComputeResourcesUnavailable: they can't be
             made.
         """
-        if instance.resources:
+        if not instance.resources:
+            return
+        with self.as_nova_error(context, instance):
+            request = self.parse(instance)
             with error_guards.log_errors("can't fetch bitstreams"):
-                self.fetch_bitstreams(context, instance)
-            self.ensure(context, instance)
+                self.fetch_bitstreams(context, request)
+            self.ensure(request)
+
+    def as_nova_error(
+        self, context: Any, instance: Any, is_rebuild: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """Raise AcceleratorError as Nova's error; publish the host's state."""
+        return error_guards.as_nova_error(
+            lambda: self.reporter.publish(context), instance.uuid, is_rebuild
+        )
 
     def fetch_bitstreams(
-        self, context: Any, instance: Any, is_new: bool = False
+        self,
+        context: Any,
+        request: instance_request.InstanceRequest,
+        is_new: bool = False,
     ) -> None:
-        """Fetch a server's bitstreams; those of other servers stay cached."""
-        instance_request.fetch_bitstreams(
-            self.images, context, instance, is_new, self.list_images()
-        )
+        """Fetch a server's bitstreams; those of other servers stay cached.
+
+        :param context: Nova's, of the request: Glance is read as its user.
+        :param is_new: read Glance also if all bitstreams are cached.
+        :raises BitstreamError: one may not be loaded, or can't be fetched.
+        """
+        images = request.images
+        if images and (
+            is_new or images - self.images.read_cached(images).keys()
+        ):
+            self.images.fetch(context, images, self.list_images())
 
     def list_images(self) -> set[str]:
         """Return the images that servers of this host need here."""
@@ -115,11 +177,11 @@ class ServerPartitions:
     @contextlib.contextmanager
     def retained(self, uuid: str) -> Iterator[None]:
         """Retain a server's partitions in the calls of this thread."""
-        self._reboot.uuid = uuid
+        self._operation.retained = uuid
         try:
             yield
         finally:
-            self._reboot.uuid = None
+            self._operation.retained = None
 
     def cleanup(
         self, stock: Stock, context: Any, instance: Any, *_: Any, **__: Any
@@ -133,8 +195,9 @@ class ServerPartitions:
         try:
             return stock()
         finally:
-            is_rebooted = instance.uuid == getattr(self._reboot, "uuid", None)
-            if not (is_rebooted or nova_database.is_rebuilt(instance)):
+            retained = getattr(self._operation, "retained", None)
+            is_retained = instance.uuid == retained
+            if not (is_retained or nova_database.is_rebuilt(instance)):
                 self.release_all(instance, domain)
 
     def release_all(

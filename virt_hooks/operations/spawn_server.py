@@ -4,8 +4,6 @@
 import logging
 from typing import Any
 
-from nova import context as nova_context
-
 from nova_accel.model import attachment, flavors
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
@@ -35,41 +33,37 @@ class Spawn:
         **__: Any,
     ) -> Any:
         """Fetch bitstreams and make partitions before the stock method."""
-        is_rebuilt = nova_database.is_rebuilt(instance)
-        with rebuild.with_current_slots(instance):
-            with error_guards.as_nova_error(
-                lambda: self._partitions.reporter.publish(context),
-                instance.uuid,
-                is_rebuilt,
-            ):
-                self._partitions.fetch_bitstreams(
-                    context, instance, is_new=not is_rebuilt
+        is_rebuild = nova_database.is_rebuilt(instance)
+        with rebuild.with_current_slots(instance, is_rebuild):
+            with self._partitions.as_nova_error(context, instance, is_rebuild):
+                request = self._partitions.parse(
+                    instance, allocations, is_rebuild
                 )
-            if self._partitions.ensure(context, instance, allocations):
+                self._partitions.fetch_bitstreams(
+                    context, request, is_new=not is_rebuild
+                )
+                claims = self._partitions.ensure(request)
+            if claims:
                 # Published at once: otherwise the scheduler would select
                 # this host for profiles that the card can't make any more.
                 self._partitions.publish(context)
-            result = stock()
-        if not is_rebuilt:
+            with self._partitions.ensured(request):
+                result = stock()
+        if not is_rebuild:
             _drop_lost_attachments(instance)
         return result
 
     def get_guest_config(
         self, stock: Stock, instance: Any, *_: Any, **__: Any
     ) -> Any:
-        """Add the server's hostdevs to the stock configuration; return it.
-
-        Partitions that are missing are made, for any operation.
-        """
-        claims = self._partitions.ensure(
-            nova_context.get_admin_context(), instance
-        )
+        """Add the server's hostdevs to the stock configuration; return it."""
+        request, claims = self._partitions.read_for_guest(instance)
         config = stock()
         with error_guards.as_nova_error():
-            options = flavors.parse_options(instance.flavor.extra_specs)
             version = self._partitions.host.get_connection().getLibVersion()
-            own, attached = instance_request.split_claims(instance, claims)
-            libvirt_guest.add_claims(config, own, options, version)
+            own = request.list_claims(claims, is_attached=False)
+            attached = request.list_claims(claims, is_attached=True)
+            libvirt_guest.add_claims(config, own, request.options, version)
             # The options of the flavor are for its own devices only.
             libvirt_guest.add_claims(
                 config, attached, flavors.Options(), version

@@ -71,7 +71,7 @@ class Consumers:
 
         :param nodes: names of this host's compute nodes.
         """
-        unbacked = self.list_unbacked(nodes, self._list_expected())
+        unbacked = self._list_unbacked(nodes)
         self._accel.set_unbacked_consumers(frozenset(unbacked))
         self._logged &= self._accel.unbacked_consumers
         for uuid, version in unbacked.items():
@@ -114,9 +114,7 @@ class Consumers:
         if not self._accel.claims_of(uuid):
             self._forget(uuid, claimed)
 
-    def list_unbacked(
-        self, nodes: Iterable[str], expected: frozenset[str]
-    ) -> Mapping[str, int]:
+    def _list_unbacked(self, nodes: Iterable[str]) -> Mapping[str, int]:
         """Return the consumers that Nova does not back, with versions.
 
         The version is that of their claims, see ``ClaimStore.versions``.
@@ -126,12 +124,12 @@ class Consumers:
         or that has allocations of a provider that it has claims of.
 
         :param nodes: names of this host's compute nodes.
-        :param expected: servers that will arrive by live migration.
         :raises nova.exception.NovaException: Nova or Placement can't be
             read; then every consumer counts as backed.
         """
         # The claims are read first: Nova saves a server before its claims.
         versions = self._accel.store.versions()
+        expected = self._list_expected()
         if not versions.keys() - expected:
             return {}
         context, host = nova_context.get_admin_context(), nova.conf.CONF.host

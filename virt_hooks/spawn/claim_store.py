@@ -272,6 +272,14 @@ def in_slots(
     return tuple(c for c in claims if (c.provider, c.slot) in keys)
 
 
+def has_claims_on(
+    claims: Iterable[model.Claim], slots: Iterable[model.Slot]
+) -> bool:
+    """Return whether each of some slots has a claim."""
+    claimed = frozenset((claim.provider, claim.slot) for claim in claims)
+    return claimed.issuperset(map(_key, slots))
+
+
 def not_in_slots(
     claims: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> tuple[model.Claim, ...]:

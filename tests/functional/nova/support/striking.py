@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fault injection: functions of this library raise when called."""
 
+import collections
 import contextlib
 import inspect
 import pkgutil
@@ -135,17 +136,19 @@ def struck(functions: Iterable[tuple[str, FunctionType]]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def traced(functions: dict[str, FunctionType]) -> Iterator[set[str]]:
-    """Collect the names of the functions that are called meanwhile.
+def traced(
+    functions: dict[str, FunctionType],
+) -> Iterator[collections.Counter[str]]:
+    """Count the calls of functions meanwhile, by name.
 
     In this thread, and in those that begin meanwhile.
     """
     names = {function.__code__: name for name, function in functions.items()}
-    called: set[str] = set()
+    called: collections.Counter[str] = collections.Counter()
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code in names:
-            called.add(names[frame.f_code])
+            called[names[frame.f_code]] += 1
 
     threading.setprofile(profile)
     sys.setprofile(profile)

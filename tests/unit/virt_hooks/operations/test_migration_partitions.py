@@ -24,6 +24,7 @@ from tests.support.hosts.simulated import (
     slot,
 )
 from virt_hooks.guest import connection
+from virt_hooks.instance import instance_request
 from virt_hooks.operations import (
     live_migration_checks,
     migration_partitions,
@@ -34,7 +35,7 @@ THERE = providers.ProviderRoot(
     name="compute-2", uuid="2f2e3d4c-0000-4000-8000-000000000002"
 )
 LIMITS = migration.MigrationLimits(downtime=500)
-SERVER = live_migration_checks.MigratingServer(
+SERVER = instance_request.InstanceRequest(
     uuid=A, groups=(asks(FOUR_Q),), slots=(slot(),)
 )
 COMING = dataclasses.replace(
@@ -142,7 +143,7 @@ def refused(
     here: Partitions,
     host: migration.MigrationHost,
     use: connection.HostdevUse,
-    server: live_migration_checks.MigratingServer = SERVER,
+    server: instance_request.InstanceRequest = SERVER,
     offers: str | None = None,
 ) -> str:
     with pytest.raises(errors.ClaimError) as caught:
@@ -187,7 +188,7 @@ def test_a_destination_without_the_card(
     there: tuple[Partitions, lifecycle.Lifecycle],
     host: migration.MigrationHost,
 ) -> None:
-    wants = live_migration_checks.MigratingServer(uuid=A, groups=(asks(MTTY),))
+    wants = instance_request.InstanceRequest(uuid=A, groups=(asks(MTTY),))
     offers = there[0].describe_offers(wants, host)
     reason = refused(here, host, use(life), offers=offers)
     assert "no card that makes T4-4Q" in reason
