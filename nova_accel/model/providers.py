@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resource providers of one compute node: inventories, traits, tree.
+"""Resource providers: as Placement stores them, and as a host needs them.
 
 Field names of inventory records are Placement's.
 """
@@ -72,6 +72,21 @@ class ClassCapacity:
     def __str__(self) -> str:
         """Return the free units in words: ``0 of 4 left``."""
         return f"{self.free} of {self.capacity} left"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """Resource provider as Placement stores it.
+
+    ``parent`` and ``root`` are uuids; ``parent`` is empty for a root.
+    ``generation`` is None where it was not read.
+    """
+
+    uuid: str
+    name: str
+    parent: str = ""
+    root: str = ""
+    generation: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

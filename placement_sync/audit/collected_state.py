@@ -10,7 +10,7 @@ from nova_accel import model
 from nova_accel.claims.claim_plan import claim_charges
 from nova_accel.model import names
 from nova_accel.model.domains import Domain
-from nova_accel.model.providers import Inventory, ProviderRoot
+from nova_accel.model.providers import Inventory, Provider, ProviderRoot
 from placement_sync.client import nova_api
 
 # Trait that Nova sets on the provider of each compute node
@@ -30,19 +30,6 @@ class StateSource(enum.Enum):
     HYPERVISORS = "hypervisors of Nova's API"
     DOMAINS = "domains of libvirt"
     KERNEL = "devices of the kernel"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class AuditedProvider:
-    """Resource provider of this library, on any host.
-
-    ``root`` is the uuid of the root provider of its tree.
-    """
-
-    uuid: str
-    name: str
-    parent: str
-    root: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +65,7 @@ class CollectedState:
     """
 
     root: ProviderRoot
-    providers: tuple[AuditedProvider, ...] | None = None
+    providers: tuple[Provider, ...] | None = None
     allocations: tuple[Allocation, ...] | None = None
     consumers: Mapping[str, ConsumerAllocations] = dataclasses.field(
         default_factory=dict
@@ -91,7 +78,7 @@ class CollectedState:
     migrations: tuple[nova_api.Migration, ...] | None = None
     domains: tuple[Domain, ...] | None = None
     host: model.HostState | None = None
-    everywhere: tuple[AuditedProvider, ...] | None = None
+    everywhere: tuple[Provider, ...] | None = None
     gone: frozenset[str] | None = None
     used: frozenset[str] = frozenset()
     unread: Mapping[StateSource, str] = dataclasses.field(default_factory=dict)
@@ -165,7 +152,7 @@ class StateIndex:
     def device(self, provider: str) -> model.Device | None:
         return self._devices.get(provider)
 
-    def address(self, provider: AuditedProvider) -> str:
+    def address(self, provider: Provider) -> str:
         """Return the address of a provider's device; empty if unknown.
 
         The uuid of a provider is the uuid5 of its device's address. A

@@ -9,7 +9,7 @@ object that is created meanwhile is then visible in the sources read later.
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from nova_accel import errors, model
 from nova_accel.host.state import claims_file
@@ -233,7 +233,7 @@ class StateCollector:
 
     def _read_used(
         self,
-        listed: Iterable[collected_state.AuditedProvider],
+        listed: Iterable[providers.Provider],
         gone: frozenset[str],
     ) -> frozenset[str]:
         """Return the providers of removed hosts that have allocations."""
@@ -272,12 +272,12 @@ class StateCollector:
             )
         return recorded.claims
 
-    def _read_providers(self) -> tuple[collected_state.AuditedProvider, ...]:
+    def _read_providers(self) -> tuple[providers.Provider, ...]:
         """Return our providers below the root, by trait or by uuid."""
         query = f"in_tree={self.root.uuid}"
         marked = {p.uuid for p in self._list_marked(query)}
         tree = self._placement.read(
-            f"/resource_providers?{query}", _parse_providers
+            f"/resource_providers?{query}", provider_records.parse_list
         )
         listed = {p.uuid: p for p in tree if p.uuid != self.root.uuid}
         return tuple(
@@ -292,16 +292,14 @@ class StateCollector:
             )
         )
 
-    def _list_marked(
-        self, query: str
-    ) -> tuple[collected_state.AuditedProvider, ...]:
+    def _list_marked(self, query: str) -> tuple[providers.Provider, ...]:
         """Return the providers with our owner trait."""
         query = "&".join(filter(None, (query, f"required={_OWNER}")))
         path = f"/resource_providers?{query}"
         marked = self._placement.read_with_trait(
-            path, _OWNER, _parse_providers
+            path, _OWNER, provider_records.parse_list
         )
-        return marked or ()
+        return tuple(marked or ())
 
     def _read_allocations(
         self, provider: str
@@ -319,7 +317,7 @@ class StateCollector:
         )
 
     def _read_gone(
-        self, everywhere: Iterable[collected_state.AuditedProvider]
+        self, everywhere: Iterable[providers.Provider]
     ) -> frozenset[str]:
         """Return the roots of providers whose compute node Nova removed.
 
@@ -370,15 +368,3 @@ def _add_kernel_gaps(gaps: _Gaps, host: model.HostState) -> None:
             "some devices can't be read: "
             + "; ".join(f"{p.where}: {p.reason}" for p in host.problems),
         )
-
-
-def _parse_providers(body: Any) -> tuple[collected_state.AuditedProvider, ...]:
-    return tuple(
-        collected_state.AuditedProvider(
-            uuid=str(row["uuid"]),
-            name=str(row["name"]),
-            parent=str(row["parent_provider_uuid"] or ""),
-            root=str(row["root_provider_uuid"]),
-        )
-        for row in body["resource_providers"]
-    )

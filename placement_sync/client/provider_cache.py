@@ -27,9 +27,9 @@ REREAD_SECONDS.
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from nova_accel.model import names
+from nova_accel.model import names, providers
 from placement_sync.client import provider_records, rest
 
 # Seconds for which a provider that was deleted and created again may go
@@ -62,9 +62,7 @@ class ProviderCache:
         # Names of providers without our trait, by uuid.
         self._foreign: dict[str, str] = {}
         # The last list of each tree, and its Last-Modified header.
-        self._lists: dict[
-            str, tuple[frozenset[provider_records.ListedProvider], str]
-        ] = {}
+        self._lists: dict[str, tuple[frozenset[providers.Provider], str]] = {}
         self._client = client
         self._clock = clock
         self._expiry = clock() + REREAD_SECONDS
@@ -79,8 +77,8 @@ class ProviderCache:
     def refresh(
         self, root: str, expected: frozenset[str]
     ) -> tuple[
-        provider_records.ListedProvider | None,
-        Mapping[str, provider_records.ListedProvider],
+        providers.Provider | None,
+        Mapping[str, providers.Provider],
     ]:
         """Read the providers below a compute node that have changed.
 
@@ -106,7 +104,7 @@ class ProviderCache:
         own = self._select_own(root, listed, proved)
         return top, {uuid: listed[uuid] for uuid in own}
 
-    def _list(self, root: str) -> dict[str, provider_records.ListedProvider]:
+    def _list(self, root: str) -> dict[str, providers.Provider]:
         """Return the providers of a tree by uuid.
 
         Invalidates the cache if one of them was created again.
@@ -168,7 +166,7 @@ class ProviderCache:
         return self.records[uuid]
 
     def _remove_unlisted(
-        self, root: str, listed: Mapping[str, provider_records.ListedProvider]
+        self, root: str, listed: Mapping[str, providers.Provider]
     ) -> None:
         for uuid, record in [*self.records.items()]:
             if record.host == root and uuid not in listed:
@@ -177,7 +175,7 @@ class ProviderCache:
     def _select_own(
         self,
         root: str,
-        listed: Mapping[str, provider_records.ListedProvider],
+        listed: Mapping[str, providers.Provider],
         proved: set[str],
     ) -> set[str]:
         """Return the uuids of our providers; each then has a record.
@@ -223,7 +221,7 @@ class ProviderCache:
         return {p.uuid for p in listed or ()}
 
     def _refresh_record(
-        self, root: str, listed: provider_records.ListedProvider
+        self, root: str, listed: providers.Provider
     ) -> provider_records.ProviderRecord | None:
         """Return a record of the listed generation, or of a newer one."""
         record = self.records.get(listed.uuid)
@@ -234,19 +232,9 @@ class ProviderCache:
         return record
 
 
-class ProviderRow(Protocol):
-    """Provider of a list, with its parent."""
-
-    @property
-    def name(self) -> str:
-        """Return its name."""
-
-    @property
-    def parent(self) -> str:
-        """Return the uuid of its parent, empty for a root."""
-
-
-def is_of_other_host(uuid: str, listed: Mapping[str, ProviderRow]) -> bool:
+def is_of_other_host(
+    uuid: str, listed: Mapping[str, providers.Provider]
+) -> bool:
     """Return whether a provider is named after another ancestor host.
 
     A tree has several hosts if an operator gave a compute node a parent.

@@ -34,23 +34,13 @@ class ProviderRecord:
     ``host`` is the uuid of the root that the provider was listed below.
     """
 
-    generation: int
+    generation: int | None
     inventories: Mapping[str, providers.Inventory] = dataclasses.field(
         default_factory=dict
     )
     traits: frozenset[str] = frozenset()
     host: str = ""
     is_stale: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ListedProvider:
-    """Provider in a list of Placement; ``parent`` is empty for a root."""
-
-    uuid: str
-    name: str
-    parent: str
-    generation: int
 
 
 def provider_path(uuid: str, part: str = "") -> str:
@@ -102,19 +92,20 @@ def parse_answer(
         ) from error
 
 
-def parse_provider(body: Any) -> ListedProvider | None:
-    """Return a provider; None for an empty response."""
+def parse_provider(body: Any) -> providers.Provider | None:
+    """Return a provider's identity; None for an empty response."""
     if body is None:
         return None
-    return ListedProvider(
+    return providers.Provider(
         uuid=str(body["uuid"]),
         name=str(body["name"]),
-        parent=str(body.get("parent_provider_uuid") or ""),
+        parent=str(body["parent_provider_uuid"] or ""),
+        root=str(body["root_provider_uuid"]),
         generation=int(body["generation"]),
     )
 
 
-def parse_list(body: Any) -> list[ListedProvider]:
+def parse_list(body: Any) -> list[providers.Provider]:
     rows = (parse_provider(row) for row in body["resource_providers"])
     return [row for row in rows if row]
 

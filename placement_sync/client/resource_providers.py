@@ -4,7 +4,6 @@
 import dataclasses
 import threading
 import time
-import types
 from collections.abc import Callable, Mapping
 
 from nova_accel import errors
@@ -22,12 +21,11 @@ class PlacementState:
     """Provider tree of a host, as Placement stores it.
 
     ``root`` is None if the compute node is not registered. ``tree`` has
-    our providers only; ``generations`` are theirs, by uuid.
+    our providers only.
     """
 
     root: providers.ProviderRoot | None
     tree: providers.ProviderTree
-    generations: Mapping[str, int]
 
 
 class PlacementClient:
@@ -74,13 +72,10 @@ class PlacementClient:
             return PlacementState(
                 root=node if top else None,
                 tree=providers.ProviderTree(root=node, nodes=tuple(nodes)),
-                generations=types.MappingProxyType(
-                    {u: self._cache.records[u].generation for u in own}
-                ),
             )
 
     def _build_node(
-        self, listed: provider_records.ListedProvider
+        self, listed: providers.Provider
     ) -> providers.ProviderNode:
         record = self._cache.records[listed.uuid]
         return providers.ProviderNode(

@@ -7,7 +7,7 @@ from typing import Any
 from urllib import parse
 
 from nova_accel import errors
-from nova_accel.model import names
+from nova_accel.model import names, providers
 from placement_sync.client import (
     calls,
     nova_api,
@@ -39,7 +39,8 @@ def read(client: rest.RestClient) -> offered_devices.Cloud:
     own = _list_own(client)
     if not own:
         return offered_devices.Cloud()
-    listed = {node.uuid: node for node in _list_providers(client)}
+    rows = client.read("/resource_providers", provider_records.parse_list)
+    listed = {node.uuid: node for node in rows}
     summaries: dict[str, _ProviderSummary] = {}
     for name in _BULK_CLASSES:
         if not own.keys() <= summaries.keys():
@@ -93,40 +94,20 @@ class _ProviderSummary:
     capacities: Mapping[str, offered_devices.ListedCapacity]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _TreeNode:
-    uuid: str
-    name: str
-    parent: str
-    root: str
-
-
-def _list_providers(client: rest.RestClient) -> list[_TreeNode]:
-    return client.read("/resource_providers", _parse_list)
-
-
-def _parse_list(body: Any) -> list[_TreeNode]:
-    return [
-        _TreeNode(
-            uuid=row["uuid"],
-            name=row["name"],
-            parent=row["parent_provider_uuid"] or "",
-            root=row["root_provider_uuid"],
-        )
-        for row in body["resource_providers"]
-    ]
-
-
-def _list_own(client: rest.RestClient) -> dict[str, _TreeNode]:
+def _list_own(client: rest.RestClient) -> dict[str, providers.Provider]:
     """Return our providers by uuid."""
     marked = list_with_trait(client, names.OWNER_TRAIT)
     return {node.uuid: node for node in marked}
 
 
-def list_with_trait(client: rest.RestClient, trait: str) -> list[_TreeNode]:
+def list_with_trait(
+    client: rest.RestClient, trait: str
+) -> list[providers.Provider]:
     """Return the providers that have a trait, sorted by name."""
     path = f"/resource_providers?required={provider_records.quote_name(trait)}"
-    nodes = client.read_with_trait(path, trait, _parse_list) or []
+    nodes = (
+        client.read_with_trait(path, trait, provider_records.parse_list) or []
+    )
     return sorted(nodes, key=lambda node: node.name)
 
 
@@ -190,9 +171,9 @@ def _read_capacities(
 
 
 def _build_device(
-    listed: _TreeNode,
-    own: Mapping[str, _TreeNode],
-    listed_providers: Mapping[str, _TreeNode],
+    listed: providers.Provider,
+    own: Mapping[str, providers.Provider],
+    listed_providers: Mapping[str, providers.Provider],
     summaries: Mapping[str, _ProviderSummary],
 ) -> offered_devices.OfferedDevice:
     top = listed
@@ -218,7 +199,7 @@ def _is_model(trait: str) -> bool:
 
 def set_trait(
     placement: resource_providers.PlacementClient,
-    providers: Iterable[str],
+    uuids: Iterable[str],
     trait: str,
     is_present: bool = True,
 ) -> tuple[calls.Call, ...]:
@@ -226,7 +207,7 @@ def set_trait(
 
     Other traits stay, including those that another client sets meanwhile.
 
-    :param providers: uuids of the providers.
+    :param uuids: those of the providers.
     :raises ServiceError: Placement fails, or other clients change the
         provider all the time.
     """
@@ -234,7 +215,7 @@ def set_trait(
     if is_present and not placement.filter_existing(frozenset({trait})):
         applied.append(calls.CreateTrait(name=trait))
         placement.apply(applied[0])
-    for uuid in providers:
+    for uuid in uuids:
         change = frozenset({trait})
         call = calls.ChangeTraits(
             uuid=uuid,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.model import names
-from nova_accel.model.providers import Inventory
+from nova_accel.model.providers import Inventory, Provider
 from placement_sync.audit import checks, collected_state, findings
 from placement_sync.audit.collected_state import StateSource
 from placement_sync.audit.findings import FindingKind
@@ -108,7 +108,7 @@ def test_a_claim_without_allocation(
             for claim in state.claims or ()
         },
         providers=(
-            collected_state.AuditedProvider(
+            Provider(
                 uuid=audited.provider(address),
                 name=names.provider_name(ROOT.name, address),
                 parent=ROOT.uuid,
@@ -174,7 +174,7 @@ def test_a_missing_card_of_a_server_without_other_sources(
     alone = collected_state.CollectedState(
         root=state.root,
         providers=(
-            collected_state.AuditedProvider(
+            Provider(
                 uuid=audited.provider(WHOLE),
                 name=names.provider_name(ROOT.name, WHOLE),
                 parent=ROOT.uuid,
@@ -279,8 +279,8 @@ def test_a_foreign_mdev_is_no_finding(
     assert compare(state) == set()
 
 
-def lost(name: str, parent: str, root: str) -> collected_state.AuditedProvider:
-    return collected_state.AuditedProvider(
+def lost(name: str, parent: str, root: str) -> Provider:
+    return Provider(
         uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name)),
         name=name,
         parent=parent,
@@ -319,7 +319,7 @@ def test_providers_of_a_deleted_host(
 def test_two_providers_of_one_device(
     state: collected_state.CollectedState,
 ) -> None:
-    first = collected_state.AuditedProvider(
+    first = Provider(
         uuid=audited.provider(CARDS[0]),
         name=names.provider_name(ROOT.name, CARDS[0]),
         parent=ROOT.uuid,
@@ -395,7 +395,7 @@ def with_memory() -> collected_state.CollectedState:
             ),
         ),
     )
-    provider = collected_state.AuditedProvider(
+    provider = Provider(
         uuid=audited.provider(CARDS[0]),
         name=names.provider_name(ROOT.name, CARDS[0]),
         parent=ROOT.uuid,
@@ -445,7 +445,7 @@ def test_one_command_sets_the_allocations_of_all_devices() -> None:
     state = dataclasses.replace(
         audited.EMPTY,
         providers=tuple(
-            collected_state.AuditedProvider(
+            Provider(
                 uuid=audited.provider(address),
                 name=names.provider_name(ROOT.name, address),
                 parent=ROOT.uuid,
