@@ -14,7 +14,7 @@ Packages:
 - ``explain``: the ``nova-accel explain`` command
 
 Shared values: ``request.AcceleratorRequest`` (groups of a flavor that
-request accelerators) and ``provider_facts.ProviderFacts`` (a resource
-provider). Nothing here knows a host; all data come from Placement, from
-Nova's HostState and from Glance.
+request accelerators) and ``nova_accel.model.providers.Provider``
+(a resource provider). Nothing here knows a host; all data come from
+Placement, from Nova's HostState and from Glance.
 """

@@ -28,6 +28,7 @@ from filters.placement import host_usage
 from filters.placement.report_client import placement_getter
 from filters.request import AcceleratorRequest
 from nova_accel.config import conf
+from nova_accel.model import providers
 
 LOG = logging.getLogger(__name__)
 _FREE = "accelerator_free_weight_multiplier"
@@ -144,7 +145,7 @@ class _HostRecord:
     """
 
     candidates: Sequence[provider_facts.Candidate]
-    cards: Sequence[provider_facts.ProviderFacts]
+    cards: Sequence[providers.Provider]
     new_servers: int
 
 

@@ -6,13 +6,13 @@ from fractions import Fraction
 
 from filters import provider_facts
 from filters.request import AcceleratorRequest
-from nova_accel.model import names
+from nova_accel.model import names, providers
 
 
 def trait_share(
     request: AcceleratorRequest,
     candidates: Iterable[provider_facts.Candidate],
-    cards: Iterable[provider_facts.ProviderFacts],
+    cards: Iterable[providers.Provider],
     traits: frozenset[str],
 ) -> Fraction:
     """Return the share of the traits that the best candidate's cards have.
@@ -36,7 +36,7 @@ def trait_share(
 
 def fullness(
     request: AcceleratorRequest,
-    cards: Iterable[provider_facts.ProviderFacts],
+    cards: Iterable[providers.Provider],
     uuids: Collection[str],
     new_servers: int = 0,
 ) -> Fraction | None:
@@ -74,7 +74,7 @@ def fullness(
     return min(Fraction(1), max(used_shares)) if used_shares else None
 
 
-def _list_models(card: provider_facts.ProviderFacts) -> frozenset[str]:
+def _list_models(card: providers.Provider) -> frozenset[str]:
     return frozenset(
         trait for trait in card.traits if trait.startswith(names.MODEL_PREFIX)
     )
@@ -89,9 +89,9 @@ def _sum_resources(request: AcceleratorRequest) -> dict[str, int]:
 
 
 def _group_by_class(
-    cards: Sequence[provider_facts.ProviderFacts], needed: Mapping[str, int]
-) -> dict[str, list[provider_facts.ClassCapacity]]:
-    by_class: dict[str, list[provider_facts.ClassCapacity]] = {}
+    cards: Sequence[providers.Provider], needed: Mapping[str, int]
+) -> dict[str, list[providers.ClassCapacity]]:
+    by_class: dict[str, list[providers.ClassCapacity]] = {}
     for card in cards:
         for name, capacity in card.capacities.items():
             if name in needed and capacity.capacity > 0:

@@ -5,10 +5,9 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from filters import provider_facts
 from filters.placement import queries
 from filters.request import AcceleratorRequest
-from nova_accel.model import flavors
+from nova_accel.model import flavors, providers
 from nova_accel.model.names import PIN_PREFIX
 
 # Lines of one explanation; a cloud has more devices than a log needs.
@@ -77,7 +76,7 @@ def find_refusal(
 
 def _explain(get: queries.Get, group: flavors.RequestGroup) -> GroupRefusal:
     try:
-        providers = queries.fetch_all_summaries(get)
+        summaries = queries.fetch_all_summaries(get)
         names = queries.fetch_names(get)
     except queries.QueryError as error:
         return GroupRefusal(
@@ -85,22 +84,22 @@ def _explain(get: queries.Get, group: flavors.RequestGroup) -> GroupRefusal:
             summary=f"no accelerator serves {group}",
             details=(str(error),),
         )
-    return describe(group, providers.values(), names)
+    return describe(group, summaries.values(), names)
 
 
 def describe(
     group: flavors.RequestGroup,
-    providers: Iterable[provider_facts.ProviderFacts],
+    accelerators: Iterable[providers.Provider],
     names: Mapping[str, str],
 ) -> GroupRefusal:
-    """Return why none of the providers serves a group.
+    """Return why none of the accelerators serves a group.
 
     :param names: providers' names by uuid, for the details.
     """
     with_class = sorted(
         (
             dataclasses.replace(p, name=names.get(p.uuid, p.name))
-            for p in providers
+            for p in accelerators
             if group.resources.keys() & p.capacities.keys()
         ),
         key=lambda p: p.label,
@@ -132,7 +131,7 @@ def describe(
 def describe_missing(
     group: flavors.RequestGroup,
     traits: frozenset[str],
-    capacities: Mapping[str, provider_facts.ClassCapacity],
+    capacities: Mapping[str, providers.ClassCapacity],
 ) -> str:
     """Return what a provider lacks for a group, empty if it has room."""
     causes = _list_trait_causes(group, traits)
@@ -168,8 +167,8 @@ def _list_trait_causes(
 
 def _summarize(
     group: flavors.RequestGroup,
-    with_class: Sequence[provider_facts.ProviderFacts],
-    with_traits: Sequence[provider_facts.ProviderFacts],
+    with_class: Sequence[providers.Provider],
+    with_traits: Sequence[providers.Provider],
 ) -> str:
     """Return why no provider serves a group, without hosts."""
     classes = ", ".join(group.resources)
@@ -185,15 +184,15 @@ def _summarize(
 
 def _describe_totals(
     group: flavors.RequestGroup,
-    providers: Sequence[provider_facts.ProviderFacts],
+    accelerators: Sequence[providers.Provider],
 ) -> str:
     """Return the free units of all providers: ``VGPU 0 of 8 left on 2``."""
     parts = []
     for name in group.resources:
         capacities = [
-            p.capacities[name] for p in providers if name in p.capacities
+            p.capacities[name] for p in accelerators if name in p.capacities
         ]
-        total = provider_facts.ClassCapacity(
+        total = providers.ClassCapacity(
             capacity=sum(c.capacity for c in capacities),
             used=sum(c.capacity - c.free for c in capacities),
         )

@@ -12,7 +12,7 @@ from filters import provider_facts
 from filters.fit import candidate_locality, card_state, numa, vgpu_geometry
 from filters.fit.rejection import Rejection
 from filters.request import AcceleratorRequest
-from nova_accel.model import flavors, names
+from nova_accel.model import flavors, names, providers
 
 # Rejections by subject (a provider's uuid, or the text if it is about
 # several providers) and aspect (a resource class, or one of those below).
@@ -120,7 +120,7 @@ class _CardVgpus:
     ``state`` is None if the partitions on the card are not known.
     """
 
-    facts: provider_facts.ProviderFacts
+    facts: providers.Provider
     state: card_state.CardState | None
     types: card_state.VgpuCounts
 
@@ -204,10 +204,10 @@ class _CheckedCandidate:
         types: dict[tuple[str, str], list[tuple[str, int]]] = {}
         for group in sorted(self.request.groups, key=lambda g: g.suffix):
             vgpu = states.find_type(group)
-            providers = self.mappings.get(group.suffix, ())
+            uuids = self.mappings.get(group.suffix, ())
             count = group.resources.get(names.GPU_CLASS, 0)
-            if vgpu is not None and len(providers) == 1 and count:
-                of_card = types.setdefault((providers[0], vgpu.gpu), [])
+            if vgpu is not None and len(uuids) == 1 and count:
+                of_card = types.setdefault((uuids[0], vgpu.gpu), [])
                 of_card.append((vgpu.name, count))
         return types
 
@@ -264,7 +264,7 @@ def _find_shortages(
     }
 
 
-def _describe_siblings(facts: provider_facts.ProviderFacts) -> str:
+def _describe_siblings(facts: providers.Provider) -> str:
     servers = ", ".join(facts.sibling_servers)
     if not servers:
         return ""
@@ -401,8 +401,8 @@ def _list_mapped(checked: _CheckedCandidate) -> Iterator[str]:
 
     Candidates may differ only in which of two groups each provider serves.
     """
-    for _, providers in sorted(checked.mappings.items()):
-        yield from sorted(providers)
+    for _, uuids in sorted(checked.mappings.items()):
+        yield from sorted(uuids)
 
 
 def _count_missing_preferred(checked: _CheckedCandidate) -> int:
@@ -427,7 +427,7 @@ def _sum_losses(checked: _CheckedCandidate) -> vgpu_geometry.Loss:
 
 
 def _free_share(
-    facts: provider_facts.ProviderFacts, units: Mapping[str, int]
+    facts: providers.Provider, units: Mapping[str, int]
 ) -> Fraction:
     """Return the share of the scarcest class that stays free."""
     return min(

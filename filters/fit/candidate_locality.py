@@ -2,31 +2,44 @@
 """NVLink and PCIe affinity of a candidate's devices."""
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from filters import provider_facts
 from filters.fit.rejection import Rejection
 from nova_accel.geometry import topology
-from nova_accel.model import flavors, names
+from nova_accel.model import flavors, names, providers
+
+_REGION = re.compile(r"_region_[0-9]+\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateDevice:
     """A device of a candidate, with the number of partitions allocated."""
 
-    facts: provider_facts.ProviderFacts
+    facts: providers.Provider
     units: int = 1
 
     @property
     def card(self) -> str:
-        """Return the uuid of the physical card's provider."""
-        return self.facts.card
+        """Return the uuid of the physical card's provider.
+
+        The provider of an FPGA region is a child of its card's provider;
+        the provider of any other device is a child of the compute node's.
+        """
+        is_part = self.facts.parent not in ("", self.facts.root)
+        return self.facts.parent if is_part else self.facts.uuid
 
     @property
     def address(self) -> str:
-        """Return the card's address, empty if no name was read."""
-        return self.facts.card_address
+        """Return the card's address, empty if no name was read.
+
+        ``host_accel_0000_41_00_0`` and ``host_accel_0000_41_00_0_region_1``
+        give ``0000_41_00_0``. Placement stores the address nowhere else: the
+        provider's uuid is a hash of it.
+        """
+        address = self.facts.name.rpartition(names.PROVIDER_MARK)[2]
+        return _REGION.sub("", address)
 
     @property
     def traits(self) -> frozenset[str]:

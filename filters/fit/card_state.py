@@ -14,12 +14,11 @@ import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-from filters import provider_facts
 from nova_accel import model
 from nova_accel.catalog import vgpu_types
 from nova_accel.geometry import occupancy as occupancies
 from nova_accel.geometry.occupancy import Occupancy, OccupiedPlace
-from nova_accel.model import flavors, names
+from nova_accel.model import flavors, names, providers
 
 # vGPU type names with the number of each, in the order of the groups.
 VgpuCounts = tuple[tuple[str, int], ...]
@@ -122,7 +121,7 @@ class CardStates:
 
     def build(
         self,
-        facts: provider_facts.ProviderFacts,
+        facts: providers.Provider,
         gpu: str,
         pending: Sequence[VgpuCounts] = (),
     ) -> CardState | None:
@@ -158,7 +157,7 @@ class CardStates:
 
     def parse_occupancy(
         self,
-        facts: provider_facts.ProviderFacts,
+        facts: providers.Provider,
         pending: Sequence[VgpuCounts] = (),
     ) -> Occupancy | None:
         """Return the placements in a card's traits, None if incomplete.
@@ -187,7 +186,7 @@ class CardStates:
 
     def is_occupancy_known(
         self,
-        facts: provider_facts.ProviderFacts,
+        facts: providers.Provider,
         pending: Sequence[VgpuCounts] = (),
     ) -> bool:
         """Return whether a card's traits list all its partitions."""
@@ -195,7 +194,7 @@ class CardStates:
 
     def _sum_capacity(
         self,
-        facts: provider_facts.ProviderFacts,
+        facts: providers.Provider,
         placed: Occupancy | None,
     ) -> Capacity:
         """Return a card's units, with those reserved for partitions."""
@@ -211,10 +210,10 @@ class CardStates:
 
     def _allocate_places(
         self,
-        facts: provider_facts.ProviderFacts,
+        facts: providers.Provider,
         pending: Sequence[VgpuCounts],
         placed: Occupancy,
-    ) -> provider_facts.ProviderFacts:
+    ) -> providers.Provider:
         """Return a provider with an allocation for each place and type."""
         return dataclasses.replace(
             facts,
@@ -276,7 +275,7 @@ def _parse_layout(traits: frozenset[str]) -> model.Layout | None:
     return layouts[0] if len(layouts) == 1 else None
 
 
-def _has_single_allocations(facts: provider_facts.ProviderFacts) -> bool:
+def _has_single_allocations(facts: providers.Provider) -> bool:
     """Return whether no consumer has more than one partition."""
     return all(
         units.get(names.GPU_CLASS, 0) <= 1 for units in facts.allocations or ()
@@ -284,7 +283,7 @@ def _has_single_allocations(facts: provider_facts.ProviderFacts) -> bool:
 
 
 def _derive_partitions(
-    facts: provider_facts.ProviderFacts, layout: model.Layout | None
+    facts: providers.Provider, layout: model.Layout | None
 ) -> tuple[tuple[int, int, int], ...] | None:
     """Return size, slices and number of a card's partitions.
 

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from filters import provider_facts
 from filters.fit import candidate_fit, card_state, vgpu_geometry
 from filters.fit.rejection import Rejection
-from filters.placement.generation_cache import GenerationCache
 from filters.placement.provider_reader import ProviderReader
 from filters.placement.queries import (
     MICROVERSION,
@@ -28,7 +27,8 @@ from filters.placement.queries import (
     fetch_server_allocations,
 )
 from filters.request import AcceleratorRequest
-from nova_accel.model import flavors, names
+from nova_accel.model import flavors, names, providers
+from placement_sync.client.provider_cache import ProviderCache
 
 __all__ = [
     "MICROVERSION",
@@ -82,8 +82,8 @@ class RequestMemory:
     sibling_groups: dict[str, tuple[tuple[str, ...], ...]] = dataclasses.field(
         default_factory=dict
     )
-    facts: dict[str, provider_facts.ProviderFacts] | None = None
-    exact_facts: dict[str, provider_facts.ProviderFacts] = dataclasses.field(
+    facts: dict[str, providers.Provider] | None = None
+    exact_facts: dict[str, providers.Provider] = dataclasses.field(
         default_factory=dict
     )
     passed: dict[str, list[provider_facts.Candidate]] = dataclasses.field(
@@ -161,9 +161,9 @@ class FactReader:
     :param cache: provider data of former requests; by default empty.
     """
 
-    def __init__(self, get: Get, cache: GenerationCache | None = None) -> None:
+    def __init__(self, get: Get, cache: ProviderCache | None = None) -> None:
         self._get = get
-        self._cache = GenerationCache() if cache is None else cache
+        self._cache = ProviderCache() if cache is None else cache
         self._providers = ProviderReader(get, self._cache)
 
     def read(
@@ -270,8 +270,8 @@ class FactReader:
         problems: Problems,
         states: card_state.CardStates | None,
         tree: str = "",
-    ) -> dict[str, provider_facts.ProviderFacts]:
-        def is_placed(facts: provider_facts.ProviderFacts) -> bool:
+    ) -> dict[str, providers.Provider]:
+        def is_placed(facts: providers.Provider) -> bool:
             return states is not None and states.is_occupancy_known(
                 facts,
                 states.list_pending(
@@ -320,18 +320,18 @@ class FactReader:
 
     def _read_exact(
         self, memory: RequestMemory, uuids: Iterable[str], problems: Problems
-    ) -> dict[str, provider_facts.ProviderFacts]:
-        def fetch(uuid: str) -> provider_facts.ProviderFacts:
+    ) -> dict[str, providers.Provider]:
+        def fetch(uuid: str) -> providers.Provider:
             identity = self._find_identity(memory, uuid, problems)
             return _with_siblings(memory, fetch_provider(self._get, identity))
 
         facts = dict(fetch_each(uuids, fetch, problems))
-        self._cache.store(facts.values())
+        self._providers.store(facts.values())
         return facts
 
     def _find_identity(
         self, memory: RequestMemory, uuid: str, problems: Problems
-    ) -> provider_facts.ProviderFacts:
+    ) -> providers.Provider:
         """Return a provider with its name, or only its uuid if unreadable."""
         cached = self._find_cached(memory, uuid)
         if cached.name:
@@ -340,16 +340,16 @@ class FactReader:
             return fetch_identity(self._get, uuid)
         except QueryError as error:
             problems.append(error)
-        return provider_facts.ProviderFacts(uuid=uuid, capacities={})
+        return providers.Provider(uuid=uuid)
 
     def _find_cached(
         self, memory: RequestMemory, uuid: str
-    ) -> provider_facts.ProviderFacts:
+    ) -> providers.Provider:
         """Return the facts of an earlier read, or only the uuid."""
         return (
             (memory.facts or {}).get(uuid)
             or self._cache.find([uuid]).get(uuid)
-            or provider_facts.ProviderFacts(uuid=uuid, capacities={})
+            or providers.Provider(uuid=uuid)
         )
 
     def _read_siblings(
@@ -379,13 +379,13 @@ class FactReader:
                     )
 
 
-def _never(facts: provider_facts.ProviderFacts) -> bool:
+def _never(facts: providers.Provider) -> bool:
     return False
 
 
 def _with_siblings(
-    memory: RequestMemory, facts: provider_facts.ProviderFacts
-) -> provider_facts.ProviderFacts:
+    memory: RequestMemory, facts: providers.Provider
+) -> providers.Provider:
     """Return facts with the earlier servers that have allocations."""
     return dataclasses.replace(
         facts,
@@ -417,7 +417,7 @@ def _find_suffixes(
         None,
     )
     suffixes: dict[str, tuple[str, ...]] = {}
-    for suffix, providers in (claimed or {}).get("mappings", {}).items():
-        for uuid in providers:
+    for suffix, uuids in (claimed or {}).get("mappings", {}).items():
+        for uuid in uuids:
             suffixes[uuid] = (*suffixes.get(uuid, ()), suffix)
     return suffixes

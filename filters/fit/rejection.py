@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from filters import provider_facts
+from nova_accel.model import providers
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +13,7 @@ class Rejection:
     ``separator`` is between the providers' labels in the text.
     """
 
-    providers: tuple[provider_facts.ProviderFacts, ...]
+    providers: tuple[providers.Provider, ...]
     cause: str
     separator: str = ", "
 

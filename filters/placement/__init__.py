@@ -4,7 +4,6 @@
 - ``queries``: one function per query, returns parsed values; microversion
   and ``QueryError``
 - ``report_client``: getter that uses Nova's own client
-- ``provider_reader``, ``generation_cache``: providers, read again when
-  their generation changes
+- ``provider_reader``: providers, read again when their generation changes
 - ``host_usage``, ``stale_cache``: usage of all hosts, for the weigher
 """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from filters import provider_facts
 from filters.placement import queries, stale_cache
-from nova_accel.model import flavors
+from nova_accel.model import flavors, providers
 
 # Operators add accelerators to hosts, so which hosts have some changes
 # seldom.
@@ -21,7 +21,7 @@ _RETRY_SECONDS = 30.0
 _PATIENCE_SECONDS = 3.0
 
 # The cards of each host, by the uuid of its compute node.
-Cards = Mapping[str, tuple[provider_facts.ProviderFacts, ...]]
+Cards = Mapping[str, tuple[providers.Provider, ...]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +94,10 @@ def _times(fresh: float) -> stale_cache.CacheTimes:
 
 
 def _group_by_host(
-    providers: provider_facts.Facts, hosts: Mapping[str, str]
+    summaries: provider_facts.Facts, hosts: Mapping[str, str]
 ) -> Cards:
-    cards: dict[str, list[provider_facts.ProviderFacts]] = (
-        collections.defaultdict(list)
-    )
-    for uuid, provider in providers.items():
+    cards: dict[str, list[providers.Provider]] = collections.defaultdict(list)
+    for uuid, provider in summaries.items():
         if uuid in hosts:
             cards[hosts[uuid]].append(provider)
     return {host: tuple(of_host) for host, of_host in cards.items()}

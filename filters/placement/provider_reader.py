@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from filters import provider_facts
-from filters.placement import generation_cache, queries
+from filters.placement import queries
 from filters.request import AcceleratorRequest
 from nova_accel import model
-from nova_accel.model import names
+from nova_accel.model import names, providers
+from placement_sync.client import provider_cache
 
 # Up to how many changed providers are read one by one, in three queries
 # each: _FEW, or one of _FEW_PER listed, but never more than _MAX_FEW. For
@@ -30,7 +31,7 @@ _UNEVEN = frozenset(
     for layout in (model.Layout.MIXED, model.Layout.MIG)
 )
 # Returns whether the traits of a card list all its partitions.
-IsPlaced = Callable[[provider_facts.ProviderFacts], bool]
+IsPlaced = Callable[[providers.Provider], bool]
 
 
 class ProviderReader:
@@ -44,7 +45,7 @@ class ProviderReader:
     """
 
     def __init__(
-        self, get: queries.Get, cache: generation_cache.GenerationCache
+        self, get: queries.Get, cache: provider_cache.ProviderCache
     ) -> None:
         self._get = get
         self._cache = cache
@@ -57,7 +58,7 @@ class ProviderReader:
         tree: str,
         problems: queries.Problems,
         is_placed: IsPlaced,
-    ) -> dict[str, provider_facts.ProviderFacts]:
+    ) -> dict[str, providers.Provider]:
         """Return providers by uuid; none of them is exact.
 
         One query if all are cached. A provider that can't be read is
@@ -84,7 +85,7 @@ class ProviderReader:
         problems: queries.Problems,
         is_placed: IsPlaced,
         tree: str = "",
-    ) -> dict[str, provider_facts.ProviderFacts]:
+    ) -> dict[str, providers.Provider]:
         """Return the present state of providers, in three queries for all.
 
         A provider is exact if the listings before and after have the same
@@ -114,6 +115,14 @@ class ProviderReader:
             for uuid, provider in facts.items()
         }
 
+    def store(self, several: Iterable[providers.Provider]) -> None:
+        """Cache the providers of this library, exclude others."""
+        for provider in several:
+            if names.OWNER_TRAIT in provider.traits:
+                self._cache.store([provider])
+            else:
+                self._cache.exclude([provider.uuid])
+
     def _read_present(
         self,
         request: AcceleratorRequest,
@@ -121,7 +130,7 @@ class ProviderReader:
         problems: queries.Problems,
         is_placed: IsPlaced,
         tree: str,
-    ) -> dict[str, provider_facts.ProviderFacts]:
+    ) -> dict[str, providers.Provider]:
         """Read providers in bulk, with allocations read or as cached.
 
         :raises QueryError: a bulk query failed.
@@ -142,7 +151,7 @@ class ProviderReader:
             uuid: _with_cached_allocations(provider, fresh.get(uuid))
             for uuid, provider in facts.items()
         }
-        self._cache.store(with_cached.values())
+        self.store(with_cached.values())
         uncached_first = sorted(
             facts, key=lambda uuid: with_cached[uuid].allocations is not None
         )
@@ -161,20 +170,20 @@ class ProviderReader:
         listed: provider_facts.Facts,
         tree: str,
         problems: queries.Problems,
-    ) -> dict[str, provider_facts.ProviderFacts]:
+    ) -> dict[str, providers.Provider]:
         """Read changed providers, many of them in one query for all."""
         few = min(_MAX_FEW, max(_FEW, len(listed) // _FEW_PER))
         cached = self._cache.compare(listed, uuids)
         if len(cached.changed) <= few:
             changed = self._read_few(cached.changed, listed, problems)
-            return cached.facts | changed
+            return cached.providers | changed
         is_first = self._bulk_lock.acquire(blocking=False)
         if not is_first:  # The bulk read of the other thread may suffice.
             if self._bulk_lock.acquire(timeout=_PATIENCE_SECONDS):
                 self._bulk_lock.release()
             cached = self._cache.compare(listed, uuids)
         try:
-            return cached.facts | (
+            return cached.providers | (
                 self._read_few(cached.changed, listed, problems)
                 if len(cached.changed) <= few
                 else self._read_all(
@@ -190,15 +199,15 @@ class ProviderReader:
         uuids: Sequence[str],
         listed: provider_facts.Facts,
         problems: queries.Problems,
-    ) -> dict[str, provider_facts.ProviderFacts]:
-        def fetch(uuid: str) -> provider_facts.ProviderFacts:
+    ) -> dict[str, providers.Provider]:
+        def fetch(uuid: str) -> providers.Provider:
             identity = listed.get(uuid) or queries.fetch_identity(
                 self._get, uuid
             )
             return queries.fetch_provider(self._get, identity)
 
         facts = dict(queries.fetch_each(uuids, fetch, problems))
-        self._cache.store(facts.values())
+        self.store(facts.values())
         return {
             uuid: dataclasses.replace(provider, is_exact=False)
             for uuid, provider in facts.items()
@@ -211,7 +220,7 @@ class ProviderReader:
         listed: provider_facts.Facts,
         tree: str,
         problems: queries.Problems,
-    ) -> dict[str, provider_facts.ProviderFacts]:
+    ) -> dict[str, providers.Provider]:
         """Read every device that serves the first group, in one query.
 
         The response has no generations. It came after the listing, so it
@@ -227,7 +236,7 @@ class ProviderReader:
             facts[uuid] = _with_cached_allocations(
                 _with_listing(facts[uuid], listed[uuid]), fresh.get(uuid)
             )
-        self._cache.store(facts[uuid] for uuid in facts if uuid in listed)
+        self.store(facts[uuid] for uuid in facts if uuid in listed)
         self._cache.exclude(
             uuid
             for uuid in changed
@@ -238,7 +247,7 @@ class ProviderReader:
     def _add_allocations(
         self,
         uuids: Iterable[str],
-        facts: dict[str, provider_facts.ProviderFacts],
+        facts: dict[str, providers.Provider],
         problems: queries.Problems,
         is_placed: IsPlaced,
     ) -> None:
@@ -259,20 +268,19 @@ class ProviderReader:
             ambiguous[:_MAX_ALLOCATIONS], fetch, problems
         ):
             facts[uuid] = queries.with_allocations(facts[uuid], allocations)
-            self._cache.store([facts[uuid]])
+            self.store([facts[uuid]])
 
 
 def _with_listing(
-    facts: provider_facts.ProviderFacts,
-    listed: provider_facts.ProviderFacts | None,
-) -> provider_facts.ProviderFacts:
+    facts: providers.Provider,
+    listed: providers.Provider | None,
+) -> providers.Provider:
     """Return facts of the bulk read with identity of the listing."""
     if listed is None:
         return facts
     return dataclasses.replace(
         facts,
         name=listed.name,
-        card_address=listed.card_address,
         parent=listed.parent,
         root=listed.root,
         generation=listed.generation,
@@ -280,15 +288,15 @@ def _with_listing(
 
 
 def _without_generation(
-    facts: provider_facts.ProviderFacts | None,
-) -> provider_facts.ProviderFacts | None:
+    facts: providers.Provider | None,
+) -> providers.Provider | None:
     return facts and dataclasses.replace(facts, generation=None)
 
 
 def _with_cached_allocations(
-    facts: provider_facts.ProviderFacts,
-    cached: provider_facts.ProviderFacts | None,
-) -> provider_facts.ProviderFacts:
+    facts: providers.Provider,
+    cached: providers.Provider | None,
+) -> providers.Provider:
     """Return facts with the cached allocations if those are unchanged.
 
     With one generation no consumer was added, and with the same used units

@@ -5,6 +5,7 @@ One function per query; each raises QueryError if Placement does not
 respond or responds with a malformed body.
 """
 
+import collections
 import dataclasses
 import functools
 import re
@@ -12,9 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib import parse
 
-from filters import provider_facts
 from nova_accel import errors
-from nova_accel.model import flavors, names
+from nova_accel.model import flavors, names, providers
 from placement_sync.client import provider_records
 
 # The microversion of Nova's own queries in releases 32 to 34
@@ -168,7 +168,7 @@ def has_candidate(get: Get, group: flavors.RequestGroup) -> bool:
 
 def fetch_summaries(
     get: Get, group: flavors.RequestGroup, tree: str = ""
-) -> dict[str, provider_facts.ProviderFacts]:
+) -> dict[str, providers.Provider]:
     """Return the providers of every host where a group fits, by uuid.
 
     One query for any number of hosts. Full providers are included if
@@ -180,12 +180,12 @@ def fetch_summaries(
         _require_owner(group, "_ACCEL"),
         **({"in_tree_ACCEL": tree} if tree else {}),
     )
-    return _read_or_empty(get, path, _parse_summaries)
+    return _read_or_empty(get, path, provider_records.parse_summaries)
 
 
 def fetch_all_summaries(
     get: Get,
-) -> dict[str, provider_facts.ProviderFacts]:
+) -> dict[str, providers.Provider]:
     """Return all providers of every host with an accelerator, by uuid.
 
     One query. Hosts without a MB of free memory are not included: no
@@ -200,12 +200,12 @@ def fetch_all_summaries(
             "group_policy": "none",
         },
     )
-    return read(get, path, _parse_summaries)
+    return read(get, path, provider_records.parse_summaries)
 
 
 def fetch_listing(
     get: Get, groups: Sequence[flavors.RequestGroup], tree: str = ""
-) -> dict[str, provider_facts.ProviderFacts]:
+) -> dict[str, providers.Provider]:
     """Return the accelerators that may serve any of the groups, by uuid.
 
     One query. Name, parent, root and generation are set; capacities and
@@ -221,10 +221,7 @@ def fetch_listing(
     return _read_or_empty(
         get,
         build_path("/resource_providers", query),
-        lambda body: {
-            provider["uuid"]: _parse_provider(provider)
-            for provider in body["resource_providers"]
-        },
+        lambda body: {p.uuid: p for p in provider_records.parse_list(body)},
     )
 
 
@@ -235,35 +232,27 @@ def fetch_names(get: Get) -> dict[str, str]:
         get,
         path,
         lambda body: {
-            provider["uuid"]: provider["name"]
-            for provider in body["resource_providers"]
+            p.uuid: p.name for p in provider_records.parse_list(body)
         },
     )
 
 
 def fetch_server_allocations(
     get: Get, server: str
-) -> dict[str, Mapping[str, int]]:
+) -> dict[str, dict[str, int]]:
     """Return a server's allocations: units by class, by provider uuid."""
     path = f"/allocations/{parse.quote(server, safe='')}"
-    return read(
-        get,
-        path,
-        lambda body: {
-            uuid: _parse_amounts(allocation["resources"])
-            for uuid, allocation in body["allocations"].items()
-        },
-    )
+    return read(get, path, provider_records.parse_amounts)
 
 
-def fetch_identity(get: Get, uuid: str) -> provider_facts.ProviderFacts:
+def fetch_identity(get: Get, uuid: str) -> providers.Provider:
     """Return a provider's name, parent, root and generation."""
-    return read(get, _provider_path(uuid), _parse_provider)
+    return read(get, _provider_path(uuid), provider_records.parse_provider)
 
 
 def fetch_provider(
-    get: Get, identity: provider_facts.ProviderFacts
-) -> provider_facts.ProviderFacts:
+    get: Get, identity: providers.Provider
+) -> providers.Provider:
     """Return a provider with capacities, traits and allocations.
 
     Three queries. The result is exact unless the generation changed between
@@ -273,15 +262,14 @@ def fetch_provider(
     :param identity: the provider with its name, parent and root.
     """
     path = _provider_path(identity.uuid)
-    totals, generation = read(get, f"{path}/inventories", _parse_totals)
+    generation, capacities = read(
+        get, f"{path}/inventories", provider_records.parse_capacities
+    )
     traits = read(get, f"{path}/traits", provider_records.parse_traits)
     allocations, generation_after = fetch_allocations(get, identity.uuid)
     facts = dataclasses.replace(
         identity,
-        capacities={
-            name: provider_facts.ClassCapacity(capacity=units, used=0)
-            for name, units in totals.items()
-        },
+        capacities=capacities,
         traits=traits,
         generation=generation,
         is_exact=generation == generation_after,
@@ -292,34 +280,22 @@ def fetch_provider(
 
 def fetch_allocations(get: Get, uuid: str) -> tuple[Allocations, int]:
     """Return a provider's allocations by consumer, and its generation."""
-    return read(
+    generation, by_consumer = read(
         get,
         f"{_provider_path(uuid)}/allocations",
-        lambda body: (
-            tuple(
-                _parse_amounts(allocation["resources"])
-                for allocation in body["allocations"].values()
-            ),
-            int(body["resource_provider_generation"]),
-        ),
+        provider_records.parse_allocations,
     )
+    return tuple(by_consumer.values()), generation
 
 
 def with_allocations(
-    facts: provider_facts.ProviderFacts, allocations: Allocations
-) -> provider_facts.ProviderFacts:
+    facts: providers.Provider, allocations: Allocations
+) -> providers.Provider:
     """Return a provider's facts with allocations and the used units."""
-    return dataclasses.replace(
-        facts,
-        allocations=allocations,
-        capacities={
-            name: provider_facts.ClassCapacity(
-                capacity=capacity.capacity,
-                used=sum(units.get(name, 0) for units in allocations),
-            )
-            for name, capacity in facts.capacities.items()
-        },
-    )
+    used: collections.Counter[str] = collections.Counter()
+    for units in allocations:
+        used.update(units)
+    return dataclasses.replace(facts.with_used(used), allocations=allocations)
 
 
 def _require_owner(
@@ -354,57 +330,4 @@ def _intersect(
         },
         required=first.required & second.required,
         forbidden=first.forbidden & second.forbidden,
-    )
-
-
-def _parse_amounts(resources: Any) -> dict[str, int]:
-    return {str(name): int(amount) for name, amount in resources.items()}
-
-
-def _parse_totals(body: Any) -> tuple[dict[str, int], int]:
-    """Return allocatable units by class, and the generation.
-
-    Same arithmetic as Inventory.capacity of placement/objects/inventory.py.
-    """
-    return {
-        name: int((i["total"] - i["reserved"]) * i["allocation_ratio"])
-        for name, i in body["inventories"].items()
-    }, int(body["resource_provider_generation"])
-
-
-def _parse_provider(body: Any) -> provider_facts.ProviderFacts:
-    return provider_facts.ProviderFacts(
-        uuid=body["uuid"],
-        capacities={},
-        name=body["name"],
-        card_address=provider_facts.parse_card_address(body["name"]),
-        parent=body["parent_provider_uuid"] or "",
-        root=body["root_provider_uuid"],
-        generation=int(body["generation"]),
-    )
-
-
-def _parse_summaries(body: Any) -> dict[str, provider_facts.ProviderFacts]:
-    return {
-        uuid: _parse_summary(uuid, summary)
-        for uuid, summary in body["provider_summaries"].items()
-    }
-
-
-def _parse_summary(uuid: str, summary: Any) -> provider_facts.ProviderFacts:
-    """Return a provider; its allocations only if nothing is allocated."""
-    capacities = {
-        name: provider_facts.ClassCapacity(
-            capacity=int(resource["capacity"]), used=int(resource["used"])
-        )
-        for name, resource in summary["resources"].items()
-    }
-    is_used = any(capacity.used for capacity in capacities.values())
-    return provider_facts.ProviderFacts(
-        uuid=uuid,
-        capacities=capacities,
-        traits=provider_records.parse_traits(summary),
-        parent=summary["parent_provider_uuid"] or "",
-        root=summary["root_provider_uuid"],
-        allocations=None if is_used else (),
     )

@@ -37,6 +37,15 @@ class Inventory:
         own = self.max_unit - self.total
         return own if 0 <= own <= self.total else 0
 
+    @property
+    def capacity(self) -> int:
+        """Return the allocatable units.
+
+        Same arithmetic as Inventory.capacity of
+        placement/objects/inventory.py.
+        """
+        return int((self.total - self.reserved) * self.allocation_ratio)
+
     def with_own_reserved(self, amount: int) -> "Inventory":
         """Return the record with units reserved by this library.
 
@@ -58,11 +67,19 @@ class Inventory:
 class ClassCapacity:
     """Capacity and usage of one resource class of a provider.
 
-    ``capacity`` is (total - reserved) times allocation_ratio.
+    ``capacity`` is (total - reserved) times allocation_ratio. ``reserved``
+    is 0 until the inventory itself is read: Placement's allocation
+    candidates do not have it, so it does not count in comparisons.
     """
 
     capacity: int
     used: int = 0
+    reserved: int = dataclasses.field(default=0, compare=False)
+
+    @property
+    def total(self) -> int:
+        """Return the units, reserved or not."""
+        return self.capacity + self.reserved
 
     @property
     def free(self) -> int:
@@ -74,19 +91,78 @@ class ClassCapacity:
         return f"{self.free} of {self.capacity} left"
 
 
+def build_capacities(
+    inventories: Mapping[str, Inventory],
+) -> dict[str, ClassCapacity]:
+    """Return the capacities of inventories, without used units."""
+    return {
+        name: ClassCapacity(
+            capacity=i.capacity,
+            reserved=int(i.total * i.allocation_ratio) - i.capacity,
+        )
+        for name, i in inventories.items()
+    }
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
     """Resource provider as Placement stores it.
 
-    ``parent`` and ``root`` are uuids; ``parent`` is empty for a root.
-    ``generation`` is None where it was not read.
+    Fields that were not read are empty, or None. ``parent`` and ``root``
+    are uuids; ``parent`` is empty for a root. ``capacities`` are by
+    resource class, as ``inventories`` are. ``allocations`` are the units by
+    class of each consumer. ``read_at`` is when a cache first stored the
+    provider, in seconds of its clock.
+
+    The scheduler sets three fields. ``is_exact`` is True if capacities and
+    allocations were read after the latest server of the same request was
+    claimed; only such data may reject a candidate for lack of room.
+    ``sibling_servers`` are the earlier servers of the request that have
+    allocations of this provider, ``sibling_groups`` the suffixes of the
+    groups that each of them has of it, in the same order.
     """
 
     uuid: str
-    name: str
+    name: str = ""
     parent: str = ""
     root: str = ""
     generation: int | None = None
+    inventories: Mapping[str, Inventory] = dataclasses.field(
+        default_factory=dict
+    )
+    capacities: Mapping[str, ClassCapacity] = dataclasses.field(
+        default_factory=dict
+    )
+    traits: frozenset[str] = frozenset()
+    allocations: tuple[Mapping[str, int], ...] | None = None
+    read_at: float | None = dataclasses.field(default=None, compare=False)
+    is_exact: bool = False
+    sibling_servers: tuple[str, ...] = ()
+    sibling_groups: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Return generation, name, parent and root.
+
+        The generation alone is not enough: a provider that is deleted and
+        created again gets the same uuid and may reach the same generation.
+        """
+        return self.generation, self.name, self.parent, self.root
+
+    @property
+    def label(self) -> str:
+        """Return the name for logs, or the uuid where no name was read."""
+        return self.name or self.uuid
+
+    def with_used(self, used: Mapping[str, int]) -> "Provider":
+        """Return the provider with the used units of each of its classes."""
+        return dataclasses.replace(
+            self,
+            capacities={
+                name: dataclasses.replace(capacity, used=used.get(name, 0))
+                for name, capacity in self.capacities.items()
+            },
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,9 @@ from placement_sync.audit import collected_state
 from placement_sync.audit.collected_state import StateSource
 from placement_sync.client import (
     nova_api,
-    provider_cache,
     provider_records,
     rest,
+    tree_reader,
 )
 
 _OWNER = names.OWNER_TRAIT
@@ -160,7 +160,7 @@ class StateCollector:
         )
 
     def _read_inventories(self, provider: str) -> collected_state.Inventories:
-        stored = self._placement.read(
+        stored = self._placement.find(
             provider_records.provider_path(provider, "inventories"),
             provider_records.parse_inventories,
         )
@@ -288,7 +288,7 @@ class StateCollector:
             )
             or (
                 uuid in marked
-                and not provider_cache.is_of_other_host(uuid, listed)
+                and not tree_reader.is_of_other_host(uuid, listed)
             )
         )
 
@@ -305,7 +305,7 @@ class StateCollector:
         self, provider: str
     ) -> tuple[collected_state.Allocation, ...]:
         """Return the allocations of a provider; none if it is gone."""
-        stored = self._placement.read(
+        stored = self._placement.find(
             f"/resource_providers/{provider}/allocations",
             provider_records.parse_allocations,
         )
@@ -332,7 +332,7 @@ class StateCollector:
 
     def _has_compute_trait(self, root: str) -> bool:
         path = f"/resource_providers/{root}/traits"
-        stored = self._placement.read(
+        stored = self._placement.find(
             path, provider_records.parse_provider_traits
         )
         return stored is not None and (

@@ -237,7 +237,7 @@ class Healer:
         :param added: units to be allocated, by resource class.
         """
         path = provider_records.provider_path(provider, "inventories")
-        stored = self._placement.read(path, provider_records.parse_inventories)
+        stored = self._placement.find(path, provider_records.parse_inventories)
         if stored is None:
             raise NotHealedError(
                 "its provider has just been deleted; audit again"

@@ -5,7 +5,9 @@
   ``from_conf``, ``from_cloud``, ``from_endpoint``, ``compute_client``
 - ``resource_providers``: ``PlacementClient`` fetches a provider tree and
   applies one of ``calls.Call``
-- ``provider_cache``, ``provider_records``: cache by generation, parsers
+- ``provider_records``: parsers of providers, and paths
+- ``provider_cache``: providers by generation, with expiry
+- ``tree_reader``: providers below a compute node
 - ``nova_api``: servers, migrations, hypervisors, flavors
 - ``compute_rpc``: ``ComputeRpc`` calls nova-compute; needs Nova installed
 - ``http_errors``, ``sdk_errors``, ``deadlines``: errors and timeouts

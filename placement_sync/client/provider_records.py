@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parsed responses of Placement, and paths of its API."""
 
-import dataclasses
 import uuid as uuids
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -23,24 +22,6 @@ MALFORMED = (
     OverflowError,  # int() of an infinite number, float() of a huge one
     RecursionError,  # str() of deeply nested lists
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderRecord:
-    """Inventories and traits of a provider at a generation.
-
-    A stale record is read again before the next plan. Until then a write
-    uses its generation, so it can't overwrite a change of another client.
-    ``host`` is the uuid of the root that the provider was listed below.
-    """
-
-    generation: int | None
-    inventories: Mapping[str, providers.Inventory] = dataclasses.field(
-        default_factory=dict
-    )
-    traits: frozenset[str] = frozenset()
-    host: str = ""
-    is_stale: bool = False
 
 
 def provider_path(uuid: str, part: str = "") -> str:
@@ -92,10 +73,8 @@ def parse_answer(
         ) from error
 
 
-def parse_provider(body: Any) -> providers.Provider | None:
-    """Return a provider's identity; None for an empty response."""
-    if body is None:
-        return None
+def parse_provider(body: Any) -> providers.Provider:
+    """Return a provider's identity."""
     return providers.Provider(
         uuid=str(body["uuid"]),
         name=str(body["name"]),
@@ -106,16 +85,43 @@ def parse_provider(body: Any) -> providers.Provider | None:
 
 
 def parse_list(body: Any) -> list[providers.Provider]:
-    rows = (parse_provider(row) for row in body["resource_providers"])
-    return [row for row in rows if row]
+    return [parse_provider(row) for row in body["resource_providers"]]
+
+
+def parse_summaries(body: Any) -> dict[str, providers.Provider]:
+    """Return the providers of allocation candidates, by uuid.
+
+    Names, generations and reserved units are not in the response.
+    """
+    return {
+        str(uuid): _parse_summary(str(uuid), summary)
+        for uuid, summary in body["provider_summaries"].items()
+    }
+
+
+def _parse_summary(uuid: str, summary: Any) -> providers.Provider:
+    """Return a provider; its allocations only if nothing is allocated."""
+    capacities = {
+        str(name): providers.ClassCapacity(
+            capacity=int(resource["capacity"]), used=int(resource["used"])
+        )
+        for name, resource in summary["resources"].items()
+    }
+    is_used = any(capacity.used for capacity in capacities.values())
+    return providers.Provider(
+        uuid=uuid,
+        capacities=capacities,
+        traits=parse_traits(summary),
+        parent=str(summary["parent_provider_uuid"] or ""),
+        root=str(summary["root_provider_uuid"]),
+        allocations=None if is_used else (),
+    )
 
 
 def parse_inventories(
     body: Any,
-) -> tuple[int, Mapping[str, providers.Inventory]] | None:
+) -> tuple[int, Mapping[str, providers.Inventory]]:
     """Return a provider's generation and inventories by class."""
-    if body is None:
-        return None
     inventories = {
         str(name): providers.Inventory(
             total=int(fields["total"]),
@@ -130,10 +136,16 @@ def parse_inventories(
     return _generation(body), inventories
 
 
-def parse_provider_traits(body: Any) -> tuple[int, frozenset[str]] | None:
+def parse_capacities(
+    body: Any,
+) -> tuple[int, dict[str, providers.ClassCapacity]]:
+    """Return a provider's generation, and capacities by class."""
+    generation, inventories = parse_inventories(body)
+    return generation, providers.build_capacities(inventories)
+
+
+def parse_provider_traits(body: Any) -> tuple[int, frozenset[str]]:
     """Return a provider's generation and traits."""
-    if body is None:
-        return None
     return _generation(body), parse_traits(body)
 
 
@@ -147,15 +159,9 @@ def parse_classes(body: Any) -> frozenset[str]:
 
 def parse_allocations(
     body: Any,
-) -> tuple[int, Mapping[str, Mapping[str, int]]] | None:
+) -> tuple[int, Mapping[str, Mapping[str, int]]]:
     """Return a provider's generation, and amounts by class by consumer."""
-    if body is None:
-        return None
-    allocations = {
-        str(consumer): {str(k): int(v) for k, v in row["resources"].items()}
-        for consumer, row in body["allocations"].items()
-    }
-    return _generation(body), allocations
+    return _generation(body), parse_amounts(body)
 
 
 def parse_consumer(
@@ -166,14 +172,19 @@ def parse_consumer(
     The fields are those that a change of the allocations must send back.
     A consumer without allocations has no fields and no type.
     """
-    allocations = {
-        str(uuid): {str(k): int(v) for k, v in row["resources"].items()}
-        for uuid, row in (body or {"allocations": {}})["allocations"].items()
-    }
+    allocations = parse_amounts(body or {"allocations": {}})
     keys = ("project_id", "user_id", "consumer_generation")
     fields = {key: body[key] for key in keys} if allocations else {}
     consumer_type = body.get("consumer_type") if allocations else None
     return allocations, fields, consumer_type
+
+
+def parse_amounts(body: Any) -> dict[str, dict[str, int]]:
+    """Return units by class, by the uuid of the consumer or provider."""
+    return {
+        str(uuid): {str(k): int(v) for k, v in row["resources"].items()}
+        for uuid, row in body["allocations"].items()
+    }
 
 
 def _generation(body: Any) -> int:

@@ -5,10 +5,17 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from nova_accel import errors
 from nova_accel.model import providers
-from placement_sync.client import calls, provider_cache, provider_records, rest
+from placement_sync.client import (
+    calls,
+    provider_cache,
+    provider_records,
+    rest,
+    tree_reader,
+)
 
 # Characters. uWSGI accepts 4096 bytes of request line and headers together
 # ("buffer-size"), the token included.
@@ -46,7 +53,8 @@ class PlacementClient:
         """
         self.client = client
         self._lock = threading.RLock()
-        self._cache = provider_cache.ProviderCache(client, clock)
+        self._cache = provider_cache.ProviderCache(clock=clock)
+        self._reader = tree_reader.TreeReader(client, self._cache, clock)
         self._existing_names: set[str] = set()
 
     # -- reads -------------------------------------------------------------
@@ -64,33 +72,21 @@ class PlacementClient:
         :param expected: uuids of providers that the host should have.
         """
         with self._lock:
-            top, own = self._cache.refresh(root, expected)
+            top, own = self._reader.read(root, expected)
             node = providers.ProviderRoot(
                 name=top.name if top else "", uuid=root
             )
-            nodes = sorted(map(self._build_node, own.values()), key=_by_name)
+            nodes = sorted(map(_build_node, own.values()), key=_by_name)
             return PlacementState(
                 root=node if top else None,
                 tree=providers.ProviderTree(root=node, nodes=tuple(nodes)),
             )
 
-    def _build_node(
-        self, listed: providers.Provider
-    ) -> providers.ProviderNode:
-        record = self._cache.records[listed.uuid]
-        return providers.ProviderNode(
-            name=listed.name,
-            uuid=listed.uuid,
-            parent=listed.parent,
-            inventories=record.inventories,
-            traits=record.traits,
-        )
-
     def find_root(self, name: str) -> providers.ProviderRoot | None:
         """Return the provider of that name, or None; names are unique."""
         path = f"/resource_providers?name={provider_records.quote_name(name)}"
         with self._lock:
-            listed = self._cache.read(path, provider_records.parse_list)
+            listed = self.client.read(path, provider_records.parse_list)
         return next(
             (providers.ProviderRoot(name=p.name, uuid=p.uuid) for p in listed),
             None,
@@ -104,11 +100,12 @@ class PlacementClient:
         """
         path = provider_records.provider_path(uuid, "allocations")
         with self._lock:
-            self._cache.unallocated.pop(uuid, None)
-            answer = self._cache.read(path, provider_records.parse_allocations)
+            answer = self.client.find(path, provider_records.parse_allocations)
             generation, by_consumer = answer or (None, {})
-            if generation is not None and not by_consumer:
-                self._cache.unallocated[uuid] = generation
+            cached = self._cache.find([uuid]).get(uuid)
+            if cached is not None and cached.generation == generation:
+                allocations = tuple(by_consumer.values())
+                self._update(cached, allocations=allocations)
             return by_consumer
 
     def has_allocations(self, uuid: str) -> bool:
@@ -117,11 +114,8 @@ class PlacementClient:
         "No" is cached until its generation changes.
         """
         with self._lock:
-            record = self._cache.records.get(uuid)
-            if (
-                record
-                and self._cache.unallocated.get(uuid) == record.generation
-            ):
+            cached = self._cache.find_fresh([uuid]).get(uuid)
+            if cached is not None and cached.allocations == ():
                 return False
             return bool(self.fetch_allocations(uuid))
 
@@ -137,11 +131,11 @@ class PlacementClient:
                 query = f"?name=in:{listed}"
                 if len(query) > _MAX_QUERY:
                     query = ""
-                self._existing_names |= self._cache.read(
+                self._existing_names |= self.client.read(
                     f"/traits{query}", provider_records.parse_traits
                 )
             if requested - self._existing_names:
-                self._existing_names |= self._cache.read(
+                self._existing_names |= self.client.read(
                     "/resource_classes", provider_records.parse_classes
                 )
             return requested & self._existing_names
@@ -149,9 +143,11 @@ class PlacementClient:
     def invalidate(self, uuid: str | None = None) -> None:
         """Mark a cached provider as stale, or all of them and all names."""
         with self._lock:
-            self._cache.invalidate(uuid)
             if uuid is None:
+                self._reader.expire()
                 self._existing_names.clear()
+            else:
+                self._cache.expire(uuid)
 
     # -- one change --------------------------------------------------------
 
@@ -182,11 +178,8 @@ class PlacementClient:
                 self._existing_names.add(name)
             case calls.CreateProvider():
                 self._create(call)
-            case calls.UpdateProvider(uuid=uuid, name=name, parent=parent):
-                self.client.put(
-                    provider_records.provider_path(uuid),
-                    {"name": name, "parent_provider_uuid": parent or None},
-                )
+            case calls.UpdateProvider():
+                self._rename_or_move(call)
             case calls.SetInventories():
                 self._set_inventories(call)
             case calls.ChangeTraits():
@@ -205,68 +198,84 @@ class PlacementClient:
         try:
             answer = self.client.post(path, body)
         except errors.ServiceError as error:
-            if not error.is_conflict or not self._exists(call):
+            stored = self._find_equal(call) if error.is_conflict else None
+            if stored is None:
                 raise
-            self._cache.fetch(call.uuid, call.parent)
+            self._reader.fetch(stored)
             return
         created = provider_records.parse_answer(
             "POST", path, answer.body, provider_records.parse_provider
         )
-        if created is not None:
-            self._cache.records[call.uuid] = provider_records.ProviderRecord(
-                generation=created.generation, host=call.parent
-            )
+        self._cache.store([created])
 
-    def _exists(self, call: calls.CreateProvider) -> bool:
-        """Return whether the provider exists with this name and parent."""
-        provider = self._cache.read(
+    def _find_equal(
+        self, call: calls.CreateProvider
+    ) -> providers.Provider | None:
+        """Return the provider if it exists with this name and parent."""
+        provider = self.client.find(
             provider_records.provider_path(call.uuid),
             provider_records.parse_provider,
         )
-        return provider is not None and (provider.name, provider.parent) == (
+        if provider and (provider.name, provider.parent) == (
             call.name,
             call.parent,
+        ):
+            return provider
+        return None
+
+    def _rename_or_move(self, call: calls.UpdateProvider) -> None:
+        path = provider_records.provider_path(call.uuid)
+        answer = self.client.put(
+            path,
+            {"name": call.name, "parent_provider_uuid": call.parent or None},
         )
+        stored = provider_records.parse_answer(
+            "PUT", path, answer.body, provider_records.parse_provider
+        )
+        for cached in self._cache.find([call.uuid]).values():
+            self._update(
+                cached,
+                name=stored.name,
+                parent=stored.parent,
+                root=stored.root,
+            )
 
     def _set_inventories(self, call: calls.SetInventories) -> None:
         path = provider_records.provider_path(call.uuid, "inventories")
+        provider = self._get_provider(call)
         answer = self.client.put(
             path,
             {
-                "resource_provider_generation": self._get_record(
-                    call
-                ).generation,
+                "resource_provider_generation": provider.generation,
                 "inventories": {
                     name: inventory.as_dict()
                     for name, inventory in call.inventories.items()
                 },
             },
         )
-        stored = provider_records.parse_answer(
+        generation, inventories = provider_records.parse_answer(
             "PUT", path, answer.body, provider_records.parse_inventories
         )
-        if stored is not None:
-            self._cache.update(
-                call.uuid, generation=stored[0], inventories=stored[1]
-            )
+        self._update(provider, generation=generation, inventories=inventories)
 
     def _change_traits(self, call: calls.ChangeTraits) -> None:
         path = provider_records.provider_path(call.uuid, "traits")
-        record = self._get_record(call)
+        provider = self._get_provider(call)
+        changed = (provider.traits - call.removed) | call.added
         answer = self.client.put(
             path,
             {
-                "resource_provider_generation": record.generation,
-                "traits": sorted((record.traits - call.removed) | call.added),
+                "resource_provider_generation": provider.generation,
+                "traits": sorted(changed),
             },
         )
-        stored = provider_records.parse_answer(
+        generation, traits = provider_records.parse_answer(
             "PUT", path, answer.body, provider_records.parse_provider_traits
         )
-        if stored is not None:
-            self._cache.update(
-                call.uuid, generation=stored[0], traits=stored[1]
-            )
+        self._update(provider, generation=generation, traits=traits)
+
+    def _update(self, provider: providers.Provider, **changes: Any) -> None:
+        self._cache.store([dataclasses.replace(provider, **changes)])
 
     def _delete(self, uuid: str) -> None:
         try:
@@ -276,20 +285,30 @@ class PlacementClient:
                 raise
         self._cache.remove(uuid)
 
-    def _get_record(
-        self, call: calls.ProviderCall
-    ) -> provider_records.ProviderRecord:
-        """Return the cached record of a provider, or fetch it."""
-        record = self._cache.records.get(call.uuid)
-        record = record or self._cache.fetch(call.uuid, "")
-        if record is None:
+    def _get_provider(self, call: calls.ProviderCall) -> providers.Provider:
+        """Return a provider as cached, or fetch it."""
+        provider = self._cache.find([call.uuid]).get(call.uuid)
+        provider = provider or self._reader.fetch(
+            providers.Provider(uuid=call.uuid, name=call.name)
+        )
+        if provider is None:
             raise errors.ServiceError(
                 "GET",
                 provider_records.provider_path(call.uuid),
                 _NOT_FOUND,
                 f"the provider {call.name} is gone",
             )
-        return record
+        return provider
+
+
+def _build_node(provider: providers.Provider) -> providers.ProviderNode:
+    return providers.ProviderNode(
+        name=provider.name,
+        uuid=provider.uuid,
+        parent=provider.parent,
+        inventories=provider.inventories,
+        traits=provider.traits,
+    )
 
 
 def _by_name(node: providers.ProviderNode) -> str:

@@ -140,6 +140,17 @@ class RestClient:
             "GET", path, self.get(path).body, parse
         )
 
+    def find(
+        self, path: str, parse: Callable[[Any], provider_records.T]
+    ) -> provider_records.T | None:
+        """Return the parsed response to a GET, None if the object is absent.
+
+        :raises ServiceError: as ``read``.
+        """
+        return self.read(
+            path, lambda body: None if body is None else parse(body)
+        )
+
     def read_with_trait(
         self, path: str, trait: str, parse: Callable[[Any], provider_records.T]
     ) -> provider_records.T | None:

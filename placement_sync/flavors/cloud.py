@@ -41,12 +41,12 @@ def read(client: rest.RestClient) -> offered_devices.Cloud:
         return offered_devices.Cloud()
     rows = client.read("/resource_providers", provider_records.parse_list)
     listed = {node.uuid: node for node in rows}
-    summaries: dict[str, _ProviderSummary] = {}
+    summaries: dict[str, providers.Provider] = {}
     for name in _BULK_CLASSES:
         if not own.keys() <= summaries.keys():
             summaries |= _read_summaries(client, name)
     for uuid in sorted(own.keys() - summaries.keys()):
-        summaries[uuid] = _read_summary(client, uuid)
+        summaries[uuid] = _read_provider(client, uuid)
     devices = tuple(
         _build_device(node, own, listed, summaries)
         for node in sorted(own.values(), key=lambda node: node.name)
@@ -83,15 +83,12 @@ def read_totals(
 
 def _read_total(
     client: rest.RestClient, device: offered_devices.OfferedDevice
-) -> Mapping[str, offered_devices.ListedCapacity]:
+) -> Mapping[str, providers.ClassCapacity]:
     used = {name: c.used for name, c in device.capacities.items()}
-    return _read_capacities(client, device.uuid, used)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _ProviderSummary:
-    traits: frozenset[str]
-    capacities: Mapping[str, offered_devices.ListedCapacity]
+    provider = providers.Provider(
+        uuid=device.uuid, capacities=_read_capacities(client, device.uuid)
+    )
+    return provider.with_used(used).capacities
 
 
 def _list_own(client: rest.RestClient) -> dict[str, providers.Provider]:
@@ -113,7 +110,7 @@ def list_with_trait(
 
 def _read_summaries(
     client: rest.RestClient, resource_class: str
-) -> dict[str, _ProviderSummary]:
+) -> dict[str, providers.Provider]:
     """Return all providers of the hosts with a free unit of a class."""
     query = {
         "resources_HOST": f"{resource_class}:1",
@@ -122,59 +119,36 @@ def _read_summaries(
         "group_policy": "none",
     }
     path = f"/allocation_candidates?{parse.urlencode(query, safe=',:')}"
-    return client.read(path, _parse_summaries)
+    return client.read(path, provider_records.parse_summaries)
 
 
-def _parse_summaries(body: Any) -> dict[str, _ProviderSummary]:
-    return {
-        uuid: _ProviderSummary(
-            traits=frozenset(row["traits"]),
-            capacities={
-                name: offered_devices.ListedCapacity(
-                    total=s["capacity"], capacity=s["capacity"], used=s["used"]
-                )
-                for name, s in row["resources"].items()
-            },
-        )
-        for uuid, row in body["provider_summaries"].items()
-    }
-
-
-def _read_summary(client: rest.RestClient, uuid: str) -> _ProviderSummary:
+def _read_provider(client: rest.RestClient, uuid: str) -> providers.Provider:
     """Read a provider that no bulk query returned."""
     usages = provider_records.provider_path(uuid, "usages")
     traits = provider_records.provider_path(uuid, "traits")
-    used = client.read(usages, lambda b: dict(b["usages"]) if b else {})
-    return _ProviderSummary(
-        traits=client.read(traits, _parse_traits),
-        capacities=_read_capacities(client, uuid, used),
+    used = client.find(usages, lambda body: dict(body["usages"]))
+    provider = providers.Provider(
+        uuid=uuid,
+        traits=client.find(traits, provider_records.parse_traits)
+        or frozenset(),
+        capacities=_read_capacities(client, uuid),
     )
-
-
-def _parse_traits(body: Any) -> frozenset[str]:
-    return provider_records.parse_traits(body) if body else frozenset()
+    return provider.with_used(used or {})
 
 
 def _read_capacities(
-    client: rest.RestClient, uuid: str, used: Mapping[str, int]
-) -> dict[str, offered_devices.ListedCapacity]:
+    client: rest.RestClient, uuid: str
+) -> Mapping[str, providers.ClassCapacity]:
     path = provider_records.provider_path(uuid, "inventories")
-    answer = client.read(path, provider_records.parse_inventories)
-    return {
-        name: offered_devices.ListedCapacity(
-            total=int(i.total * i.allocation_ratio),
-            capacity=int((i.total - i.reserved) * i.allocation_ratio),
-            used=used.get(name, 0),
-        )
-        for name, i in (answer[1] if answer else {}).items()
-    }
+    answer = client.find(path, provider_records.parse_capacities)
+    return answer[1] if answer else {}
 
 
 def _build_device(
     listed: providers.Provider,
     own: Mapping[str, providers.Provider],
     listed_providers: Mapping[str, providers.Provider],
-    summaries: Mapping[str, _ProviderSummary],
+    summaries: Mapping[str, providers.Provider],
 ) -> offered_devices.OfferedDevice:
     top = listed
     while top.parent in own:

@@ -28,34 +28,17 @@ UNAVAILABLE_TRAITS = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ListedCapacity(providers.ClassCapacity):
-    """Capacity of a class, with the total of units, reserved or not.
+class OfferedDevice(providers.Provider):
+    """Provider of a device, with its place in the cloud.
 
-    ``total`` equals ``capacity`` until the inventory itself is read.
-    """
-
-    total: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedDevice:
-    """Device as Placement stores it.
-
-    ``host`` is the name of its compute node and ``root`` the node's uuid.
-    ``card`` is the uuid of the card's provider, of its own for a card.
+    ``host`` is the name of its compute node. ``card`` is the uuid of the
+    card's provider, of its own for a card.
     ``model`` is the trait of the card's model, empty if it has none.
     """
 
-    uuid: str
-    name: str
     host: str
-    root: str
     card: str
     model: str = ""
-    traits: frozenset[str] = frozenset()
-    capacities: Mapping[str, ListedCapacity] = dataclasses.field(
-        default_factory=dict
-    )
 
     @property
     def is_unavailable(self) -> bool:
@@ -77,8 +60,8 @@ class Cloud:
     """All devices, and capacities of compute nodes by their uuid."""
 
     devices: tuple[OfferedDevice, ...] = ()
-    hosts: Mapping[str, Mapping[str, ListedCapacity]] = dataclasses.field(
-        default_factory=dict
+    hosts: Mapping[str, Mapping[str, providers.ClassCapacity]] = (
+        dataclasses.field(default_factory=dict)
     )
 
 

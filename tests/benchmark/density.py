@@ -127,7 +127,7 @@ class Kind:
     ) -> device_capacity.PartitionPlace | None:
         return device_capacity.choose_place(self.device_of(state), profile)
 
-    def _publish(self, state: State) -> provider_facts.ProviderFacts:
+    def _publish(self, state: State) -> providers.Provider:
         """Return Placement's facts of a card in this state."""
         device = self.device_of(state)
         claims = [
@@ -151,12 +151,12 @@ class Kind:
         ).nodes
         charges = tuple(self.charges(profile) for profile, _ in state)
         layout = names.layout_trait(device.geometry.layout.value)
-        return provider_facts.ProviderFacts(
+        return providers.Provider(
             uuid=node.uuid,
             name=node.name,
             traits=node.traits | {layout},
             capacities={
-                name: provider_facts.ClassCapacity(
+                name: providers.ClassCapacity(
                     capacity=record.total - record.reserved,
                     used=sum(c.get(name, 0) for c in charges),
                 )

@@ -15,7 +15,7 @@ from nova.scheduler import request_filter
 from filters import provider_facts, request
 from filters.fit import fact_reader
 from filters.placement import report_client
-from nova_accel.model import names
+from nova_accel.model import names, providers
 from tests.functional.scheduler import scheduling
 from tests.functional.scheduler.scheduling import (
     Cloud,
@@ -306,13 +306,13 @@ def test_a_provider_that_changes_during_its_read_is_not_exact(
             cloud.set_traits(cards["a"], names.OWNER_TRAIT)
         return answer
 
-    identity = provider_facts.ProviderFacts(uuid=cards["a"], capacities={})
+    identity = providers.Provider(uuid=cards["a"], capacities={})
     before = fact_reader.fetch_provider(ask_placement, identity)
     monkeypatch.setattr(cloud.client, "get", get)
     after = fact_reader.fetch_provider(ask_placement, identity)
 
     capacities = {
-        names.MDEV_CLASS: provider_facts.ClassCapacity(capacity=1, used=1)
+        names.MDEV_CLASS: providers.ClassCapacity(capacity=1, used=1)
     }
     allocations = ({names.MDEV_CLASS: 1},)
     assert (before.capacities, before.allocations, before.is_exact) == (

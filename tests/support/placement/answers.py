@@ -11,7 +11,7 @@ from urllib import parse
 
 from filters import provider_facts, request
 from filters.fit import fact_reader
-from nova_accel.model import names
+from nova_accel.model import names, providers
 
 MDEV = {"resources_A:CUSTOM_MDEV": "1"}
 VGPU = {"resources_A:VGPU": "1", "resources_A:CUSTOM_GPU_MEMORY_MB": "8"}
@@ -112,7 +112,7 @@ class Placement:
             return self._who(uuid)
         content: Any = {
             "inventories": {
-                name: {"total": n, "reserved": 0, "allocation_ratio": 1.0}
+                name: providers.Inventory(total=n).as_dict()
                 for name, n in provider["total"].items()
             },
             "traits": sorted(provider["traits"]),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from nova_accel.catalog import loader
-from nova_accel.model import names
+from nova_accel.model import names, providers
 from placement_sync.flavors import offered_devices
 
 HERE = "node1/0000:41:00.0@0"
@@ -42,8 +42,10 @@ def device(
         model=min(own, default=""),
         traits=frozenset({*traits, names.OWNER_TRAIT}) | own | where,
         capacities={
-            name: offered_devices.ListedCapacity(
-                total=n, capacity=0 if is_out else n, used=used.get(name, 0)
+            name: providers.ClassCapacity(
+                capacity=0 if is_out else n,
+                used=used.get(name, 0),
+                reserved=n if is_out else 0,
             )
             for name, n in capacities.items()
         },

@@ -22,7 +22,7 @@ from nova.virt import hardware
 from filters import accelerator_filter, provider_facts
 from filters.fit import candidate_fit, numa_cells
 from nova_accel import model
-from nova_accel.model import flavors, names
+from nova_accel.model import flavors, names, providers
 from tests.support.scheduler import scheduled
 from tests.support.scheduler.judged_hosts import Host
 from tests.support.scheduler.judged_placement import Placement, new_server
@@ -230,14 +230,13 @@ class Cloud:
                 return candidate
         return None
 
-    def _inexact_facts(self) -> dict[str, provider_facts.ProviderFacts]:
+    def _inexact_facts(self) -> dict[str, providers.Provider]:
         """Return facts that can only be rejected by affinity policies."""
         return {
-            u: provider_facts.ProviderFacts(
+            u: providers.Provider(
                 uuid=u,
                 capacities={},
                 name=node.name,
-                card_address=provider_facts.parse_card_address(node.name),
                 parent=node.parent,
                 root=self.placement.roots[u],
                 traits=node.traits,

@@ -179,11 +179,7 @@ class Placement:
         node = self.nodes[provider]
         detail: Any = {
             "inventories": {
-                name: {
-                    "total": inventory.total,
-                    "reserved": inventory.reserved,
-                    "allocation_ratio": 1.0,
-                }
+                name: inventory.as_dict()
                 for name, inventory in node.inventories.items()
             },
             "traits": sorted(node.traits),

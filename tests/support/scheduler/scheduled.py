@@ -10,7 +10,7 @@ from filters import provider_facts, request
 from filters.fit import candidate_fit, vgpu_geometry
 from nova_accel import model
 from nova_accel.catalog import loader, mdev_names, vgpu_types
-from nova_accel.model import names
+from nova_accel.model import names, providers
 
 CATALOG = loader.load()
 GEOMETRY = vgpu_geometry.VgpuGeometry(CATALOG)
@@ -82,7 +82,7 @@ def card(
     layout: model.Layout = model.Layout.MIXED,
     traits: Iterable[str] = (),
     **fields: Any,
-) -> provider_facts.ProviderFacts:
+) -> providers.Provider:
     """Return a card's provider.
 
     :param consumers: the allocation of each consumer: one vGPU of a type,
@@ -92,12 +92,11 @@ def card(
         charges(consumer) if isinstance(consumer, str) else consumer
         for consumer in consumers
     )
-    facts = provider_facts.ProviderFacts(
+    facts = providers.Provider(
         uuid=uuid,
         name=f"host_accel_{uuid}",
-        card_address=provider_facts.parse_card_address(f"host_accel_{uuid}"),
         capacities={
-            name: provider_facts.ClassCapacity(
+            name: providers.ClassCapacity(
                 capacity=total,
                 used=sum(units.get(name, 0) for units in allocations),
             )
@@ -126,8 +125,8 @@ def offers(gpu: str, layout: model.Layout) -> Iterator[str]:
 
 
 def facts_of(
-    *providers: provider_facts.ProviderFacts,
-) -> dict[str, provider_facts.ProviderFacts]:
+    *providers: providers.Provider,
+) -> dict[str, providers.Provider]:
     return {facts.uuid: facts for facts in providers}
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters import provider_facts, request, scores
+from nova_accel.model import providers
 
 A40 = "CUSTOM_ACCELERATOR_MODEL_NVIDIA_A40"
 T4 = "CUSTOM_ACCELERATOR_MODEL_NVIDIA_T4"
@@ -23,22 +24,22 @@ def card(
     vgpus: tuple[int, int],
     memory: tuple[int, int],
     *traits: str,
-) -> provider_facts.ProviderFacts:
+) -> providers.Provider:
     units = {"VGPU": vgpus, "CUSTOM_GPU_MEMORY_MB": memory}
-    return provider_facts.ProviderFacts(
+    return providers.Provider(
         uuid=uuid,
         capacities={
-            name: provider_facts.ClassCapacity(used=used, capacity=capacity)
+            name: providers.ClassCapacity(used=used, capacity=capacity)
             for name, (used, capacity) in units.items()
         },
         traits=frozenset(traits),
     )
 
 
-def region(uuid: str, *traits: str) -> provider_facts.ProviderFacts:
-    return provider_facts.ProviderFacts(
+def region(uuid: str, *traits: str) -> providers.Provider:
+    return providers.Provider(
         uuid=uuid,
-        capacities={"FPGA": provider_facts.ClassCapacity(capacity=1, used=0)},
+        capacities={"FPGA": providers.ClassCapacity(capacity=1, used=0)},
         traits=frozenset(traits),
     )
 

@@ -329,7 +329,7 @@ def test_all_is_read_again_after_an_interval(
     seen = client.fetch(ROOT).tree.node(card)
     assert seen
     assert CLASS in seen.inventories
-    clock.now += provider_cache.REREAD_SECONDS
+    clock.now += provider_cache.FRESH_SECONDS
     seen = client.fetch(ROOT).tree.node(card)
     assert seen
     assert CLASS not in seen.inventories

@@ -3,8 +3,9 @@
 
 import dataclasses
 
-from filters import provider_facts, request
+from filters import request
 from filters.explain import no_candidates
+from nova_accel.model import providers
 
 SPECS = {
     "resources_A:VGPU": "1",
@@ -20,14 +21,12 @@ ROOM = 255 - 45
 
 def card(
     uuid: str, vgpu: tuple[int, int], memory: tuple[int, int], *traits: str
-) -> provider_facts.ProviderFacts:
-    return provider_facts.ProviderFacts(
+) -> providers.Provider:
+    return providers.Provider(
         uuid=uuid,
         capacities={
-            "VGPU": provider_facts.ClassCapacity(
-                capacity=vgpu[0], used=vgpu[1]
-            ),
-            "CUSTOM_GPU_MEMORY_MB": provider_facts.ClassCapacity(
+            "VGPU": providers.ClassCapacity(capacity=vgpu[0], used=vgpu[1]),
+            "CUSTOM_GPU_MEMORY_MB": providers.ClassCapacity(
                 capacity=memory[0], used=memory[1]
             ),
         },
@@ -36,16 +35,16 @@ def card(
 
 
 def describe(
-    *providers: provider_facts.ProviderFacts,
+    *providers: providers.Provider,
 ) -> no_candidates.GroupRefusal:
     names = {"u1": "host1_accel_1", "u2": "host2_accel_1"}
     return no_candidates.describe(GROUP, providers, names)
 
 
 def test_no_provider_has_the_class() -> None:
-    root = provider_facts.ProviderFacts(
+    root = providers.Provider(
         uuid="root",
-        capacities={"VCPU": provider_facts.ClassCapacity(capacity=8, used=0)},
+        capacities={"VCPU": providers.ClassCapacity(capacity=8, used=0)},
     )
 
     refusal = describe(root)
@@ -96,9 +95,9 @@ def test_all_providers_of_the_profile_are_full() -> None:
 
 
 def test_a_forbidden_trait_and_a_missing_class_are_named() -> None:
-    bare = provider_facts.ProviderFacts(
+    bare = providers.Provider(
         uuid="u2",
-        capacities={"VGPU": provider_facts.ClassCapacity(capacity=4, used=0)},
+        capacities={"VGPU": providers.ClassCapacity(capacity=4, used=0)},
         traits=frozenset({"CUSTOM_VGPU_X"}),
     )
     refusal = describe(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from filters import provider_facts, request
 from filters.fit import candidate_fit, numa
-from nova_accel.model import flavors, names
+from nova_accel.model import flavors, names, providers
 from tests.support.scheduler import scheduled
 
 REQUEST = request.parse_request(
@@ -28,17 +28,15 @@ def provider(
     used: int,
     memory: tuple[int, int] | None = None,
     **fields: Any,
-) -> provider_facts.ProviderFacts:
+) -> providers.Provider:
     capacities = {
-        "VGPU": provider_facts.ClassCapacity(capacity=capacity, used=used)
+        "VGPU": providers.ClassCapacity(capacity=capacity, used=used)
     }
     if memory is not None:
-        capacities["CUSTOM_GPU_MEMORY_MB"] = provider_facts.ClassCapacity(
+        capacities["CUSTOM_GPU_MEMORY_MB"] = providers.ClassCapacity(
             capacity=memory[0], used=memory[1]
         )
-    return provider_facts.ProviderFacts(
-        uuid=uuid, capacities=capacities, **fields
-    )
+    return providers.Provider(uuid=uuid, capacities=capacities, **fields)
 
 
 def candidate(**vgpus: int) -> provider_facts.Candidate:
@@ -49,13 +47,13 @@ def candidate(**vgpus: int) -> provider_facts.Candidate:
 
 
 def facts_of(
-    *providers: provider_facts.ProviderFacts,
-) -> dict[str, provider_facts.ProviderFacts]:
+    *providers: providers.Provider,
+) -> dict[str, providers.Provider]:
     return {p.uuid: p for p in providers}
 
 
 def build_host(
-    *providers: provider_facts.ProviderFacts,
+    *providers: providers.Provider,
     cells: numa.Cells = numa.UNKNOWN_CELLS,
 ) -> candidate_fit.HostFacts:
     return candidate_fit.HostFacts(
@@ -100,9 +98,9 @@ def test_free_units_are_never_negative() -> None:
 
 
 def test_classes_of_the_compute_node_are_not_checked() -> None:
-    root = provider_facts.ProviderFacts(
+    root = providers.Provider(
         uuid="root",
-        capacities={"VCPU": provider_facts.ClassCapacity(capacity=1, used=1)},
+        capacities={"VCPU": providers.ClassCapacity(capacity=1, used=1)},
         is_exact=True,
     )
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from filters import provider_facts
 from filters.fit import candidate_locality
-from nova_accel.model import flavors, names
+from nova_accel.model import flavors, names, providers
 
 DIFFERENT, NVLINK, PCIE, NUMA = (
     flavors.Locality.DIFFERENT_CARD,
@@ -26,11 +25,10 @@ def device(
     name = default if name is None else name
     card, is_region, _ = address.partition("/")
     return candidate_locality.CandidateDevice(
-        facts=provider_facts.ProviderFacts(
+        facts=providers.Provider(
             uuid=address,
             capacities={},
             name=name,
-            card_address=provider_facts.parse_card_address(name),
             parent=card if is_region else "root",
             root="root",
             traits=frozenset({names.OWNER_TRAIT, *traits}),
@@ -52,9 +50,7 @@ def numa(node: int) -> str:
 
 
 def unread_device(address: str) -> candidate_locality.CandidateDevice:
-    facts = provider_facts.ProviderFacts(
-        uuid=address, capacities={}, name=address
-    )
+    facts = providers.Provider(uuid=address, capacities={}, name=address)
     return candidate_locality.CandidateDevice(facts=facts)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from filters import provider_facts, request
 from filters.fit import candidate_fit, numa
 from nova_accel import model
-from nova_accel.model import flavors, names
+from nova_accel.model import flavors, names, providers
 from tests.support.scheduler import scheduled
 
 EQUAL, MIXED = model.Layout.EQUAL, model.Layout.MIXED
@@ -22,7 +22,7 @@ UNHEALTHY = (names.DRAINED_TRAIT, names.FAULTED_TRAIT, names.MISSING_TRAIT)
 
 
 @st.composite
-def card_facts(draw: st.DrawFn, uuid: str) -> provider_facts.ProviderFacts:
+def card_facts(draw: st.DrawFn, uuid: str) -> providers.Provider:
     layout = draw(st.sampled_from([EQUAL, MIXED]))
     partitions = draw(st.lists(st.sampled_from(TYPES), max_size=3))
     traits = {
@@ -103,7 +103,7 @@ def is_valid(
 
 def cards_of(
     candidate: provider_facts.Candidate, host_facts: candidate_fit.HostFacts
-) -> list[provider_facts.ProviderFacts]:
+) -> list[providers.Provider]:
     """Return the known cards that a candidate takes from."""
     return [
         host_facts.facts[u]
@@ -186,7 +186,7 @@ def placeable(sizes: tuple[int, ...]) -> bool:
     return False
 
 
-def node_of(facts: provider_facts.ProviderFacts) -> set[int]:
+def node_of(facts: providers.Provider) -> set[int]:
     return {
         n
         for n in range(8)

@@ -5,9 +5,8 @@ import dataclasses
 
 import pytest
 
-from filters import provider_facts
 from filters.fit import candidate_locality, numa
-from nova_accel.model import names
+from nova_accel.model import names, providers
 
 TWO = numa.Cells(present=frozenset({0, 1}), spacious=frozenset({0, 1}))
 GUEST = numa.Cells(present=frozenset({0, 1}), chosen=frozenset({1}))
@@ -16,7 +15,7 @@ GUEST = numa.Cells(present=frozenset({0, 1}), chosen=frozenset({1}))
 def device(name: str, *nodes: int) -> candidate_locality.CandidateDevice:
     traits = {names.custom_name("ACCELERATOR", "NUMA", str(n)) for n in nodes}
     return candidate_locality.CandidateDevice(
-        facts=provider_facts.ProviderFacts(
+        facts=providers.Provider(
             uuid=name,
             capacities={},
             name=name,
@@ -90,7 +89,7 @@ def test_a_node_without_a_cell_is_not_near() -> None:
 
 def test_an_unread_device_is_not_rejected() -> None:
     unread = candidate_locality.CandidateDevice(
-        facts=provider_facts.ProviderFacts(uuid="u", capacities={})
+        facts=providers.Provider(uuid="u", capacities={})
     )
 
     assert reject(GUEST, [unread]) == ""

@@ -17,7 +17,7 @@ from nova.virt import hardware
 from oslo_utils.fixture import uuidsentinel as uuids
 
 from filters import accelerator_filter
-from nova_accel.model import names
+from nova_accel.model import names, providers
 from tests.support.scheduler import scheduled
 from tests.unit.filters.fit.test_numa_cells import cell, guest_cell
 
@@ -118,7 +118,7 @@ def get_of(cards: dict[str, int]) -> Any:
             return {
                 "resource_provider_generation": 1,
                 "inventories": {
-                    n: {"total": t, "reserved": 0, "allocation_ratio": 1.0}
+                    n: providers.Inventory(total=t).as_dict()
                     for n, t in scheduled.capacity(
                         "L40S", model.Layout.MIXED
                     ).items()

@@ -5,10 +5,9 @@ import dataclasses
 
 import pytest
 
-from filters import provider_facts
 from filters.fit import candidate_fit
 from nova_accel import model
-from nova_accel.model import names
+from nova_accel.model import names, providers
 from tests.support.scheduler import scheduled
 
 TYPE = "RTX Pro 6000 Blackwell DC-4-32C"
@@ -24,9 +23,7 @@ def test_a_type_that_charges_no_slices_fits_a_card_with_reserved_ones(
     assert names.MIG_SLICE_CLASS not in scheduled.charges(TYPE)
     capacities = dict(card.capacities)
     # An operator has reserved 1 of 4 slices.
-    capacities[names.MIG_SLICE_CLASS] = provider_facts.ClassCapacity(
-        capacity=3
-    )
+    capacities[names.MIG_SLICE_CLASS] = providers.ClassCapacity(capacity=3)
     card = dataclasses.replace(
         card, capacities=capacities, allocations=allocations
     )

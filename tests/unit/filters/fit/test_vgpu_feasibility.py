@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from filters import provider_facts
 from filters.fit import vgpu_feasibility
 from nova_accel import model
+from nova_accel.model import providers
 from tests.support.scheduler import scheduled
 from tests.support.scheduler.scheduled import CATALOG, GEOMETRY, card
 
@@ -24,7 +24,7 @@ EQUAL, MIXED, MIG = (
 
 
 def has_room(
-    facts: provider_facts.ProviderFacts, *types: str, gpu: str = "L40S"
+    facts: providers.Provider, *types: str, gpu: str = "L40S"
 ) -> bool:
     state = GEOMETRY.states.build(facts, gpu)
     assert state is not None

@@ -10,12 +10,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from filters import provider_facts
 from filters.fit import card_state
 from nova_accel import model
 from nova_accel.geometry import device_capacity, occupancy
 from nova_accel.host.nvml import gpu_reader
-from nova_accel.model import names
+from nova_accel.model import names, providers
 from tests.hosts import build, look
 from tests.support.scheduler import scheduled
 from tests.support.scheduler.scheduled import CATALOG, GEOMETRY, card
@@ -28,7 +27,7 @@ EQUAL, MIXED, MIG = (
 
 
 def state_of(
-    facts: provider_facts.ProviderFacts, gpu: str = "L40S"
+    facts: providers.Provider, gpu: str = "L40S"
 ) -> card_state.CardState:
     state = GEOMETRY.states.build(facts, gpu)
     assert state is not None
@@ -36,7 +35,7 @@ def state_of(
 
 
 def has_room(
-    facts: provider_facts.ProviderFacts, *types: str, gpu: str = "L40S"
+    facts: providers.Provider, *types: str, gpu: str = "L40S"
 ) -> bool:
     return GEOMETRY.has_room(
         state_of(facts, gpu), tuple(sorted(Counter(types).items()))
@@ -96,7 +95,7 @@ H200 = "H200-7C"
 MOST_H200 = 20
 
 
-def h200(count: int, starts: Iterable[int]) -> provider_facts.ProviderFacts:
+def h200(count: int, starts: Iterable[int]) -> providers.Provider:
     """Return a card with ``count`` vGPUs, of which ``starts`` are reported."""
     suffix = scheduled.trait(H200).removeprefix(names.CUSTOM)
     return card(
@@ -313,17 +312,17 @@ def count_by_size(device: model.Device) -> dict[int, int]:
 
 def build_facts(
     device: model.Device, profiles: Iterable[str]
-) -> provider_facts.ProviderFacts:
+) -> providers.Provider:
     """Return the provider of a device with partitions."""
     allocations = []
     for name in profiles:
         profile = device.profile(name)
         assert profile is not None
         allocations.append(profile.charges)
-    return provider_facts.ProviderFacts(
+    return providers.Provider(
         uuid="c",
         capacities={
-            name: provider_facts.ClassCapacity(
+            name: providers.ClassCapacity(
                 capacity=total, used=sum(u.get(name, 0) for u in allocations)
             )
             for name, total in device.counters.items()

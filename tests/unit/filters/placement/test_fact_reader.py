@@ -7,8 +7,9 @@ import pytest
 
 from filters import request
 from filters.fit import fact_reader
-from filters.placement import generation_cache, queries
+from filters.placement import queries
 from nova_accel.model import names
+from placement_sync.client.provider_cache import FRESH_SECONDS, ProviderCache
 from tests.support.placement import answers
 
 (GROUP,) = request.parse_request({"resources:VGPU": "1"}).groups
@@ -181,9 +182,7 @@ def test_foreign_cards_are_read_once(count: int) -> None:
 
 def test_the_cache_evicts_the_least_recently_used() -> None:
     placement = answers.Placement(4)
-    reader = fact_reader.FactReader(
-        placement.get, generation_cache.GenerationCache(3)
-    )
+    reader = fact_reader.FactReader(placement.get, ProviderCache(3))
 
     answers.read(reader, ["card00", "card01"])
     answers.read(reader, ["card02", "card00"])
@@ -199,13 +198,13 @@ def test_the_cache_evicts_the_least_recently_used() -> None:
 def test_a_recreated_provider_is_read_again_after_an_interval() -> None:
     placement, now = answers.Placement(2), [0.0]
     reader = fact_reader.FactReader(
-        placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
+        placement.get, ProviderCache(clock=lambda: now[0])
     )
     answers.read(reader, placement.providers)
     # Deleted and created again, up to the same generation.
     placement.providers["card00"]["total"][names.MDEV_CLASS] = 3
 
-    now[0] = generation_cache.FRESH_SECONDS
+    now[0] = FRESH_SECONDS
     facts = answers.read(reader, placement.providers).facts
 
     assert facts["card00"].capacities[names.MDEV_CLASS].capacity == 3
@@ -289,17 +288,17 @@ def test_allocations_of_a_recreated_card_expire() -> None:
     placement.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     placement.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(
-        placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
+        placement.get, ProviderCache(clock=lambda: now[0])
     )
     answers.read(reader, placement.providers, answers.VGPU)
     recreate(placement, "card00", 24, 8)
     # A bulk read for the sake of other cards has the same sums.
-    now[0] = generation_cache.FRESH_SECONDS - 1
+    now[0] = FRESH_SECONDS - 1
     for number in range(1, 8):
         placement.change(f"card{number:02d}", names.DRAINED_TRAIT)
     answers.read(reader, placement.providers, answers.VGPU)
 
-    now[0] = generation_cache.FRESH_SECONDS
+    now[0] = FRESH_SECONDS
     facts = answers.read(reader, placement.providers, answers.VGPU).facts[
         "card00"
     ]
@@ -315,12 +314,12 @@ def test_a_bulk_read_does_not_retain_expired_allocations() -> None:
     placement.take("16 on card00", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     placement.take("also", "card00", VGPU=1, CUSTOM_GPU_MEMORY_MB=16)
     reader = fact_reader.FactReader(
-        placement.get, generation_cache.GenerationCache(clock=lambda: now[0])
+        placement.get, ProviderCache(clock=lambda: now[0])
     )
     answers.read(reader, placement.providers, answers.VGPU)
     recreate(placement, "card00", 24, 8)
 
-    now[0] = generation_cache.FRESH_SECONDS
+    now[0] = FRESH_SECONDS
     facts = answers.read(reader, placement.providers, answers.VGPU).facts[
         "card00"
     ]

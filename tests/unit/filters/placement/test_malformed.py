@@ -3,13 +3,13 @@
 
 import pytest
 
-from filters import provider_facts, request
+from filters import request
 from filters.fit import fact_reader
 from filters.placement import queries
-from nova_accel.model import names
+from nova_accel.model import names, providers
 
 (GROUP,) = request.parse_request({"resources:VGPU": "1"}).groups
-CARD = provider_facts.ProviderFacts(uuid="card", capacities={})
+CARD = providers.Provider(uuid="card", capacities={})
 
 
 @pytest.mark.parametrize("amount", [float("inf"), "eight", None, [1]])
@@ -17,18 +17,15 @@ CARD = provider_facts.ProviderFacts(uuid="card", capacities={})
 def test_a_provider_with_a_malformed_amount_is_not_known(
     part: str, amount: object
 ) -> None:
+    inventory = providers.Inventory(total=8).as_dict()
     answer = {
-        "inventories": {
-            "VGPU": {"total": 8, "reserved": 0, "allocation_ratio": 1.0}
-        },
+        "inventories": {"VGPU": inventory},
         "traits": [names.OWNER_TRAIT],
         "allocations": {"server": {"resources": {"VGPU": 1}}},
         "resource_provider_generation": 1,
     }
     malformed: dict[str, dict[str, object]] = {
-        "inventories": {
-            "VGPU": {"total": amount, "reserved": 0, "allocation_ratio": 1.0}
-        },
+        "inventories": {"VGPU": {**inventory, "total": amount}},
         "allocations": {"server": {"resources": {"VGPU": amount}}},
     }
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from filters.fit import fact_reader
-from filters.placement import generation_cache, provider_reader
+from filters.placement import provider_reader
+from placement_sync.client import provider_cache
 from tests.support.placement import answers
 
 
@@ -125,7 +126,7 @@ def test_after_a_failed_bulk_read_the_others_read_in_parallel(
 
 def test_threads_share_the_cache() -> None:
     placement = answers.Placement(12, answers.MIXED)
-    cache = generation_cache.GenerationCache(7)
+    cache = provider_cache.ProviderCache(7)
     reader = fact_reader.FactReader(placement.get, cache)
 
     def schedule(number: int) -> set[str]:

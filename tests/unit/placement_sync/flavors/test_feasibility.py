@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import provider_facts
 from filters.fit import candidate_locality
 from nova_accel.catalog import loader
-from nova_accel.model import flavors, names
+from nova_accel.model import flavors, names, providers
 from placement_sync.flavors import (
     feasibility,
     feasibility_search,
@@ -237,11 +236,10 @@ def is_possible(
 def _candidate_device(
     device: offered_devices.OfferedDevice, units: int
 ) -> candidate_locality.CandidateDevice:
-    facts = provider_facts.ProviderFacts(
+    facts = providers.Provider(
         uuid=device.uuid,
         capacities={},
         name=device.name,
-        card_address=device.address,
         traits=device.traits,
     )
     return candidate_locality.CandidateDevice(facts=facts, units=units)
@@ -316,9 +314,7 @@ def test_free_units_are_counted_in_servers() -> None:
 
 
 def test_amounts_of_the_host_limit_the_servers() -> None:
-    capacities = {
-        "VCPU": offered_devices.ListedCapacity(total=16, capacity=16, used=7)
-    }
+    capacities = {"VCPU": providers.ClassCapacity(capacity=16, used=7)}
     offered = offered_devices.Cloud(
         devices=(A,), hosts={clouds.root(): capacities}
     )

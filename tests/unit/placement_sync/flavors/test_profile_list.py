@@ -61,7 +61,8 @@ def test_most_is_for_an_empty_card() -> None:
     """Totals are those of the present size, less reserved units."""
     card = clouds.gpu("A40", ("8Q",))
     capacities = {
-        n: dataclasses.replace(s, total=3) for n, s in card.capacities.items()
+        n: dataclasses.replace(s, capacity=3)
+        for n, s in card.capacities.items()
     }
     profiles = listed(dataclasses.replace(card, capacities=capacities))
     assert (profiles["A40-8Q"].most, profiles["A40-1Q"].most) == (6, 32)
