@@ -12,6 +12,7 @@ from filters.fit import candidate_fit, fact_reader, vgpu_geometry
 from filters.placement import queries
 from filters.request import AcceleratorRequest, parse_request
 from nova_accel.model import flavors
+from placement_sync.client import provider_records
 from placement_sync.flavors import offered_devices
 
 # Nova's own default ([scheduler] max_placement_results).
@@ -165,13 +166,13 @@ def candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
         "root_required": f"!{DISABLED_TRAIT}",
     }
     for group in (unsuffixed, *groups.values()):
-        params = queries.group_query(group)
+        params = provider_records.group_query(group)
         query |= params
         if params and tree:
             query[f"in_tree{group.suffix}"] = tree
     if "group_policy" in simulated.specs:
         query["group_policy"] = simulated.specs["group_policy"]
-    return queries.build_path("/allocation_candidates", query)
+    return provider_records.build_path("/allocation_candidates", query)
 
 
 _ByHost = dict[str, list[provider_facts.Candidate]]

@@ -106,29 +106,14 @@ def fetch_each(
 
 def _candidates_path(group: flavors.RequestGroup, **params: str) -> str:
     """Return the path of the allocation candidates of one group alone."""
-    return build_path("/allocation_candidates", group_query(group) | params)
+    return provider_records.build_path(
+        "/allocation_candidates", provider_records.group_query(group) | params
+    )
 
 
 def _provider_path(uuid: str) -> str:
     """Return the path of a provider."""
     return f"/resource_providers/{parse.quote(uuid, safe='')}"
-
-
-def group_query(group: flavors.RequestGroup) -> dict[str, str]:
-    """Return a group's ``resources`` and ``required`` with its suffix."""
-    traits = sorted(group.required) + sorted(f"!{t}" for t in group.forbidden)
-    query = {
-        f"resources{group.suffix}": ",".join(
-            f"{name}:{n}" for name, n in sorted(group.resources.items()) if n
-        ),
-        f"required{group.suffix}": ",".join(traits),
-    }
-    return {name: value for name, value in query.items() if value}
-
-
-def build_path(path: str, query: Mapping[str, str]) -> str:
-    """Return a path with a query string, quoted as Placement expects."""
-    return f"{path}?{parse.urlencode(query, safe=',:!')}"
 
 
 def read(get: Get, path: str, parse_body: Callable[[Any], T]) -> T:
@@ -191,15 +176,7 @@ def fetch_all_summaries(
     One query. Hosts without a MB of free memory are not included: no
     server could start there.
     """
-    path = build_path(
-        "/allocation_candidates",
-        {
-            "resources_HOST": "MEMORY_MB:1",
-            "required_ACCEL": names.OWNER_TRAIT,
-            "same_subtree": "_HOST,_ACCEL",
-            "group_policy": "none",
-        },
-    )
+    path = provider_records.summaries_path("MEMORY_MB")
     return read(get, path, provider_records.parse_summaries)
 
 
@@ -215,19 +192,21 @@ def fetch_listing(
     :param tree: uuid of any provider of the only tree to list.
     """
     common = functools.reduce(_intersect, map(_per_provider, groups))
-    query = group_query(_require_owner(common, ""))
+    query = provider_records.group_query(_require_owner(common, ""))
     if tree:
         query["in_tree"] = tree
     return _read_or_empty(
         get,
-        build_path("/resource_providers", query),
+        provider_records.build_path("/resource_providers", query),
         lambda body: {p.uuid: p for p in provider_records.parse_list(body)},
     )
 
 
 def fetch_names(get: Get) -> dict[str, str]:
     """Return the names of all accelerators' providers, by uuid."""
-    path = build_path("/resource_providers", {"required": names.OWNER_TRAIT})
+    path = provider_records.build_path(
+        "/resource_providers", {"required": names.OWNER_TRAIT}
+    )
     return read(
         get,
         path,

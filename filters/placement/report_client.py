@@ -11,7 +11,7 @@ from typing import Any
 from nova.scheduler.client import report
 
 from filters.placement import queries
-from placement_sync.client import http_errors, provider_records
+from placement_sync.client import http_errors
 
 
 def placement_getter(global_request_id: str | None = None) -> queries.Get:
@@ -36,20 +36,13 @@ def placement_getter(global_request_id: str | None = None) -> queries.Get:
             raise queries.QueryError(
                 path, http_errors.shorten(repr(error))
             ) from error
+        code, _ = http_errors.parse_error(http_errors.decode(response.text))
         raise queries.QueryError(
             path,
             f"HTTP {response.status_code}:"
             f" {http_errors.shorten(response.text)}",
             status=response.status_code,
-            code=_parse_code(response),
+            code=code,
         )
 
     return get
-
-
-def _parse_code(response: Any) -> str:
-    """Return the code of Placement's error document, empty without one."""
-    try:
-        return str(response.json()["errors"][0]["code"])
-    except provider_records.MALFORMED:
-        return ""

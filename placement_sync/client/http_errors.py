@@ -83,7 +83,7 @@ def check_response(
     is_absent = status == _NOT_FOUND and isinstance(content, dict)
     if is_absent and method == "GET":
         return
-    code, message = _parse_error(content)
+    code, message = parse_error(content)
     hint = "" if is_absent else _HINTS.get(status, "")
     reason = "; ".join(text for text in (message, hint) if text)
     raise errors.ServiceError(
@@ -91,7 +91,7 @@ def check_response(
     )
 
 
-def _parse_error(content: Any) -> tuple[str, str]:
+def parse_error(content: Any) -> tuple[str, str]:
     """Return the code and the message of an error response.
 
     Placement: ``{"errors": [{"code": ..., "detail": ...}]}``; Nova and

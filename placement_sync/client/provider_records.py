@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from urllib import parse
 
 from nova_accel import errors
-from nova_accel.model import providers
+from nova_accel.model import flavors, names, providers
 
 T = TypeVar("T")
 # Amounts by provider uuid and resource class.
@@ -31,6 +31,39 @@ def provider_path(uuid: str, part: str = "") -> str:
     """
     return "/".join(
         (f"/resource_providers/{check_uuid(uuid)}", *([part] if part else []))
+    )
+
+
+def group_query(group: flavors.RequestGroup) -> dict[str, str]:
+    """Return a group's ``resources`` and ``required`` with its suffix."""
+    traits = sorted(group.required) + sorted(f"!{t}" for t in group.forbidden)
+    query = {
+        f"resources{group.suffix}": ",".join(
+            f"{name}:{n}" for name, n in sorted(group.resources.items()) if n
+        ),
+        f"required{group.suffix}": ",".join(traits),
+    }
+    return {name: value for name, value in query.items() if value}
+
+
+def build_path(path: str, query: Mapping[str, str]) -> str:
+    """Return a path with a query string, quoted as Placement expects."""
+    return f"{path}?{parse.urlencode(query, safe=',:!')}"
+
+
+def summaries_path(resource_class: str) -> str:
+    """Return the path of all providers of hosts with an accelerator.
+
+    Only of hosts that have a free unit of a class.
+    """
+    return build_path(
+        "/allocation_candidates",
+        {
+            "resources_HOST": f"{resource_class}:1",
+            "required_ACCEL": names.OWNER_TRAIT,
+            "same_subtree": "_HOST,_ACCEL",
+            "group_policy": "none",
+        },
     )
 
 

@@ -4,7 +4,6 @@
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
-from urllib import parse
 
 from nova_accel import errors
 from nova_accel.model import names, providers
@@ -44,7 +43,10 @@ def read(client: rest.RestClient) -> offered_devices.Cloud:
     summaries: dict[str, providers.Provider] = {}
     for name in _BULK_CLASSES:
         if not own.keys() <= summaries.keys():
-            summaries |= _read_summaries(client, name)
+            summaries |= client.read(
+                provider_records.summaries_path(name),
+                provider_records.parse_summaries,
+            )
     for uuid in sorted(own.keys() - summaries.keys()):
         summaries[uuid] = _read_provider(client, uuid)
     devices = tuple(
@@ -106,20 +108,6 @@ def list_with_trait(
         client.read_with_trait(path, trait, provider_records.parse_list) or []
     )
     return sorted(nodes, key=lambda node: node.name)
-
-
-def _read_summaries(
-    client: rest.RestClient, resource_class: str
-) -> dict[str, providers.Provider]:
-    """Return all providers of the hosts with a free unit of a class."""
-    query = {
-        "resources_HOST": f"{resource_class}:1",
-        "required_ACCEL": names.OWNER_TRAIT,
-        "same_subtree": "_HOST,_ACCEL",
-        "group_policy": "none",
-    }
-    path = f"/allocation_candidates?{parse.urlencode(query, safe=',:')}"
-    return client.read(path, provider_records.parse_summaries)
 
 
 def _read_provider(client: rest.RestClient, uuid: str) -> providers.Provider:

@@ -2,15 +2,16 @@
 """Allocations and slots of one server, added and removed."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
-from urllib import parse
 
 from nova import exception, objects, utils
 from nova.compute import resource_tracker
 
 from nova_accel import errors, model
 from nova_accel.model import flavors, names
+from placement_sync.client import http_errors, provider_records
 from virt_hooks import nova_private
 
 # The latest microversion that Nova 32 to 34 request candidates with
@@ -54,17 +55,14 @@ class ServerAllocations:
         :param root: uuid of the compute node.
         :raises ServiceError: Placement did not answer.
         """
-        traits = group.required | {names.OWNER_TRAIT}
-        query = {
-            f"resources{group.suffix}": ",".join(
-                f"{n}:{amount}"
-                for n, amount in sorted(group.resources.items())
-            ),
-            f"required{group.suffix}": ",".join(sorted(traits)),
-            f"in_tree{group.suffix}": root,
-            "limit": str(_MAX_CANDIDATES),
-        }
-        path = f"/allocation_candidates?{parse.urlencode(query, safe=',:')}"
+        owned = dataclasses.replace(
+            group, required=group.required | {names.OWNER_TRAIT}
+        )
+        path = provider_records.build_path(
+            "/allocation_candidates",
+            provider_records.group_query(owned)
+            | {f"in_tree{group.suffix}": root, "limit": str(_MAX_CANDIDATES)},
+        )
         with _service_errors("candidates"):
             answer = self._client.get(
                 path,
@@ -84,11 +82,7 @@ class ServerAllocations:
 
         :raises ServiceError: Placement can't be read.
         """
-        allocations = self._read(context, server)["allocations"]
-        return {
-            uuid: dict(record["resources"])
-            for uuid, record in allocations.items()
-        }
+        return provider_records.parse_amounts(self._read(context, server))
 
     def allocate(
         self,
@@ -125,7 +119,8 @@ class ServerAllocations:
                 )
             if answer.status_code == _CHANGED:
                 return
-            if _code(answer) != _CONCURRENT:
+            code, _ = http_errors.parse_error(http_errors.decode(answer.text))
+            if code != _CONCURRENT:
                 break
         raise _service_error(f"allocation of {server}", answer)
 
@@ -237,13 +232,6 @@ def _slot(resource: Any) -> model.Slot:
         resource_class=resource.resource_class,
         identifier=resource.identifier,
     )
-
-
-def _code(answer: Any) -> str:
-    try:
-        return str(answer.json()["errors"][0]["code"])
-    except (KeyError, IndexError, TypeError, ValueError):
-        return ""
 
 
 def _service_error(request: str, answer: Any) -> errors.ServiceError:
