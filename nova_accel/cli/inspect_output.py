@@ -46,10 +46,7 @@ def as_dict(
             {
                 "name": node.name,
                 "parent": _parent_name(tree, node),
-                "inventories": {
-                    name: record.as_dict()
-                    for name, record in sorted(node.inventories.items())
-                },
+                "inventories": providers.as_dicts(node.inventories),
                 "traits": sorted(node.traits),
             }
             | ({"uuid": node.uuid} if use.is_registered else {})

@@ -91,6 +91,16 @@ class ClassCapacity:
         return f"{self.free} of {self.capacity} left"
 
 
+def as_dicts(
+    inventories: Mapping[str, Inventory],
+) -> dict[str, dict[str, int | float]]:
+    """Return inventories in the format of Nova and Placement, sorted."""
+    return {
+        name: inventory.as_dict()
+        for name, inventory in sorted(inventories.items())
+    }
+
+
 def build_capacities(
     inventories: Mapping[str, Inventory],
 ) -> dict[str, ClassCapacity]:

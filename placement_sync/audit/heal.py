@@ -251,10 +251,7 @@ class Healer:
             path,
             {
                 "resource_provider_generation": generation,
-                "inventories": {
-                    name: inventory.as_dict()
-                    for name, inventory in lowered.items()
-                },
+                "inventories": providers.as_dicts(lowered),
             },
         )
 

@@ -130,8 +130,8 @@ class ProviderCache:
     def store(self, several: Iterable[providers.Provider]) -> None:
         """Cache providers that are at least as new as their generation.
 
-        A provider without a generation is not cached. One that was cached
-        before expires when its data were to expire.
+        A provider without a generation is not cached. A change of a cached
+        provider keeps its ``read_at``, and so its expiry.
         """
         with self._lock:
             for provider in several:

@@ -247,10 +247,7 @@ class PlacementClient:
             path,
             {
                 "resource_provider_generation": provider.generation,
-                "inventories": {
-                    name: inventory.as_dict()
-                    for name, inventory in call.inventories.items()
-                },
+                "inventories": providers.as_dicts(call.inventories),
             },
         )
         generation, inventories = provider_records.parse_answer(

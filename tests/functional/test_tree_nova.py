@@ -388,9 +388,7 @@ def test_new_slots_are_added_and_none_removed(
         for name, slots in node.slots.items():
             assert slots <= {r.identifier for r in data.resources[name]}
         if node.uuid not in before:  # Nova may send it unchanged.
-            assert data.inventory == nova_provider_tree.as_dicts(
-                node.inventories
-            )
+            assert data.inventory == providers.as_dicts(node.inventories)
             assert data.traits == node.traits
     again = dump(tree)
     nova_provider_tree.add_new_slots(tree, second, resource)

@@ -109,7 +109,9 @@ def add_new_slots(
             nova_tree.new_child(node.name, node.parent, uuid=node.uuid)
             # Nova may be about to flush this tree: an empty provider would
             # remove the inventories in Placement.
-            nova_tree.update_inventory(node.uuid, as_dicts(node.inventories))
+            nova_tree.update_inventory(
+                node.uuid, providers.as_dicts(node.inventories)
+            )
             nova_tree.add_traits(node.uuid, *sorted(node.traits))
         resources = nova_tree.data(node.uuid).resources
         present = {
@@ -275,21 +277,12 @@ def _apply(nova_tree: Any, call: calls.ProviderCall) -> None:
         case calls.CreateProvider(uuid=uuid, name=name, parent=parent):
             nova_tree.new_child(name, parent, uuid=uuid)
         case calls.SetInventories(uuid=uuid, inventories=inventories):
-            nova_tree.update_inventory(uuid, as_dicts(inventories))
+            nova_tree.update_inventory(uuid, providers.as_dicts(inventories))
         case calls.ChangeTraits(uuid=uuid, added=added, removed=removed):
             nova_tree.add_traits(uuid, *sorted(added))
             nova_tree.remove_traits(uuid, *sorted(removed))
         case calls.DeleteProvider(uuid=uuid):
             nova_tree.remove(uuid)
-
-
-def as_dicts(
-    inventories: Mapping[str, providers.Inventory],
-) -> dict[str, dict[str, int | float]]:
-    """Return inventories in the format of Nova and Placement."""
-    return {
-        name: inventory.as_dict() for name, inventory in inventories.items()
-    }
 
 
 def _set_slots(
