@@ -13,7 +13,7 @@ from nova_accel.catalog import loader
 from nova_accel.cli import inspect_output
 from nova_accel.model import names
 from placement_sync.cli import common_options
-from placement_sync.client import rest
+from placement_sync.client import rest, tree_reader
 from placement_sync.flavors import cloud, lookup, offered_devices
 
 _NO_HOST = 1
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
         devices = offered_devices.Cloud(
             devices=tuple(of_host), hosts=devices.hosts
         )
-    disabled = cloud.list_with_trait(client, simulation.DISABLED_TRAIT)
+    disabled = tree_reader.list_with_trait(client, simulation.DISABLED_TRAIT)
     result = simulation.simulate(
         build_getter(client),
         simulated,

@@ -23,7 +23,6 @@ from placement_sync.client import (
     tree_reader,
 )
 
-_OWNER = names.OWNER_TRAIT
 _T = TypeVar("_T")
 
 
@@ -207,11 +206,14 @@ class StateCollector:
         """
         gaps = _Gaps()
         marked = gaps.read(
-            StateSource.EVERYWHERE, lambda: self._list_marked("")
+            StateSource.EVERYWHERE,
+            lambda: tree_reader.list_with_trait(
+                self._placement, names.OWNER_TRAIT
+            ),
         )
         if only and marked is not None:
             roots = {p.root for p in marked if p.uuid == only}
-            marked = tuple(p for p in marked if p.root in roots)
+            marked = [p for p in marked if p.root in roots]
         gone: frozenset[str] | None = None
         used: frozenset[str] | None = None
         if marked is not None:
@@ -225,7 +227,7 @@ class StateCollector:
             )
         return collected_state.CollectedState(
             root=self.root,
-            everywhere=None if used is None else marked,
+            everywhere=None if used is None else tuple(marked or ()),
             gone=gone,
             used=used or frozenset(),
             unread=gaps.reasons,
@@ -274,10 +276,13 @@ class StateCollector:
 
     def _read_providers(self) -> tuple[providers.Provider, ...]:
         """Return our providers below the root, by trait or by uuid."""
-        query = f"in_tree={self.root.uuid}"
-        marked = {p.uuid for p in self._list_marked(query)}
+        rows = tree_reader.list_with_trait(
+            self._placement, names.OWNER_TRAIT, self.root.uuid
+        )
+        marked = {p.uuid for p in rows}
         tree = self._placement.read(
-            f"/resource_providers?{query}", provider_records.parse_list
+            f"/resource_providers?in_tree={self.root.uuid}",
+            provider_records.parse_list,
         )
         listed = {p.uuid: p for p in tree if p.uuid != self.root.uuid}
         return tuple(
@@ -291,15 +296,6 @@ class StateCollector:
                 and not tree_reader.is_of_other_host(uuid, listed)
             )
         )
-
-    def _list_marked(self, query: str) -> tuple[providers.Provider, ...]:
-        """Return the providers with our owner trait."""
-        query = "&".join(filter(None, (query, f"required={_OWNER}")))
-        path = f"/resource_providers?{query}"
-        marked = self._placement.read_with_trait(
-            path, _OWNER, provider_records.parse_list
-        )
-        return tuple(marked or ())
 
     def _read_allocations(
         self, provider: str

@@ -12,7 +12,7 @@ from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.model import flavors, names
 from placement_sync.cli import common_options
-from placement_sync.client import resource_providers, rest
+from placement_sync.client import resource_providers, rest, tree_reader
 from placement_sync.flavors import (
     cloud,
     feasibility,
@@ -428,7 +428,7 @@ def _write(
         if other.id != flavor.id:
             unused -= flavor_specs.list_pins(other.specs)
     for trait in sorted(unused):
-        nodes = cloud.list_with_trait(context.placement, trait)
+        nodes = tree_reader.list_with_trait(context.placement, trait)
         cloud.set_trait(
             placement, [n.uuid for n in nodes], trait, is_present=False
         )

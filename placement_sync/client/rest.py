@@ -31,7 +31,6 @@ from placement_sync.client import (
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 NAME = "nova-accel"
-_BAD_REQUEST, _ABSENT = 400, 404
 # Options of keystoneauth's adapters; see register_adapter_conf_options.
 _ADAPTER = (
     "service_type",
@@ -150,27 +149,6 @@ class RestClient:
         return self.read(
             path, lambda body: None if body is None else parse(body)
         )
-
-    def read_with_trait(
-        self, path: str, trait: str, parse: Callable[[Any], provider_records.T]
-    ) -> provider_records.T | None:
-        """Return the parsed response to a query that requires a trait.
-
-        None if the trait does not exist: Placement then answers HTTP 400
-        without an error code. A malformed query or a proxy gives a 400,
-        too, so the trait itself is looked up before None is returned.
-
-        :raises ServiceError: as ``read``.
-        """
-        try:
-            return self.read(path, parse)
-        except errors.ServiceError as error:
-            if error.status != _BAD_REQUEST:
-                raise
-            path = f"/traits/{provider_records.quote_name(trait)}"
-            if self.get(path).status != _ABSENT:
-                raise
-        return None
 
     def put(
         self, path: str, body: Any = None, microversion: str = ""

@@ -10,9 +10,11 @@ within one second, the header's resolution; the cache's expiry remains.
 """
 
 import dataclasses
+import http
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from nova_accel import errors
 from nova_accel.model import names, providers
 from placement_sync.client import provider_cache, provider_records, rest
 
@@ -138,7 +140,8 @@ class TreeReader:
         }
         marked = set()
         if unclassified:
-            marked = self._list_marked(root) & unclassified
+            rows = list_with_trait(self._client, names.OWNER_TRAIT, root)
+            marked = {p.uuid for p in rows} & unclassified
         self._foreign |= {u: listed[u].name for u in unclassified - marked}
         own = {}
         for provider in self._refresh(listed, proved | marked | cached.keys()):
@@ -162,16 +165,33 @@ class TreeReader:
             if provider is not None:
                 yield provider
 
-    def _list_marked(self, root: str) -> set[str]:
-        """Return the providers in a tree that have our owner trait."""
-        path = (
-            f"/resource_providers?in_tree={provider_records.check_uuid(root)}"
-            f"&required={names.OWNER_TRAIT}"
-        )
-        listed = self._client.read_with_trait(
-            path, names.OWNER_TRAIT, provider_records.parse_list
-        )
-        return {p.uuid for p in listed or ()}
+
+def list_with_trait(
+    client: rest.RestClient, trait: str, tree: str = ""
+) -> list[providers.Provider]:
+    """Return the providers that have a trait.
+
+    Placement answers HTTP 400 without an error code if the trait does not
+    exist. A malformed query or a proxy gives a 400, too, so the trait
+    itself is looked up before an empty list is returned.
+
+    :param tree: uuid of any provider of the only tree to list.
+    :raises ServiceError: Placement failed, or its response is malformed.
+    """
+    query = {"in_tree": provider_records.check_uuid(tree)} if tree else {}
+    path = provider_records.build_path(
+        "/resource_providers", query | {"required": trait}
+    )
+    try:
+        return client.read(path, provider_records.parse_list)
+    except errors.ServiceError as error:
+        path = f"/traits/{provider_records.quote_name(trait)}"
+        if (
+            error.status != http.HTTPStatus.BAD_REQUEST
+            or client.get(path).status != http.HTTPStatus.NOT_FOUND
+        ):
+            raise
+    return []
 
 
 def is_of_other_host(

@@ -13,6 +13,7 @@ from placement_sync.client import (
     provider_records,
     resource_providers,
     rest,
+    tree_reader,
 )
 from placement_sync.flavors import flavor_specs, offered_devices
 
@@ -35,7 +36,8 @@ def read(client: rest.RestClient) -> offered_devices.Cloud:
 
     :raises ServiceError: Placement can't be read.
     """
-    own = _list_own(client)
+    rows = tree_reader.list_with_trait(client, names.OWNER_TRAIT)
+    own = {node.uuid: node for node in rows}
     if not own:
         return offered_devices.Cloud()
     rows = client.read("/resource_providers", provider_records.parse_list)
@@ -91,23 +93,6 @@ def _read_total(
         uuid=device.uuid, capacities=_read_capacities(client, device.uuid)
     )
     return provider.with_used(used).capacities
-
-
-def _list_own(client: rest.RestClient) -> dict[str, providers.Provider]:
-    """Return our providers by uuid."""
-    marked = list_with_trait(client, names.OWNER_TRAIT)
-    return {node.uuid: node for node in marked}
-
-
-def list_with_trait(
-    client: rest.RestClient, trait: str
-) -> list[providers.Provider]:
-    """Return the providers that have a trait, sorted by name."""
-    path = f"/resource_providers?required={provider_records.quote_name(trait)}"
-    nodes = (
-        client.read_with_trait(path, trait, provider_records.parse_list) or []
-    )
-    return sorted(nodes, key=lambda node: node.name)
 
 
 def _read_provider(client: rest.RestClient, uuid: str) -> providers.Provider:
