@@ -93,16 +93,13 @@ class HealthReading:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledgment:
+class Acknowledgment(model.Note):
     """Acknowledgment of the fatal errors of a function by an operator.
 
     ``fatal`` is their number at that time, as text, and ``boot`` the
     kernel's boot id: a reboot resets the counters.
     """
 
-    address: str
-    reason: str = ""
-    when: str = ""
     fatal: str | None = None
     boot: str | None = None
 

@@ -11,6 +11,7 @@
 - ``actions``: changes of a host
 - ``attachment``: hot-attached profiles in system_metadata
 - ``rpc_names``: topic, namespace and version of the RPC endpoint
+- ``json_codec``: dataclasses as JSON documents with a version
 - ``strict_json``: JSON decoder that rejects NaN and deep nesting
 
 The package re-exports the types of ``device``: ``from nova_accel import
@@ -34,6 +35,7 @@ from nova_accel.model.device import (
     Instance,
     InstanceKind,
     Layout,
+    Note,
     Partition,
     Problem,
     Profile,
@@ -59,6 +61,7 @@ __all__ = [
     "Instance",
     "InstanceKind",
     "Layout",
+    "Note",
     "Partition",
     "Problem",
     "Profile",

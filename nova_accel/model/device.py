@@ -230,29 +230,32 @@ class Region:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """Mark of a device that must not be used until an operator heals it.
+class Note:
+    """Note on one device or server, a file below ``state_dir``.
 
-    ``address`` is the device's, ``function`` the function of its region
-    when it failed (see ``Region.function``), ``when`` the time in ISO 8601.
+    ``address`` is the device's address or the server's uuid, ``reason`` a
+    text for the operator, ``when`` the time in ISO 8601.
     """
 
     address: str
     reason: str
-    function: str | None = None
     when: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
-    """Mark of an operator that a device accepts no new server.
+class Fault(Note):
+    """Mark of a device that must not be used until an operator heals it.
 
-    ``address`` is the device's, ``when`` the time in ISO 8601.
+    ``function`` is the function of its region when it failed (see
+    ``Region.function``).
     """
 
-    address: str
-    reason: str
-    when: str = ""
+    function: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Drain(Note):
+    """Mark of an operator that a device accepts no new server."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import Protocol, Self
 from nova_accel import errors, model
 from nova_accel.discovery import capture
 from nova_accel.host.state import directories
-from nova_accel.model import providers, strict_json
+from nova_accel.model import providers
 from placement_sync.daemon import status
 
 LOG = logging.getLogger(__name__)
@@ -255,8 +255,7 @@ def _path(state_dir: str, writer: str) -> str:
 def _read(path: str, writer: str) -> Status | None:
     """Return the status of a file, None without a file."""
     try:
-        text = directories.read_path(path, _MAX_BYTES).decode()
-        return status.parse(strict_json.loads(text))
+        return status.parse(directories.read_path(path, _MAX_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

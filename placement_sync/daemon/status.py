@@ -4,14 +4,12 @@
 import collections
 import dataclasses
 import datetime
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nova_accel import errors, model
-from nova_accel.model import names, providers
+from nova_accel.model import json_codec, names, providers
 
-FORMAT = 1
 # A failed pass is retried after one interval, and then after two
 # (loop.MAX_BACKOFF): a writer without a success for longer than both needs
 # an operator.
@@ -101,15 +99,14 @@ class Status:
         ]
         del fields["is_broken"]
         return (
-            {"format": FORMAT}
+            {FORMAT.key: FORMAT.version}
             | fields
             | {name: _format_time(getattr(self, name)) for name in _TIMES}
         )
 
 
+FORMAT = json_codec.Format(kind=Status)
 _TIMES = ("started", "attempted", "succeeded")
-_TEXTS = ("writer", "version", "error")
-_COUNTS = ("pid", "reads", "writes", "undone")
 
 
 def utc(time_s: float) -> str:
@@ -200,85 +197,25 @@ def count_use(
     }
 
 
-def parse(content: object) -> Status:
-    """Return the status of a file's decoded JSON.
+def parse(text: bytes) -> Status:
+    """Return the status in a file.
 
     :raises MalformedError: it is not a status, or has another format.
     """
     try:
-        return _parse(content)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        return _parse(text)
+    except (LookupError, TypeError, ValueError) as error:
         raise errors.MalformedError(
             "status of passes",
-            str(content)[:80],
-            f"format {FORMAT} of this library ({error})",
+            text[:80].decode(errors="replace"),
+            f"format {FORMAT.version} of this library ({error})",
         ) from error
 
 
-def _parse(content: Any) -> Status:
-    if content["format"] != FORMAT:
-        raise ValueError(f"its format is {content['format']!r}")
-    fields: dict[str, Any] = {k: _check_text(content[k]) for k in _TEXTS}
-    fields |= {k: _check_count(content[k]) for k in _COUNTS}
-    return Status(
-        **fields,
-        root=_parse_root(content["root"]),
-        started=_parse_time(content["started"]) or 0.0,
-        attempted=_parse_time(content["attempted"]),
-        succeeded=_parse_time(content["succeeded"]),
-        seconds=_check_seconds(content["seconds"]),
-        interval_s=_check_seconds(content["interval_s"]),
-        calls=_parse_counts(content["calls"]),
-        devices=_parse_counts(content["devices"]),
-        use={
-            _check_text(name): ClassUsage(**_parse_counts(use))
-            for name, use in content["use"].items()
-        },
-        problems=tuple(map(_parse_problem, content["problems"])),
-        # Absent in files of earlier versions.
-        waiting=_check_text(content.get("waiting", "")),
-    )
-
-
-def _parse_problem(value: Any) -> model.Problem:
-    return model.Problem(
-        where=_check_text(value["where"]), reason=_check_text(value["reason"])
-    )
-
-
-def _parse_root(value: Any) -> providers.ProviderRoot | None:
-    if value is None:
-        return None
-    return providers.ProviderRoot(
-        name=_check_text(value["name"]), uuid=_check_text(value["uuid"])
-    )
-
-
-def _parse_time(value: Any) -> float | None:
-    if value is None:
-        return None
-    time_s = _check_seconds(value["epoch"])
-    utc(time_s)
-    return time_s
-
-
-def _parse_counts(value: Any) -> dict[str, int]:
-    return {_check_text(name): _check_count(n) for name, n in value.items()}
-
-
-def _check_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _check_count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise TypeError(f"{value!r} is no count")
-    return value
-
-
-def _check_seconds(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise TypeError(f"{value!r} is no number of seconds")
-    return float(value)
+def _parse(text: bytes) -> Status:
+    fields = FORMAT.load(text)
+    times = {name: fields[name] and fields[name]["epoch"] for name in _TIMES}
+    status: Status = json_codec.decode(Status, fields | times)
+    for name in _TIMES:
+        _format_time(getattr(status, name))  # the time is in range
+    return status

@@ -15,22 +15,25 @@ metadata in Glance.
 
 import contextlib
 import dataclasses
-import json
+import logging
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.fpga import bitstreams
 from nova_accel.host.bitstreams import blob_store
-from nova_accel.model import strict_json
+from nova_accel.model import json_codec
+
+LOG = logging.getLogger(__name__)
 
 _NOTE = ".json"
 _MAX_NOTE_BYTES = 64 * 1024
-_NOTE_TYPES: Mapping[str, type] = {"size": int, "properties": dict}
 _IMAGE = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
+# Releases before json_codec wrote version 1 without its number.
+_FORMAT = json_codec.Format(kind=bitstreams.ImageFacts, unversioned=1)
 # Properties of an image that its note stores.
 _NOTED_PROPERTIES = (
     bitstreams.FUNCTION,
@@ -76,14 +79,17 @@ class BitstreamCache:
 
     def facts(self, image: str) -> bitstreams.ImageFacts | None:
         """Return an image's metadata at the time when it was cached."""
-        if not _IMAGE.fullmatch(image):
-            return None
         try:
-            with open(self._note(image), "rb") as file:
-                facts = _parse_note(file.read(_MAX_NOTE_BYTES))
-        except (OSError, ValueError, TypeError):
+            return self._read_note(image)
+        except json_codec.UnknownVersionError as error:
+            LOG.warning(
+                "Ignoring the cached bitstream image %s: the note %s can't be"
+                " read: %s",
+                image,
+                self._note(image),
+                error,
+            )
             return None
-        return facts if facts.id == image else None
 
     def digests(self, images: Iterable[str]) -> frozenset[str]:
         """Return the digests of these images' contents."""
@@ -239,7 +245,7 @@ class BitstreamCache:
         note = dataclasses.replace(facts, properties=properties)
         if self.facts(facts.id) == note:
             return
-        text = json.dumps(dataclasses.asdict(note))
+        text = _FORMAT.encode(note)
         self._store.write_note(facts.id, facts.id + _NOTE, text)
         with contextlib.suppress(OSError):
             self._remove_stale_notes(facts.id)
@@ -251,11 +257,39 @@ class BitstreamCache:
         stored = self._store.digests()
         for name in names:
             other = name.removesuffix(_NOTE)
-            if other not in (name, image) and not (
-                self.digests([other]) & stored
-            ):
+            if other not in (name, image) and self._is_stale(other, stored):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._note(other))
+
+    def _is_stale(self, image: str, stored: Collection[str]) -> bool:
+        """Return whether a note has no content in the cache.
+
+        The content of a newer release's note is unknown, so it is kept.
+
+        :param stored: digests of the cached contents.
+        """
+        try:
+            facts = self._read_note(image)
+        except json_codec.UnknownVersionError:
+            return False
+        requirement = self._requirement(facts) if facts else None
+        return requirement is None or requirement.sha512 not in stored
+
+    def _read_note(self, image: str) -> bitstreams.ImageFacts | None:
+        """Return the metadata in an image's note, None if it is damaged.
+
+        :raises UnknownVersionError: another release wrote it.
+        """
+        if not _IMAGE.fullmatch(image):
+            return None
+        try:
+            with open(self._note(image), "rb") as file:
+                facts = _FORMAT.decode(file.read(_MAX_NOTE_BYTES))
+        except json_codec.UnknownVersionError:
+            raise
+        except (OSError, ValueError):
+            return None
+        return facts if facts.id == image else None
 
     def _requirement(
         self, facts: bitstreams.ImageFacts
@@ -296,22 +330,6 @@ def _check_content(
         if bitstreams.has_header(head):
             file.seek(0)
             bitstreams.check_content(image, requirement, file.read())
-
-
-def _parse_note(text: bytes) -> bitstreams.ImageFacts:
-    """Return the metadata in a note.
-
-    :raises ValueError: the note is damaged.
-    :raises TypeError: it has other fields.
-    """
-    facts = bitstreams.ImageFacts(**strict_json.loads(text))
-    for field in dataclasses.fields(facts):
-        value = getattr(facts, field.name)
-        if not isinstance(value, _NOTE_TYPES.get(field.name, str)):
-            raise ValueError(field.name)
-    if not all(isinstance(text, str) for text in facts.properties.values()):
-        raise ValueError("properties")
-    return facts
 
 
 def _version(descriptor: int) -> _Version:

@@ -18,7 +18,7 @@ import logging
 import os
 from collections.abc import Mapping
 
-from nova_accel import errors
+from nova_accel import errors, model
 from nova_accel.host.execute import privileged
 from nova_accel.host.state import notes
 from nova_accel.host.sysfs import fs, host_reader
@@ -31,12 +31,9 @@ Numbers = Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(model.Note):
     """A slot, the server that has it, and its device's serial numbers."""
 
-    address: str
-    reason: str = ""
-    when: str = ""
     server: str | None = None
     nvme: str | None = None
     dsn: str | None = None
@@ -76,7 +73,14 @@ class SerialNumbers:
                 raise errors.ClaimError(server, reason)
         if reason := self._moved(address, assignments, present):
             raise errors.ClaimError(server, reason)
-        if present and present != before:
+        if assignment is not None and assignment.server is None:
+            # Another release may have written the note: it stays.
+            LOG.error(
+                "The serial number of %s is not compared: %s",
+                address,
+                assignment.reason,
+            )
+        elif present and present != before:
             self._write(server, address, {**before, **present})
         elif assignment is not None and assignment.server != server:
             self.forget(address)

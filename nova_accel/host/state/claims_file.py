@@ -8,37 +8,21 @@ reads the file itself.
 """
 
 import dataclasses
-import json
 import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from nova_accel import model
 from nova_accel.host.state import directories
-from nova_accel.model import providers, strict_json
+from nova_accel.model import json_codec, providers
 
 LOG = logging.getLogger(__name__)
 
-FORMAT = 1
 _NAME = "book.json"
 _MODE = 0o644
 # Half a kilobyte for each claim.
 _MAX_BYTES = 64 << 20
-# Fields of a claim that a provider tree or an audit needs: texts.
-_TEXTS = (
-    "consumer",
-    "provider",
-    "device",
-    "profile",
-    "slot",
-    "parent",
-    "handle",
-    "technology",
-)
-# Starts of a planned partition and GPU instance: a number, or null.
-_STARTS = ("start", "instance_start")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +42,43 @@ class RecordedClaims:
     reason: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _ClaimRecord:
+    """Fields of a claim that a provider tree or an audit needs."""
+
+    consumer: str
+    provider: str
+    device: str
+    profile: str
+    slot: str
+    parent: str
+    handle: str
+    technology: str
+    start: int | None = None
+    instance_start: int | None = None
+    state: model.ClaimState
+    is_allocated: bool = True
+    unallocated: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _ClaimsDocument:
+    """Content of the file."""
+
+    root: providers.ProviderRoot
+    claims: tuple[_ClaimRecord, ...]
+    occupied: frozenset[str]
+
+
+_FORMAT = json_codec.Format(kind=_ClaimsDocument)
+# Fields that a record and a claim have in common.
+_COMMON = tuple(
+    field.name
+    for field in dataclasses.fields(_ClaimRecord)
+    if field.name != "unallocated"
+)
+
+
 class ClaimsFile:
     """Published claims, in ``book.json`` below ``state_dir``. Thread-safe."""
 
@@ -65,7 +86,7 @@ class ClaimsFile:
         """Use this directory; the first write creates it."""
         self.path = os.path.join(state_dir, _NAME)
         self._lock = threading.Lock()
-        self._last_content: object = None
+        self._last_document: _ClaimsDocument | None = None
         self._is_failure_logged = False
 
     def write(
@@ -79,30 +100,44 @@ class ClaimsFile:
         An unchanged file is not written again. A failure is logged once
         and not raised.
         """
-        content = _content(root, claims, occupied)
+        document = _ClaimsDocument(
+            root=root,
+            claims=tuple(
+                _record(claim)
+                for claim in sorted(claims, key=lambda c: (c.consumer, c.slot))
+            ),
+            occupied=frozenset(occupied),
+        )
         with self._lock:
-            if content == self._last_content and os.path.exists(self.path):
+            is_same = document == self._last_document
+            if is_same and os.path.exists(self.path):
                 return
             try:
-                self._replace(content)
+                self._replace(document)
             except OSError as error:
                 self._log_failure(error)
             else:
-                self._last_content = content
+                self._last_document = document
                 self._is_failure_logged = False
 
     def read(self) -> RecordedClaims:
         """Return the published claims; ``is_known`` is False without."""
         try:
-            text = directories.read_path(self.path, _MAX_BYTES).decode()
-            return _parse(strict_json.loads(text))
+            text = directories.read_path(self.path, _MAX_BYTES)
+            document = _FORMAT.decode(text)
         except FileNotFoundError:
             return RecordedClaims(reason=f"there is no {self.path}")
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError) as error:
             return RecordedClaims(reason=f"{self.path} can't be used: {error}")
+        return RecordedClaims(
+            root=document.root,
+            claims=tuple(map(_claim, document.claims)),
+            occupied=document.occupied,
+            is_known=True,
+        )
 
-    def _replace(self, content: Mapping[str, object]) -> None:
-        text = json.dumps(content, indent=1)
+    def _replace(self, document: _ClaimsDocument) -> None:
+        text = _FORMAT.encode(document, indent=1)
         directories.replace_file(
             self.path, text.encode(), _MODE, make_parents=True
         )
@@ -119,72 +154,11 @@ class ClaimsFile:
         self._is_failure_logged = True
 
 
-def _content(
-    root: providers.ProviderRoot,
-    claims: Iterable[model.Claim],
-    occupied: Iterable[str],
-) -> dict[str, object]:
-    return {
-        "format": FORMAT,
-        "root": {"name": root.name, "uuid": root.uuid},
-        "claims": [
-            {name: getattr(claim, name) for name in (*_TEXTS, *_STARTS)}
-            | {
-                "state": claim.state.value,
-                "is_allocated": claim.is_allocated,
-                "unallocated": dict(sorted(claim.unallocated)),
-            }
-            for claim in sorted(claims, key=lambda c: (c.consumer, c.slot))
-        ],
-        "occupied": sorted(occupied),
-    }
+def _record(claim: model.Claim) -> _ClaimRecord:
+    fields = {name: getattr(claim, name) for name in _COMMON}
+    return _ClaimRecord(**fields, unallocated=dict(sorted(claim.unallocated)))
 
 
-def _parse(content: Mapping[str, Any]) -> RecordedClaims:
-    """Return the claims in the content of a file.
-
-    :raises ValueError: the format is another one.
-    :raises LookupError: a field is missing.
-    :raises TypeError: a field has another type.
-    """
-    if content["format"] != FORMAT:
-        raise ValueError(f"its format {content['format']!r} is not {FORMAT}")
-    return RecordedClaims(
-        root=providers.ProviderRoot(
-            name=_text(content["root"], "name"),
-            uuid=_text(content["root"], "uuid"),
-        ),
-        claims=tuple(_claim(record) for record in content["claims"]),
-        occupied=frozenset(map(str, content["occupied"])),
-        is_known=True,
-    )
-
-
-def _claim(record: Mapping[str, Any]) -> model.Claim:
-    texts: dict[str, Any] = {name: _text(record, name) for name in _TEXTS}
-    starts: dict[str, Any] = {name: _start(record, name) for name in _STARTS}
-    return model.Claim(
-        state=model.ClaimState(record["state"]),
-        # Files of older versions lack these two.
-        is_allocated=record.get("is_allocated") is not False,
-        unallocated=tuple(
-            (str(name), int(amount))
-            for name, amount in record.get("unallocated", {}).items()
-        ),
-        **texts,
-        **starts,
-    )
-
-
-def _start(record: Mapping[str, Any], name: str) -> int | None:
-    start = record.get(name)  # files of older versions lack it
-    if start is not None and not isinstance(start, int):
-        raise TypeError(f"{name} is not a number: {start!r}")
-    return start
-
-
-def _text(record: Mapping[str, Any], name: str) -> str:
-    text = record[name]
-    if not isinstance(text, str):
-        raise TypeError(f"{name} is not a text: {text!r}")
-    return text
+def _claim(record: _ClaimRecord) -> model.Claim:
+    fields = {name: getattr(record, name) for name in _COMMON}
+    return model.Claim(**fields, unallocated=tuple(record.unallocated.items()))

@@ -58,20 +58,26 @@ class ErrorBaseline:
             by_address = self._notes.read()
         except errors.UnreadableError as error:
             with self._lock:
-                if str(error) != self._last_error:
-                    LOG.warning(
-                        "%s; acknowledged error counts are not updated", error
-                    )
-                self._last_error = str(error)
+                self._log(str(error))
                 return self._last_counts
+        # Each note that can be read has the boot's id.
+        unreadable = [n.reason for n in by_address.values() if n.boot is None]
         with self._lock:
-            self._last_error = ""
+            self._log("; ".join(unreadable))
             self._last_counts = {
                 address: note.count
                 for address, note in by_address.items()
                 if note.boot == self._boot and self._void.get(address) != note
             }
             return self._last_counts
+
+    def _log(self, reason: str) -> None:
+        """Log once why counts can't be read; empty if they can."""
+        if reason and reason != self._last_error:
+            LOG.warning(
+                "%s; acknowledged error counts are not updated", reason
+            )
+        self._last_error = reason
 
     def put(self, counts: Mapping[str, int]) -> None:
         """Acknowledge the present errors of some functions.

@@ -19,21 +19,18 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ScrubInProgress:
+class ScrubInProgress(model.Note):
     """A function that is being scrubbed, since ``when``.
 
     ``device`` is the address of the device to set aside if the scrub is
     interrupted, None if unknown.
     """
 
-    address: str
-    reason: str = ""
-    when: str = ""
     device: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Unreleased:
+class Unreleased(model.Note):
     """A function that was assigned to a server and not verified clean since.
 
     ``address`` is the function's, ``device`` that of its device,
@@ -41,9 +38,6 @@ class Unreleased:
     None if unknown.
     """
 
-    address: str
-    reason: str = ""
-    when: str = ""
     device: str | None = None
     profile: str | None = None
     consumer: str | None = None

@@ -4,36 +4,23 @@
 import contextlib
 import dataclasses
 import datetime
-import json
 import os
 import urllib.parse
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
-from nova_accel import errors
+from nova_accel import errors, model
 from nova_accel.host.state import directories
-from nova_accel.model import strict_json
+from nova_accel.model import json_codec
 
 _SUFFIX = ".json"
-_TEXTS = ("address", "reason", "when")
 # Nova-compute's user reads the notes that root writes.
 _FILE_MODE = 0o644
 # Bytes of a note at most, far above any reason.
 _MAX_BYTES = 64 * 1024
 
 
-class Note(Protocol):
-    """Dataclass with the state of one device."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def address(self) -> str:
-        """Return the device's address."""
-        ...
-
-
-N = TypeVar("N", bound=Note)
+N = TypeVar("N", bound=model.Note)
 
 
 class NoteDirectory(Generic[N]):
@@ -46,12 +33,12 @@ class NoteDirectory(Generic[N]):
     def __init__(self, place: str, kind: type[N]) -> None:
         """Use a directory; the first write creates it.
 
-        :param kind: dataclass of the notes. Its fields are texts: address,
-            reason, when, and others that may be None.
+        :param kind: class of the notes; its own fields have defaults.
         """
         self.path = place
-        self._make: Callable[..., N] = kind
-        self._fields = tuple(field.name for field in dataclasses.fields(kind))
+        self._kind = kind
+        # Releases before json_codec wrote version 1 without its number.
+        self._format = json_codec.Format(kind=kind, unversioned=1)
 
     def read(self) -> dict[str, N]:
         """Return the notes by address.
@@ -73,7 +60,7 @@ class NoteDirectory(Generic[N]):
         """
         directories.replace_file(
             os.path.join(self.path, file_name(note.address)),
-            json.dumps(dataclasses.asdict(note), indent=2).encode(),
+            self._format.encode(note, indent=2).encode(),
             _FILE_MODE,
             is_durable=True,
             make_parents=True,
@@ -125,25 +112,21 @@ class NoteDirectory(Generic[N]):
     def _read(self, directory: int, name: str) -> N | None:
         path, address = os.path.join(self.path, name), parse_file_name(name)
         try:
-            text = directories.read_file(name, directory, _MAX_BYTES).decode()
-            return self._parse(address, strict_json.loads(text))
+            text = directories.read_file(name, directory, _MAX_BYTES)
+            return self._parse(address, text)
         except FileNotFoundError:
             return None  # removed since it was listed
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            return self._make(
+        except (OSError, ValueError) as error:
+            return self._kind(
                 address=address,
                 reason=f"the reason in {path} can't be read ({error})",
             )
 
-    def _parse(self, address: str, content: dict[str, Any]) -> N:
-        fields = {key: content[key] for key in self._fields}
-        if not all(isinstance(fields[key], str) for key in _TEXTS):
-            raise ValueError("a text is missing")
-        if not all(isinstance(text, str | None) for text in fields.values()):
-            raise ValueError("a field is not a text")
-        if fields["address"] != address:
-            raise ValueError(f"it is on {fields['address']}")
-        return self._make(**fields | {"reason": single_line(fields["reason"])})
+    def _parse(self, address: str, text: bytes) -> N:
+        note = self._format.decode(text)
+        if note.address != address:
+            raise ValueError(f"it is on {note.address}")
+        return dataclasses.replace(note, reason=single_line(note.reason))
 
 
 class NoteWatch:

@@ -12,9 +12,9 @@ import os
 import threading
 from collections.abc import Mapping
 
-from nova_accel import errors
+from nova_accel import errors, model
 from nova_accel.host.state import notes
-from nova_accel.model import strict_json
+from nova_accel.model import json_codec, strict_json
 
 LOG = logging.getLogger(__name__)
 
@@ -22,12 +22,9 @@ Amounts = Mapping[str, Mapping[str, int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _ServerAllocations:
+class _ServerAllocations(model.Note):
     """Allocations of a server, whose uuid is ``address``, as JSON."""
 
-    address: str
-    reason: str = ""
-    when: str = ""
     amounts: str | None = None
 
 
@@ -98,13 +95,10 @@ class RebuildAllocations:
     def _parse(self, note: _ServerAllocations) -> Amounts | None:
         """Return the amounts of a note, None if they can't be parsed."""
         try:
-            return {
-                str(provider): {str(n): int(a) for n, a in amounts.items()}
-                for provider, amounts in strict_json.loads(
-                    note.amounts or ""
-                ).items()
-            }
-        except (AttributeError, TypeError, ValueError) as error:
+            content = strict_json.loads(note.amounts or "")
+            amounts: Amounts = json_codec.decode(Amounts, content, "it")
+            return amounts
+        except ValueError as error:
             LOG.error(
                 "The stored allocations of server %s can't be read: %s"
                 " (%s); compare `openstack resource provider allocation show"

@@ -116,8 +116,10 @@ def test_a_failed_power_state_is_a_fault() -> None:
 
 def test_a_malformed_acknowledgment_counts_as_zero() -> None:
     for text in (None, "", "-1", "many", "²", "9" * 21):
-        assert health.Acknowledgment(address=GPU, fatal=text).count == 0
-    assert health.Acknowledgment(address=GPU, fatal="7").count == 7
+        note = health.Acknowledgment(address=GPU, reason="", fatal=text)
+        assert note.count == 0
+    note = health.Acknowledgment(address=GPU, reason="", fatal="7")
+    assert note.count == 7
 
 
 @pytest.mark.parametrize("xid", [48, 64, 79, 95, 119, 120, 140])

@@ -264,3 +264,19 @@ def test_unknown_numbers_are_added_later(tmp_path: pathlib.Path) -> None:
     (function / "nvme/nvme0/serial").write_text("OTHER\n")
     with pytest.raises(errors.ClaimError, match="NVMe serial MINE; it may"):
         numbers.check(A, NVME)
+
+
+def test_the_note_of_a_newer_release_is_not_replaced(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = tmp_path / "sys/bus/pci/devices" / NVME / "nvme/nvme0"
+    controller.mkdir(parents=True)
+    (controller / "serial").write_text("MINE\n")
+    numbers = serials.SerialNumbers(str(tmp_path / "state"), str(tmp_path))
+    numbers.check(A, NVME)
+    (note,) = pathlib.Path(numbers.path).iterdir()
+    text = note.read_text().replace('"format": 1', '"format": 2')
+    note.write_text(text)
+    numbers.check(B, NVME)
+    assert note.read_text() == text
+    assert "its format is 2" in caplog.text

@@ -101,7 +101,14 @@ GOOD = {
     "root": {"name": "compute-1", "uuid": ROOT.uuid},
     "claims": [
         {
-            **{name: "x" for name in claims_file._TEXTS},
+            "consumer": "server-1",
+            "provider": "provider-1",
+            "device": "0000:3b:00.0",
+            "profile": "GRID T4-4Q",
+            "slot": "slot-0",
+            "parent": "0000:3b:00.0",
+            "handle": "handle of slot-0",
+            "technology": "mdev",
             "state": "made",
         }
     ],
