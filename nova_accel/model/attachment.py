@@ -7,18 +7,15 @@ or write system_metadata.
 
 import dataclasses
 import enum
-import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from nova_accel import errors
-from nova_accel.model import flavors, strict_json
+from nova_accel.model import flavors, json_codec
 
 # Length of a value in the table instance_system_metadata
 # (nova/db/main/models.py, InstanceSystemMetadata).
 MAX_VALUE_LENGTH = 255
 KEY_PREFIX = "nova_accel_attached_"
-VERSION = 1
 NAME_PREFIX = "attached-"
 
 
@@ -55,7 +52,7 @@ class Attachment:
     slot: str = ""
     state: AttachmentState = AttachmentState.ATTACHING
     other_resources: Mapping[str, int] = dataclasses.field(
-        default_factory=dict
+        default_factory=dict, metadata={"key": "besides"}
     )
     bitstream: str = ""
 
@@ -84,6 +81,16 @@ class Attachment:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _AttachmentsDocument:
+    """Stored attachments of a server."""
+
+    attached: tuple[Attachment, ...]
+
+
+_FORMAT = json_codec.Format(kind=_AttachmentsDocument, key="version")
+
+
 def parse_metadata(metadata: Mapping[str, str]) -> tuple[Attachment, ...]:
     """Return the attachments of a server, by number.
 
@@ -98,16 +105,14 @@ def parse_metadata(metadata: Mapping[str, str]) -> tuple[Attachment, ...]:
     if not text:
         return ()
     try:
-        document = strict_json.loads(text)
-        if document["version"] == VERSION:
-            return tuple(map(_from_json, document["attached"]))
-    except (AttributeError, KeyError, TypeError, ValueError):
-        pass
-    raise errors.MalformedError(
-        "record of the attachments of a server",
-        text,
-        f"JSON of version {VERSION}; a newer nova-accel may have written it",
-    )
+        return _FORMAT.decode(text).attached
+    except ValueError as error:
+        raise errors.MalformedError(
+            "record of the attachments of a server",
+            text,
+            f"JSON of version {_FORMAT.version} ({error}); a newer nova-accel"
+            " may have written it",
+        ) from error
 
 
 def update_metadata(
@@ -118,17 +123,10 @@ def update_metadata(
     Keys of Nova are copied unchanged.
     """
     others = {k: v for k, v in metadata.items() if not _is_own_key(k)}
-    records = [
-        _to_json(attachment)
-        for attachment in sorted(attachments, key=lambda a: a.number)
-    ]
-    if not records:
+    attached = tuple(sorted(attachments, key=lambda a: a.number))
+    if not attached:
         return others
-    text = json.dumps(
-        {"version": VERSION, "attached": records},
-        separators=(",", ":"),
-        sort_keys=True,
-    )
+    text = _FORMAT.encode(_AttachmentsDocument(attached=attached))
     starts = range(0, len(text), MAX_VALUE_LENGTH)
     return others | {
         f"{KEY_PREFIX}{number}": text[start : start + MAX_VALUE_LENGTH]
@@ -193,35 +191,3 @@ def _is_own_key(key: str) -> bool:
 
 def _parse_key(key: str) -> int:
     return int(key.removeprefix(KEY_PREFIX))
-
-
-def _to_json(attachment: Attachment) -> dict[str, Any]:
-    return {
-        "number": attachment.number,
-        "profile": attachment.profile,
-        "resources": dict(attachment.resources),
-        "required": sorted(attachment.required),
-        "provider": attachment.provider,
-        "slot": attachment.slot,
-        "state": attachment.state.value,
-        "besides": dict(attachment.other_resources),
-        "bitstream": attachment.bitstream,
-    }
-
-
-def _from_json(record: Any) -> Attachment:
-    return Attachment(
-        number=int(record["number"]),
-        profile=str(record["profile"]),
-        resources=_parse_amounts(record["resources"]),
-        required=frozenset(map(str, record["required"])),
-        provider=str(record["provider"]),
-        slot=str(record["slot"]),
-        state=AttachmentState(record["state"]),
-        other_resources=_parse_amounts(record["besides"]),
-        bitstream=str(record.get("bitstream", "")),
-    )
-
-
-def _parse_amounts(amounts: Any) -> dict[str, int]:
-    return {str(name): int(amount) for name, amount in amounts.items()}
