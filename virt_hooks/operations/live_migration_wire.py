@@ -8,18 +8,13 @@ mdev's uuid: a host without this library refuses it as an unknown mdev.
 """
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from nova_accel import errors, model
 from nova_accel.claims import migration
-from nova_accel.model import names, strict_json
+from nova_accel.model import json_codec, names
 
 KEY = "nova-accel"
-# Version of the format, with the key "form" on the wire: hosts with
-# different versions refuse each other.
-_FORMAT = 1
 _SUBJECT = "data of the other host of a live migration"
 
 
@@ -31,41 +26,30 @@ class WireHost:
     parts: tuple[migration.MigrationPartition, ...]
 
 
+# Hosts with different versions of the format refuse each other.
+_FORMAT = json_codec.Format(kind=WireHost, key="form")
+
+
 def to_text(host: WireHost) -> str:
     """Return a host as one line of JSON."""
-    return json.dumps({"form": _FORMAT} | dataclasses.asdict(host))
+    return _FORMAT.encode(host)
 
 
 def parse_text(text: str) -> WireHost:
     """Return the host that the other side has sent.
 
+    Unknown fields are ignored: the other host may run a newer nova-accel.
+
     :raises MalformedError: the text has another format.
     """
     try:
-        record = strict_json.loads(text)
-        if record["form"] != _FORMAT:
-            raise ValueError(record["form"])
-        return WireHost(
-            host=_parse_host(record["host"]),
-            parts=tuple(
-                migration.MigrationPartition(**part)
-                for part in record["parts"]
-            ),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return _FORMAT.decode(text)
+    except ValueError as error:
         raise errors.MalformedError(
-            _SUBJECT, text, f"format {_FORMAT}: run one nova-accel on both"
+            _SUBJECT,
+            text,
+            f"format {_FORMAT.version} ({error}): run one nova-accel on both",
         ) from error
-
-
-def _parse_host(record: Mapping[str, Any]) -> migration.MigrationHost:
-    return migration.MigrationHost(
-        libvirt=tuple(map(int, record["libvirt"])),
-        qemu=tuple(map(int, record["qemu"])),
-        kernel=str(record["kernel"]),
-        drivers=dict(record["drivers"]),
-        has_post_copy=bool(record["has_post_copy"]),
-    )
 
 
 def parts_of(
