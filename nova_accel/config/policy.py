@@ -304,9 +304,8 @@ def _report_unused(line: Rule, is_shadowed: bool) -> model.Problem:
 
 def _report_no_profile(line: Rule, device: model.Device) -> model.Problem:
     names = ", ".join(profile.name for profile in device.profiles)
-    return model.Problem(
-        where=device.address,
-        reason="offers nothing: none of its profiles matches the profiles"
+    return model.Problem.of_device(
+        device.address,
+        "offers nothing: none of its profiles matches the profiles"
         f" of {OPTION} = {line.line}; it has {names}",
-        address=device.address,
     )

@@ -160,12 +160,11 @@ def _find_mdevs_without_parent(
     names |= {p.handle for device in devices for p in device.partitions}
     for mdev in mdevs:
         if mdev.parent not in names and mdev.uuid not in names:
-            yield model.Problem(
-                where=mdev.uuid,
-                reason=f"is an mdev on {mdev.parent}, which is no mdev parent"
+            yield model.Problem.of_device(
+                mdev.uuid,
+                f"is an mdev on {mdev.parent}, which is no mdev parent"
                 " (any more), so nothing accounts for it: load that device's"
                 " driver again, or remove the mdev",
-                address=mdev.uuid,
             )
 
 
@@ -213,10 +212,9 @@ def _failed(name: str, reason: str) -> model.Problem:
 
 
 def _described_twice(name: str, device: model.Device) -> model.Problem:
-    return model.Problem(
-        where=device.address,
-        reason=f"driver {name} describes it again; the first one keeps it",
-        address=device.address,
+    return model.Problem.of_device(
+        device.address,
+        f"driver {name} describes it again; the first one keeps it",
     )
 
 

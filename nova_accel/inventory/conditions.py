@@ -226,8 +226,7 @@ def _report_fault(
             f" (since {fault.when or '?'}); put the card in order, then run"
             f" `nova-accel heal {device.address}`"
         )
-    return model.Problem(
-        where=device.address,
-        reason=f"is set aside, nothing of it is offered: {device.fault}{hint}",
-        address=device.address,
+    return model.Problem.of_device(
+        device.address,
+        f"is set aside, nothing of it is offered: {device.fault}{hint}",
     )

@@ -37,6 +37,11 @@ class Problem:
     reason: str
     address: str = ""
 
+    @classmethod
+    def of_device(cls, address: object, reason: str) -> "Problem":
+        """Return the problem of a device with a PCI or other address."""
+        return cls(where=str(address), reason=reason, address=str(address))
+
 
 class Layout(enum.Enum):
     """Rule for the partitions that a device can have at the same time.

@@ -132,10 +132,7 @@ def _read_all(count: int, deadline: float) -> NvmlGpus:
         gpu, reasons = query.result
         gpus[gpu.address] = gpu
         unread += [
-            model.Problem(
-                where=gpu.address, reason=reason, address=gpu.address
-            )
-            for reason in reasons
+            model.Problem.of_device(gpu.address, reason) for reason in reasons
         ]
     return NvmlGpus(
         dict(sorted(gpus.items())), tuple(unread), lost=tuple(lost)

@@ -117,11 +117,10 @@ def find_vfs_without_pf(
             continue
         if host.function(str(pf)) or str(pf) in host.unknown():
             continue
-        yield model.Problem(
-            where=str(function.address),
-            reason=f"is not offered: its physical function {pf} is gone"
+        yield model.Problem.of_device(
+            function.address,
+            f"is not offered: its physical function {pf} is gone"
             " from the bus; rescan the bus or reseat the card",
-            address=str(function.address),
         )
 
 
@@ -155,12 +154,11 @@ def describe(
     function = card.function
     present = len(function.virtual_functions)
     if function.num_vfs != present:
-        yield model.Problem(
-            where=card.address,
-            reason=f"says that {function.num_vfs} virtual functions are"
+        yield model.Problem.of_device(
+            card.address,
+            f"says that {function.num_vfs} virtual functions are"
             f" enabled, and {present} are to be found; if that stays so,"
             " free them of guests and enable them again",
-            address=card.address,
         )
     usable, refused = _sort_vfs(card, host, rules)
     for reason, addresses in refused.items():
@@ -186,12 +184,11 @@ def _check_autoprobe(
     except errors.UnreadableError:
         return  # Linux before 4.13 has no such file
     if value == "1" and not card.drivers:
-        yield model.Problem(
-            where=card.address,
-            reason="the host's driver, if it has one, takes each virtual"
+        yield model.Problem.of_device(
+            card.address,
+            "the host's driver, if it has one, takes each virtual"
             " function that a guest gives back, and it is not offered any"
             f" more: its {name} is 1; write 0 to it",
-            address=card.address,
         )
 
 
@@ -251,19 +248,15 @@ def _describe_refusal(
     card: VfCard, reason: str, addresses: list[pci.PciAddress]
 ) -> model.Problem:
     if len(addresses) == 1:
-        return model.Problem(
-            where=str(addresses[0]),
-            reason=f"is not offered: {reason}",
-            address=str(addresses[0]),
+        return model.Problem.of_device(
+            addresses[0], f"is not offered: {reason}"
         )
     listed = ", ".join(map(str, addresses[:_MAX_LISTED]))
     rest = len(addresses) - _MAX_LISTED
     tail = f" and {rest} more" if rest > 0 else ""
-    return model.Problem(
-        where=card.address,
-        reason=f"its virtual functions {listed}{tail} are not offered:"
-        f" {reason}",
-        address=card.address,
+    return model.Problem.of_device(
+        card.address,
+        f"its virtual functions {listed}{tail} are not offered: {reason}",
     )
 
 

@@ -43,12 +43,11 @@ class DflDriver:
                 yield port_regions.describe(card, port_region, rule)
                 yield from _list_region_problems(card, port_region)
         for stray in fpga_card.find_stray_vfs(host):
-            yield model.Problem(
-                where=str(stray.address),
-                reason="is not offered: it is a virtual function without its"
+            yield model.Problem.of_device(
+                stray.address,
+                "is not offered: it is a virtual function without its"
                 " physical one, half made or half removed; enable them"
                 " again, or rescan the bus",
-                address=str(stray.address),
             )
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
@@ -111,32 +110,28 @@ def _list_card_problems(
     card: fpga_card.DflCard, rule: policy.Rule, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
     for reason in card.layout.reasons:
-        yield model.Problem(
-            where=card.address, reason=reason, address=card.address
-        )
+        yield model.Problem.of_device(card.address, reason)
     if not port_regions.read_ports(card, host).numbers:
-        yield model.Problem(
-            where=card.address,
-            reason="its function is fixed: it has no region that could be"
+        yield model.Problem.of_device(
+            card.address,
+            "its function is fixed: it has no region that could be"
             " given to a guest by itself; to give its functions whole, say use"
             " passthrough in device_spec lines for them",
-            address=card.address,
         )
         return
     requested = rule.num_vfs
     if requested is None or not _plan_vf_count(card, requested, host):
         return
     obstacle = _check_vf_change(card, requested, host)
-    yield model.Problem(
-        where=card.address,
-        reason=f"device_spec asks for {requested} virtual functions,"
+    yield model.Problem.of_device(
+        card.address,
+        f"device_spec asks for {requested} virtual functions,"
         f" {card.manager.num_vfs} are enabled"
         + (
             f", and that can't be changed: {obstacle}"
             if obstacle
             else "; that is changed when nova-compute starts"
         ),
-        address=card.address,
     )
 
 
@@ -145,32 +140,26 @@ def _list_region_problems(
 ) -> Iterator[model.Problem]:
     where = names.region_address(card.address, port_region.number)
     if port_region.refusal:
-        yield model.Problem(
-            where=where,
-            reason=f"is not offered: {port_region.refusal}",
-            address=where,
+        yield model.Problem.of_device(
+            where, f"is not offered: {port_region.refusal}"
         )
     if port_region.port is not None and port_region.port.function is None:
-        yield model.Problem(
-            where=where,
-            reason="its function is not known: afu_id"
-            f" {port_region.port.reason}",
-            address=where,
+        yield model.Problem.of_device(
+            where,
+            f"its function is not known: afu_id {port_region.port.reason}",
         )
     elif not port_regions.can_read_function(card, port_region):
-        yield model.Problem(
-            where=where,
-            reason="its function is not known, and no bitstream can be"
+        yield model.Problem.of_device(
+            where,
+            "its function is not known, and no bitstream can be"
             " loaded for a server: the kernel does not show what is in it"
             " (no afu_id), so that could not be checked",
-            address=where,
         )
     elif port_regions.has_unknown_interface(card, port_region.number):
-        yield model.Problem(
-            where=where,
-            reason="no bitstream can be loaded for a server: the kernel does"
+        yield model.Problem.of_device(
+            where,
+            "no bitstream can be loaded for a server: the kernel does"
             " not show which ones fit (its interface id)",
-            address=where,
         )
 
 

@@ -30,11 +30,10 @@ def is_reserved_for_host(function: pci.PciFunction, rule: policy.Rule) -> bool:
 
 def describe_boot_display(function: pci.PciFunction) -> model.Problem:
     """Return the problem that a vGPU card is the boot display."""
-    return model.Problem(
-        where=str(function.address),
-        reason="could make vGPUs, but is the host's boot display: let the"
+    return model.Problem.of_device(
+        function.address,
+        "could make vGPUs, but is the host's boot display: let the"
         " firmware use another one, or say use vgpu in a device_spec line",
-        address=str(function.address),
     )
 
 
@@ -52,11 +51,10 @@ def find_untyped_vfs(
         prefix = ""
         if len(untyped) > 1:
             prefix = f"{len(untyped)} of its VFs ({untyped[0]} and on): "
-        yield model.Problem(
-            where=card.address if prefix else untyped[0],
-            reason=f"{prefix}without vGPU types, unlike the card's other VFs;"
+        yield model.Problem.of_device(
+            card.address if prefix else untyped[0],
+            f"{prefix}without vGPU types, unlike the card's other VFs;"
             " bind them to the nvidia driver, or enable the VFs anew",
-            address=card.address if prefix else untyped[0],
         )
 
 
@@ -97,9 +95,7 @@ def _list_policy_problems(
         *_check_max_instances(card),
     ):
         if reason:
-            yield model.Problem(
-                where=card.address, reason=reason, address=card.address
-            )
+            yield model.Problem.of_device(card.address, reason)
 
 
 def _check_use(card: gpu_card.NvidiaCard) -> str:

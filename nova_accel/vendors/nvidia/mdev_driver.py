@@ -76,12 +76,11 @@ class NvidiaMdevDriver:
                 yield from diagnostics.find_untyped_vfs(card, host.unknown())
                 yield from diagnostics.describe(card)
             elif gpu.usable_parents():
-                yield model.Problem(
-                    where=gpu.address,
-                    reason="is an mdev parent without vGPU types: see the"
+                yield model.Problem.of_device(
+                    gpu.address,
+                    "is an mdev parent without vGPU types: see the"
                     " kernel's log for NVRM messages, and whether nvidia's"
                     " vGPU services run",
-                    address=gpu.address,
                 )
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:

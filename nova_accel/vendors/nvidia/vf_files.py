@@ -154,9 +154,7 @@ def _merge_problems(address: str, faults: Problems) -> Iterator[model.Problem]:
         prefix = ""
         if len(addresses) > 1:
             prefix = f"{len(addresses)} of its VFs ({addresses[0]} and on): "
-        yield model.Problem(
-            where=where, reason=f"{prefix}{reason}", address=where
-        )
+        yield model.Problem.of_device(where, f"{prefix}{reason}")
 
 
 def _read_vf(

@@ -170,9 +170,7 @@ def _list_untyped_problems(
     elif function.driver == gpu_card.MODULE and not card.passthrough_vfs:
         reason = _explain_no_vgpus(card, rule)
     if reason:
-        yield model.Problem(
-            where=card.address, reason=reason, address=card.address
-        )
+        yield model.Problem.of_device(card.address, reason)
 
 
 def _explain_no_vgpus(card: vf_files.TypedVfCard, rule: policy.Rule) -> str:
