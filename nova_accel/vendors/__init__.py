@@ -23,5 +23,5 @@ module                       driver          hardware
 ``pci_passthrough``          pci_passthrough whole PCI functions
 ============================ =============== ==============================
 
-``common`` holds the checks that several drivers share.
+``common`` holds the base classes and checks that several drivers share.
 """

@@ -11,128 +11,75 @@ Linux 7.0). Both number VFs from 1 and count memory in bytes.
 
 import errno
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, pci
-from nova_accel.vendors.common import iommu_group, vf_card
+from nova_accel.vendors.common import driver_base, iommu_group, vf_card
 
 _INTEL = "8086"
 _DRIVERS = ("i915", "xe")
 
 
-class IntelSriovDriver:
+class IntelSriovDriver(driver_base.VfDriver):
     """Describes Intel GPUs with VFs, and plans the number of VFs."""
 
     name = "intel_sriov"
 
-    def describe(
+    def is_supported(self, function: pci.PciFunction) -> bool:
+        return function.vendor == _INTEL and pci_ids.is_gpu(function)
+
+    def check_vf_count(
         self,
+        function: pci.PciFunction,
+        rule: policy.Rule,
         host: host_reader.HostReader,
-        rules: policy.DeviceRules,
-        taken: frozenset[str],
-    ) -> Iterator[model.Device | model.Problem]:
-        """Yield one device for each GPU with VFs that can be used.
-
-        :raises UnreadableError: the PCI bus can't be listed.
-        """
-        for function, rule in vf_card.find_pfs(host, rules, _is_supported):
-            if str(function.address) in taken:
-                continue
-            yield from _list_problems(function, rule, host)
-            if not function.num_vfs:
-                continue
-            if function.driver not in (*_DRIVERS, iommu_group.UNKNOWN):
-                yield model.Problem(
-                    where=str(function.address),
-                    reason="its virtual functions are not offered: they"
-                    " need the driver i915 or xe on it, and it is bound to"
-                    f" {function.driver or 'no driver'}",
-                    address=str(function.address),
-                )
-                continue
-            quotas, problems = _read_quotas(function, host)
-            yield from problems
-            yield from vf_card.describe(
-                vf_card.VfCard(
-                    function=function,
-                    plugin=self.name,
-                    drivers=_DRIVERS,
-                    quotas=quotas,
-                ),
-                host,
-                rules,
+    ) -> str:
+        total, present = function.total_vfs, function.num_vfs
+        if function.driver not in _DRIVERS:
+            if present or rule.use is not policy.DeviceUse.VF:
+                return ""
+            return (
+                f"none of its {total} virtual functions is enabled, and"
+                f" {function.driver or 'no driver'} can't do that; bind it to"
+                " i915 or xe"
             )
-        yield from vf_card.find_vfs_without_pf(host, _is_supported)
-
-    def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt detaches the existing VF."""
-        return ()
-
-    def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt reattaches the VF."""
-        return ()
-
-    def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.DeviceRules
-    ) -> Sequence[actions.Action]:
-        """Return the changes of VF counts that policy asks for.
-
-        The host's drivers do not probe the new VFs: they are for guests.
-
-        :raises UnreadableError: the PCI bus can't be listed.
-        """
-        return tuple(
-            action
-            for function, rule in vf_card.find_pfs(host, rules, _is_supported)
-            if function.driver in _DRIVERS
-            for action in vf_card.plan_vf_count(function, rule, host, _DRIVERS)
-        )
-
-
-def _is_supported(function: pci.PciFunction) -> bool:
-    return function.vendor == _INTEL and pci_ids.is_gpu(function)
-
-
-def _list_problems(
-    function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
-) -> Iterator[model.Problem]:
-    reason = _check_vf_count(function, rule, host)
-    if reason:
-        yield model.Problem(
-            where=str(function.address),
-            reason=reason,
-            address=str(function.address),
-        )
-
-
-def _check_vf_count(
-    function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
-) -> str:
-    total, present = function.total_vfs, function.num_vfs
-    if not total and not present:
-        return vf_card.explain_no_vfs(rule)
-    if function.driver not in _DRIVERS:
-        if present or rule.use is not policy.DeviceUse.VF:
+        if rule.num_vfs is not None and rule.num_vfs != present:
+            return vf_card.explain_count_mismatch(
+                function, rule.num_vfs, host, _DRIVERS
+            )
+        if present or rule.num_vfs == 0:
             return ""
         return (
-            f"none of its {total} virtual functions is enabled, and"
-            f" {function.driver or 'no driver'} can't do that; bind it to"
-            " i915 or xe"
+            f"none of its {total} virtual functions is enabled; set num_vfs in"
+            " a device_spec line for it, or write a number to its sriov_numvfs"
         )
-    if rule.num_vfs is not None and rule.num_vfs != present:
-        return vf_card.explain_count_mismatch(
-            function, rule.num_vfs, host, _DRIVERS
+
+    def list_drivers(self, function: pci.PciFunction) -> tuple[str, ...]:
+        return _DRIVERS
+
+    def build_card(
+        self, function: pci.PciFunction, host: host_reader.HostReader
+    ) -> tuple[vf_card.VfCard, Iterable[model.Problem]]:
+        quotas, problems = _read_quotas(function, host)
+        card = vf_card.VfCard(
+            function=function,
+            plugin=self.name,
+            drivers=_DRIVERS,
+            quotas=quotas,
         )
-    if present or rule.num_vfs == 0:
-        return ""
-    return (
-        f"none of its {total} virtual functions is enabled; set num_vfs in"
-        " a device_spec line for it, or write a number to its sriov_numvfs"
-    )
+        return card, problems
+
+    def plan_card(
+        self,
+        function: pci.PciFunction,
+        rule: policy.Rule,
+        host: host_reader.HostReader,
+    ) -> Iterable[actions.Action]:
+        return vf_card.plan_vf_count(function, rule, host, _DRIVERS)
 
 
 _CARD = re.compile(r"card\d+")
@@ -164,10 +111,8 @@ def _read_quotas(
             )
         except errors.AcceleratorError as error:
             problems.append(
-                model.Problem(
-                    where=str(address),
-                    reason=f"what it has been given can't be read: {error}",
-                    address=str(address),
+                model.Problem.of_device(
+                    address, f"what it has been given can't be read: {error}"
                 )
             )
     return quotas, problems

@@ -16,6 +16,7 @@ from nova_accel.config import policy
 from nova_accel.geometry import device_capacity
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
+from nova_accel.vendors.common import driver_base
 
 # Upper bound of slots on one parent. vfio_ap reports 65535 available
 # instances whatever the hardware: AP has 256 adapters (0x00-0xff), and a
@@ -31,7 +32,7 @@ _FIXED_SLOTS = {"vfio-ccw": 1}
 _NVIDIA = "10de"
 
 
-class MdevDriver:
+class MdevDriver(driver_base.DriverBase):
     """Describes mdev parents and plans the mdevs of claims."""
 
     name = "mdev"
@@ -83,12 +84,6 @@ class MdevDriver:
                 parent=claim.parent, type_id=claim.type_id, uuid=claim.handle
             ),
         )
-
-    def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.DeviceRules
-    ) -> Sequence[actions.Action]:
-        """Return no action: an mdev parent has no mode to restore."""
-        return ()
 
 
 def _group_by_device(
@@ -172,10 +167,8 @@ class _MdevCard:
                     address=self.address,
                 )
         if not offers and not self.mdevs:
-            yield model.Problem(
-                where=self.address,
-                reason="is an mdev parent without types",
-                address=self.address,
+            yield model.Problem.of_device(
+                self.address, "is an mdev parent without types"
             )
             return
         yield self._build_device(usable, offers)

@@ -10,21 +10,21 @@ A *unit* is the set of functions that may have to go to one guest; see
 """
 
 import collections
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 from nova_accel import model
 from nova_accel.catalog import loader, pci_ids
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
-from nova_accel.model import actions, names, pci
-from nova_accel.vendors.common import host_use, iommu_group
+from nova_accel.model import names, pci
+from nova_accel.vendors.common import driver_base, host_use, iommu_group
 
 # Multimedia (PCI Code and ID Assignment Specification).
 _SOUND = 0x04
 _HINT = "unbind it, or put the card in a slot of its own"
 
 
-class PciPassthroughDriver:
+class PciPassthroughDriver(driver_base.DriverBase):
     """Describes functions that can be assigned to guests whole."""
 
     name = "pci_passthrough"
@@ -64,27 +64,11 @@ class PciPassthroughDriver:
                 or _check_assignable(main, functions, host)
             )
             if reason:
-                yield model.Problem(
-                    where=str(main.address),
-                    reason=f"is not passed through: {reason}",
-                    address=str(main.address),
+                yield model.Problem.of_device(
+                    main.address, f"is not passed through: {reason}"
                 )
             else:
                 yield _build_device(main, functions, host)
-
-    def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt detaches the functions."""
-        return ()
-
-    def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt reattaches the functions."""
-        return ()
-
-    def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.DeviceRules
-    ) -> Sequence[actions.Action]:
-        """Return no action: a whole function has no mode."""
-        return ()
 
 
 def _list_units(

@@ -5,14 +5,14 @@ The PF's driver enables all VFs or none, whatever number is requested. All
 VFs provide the services that are configured on the PF.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
-from nova_accel.vendors.common import host_use, iommu_group, vf_card
+from nova_accel.vendors.common import driver_base, host_use, vf_card
 
 # Trait suffixes by the words of qat/cfg_services; "dcc" is "dc" with hash
 # then compress (ABI/testing/sysfs-driver-qat).
@@ -28,71 +28,106 @@ _STATE = "qat/state"
 _FATAL = "qat_ras/errors_fatal"
 
 
-class QatDriver:
+class QatDriver(driver_base.VfDriver):
     """Describes Intel QAT devices, and plans their VFs and services."""
 
     name = "qat"
 
-    def describe(
+    def is_supported(self, function: pci.PciFunction) -> bool:
+        return pci_ids.find_qat(function) is not None
+
+    def has_supported_pf(self, vf: pci.PciFunction) -> bool:
+        return pci_ids.is_qat(vf)
+
+    def check_vf_count(
         self,
+        function: pci.PciFunction,
+        rule: policy.Rule,
         host: host_reader.HostReader,
-        rules: policy.DeviceRules,
-        taken: frozenset[str],
-    ) -> Iterator[model.Device | model.Problem]:
-        """Yield one device for each PF with VFs that can be used.
+    ) -> str:
+        total, present = function.total_vfs, function.num_vfs
+        driver = _find_family(function).driver
+        if present and rule.num_vfs == 0:
+            return vf_card.explain_count_mismatch(function, 0, host)
+        is_asked = rule.num_vfs or (
+            rule.num_vfs is None and rule.use is policy.DeviceUse.VF
+        )
+        if present or not is_asked:
+            return ""
+        if function.driver != driver:
+            return (
+                f"none of its {total} virtual functions is enabled, and"
+                f" {function.driver or 'no driver'} can't do that; bind it to"
+                f" {driver}"
+            )
+        if rule.num_vfs:
+            return vf_card.explain_count_mismatch(
+                function, min(rule.num_vfs, total), host
+            )
+        return (
+            f"none of its {total} virtual functions is enabled; set num_vfs in"
+            " a device_spec line for it, or write a number to its sriov_numvfs"
+        )
 
-        :raises UnreadableError: the PCI bus can't be listed.
-        """
-        for function, rule in vf_card.find_pfs(host, rules, _is_pf):
-            if str(function.address) in taken:
-                continue
-            driver = _find_family(function).driver
-            for reason in (
-                _check_vf_count(function, rule, host),
-                _check_services(function, rule, host),
-            ):
-                if reason:
-                    yield _problem(function, reason)
-            if not function.num_vfs:
-                continue
-            if function.driver not in (driver, iommu_group.UNKNOWN):
-                yield _problem(
-                    function,
-                    "its virtual functions are not offered: they need the"
-                    f" driver {driver} on it, and it is bound to"
-                    f" {function.driver or 'no driver'}",
-                )
-                continue
-            card, problems = _build_card(self.name, function, host)
-            yield from problems
-            yield from vf_card.describe(card, host, rules)
-        yield from vf_card.find_vfs_without_pf(host, pci_ids.is_qat)
+    def check_mode(
+        self,
+        function: pci.PciFunction,
+        rule: policy.Rule,
+        host: host_reader.HostReader,
+    ) -> Iterable[str]:
+        return (
+            *super().check_mode(function, rule, host),
+            _check_services(function, rule, host),
+        )
 
-    def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt detaches the existing VF."""
-        return ()
+    def list_drivers(self, function: pci.PciFunction) -> tuple[str, ...]:
+        return (_find_family(function).driver,)
 
-    def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
-        """Return no action: libvirt reattaches the VF."""
-        return ()
+    def build_card(
+        self, function: pci.PciFunction, host: host_reader.HostReader
+    ) -> tuple[vf_card.VfCard, Iterable[model.Problem]]:
+        family = _find_family(function)
+        traits, reasons = _read_services(function, host)
+        state, reason = _read_attribute(function, host, _STATE)
+        reasons += [reason, _check_fatal_errors(function, host)]
+        fault = ""
+        if state not in ("", "up"):
+            fault = (
+                f"its state is {state[:40]!r}; write up to its {_STATE}, and"
+                " see the kernel's log if it stays so"
+            )
+            reasons.append(f"its virtual functions can't be used: {fault}")
+        name = f"QAT {family.name}"
+        card = vf_card.VfCard(
+            function=function,
+            plugin=self.name,
+            drivers=(),
+            quotas=_find_denied_vfs(function, host),
+            traits=traits | {names.model_trait(function.vendor, name)},
+            resource_class=names.QAT_VF_CLASS,
+            trait_prefix="ACCELERATOR_VF",
+            model=name,
+            fault=fault,
+        )
+        return card, [
+            model.Problem.of_device(function.address, reason)
+            for reason in filter(None, reasons)
+        ]
 
-    def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.DeviceRules
-    ) -> Sequence[actions.Action]:
+    def plan_card(
+        self,
+        function: pci.PciFunction,
+        rule: policy.Rule,
+        host: host_reader.HostReader,
+    ) -> Iterable[actions.Action]:
         """Return the changes of services and VFs that policy asks for.
 
         Services can change only while no VFs are enabled: unused VFs are
         removed before, and enabled again afterwards.
-
-        :raises UnreadableError: the PCI bus can't be listed.
         """
-        return tuple(
-            action
-            for function, rule in vf_card.find_pfs(host, rules, _is_pf)
-            if function.driver == _find_family(function).driver
-            and not vf_card.find_used_vf(function, host)
-            for action in _plan_mode(function, rule, host)
-        )
+        if vf_card.find_used_vf(function, host):
+            return ()
+        return _plan_mode(function, rule, host)
 
 
 def _plan_mode(
@@ -147,85 +182,8 @@ def _plan_services(
     )
 
 
-def _is_pf(function: pci.PciFunction) -> bool:
-    return pci_ids.find_qat(function) is not None
-
-
 def _find_family(function: pci.PciFunction) -> pci_ids.QatFamily:
     return pci_ids.QAT[function.product]
-
-
-def _problem(function: pci.PciFunction, reason: str) -> model.Problem:
-    return model.Problem(
-        where=str(function.address),
-        reason=reason,
-        address=str(function.address),
-    )
-
-
-def _check_vf_count(
-    function: pci.PciFunction, rule: policy.Rule, host: host_reader.HostReader
-) -> str:
-    """Return the problem with the number of VFs, or ""."""
-    total, present = function.total_vfs, function.num_vfs
-    driver = _find_family(function).driver
-    if not total and not present:
-        return vf_card.explain_no_vfs(rule)
-    if present and rule.num_vfs == 0:
-        return vf_card.explain_count_mismatch(function, 0, host)
-    is_asked = rule.num_vfs or (
-        rule.num_vfs is None and rule.use is policy.DeviceUse.VF
-    )
-    if present or not is_asked:
-        return ""
-    if function.driver != driver:
-        return (
-            f"none of its {total} virtual functions is enabled, and"
-            f" {function.driver or 'no driver'} can't do that; bind it to"
-            f" {driver}"
-        )
-    if rule.num_vfs:
-        return vf_card.explain_count_mismatch(
-            function, min(rule.num_vfs, total), host
-        )
-    return (
-        f"none of its {total} virtual functions is enabled; set num_vfs in"
-        " a device_spec line for it, or write a number to its sriov_numvfs"
-    )
-
-
-def _build_card(
-    plugin: str,
-    function: pci.PciFunction,
-    host: host_reader.HostReader,
-) -> tuple[vf_card.VfCard, list[model.Problem]]:
-    """Return a PF with VFs, and its problems."""
-    family = _find_family(function)
-    traits, reasons = _read_services(function, host)
-    state, reason = _read_attribute(function, host, _STATE)
-    is_down = state not in ("", "up")
-    reasons += [reason, _check_fatal_errors(function, host)]
-    fault = (
-        f"its state is {state[:40]!r}; write up to its {_STATE}, and see the"
-        " kernel's log if it stays so"
-        if is_down
-        else ""
-    )
-    if fault:
-        reasons.append(f"its virtual functions can't be used: {fault}")
-    name = f"QAT {family.name}"
-    card = vf_card.VfCard(
-        function=function,
-        plugin=plugin,
-        drivers=(),
-        quotas=_find_denied_vfs(function, host),
-        traits=traits | {names.model_trait(function.vendor, name)},
-        resource_class=names.QAT_VF_CLASS,
-        trait_prefix="ACCELERATOR_VF",
-        model=name,
-        fault=fault,
-    )
-    return card, [_problem(function, text) for text in reasons if text]
 
 
 def _read_attribute(

@@ -16,7 +16,7 @@ from nova_accel.host.fpga import xrt
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
 from nova_accel.vendors.amd_alveo import alveo_card
-from nova_accel.vendors.common import iommu_group
+from nova_accel.vendors.common import driver_base, iommu_group
 
 _REGION_NUMBER = 0
 _USES = (policy.DeviceUse.AUTO, policy.DeviceUse.FPGA)
@@ -26,7 +26,7 @@ _HINT = (
 )
 
 
-class AlveoDriver:
+class AlveoDriver(driver_base.DriverBase):
     """Describes Alveo cards and loads xclbins into them."""
 
     name = "alveo"
@@ -56,12 +56,11 @@ class AlveoDriver:
                 str(function.address), function.vendor, function.product
             )
             if str(function.address) not in taken and rule.use in _USES:
-                yield model.Problem(
-                    where=str(function.address),
-                    reason="is not offered: the management function of its"
+                yield model.Problem.of_device(
+                    function.address,
+                    "is not offered: the management function of its"
                     " card is not on the bus; rescan the bus, or reseat the"
                     " card",
-                    address=str(function.address),
                 )
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
@@ -88,12 +87,6 @@ class AlveoDriver:
     def plan_release(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return the actions that load the blank bitstream, if any."""
         return self.plan_prepare(claim)
-
-    def plan_arrange(
-        self, host: host_reader.HostReader, rules: policy.DeviceRules
-    ) -> Sequence[actions.Action]:
-        """Return no action: a card has no mode that a reboot resets."""
-        return ()
 
 
 def _list_rules(
@@ -141,9 +134,7 @@ class _CardReading:
             yield self._build_problem(f"can't be programmed: {obstacle}")
 
     def _build_problem(self, reason: str) -> model.Problem:
-        return model.Problem(
-            where=self._card.address, reason=reason, address=self._card.address
-        )
+        return model.Problem.of_device(self._card.address, reason)
 
     def _read_loaded_function(self) -> tuple[tuple[str, ...], str | None]:
         """Return read problems, and the id of the loaded function.

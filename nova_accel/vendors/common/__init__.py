@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and descriptions that several vendor drivers share.
+"""Base classes, checks and descriptions that several vendor drivers share.
 
+- ``driver_base``: base classes of drivers, with defaults;
 - ``iommu_group``: can a guest get a function's IOMMU group;
 - ``host_use``: does the host use a device itself;
 - ``vf_card``: a PF whose VFs go to guests unchanged, as one device, and
