@@ -10,18 +10,34 @@ differs, or after ``FULL_READ_INTERVAL_S``.
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from typing import Protocol, TypeVar
 
 from nova_accel import errors, model
+from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, scan
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.state import drains, error_baseline, faults
-from nova_accel.host.sysfs import error_counters, fs, host_reader, modules
+from nova_accel.host.sysfs import (
+    error_counters,
+    fs,
+    host_reader,
+    modules,
+    partial_reader,
+    udev,
+)
 from nova_accel.inventory import conditions
 from nova_accel.model import pci
 
@@ -93,25 +109,34 @@ class ChangeDetector:
         rules: policy.DeviceRules,
         read_gpus: ReadGpus = dict,
         stores: NoteStores | None = None,
+        uevents: udev.UeventLog | None = None,
     ) -> None:
         """Read files from ``source``; nothing is read yet.
 
         :param read_gpus: returns NVML's answers by PCI address.
         :param stores: notes to apply to each reading; None for no notes.
+        :param uevents: the functions that uevents name; None to read the
+            host after each uevent.
         """
         self._source = source
         self._drivers = drivers
         self._rules = rules
         self._read_gpus = read_gpus
         self._stores = stores or NoteStores()
+        self._uevents = uevents or udev.UeventLog()
         self._notes = _Notes()
         self._lock = threading.Lock()
-        self._last_reader: host_reader.HostReader | None = None
-        self._silent_values: Mapping[str, str | int] = {}
+        self._last_reader = host_reader.HostReader(source=source)
+        self._has_read = False
+        self._silent_values: dict[str, str | int] = {}
         # Uevent count and time of the last full reading; the count is None
         # if the next reading must be a full one.
         self._uevent_count: str | None = None
         self._read_at = 0.0
+        # Partial readers by card, newer than the last full reading, each
+        # with the number of its reading.
+        self._partial: dict[str, tuple[int, partial_reader.PartialReader]] = {}
+        self._numbers = itertools.count()
 
     def check_notes(self) -> None:
         """Check that the notes on devices can be read.
@@ -137,67 +162,151 @@ class ChangeDetector:
 
     def read(self) -> model.HostState:
         """Return the host after a full reading."""
+        self._uevents.take()
         now, count = time.monotonic(), modules.read_count(self._source)
+        number = next(self._numbers)
         reader = self.open_reader()
         notes = self._read_notes()
         state = self._describe(reader, notes)
-        silent_values = {
-            path: value
-            for name in _SILENT
-            for path, value in reader.files.texts(name).items()
-        }
         with self._lock:
-            self._last_reader, self._silent_values = reader, silent_values
+            self._last_reader, self._has_read = reader, True
+            self._silent_values = _list_silent(reader)
+            self._partial = {
+                card: (begun, partial)
+                for card, (begun, partial) in self._partial.items()
+                if begun > number
+            }
+            for _, partial in self._partial.values():
+                self._silent_values |= _list_silent(partial)
             self._uevent_count, self._read_at = count, now
             self._notes = notes
         return state
 
     def read_changed(self) -> model.HostState | None:
         """Return the host after a full reading, None if it is unchanged."""
-        with self._lock:
-            last_reader, silent_values = self._last_reader, self._silent_values
-            count, read_at = self._uevent_count, self._read_at
-            notes = self._notes
-        if (
-            last_reader is None
-            or count is None
-            or time.monotonic() - read_at > FULL_READ_INTERVAL_S
-            or modules.read_count(self._source) != count
-            or self._has_silent_change(silent_values)
-            or error_counters.has_changed(last_reader)
-            or (
-                _has_nvidia(last_reader)
-                and self._read_gpus() != last_reader.gpus
-            )
-            # After the GPUs: reading them may write notes on Xid errors.
-            or self._read_notes() != notes
-        ):
-            return self.read()
-        return None
+        return None if self.find_changes() == frozenset() else self.read()
 
-    def read_devices(self, devices: Iterable[model.Device]) -> model.HostState:
-        """Return the host after reading only these devices again.
+    def find_changes(self) -> frozenset[str] | None:
+        """Return the functions that may have changed, None for the host.
 
-        The other devices are as old as the last full reading: take only
-        these devices from the result.
+        The next call does not return them again.
         """
         with self._lock:
-            last_reader = self._last_reader
-        if last_reader is None:
-            return self.read()
-        devices = tuple(devices)
-        names = {name for device in devices for name in _names(device)}
-        gpus = last_reader.gpus
-        if _has_nvidia(last_reader, names):
-            gpus = self._read_gpus()
-        reader = last_reader.reread(names, gpus)
-        notes = self._read_notes()
-        with self._lock:
-            if notes != self._notes:
-                self._uevent_count = None
-        return self._describe(
-            reader, notes, {device.address for device in devices}
+            last_reader, count = self._last_reader, self._uevent_count
+            notes = self._notes
+            silent_values = dict(self._silent_values)
+        names = self._uevents.take()
+        if (
+            count is None
+            or time.monotonic() - self._read_at > FULL_READ_INTERVAL_S
+            or (names is None and modules.read_count(self._source) != count)
+            or error_counters.has_changed(last_reader)
+        ):
+            return None
+        changed = {*(names or ()), *self._find_silent_changes(silent_values)}
+        if _has_nvidia(last_reader):
+            changed.update(self._find_gpu_changes(self._read_gpus()))
+        # After the GPUs: reading them may write notes on Xid errors.
+        if "" in changed or self._read_notes() != notes:
+            return None
+        return frozenset(changed)
+
+    def is_irrelevant(self, name: str) -> bool:
+        """Return whether a function can't affect any device.
+
+        It is no accelerator, and in no IOMMU group with one.
+        """
+        try:
+            function = self._last_reader.function(name)
+            group = () if function is None else function.group_members
+            members = [self._last_reader.function(str(a)) for a in group]
+        except errors.UnreadableError:
+            return False
+        return function is not None and not any(
+            member is None
+            or pci_ids.is_candidate(member)
+            or self._rules.rule(
+                str(member.address), member.vendor, member.product
+            ).is_specific
+            for member in (function, *members)
         )
+
+    def read_devices(
+        self,
+        devices: Iterable[model.Device],
+        places: Collection[str] = (),
+    ) -> model.HostState:
+        """Return the state of some devices after reading them again.
+
+        :param devices: devices of the last reading.
+        :param places: VFs of these devices, or results of
+            ``list_partition_places``: only these are read again, and what
+            the free VFs of the card can hold now. Empty to read all
+            functions of the devices.
+        """
+        cards: dict[str, list[model.Device]] = {}
+        for device in devices:
+            cards.setdefault(device.parent or device.address, []).append(
+                device
+            )
+        if not self._has_read:
+            return self.read()
+        read_gpus = functools.cache(self._read_gpus)
+        try:
+            states = [
+                self._read_card(card, parts, places, read_gpus)
+                for card, parts in cards.items()
+            ]
+        except errors.UnreadableError:
+            return self.read()  # the last reading has listed no device
+        return model.HostState(
+            devices=tuple(d for state in states for d in state.devices),
+            problems=tuple(p for state in states for p in state.problems),
+            unknown=frozenset().union(*(state.unknown for state in states)),
+            complete=all(state.complete for state in states),
+        )
+
+    def _read_card(
+        self,
+        card: str,
+        devices: Collection[model.Device],
+        places: Collection[str],
+        read_gpus: ReadGpus,
+    ) -> model.HostState:
+        """Return the state of a card's devices after reading them again.
+
+        Each partial reading of a card begins with the last one: the full
+        reading lacks the partitions made since.
+        """
+        names = {name for device in devices for name in list_names(device)}
+        stale = _list_stale(devices, places)
+        # A vGPU without a GPU instance of its own changes nothing that NVML
+        # reports and the kernel does not.
+        is_whole = not stale or any(d.geometry.is_dynamic for d in devices)
+        notes = self._read_notes()
+        while True:
+            number = next(self._numbers)
+            earlier = self._get_reader(card)
+            gpus = earlier.gpus
+            if is_whole and _has_nvidia(earlier, names):
+                gpus = read_gpus()
+            reader = partial_reader.PartialReader(
+                earlier, names, stale or names, gpus
+            )
+            state = self._describe(reader, notes, {d.address for d in devices})
+            with self._lock:
+                if notes != self._notes:
+                    self._uevent_count = None
+                is_newest = self._get_reader(card) is earlier
+                if is_newest:
+                    self._partial[card] = number, reader
+                    self._silent_values |= _list_silent(reader)
+            if is_newest:
+                return state
+
+    def _get_reader(self, card: str) -> host_reader.HostReader:
+        """Return the last reader of a card."""
+        return self._partial.get(card, (0, self._last_reader))[1]
 
     def _describe(
         self,
@@ -248,11 +357,34 @@ class ChangeDetector:
             error=faulted_error or drained_error,
         )
 
-    def _has_silent_change(self, values: Mapping[str, str | int]) -> bool:
+    def _find_silent_changes(
+        self, values: Mapping[str, str | int]
+    ) -> Iterator[str]:
+        """Yield the functions of the attributes that have changed."""
         files = fs.Files(self._source)
-        return any(
-            _read_value(files, path) != value for path, value in values.items()
-        )
+        for path, value in values.items():
+            if files.read_text(path) != value:
+                parts = reversed(path.split("/"))
+                yield next(filter(pci.is_address, parts), "")
+
+    def _find_gpu_changes(
+        self, gpus: Mapping[str, gpu_reader.NvmlGpu]
+    ) -> Iterator[str]:
+        """Yield the GPUs with other GPU instances; "" for other changes.
+
+        Other changes of one GPU may affect the devices of others.
+        """
+        for address in gpus.keys() | self._last_reader.gpus.keys():
+            gpu = gpus.get(address)
+            before = self._get_reader(address).gpus.get(address)
+            if gpu != before:
+                is_same = (
+                    gpu is not None
+                    and before is not None
+                    and dataclasses.replace(gpu, instances=before.instances)
+                    == before
+                )
+                yield address if is_same else ""
 
 
 def _read_store(
@@ -287,7 +419,7 @@ def merge(
         name
         for device in (*host.devices, *updated)
         if device.address in replaced
-        for name in _names(device)
+        for name in list_names(device)
     }
     return model.HostState(
         devices=tuple(sorted((*unchanged, *updated), key=scan.sort_key)),
@@ -310,35 +442,65 @@ def merge(
     )
 
 
+def list_partition_places(
+    device: model.Device, slots: Iterable[str]
+) -> frozenset[str]:
+    """Return the places from which the partitions in some slots are read.
+
+    Empty if all of the device has to be read.
+    """
+    suffix = "/nvidia" if device.technology == "vendor-vfio" else ""
+    return frozenset(
+        f"{slot}{suffix}" for slot in slots if slot in _list_vfs(device)
+    )
+
+
+def _list_vfs(device: model.Device) -> frozenset[str]:
+    """Return the VFs of a device that can be read without the others."""
+    if device.region is not None or device.address in device.slots:
+        return frozenset()
+    return frozenset(filter(pci.is_address, device.slots))
+
+
+def _list_stale(
+    devices: Iterable[model.Device], places: Iterable[str]
+) -> frozenset[str]:
+    """Return the places below some devices, empty for all of them."""
+    vfs = {vf for device in devices for vf in _list_vfs(device)}
+    names = {name for device in devices for name in list_names(device)}
+    stale = {p for p in places if p.partition("/")[0] in names}
+    is_partial = all(place.partition("/")[0] in vfs for place in stale)
+    return frozenset(stale if is_partial else ())
+
+
+def _list_silent(reader: host_reader.HostReader) -> dict[str, str | int]:
+    """Return the values that change without a uevent, by path."""
+    return {
+        path: value
+        for name in _SILENT
+        for path, value in reader.files.texts(name).items()
+    }
+
+
 def _has_nvidia(
     reader: host_reader.HostReader, names: Iterable[str] | None = None
 ) -> bool:
     """Return whether the host has an NVIDIA GPU, at one of these names."""
     try:
-        functions = reader.functions()
+        functions = (
+            reader.functions()
+            if names is None
+            else filter(None, map(reader.function, names))
+        )
     except errors.UnreadableError:
         return False  # no driver can describe a device either
-    addresses = None if names is None else frozenset(names)
-    return any(
-        function.vendor == _NVIDIA
-        and function.is_display
-        and (addresses is None or str(function.address) in addresses)
-        for function in functions
-    )
+    return any(f.vendor == _NVIDIA and f.is_display for f in functions)
 
 
-def _names(device: model.Device) -> tuple[str, ...]:
+def list_names(device: model.Device) -> tuple[str, ...]:
     """Return the names of a device's functions in sysfs."""
     return (
         device.parent or device.address,
         *device.members,
         *filter(pci.is_address, device.slots),
     )
-
-
-def _read_value(files: fs.Files, path: str) -> str | int:
-    """Return a file's text, or the errno of the failed read."""
-    try:
-        return files.text(path)
-    except errors.UnreadableError as error:
-        return error.number

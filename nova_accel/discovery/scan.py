@@ -40,7 +40,7 @@ def read(
     problems += gpu_reader.problems(host.gpus)
     if complete:
         problems += _find_mdevs_without_parent(host, devices.values())
-    if rules.rules and complete:
+    if rules.rules and complete and not host.is_partial:
         problems += _unused_lines(host, rules, devices.values(), problems)
     host_topology = links.read(host, devices.values())
     return model.HostState(
@@ -120,8 +120,8 @@ def _function(
 ) -> pci.PciFunction | None:
     """Return the PCI function of that name, None for mdev parents."""
     try:
-        parents = {parent.name for parent in host.mdev_parents()}
-        return None if name in parents else host.function(name)
+        is_parent = host.mdev_parent(name) is not None
+        return None if is_parent else host.function(name)
     except errors.UnreadableError:
         return None  # the drivers report the error
 

@@ -7,10 +7,11 @@ state of the highest-numbered reading, whichever ends last.
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from nova_accel import model
 from nova_accel.discovery import change_detection
+from nova_accel.discovery.change_detection import list_names
 
 LOG = logging.getLogger(__name__)
 
@@ -58,34 +59,69 @@ class Snapshot:
         if self._state.unknown or not self._state.complete:
             return self.refresh()
         with self._full_read_lock:
-            number = self._next_number()
-            host = self._detector.read_changed()
-            return self.state if host is None else self._replace(host, number)
+            names = self._detector.find_changes()
+        if names is None or not self._refresh_functions(names):
+            return self.refresh()
+        return self.state
 
-    def refresh_cards(self, addresses: Iterable[str]) -> model.HostState:
+    def _refresh_functions(self, names: frozenset[str]) -> bool:
+        """Read some functions; return whether that shows all changes.
+
+        It does not if one is of no device, or a device has appeared.
+        """
+        devices = self._state.devices
+        changed = [d for d in devices if names & {*list_names(d)}]
+        others = names.difference(*map(list_names, changed))
+        if not all(map(self._detector.is_irrelevant, others)):
+            return False
+        host = self._read_devices(changed, names)
+        before = {device.address for device in devices}
+        return all(device.address in before for device in host.devices)
+
+    def refresh_cards(
+        self, addresses: Iterable[str], slots: Iterable[str] = ()
+    ) -> model.HostState:
         """Read some cards now and return the host.
 
         The whole host is read if a card is not in the last reading.
+
+        :param slots: slots of these cards; only the partitions in them are
+            read, and what the cards can hold now. Empty to read all.
         """
-        cards = frozenset(addresses)
+        cards, slots = frozenset(addresses), frozenset(slots)
         devices = [d for d in self._state.devices if d.address in cards]
         if len(devices) < len(cards):
             return self.refresh()
+        places = [
+            place
+            for device in devices
+            for place in change_detection.list_partition_places(device, slots)
+        ]
+        self._read_devices(devices, places)
+        return self.state
+
+    def _read_devices(
+        self, devices: Collection[model.Device], places: Collection[str]
+    ) -> model.HostState:
+        """Read some devices, store the result, and return it."""
         number = self._next_number()
-        host = self._detector.read_devices(devices)
+        host = self._detector.read_devices(devices, places)
         with self._state_lock:
             before = self._state
             updated = {
-                card
-                for card in cards
+                device.address
+                for device in devices
                 if number
-                > max(self._full_number, self._card_numbers.get(card, 0))
+                > max(
+                    self._full_number,
+                    self._card_numbers.get(device.address, 0),
+                )
             }
             self._state = change_detection.merge(before, host, updated)
             self._card_numbers |= dict.fromkeys(updated, number)
             after = self._state
         _log_new_problems(after, before)
-        return after
+        return host
 
     def _next_number(self) -> int:
         with self._state_lock:

@@ -3,11 +3,12 @@
 
 - ``host_reader``: ``HostReader`` reads PCI functions, mdev parents and
   mdevs, each file once (``attributes``).
+- ``partial_reader``: ``PartialReader`` reads some devices again.
 - ``fs``: ``Files`` and its sources: ``DiskSource``, and ``RecordedFiles``
   for a captured host.
 - ``error_counters``: health of devices; ``find_faults()``.
 - ``links``: root ports and NVLinks.
 - ``modules``, ``nvme``, ``hwdata``, ``vgpu_config``: kernel modules, disks
   in use, names in pci.ids, NVIDIA's vgpuConfig.xml.
-- ``udev``: ``UdevMonitor``.
+- ``udev``: ``UdevMonitor``, and the ``UeventLog`` of what it received.
 """

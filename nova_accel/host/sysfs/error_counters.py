@@ -215,7 +215,7 @@ def _judge_gpus(reader: host_reader.HostReader) -> dict[str, str]:
 def _bound_gpus(reader: host_reader.HostReader) -> frozenset[str]:
     """Return the GPUs bound to NVIDIA's driver: NVML counts these."""
     try:
-        functions = reader.functions()
+        functions = reader.all_functions()
     except errors.UnreadableError:
         return frozenset()
     return frozenset(

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from nova_accel import errors
@@ -213,6 +213,46 @@ def _check_regular(descriptor: int) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
+class _Cache(dict[str, T]):
+    """Results by path; those of an earlier cache are used unless stale.
+
+    :param stale: beginnings of the paths that are read again.
+    """
+
+    def __init__(
+        self,
+        earlier: Mapping[str, T] | None = None,
+        stale: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__()
+        self._earlier = earlier
+        self._stale = stale
+
+    def __contains__(self, path: object) -> bool:
+        if super().__contains__(path):
+            return True
+        if self._earlier is None or path not in self._earlier:
+            return False
+        if f"{path}/".startswith(self._stale):
+            return False
+        self[str(path)] = self._earlier[str(path)]
+        return True
+
+    def without(self, stale: tuple[str, ...]) -> "_Cache[T]":
+        """Return this cache without some paths.
+
+        The cache of a full reading is not copied.
+        """
+        if self._earlier is None:
+            return _Cache(self, stale)
+        all_stale = tuple(dict.fromkeys((*self._stale, *stale)))
+        cache = _Cache(self._earlier, all_stale)
+        for path, result in self.items():
+            if not f"{path}/".startswith(stale):
+                cache[path] = result
+        return cache
+
+
 class Files:
     """Files of a source, each read at most once.
 
@@ -223,11 +263,11 @@ class Files:
 
     def __init__(self, source: FileSource) -> None:
         self.source = source
-        self._links: dict[str, str | int | None] = {}
-        self._texts: dict[str, str | int] = {}
-        self._heads: dict[str, bytes | int] = {}
-        self._names: dict[str, tuple[str, ...] | int] = {}
-        self._resolved: dict[str, str | int] = {}
+        self._links: _Cache[str | int | None] = _Cache()
+        self._texts: _Cache[str | int] = _Cache()
+        self._heads: _Cache[bytes | int] = _Cache()
+        self._names: _Cache[tuple[str, ...] | int] = _Cache()
+        self._resolved: _Cache[str | int] = _Cache()
 
     def text(self, path: str) -> str:
         """Return a file's text, as the kernel wrote it.
@@ -237,7 +277,7 @@ class Files:
         """
         place = self._place(path)
         if place not in self._texts:
-            self._texts[place] = self._read_text(place)
+            self._texts[place] = self.read_text(place)
         text = self._texts[place]
         if isinstance(text, int):
             raise errors.UnreadableError(place, text)
@@ -326,27 +366,52 @@ class Files:
             return error.number == errno.ENOENT
         return False
 
-    def without(self, places: tuple[str, ...]) -> "Files":
+    def without(self, places: Iterable[str]) -> "Files":
         """Return these files without the cache below some directories.
 
-        :param places: resolved paths, as ``resolve`` returns them, without
-            a trailing slash.
+        The result lists (``texts``, ``heads``, ``records``) only files that
+        were used since the last full reading.
+
+        :param places: directories, without a trailing slash; a directory
+            that is reached through a link has to be named resolved, too.
         """
-        prefixes = tuple(f"{place}/" for place in places)
-
-        def is_retained(path: str) -> bool:
-            return not path.startswith(prefixes) and path not in places
-
-        def retain(cache: Mapping[str, T]) -> dict[str, T]:
-            return {p: value for p, value in cache.items() if is_retained(p)}
-
+        stale = tuple(f"{place}/" for place in places)
         copy = Files(self.source)
-        copy._links = retain(self._links)
-        copy._texts = retain(self._texts)
-        copy._heads = retain(self._heads)
-        copy._names = retain(self._names)
-        copy._resolved = retain(self._resolved)
+        copy._links = self._links.without(stale)
+        copy._texts = self._texts.without(stale)
+        copy._heads = self._heads.without(stale)
+        copy._names = self._names.without(stale)
+        copy._resolved = self._resolved.without(stale)
         return copy
+
+    def known_text(self, place: str) -> str:
+        """Return a text that was read before, stripped; empty if none was.
+
+        :param place: a resolved path.
+        """
+        text = self._texts[place] if place in self._texts else ""
+        return text.strip() if isinstance(text, str) else ""
+
+    def refresh_alike(self, places: Iterable[str]) -> bool:
+        """Read again one of the files that read the same, for all of them.
+
+        Files are compared that have the same name in directories of the
+        same name. A file that can't be read now keeps its text.
+
+        :param places: resolved paths; those not read before are skipped.
+        :returns: whether any text has changed.
+        """
+        texts: dict[tuple[str, str | int], str | int] = {}
+        for place in places:
+            if place not in self._texts:
+                continue
+            before = self._texts[place]
+            key = "/".join(place.split("/")[-2:]), before
+            if key not in texts:
+                text = self.read_text(place)
+                texts[key] = before if isinstance(text, int) else text
+            self._texts[place] = texts[key]
+        return any(text != before for (_, before), text in texts.items())
 
     def texts(self, name: str) -> Mapping[str, str | int]:
         """Return the cached files of one name: path to text or errno."""
@@ -443,7 +508,11 @@ class Files:
             is_link = error.errno == errno.ELOOP
             return errno.EIO if is_link else error.errno or errno.EIO
 
-    def _read_text(self, place: str) -> str | int:
+    def read_text(self, place: str) -> str | int:
+        """Return a file's present text, or the errno of the failed read.
+
+        :param place: a resolved path.
+        """
         try:
             return _decode(self.source.content(place), limit(place))
         except OSError as error:

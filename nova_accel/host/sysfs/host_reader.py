@@ -5,7 +5,6 @@ Attributes are those of Documentation/ABI/testing: sysfs-bus-pci and
 sysfs-bus-vfio-mdev. A reader is used by one thread.
 """
 
-import contextlib
 import copy
 import dataclasses
 import errno
@@ -13,8 +12,8 @@ import os
 import re
 import types
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, TypedDict, TypeVar
 
 from nova_accel import errors, model
 from nova_accel.host.nvml import gpu_reader
@@ -24,8 +23,8 @@ from nova_accel.model import pci
 
 __all__ = ["HostReader", "Mdev", "MdevParent", "MdevType"]
 
-_FUNCTIONS = "/sys/bus/pci/devices"
-_PARENTS = "/sys/class/mdev_bus"
+FUNCTIONS = "/sys/bus/pci/devices"
+PARENTS = "/sys/class/mdev_bus"
 _MDEVS = "/sys/bus/mdev/devices"
 _MODULES = "/sys/module"
 # Value of every 16-bit read of a function that is gone from its bus.
@@ -34,20 +33,15 @@ _RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})\b")
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_][\w.\-]*(?:/[A-Za-z0-9_][\w.\-]*)*")
 
 
+T = TypeVar("T")
+
+
 class _TypeTexts(TypedDict):
     """Fields of an MdevType that are equal for all VFs of a card."""
 
     label: str | None
     description: str
     device_api: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Retained:
-    """Results of an earlier reader: mdev parents and their problems."""
-
-    parents: Mapping[str, MdevParent] = dataclasses.field(default_factory=dict)
-    problems: tuple[model.Problem, ...] = ()
 
 
 class HostReader:
@@ -61,7 +55,10 @@ class HostReader:
     :param source: files to read instead, such as those of an archive.
     :param files: files of an earlier reader, with what it has read.
     :param gpus: NVML's answers by PCI address; empty if it was not called.
+    :ivar is_partial: whether only some devices are read.
     """
+
+    is_partial = False
 
     def __init__(
         self,
@@ -70,17 +67,15 @@ class HostReader:
         source: fs.FileSource | None = None,
         files: fs.Files | None = None,
         gpus: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({}),
-        retained: _Retained | None = None,
     ) -> None:
         self.files = files or fs.Files(source or fs.DiskSource(root))
         self.gpus = gpus
-        retained = retained or _Retained()
-        self._retained_parents = retained.parents
-        self._problems = dict.fromkeys(retained.problems)
+        self._problems: dict[model.Problem, None] = {}
+        self._retained: dict[str, Any] = {}
         self._type_texts: dict[tuple[str, str], _TypeTexts] = {}
         self._unknown: set[str] = set()
         self._functions: dict[str, pci.PciFunction] | None = None
-        self._parents: tuple[MdevParent, ...] | None = None
+        self._parents: dict[str, MdevParent] | None = None
         self._mdevs: tuple[Mdev, ...] | None = None
 
     def with_gpus(
@@ -92,11 +87,32 @@ class HostReader:
         return reader
 
     def functions(self) -> tuple[pci.PciFunction, ...]:
-        """Return every PCI function whose ids can be read, by address.
+        """Return every PCI function to describe, by address.
+
+        A function whose ids can't be read is left out.
 
         :raises UnreadableError: the bus itself can't be listed.
         """
         return tuple(self._by_address().values())
+
+    def all_functions(self) -> tuple[pci.PciFunction, ...]:
+        """Return every PCI function of the host, by address.
+
+        ``functions()`` lists fewer when only some devices are read. A value
+        of a driver that depends on other cards needs all.
+
+        :raises UnreadableError: the bus itself can't be listed.
+        """
+        return self.functions()
+
+    def retain(self, key: str, value: T) -> T:
+        """Return a value that depends on all cards of the host.
+
+        A full reading stores the value. A reading of some devices returns
+        the value of the last full one.
+        """
+        self._retained[key] = value
+        return value
 
     def function(self, address: str) -> pci.PciFunction | None:
         """Return the function at an address, or None.
@@ -110,10 +126,14 @@ class HostReader:
 
         :raises UnreadableError: the class of parents can't be listed.
         """
-        if self._parents is None:
-            self._by_address()
-            self._parents = tuple(self._read_parents())
-        return self._parents
+        return tuple(self._parents_by_name().values())
+
+    def mdev_parent(self, name: str) -> MdevParent | None:
+        """Return the device of a name that can make mdevs, or None.
+
+        :raises UnreadableError: the class of parents can't be listed.
+        """
+        return self._parents_by_name().get(name)
 
     def mdevs(self) -> tuple[Mdev, ...]:
         """Return the mediated devices that exist, sorted by uuid.
@@ -161,7 +181,7 @@ class HostReader:
         """
         if place:
             return self.files.names(self._below(address, place))
-        return self.files.names(f"{_FUNCTIONS}/{pci.parse_address(address)}")
+        return self.files.names(f"{FUNCTIONS}/{pci.parse_address(address)}")
 
     def target(self, address: str, name: str) -> str:
         """Return the last part of the target of a function's link.
@@ -176,39 +196,7 @@ class HostReader:
             raise errors.MalformedError(
                 "attribute name", place, "a path below the function"
             )
-        return f"{_FUNCTIONS}/{pci.parse_address(address)}/{place}"
-
-    def reread(
-        self,
-        names: Iterable[str],
-        gpus: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({}),
-    ) -> "HostReader":
-        """Return a reader that reads these devices and all mdevs again.
-
-        It retains all other values. This reader does not change.
-
-        :param names: PCI addresses or names of mdev parents.
-        :param gpus: NVML's present answers.
-        """
-        stale = frozenset(names)
-        places = [_MDEVS]
-        for top in (_FUNCTIONS, _PARENTS):
-            for name in stale:
-                with contextlib.suppress(errors.UnreadableError):
-                    places.append(self.files.resolve(f"{top}/{name}"))
-        parents = {
-            parent.name: parent
-            for parent in self._parents or ()
-            if parent.name not in stale
-        }
-        problems = tuple(
-            problem for problem in self._problems if problem.address in parents
-        )
-        return HostReader(
-            files=self.files.without(tuple(places)),
-            gpus=gpus,
-            retained=_Retained(parents=parents, problems=problems),
-        )
+        return f"{FUNCTIONS}/{pci.parse_address(address)}/{place}"
 
     def problems(self) -> tuple[model.Problem, ...]:
         """Return the values that could not be read so far, with causes."""
@@ -244,7 +232,7 @@ class HostReader:
     def _by_address(self) -> dict[str, pci.PciFunction]:
         if self._functions is None:
             functions: dict[str, pci.PciFunction] = {}
-            present = frozenset(self._listed(_FUNCTIONS))
+            present = frozenset(self._listed(FUNCTIONS))
             for name in sorted(present):
                 if not pci.is_address(name):
                     self._note(name, "is no PCI address; left out")
@@ -263,7 +251,7 @@ class HostReader:
     def _read_function(
         self, name: str, present: frozenset[str]
     ) -> pci.PciFunction | None:
-        directory = f"{_FUNCTIONS}/{name}"
+        directory = f"{FUNCTIONS}/{name}"
         try:
             entries = frozenset(self.files.names(directory))
             vendor = self._hexadecimal(directory, "vendor")
@@ -341,37 +329,36 @@ class HostReader:
 
     # -- mediated devices -------------------------------------------------
 
-    def _read_parents(self) -> Iterator[MdevParent]:
-        for name in self._listed(_PARENTS):
-            if name in self._retained_parents:
-                yield self._retained_parents[name]
-                continue
-            directory = f"{_PARENTS}/{name}"
-            try:
-                type_ids = self.files.names(
-                    f"{directory}/mdev_supported_types"
-                )
-                entries = frozenset(self.files.names(directory))
-            except errors.UnreadableError as error:
-                self._unknown.add(name)
-                self._note(name, f"its mdev types can't be listed: {error}")
-                continue
-            function = self.function(name)
-            facts = attributes.DeviceAttributes(
-                self.files, directory, entries, self._note
-            )
-            physfn = function.physfn if function else facts.address("physfn")
-            yield MdevParent(
-                name=name,
-                function=function,
-                driver=function.driver if function else facts.driver(),
-                physfn=str(physfn) if physfn else None,
-                types=tuple(
-                    self._read_types(
-                        name, directory, type_ids, str(physfn or name)
-                    )
-                ),
-            )
+    def _parents_by_name(self) -> dict[str, MdevParent]:
+        if self._parents is None:
+            self._by_address()
+            parents = map(self._read_parent, self._listed(PARENTS))
+            self._parents = {p.name: p for p in parents if p is not None}
+        return self._parents
+
+    def _read_parent(self, name: str) -> MdevParent | None:
+        """Return an mdev parent, None if its types can't be listed."""
+        directory = f"{PARENTS}/{name}"
+        try:
+            type_ids = self.files.names(f"{directory}/mdev_supported_types")
+            entries = frozenset(self.files.names(directory))
+        except errors.UnreadableError as error:
+            self._unknown.add(name)
+            self._note(name, f"its mdev types can't be listed: {error}")
+            return None
+        function = self.function(name)
+        facts = attributes.DeviceAttributes(
+            self.files, directory, entries, self._note
+        )
+        physfn = function.physfn if function else facts.address("physfn")
+        card = str(physfn or name)
+        return MdevParent(
+            name=name,
+            function=function,
+            driver=function.driver if function else facts.driver(),
+            physfn=str(physfn) if physfn else None,
+            types=tuple(self._read_types(name, directory, type_ids, card)),
+        )
 
     def _read_types(
         self,
@@ -428,12 +415,17 @@ class HostReader:
             except (ValueError, errors.UnreadableError) as error:
                 self._note(name, f"is left out as an mdev: {error}")
                 continue
-            try:
-                type_id = self.files.link(f"{place}/mdev_type")
-            except errors.UnreadableError as error:
-                self._note(name, f"its mdev type can't be read: {error}")
-                type_id = ""
-            yield Mdev(uuid=name.lower(), parent=parent, type_id=type_id)
+            yield self._read_mdev(place, parent)
+
+    def _read_mdev(self, place: str, parent: str) -> Mdev:
+        """Return the mdev in a directory."""
+        name = place.rpartition("/")[2]
+        try:
+            type_id = self.files.link(f"{place}/mdev_type")
+        except errors.UnreadableError as error:
+            self._note(name, f"its mdev type can't be read: {error}")
+            type_id = ""
+        return Mdev(uuid=name.lower(), parent=parent, type_id=type_id)
 
 
 def _complete_physfns(functions: dict[str, pci.PciFunction]) -> None:

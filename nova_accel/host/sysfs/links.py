@@ -66,11 +66,13 @@ def _links(
 
     NVML does not see a card that is passed through to a guest.
     """
-    links: dict[str, topology.GpuLinks | None] = {
-        device.address: None
+    cards = {
+        device.address
         for device in devices
         if device.vendor_id == _NVIDIA and pci.is_address(device.address)
     }
+    cards |= reader.retain("links", cards)
+    links: dict[str, topology.GpuLinks | None] = dict.fromkeys(cards)
     gpus = _gpus(reader) if reader.gpus else frozenset()
     for address, gpu in reader.gpus.items():
         active = topology.GpuLinks() if gpu.is_mig else gpu.links
@@ -89,7 +91,7 @@ def _gpus(reader: host_reader.HostReader) -> frozenset[str]:
     """
     mig_gpus = {address for address, gpu in reader.gpus.items() if gpu.is_mig}
     try:
-        functions = reader.functions()
+        functions = reader.all_functions()
     except errors.UnreadableError:
         return frozenset(reader.gpus.keys() - mig_gpus)
     return frozenset(

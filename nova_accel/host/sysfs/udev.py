@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Monitor of kernel uevents; the only import of pyudev.
 
-An event only starts a pass. Its content is not used: a pass reads the
+An event starts a pass and names a function; the pass reads that function's
 changes from the kernel's files.
 """
 
@@ -17,6 +17,8 @@ try:
     import pyudev
 except ImportError:  # without pyudev only the interval starts passes
     pyudev = None
+
+from nova_accel.model import pci
 
 LOG = logging.getLogger(__name__)
 
@@ -34,6 +36,37 @@ _UDEVD = "/run/udev/control"
 _BURST = 1000
 
 
+class UeventLog:
+    """PCI functions that uevents have named. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_open = False
+        self._names: set[str] | None = None
+
+    def set_open(self, is_open: bool) -> None:
+        """Set whether all events are recorded from now on."""
+        with self._lock:
+            self._is_open, self._names = is_open, None
+
+    def add(self, name: str) -> None:
+        """Record a function; empty for an event that names none."""
+        with self._lock:
+            if not name:
+                self._names = None
+            elif self._names is not None:
+                self._names.add(name)
+
+    def take(self) -> frozenset[str] | None:
+        """Return the functions recorded since the last call.
+
+        None if events may be missing: read the whole host then.
+        """
+        with self._lock:
+            names, self._names = self._names, set() if self._is_open else None
+        return None if names is None else frozenset(names)
+
+
 class UdevMonitor:
     """Thread that calls back after uevents.
 
@@ -45,15 +78,18 @@ class UdevMonitor:
         self,
         notify: Callable[[], None],
         subsystems: Iterable[str] = SUBSYSTEMS,
+        log: UeventLog | None = None,
     ) -> None:
         """Prepare a monitor; ``start`` opens the socket.
 
         :param notify: called in the monitor's thread, at least once after
             each burst of events; it must return soon.
         :param subsystems: the kernel's names of the subsystems.
+        :param log: records the functions that the events name.
         """
         self._notify = notify
         self._subsystems = tuple(subsystems)
+        self._log = log or UeventLog()
         self._thread: threading.Thread | None = None
         self._stop_pipe: BinaryIO | None = None
         self._lock = threading.Lock()
@@ -80,6 +116,7 @@ class UdevMonitor:
                 name="accel-uevents",
                 daemon=True,
             )
+            self._log.set_open(True)
             self._thread.start()
             return True
 
@@ -91,6 +128,7 @@ class UdevMonitor:
         with self._lock:
             thread, stop_pipe = self._thread, self._stop_pipe
             self._thread = self._stop_pipe = None
+            self._log.set_open(False)
             if stop_pipe is not None:
                 with stop_pipe:
                     stop_pipe.write(b".")
@@ -123,9 +161,10 @@ class UdevMonitor:
             selector.register(monitor.fileno(), selectors.EVENT_READ)
             try:
                 while stop_pipe not in _readable(selector):
-                    if _drain(monitor):
+                    if _drain(monitor, self._log):
                         self._notify()
             except OSError as error:
+                self._log.set_open(False)
                 LOG.warning(
                     "uevents are received no more (%s): changes of devices"
                     " are seen at the next interval only",
@@ -137,8 +176,8 @@ def _readable(selector: selectors.BaseSelector) -> list[Any]:
     return [key.fileobj for key, _ in selector.select()]
 
 
-def _drain(monitor: Any) -> bool:
-    """Discard pending events; return whether there were any.
+def _drain(monitor: Any, log: UeventLog) -> bool:
+    """Record pending events; return whether there were any.
 
     Monitor.poll() can't be used: it needs select.poll, which eventlet
     removes, and fails on an overrun buffer without clearing it.
@@ -147,10 +186,30 @@ def _drain(monitor: Any) -> bool:
     """
     for count in range(_BURST):
         try:
-            if monitor._receive_device() is None:
+            event = monitor._receive_device()
+            if event is None:
                 return count > 0
+            log.add(
+                parse_function(
+                    event.subsystem, event.action, event.device_path
+                )
+            )
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise
             # The buffer overran: events were lost, so there were some.
+            log.add("")
     return True
+
+
+def parse_function(subsystem: str, action: str, path: str) -> str:
+    """Return the PCI function whose files an event is about, or "".
+
+    Empty also where functions come or go: any card may be affected.
+
+    :param path: the event's DEVPATH; mdevs and FPGA regions are below the
+        directory of their function.
+    """
+    if subsystem == "pci" and action in ("add", "remove"):
+        return ""
+    return next(filter(pci.is_address, reversed(path.split("/"))), "")

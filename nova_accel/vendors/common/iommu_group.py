@@ -216,7 +216,7 @@ def is_stray_vf(
         return True
     return any(
         routing_id(function.address) in _vf_routing_ids(parent, host)
-        for parent in host.functions()
+        for parent in host.all_functions()
         if parent.num_vfs > len(parent.virtual_functions)
         and parent.address.domain == function.address.domain
         and _may_be_vf(function, parent, host)

@@ -49,9 +49,12 @@ class NvidiaMdevDriver:
         gpus = tuple(_read_gpus(host))
         table = _NO_CONFIG
         if gpus:
-            type_names = gpu_card.read_nvml_names(host) | _read_label_names(
-                gpus
-            )
+            labels = _read_label_names(gpus)
+            type_names = {
+                **gpu_card.read_nvml_names(host),
+                **host.retain("nvidia_mdev labels", labels),
+                **labels,
+            }
             table, problems = vgpu_config.read(host.files, type_names)
             table = dataclasses.replace(
                 table, names={**table.names, **type_names}

@@ -26,6 +26,8 @@ from nova_accel.vendors.nvidia import (
 
 # Type names by id. The ids are valid for one release of NVIDIA's driver.
 _Names = Mapping[str, str]
+# Ids of a card's model: product, and vendor and product of the subsystem.
+_Board = tuple[str, str, str]
 
 
 class NvidiaVfioDriver:
@@ -56,7 +58,11 @@ class NvidiaVfioDriver:
             listed.
         """
         cards = tuple(_read_cards(host))
-        current_names = _read_type_names(host, cards)
+        listed = _list_types_by_model(cards)
+        retained = host.retain("nvidia_vfio types", listed)
+        current_names = gpu_card.read_nvml_names(host)
+        for types in (*retained.values(), *listed.values()):
+            current_names |= types
         table = vgpu_xml.VgpuConfig()
         if any(card.vfs for card in cards):
             table, problems = vgpu_config.read(host.files, current_names)
@@ -84,7 +90,13 @@ class NvidiaVfioDriver:
                     card,
                     rule,
                     host,
-                    _list_types_of_model(card, cards),
+                    frozenset(
+                        name
+                        for types in (retained, listed)
+                        for name in types.get(
+                            _board_key(card.function), {}
+                        ).values()
+                    ),
                     type_names,
                     table,
                 )
@@ -197,29 +209,17 @@ def _explain_no_vgpus(card: vf_files.TypedVfCard, rule: policy.Rule) -> str:
     )
 
 
-def _read_type_names(
-    host: host_reader.HostReader, cards: tuple[vf_files.TypedVfCard, ...]
-) -> _Names:
-    """Return the type names by id from NVML and from all VFs."""
-    type_names = gpu_card.read_nvml_names(host)
+def _list_types_by_model(
+    cards: tuple[vf_files.TypedVfCard, ...],
+) -> dict[_Board, dict[str, str]]:
+    """Return the type names, by id, that cards of each model list now."""
+    types: dict[_Board, dict[str, str]] = collections.defaultdict(dict)
     for card in cards:
-        type_names |= card.list_creatable()
-    return type_names
+        types[_board_key(card.function)] |= card.list_creatable()
+    return types
 
 
-def _list_types_of_model(
-    card: vf_files.TypedVfCard, cards: tuple[vf_files.TypedVfCard, ...]
-) -> frozenset[str]:
-    """Return the types that cards of the same model list now."""
-    return frozenset(
-        name
-        for other in cards
-        if _board_key(other.function) == _board_key(card.function)
-        for name in other.list_creatable().values()
-    )
-
-
-def _board_key(function: pci.PciFunction) -> tuple[str, str, str]:
+def _board_key(function: pci.PciFunction) -> _Board:
     return (
         function.product,
         function.subsystem_vendor,
