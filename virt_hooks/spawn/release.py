@@ -497,7 +497,10 @@ class PartitionRelease:
             none is forgotten.
         """
         claims = tuple(claims)
-        host = self._host.refresh_cards({claim.device for claim in claims})
+        host = self._host.refresh_cards(
+            {claim.device for claim in claims},
+            [claim.slot for claim in claims],
+        )
         until = time.monotonic() + _LATE_S if is_late else 0.0
         self._late |= dict.fromkeys((claim.handle for claim in claims), until)
         host = self.await_drivers(claims, host) if not is_late else host

@@ -127,7 +127,7 @@ def refresh_cards(
     root: providers.ProviderRoot,
     slots: tuple[model.Slot, ...],
 ) -> model.HostState:
-    """Read the cards of some slots; all cards if one is new."""
+    """Read the partitions in some slots; all cards if one is new."""
     slot_providers = {slot.provider for slot in slots}
     addresses = {
         device.address
@@ -135,4 +135,4 @@ def refresh_cards(
     }
     if len(addresses) < len(slot_providers):
         return host.refresh()
-    return host.refresh_cards(addresses)
+    return host.refresh_cards(addresses, [slot.identifier for slot in slots])
