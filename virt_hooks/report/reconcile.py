@@ -87,7 +87,9 @@ class Reconciler:
         )
         self._loop.start()
         if self._settings.root == _OWN_ROOT:
-            self._udev_monitor = udev.UdevMonitor(self._loop.wake)
+            self._udev_monitor = udev.UdevMonitor(
+                self._loop.wake, log=self._accel.uevents
+            )
             self._udev_monitor.start()
 
     def wake(self) -> None:

@@ -11,6 +11,7 @@ from nova_accel.host.state.device_faults import DeviceFaults
 from nova_accel.host.state.faults import FaultNotes
 from nova_accel.host.state.service_lock import ServiceLock
 from nova_accel.host.sysfs import host_reader
+from nova_accel.host.sysfs.udev import UeventLog
 from virt_hooks.guest import connection
 
 
@@ -27,6 +28,7 @@ class HostAccess:
         raises BitstreamError; without it regions are not blanked.
     :ivar claims_file: publishes the claims to other processes.
     :ivar service_lock: held by the only nova-compute of the host.
+    :ivar uevents: the functions that uevents name since the last reading.
     :ivar serials: serial numbers of whole functions; without them a
         replaced device is not noticed.
     """
@@ -38,6 +40,7 @@ class HostAccess:
     claims_file: ClaimsFile | None = None
     service_lock: ServiceLock | None = None
     serials: SerialNumbers | None = None
+    uevents: UeventLog = dataclasses.field(default_factory=UeventLog)
 
     @property
     def faults(self) -> DeviceFaults:

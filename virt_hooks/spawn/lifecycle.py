@@ -59,6 +59,7 @@ class Lifecycle:
         self.host = host
         self.root: providers.ProviderRoot | None = None
         self._domains = access.domains
+        self.uevents = access.uevents
         self._claims_file = access.claims_file
         self._service_lock = access.service_lock
         self._publish_lock = threading.Lock()

@@ -16,7 +16,7 @@ from nova_accel.host.state import (
     faults,
     service_lock,
 )
-from nova_accel.host.sysfs import fs
+from nova_accel.host.sysfs import fs, udev
 from nova_accel.inventory import health
 from virt_hooks.guest import connection
 from virt_hooks.spawn import host_access, lifecycle
@@ -49,12 +49,14 @@ def read_node(
         read_gpus = xid_events.listening(
             read_gpus, lambda: health.list_gpus_in_use(host.state), faulted
         )
+    uevents = udev.UeventLog()
     detector = change_detection.ChangeDetector(
         fs.DiskSource(settings.root),
         drivers,
         settings.rules,
         read_gpus,
         _open_notes(state_dir, faulted),
+        uevents,
     )
     host = snapshot.Snapshot(detector)
     cache = bitstream_cache.BitstreamCache(
@@ -74,6 +76,7 @@ def read_node(
         claims_file=claims_file.ClaimsFile(state_dir),
         service_lock=service_lock.ServiceLock(state_dir),
         serials=serials.SerialNumbers(state_dir, settings.root),
+        uevents=uevents,
     )
     return lifecycle.Lifecycle(drivers, settings.rules, executor, host, access)
 
