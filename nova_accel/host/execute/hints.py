@@ -150,8 +150,8 @@ _BY_ACTION: Mapping[type[actions.Action], Mapping[int, str]] = {
     actions.SetMixedSizes: {
         errno.EBUSY: "the mode changes only while the GPU holds no vGPU;"
         " delete its servers first",
-        errno.EOPNOTSUPP: "the GPU has no mixed-size mode: remove is_mixed"
-        " from its device_spec",
+        errno.EOPNOTSUPP: "the GPU has no mixed-size mode: write"
+        ' "sizes": "equal" into its line of device_spec',
         errno.ENXIO: _NO_NVML,
         errno.ENOSYS: _NO_NVML,
     },
@@ -202,8 +202,8 @@ _BY_ACTION: Mapping[type[actions.Action], Mapping[int, str]] = {
         " remove services from device_spec, or update the kernel",
     },
     actions.ResetFunction: {
-        errno.ENOENT: "the function can't be reset by itself: set scrub none"
-        " or a scrub_command in its device_spec",
+        errno.ENOENT: "the function can't be reset by itself: write"
+        ' "scrub": "none" into its line of device_spec, or remove scrub',
         errno.ENOTTY: "none of its reset methods (reset_method) works: see"
         f" the kernel's log (dmesg) on this host; {_SWITCH}",
         errno.ENODEV: "the function does not answer after its reset: see"

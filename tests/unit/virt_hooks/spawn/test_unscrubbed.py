@@ -214,7 +214,7 @@ def test_a_required_reset_is_missing(
     strict = started(kernel, state, '"scrub": "reset"')
     give(strict, vf_slot)
     strict.release(A, (vf_slot,), stopped)
-    assert "scrub none" in fault(strict, FLEX)
+    assert '"scrub": "none"' in fault(strict, FLEX)
 
 
 def test_an_unplugged_card_is_not_scrubbed(
