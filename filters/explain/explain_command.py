@@ -33,21 +33,24 @@ def add(subparsers: Any) -> None:
         help="print for each card whether a flavor would get it, and why not",
         description="Send nova-scheduler's query for a server of the flavor"
         " to Placement, apply AcceleratorFilter to the candidates, and print"
-        " the cards of each host with the reason. Nothing is changed.",
+        " the cards of each host with the reason. Nothing is changed."
+        " Example: nova-accel explain --flavor gpu.small",
         epilog="exit status: 0 a host can serve the flavor; 1 no host can,"
         " or a service does not respond; 2 the input can't be used.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--flavor", metavar="FLAVOR", help="name or id of Nova's flavor"
+        "--flavor",
+        metavar="FLAVOR",
+        help="read the extra specs of this flavor, by name or id, from Nova",
     )
     parser.add_argument(
         "--extra-spec",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="extra spec; may be repeated. Without --flavor Nova is not"
-        " queried; with it, this value replaces the flavor's own",
+        help="set an extra spec; may be repeated. Without --flavor Nova is"
+        " not queried; with it, this value replaces the flavor's own",
     )
     common_options.add_credentials(parser)
     common_options.add_compute_endpoint(parser)

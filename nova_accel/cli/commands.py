@@ -85,8 +85,12 @@ def _parser(
     """
     parser = argparse.ArgumentParser(
         prog="nova-accel",
-        description="Accelerators of a compute host, as they would be"
-        " reported to Placement, and those of the whole cloud.",
+        description="Print the accelerators of a compute host, and print and"
+        " change those of the cloud. `nova-accel COMMAND --help` describes a"
+        " command.",
+        epilog="exit status: 0 success; 1 a command was refused, or a service"
+        " can't be reached; 2 the input can't be used, and one line on"
+        " standard error has the correction.",
     )
     parser.add_argument(
         "--version",
@@ -94,7 +98,9 @@ def _parser(
         version=f"nova-accel {capture.library_version()}",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_own(commands)
+    _add_inspect(commands)
+    _add_capture(commands)
+    _add_heal(commands)
     runs = dict(_COMMANDS)
     used = next((word for word in words if not word.startswith("-")), "")
     for name in plugin.list_commands():
@@ -123,59 +129,83 @@ def _add_unused(commands: Any, name: str, has_help: bool) -> None:
         commands.add_parser(name)
 
 
-def _add_own(commands: Any) -> None:
+def _add_inspect(commands: Any) -> None:
     inspect = commands.add_parser(
-        "inspect", help="print devices, profiles and the provider tree"
+        "inspect",
+        help="print devices, profiles and the provider tree",
+        description="Print the devices of this host, their profiles and"
+        " resource providers, and the reason for each device that is not"
+        " offered. Nothing is changed; run it as root to read NVIDIA GPUs in"
+        " MIG mode. Example: nova-accel inspect",
     )
     _add_root(inspect)
     inspect.add_argument(
         "--host",
         metavar="NAME",
-        help="name of the compute node in the report (this machine's, or"
-        " the captured one's)",
+        help="set the name of the compute node in the report (default: the"
+        " name of this machine, or of the captured one)",
     )
     inspect.add_argument(
-        "--json", action="store_true", help="print JSON for programs"
+        "--json", action="store_true", help="print JSON instead of text"
     )
-    _add_config(inspect)
+    _add_config(inspect, "; none with --root")
+
+
+def _add_capture(commands: Any) -> None:
     pack = commands.add_parser(
         "capture",
-        help="pack what discovery reads into an archive for a bug report",
+        help="write an archive of the host for a bug report",
+        description="Write an archive of the kernel files and NVML answers"
+        " that discovery reads. Serial numbers are left out. Run it as root."
+        " Example: nova-accel capture -o host.tar.gz",
     )
     _add_root(pack)
     pack.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        help="the archive to write (nova-accel-HOST-DATE.tar.gz)",
+        help="write this file (default: nova-accel-HOST-DATE.tar.gz)",
     )
+
+
+def _add_heal(commands: Any) -> None:
     heal = commands.add_parser(
-        "heal", help="offer devices again that were set aside after a failure"
+        "heal",
+        help="offer devices again that were set aside after a failure",
+        description="Offer devices again that were set aside, after their"
+        " repair: nothing is repaired or scrubbed. Without an address, list"
+        " them with the reason. Example: nova-accel heal 0000:41:00.0",
     )
     heal.add_argument(
         "address",
         nargs="*",
         metavar="ADDRESS",
-        help="the device, as 0000:5e:00.0/region-0; without one all that are"
-        " set aside are listed",
+        help="address of the device, for example 0000:41:00.0, or of an FPGA"
+        " region, for example 0000:5e:00.0/region-0",
     )
     heal.add_argument(
         "--state-dir",
         metavar="DIR",
-        help="directory of nova-compute, instead of [nova_accel] state_dir",
+        help="set the directory of notes (default: [nova_accel] state_dir)",
     )
     _add_config(heal)
 
 
-def _add_config(parser: argparse.ArgumentParser) -> None:
+def _add_config(
+    parser: argparse.ArgumentParser, without_default: str = ""
+) -> None:
+    """Add the option for nova.conf.
+
+    :param without_default: when the default files are not read.
+    """
     parser.add_argument(
         "--config-file",
         action="append",
         default=[],
         metavar="FILE",
-        help="nova.conf with [nova_accel]; may be repeated. Without it:"
-        f" those of {' and '.join(conf.CONFIG_FILES)} that exist; none with"
-        " --root",
+        help="read [nova_accel] from this nova.conf; may be repeated"
+        f" (default: {' and '.join(conf.CONFIG_FILES)} if they exist"
+        f"{without_default})",
     )
 
 
@@ -183,8 +213,8 @@ def _add_root(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root",
         metavar="DIR|ARCHIVE",
-        help="directory that holds sys/, or an archive of `nova-accel"
-        " capture`, to read instead of this machine",
+        help="read another machine from this directory, which has sys/, or"
+        " from this archive of `nova-accel capture`",
     )
 
 

@@ -40,24 +40,29 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m nova_accel.conformance",
         description="Check that a vendor driver keeps the rules that the"
-        " library relies on. Writes nothing to the host.",
+        " library relies on. Nothing is changed. Example: python -m"
+        " nova_accel.conformance nvidia_mdev --root /",
     )
     parser.add_argument(
-        "name", help="the driver's name in the group nova_accel.drivers"
+        "name",
+        metavar="DRIVER",
+        help="name of the driver's entry point in the group"
+        " nova_accel.drivers",
     )
     parser.add_argument(
         "--root",
         action="append",
         required=True,
         metavar="DIR|ARCHIVE",
-        help="directory with sys/ (/ for this machine), or an archive of"
-        " `nova-accel capture`; may be repeated",
+        help="read the host in this directory, which has sys/ (/ for this"
+        " machine), or in this archive of `nova-accel capture`; may be"
+        " repeated",
     )
     parser.add_argument(
         "--every",
         action="store_true",
-        help="make every file that is read unreadable in turn, instead of"
-        " two of each kind (slow)",
+        help="let the read of each file fail in turn, instead of two of"
+        " each kind (slow)",
     )
     return parser
 

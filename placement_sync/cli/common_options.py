@@ -26,7 +26,12 @@ def add_arguments(
     default: Any = argparse.SUPPRESS if is_command else None
     for flag, name, text in _OPTIONS:
         parser.add_argument(flag, metavar=name, help=text, default=default)
-    _add_common(parser, default, argparse.SUPPRESS if is_command else False)
+    _add_common(
+        parser,
+        default,
+        argparse.SUPPRESS if is_command else False,
+        "; none with --root",
+    )
 
 
 def add_credentials(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +70,15 @@ def parse_seconds(text: str) -> float:
 
 
 def _add_common(
-    parser: argparse.ArgumentParser, default: Any, json_default: Any
+    parser: argparse.ArgumentParser,
+    default: Any,
+    json_default: Any,
+    without_default: str = "",
 ) -> None:
+    """Add the options of every command.
+
+    :param without_default: when the default files are not read.
+    """
     parser.add_argument(
         "--config-file",
         action="append",
@@ -74,7 +86,7 @@ def _add_common(
         default=default,
         help="read [nova_accel] and [placement] from this nova.conf; may be"
         f" repeated (default: {' and '.join(conf.CONFIG_FILES)} if they"
-        " exist; none with --root)",
+        f" exist{without_default})",
     )
     parser.add_argument(
         "--json",
