@@ -110,13 +110,13 @@ OPTIONS = [
         default=_DEFAULT_STATE_DIR,
         help="Directory of the service's own files: bitstreams of Glance"
         " (bitstreams/), notes on devices that failed (faulted/) or are"
-        " drained (drained/), errors that an operator acknowledged"
-        " (acknowledged/), functions that were not verified clean after"
-        " their last server (unreleased/), serial numbers of whole functions"
-        " (serials/), claims of its servers (book.json), result of the last"
-        " pass (status/), and locks (nova-compute.lock and"
-        " nova-compute.next). It must survive a restart. It is created if it"
-        " is missing.",
+        " drained (drained/), acknowledged errors (acknowledged/), scrubs in"
+        " progress (scrubbing/), functions not verified clean after their"
+        " last server (unreleased/), serial numbers of whole functions"
+        " (serials/), allocations of servers whose rebuild failed (booked/),"
+        " claims (book.json), results of passes (status/), and locks"
+        " (nova-compute.lock, nova-compute.next, sync.lock). It must survive"
+        " a restart. It is created if it is missing.",
     ),
     cfg.IntOpt(
         "bitstream_cache_mb",
