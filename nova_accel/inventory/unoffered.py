@@ -160,11 +160,20 @@ def _hint(function: pci.PciFunction) -> str:
     """Return the device_spec line that would offer a function, or ""."""
     if function.boot_vga or function.num_vfs:
         return ""
+    if function.iommu_group is None:
+        return ""  # no line helps
     if pci_ids.find_qat(function) and function.total_vfs:
-        return "offered as VFs if a device_spec line sets num_vfs"
+        return _offering_line(
+            function, f'"use": "vf", "num_vfs": {function.total_vfs}'
+        )
     kind = pci_ids.find(function)
-    if kind is None and not pci_ids.is_gpu(function):
-        return "of a kind that is offered only if a device_spec line names it"
-    if _has_host_driver(function) or (kind is not None and kind.keeps_data):
-        return "offered whole if a device_spec line says use passthrough"
+    is_unknown = kind is None and not pci_ids.is_gpu(function)
+    keeps_data = kind is not None and kind.keeps_data
+    if is_unknown or keeps_data or _has_host_driver(function):
+        return _offering_line(function, '"use": "passthrough"')
     return ""
+
+
+def _offering_line(function: pci.PciFunction, use: str) -> str:
+    address = f'"address": "{function.address}"'
+    return f"offered by device_spec = {{{address}, {use}}}"

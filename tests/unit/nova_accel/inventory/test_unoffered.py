@@ -59,7 +59,7 @@ def inspect(
         (
             {"id": "1002:74a1", "class": "120000", "driver": "amdgpu"},
             None,
-            "offered whole if a device_spec line says use passthrough",
+            f'device_spec = {{"address": "{GPU}", "use": "passthrough"}}',
         ),
         (
             {"driver": "gim", "vfs": {"total": 8, "count": 2, "offset": 1}},
@@ -88,6 +88,16 @@ def test_each_unoffered_accelerator_has_a_reason(
     assert entry["address"] == GPU
     assert reason in entry["reason"]
     assert reason in text
+
+
+def test_the_printed_line_offers_the_accelerator(
+    tmp_path: pathlib.Path, capsys: test_inspect.Output
+) -> None:
+    facts = {"id": "1002:74a1", "class": "120000", "driver": "amdgpu"}
+    (entry,), _ = inspect(tmp_path / "without", capsys, facts)
+    rule = json.loads(entry["reason"].partition("device_spec = ")[2])
+    rows, _ = inspect(tmp_path / "with", capsys, facts, rule)
+    assert rows == []
 
 
 def test_an_offered_accelerator_has_no_reason(
