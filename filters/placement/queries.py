@@ -126,7 +126,7 @@ def read(get: Get, path: str, parse_body: Callable[[Any], T]) -> T:
         return parse_body(body)
     except provider_records.MALFORMED as error:
         raise QueryError(
-            path, f"not the answer its API promises ({error!r})"
+            path, f"the response is malformed ({error!r})"
         ) from error
 
 

@@ -112,7 +112,7 @@ def _read_quotas(
         except errors.AcceleratorError as error:
             problems.append(
                 model.Problem.of_device(
-                    address, f"what it has been given can't be read: {error}"
+                    address, f"its quotas can't be read: {error}"
                 )
             )
     return quotas, problems

@@ -167,7 +167,7 @@ def _check_policy(
         if _is_off(function, rules):
             return (
                 f"{function.address} goes to a guest with it, and device_spec"
-                " says use off for that; say use off for both, or for"
+                ' has "use": "off" for that; write it for both, or for'
                 " neither"
             )
     return ""

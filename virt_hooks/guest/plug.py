@@ -60,7 +60,7 @@ def add(host: Any, instance: Any, claim: model.Claim) -> None:
             plug(guest, handles)
     if not is_in_domain(host, instance, handles):
         raise errors.DomainsError(
-            guest.name, f"it does not show {claim.handle} after it got it"
+            guest.name, f"it does not have {claim.handle} after the attach"
         )
 
 
@@ -101,7 +101,9 @@ def remove_from_definition(
         definition = guest.get_xml_desc(dump_inactive=True)
     if connection.find_hostdevs(definition, handles):
         raise errors.DomainsError(
-            guest.name, f"its definition keeps {', '.join(sorted(handles))}"
+            guest.name,
+            "its definition still has"
+            f" {', '.join(sorted(handles))} after the detach",
         )
 
 

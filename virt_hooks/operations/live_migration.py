@@ -233,7 +233,11 @@ class LiveMigration:
         if instance.host == nova.conf.CONF.host:
             self.migrating.end_arrival(uuid)
         elif not _is_migrating(context, instance):
-            LOG.warning("server %s does not arrive any more", uuid)
+            LOG.warning(
+                "releasing partitions of server %s: its live migration to"
+                " this host has ended",
+                uuid,
+            )
             self._release_arrival(instance)
 
     def _register_arrival(self, context: Any, instance: Any) -> None:

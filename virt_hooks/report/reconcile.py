@@ -161,7 +161,7 @@ class Reconciler:
                 settings.metrics_textfile, settings.metrics_port
             )
         except errors.ConfigurationError as error:
-            LOG.error("there are no metrics of the passes: %s", error)
+            LOG.error("can't publish metrics of the passes: %s", error)
 
     def _publish_metrics(self, status: heartbeat.Status) -> None:
         if self._metrics is not None:

@@ -297,7 +297,7 @@ class Reporter:
                     context, uuid
                 )
             except exception.ResourceProviderAllocationRetrievalFailed as e:
-                LOG.warning("%s; it stays for now", e)
+                LOG.warning("%s; it counts as allocated for now", e)
                 return True
             return bool(answer.allocations)
 

@@ -160,7 +160,11 @@ class PartitionRelease:
             try:
                 notes = self.read_notes()
             except errors.UnreadableError as error:
-                LOG.warning("typed functions may stay typed: %s", error)
+                LOG.warning(
+                    "functions that an earlier service typed may stay typed:"
+                    " %s",
+                    error,
+                )
                 notes = {}
         for address, note in notes.items():
             device = host.device(note.device or "")
@@ -193,7 +197,7 @@ class PartitionRelease:
         try:
             notes = self.read_notes()
         except errors.UnreadableError as error:
-            LOG.warning("unclean functions are not known: %s", error)
+            LOG.warning("can't read which functions are unclean: %s", error)
             notes = {}
         return tuple(
             claim
@@ -258,7 +262,9 @@ class PartitionRelease:
                 try:
                     moved = faulted.move_note(note, device.slots[0])
                 except OSError as error:
-                    LOG.error("the note on %s stays: %s", note.address, error)
+                    LOG.error(
+                        "can't move the note on %s: %s", note.address, error
+                    )
                     continue
                 del adapted[note.address]
                 adapted[moved.address] = moved
@@ -363,7 +369,7 @@ class PartitionRelease:
                 LOG.error("%s; it stays reserved and is tried again", error)
             return False
         except Exception as error:  # a vendor's driver, or the daemon
-            LOG.exception("%s stays", claim.handle)
+            LOG.exception("can't remove %s; it stays reserved", claim.handle)
             self._programs.note_unblanked(claim, error, self._host.state)
             return False
         if claim.region is not None:
@@ -440,7 +446,7 @@ class PartitionRelease:
         try:
             scrubs = self._faults.notes.read_scrubs()
         except errors.UnreadableError as error:
-            LOG.warning("interrupted scrubs are not known: %s", error)
+            LOG.warning("can't read which scrubs were cut off: %s", error)
             return
         for begun in scrubs:
             if begun.address in slots | self._scrubbed:

@@ -96,8 +96,8 @@ class PartialFile:
         if self._received + len(data) > self._size:
             raise errors.BitstreamError(
                 self._image,
-                f"more than the {self._size} bytes came that Glance says it"
-                " has; upload it again",
+                f"Glance sent more than the {self._size} bytes of its size;"
+                " upload it again",
             )
         self._digest.update(data)
         rest = memoryview(data)
@@ -128,9 +128,9 @@ class PartialFile:
         if self._digest.hexdigest() != self._sha512:
             raise errors.BitstreamError(
                 self._image,
-                "what came has not the SHA-512 digest that it must have;"
-                " correct its property accelerator_sha512, or upload the"
-                " right content as a new image",
+                "the SHA-512 digest of the downloaded content is not the"
+                " expected one; correct its property accelerator_sha512, or"
+                " upload the right content as a new image",
             )
         with wrap_errors(self._image, self.path):
             os.fsync(self._file.fileno())
@@ -347,8 +347,9 @@ class BlobStore:
             raise errors.BitstreamError(
                 image,
                 f"its {size} bytes have no room in {self.directory} beside"
-                " those that servers have or that come just now; raise"
-                " nova.conf [nova_accel] bitstream_cache_mb (now"
+                " the bitstreams that servers have or that are being"
+                " downloaded; raise nova.conf [nova_accel] bitstream_cache_mb"
+                " (now"
                 f" {self.limit // _MIB})",
                 is_local=True,
             )

@@ -305,7 +305,11 @@ class Executor:
                 action.parent, action.type_id, action.uuid
             )
         except Exception as error:
-            LOG.warning("%s: libvirt can't: %s", action, error)
+            LOG.warning(
+                "%s: writing the kernel's files, since libvirt failed: %s",
+                action,
+                error,
+            )
             return False
 
     def _write_card(

@@ -166,7 +166,7 @@ class UdevMonitor:
             except OSError as error:
                 self._log.set_open(False)
                 LOG.warning(
-                    "uevents are received no more (%s): changes of devices"
+                    "uevents are no longer received (%s): changes of devices"
                     " are seen at the next interval only",
                     error,
                 )

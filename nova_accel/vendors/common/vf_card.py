@@ -156,9 +156,9 @@ def describe(
     if function.num_vfs != present:
         yield model.Problem.of_device(
             card.address,
-            f"says that {function.num_vfs} virtual functions are"
-            f" enabled, and {present} are to be found; if that stays so,"
-            " free them of guests and enable them again",
+            f"its sriov_numvfs reads {function.num_vfs}, and it has"
+            f" {present} virtual functions; if this persists, stop their"
+            " guests and enable them again",
         )
     usable, refused = _sort_vfs(card, host, rules)
     for reason, addresses in refused.items():

@@ -115,8 +115,8 @@ def _list_card_problems(
         yield model.Problem.of_device(
             card.address,
             "its function is fixed: it has no region that could be"
-            " given to a guest by itself; to give its functions whole, say use"
-            " passthrough in device_spec lines for them",
+            " given to a guest by itself; to give its functions whole, write"
+            ' device_spec lines with "use": "passthrough" for them',
         )
         return
     requested = rule.num_vfs

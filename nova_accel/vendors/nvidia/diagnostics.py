@@ -33,7 +33,8 @@ def describe_boot_display(function: pci.PciFunction) -> model.Problem:
     return model.Problem.of_device(
         function.address,
         "could make vGPUs, but is the host's boot display: let the"
-        " firmware use another one, or say use vgpu in a device_spec line",
+        ' firmware use another one, or write "use": "vgpu" into a line of'
+        " device_spec",
     )
 
 
@@ -105,18 +106,18 @@ def _check_use(card: gpu_card.NvidiaCard) -> str:
         return (
             "is not offered: device_spec says use vgpu, and the card is in"
             f" MIG mode; disable its VFs, run `nvidia-smi -i {card.address}"
-            " -mig 0`, or say use mig"
+            ' -mig 0`, or write "use": "mig"'
         )
     if not card.can_mig:
         return (
             "is not offered: device_spec says use mig, and the card has no"
-            " MIG; say use vgpu"
+            ' MIG; write "use": "vgpu"'
         )
     return (
         "is not offered: device_spec says use mig, and the card is not in"
         f" MIG mode; run `nvidia-smi -i {card.address} -mig 1`, enable its"
         " VFs again and make GPU instances (nvidia-smi mig -cgi ... -C),"
-        " or say use vgpu"
+        ' or write "use": "vgpu"'
     )
 
 

@@ -114,7 +114,7 @@ class Attaching(FailingTestBase):
         self.refused_with(
             mock.patch.object(plug, "is_in_domain", lambda *_: False),
             "reading back fails",
-            "does not show",
+            "after the attach",
         )
 
     def test_the_server_is_deleted_meanwhile(self) -> None:

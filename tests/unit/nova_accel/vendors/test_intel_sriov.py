@@ -133,7 +133,7 @@ def test_vfs_are_numbered_by_their_links(tmp_path: pathlib.Path) -> None:
     # virtfn0 is gone, virtfn1 is unreadable, the quotas of 3 and 4 too,
     # and the sixth was given nothing.
     assert card.slots == ("0000:4d:00.5",)
-    assert "6 virtual functions" in look.reasons(state, FLEX)
+    assert "sriov_numvfs reads 6" in look.reasons(state, FLEX)
     assert "EIO" in look.reasons(state, "0000:4d:00.3")
     assert "much" in look.reasons(state, "0000:4d:00.4")
     assert "ggtt_quota of 0" in look.reasons(state, "0000:4d:00.6")

@@ -235,7 +235,7 @@ def test_a_function_behind_vfs_needs_vfs(n6000: model.HostState) -> None:
 def test_a_fixed_card_has_no_region(n6000: model.HostState) -> None:
     card = "0000:15:00.0"
     assert not [d for d in n6000.devices if d.parent == card]
-    assert "use passthrough" in look.reasons(n6000, card)
+    assert '"use": "passthrough"' in look.reasons(n6000, card)
 
 
 def test_a_whole_card_includes_its_group(n6000: model.HostState) -> None:
