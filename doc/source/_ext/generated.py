@@ -215,6 +215,8 @@ def _fields(values: dict[str, Any], indent: int) -> str:
 
 PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
 _LOG_METHODS = {"error", "exception", "warning"}
+#: Guard that logs each error of its block (virt_hooks.error_guards).
+_LOG_GUARD = "log_errors"
 #: Calls whose arguments are texts for the operator, beside errors.
 _PROBLEMS = {"Problem", "_problem"}
 # A log format or a placeholder of an f-string.
@@ -253,6 +255,8 @@ def messages_of(path: Path) -> Iterator[tuple[str, str]]:
         owner, _, name = ast.unparse(node.func).rpartition(".")
         if owner == "LOG" and name in _LOG_METHODS:
             kind = "WARNING" if name == "warning" else "ERROR"
+        elif name == _LOG_GUARD:
+            kind = "ERROR"
         elif name in _PROBLEMS:
             kind = "problem"
         elif name.endswith("Error") and not name.startswith("_"):
@@ -269,7 +273,7 @@ def call_text(name: str, call: ast.Call) -> str:
     if name == "MalformedError" and len(texts) > _EXPECTED:
         kind, expected = texts[0] or "...", texts[_EXPECTED] or "..."
         return f"... is not a {kind}; expected {expected}"
-    if name in _LOG_METHODS:
+    if name in {*_LOG_METHODS, _LOG_GUARD}:
         return texts[0]
     return ": ".join(filter(None, texts))
 

@@ -109,6 +109,11 @@ def test_messages_of_the_troubleshooting_page_exist() -> None:
     assert len(cells) > 40
 
 
+def test_messages_have_the_errors_that_guards_log() -> None:
+    texts = {text for text, _, _ in generated.all_messages(pages.ROOT)}
+    assert "can't refresh this host's accelerators" in texts
+
+
 def test_the_report_of_inspect_has_all_keys() -> None:
     keys = generated.outline(generated.inspect_keys())
     for key in ("drain", "marks_unknown", "region", "used", "not_offered"):
