@@ -4,7 +4,9 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+_HERE = Path(__file__).resolve().parent
+# Modules beside the installed packages: extensions, and tools/.
+sys.path[:0] = [str(_HERE / "_ext"), str(_HERE.parents[1])]
 
 project = "nova-accel"
 author = "nova-accel contributors"

@@ -5,5 +5,4 @@
   and ``open_source()`` for a host, a directory or an archive.
 - ``inspect_output``: a host and its provider tree as text and JSON.
 - ``console``: entry points of the console scripts.
-- ``refresh_catalog``: maintainers' tool for the catalog of vGPU types.
 """

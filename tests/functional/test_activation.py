@@ -7,6 +7,7 @@ reading of the configuration, then the real one, then
 ``nova.virt.driver.load_compute_driver``.
 """
 
+import configparser
 import dataclasses
 import json
 import os
@@ -130,6 +131,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(".gitattributes", ".git_archival.txt"),
     ):
         shutil.copy(ROOT / name, copy)
+    shutil.copytree(ROOT / "tools", copy / "tools")
     return copy
 
 
@@ -188,6 +190,52 @@ def test_the_wheel_adds_to_nova_and_replaces_nothing(wheel: Path) -> None:
         *PACKAGES,
         "nova",
     }
+
+
+def test_the_wheel_has_the_listed_packages_alone(wheel: Path) -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    with zipfile.ZipFile(wheel) as archive:
+        modules = [
+            Path(name)
+            for name in archive.namelist()
+            if name.endswith(".py") and ".dist-info/" not in name
+        ]
+    packages = {str(path.parent).replace("/", ".") for path in modules}
+    assert packages == set(setup["options"]["packages"].split())
+    assert "nova_accel.conformance" not in packages
+    assert not [path for path in modules if "refresh" in path.name]
+
+
+def test_the_conformance_suite_is_a_wheel_of_its_own(
+    source: Path, wheel: Path, tmp_path: Path
+) -> None:
+    suite = build("wheel", source / "tools/conformance", tmp_path / "out")
+    python, site = new_environment(tmp_path / "env")
+    unpack(wheel, site)
+    with zipfile.ZipFile(suite) as archive:
+        assert not set(archive.namelist()) & {
+            str(path.relative_to(site)) for path in site.rglob("*")
+        }
+    host = tmp_path / "host"
+    (host / "sys").mkdir(parents=True)
+
+    def check() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(  # noqa: S603 - fixed arguments
+            [
+                *(python, "-m", "nova_accel.conformance"),
+                *("noop", "--root", host),
+            ],
+            cwd=tmp_path,
+            env={"PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert "No module named nova_accel.conformance" in check().stderr
+    unpack(suite, site)
+    assert check().stdout == "noop: 1 host, 0 findings\n"
 
 
 def git(*arguments: str | Path) -> str:

@@ -36,9 +36,7 @@ COMMANDS = {
     "nova-accel": "nova_accel.cli.commands",
     "placement-sync": "placement_sync.cli.main",
     "python -m nova_accel.conformance": "nova_accel.conformance.__main__",
-    "python -m nova_accel.cli.refresh_catalog": (
-        "nova_accel.cli.refresh_catalog"
-    ),
+    "python tools/refresh_catalog.py": "tools.refresh_catalog",
 }
 #: argparse wraps help at two columns less.
 _COLUMNS = "80"

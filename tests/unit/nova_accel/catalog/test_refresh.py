@@ -8,14 +8,15 @@ import pathlib
 import pytest
 
 from nova_accel import errors
-from nova_accel.catalog import loader, refresh, vgpu_types
-from nova_accel.cli import commands, refresh_catalog
+from nova_accel.catalog import loader, vgpu_types
+from nova_accel.cli import commands
 from tests.hosts import look
 from tests.support import examples
+from tools import refresh_catalog
 
 TEXT = loader.text()
 CATALOGUE = loader.load()
-A40_5Z = refresh.HostType(
+A40_5Z = refresh_catalog.HostType(
     name="A40-5Z",
     pci_id="10de:2235",
     framebuffer_mb=5120,
@@ -25,10 +26,10 @@ A40_5Z = refresh.HostType(
 )
 
 
-def all_seen() -> list[refresh.HostType]:
+def all_seen() -> list[refresh_catalog.HostType]:
     """Return the types of a host with every GPU of the catalogue."""
     return [
-        refresh.HostType(
+        refresh_catalog.HostType(
             name=vgpu_type.name,
             pci_id=":".join(gpu.pci_ids[0].split(":")[:2]),
             framebuffer_mb=vgpu_type.framebuffer_mb,
@@ -42,31 +43,33 @@ def all_seen() -> list[refresh.HostType]:
     ]
 
 
-def words(*seen: refresh.HostType) -> list[str]:
-    return [f"{f.name} {f.text}" for f in refresh.compare(CATALOGUE, seen)]
+def words(*seen: refresh_catalog.HostType) -> list[str]:
+    return [
+        f"{f.name} {f.text}" for f in refresh_catalog.compare(CATALOGUE, seen)
+    ]
 
 
 def test_types_of_the_catalogue_change_nothing() -> None:
     assert len(all_seen()) > 400
-    assert refresh.compare(CATALOGUE, all_seen()) == ()
-    assert refresh.merge(TEXT, all_seen()) == TEXT
+    assert refresh_catalog.compare(CATALOGUE, all_seen()) == ()
+    assert refresh_catalog.merge(TEXT, all_seen()) == TEXT
 
 
 def test_the_catalogue_is_rendered_as_it_is_stored() -> None:
     """A new type is a change of one line."""
-    assert refresh.render(json.loads(TEXT)) == TEXT
+    assert refresh_catalog.render(json.loads(TEXT)) == TEXT
 
 
 def test_a_new_type_is_added_once() -> None:
     assert words(A40_5Z) == ["A40-5Z is new for A40"]
-    merged = refresh.merge(TEXT, [A40_5Z])
+    merged = refresh_catalog.merge(TEXT, [A40_5Z])
     catalog = vgpu_types.parse(merged)
-    assert refresh.compare(catalog, [A40_5Z]) == ()
+    assert refresh_catalog.compare(catalog, [A40_5Z]) == ()
     assert catalog.find("A40-5Z") == vgpu_types.CatalogVgpuType(
         name="A40-5Z", gpu="A40", framebuffer_mb=5120, limit=9
     )
     assert catalog.find("A40-8Q") == CATALOGUE.find("A40-8Q")
-    assert refresh.merge(merged, [A40_5Z]) == merged
+    assert refresh_catalog.merge(merged, [A40_5Z]) == merged
 
 
 def test_a_new_series_of_a_known_size_has_its_places() -> None:
@@ -75,7 +78,7 @@ def test_a_new_series_of_a_known_size_has_its_places() -> None:
     )
     before, after = (
         TEXT.splitlines(),
-        refresh.merge(TEXT, [host_type]).splitlines(),
+        refresh_catalog.merge(TEXT, [host_type]).splitlines(),
     )
     assert len(before) == len(after)
     assert len([1 for a, b in zip(before, after, strict=True) if a != b]) == 1
@@ -88,7 +91,7 @@ def test_a_new_series_of_a_known_size_has_its_places() -> None:
 
 
 def test_a_new_type_in_a_gpu_instance() -> None:
-    host_type = refresh.HostType(
+    host_type = refresh_catalog.HostType(
         name="RTX Pro 6000 Blackwell DC-2-12A",
         pci_id="10de:2bb5",
         framebuffer_mb=12288,
@@ -96,17 +99,19 @@ def test_a_new_type_in_a_gpu_instance() -> None:
         instance="2g.48gb",
         per_instance=4,
     )
-    vgpu_type = vgpu_types.parse(refresh.merge(TEXT, [host_type])).find(
-        host_type.name
-    )
+    vgpu_type = vgpu_types.parse(
+        refresh_catalog.merge(TEXT, [host_type])
+    ).find(host_type.name)
     assert vgpu_type is not None
     assert (vgpu_type.instance, vgpu_type.per_instance) == ("2g.48gb", 4)
     assert vgpu_type.limit == host_type.limit
     odd = dataclasses.replace(host_type, instance="5g.60gb")
     with pytest.raises(errors.MalformedError, match=r"5g\.60gb"):
-        refresh.merge(TEXT, [odd])
+        refresh_catalog.merge(TEXT, [odd])
     with pytest.raises(errors.MalformedError, match="vGPU type name"):
-        refresh.merge(TEXT, [dataclasses.replace(A40_5Z, name="A16-5Z")])
+        refresh_catalog.merge(
+            TEXT, [dataclasses.replace(A40_5Z, name="A16-5Z")]
+        )
 
 
 @pytest.mark.parametrize(
@@ -122,13 +127,13 @@ def test_a_contradiction_is_reported_and_not_merged(
     change: dict[str, object], text: str
 ) -> None:
     host_type = dataclasses.replace(
-        refresh.HostType(name="A40-8Q", pci_id="10de:2235"),
+        refresh_catalog.HostType(name="A40-8Q", pci_id="10de:2235"),
         **change,  # type: ignore[arg-type]
     )
     (message,) = words(host_type)
     assert message.startswith("A40-8Q ")
     assert text in message
-    assert refresh.merge(TEXT, [host_type]) == TEXT
+    assert refresh_catalog.merge(TEXT, [host_type]) == TEXT
 
 
 @pytest.mark.parametrize(
@@ -146,18 +151,18 @@ def test_an_incomplete_type_is_not_added(
 ) -> None:
     host_type = dataclasses.replace(A40_5Z, **change)  # type: ignore[arg-type]
     assert text in words(host_type)[0]
-    assert refresh.merge(TEXT, [host_type]) == TEXT
+    assert refresh_catalog.merge(TEXT, [host_type]) == TEXT
 
 
 def test_different_geometry_is_reported() -> None:
     gpu = CATALOGUE.gpu("A100")
     assert gpu is not None
-    assert refresh.compare_kinds(gpu, gpu.kinds) == ()
-    assert refresh.compare_kinds(None, gpu.kinds) == ()
+    assert refresh_catalog.compare_kinds(gpu, gpu.kinds) == ()
+    assert refresh_catalog.compare_kinds(None, gpu.kinds) == ()
     two = next(kind for kind in gpu.kinds if kind.name == "2g.10gb")
     other = dataclasses.replace(two, starts=(0, 4), limit=2)
     unused = dataclasses.replace(two, name="2g.10gb+me.all")
-    (difference,) = refresh.compare_kinds(gpu, [other, unused])
+    (difference,) = refresh_catalog.compare_kinds(gpu, [other, unused])
     assert difference.name == "A100 2g.10gb"
     assert "{0,4}:2 on the host" in difference.text
     assert "{0,2,4}:2 here" in difference.text
@@ -174,7 +179,7 @@ def test_no_described_host_contradicts_the_catalogue(
     seen = tuple(refresh_catalog.read_seen(host))
     denied = [
         finding
-        for finding in refresh.compare(CATALOGUE, seen)
+        for finding in refresh_catalog.compare(CATALOGUE, seen)
         if "is new" not in finding.text
     ]
     assert denied == []

@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of a host's vGPU types with the catalog.
+"""Update the catalog of vGPU types from a host.
+
+For maintainers of the library, on a host with a new driver or with an
+archive of one (``nova-accel capture``)::
+
+    python tools/refresh_catalog.py --root host.tar.gz \
+        --output nova_accel/catalog/data/nvidia_vgpu.json
+
+NVML has most fields of a type, descriptions of mdev types have some, and
+the creatable types of a VF only names.
 
 ``merge`` adds new types with the facts of the host. Contradictions are only
 reported: maintainers decide. No host reports all starts under mixed sizes,
@@ -7,13 +16,26 @@ so a new type has none: it is offered while the driver reports it as
 available.
 """
 
+import argparse
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from nova_accel import errors, model
-from nova_accel.catalog import mdev_names, vgpu_types
+from nova_accel.catalog import loader, mdev_names, vgpu_types
+from nova_accel.cli import commands
+from nova_accel.config import policy
+from nova_accel.discovery import plugin, scan
+from nova_accel.host.sysfs import host_reader
+
+_NVIDIA = "10de"
+# "1155  : NVIDIA L40S-24Q", below a header (NVIDIA's nv-vfio-pci).
+_LISTED = re.compile(r"^\d+\s*: (.+?)\s*$", re.MULTILINE)
+_NOTHING, _CHANGES, _BAD_INPUT = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,3 +228,124 @@ def _render_mig(mig: Mapping[str, Any]) -> str:
         if key != "kinds"
     )
     return f'   "mig": {{{fields}, "kinds": {{\n{kinds}\n   }}}}'
+
+
+def read_seen(host: host_reader.HostReader) -> Iterator[HostType]:
+    """Yield NVIDIA's types on a host, those with the most fields first.
+
+    :raises UnreadableError: the PCI bus can't be listed.
+    """
+    scan.read(host, plugin.load(), policy.DeviceRules())
+    ids = {
+        str(function.address): f"{function.vendor}:{function.product}"
+        for function in host.functions()
+        if function.vendor == _NVIDIA
+    }
+    described = [*_from_nvml(host, ids), *_from_mdev(host, ids)]
+    yield from described
+    names = {host_type.name for host_type in described}
+    for host_type in _from_lists(host, ids):
+        if host_type.name not in names:
+            yield host_type
+
+
+def _compare_kinds(
+    host: host_reader.HostReader,
+) -> tuple[CatalogDifference, ...]:
+    """Return the differences in kinds of GPU instances."""
+    differences = [
+        difference
+        for gpu in host.gpus.values()
+        for difference in compare_kinds(
+            loader.load().of_card(vgpu_type.name for vgpu_type in gpu.types),
+            gpu.kinds,
+        )
+    ]
+    return tuple(dict.fromkeys(differences))
+
+
+def _from_nvml(
+    host: host_reader.HostReader, ids: dict[str, str]
+) -> Iterator[HostType]:
+    for gpu in host.gpus.values():
+        for vgpu_type in gpu.types:
+            yield HostType(
+                name=vgpu_type.name,
+                pci_id=ids.get(gpu.address, ""),
+                framebuffer_mb=vgpu_type.framebuffer_mb,
+                limit=vgpu_type.max_instances,
+                instance=vgpu_type.instance,
+                per_instance=vgpu_type.per_instance,
+            )
+
+
+def _from_mdev(
+    host: host_reader.HostReader, ids: dict[str, str]
+) -> Iterator[HostType]:
+    for parent in host.mdev_parents():
+        for mdev_type in parent.types if parent.name in ids else ():
+            description = mdev_names.parse_description(mdev_type.description)
+            if mdev_type.label:
+                yield HostType(
+                    name=mdev_names.strip_brand(mdev_type.label),
+                    pci_id=ids[parent.name],
+                    framebuffer_mb=description.memory_mb,
+                    limit=description.max_instances,
+                )
+
+
+def _from_lists(
+    host: host_reader.HostReader, ids: dict[str, str]
+) -> Iterator[HostType]:
+    for address, pci_id in ids.items():
+        try:
+            text = host.attribute(address, "nvidia/creatable_vgpu_types")
+        except errors.UnreadableError:
+            continue  # no VF of NVIDIA's vendor-specific VFIO
+        for label in _LISTED.findall(text):
+            yield HostType(name=mdev_names.strip_brand(label), pci_id=pci_id)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status.
+
+    0 if the catalog has all types of the host, 1 if they differ, 2 for
+    invalid input.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python tools/refresh_catalog.py",
+        description="Compare the catalog of vGPU types with a host.",
+    )
+    parser.add_argument(
+        "--root",
+        default="/",
+        metavar="DIR|ARCHIVE",
+        help="read this host instead of this machine",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="write the catalog with the new types to this file",
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        host, _ = commands.open_host(arguments.root)
+        host_types = tuple(read_seen(host))
+        findings = compare(loader.load(), host_types)
+        findings += _compare_kinds(host)
+        if arguments.output:
+            Path(arguments.output).write_text(
+                merge(loader.text(), host_types), encoding="utf-8"
+            )
+    except (errors.AcceleratorError, OSError) as error:
+        print(f"refresh_catalog: {error}", file=sys.stderr)
+        return _BAD_INPUT
+    for finding in findings:
+        print(f"{finding.name} {finding.text}")
+    count = len({host_type.name for host_type in host_types})
+    print(f"{count} types, {len(findings)} findings")
+    return _CHANGES if findings else _NOTHING
+
+
+if __name__ == "__main__":
+    sys.exit(main())
