@@ -27,7 +27,7 @@ from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.catalog import loader, mdev_names, vgpu_types
-from nova_accel.cli import commands
+from nova_accel.cli import host_source
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, scan
 from nova_accel.host.sysfs import host_reader
@@ -329,7 +329,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     try:
-        host, _ = commands.open_host(arguments.root)
+        host, _ = host_source.open_host(arguments.root)
         host_types = tuple(read_seen(host))
         findings = compare(loader.load(), host_types)
         findings += _compare_kinds(host)

@@ -3,5 +3,5 @@
 
 - ``no_candidates``: ``find_refusal``, for requests without any candidate
 - ``simulation``: ``simulate``, a scheduling request card by card
-- ``explain_command``: the command line
+- ``commands``, ``explain_command``: the command line, and what it does
 """

@@ -10,7 +10,7 @@ from filters.explain import simulation
 from filters.fit import fact_reader, vgpu_geometry
 from nova_accel import errors
 from nova_accel.catalog import loader
-from nova_accel.cli import inspect_output
+from nova_accel.cli import application
 from nova_accel.model import names
 from placement_sync.cli import common_options
 from placement_sync.client import rest, tree_reader
@@ -19,26 +19,14 @@ from placement_sync.flavors import cloud, lookup, offered_devices
 _NO_HOST = 1
 _DISK = "DISK_GB"
 _SERVER_ERROR = 500
-_HEAD = ("HOST", "CARD", "VERDICT", "WHY")
+_COLUMNS = ("Host", "Card", "Verdict", "Why")
 _LEGEND = (
     "first: Nova takes it on this host; fits: in another choice that fits;"
     " refused: by the filter; left out: by Placement"
 )
 
 
-def add(subparsers: Any) -> None:
-    """Add the command to the parser of ``nova-accel``."""
-    parser = subparsers.add_parser(
-        "explain",
-        help="print for each card whether a flavor would get it, and why not",
-        description="Send nova-scheduler's query for a server of the flavor"
-        " to Placement, apply AcceleratorFilter to the candidates, and print"
-        " the cards of each host with the reason. Nothing is changed."
-        " Example: nova-accel explain --flavor gpu.small",
-        epilog="exit status: 0 a host can serve the flavor; 1 no host can,"
-        " or a service does not respond; 2 the input can't be used.",
-        allow_abbrev=False,
-    )
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--flavor",
         metavar="FLAVOR",
@@ -63,8 +51,8 @@ def add(subparsers: Any) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> tuple[str, int]:
-    """Return the table or JSON, and 1 if no host can serve.
+def _run(arguments: argparse.Namespace) -> application.Output:
+    """Return the verdicts, and 1 if no host can serve.
 
     :raises MalformedError: an argument can't be used.
     :raises ServiceError: Placement or Nova does not respond.
@@ -91,12 +79,10 @@ def run(arguments: argparse.Namespace) -> tuple[str, int]:
         vgpu_geometry.VgpuGeometry(loader.load()),
         tree,
     )
-    text = (
-        json.dumps(simulation.as_dict(result), indent=2) + "\n"
-        if arguments.json
-        else _format(result)
-    )
-    return text, 0 if result.is_possible else _NO_HOST
+    status = 0 if result.is_possible else _NO_HOST
+    if arguments.json:
+        return json.dumps(simulation.as_dict(result), indent=2) + "\n", status
+    return _format(result, status)
 
 
 def build_getter(client: rest.RestClient) -> fact_reader.Get:
@@ -169,20 +155,32 @@ def _parse_pairs(pairs: Sequence[str]) -> dict[str, str]:
     return specs
 
 
-def _format(result: simulation.SimulationResult) -> str:
-    rows = [_HEAD]
-    for host in result.hosts:
-        for n, card in enumerate(host.cards):
-            name = card.name.removeprefix(names.provider_name(host.name, ""))
-            rows.append(("" if n else host.name, name, card.verdict, card.why))
-    lines = list(inspect_output.columns(rows))
-    if not result.hosts:
-        lines = ["No host has an accelerator of the classes asked for."]
+def _format(
+    result: simulation.SimulationResult, status: int
+) -> application.Table:
     hosts = sum(bool(host.fits) for host in result.hosts)
-    lines += [
-        "",
+    lines = [
         f"{hosts} of {len(result.hosts)} hosts can serve the flavor now.",
         f"({_LEGEND})",
         *(f"Note: {note}." for note in result.notes),
     ]
-    return "\n".join(lines) + "\n"
+    if not result.hosts:
+        lines.insert(0, "No host has an accelerator of the classes asked for.")
+    return application.Table(
+        columns=_COLUMNS,
+        rows=[
+            (
+                host.name,
+                card.name.removeprefix(names.provider_name(host.name, "")),
+                card.verdict,
+                card.why,
+            )
+            for host in result.hosts
+            for card in host.cards
+        ],
+        notes="\n".join(lines) + "\n",
+        status=status,
+    )
+
+
+ACTION = application.Action(_add_arguments, _run)

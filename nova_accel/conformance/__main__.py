@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from nova_accel import conformance, errors
-from nova_accel.cli import commands
+from nova_accel.cli import host_source
 from nova_accel.discovery import plugin
 
 _FINDINGS, _BAD_INPUT = 1, 2
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(driver: plugin.Driver, name: str, root: str, every: bool) -> int:
     """Print the findings of one host; return their number."""
-    host, _ = commands.open_host(root)
+    host, _ = host_source.open_host(root)
     findings = conformance.check_driver(
         driver,
         host.files.source,

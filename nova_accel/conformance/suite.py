@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterator, Mapping
 
 from nova_accel import errors
-from nova_accel.cli import commands
+from nova_accel.cli import host_source
 from nova_accel.config import policy
 from nova_accel.conformance import (
     check_errors,
@@ -130,7 +130,7 @@ def _check_capture(
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "host.tar.gz")
         capture.save(reader, path, capture.describe_host(directory))
-        again, _ = commands.open_host(path)
+        again, _ = host_source.open_host(path)
     result = _describe(target, again)
     if result.value != baseline.value or result.error is not None:
         yield Finding(

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protocol of vendor drivers, and the loader of entry points.
 
-Drivers, sources of libvirt domains and further commands of ``nova-accel``
-are installed by other packages as entry points.
+Other packages install drivers and sources of libvirt domains as entry
+points.
 """
 
-import argparse
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from nova_accel import errors, model
 from nova_accel.config import policy
@@ -19,9 +18,6 @@ GROUP = "nova_accel.drivers"
 # Functions that return the ``domains.Domain`` of a hypervisor. They take
 # its URI, None for this host's, and raise DomainsError.
 DOMAINS_GROUP = "nova_accel.domains"
-
-# Further commands of ``nova-accel``, by name.
-COMMANDS_GROUP = "nova_accel.commands"
 
 ReadDomains = Callable[[str | None], Iterable[domains.Domain]]
 
@@ -87,25 +83,6 @@ class Driver(Protocol):
         that is in the mode already, or that is in use.
 
         :raises UnreadableError: nothing of this technology can be read.
-        """
-        ...
-
-
-@runtime_checkable
-class Command(Protocol):
-    """Command of ``nova-accel`` that another package installs."""
-
-    def add(self, subparsers: Any) -> None:
-        """Add the parser of the command under its name.
-
-        :param subparsers: result of ``ArgumentParser.add_subparsers``.
-        """
-        ...
-
-    def run(self, arguments: argparse.Namespace) -> str:
-        """Run the command and return its output.
-
-        :raises AcceleratorError: the command failed.
         """
         ...
 
@@ -192,48 +169,3 @@ def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
             ) from error
         all_domains += read(uri)
     return tuple(all_domains)
-
-
-class CommandError(errors.AcceleratorError):
-    """A command of another package can't be loaded.
-
-    :param name: the command.
-    :param reason: the cause, and what to do.
-    """
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"command {name}: {reason}", name, reason)
-        self.name = name
-        self.reason = reason
-
-
-def list_commands() -> dict[str, importlib.metadata.EntryPoint]:
-    """Return the entry points of all installed commands, by name."""
-    points = importlib.metadata.entry_points(group=COMMANDS_GROUP)
-    return {
-        point.name: point for point in sorted(points, key=lambda p: p.name)
-    }
-
-
-def load_command(name: str) -> Command:
-    """Return an installed command.
-
-    :raises CommandError: its entry point can't be loaded, or is no
-        command.
-    """
-    point = list_commands()[name]
-    try:
-        command = point.load()
-    except Exception as error:  # third-party code may raise anything
-        raise CommandError(
-            name,
-            f"its entry point {point.value} fails to load ({error!r});"
-            " install what it needs",
-        ) from error
-    if not isinstance(command, Command):
-        raise CommandError(
-            name,
-            f"{point.value} is no command: it must have the functions of"
-            " nova_accel.discovery.plugin.Command",
-        )
-    return command

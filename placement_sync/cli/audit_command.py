@@ -8,8 +8,8 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
+from nova_accel.cli import application
 from nova_accel.cli.inspect_output import columns
 from nova_accel.config import conf
 from nova_accel.discovery import plugin
@@ -36,21 +36,8 @@ _SOURCES = "data of Placement, Nova's API, libvirt and the kernel"
 _HEAD = ("FINDING", "WHERE", "CONSUMER", "HEALS")
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the subcommand."""
-    parser = subparsers.add_parser(
-        "audit",
-        help="compare allocations, claims, guests and devices",
-        description="Compare the data of Placement, Nova's API,"
-        " nova-compute, libvirt and the kernel about the accelerators of"
-        " this host, and print the contradictions. A source that can't be"
-        " read is printed with the comparisons that were skipped. Run it as"
-        " root on the host. Example: placement-sync audit --heal",
-        epilog="exit status: 0 no findings, or all were healed; 1 findings"
-        " remain, or Placement can't be read; 2 the input can't be used",
-        allow_abbrev=False,
-    )
-    common_options.add_arguments(parser, is_command=True)
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    common_options.add_arguments(parser)
     parser.add_argument(
         "--heal",
         action="store_true",
@@ -75,7 +62,7 @@ def add_parser(subparsers: Any) -> None:
     common_options.add_compute_endpoint(parser)
 
 
-def run(arguments: argparse.Namespace) -> tuple[str, int]:
+def _run(arguments: argparse.Namespace) -> tuple[str, int]:
     """Audit this host; return the output and the exit status.
 
     :raises AcceleratorError: an argument can't be used, or Placement fails.
@@ -283,3 +270,6 @@ def _format_gaps(gaps: Sequence[findings.Gap]) -> Iterator[str]:
         for gap in gaps:
             if (gap.source, gap.reason) == (source, reason):
                 yield f"    - {gap.check}"
+
+
+ACTION = application.Action(_add_arguments, _run)

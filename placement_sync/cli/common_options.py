@@ -15,23 +15,11 @@ from placement_sync.cli import outside_host
 from placement_sync.client import resource_providers, rest
 
 
-def add_arguments(
-    parser: argparse.ArgumentParser, is_command: bool = False
-) -> None:
-    """Add the shared options to the command, or to a subcommand.
-
-    :param is_command: whether this is a subcommand, which inherits options
-        given before its name.
-    """
-    default: Any = argparse.SUPPRESS if is_command else None
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command about one host."""
     for flag, name, text in _OPTIONS:
-        parser.add_argument(flag, metavar=name, help=text, default=default)
-    _add_common(
-        parser,
-        default,
-        argparse.SUPPRESS if is_command else False,
-        "; none with --root",
-    )
+        parser.add_argument(flag, metavar=name, help=text)
+    _add_common(parser, "; none with --root")
 
 
 def add_credentials(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +30,7 @@ def add_credentials(parser: argparse.ArgumentParser) -> None:
     for flag, name, text in _OPTIONS:
         if flag in _CREDENTIALS:
             parser.add_argument(flag, metavar=name, help=text)
-    _add_common(parser, None, False)
+    _add_common(parser)
 
 
 def add_compute_endpoint(parser: argparse.ArgumentParser) -> None:
@@ -70,10 +58,7 @@ def parse_seconds(text: str) -> float:
 
 
 def _add_common(
-    parser: argparse.ArgumentParser,
-    default: Any,
-    json_default: Any,
-    without_default: str = "",
+    parser: argparse.ArgumentParser, without_default: str = ""
 ) -> None:
     """Add the options of every command.
 
@@ -83,7 +68,6 @@ def _add_common(
         "--config-file",
         action="append",
         metavar="FILE",
-        default=default,
         help="read [nova_accel] and [placement] from this nova.conf; may be"
         f" repeated (default: {' and '.join(conf.CONFIG_FILES)} if they"
         f" exist{without_default})",
@@ -91,7 +75,6 @@ def _add_common(
     parser.add_argument(
         "--json",
         action="store_true",
-        default=json_default,
         help="print JSON instead of text",
     )
 

@@ -8,9 +8,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from nova_accel import errors, model
+from nova_accel.cli import application
 from nova_accel.host.state import claims_file, drains
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.inventory import conditions
@@ -31,45 +31,19 @@ _ADDRESS = (
 )
 
 
-def add_parsers(commands: Any) -> None:
-    """Add the two commands to argparse's subparsers."""
-    _add_drain(commands)
-    undrain = commands.add_parser(
-        "undrain",
-        help="offer drained devices again",
-        description="Offer drained devices to new servers again. Example:"
-        " placement-sync undrain 0000:5e:00.0",
-        allow_abbrev=False,
-    )
-    undrain.add_argument(
-        "address", nargs="+", metavar="ADDRESS", help=_ADDRESS
-    )
-    common_options.add_arguments(undrain, is_command=True)
-
-
-def _add_drain(commands: Any) -> None:
-    drain = commands.add_parser(
-        "drain",
-        help="offer devices to no new server; without an address, list the"
-        " drained devices",
-        description="Drain devices: no new server gets a part of them, and"
-        " servers that use them keep running. Drained devices stay drained"
-        " over restarts, until undrain. Example: placement-sync drain"
-        " 0000:5e:00.0 --reason 'ECC errors' --wait-empty",
-        allow_abbrev=False,
-    )
-    drain.add_argument("address", nargs="*", metavar="ADDRESS", help=_ADDRESS)
-    drain.add_argument(
+def _add_drain_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("address", nargs="*", metavar="ADDRESS", help=_ADDRESS)
+    parser.add_argument(
         "--reason",
         metavar="TEXT",
         help="set the reason, which listings show; required",
     )
-    drain.add_argument(
+    parser.add_argument(
         "--force",
         action="store_true",
         help="drain also a device that this host does not have now",
     )
-    drain.add_argument(
+    parser.add_argument(
         "--wait",
         nargs="?",
         const=_MARK_TIMEOUT_S,
@@ -78,7 +52,7 @@ def _add_drain(commands: Any) -> None:
         help="wait until Placement has the trait of drained devices, for at"
         f" most this time (default {_MARK_TIMEOUT_S:g})",
     )
-    drain.add_argument(
+    parser.add_argument(
         "--wait-empty",
         nargs="?",
         const=_EMPTY_TIMEOUT_S,
@@ -88,8 +62,13 @@ def _add_drain(commands: Any) -> None:
         " uses them, for at most this time (default"
         f" {_EMPTY_TIMEOUT_S:g})",
     )
-    common_options.add_compute_endpoint(drain)
-    common_options.add_arguments(drain, is_command=True)
+    common_options.add_compute_endpoint(parser)
+    common_options.add_arguments(parser)
+
+
+def _add_undrain_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("address", nargs="+", metavar="ADDRESS", help=_ADDRESS)
+    common_options.add_arguments(parser)
 
 
 def _parse_seconds(text: str) -> float:
@@ -101,7 +80,7 @@ def _parse_seconds(text: str) -> float:
         ) from error
 
 
-def run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
+def _run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
     """Drain devices, or list drained ones; return output and exit status.
 
     :raises MalformedError: an address is no device, or the reason is missing.
@@ -161,7 +140,7 @@ def _open_placement(
     return common_options.open_placement(arguments, options)
 
 
-def run_undrain(arguments: argparse.Namespace) -> tuple[str, int]:
+def _run_undrain(arguments: argparse.Namespace) -> tuple[str, int]:
     """Offer drained devices again; return the output and the exit status.
 
     :raises MalformedError: an address is not that of a drained device.
@@ -473,3 +452,7 @@ def _format_drains(notes: drains.DrainNotes, is_json: bool) -> str:
         )
         or f"No device is drained in {notes.path}.\n"
     )
+
+
+DRAIN = application.Action(_add_drain_arguments, _run_drain)
+UNDRAIN = application.Action(_add_undrain_arguments, _run_undrain)

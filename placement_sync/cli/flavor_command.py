@@ -6,10 +6,10 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from nova_accel import errors
 from nova_accel.catalog import loader
+from nova_accel.cli import application
 from nova_accel.model import flavors, names
 from placement_sync.cli import common_options
 from placement_sync.client import resource_providers, rest, tree_reader
@@ -28,50 +28,16 @@ from placement_sync.flavors import (
 _MAX_EXACT = 100
 
 
-def add(subparsers: Any) -> None:
-    """Add the command to those of ``nova-accel``."""
-    parser = subparsers.add_parser(
-        "flavor",
-        help="set and show the accelerators that a flavor requests",
-        allow_abbrev=False,
-    )
-    actions = parser.add_subparsers(
-        dest="action", metavar="ACTION", required=True
-    )
-    _add_set(actions)
-    show = actions.add_parser(
-        "show",
-        help="print a flavor's accelerators, and whether hosts have them",
-        description="Print the accelerators that a flavor requests, whether"
-        " a host can serve it, and for how many servers there is room now."
-        " Example: nova-accel flavor show gpu.small",
-        allow_abbrev=False,
-    )
-    show.add_argument(
+def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "flavor", metavar="FLAVOR", help="name or id of the flavor"
     )
-    _add_services(show)
-
-
-def _add_services(parser: argparse.ArgumentParser) -> None:
     common_options.add_credentials(parser)
     common_options.add_compute_endpoint(parser)
 
 
-def _add_set(actions: Any) -> None:
-    parser = actions.add_parser(
-        "set",
-        help="set the accelerators that a flavor requests",
-        description="Set the extra specs of a flavor. They replace all"
-        " accelerators of the flavor; extra specs for other purposes stay."
-        " A flavor that no host can ever serve is refused. Without --profile"
-        " and --class only the given settings change. Example: nova-accel"
-        " flavor set gpu.small --profile A40-8Q --numa-policy preferred",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "flavor", metavar="FLAVOR", help="name or id of the flavor"
-    )
+def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_show_arguments(parser)
     _add_target(parser)
     for flag, name, text in _SINGLE_OPTIONS:
         parser.add_argument(flag, metavar=name, help=text)
@@ -95,7 +61,6 @@ def _add_set(actions: Any) -> None:
         action="store_true",
         help="set the flavor even if no host can serve it",
     )
-    _add_services(parser)
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
@@ -179,20 +144,18 @@ def _parse_count(text: str) -> int:
     return number
 
 
-def run(arguments: argparse.Namespace) -> str:
-    """Return the changes of a flavor, or its report.
+def _open_cloud(arguments: argparse.Namespace) -> "_CloudContext":
+    """Return the clients of the arguments.
 
-    :raises AcceleratorError: an argument can't be used, or a service fails.
+    :raises AcceleratorError: an argument can't be used.
     """
     options = common_options.resolve_options(arguments)
     compute, reason = common_options.open_compute(arguments, options)
     if compute is None:
         raise errors.ConfigurationError("[nova]", "(no credentials)", reason)
-    context = _CloudContext(
+    return _CloudContext(
         common_options.open_placement(arguments, options), compute
     )
-    action = _set if arguments.action == "set" else _show
-    return action(arguments, context)
 
 
 class _CloudContext:
@@ -233,7 +196,8 @@ class _CloudContext:
 # -- show -------------------------------------------------------------------
 
 
-def _show(arguments: argparse.Namespace, context: _CloudContext) -> str:
+def _show(arguments: argparse.Namespace) -> str:
+    context = _open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
     contents = flavor_specs.read(flavor.specs)
     offered = offered_devices.Cloud()
@@ -258,7 +222,8 @@ def _show(arguments: argparse.Namespace, context: _CloudContext) -> str:
 # -- set --------------------------------------------------------------------
 
 
-def _set(arguments: argparse.Namespace, context: _CloudContext) -> str:
+def _set(arguments: argparse.Namespace) -> str:
+    context = _open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
     offered = offered_devices.Cloud()
     pinned: offered_devices.OfferedDevice | None = None
@@ -458,3 +423,7 @@ def _format_change(
         yield f"  + {key}={value}\n"
     for key in change.removed:
         yield f"  - {key}\n"
+
+
+SET = application.Action(_add_set_arguments, _set)
+SHOW = application.Action(_add_show_arguments, _show)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
-from nova_accel.cli import commands
+from nova_accel.cli import host_source
 from nova_accel.config import conf, policy
 from nova_accel.discovery import change_detection
 from nova_accel.host.nvml import xid_events
@@ -170,8 +170,8 @@ def open_node(
     :raises ConfigurationError: a driver can't be loaded, or there is none,
         and every device would count as gone.
     """
-    drivers = commands.load_drivers(settings)
-    source, read_gpus, meta = commands.open_source(root, settings)
+    drivers = host_source.load_drivers(settings)
+    source, read_gpus, meta = host_source.open_source(root, settings)
     name = str(meta.get("hostname") or "")
     notes_dir = drains_dir or state_dir
     drained = drains.DrainNotes(notes_dir) if notes_dir else None

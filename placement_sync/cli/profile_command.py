@@ -4,55 +4,35 @@
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from nova_accel.catalog import loader
-from nova_accel.cli import inspect_output
+from nova_accel.cli import application
 from nova_accel.model import names
 from placement_sync.cli import common_options
 from placement_sync.flavors import cloud, lookup, offered_devices, profile_list
 
-_HEAD = ("PROFILE", "KIND", "MODEL", "TAKES", "FREE", "CARDS", "MOST", "HOSTS")
-_UNAVAILABLE = "*"
+_COLUMNS = (
+    *("Profile", "Kind", "Model", "Takes", "Free", "Offered", "Cards"),
+    *("Most", "Hosts"),
+)
 _NOTE = (
-    f"{_UNAVAILABLE} no card can create one now: all cards are full, have"
-    " partitions of other sizes, or their host does not offer the profile\n"
+    "Offered is False if no card can create one now: all cards are full, have"
+    " partitions of other sizes, or their host does not offer the profile.\n"
 )
 
 
-def add(subparsers: Any) -> None:
-    """Add the command to those of ``nova-accel``."""
-    parser = subparsers.add_parser(
-        "profile",
-        help="list the profiles of the whole cloud",
-        allow_abbrev=False,
-    )
-    actions = parser.add_subparsers(
-        dest="action", metavar="ACTION", required=True
-    )
-    listing = actions.add_parser(
-        "list",
-        help="list the profiles that are available now",
-        description="List the profiles that are available now, read from"
-        " Placement; with --all every profile that a card of the cloud"
-        " supports. FREE is the maximum that the inventories allow: the"
-        " partitions of a card may leave no room for one more, and the"
-        " profiles of a card share its units. MOST is the maximum of an"
-        " empty card; [nova_accel] device_spec may allow fewer (max_slots,"
-        " max_instances). Example: nova-accel profile list --model A40",
-        allow_abbrev=False,
-    )
-    listing.add_argument(
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--model",
         metavar="MODEL",
         help="list only profiles of cards of this model, for example A40",
     )
-    listing.add_argument(
+    parser.add_argument(
         "--host",
         metavar="HOST",
         help="list only profiles of this compute node",
     )
-    filters = listing.add_mutually_exclusive_group()
+    filters = parser.add_mutually_exclusive_group()
     filters.add_argument(
         "--free",
         action="store_true",
@@ -64,14 +44,14 @@ def add(subparsers: Any) -> None:
         dest="is_all",
         help="list also profiles that no card can create now",
     )
-    listing.add_argument(
+    parser.add_argument(
         "--long", action="store_true", help="print all hosts and the traits"
     )
-    common_options.add_credentials(listing)
+    common_options.add_credentials(parser)
 
 
-def run(arguments: argparse.Namespace) -> str:
-    """Return the list, as text or JSON.
+def _run(arguments: argparse.Namespace) -> application.Output:
+    """Return the list.
 
     :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
@@ -94,9 +74,18 @@ def run(arguments: argparse.Namespace) -> str:
         return json.dumps(
             {"profiles": list(map(_format_json, profiles))}, indent=2
         ) + ("\n")
-    if count and not profiles:
-        return f"None of {count} profiles is free; --all lists them.\n"
-    return _format_text(profiles, arguments.long)
+    note = "No host offers any accelerator.\n"
+    if profiles:
+        is_full = any(not profile.is_offered for profile in profiles)
+        note = _NOTE if is_full else ""
+    elif count:
+        note = f"None of {count} profiles is free; --all lists them.\n"
+    is_long = arguments.long
+    return application.Table(
+        columns=(*_COLUMNS, "Traits") if is_long else _COLUMNS,
+        rows=[_format_row(profile, is_long) for profile in profiles],
+        notes=note,
+    )
 
 
 def _select_model(
@@ -123,37 +112,22 @@ def _format_json(profile: profile_list.ListedProfile) -> dict[str, object]:
     }
 
 
-def _format_text(
-    profiles: Sequence[profile_list.ListedProfile], is_long: bool
-) -> str:
-    if not profiles:
-        return "No host offers any accelerator.\n"
-    rows = inspect_output.columns(
-        [_HEAD, *(_format_row(o, is_long) for o in profiles)]
-    )
-    lines = []
-    for row, profile in zip(rows, (None, *profiles), strict=True):
-        lines.append(f"{row}\n")
-        if is_long and profile is not None and profile.terms.required:
-            lines.append(f"    {', '.join(sorted(profile.terms.required))}\n")
-    is_full = any(not profile.is_offered for profile in profiles)
-    return "".join(lines) + (_NOTE if is_full else "")
-
-
 def _format_row(
     profile: profile_list.ListedProfile, is_long: bool
-) -> tuple[str, ...]:
-    mark = "" if profile.is_offered else f" {_UNAVAILABLE}"
+) -> tuple[object, ...]:
     is_listed = is_long or len(profile.hosts) <= 1
+    traits = ", ".join(sorted(profile.terms.required))
     return (
         profile.terms.name,
         profile.terms.kind,
         ", ".join(profile.models),
         ", ".join(_format_charges(profile.terms)),
-        f"{profile.free}{mark}",
+        profile.free,
+        profile.is_offered,
         f"{profile.cards} of {profile.cards_in_all}",
-        str(profile.most),
+        profile.most,
         ", ".join(profile.hosts) if is_listed else str(len(profile.hosts)),
+        *([traits] if is_long else []),
     )
 
 
@@ -166,3 +140,6 @@ def _format_charges(terms: offered_devices.ProfileTerms) -> Iterator[str]:
         )
     for name in sorted(terms.unknown):
         yield f"{name} ?"
+
+
+ACTION = application.Action(_add_arguments, _run)

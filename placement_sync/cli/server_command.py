@@ -2,18 +2,19 @@
 """Command ``nova-accel server``: show, attach and detach profiles."""
 
 import argparse
+import functools
 import importlib
 import json
 import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.cli import inspect_output
-from nova_accel.discovery import plugin
+from nova_accel.cli import application
 from placement_sync.cli import common_options, progress
 from placement_sync.client import nova_api, provider_records, rest
 
-_HEAD = ("NAME", "PROFILE", "DEVICE", "STATE", "HANDLE", "PROVIDER")
+_COLUMNS = ("Name", "Profile", "Device", "State", "Handle", "Provider")
 _FLAVOR = "(flavor)"
 _WAIT_SUBJECTS = {
     "show": "nova-compute on {}",
@@ -25,75 +26,7 @@ _WAIT_SUBJECTS = {
 }
 
 
-def add(subparsers: Any) -> None:
-    """Add the command to those of ``nova-accel``."""
-    parser = subparsers.add_parser(
-        "server",
-        help="show, attach and detach accelerators of a server",
-        allow_abbrev=False,
-    )
-    actions = parser.add_subparsers(
-        dest="action", metavar="ACTION", required=True
-    )
-    show = actions.add_parser(
-        "show",
-        help="print a server's accelerators, those of its flavor and attached"
-        " ones",
-        description="Print a server's accelerators. Example: nova-accel"
-        " server show vm-1",
-        allow_abbrev=False,
-    )
-    _add_common(show)
-    _add_attach(actions)
-    _add_detach(actions)
-
-
-def _add_attach(actions: Any) -> None:
-    attach = actions.add_parser(
-        "attach",
-        help="attach one more profile to a server",
-        description="Attach one more profile to a running or stopped server."
-        " A failure is rolled back. Example: nova-accel server attach vm-1"
-        " --profile A40-8Q",
-        allow_abbrev=False,
-    )
-    _add_common(attach)
-    attach.add_argument(
-        "--profile",
-        metavar="PROFILE",
-        required=True,
-        help="name of the profile in `nova-accel profile list`, or its trait",
-    )
-    attach.add_argument(
-        "--bitstream",
-        metavar="IMAGE",
-        default="",
-        help="load this Glance image, by uuid, into the FPGA region; it is"
-        " read with your token, so not with --host",
-    )
-
-
-def _add_detach(actions: Any) -> None:
-    detach = actions.add_parser(
-        "detach",
-        help="detach an attached profile from a server",
-        description="Detach an attached profile from a server. A running"
-        " guest must release the device, and may refuse. Example: nova-accel"
-        " server detach vm-1 attached-1",
-        allow_abbrev=False,
-    )
-    _add_common(detach)
-    detach.add_argument(
-        "name",
-        metavar="NAME",
-        nargs="?",
-        default="",
-        help="name such as attached-1, profile, device or handle, as `server"
-        " show` prints it; may be omitted if only one is attached",
-    )
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "server", metavar="SERVER", help="uuid or name of the server"
     )
@@ -107,8 +40,37 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> str:
-    """Return the result, as text or JSON.
+def _add_attach_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_show_arguments(parser)
+    parser.add_argument(
+        "--profile",
+        metavar="PROFILE",
+        required=True,
+        help="name of the profile in `nova-accel profile list`, or its trait",
+    )
+    parser.add_argument(
+        "--bitstream",
+        metavar="IMAGE",
+        default="",
+        help="load this Glance image, by uuid, into the FPGA region; it is"
+        " read with your token, so not with --host",
+    )
+
+
+def _add_detach_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_show_arguments(parser)
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        default="",
+        help="name such as attached-1, profile, device or handle, as `server"
+        " show` prints it; may be omitted if only one is attached",
+    )
+
+
+def _run(arguments: argparse.Namespace, action: str) -> application.Output:
+    """Return the result of show, attach or detach.
 
     :raises ConfigurationError: no message bus is configured.
     :raises MalformedError: Nova has no such server.
@@ -133,34 +95,34 @@ def run(arguments: argparse.Namespace) -> str:
             server, host = find_server(nova, arguments.server)
             identity = nova.read_identity()
     is_own = arguments.os_cloud is None and bool(options.files)
-    parameters = _build_parameters(arguments, identity is None)
+    parameters = _build_parameters(arguments, action, identity is None)
     with progress.waiting_for(
-        "nova-accel", _WAIT_SUBJECTS[arguments.action].format(host)
+        "nova-accel", _WAIT_SUBJECTS[action].format(host)
     ):
         answer = client.call(
             host,
-            arguments.action,
-            arguments.action != "show",
+            action,
+            action != "show",
             rpc_module.RequestIdentity(identity, is_own) if identity else None,
             server=server,
             **parameters,
         )
     if arguments.json:
         return json.dumps(answer, indent=2) + "\n"
-    return _FORMATS[arguments.action](server, answer)
+    return _FORMATS[action](server, answer)
 
 
 def _build_parameters(
-    arguments: argparse.Namespace, has_no_identity: bool
+    arguments: argparse.Namespace, action: str, has_no_identity: bool
 ) -> dict[str, str]:
     """Return the arguments of an action, besides the server.
 
     :param has_no_identity: whether there is no token of a user.
     :raises MalformedError: a bitstream needs a token.
     """
-    if arguments.action == "show":
+    if action == "show":
         return {}
-    if arguments.action == "detach":
+    if action == "detach":
         return {"name": arguments.name}
     if arguments.bitstream and has_no_identity:
         raise errors.MalformedError(
@@ -183,7 +145,7 @@ def _import_rpc() -> Any:
     try:
         return importlib.import_module("placement_sync.client.compute_rpc")
     except ImportError as error:
-        raise plugin.CommandError(
+        raise application.CommandError(
             "server", f"it needs Nova in this Python environment: {error}"
         ) from error
 
@@ -245,13 +207,11 @@ def _is_uuid(text: str) -> bool:
     return True
 
 
-def _format_server(server: str, answer: Any) -> str:
+def _format_server(server: str, answer: Any) -> application.Table:
     task = f", {answer['task']}" if answer["task"] else ""
     # Host and device are empty for users who may not see them.
     location = f" on {answer['host']}" if answer["host"] else ""
     head = f"Server {server}{location}: {answer['state']}{task}\n"
-    if not answer["accelerators"]:
-        return f"{head}It has no accelerator.\n"
     rows = [
         (
             row["name"] or _FLAVOR,
@@ -263,8 +223,12 @@ def _format_server(server: str, answer: Any) -> str:
         )
         for row in answer["accelerators"]
     ]
-    lines = inspect_output.columns([_HEAD, *rows])
-    return head + "".join(f"{line}\n" for line in lines)
+    return application.Table(
+        columns=_COLUMNS,
+        rows=rows,
+        head=head,
+        notes="" if rows else "It has no accelerator.\n",
+    )
 
 
 def _format_attached(server: str, answer: Any) -> str:
@@ -279,8 +243,18 @@ def _format_detached(server: str, answer: Any) -> str:
     )
 
 
-_FORMATS = {
+_FORMATS: Mapping[str, Callable[[str, Any], application.Output]] = {
     "show": _format_server,
     "attach": _format_attached,
     "detach": _format_detached,
 }
+
+SHOW = application.Action(
+    _add_show_arguments, functools.partial(_run, action="show")
+)
+ATTACH = application.Action(
+    _add_attach_arguments, functools.partial(_run, action="attach")
+)
+DETACH = application.Action(
+    _add_detach_arguments, functools.partial(_run, action="detach")
+)

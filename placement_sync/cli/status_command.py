@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nova_accel import errors
+from nova_accel.cli import application
 from placement_sync.cli import common_options
 from placement_sync.daemon import heartbeat
 from placement_sync.daemon.status import Status
@@ -18,22 +19,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = ((2 * _DAY, _DAY, "d"), (2 * _HOUR, _HOUR, "h"))
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to argparse's subparsers."""
-    parser = commands.add_parser(
-        "status",
-        help="print the results and the age of the last passes",
-        description="Print the status of each writer of this host,"
-        " nova-compute and placement-sync, from the state directory;"
-        " Placement is not read. The exit status is 1 if a status is stale"
-        " (no successful pass for three intervals), or if there is none."
-        " Example: placement-sync status --json",
-        allow_abbrev=False,
-    )
-    common_options.add_arguments(parser, is_command=True)
-
-
-def run(arguments: argparse.Namespace) -> tuple[str, int]:
+def _run(arguments: argparse.Namespace) -> tuple[str, int]:
     """Return the output, and 1 if a writer's status is stale or missing.
 
     :raises UnreadableError: the status can't be read.
@@ -120,3 +106,6 @@ def _format_span(seconds: float) -> str:
     if seconds >= 2 * _MINUTE:
         return f"{seconds / _MINUTE:.0f} min"
     return f"{seconds:.0f} s"
+
+
+ACTION = application.Action(common_options.add_arguments, _run)

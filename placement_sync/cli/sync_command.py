@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``placement-sync``: one pass, a dry run, or the daemon.
+"""Command ``placement-sync run``: one pass, a dry run, or the daemon.
 
 The passes of one process over a host are made under a lock file.
 """
@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from nova_accel import errors, model
+from nova_accel.cli import application
 from nova_accel.config import conf
 from nova_accel.host.state import directories, drains, notes
 from nova_accel.model import providers
@@ -33,16 +34,6 @@ _LOCK = "sync.lock"
 _COMMAND = "placement-sync"
 _UNIT = f"{_COMMAND}.service"
 _OK, _UNDONE = 0, 1
-# Options that no subcommand has: the argument's name, by its flag.
-_FLAGS = {
-    "--once": "is_once",
-    "--dry-run": "is_dry",
-    "--create-root": "is_created",
-    "--interval": "interval",
-    "--metrics-textfile": "textfile",
-    "--metrics-port": "port",
-    "--print-unit": "is_unit",
-}
 # Names of errno in problems that a missing permission causes.
 _PERMISSION_ERRORS = ("EACCES", "EPERM")
 
@@ -259,8 +250,8 @@ def _wait_for_lock(descriptor: int, path: str, timeout_s: float) -> None:
         time.sleep(_POLL)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command without a subcommand."""
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    common_options.add_arguments(parser)
     parser.add_argument(
         "--once",
         action="store_true",
@@ -294,7 +285,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         dest="is_unit",
         help="print a systemd unit that starts this placement-sync; enable"
-        " it with: placement-sync --print-unit >"
+        " it with: placement-sync run --print-unit >"
         " /etc/systemd/system/placement-sync.service && systemctl enable"
         " --now placement-sync",
     )
@@ -319,11 +310,6 @@ def _add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def list_given_flags(arguments: argparse.Namespace) -> list[str]:
-    """Return the given flags that no subcommand has."""
-    return [flag for flag, name in _FLAGS.items() if getattr(arguments, name)]
-
-
 def _seconds(text: str) -> float:
     number = common_options.parse_seconds(text)
     if not number:
@@ -331,15 +317,20 @@ def _seconds(text: str) -> float:
     return number
 
 
-def run(arguments: argparse.Namespace) -> tuple[str, int]:
+def _run(arguments: argparse.Namespace) -> tuple[str, int]:
     """Run one pass or the daemon; return the output and the exit status.
 
     :raises AcceleratorError: an argument can't be used, or the pass failed.
     """
     if arguments.is_unit:
         return _build_unit(), _OK
+    is_single = arguments.is_once or arguments.is_dry
+    if arguments.json and not is_single:
+        raise errors.MalformedError(
+            "choice", "--json", "--once or --dry-run with it"
+        )
     options = common_options.resolve_options(arguments)
-    if arguments.is_once or arguments.is_dry:
+    if is_single:
         with (
             _warnings_on_stderr(),
             _config_problems_on_error(options.settings.problems),
@@ -453,3 +444,6 @@ def _build_unit() -> str:
     return unit.read_text().replace(
         f"ExecStart={_COMMAND}", f"ExecStart={command}"
     )
+
+
+ACTION = application.Action(_add_arguments, _run)

@@ -111,13 +111,13 @@ def test_a_pass_from_outside_agrees_with_nova_compute(
     server = lab.boot("e2e-agreed", accelerated)
     before = lab.providers()
     for _ in range(3):
-        report = json.loads(lab.synced("--once", "--json"))
+        report = json.loads(lab.synced("run", "--once", "--json"))
         assert report["calls"] == [], report
         assert report["writes"] == 0
     assert lab.providers() == before
     lab.delete(server)
     lab.wait_gone(server)
-    assert json.loads(lab.synced("--once", "--json"))["calls"] == []
+    assert json.loads(lab.synced("run", "--once", "--json"))["calls"] == []
 
 
 @pytest.mark.long

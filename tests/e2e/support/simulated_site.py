@@ -125,7 +125,7 @@ class Simulated:
         state = simulated.state_dir(self.lab.cloud, name)
         return self.lab.commanded(
             "placement-sync",
-            *(arguments or ("--once",)),
+            *(arguments or ("run", "--once")),
             f"--host={name}",
             f"--root={self.root / name}",
             f"--state-dir={state}",

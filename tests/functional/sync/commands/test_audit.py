@@ -107,7 +107,7 @@ def site(
         )
         new_site.claims.write(ROOT, (), ())
         privileged.run_here()
-        status, *words = new_site.execute("--once")
+        status, *words = new_site.execute("run", "--once")
         assert status == 0, words
         yield new_site
     if privsep is not None:
@@ -195,7 +195,7 @@ def test_units_reserved_for_a_claim_are_allocated(
     [claim] = site.claims.read().claims
     lost = dataclasses.replace(claim, is_allocated=False)
     site.claims.write(ROOT, [lost], ())
-    assert site.execute("--once")[0] == 0
+    assert site.execute("run", "--once")[0] == 0
     path = f"/resource_providers/{CARD}/inventories"
     record = site.placement.call("GET", path)["inventories"]["VGPU"]
     assert record["reserved"] == 1

@@ -51,7 +51,7 @@ class Child:
         self.log = site.conf.with_name("stderr")
         with self.log.open("w") as words:
             self.running = subprocess.Popen(  # noqa: S603
-                [*COMMAND, "--config-file", str(site.conf), *arguments],
+                [*COMMAND, "run", *arguments, "--config-file", str(site.conf)],
                 stdout=words,
                 stderr=words,
                 env={**os.environ, **environment},

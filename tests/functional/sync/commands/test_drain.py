@@ -9,6 +9,7 @@ import uuid
 import pytest
 
 from nova_accel import model
+from nova_accel.cli import commands
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from placement_sync.cli import main
@@ -224,7 +225,7 @@ def test_the_status_shows_the_last_pass(site: Site) -> None:
 
 def test_the_status_shows_a_failed_pass(site: Site) -> None:
     site.once(*NODE)
-    site.fail("--once", "--host", "other")
+    site.fail("run", "--once", "--host", "other")
     assert "is not a compute node" in site.run("status", status=1)
 
 
@@ -269,21 +270,31 @@ def test_a_drain_needs_a_reason(site: Site) -> None:
     assert not site.state.exists()
 
 
-def test_options_of_passes_are_refused_elsewhere(site: Site) -> None:
-    for words in (["--dry-run", "drain"], ["--once", "audit", "--heal"]):
-        with pytest.raises(SystemExit) as ended:
-            main.main(words)
-        assert ended.value.code == 2
-        assert f"{words[0]} can't be used with" in site.capsys.readouterr().err
+@pytest.mark.parametrize(
+    "words", [["drain", "--dry-run"], ["audit", "--once"]]
+)
+def test_options_of_passes_are_refused_elsewhere(
+    site: Site, words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(words)
+    assert ended.value.code == 2
+    error = site.capsys.readouterr().err
+    assert f"unrecognized arguments: {words[1]}" in error
 
 
-def test_options_before_or_after_a_command(site: Site) -> None:
+def test_verbs_are_commands_of_nova_accel_too(site: Site) -> None:
     site.run("drain", CARD, "--reason", "r")
-    before = site.run("--json", "drain")
-    assert before == site.run("drain", "--json")
-    assert [device["address"] for device in json.loads(before)["drained"]] == [
-        CARD
-    ]
+    for verb in (["drain", "--json"], ["undrain", CARD, "--json"]):
+        assert commands.main([*verb, "--config-file", str(site.conf)]) == 0
+        printed = json.loads(site.capsys.readouterr().out)["drained"]
+        assert [d["address"] for d in printed] == [CARD] * (verb[0] == "drain")
+    words = ["sync", "--once", "--json", *NODE]
+    assert commands.main([*words, "--config-file", str(site.conf)]) == 0
+    assert json.loads(site.capsys.readouterr().out)["calls"]
+    assert "fresh" in site.run("status")
+    assert commands.main(["status", "--config-file", str(site.conf)]) == 0
+    assert "placement-sync: fresh" in site.capsys.readouterr().out
 
 
 def test_metrics_are_written_to_a_file(
@@ -300,7 +311,9 @@ def test_warnings_of_a_single_pass_are_printed(
 ) -> None:
     pytest.importorskip("prometheus_client")
     nowhere = str(tmp_path / "missing" / "sync.prom")
-    text, words = site.execute("--once", *NODE, "--metrics-textfile", nowhere)
+    text, words = site.execute(
+        "run", "--once", *NODE, "--metrics-textfile", nowhere
+    )
     assert "0 left undone" in text
     (line,) = words.splitlines()
     assert line.startswith("placement-sync: ") and nowhere in line
@@ -313,7 +326,7 @@ def test_a_captured_host_uses_only_the_drains_of_this_machine(
     root = providers.ProviderRoot(name="this-host", uuid=str(uuid.UUID(int=9)))
     claims_file.ClaimsFile(str(site.state)).write(root, (), ())
     captured = ("--root", str(site.root))
-    assert "--host" in site.fail("--once", *captured)
+    assert "--host" in site.fail("run", "--once", *captured)
     site.run("drain", CARD, "--reason", "r", *captured)
     assert CARD in site.run("drain", *captured)
     site.once(*captured, *NODE)
@@ -336,7 +349,7 @@ def test_unreadable_drains_stop_the_pass(site: Site) -> None:
     place.write_text("no directory")
     site.writes()
     for how in ("--once", "--dry-run"):
-        assert str(place) in site.fail(how, *NODE)
+        assert str(place) in site.fail("run", how, *NODE)
     assert site.writes() == 0
 
 

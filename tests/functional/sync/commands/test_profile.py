@@ -34,7 +34,7 @@ class Cloud:
         host = f"{name}.example.org"
         status = sync_cli.main(
             [
-                *("--root", str(look.make(name, self.place / name))),
+                *("run", "--root", str(look.make(name, self.place / name))),
                 *("--host", host, "--endpoint", self.placement.url),
                 *("--once", "--create-root"),
             ]

@@ -57,19 +57,19 @@ def test_one_pass_updates_placement_and_the_next_writes_nothing(
 
 
 def test_a_dry_run_prints_the_calls_and_writes_nothing(site: Site) -> None:
-    text = site.run("--dry-run", *NODE)
+    text = site.run("run", "--dry-run", *NODE)
     lines = text.splitlines()
     assert any(line.startswith("create provider ") for line in lines)
     assert "would be made" in lines[-1]
     assert site.writes() == 0
     assert not site.state.exists()
-    done = site.run("--once", *NODE)
+    done = site.run("run", "--once", *NODE)
     assert done.splitlines()[:-1] == lines[:-1]
 
 
 def test_json_and_text_list_the_same_calls(site: Site) -> None:
-    text = site.run("--dry-run", *NODE).splitlines()
-    report = json.loads(site.run("--dry-run", "--json", *NODE))
+    text = site.run("run", "--dry-run", *NODE).splitlines()
+    report = json.loads(site.run("run", "--dry-run", "--json", *NODE))
     assert report["calls"] == text[:-1]
     assert report["dry_run"] is True and report["writes"] == 0
     assert report.keys() == {
@@ -95,7 +95,7 @@ def test_problems_of_host_and_configuration_are_printed(
         f"[nova_accel]\ndevce_spec = x\ndevice_spec = {spec}\n",
     )
     site.conf.write_text(text)
-    lines = site.run(mode, *NODE).splitlines()
+    lines = site.run("run", mode, *NODE).splitlines()
     problems = [line for line in lines if line.startswith("problem: ")]
     assert problems == [
         f"problem: {site.conf} [nova_accel] devce_spec: is ignored:"
@@ -114,7 +114,7 @@ def test_misspelt_options_are_printed_without_placement(
     site.write_conf("http://127.0.0.1:9")
     with site.conf.open("a") as file:
         file.write("[nova-accel]\n")
-    text, words = site.execute(mode, *NODE, status=1)
+    text, words = site.execute("run", mode, *NODE, status=1)
     first, second = words.splitlines()
     assert text == "" and "Connection refused" in second
     assert first == (
@@ -142,16 +142,18 @@ def test_a_captured_host_needs_no_files_of_this_machine(
         ["capture", "--root", str(site.root), "-o", str(archive)]
     )
     site.capsys.readouterr()
-    command = ["--dry-run", "--root", str(archive), *NODE]
+    command = ["run", "--dry-run", "--root", str(archive), *NODE]
     command += ["--endpoint", site.placement.url]
     assert main.main(command) == 0
     from_archive = site.capsys.readouterr().out.splitlines()[:-1]
-    assert from_archive == site.run("--dry-run", *NODE).splitlines()[:-1]
+    assert (
+        from_archive == site.run("run", "--dry-run", *NODE).splitlines()[:-1]
+    )
     assert site.writes() == 0
 
 
 def test_a_captured_host_needs_a_name(site: Site) -> None:
-    command = ["--dry-run", "--root", str(site.root)]
+    command = ["run", "--dry-run", "--root", str(site.root)]
     assert main.main([*command, "--endpoint", site.placement.url]) == 2
     assert "--host" in site.capsys.readouterr().err
     assert main.main(command) == 2  # Credentials are missing, too.
@@ -180,9 +182,9 @@ def test_the_node_is_found_by_the_claims_file(site: Site) -> None:
 def test_create_root_creates_a_missing_node(
     site: Site,
 ) -> None:
-    words = site.fail("--once", "--host", "bare1")
+    words = site.fail("run", "--once", "--host", "bare1")
     assert "--host" in words and "--create-root" in words
-    planned = site.run("--dry-run", "--host", "bare1", "--create-root")
+    planned = site.run("run", "--dry-run", "--host", "bare1", "--create-root")
     assert planned.startswith("create provider bare1 (")
     assert site.writes() == 0
     made = site.once("--host", "bare1", "--create-root")
@@ -196,7 +198,7 @@ def test_an_unreachable_placement_is_one_line(
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
     site.write_conf("http://127.0.0.1:9")
-    error = site.fail("--once", *NODE, status=1)
+    error = site.fail("run", "--once", *NODE, status=1)
     assert error.startswith(
         f"placement-sync: GET /resource_providers?name={HOST}:"
         " http://127.0.0.1:9: Connection refused; "
@@ -220,7 +222,7 @@ def test_an_invalid_setting_is_one_line(
     site: Site, text: str, message: str
 ) -> None:
     site.conf.write_text(text)
-    assert message.format(conf=site.conf) in site.fail("--once", *NODE)
+    assert message.format(conf=site.conf) in site.fail("run", "--once", *NODE)
 
 
 def test_a_missing_card_is_deleted_unless_allocated(
@@ -252,7 +254,7 @@ def test_a_missing_card_is_deleted_unless_allocated(
 def test_a_malformed_claims_file_stops_the_pass(site: Site) -> None:
     site.state.mkdir()
     (site.state / "book.json").write_text("{")
-    assert "book.json" in site.fail("--once", *NODE)
+    assert "book.json" in site.fail("run", "--once", *NODE)
     assert site.writes() == 0
 
 
@@ -314,7 +316,7 @@ def test_an_unreadable_host_is_not_taken_for_empty(
 ) -> None:
     site.once(*NODE)
     build.break_path(site.root, "bus/pci/devices", {"fault": "circle"})
-    site.execute("--once", *NODE)
+    site.execute("run", "--once", *NODE)
     assert names.provider_name(HOST, CARD) in site.names()
 
 
@@ -332,7 +334,7 @@ def test_the_option_os_cloud(
     monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(clouds))
     site.write_conf("http://127.0.0.1:9")
     assert site.once(*NODE, "--os-cloud", "here")["writes"] > 0
-    assert "elsewhere" in site.fail("--once", "--os-cloud", "elsewhere")
+    assert "elsewhere" in site.fail("run", "--once", "--os-cloud", "elsewhere")
 
 
 def test_the_password_is_not_printed(site: Site) -> None:
@@ -342,7 +344,9 @@ def test_the_password_is_not_printed(site: Site) -> None:
         f"password = {SECRET}\nproject_name = service\n"
         f"auth_url = http://nova:{SECRET}@127.0.0.1:9/v3\n"
     )
-    site.fail("--once", *NODE, status=1)  # Checks the output for the password.
+    site.fail(
+        "run", "--once", *NODE, status=1
+    )  # Checks the output for the password.
 
 
 MALFORMED = {
@@ -363,7 +367,7 @@ def test_a_malformed_answer_is_one_line(site: Site, body: bytes) -> None:
     with odd.answering(odd.http("200 OK", body)) as url:
         site.write_conf(url)
         assert "GET /resource_providers" in site.fail(
-            "--once", *NODE, status=1
+            "run", "--once", *NODE, status=1
         )
 
 
@@ -387,7 +391,7 @@ def test_a_terminal_shows_that_placement_is_slow(
     monkeypatch.setattr(progress, "DELAY_S", 0.1)
     with odd.answering(odd.http("200 OK", b"[]"), pause_s=0.01) as url:
         site.write_conf(url)
-        command = ["--config-file", str(site.conf), *words, *NODE]
+        command = [*words, *NODE, "--config-file", str(site.conf)]
         assert main.main(command) == 1
     first = stderr.getvalue().splitlines()[0]
     assert first == "placement-sync: waiting for an answer of Placement"

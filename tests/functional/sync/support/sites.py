@@ -62,14 +62,14 @@ class Site:
         return words
 
     def execute(self, *arguments: str, status: int = 0) -> tuple[str, str]:
-        command = ["--config-file", str(self.conf), *arguments]
+        command = [*arguments, "--config-file", str(self.conf)]
         assert main.main(command) == status, self.capsys.readouterr()
         output = self.capsys.readouterr()
         assert SECRET not in output.out + output.err
         return output.out, output.err
 
     def once(self, *arguments: str, status: int = 0) -> dict[str, Any]:
-        text = self.run("--once", "--json", *arguments, status=status)
+        text = self.run("run", "--once", "--json", *arguments, status=status)
         report: dict[str, Any] = json.loads(text)
         return report
 

@@ -9,7 +9,7 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.catalog import loader, vgpu_types
-from nova_accel.cli import commands
+from nova_accel.cli import host_source
 from tests.hosts import look
 from tests.support import examples
 from tools import refresh_catalog
@@ -175,7 +175,7 @@ def test_different_geometry_is_reported() -> None:
 def test_no_described_host_contradicts_the_catalogue(
     tmp_path: pathlib.Path, name: str
 ) -> None:
-    host, _ = commands.open_host(str(look.make(name, tmp_path)))
+    host, _ = host_source.open_host(str(look.make(name, tmp_path)))
     seen = tuple(refresh_catalog.read_seen(host))
     denied = [
         finding

@@ -1,30 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands of other packages are loaded by entry points."""
 
-import importlib.metadata
 import pathlib
+import re
+import resource
 import subprocess
 import sys
 
 import pytest
 
 from nova_accel.cli import commands
-from nova_accel.discovery import plugin
 
 Output = pytest.CaptureFixture[str]
 _POINTS = """\
 [nova_accel.commands]
-broken = no_such_package.commands
-fine = sample
-odd = json
+broken = no_such_package.commands:Broken
+fine_word = sample:Fine
+odd = json:dumps
 """
 _COMMAND = """\
-def add(subparsers):
-    parser = subparsers.add_parser("fine", help="all of it")
-    parser.add_argument("word")
+from cliff import command
 
-def run(arguments):
-    return arguments.word + "!"
+class Fine(command.Command):
+    "All of it."
+
+    def get_parser(self, prog_name):
+        parser = super().get_parser(prog_name)
+        parser.add_argument("word")
+        return parser
+
+    def take_action(self, arguments):
+        self.app.stdout.write(arguments.word + "!")
 """
 
 
@@ -46,7 +52,7 @@ def sample(
 
 @pytest.mark.usefixtures("sample")
 def test_a_command_of_another_package_runs(capsys: Output) -> None:
-    assert commands.main(["fine", "word"]) == 0
+    assert commands.main(["fine", "word", "word"]) == 0
     assert capsys.readouterr().out == "word!"
 
 
@@ -55,7 +61,7 @@ def test_a_command_of_another_package_runs(capsys: Output) -> None:
     ("name", "why"),
     [
         ("broken", "No module named 'no_such_package'"),
-        ("odd", "json is no command"),
+        ("odd", "json:dumps is no command"),
     ],
 )
 def test_a_command_that_cant_be_loaded_has_a_reason(
@@ -73,17 +79,16 @@ def test_help_lists_the_commands_of_all_packages(capsys: Output) -> None:
         commands.main(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for word in ("inspect", "fine", "all of it", "broken", "flavor"):
+    for word in ("inspect", "fine word", "All of it", "broken", "flavor set"):
         assert word in text
 
 
 def test_help_of_profile_list_explains_most(
     capsys: Output,
 ) -> None:
-    with pytest.raises(SystemExit):
-        commands.main(["profile", "list", "--help"])
+    assert commands.main(["profile", "list", "--help"]) == 0
     help_text = " ".join(capsys.readouterr().out.split())
-    assert "MOST" in help_text and "max_slots" in help_text
+    assert "Most" in help_text and "max_slots" in help_text
 
 
 @pytest.mark.usefixtures("sample")
@@ -95,11 +100,76 @@ def test_other_commands_run_beside_a_broken_one(
     assert capsys.readouterr().err == ""
 
 
-def test_flavor_and_profile_are_installed() -> None:
-    entry_points = importlib.metadata.entry_points(group=plugin.COMMANDS_GROUP)
-    assert {"flavor", "profile"} <= {point.name for point in entry_points}
-    for name in ("flavor", "profile"):
-        assert isinstance(plugin.load_command(name), plugin.Command)
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ([], "no command"),
+        (["nothing"], "unknown command: nothing"),
+        (["flavor"], "unknown command: flavor"),
+        (["nothing", "--help"], "unknown command: nothing"),
+    ],
+)
+def test_a_line_without_a_command_is_refused(
+    capsys: Output, words: list[str], cause: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        commands.main(words)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert f"nova-accel: error: {cause}; use one of: audit, " in error
+    assert "flavor set, flavor show" in error
+
+
+def test_help_lists_the_commands_of_a_prefix(capsys: Output) -> None:
+    assert commands.main(["flavor", "--help"]) == 0
+    assert capsys.readouterr().out.split()[-4:] == [
+        *("flavor", "set", "flavor", "show")
+    ]
+
+
+def test_the_completion_knows_commands_and_options(capsys: Output) -> None:
+    assert commands.main(["complete"]) == 0
+    script = capsys.readouterr().out
+    assert "cmds_flavor='set show'" in script
+    assert re.search("cmds_profile_list='.*--sort-column", script)
+
+
+def test_the_option_debug_prints_the_traceback(
+    capsys: Output, tmp_path: pathlib.Path
+) -> None:
+    words = ["inspect", "--root", str(tmp_path)]
+    assert commands.main(["--debug", *words]) == commands.main(words) == 2
+    first, _, second = capsys.readouterr().err.rpartition("\nnova-accel: ")
+    assert first.startswith("Traceback") and "sys/ directory" in second
+
+
+def measure(code: str) -> float:
+    """Return the seconds that a new interpreter computes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(  # noqa: S603
+        [sys.executable, "-W", "ignore", "-c", code],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    user = after.ru_utime - before.ru_utime
+    return user + after.ru_stime - before.ru_stime
+
+
+def test_help_takes_little_longer_than_to_import_cliff() -> None:
+    base = "import cliff.app, cliff.commandmanager"
+    help_of_all = (
+        "import sys; sys.argv[1:] = ['--help']\n"
+        "from nova_accel.cli import console\n"
+        "try: console.nova_accel()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = {'openstack', 'oslo_config', 'nova', 'lxml', 'yaml'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    # In turn, so that a busy machine slows both down.
+    times = [(measure(base), measure(help_of_all)) for _ in range(9)]
+    least, least_of_help = map(min, zip(*times, strict=True))
+    assert least_of_help <= 1.2 * least
 
 
 def test_inspect_imports_no_openstack_client(

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.cli import commands
+from nova_accel.cli import host_source
 from nova_accel.config import policy
 from nova_accel.discovery import capture, scan
 from nova_accel.host.nvml import gpu_reader
@@ -108,7 +108,7 @@ def test_data_of_nvml_are_replayed(tmp_path: pathlib.Path) -> None:
     assert gpus == GPUS
     again = host_reader.HostReader(source=image, gpus=gpus)
     assert scan.read(again, look.DRIVERS, NO_RULES) == first
-    opened, _ = commands.open_host(path)
+    opened, _ = host_source.open_host(path)
     assert opened.gpus == GPUS
 
 

@@ -13,7 +13,7 @@ import pathlib
 
 import pytest
 
-from nova_accel.cli import commands
+from nova_accel.cli import host_source
 from nova_accel.config import policy
 from nova_accel.discovery import capture, plugin, scan
 from nova_accel.host.sysfs import host_reader
@@ -32,7 +32,7 @@ def test_the_report_of_a_recorded_host_equals_the_golden_file(
     assert not [p for p in state.problems if p.where.startswith("driver ")]
     archive = str(tmp_path / "host.tar.gz")
     capture.save(host, archive, capture.describe_host(str(tmp_path)))
-    again, _ = commands.open_host(archive)
+    again, _ = host_source.open_host(archive)
     assert scan.read(again, plugin.load(), policy.DeviceRules()) == state
     form = ["--json"] if kind == "json" else []
     text = test_inspect.run(

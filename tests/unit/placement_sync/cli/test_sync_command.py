@@ -39,9 +39,7 @@ def parsed(*words: str) -> argparse.Namespace:
 
 
 def read_help(capsys: Output, *words: str) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main.main([*words, "--help"])
-    assert ended.value.code == 0
+    assert main.main([*words, "--help"]) == 0
     return capsys.readouterr().out
 
 
@@ -51,27 +49,38 @@ def read_help(capsys: Output, *words: str) -> str:
 def test_each_option_is_in_the_help_and_in_the_documentation(
     capsys: Output,
 ) -> None:
-    text, page = read_help(capsys), DOC.read_text()
+    text, page = read_help(capsys, "run"), DOC.read_text()
     flags = set(re.findall(r"(?<![\w-])--[a-z-]+", text))
     assert {"--once", "--dry-run", "--root", "--endpoint"} <= flags
-    for flag in flags - {"--help", "--version"}:
+    for flag in flags - {"--help"}:
         assert flag in page, flag
-    for command in ("drain", "undrain", "status", "audit"):
+    for command in ("run", "drain", "undrain", "status", "audit"):
         assert f"placement-sync {command}" in page
         assert "--state-dir" in read_help(capsys, command)
 
 
 def test_an_invalid_argument_ends_with_2(capsys: Output) -> None:
-    for words in (["nothing"], ["--inter", "3"], ["--interval", "0"]):
+    for words in (["--inter", "3"], ["--interval", "0"]):
         with pytest.raises(SystemExit) as ended:
-            main.main(words)
+            main.main(["run", *words])
         assert ended.value.code == 2
-        assert "placement-sync: error: " in capsys.readouterr().err
+        assert "placement-sync run: error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--once"], ["nothing"]])
+def test_a_line_without_a_verb_lists_the_verbs(
+    capsys: Output, words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(words)
+    assert ended.value.code == 2
+    verbs = "audit, complete, drain, help, run, status, undrain"
+    assert f"; use one of: {verbs}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "words",
-    [["--interval"], ["audit", "--pause"], ["drain", "--wait"]],
+    [["run", "--interval"], ["audit", "--pause"], ["drain", "--wait"]],
 )
 def test_invalid_seconds_are_named(capsys: Output, words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -82,10 +91,8 @@ def test_invalid_seconds_are_named(capsys: Output, words: list[str]) -> None:
 
 
 def test_json_requires_a_command_that_ends(capsys: Output) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main.main(["--json"])
-    assert ended.value.code == 2
-    assert "--json requires" in capsys.readouterr().err
+    assert main.main(["run", "--json"]) == 2
+    assert "--once or --dry-run with it" in capsys.readouterr().err
 
 
 # -- settings --------------------------------------------------------------
@@ -399,9 +406,9 @@ def test_the_unit_is_printed_with_the_path_of_the_command(
     capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/opt/v/bin/placement-sync"])
-    assert main.main(["--print-unit"]) == 0
+    assert main.main(["run", "--print-unit"]) == 0
     text = capsys.readouterr().out
-    assert "\nExecStart=/opt/v/bin/placement-sync $PLACEMENT_S" in text
+    assert "\nExecStart=/opt/v/bin/placement-sync run $PLACEMENT_S" in text
     packaged = UNIT.read_text()
     assert text.replace("/opt/v/bin/", "") == packaged
     assert packaged.startswith("# SPDX-License-Identifier: Apache-2.0\n")

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands ``nova-accel`` and ``placement-sync``, built with cliff.
+
+The module of a command is imported when the command is used. The list of
+all commands needs the declarations only: a class with a docstring, and the
+name of its ``Action``.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import logging
+import os
+import pkgutil
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from cliff import app, command, commandmanager, help, lister
+
+from nova_accel import errors
+
+# Further commands of ``nova-accel``: names, with _ for a space, and classes.
+COMMANDS_GROUP = "nova_accel.commands"
+# Exit statuses; argparse exits with 2, too.
+_FAILED = 1
+_BAD_INPUT = 2
+_TABLE = "table"
+
+
+class Table(NamedTuple):
+    """Output of a command that prints rows.
+
+    ``head`` and ``notes`` are printed above and below a table, but not in
+    the formats for programs.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    head: str = ""
+    notes: str = ""
+    status: int = 0
+
+
+# A text may come with the exit status.
+Output = str | tuple[str, int] | Table
+
+
+class Action(NamedTuple):
+    """Implementation of a command."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], Output]
+
+
+class CommandError(errors.AcceleratorError):
+    """A command can't be loaded.
+
+    :param name: the command.
+    :param reason: the cause, and what to do.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"command {name}: {reason}", name, reason)
+        self.name = name
+        self.reason = reason
+
+
+class Command(command.Command):
+    """Command that prints text; its docstring is its description."""
+
+    # MODULE:NAME of the Action.
+    action = ""
+
+    def get_epilog(self) -> str:
+        # cliff's epilog reads the metadata of all installed packages.
+        return self._epilog or ""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        parser.allow_abbrev = False
+        self._load().add_arguments(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Run the action, print its output, and return the exit status."""
+        output = self._load().run(parsed_args)
+        if isinstance(output, Table):
+            return self._print_table(parsed_args, output)
+        text, status = (output, 0) if isinstance(output, str) else output
+        self._print(text)
+        return status
+
+    def _load(self) -> Action:
+        action: Action = pkgutil.resolve_name(self.action)
+        return action
+
+    def _print(self, text: str) -> None:
+        self.app.stdout.write(text)
+        self.app.stdout.flush()
+
+    def _print_table(
+        self, parsed_args: argparse.Namespace, table: Table
+    ) -> int:
+        raise NotImplementedError
+
+
+class ListCommand(Command, lister.Lister):
+    """Command that prints a table, or its rows in a format of cliff."""
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Return the exit status; that of cliff's lists is always 0."""
+        return self.take_action(parsed_args)
+
+    def _print_table(
+        self, parsed_args: argparse.Namespace, table: Table
+    ) -> int:
+        self.formatter = self._formatter_plugins[parsed_args.formatter].obj
+        is_table = parsed_args.formatter == _TABLE
+        self._print(table.head if is_table else "")
+        try:
+            if table.rows or not is_table:
+                self.produce_output(parsed_args, table.columns, table.rows)
+        except ValueError as error:
+            raise errors.MalformedError(
+                "column",
+                ", ".join(parsed_args.columns),
+                f"one of {', '.join(table.columns)}",
+            ) from error
+        self._print(table.notes if is_table else "")
+        return table.status
+
+
+class _CommandPoint(NamedTuple):
+    """Entry point of a command."""
+
+    name: str
+    point: importlib.metadata.EntryPoint
+
+    def load(self) -> type[command.Command]:
+        """Return the class of the command.
+
+        :raises CommandError: it can't be imported, or is no command.
+        """
+        try:
+            loaded = self.point.load()
+        except Exception as error:  # third-party code may raise anything
+            raise CommandError(
+                self.name,
+                f"its entry point {self.point.value} fails to load"
+                f" ({error!r}); install what it needs",
+            ) from error
+        if isinstance(loaded, type) and issubclass(loaded, command.Command):
+            return loaded
+        raise CommandError(
+            self.name,
+            f"{self.point.value} is no command: it must be a class derived"
+            " from cliff.command.Command",
+        )
+
+
+class CommandManager(commandmanager.CommandManager):
+    """Commands by name; none is imported before it is used."""
+
+    def load_commands(self, namespace: str) -> None:
+        # stevedore, which cliff uses here, imports all commands, and
+        # importlib's entry_points() parses those of all distributions.
+        distributions: dict[str, importlib.metadata.Distribution] = {}
+        for found in importlib.metadata.distributions():
+            if f"[{namespace}]" in (found.read_text("entry_points.txt") or ""):
+                distributions.setdefault(found.name, found)
+        for distribution in distributions.values():
+            for point in distribution.entry_points.select(group=namespace):
+                name = point.name.replace("_", " ")
+                self.commands[name] = _CommandPoint(name, point)
+
+
+class _Help(help.HelpCommand):
+    """Print the options and the commands, or the help of a command."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        if not parsed_args.cmd:
+            self.app.print_help()
+            return 0
+        try:
+            status: int = super().take_action(parsed_args)
+        except ValueError:
+            self.app.refuse(" ".join(parsed_args.cmd))
+            raise
+        return status
+
+
+class _Version(argparse.Action):
+    """Option that prints the version."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, *_: object, **__: object
+    ) -> None:
+        # To read the version takes longer than to start.
+        capture = importlib.import_module("nova_accel.discovery.capture")
+        print(f"{parser.prog} {capture.library_version()}")
+        parser.exit()
+
+
+class Application(app.App):
+    """Program with commands.
+
+    The exit status is that of the command; 1 if a service refuses or can't
+    be reached; 2 for invalid input. Then standard error has one line with
+    the cause and what to do.
+    """
+
+    def __init__(
+        self, name: str, description: str, commands: CommandManager
+    ) -> None:
+        """Create the program; it has not run yet."""
+        self.NAME = name
+        super().__init__(description, None, commands, deferred_help=True)
+        commands.add_command("help", _Help)
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run the command in the arguments; return its exit status."""
+        status: int = self.run(sys.argv[1:] if argv is None else argv)
+        return status
+
+    def build_option_parser(
+        self, description: str, version: None
+    ) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = super().build_option_parser(
+            description,
+            version,
+            {
+                "prog": self.NAME,
+                "usage": f"{self.NAME} [options] COMMAND ...",
+                "conflict_handler": "resolve",
+                "allow_abbrev": False,
+                "formatter_class": argparse.RawDescriptionHelpFormatter,
+            },
+        )
+        parser.add_argument(
+            "--version",
+            action=_Version,
+            nargs=0,
+            help="Print the version and exit.",
+        )
+        return parser
+
+    def configure_logging(self) -> None:
+        """Print log lines if options ask for them.
+
+        Drivers log for the services; commands print the problems instead.
+        """
+        for name in ("nova_accel", "placement_sync"):
+            logging.getLogger(name).addHandler(logging.NullHandler())
+        is_default = self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL
+        if self.options.log_file or not is_default:
+            super().configure_logging()
+
+    def print_help_if_requested(self) -> None:
+        if self.options.deferred_help:
+            self.print_help()
+            self.parser.exit()
+
+    def print_help(self) -> None:
+        """Print the options and the commands."""
+        self.parser.print_help(self.stdout)
+        self.stdout.write("\nCommands:\n")
+        for name, point in sorted(self.command_manager):
+            try:
+                text = (point.load().__doc__ or "").partition("\n")[0]
+            except CommandError as error:
+                text = f"({error.reason})"
+            self.stdout.write(f"  {name:<15} {text.rstrip('.')}\n")
+
+    def interact(self) -> None:
+        """Refuse a line without a command; cliff would open a shell."""
+        self.refuse("")
+
+    def run_subcommand(self, argv: Sequence[str]) -> int:
+        """Run a command, and return the exit status."""
+        try:
+            return self._run_command(argv)
+        except (errors.ServiceError, errors.BusyError) as error:
+            return self._fail(error, _FAILED)
+        except errors.AcceleratorError as error:
+            return self._fail(error, _BAD_INPUT)
+        except BrokenPipeError:
+            # The reader closed the pipe; keep Python from writing the rest.
+            self._close_output()
+            return 0
+        except OSError as error:
+            self._close_output()
+            return self._fail(error, _BAD_INPUT, "can't write: ")
+
+    def _run_command(self, argv: Sequence[str]) -> int:
+        try:
+            found = self.command_manager.find_command(list(argv))
+        except ValueError:
+            self.refuse(" ".join(argv))
+            raise
+        factory, name, arguments = found
+        chosen = factory(self, self.options, cmd_name=name)
+        parser = chosen.get_parser(f"{self.NAME} {name}")
+        status: int = chosen.run(parser.parse_args(arguments))
+        return status
+
+    def refuse(self, line: str) -> None:
+        """Exit with the names of the commands."""
+        names = sorted(name for name, _ in self.command_manager)
+        cause = f"unknown command: {line}" if line else "no command"
+        self.parser.error(f"{cause}; use one of: {', '.join(names)}")
+
+    def _fail(self, error: Exception, status: int, head: str = "") -> int:
+        if self.options.debug:
+            traceback.print_exception(error, file=self.stderr)
+        line = " ".join(str(error).split())
+        self.stderr.write(f"{self.NAME}: {head}{line}\n")
+        return status
+
+    def _close_output(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())

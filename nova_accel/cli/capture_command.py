@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command ``nova-accel capture``."""
+
+import argparse
+
+from nova_accel.cli import application, host_source
+from nova_accel.config import conf, policy
+from nova_accel.discovery import capture, scan
+from nova_accel.host.sysfs import error_counters
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    host_source.add_root(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="the archive to write (nova-accel-HOST-DATE.tar.gz)",
+    )
+
+
+def _capture(arguments: argparse.Namespace) -> str:
+    host, meta = host_source.open_host(
+        host_source.select_root(arguments.root, "/")
+    )
+    settings = conf.Settings(drivers=(), rules=policy.DeviceRules(), root="/")
+    state = scan.read(host, host_source.load_drivers(settings), settings.rules)
+    # Read the files of the health check, too, to capture them.
+    error_counters.find_faults(host, state.devices)
+    name = meta.get("hostname") or "host"
+    day = str(meta.get("date", ""))[:10]
+    path = arguments.output or f"nova-accel-{name}-{day}.tar.gz"
+    models = host_source.list_models(
+        host, host_source.list_functions(host), meta
+    )
+    count = capture.save(host, path, {**meta, "models": models})
+    return (
+        f"{path}: {count} paths,"
+        f" {len(state.devices)} devices, {len(state.problems)} problems.\n"
+        f"Read it with: nova-accel inspect --root {path}\n"
+    )
+
+
+ACTION = application.Action(_add_arguments, _capture)

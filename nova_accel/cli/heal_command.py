@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command ``nova-accel heal``."""
+
+import argparse
+from collections.abc import Set
+
+from nova_accel import errors
+from nova_accel.cli import application, host_source
+from nova_accel.discovery import scan
+from nova_accel.host.state import error_baseline, faults
+from nova_accel.host.state import state_dir as state_dirs
+from nova_accel.host.sysfs import error_counters
+from nova_accel.inventory import conditions
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "address",
+        nargs="*",
+        metavar="ADDRESS",
+        help="the device, as 0000:5e:00.0/region-0; without one all that are"
+        " set aside are listed",
+    )
+    parser.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        help="directory of nova-compute, instead of [nova_accel] state_dir",
+    )
+    host_source.add_config(parser)
+
+
+def _heal(arguments: argparse.Namespace) -> str:
+    if arguments.state_dir is not None:
+        state_dirs.check_named("--state-dir", arguments.state_dir)
+    settings = host_source.read_settings(arguments)
+    state_dir = arguments.state_dir or settings.state_dir
+    if hint := state_dirs.describe_missing(state_dir):
+        raise settings.refusal("state_dir", state_dir, hint)
+    notes = faults.FaultNotes(state_dir)
+    baseline = error_baseline.ErrorBaseline(state_dir)
+    host, _ = host_source.open_host(settings.root, settings)
+    state = scan.read(host, host_source.load_drivers(settings), settings.rules)
+    read_faults = error_counters.find_faults(host, state.devices, baseline)
+    noted = notes.read()
+    if not arguments.address:
+        lines = _fault_lines(read_faults, noted)
+        return lines or f"Nothing is set aside in {notes.path}.\n"
+    addresses = {
+        text if text in noted else conditions.resolve_address(state, text)
+        for text in arguments.address
+    }
+    _check_faulted(addresses, noted.keys() | read_faults.keys(), notes.path)
+    for device in state.devices:
+        if device.address in addresses & read_faults.keys():
+            baseline.put(error_counters.read_counts(host, device))
+    healed = notes.heal(addresses) | (addresses & read_faults.keys())
+    remaining = error_counters.find_faults(host, state.devices, baseline)
+    return "".join(
+        f"{address}: is set aside still: {remaining[address].reason}\n"
+        if address in remaining
+        else f"{address}: offered again from nova-compute's next pass on\n"
+        for address in sorted(healed)
+    )
+
+
+def _check_faulted(addresses: Set[str], faulted: Set[str], path: str) -> None:
+    """Check that all devices are set aside.
+
+    :param path: directory of the notes on faults.
+    :raises MalformedError: a device is not set aside.
+    """
+    for address in sorted(addresses - faulted):
+        raise errors.MalformedError(
+            "device that is set aside",
+            address,
+            f"one of those in {path}:"
+            f" {', '.join(sorted(faulted)) or 'nothing'}",
+        )
+
+
+def _fault_lines(*sources: conditions.Faults) -> str:
+    """Return a line for each fault, in the order of the sources."""
+    return "".join(
+        f"{fault.address}  since {fault.when or '?'}: {fault.reason}\n"
+        for by_address in sources
+        for _, fault in sorted(by_address.items())
+    )
+
+
+ACTION = application.Action(_add_arguments, _heal)

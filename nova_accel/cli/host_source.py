@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts that commands read: this machine, a directory, an archive."""
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from nova_accel import errors
+from nova_accel.config import conf
+from nova_accel.discovery import capture, plugin
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import fs, host_reader, hwdata
+from nova_accel.model import pci
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="nova.conf with [nova_accel]; may be repeated. Without it:"
+        f" those of {' and '.join(conf.CONFIG_FILES)} that exist; none with"
+        " --root",
+    )
+
+
+def add_root(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--root",
+        metavar="DIR|ARCHIVE",
+        help="directory that holds sys/, or an archive of `nova-accel"
+        " capture`, to read instead of this machine",
+    )
+
+
+def open_host(
+    root: str, settings: conf.Settings | None = None
+) -> tuple[host_reader.HostReader, capture.Meta]:
+    """Return a reader and the metadata of a directory or an archive.
+
+    :param settings: see ``open_source``.
+    :raises ArchiveError: the root is neither.
+    :raises ConfigurationError: the root of the settings is neither.
+    """
+    source, read_gpus, meta = open_source(root, settings)
+    return host_reader.HostReader(source=source, gpus=read_gpus()), meta
+
+
+def open_source(
+    root: str, settings: conf.Settings | None = None
+) -> tuple[fs.FileSource, Callable[[], gpu_reader.NvmlGpus], capture.Meta]:
+    """Return files, NVML reader and metadata of a directory or an archive.
+
+    :param settings: if ``root`` is the root of these settings, an error
+        names the option and its file.
+    :raises ArchiveError: the root is neither.
+    :raises ConfigurationError: the root of the settings is neither.
+    """
+    try:
+        return _open_source(root)
+    except errors.ArchiveError as error:
+        if settings is None or root != settings.root:
+            raise
+        raise settings.refusal("root", root, error.reason) from error
+
+
+def _open_source(
+    root: str,
+) -> tuple[fs.FileSource, Callable[[], gpu_reader.NvmlGpus], capture.Meta]:
+    """See ``open_source``."""
+    if os.path.isdir(root + fs.TOP):
+        # NVML describes this machine only, not a tree of another host.
+        is_this_host = os.path.realpath(root) == "/"
+        return (
+            fs.DiskSource(root),
+            gpu_reader.read_gpus
+            if is_this_host
+            else lambda: gpu_reader.NvmlGpus({}),
+            capture.describe_host(root),
+        )
+    if os.path.isdir(root):
+        raise errors.ArchiveError(
+            root, "holds no sys/ directory; name the directory above it"
+        )
+    if not os.path.exists(root):
+        raise errors.ArchiveError(root, "does not exist")
+    image, meta = capture.load(root)
+    gpus = capture.load_gpus(root, meta)
+    return image, lambda: gpus, meta
+
+
+def load_drivers(settings: conf.Settings) -> dict[str, plugin.Driver]:
+    """Return the vendor drivers of option ``drivers``, by name.
+
+    :raises ConfigurationError: a driver can't be loaded, or there is none.
+    """
+    try:
+        drivers = dict(plugin.load(settings.drivers))
+    except errors.ConfigurationError as error:
+        raise settings.refusal("drivers", error.value, error.hint) from error
+    if not drivers:
+        raise settings.refusal(
+            "drivers",
+            "(empty)",
+            "no vendor driver is installed; install nova-accel with pip so"
+            " that its entry points are known",
+        )
+    return drivers
+
+
+def select_root(option: str | None, default: str) -> str:
+    """Return the root to read: the option's, or the default without it.
+
+    :raises ArchiveError: the option is empty.
+    """
+    if option == "":
+        raise errors.ArchiveError(
+            "--root", "is empty; name a directory or an archive"
+        )
+    return default if option is None else option
+
+
+def read_settings(
+    arguments: argparse.Namespace, is_foreign: bool = False
+) -> conf.Settings:
+    """Return the settings of ``--config-file``, or of this machine.
+
+    :param is_foreign: another host is read, so this machine's files are
+        not.
+    """
+    return conf.read_files(list_config_files(arguments, is_foreign))
+
+
+def list_config_files(
+    arguments: argparse.Namespace, is_foreign: bool = False
+) -> Sequence[str]:
+    """Return the configuration files; see ``read_settings``."""
+    files: Sequence[str] = arguments.config_file
+    return files or (() if is_foreign else conf.find_default_files())
+
+
+def list_functions(
+    host: host_reader.HostReader,
+) -> tuple[pci.PciFunction, ...]:
+    """Return the host's functions; none if the bus can't be listed."""
+    try:
+        return host.functions()
+    except errors.UnreadableError:
+        return ()  # the drivers report the error
+
+
+def list_models(
+    host: host_reader.HostReader,
+    functions: Iterable[pci.PciFunction],
+    meta: capture.Meta,
+) -> Mapping[str, str]:
+    """Return model names by ids, of the archive or the host's pci.ids."""
+    ids = {f"{function.vendor}:{function.product}" for function in functions}
+    models: Mapping[str, str] = meta.get("models", {})
+    # Separate files: an archive must not contain the whole pci.ids.
+    return models or hwdata.read(fs.Files(host.files.source), ids)

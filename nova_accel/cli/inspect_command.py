@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command ``nova-accel inspect``."""
+
+import argparse
+import dataclasses
+import json
+import platform
+import uuid
+from collections.abc import Iterable, Mapping
+
+from nova_accel import errors, model
+from nova_accel.catalog import loader, pci_ids
+from nova_accel.cli import application, host_source, inspect_output
+from nova_accel.config import conf
+from nova_accel.discovery import scan
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.state import claims_file, drains, error_baseline, faults
+from nova_accel.host.state import state_dir as state_dirs
+from nova_accel.host.sysfs import error_counters, host_reader
+from nova_accel.inventory import conditions, tree_builder, unoffered
+from nova_accel.model import pci, providers
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    host_source.add_root(parser)
+    parser.add_argument(
+        "--host",
+        metavar="NAME",
+        help="name of the compute node in the report (this machine's, or"
+        " the captured one's)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON for programs"
+    )
+    host_source.add_config(parser)
+
+
+def _inspect(arguments: argparse.Namespace) -> str:
+    is_own = arguments.root is None  # state_dir belongs to this host
+    settings = host_source.read_settings(arguments, is_foreign=not is_own)
+    host, meta = host_source.open_host(
+        host_source.select_root(arguments.root, settings.root), settings
+    )
+    state = scan.read(host, host_source.load_drivers(settings), settings.rules)
+    state = dataclasses.replace(
+        state, problems=(*settings.problems, *state.problems)
+    )
+    if is_own:
+        is_configured = bool(host_source.list_config_files(arguments))
+        state = _mark_devices(host, state, settings, is_configured)
+    else:
+        state = _mark_read_faults(host, state)
+    published = claims_file.RecordedClaims()
+    if is_own:
+        state_dir = settings.state_dir
+        published = claims_file.ClaimsFile(state_dir).read()
+    if published.root is None or (
+        arguments.host not in (None, published.root.name)
+    ):
+        published = claims_file.RecordedClaims()
+    name = arguments.host or meta.get("hostname") or platform.node()
+    if not name.isprintable():
+        raise errors.MalformedError("host name", name, "printable text")
+    tree = tree_builder.build_tree(
+        published.root or _placeholder_root(name),
+        state,
+        settings.rules,
+        published.claims,
+        occupied=published.occupied,
+    )
+    context = inspect_output.HostContext(
+        claims=published.claims, is_registered=published.is_known
+    )
+    functions = host_source.list_functions(host)
+    names = _names(functions, host_source.list_models(host, functions, meta))
+    rest = unoffered.find(
+        state,
+        functions,
+        settings.rules,
+        (*host.problems(), *gpu_reader.problems(host.gpus)),
+        names,
+    )
+    state = _set_models(state, names)
+    if arguments.json:
+        report = inspect_output.as_dict(state, tree, context, rest)
+        return json.dumps(report, indent=2) + "\n"
+    return inspect_output.as_text(state, tree, context, rest)
+
+
+def _placeholder_root(name: str) -> providers.ProviderRoot:
+    """Return the root of a host without published claims."""
+    return providers.ProviderRoot(
+        name=name, uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+    )
+
+
+def _mark_read_faults(
+    host: host_reader.HostReader, state: model.HostState
+) -> model.HostState:
+    """Return a host with the faults that its devices show."""
+    read_faults = error_counters.find_faults(host, state.devices)
+    if not read_faults:
+        return state
+    state = conditions.mark_unhealthy(state, read_faults)
+    return conditions.mark_faults(state, {})[0]
+
+
+def _mark_devices(
+    host: host_reader.HostReader,
+    state: model.HostState,
+    settings: conf.Settings,
+    is_configured: bool,
+) -> model.HostState:
+    """Return this host with its faults and drains.
+
+    :param is_configured: a nova.conf was read. Without one this may be no
+        compute host, and a missing state_dir is no problem.
+    """
+    state_dir = settings.state_dir
+    baseline = error_baseline.ErrorBaseline(state_dir)
+    state = conditions.mark_unhealthy(
+        state, error_counters.find_faults(host, state.devices, baseline)
+    )
+    try:
+        faulted = faults.FaultNotes(state_dir).read()
+        drained = drains.DrainNotes(state_dir).read()
+    except errors.UnreadableError as error:
+        return conditions.mark_unknown(state, str(error), is_first=True)
+    hint = state_dirs.describe_missing(state_dir) if is_configured else ""
+    if hint:
+        missing = settings.refusal("state_dir", state_dir, hint)
+        where = f"{missing.file} {missing.option} = {missing.value}"
+        problem = model.Problem(where=where, reason=hint)
+        state = dataclasses.replace(state, problems=(*state.problems, problem))
+    state, _ = conditions.mark_faults(state, faulted)
+    return conditions.mark_drains(state, drained)
+
+
+def _names(
+    functions: Iterable[pci.PciFunction], models: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the models of functions by address, empty if unknown.
+
+    :param models: names by vendor and device id.
+    """
+    names = {}
+    for function in functions:
+        card = loader.load().of_card(
+            (),
+            function.vendor,
+            function.product,
+            function.subsystem_vendor,
+            function.subsystem_product,
+        )
+        names[str(function.address)] = (
+            card.product if card else pci_ids.find_model(function)
+        ) or models.get(f"{function.vendor}:{function.product}", "")
+    return names
+
+
+def _set_models(
+    state: model.HostState, names: Mapping[str, str]
+) -> model.HostState:
+    """Return the host with names in place of models that are ids.
+
+    They are for the report only; traits are made of the ids.
+    """
+    return dataclasses.replace(
+        state,
+        devices=tuple(
+            dataclasses.replace(
+                device, model=names.get(device.address) or device.model
+            )
+            if device.model == f"{device.vendor_id}:{device.product_id}"
+            else device
+            for device in state.devices
+        ),
+    )
+
+
+ACTION = application.Action(_add_arguments, _inspect)

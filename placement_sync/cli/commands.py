@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that talk to Placement or Nova; see ``application.Command``."""
+
+from nova_accel.cli import application
+
+
+class Sync(application.Command):
+    """Correct this host's resource providers in Placement.
+
+    Compare the accelerators of this host with their resource providers in
+    Placement, and correct the providers. Without --once or --dry-run this runs
+    as a daemon: it makes a pass at an interval, and soon after a kernel event.
+    SIGTERM stops it after a running pass, SIGHUP requests a pass. Each change
+    is a line on standard error. Only resource providers of nova-accel are
+    changed, and resources that servers use are never withdrawn. nova-compute
+    may run on the same host. Example: placement-sync run --dry-run
+    """
+
+    action = "placement_sync.cli.sync_command:ACTION"
+
+
+class Drain(application.Command):
+    """Offer devices to no new server, or list the drained devices.
+
+    No new server gets a part of a drained device, and servers that use it keep
+    running. Devices stay drained over restarts, until undrain. Example:
+    placement-sync drain 0000:5e:00.0 --reason 'ECC errors' --wait-empty
+    """
+
+    action = "placement_sync.cli.drain_command:DRAIN"
+
+
+class Undrain(application.Command):
+    """Offer drained devices to new servers again.
+
+    Example: placement-sync undrain 0000:5e:00.0
+    """
+
+    action = "placement_sync.cli.drain_command:UNDRAIN"
+
+
+class Status(application.Command):
+    """Print the results and the age of the last passes.
+
+    Print the status of each writer of this host, nova-compute and
+    placement-sync, from the state directory; Placement is not read. The exit
+    status is 1 if a status is stale (no successful pass for three intervals),
+    or if there is none. Example: placement-sync status --json
+    """
+
+    action = "placement_sync.cli.status_command:ACTION"
+
+
+class Audit(application.Command):
+    """Compare allocations, claims, guests and devices.
+
+    Compare the data of Placement, Nova's API, nova-compute, libvirt and the
+    kernel about the accelerators of this host, and print the contradictions. A
+    source that can't be read is printed with the comparisons that were
+    skipped. Run it as root on the host. The exit status is 0 if there are no
+    findings, or all were healed; 1 if findings remain, or Placement can't be
+    read; 2 if the input can't be used. Example: placement-sync audit --heal
+    """
+
+    action = "placement_sync.cli.audit_command:ACTION"
+
+
+class ProfileList(application.ListCommand):
+    """List the profiles that are available now in the whole cloud.
+
+    They are read from Placement; --all lists every profile that a card of the
+    cloud supports. Free is the maximum that the inventories allow: the
+    partitions of a card may leave no room for one more, and the profiles of a
+    card share its units. Most is the maximum of an empty card; [nova_accel]
+    device_spec may allow fewer (max_slots, max_instances). Example: nova-accel
+    profile list --model A40
+    """
+
+    action = "placement_sync.cli.profile_command:ACTION"
+
+
+class FlavorSet(application.Command):
+    """Set the accelerators that a flavor requests.
+
+    The extra specs replace all accelerators of the flavor; extra specs for
+    other purposes stay. A flavor that no host can ever serve is refused.
+    Without --profile and --class only the given settings change. Example:
+    nova-accel flavor set gpu.small --profile A40-8Q --numa-policy preferred
+    """
+
+    action = "placement_sync.cli.flavor_command:SET"
+
+
+class FlavorShow(application.Command):
+    """Print a flavor's accelerators, and whether hosts have them.
+
+    It prints also for how many servers there is room now. Example: nova-accel
+    flavor show gpu.small
+    """
+
+    action = "placement_sync.cli.flavor_command:SHOW"
+
+
+class ServerShow(application.ListCommand):
+    """Print a server's accelerators.
+
+    These are the accelerators of its flavor and attached ones. Example:
+    nova-accel server show vm-1
+    """
+
+    action = "placement_sync.cli.server_command:SHOW"
+
+
+class ServerAttach(application.Command):
+    """Attach one more profile to a server.
+
+    The server may be running or stopped. A failure is rolled back. Example:
+    nova-accel server attach vm-1 --profile A40-8Q
+    """
+
+    action = "placement_sync.cli.server_command:ATTACH"
+
+
+class ServerDetach(application.Command):
+    """Detach an attached profile from a server.
+
+    A running guest must release the device, and may refuse. Example:
+    nova-accel server detach vm-1 attached-1
+    """
+
+    action = "placement_sync.cli.server_command:DETACH"
