@@ -11,7 +11,7 @@ Packages, from the bottom up; a package imports only those before it:
   ``loop.Loop``, ``heartbeat.Heartbeat``, ``metrics.Metrics``
 - ``audit``: comparison of claims, allocations, domains and partitions;
   ``checks.compare``, ``heal.Healer``
-- ``flavors``: profiles of a cloud, extra specs and feasibility of flavors
+- ``flavors``: profiles of a cloud, extra specs of flavors
 - ``cli``: the ``placement-sync`` command, and ``flavor``, ``profile`` and
   ``server`` of ``nova-accel``
 """

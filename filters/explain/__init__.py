@@ -3,5 +3,6 @@
 
 - ``no_candidates``: ``find_refusal``, for requests without any candidate
 - ``simulation``: ``simulate``, a scheduling request card by card
-- ``commands``, ``explain_command``: the command line, and what it does
+- ``commands``: declarations of the commands
+- ``explain_command``, ``flavor_command``: implementations
 """

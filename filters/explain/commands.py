@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``nova-accel explain``; see ``application.Command``."""
+"""Commands that simulate nova-scheduler; see ``application.Command``."""
 
 from nova_accel.cli import application
 
@@ -15,3 +15,27 @@ class Explain(application.ListCommand):
     """
 
     action = "filters.explain.explain_command:ACTION"
+
+
+class FlavorSet(application.Command):
+    """Set the accelerators that a flavor requests.
+
+    The extra specs replace all accelerators of the flavor; extra specs for
+    other purposes stay. A warning is printed if no host can serve the flavor
+    now; nova-accel explain has the reason for each card. A flavor whose guests
+    can't start on any host is refused. Without --profile and --class only the
+    given settings change. Example: nova-accel flavor set gpu.small --profile
+    A40-8Q --numa-policy preferred
+    """
+
+    action = "filters.explain.flavor_command:SET"
+
+
+class FlavorShow(application.Command):
+    """Print a flavor's accelerators, and whether a host can serve it now.
+
+    It prints also for how many servers there is room now. Example: nova-accel
+    flavor show gpu.small
+    """
+
+    action = "filters.explain.flavor_command:SHOW"

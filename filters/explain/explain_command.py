@@ -17,7 +17,6 @@ from placement_sync.client import rest, tree_reader
 from placement_sync.flavors import cloud, lookup, offered_devices
 
 _NO_HOST = 1
-_DISK = "DISK_GB"
 _SERVER_ERROR = 500
 _COLUMNS = ("Host", "Card", "Verdict", "Why")
 _LEGEND = (
@@ -69,8 +68,29 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         devices = offered_devices.Cloud(
             devices=tuple(of_host), hosts=devices.hosts
         )
+    result = simulate(client, simulated, devices, tree)
+    status = 0 if result.is_possible else _NO_HOST
+    if arguments.json:
+        return json.dumps(simulation.as_dict(result), indent=2) + "\n", status
+    return _format(result, status)
+
+
+def simulate(
+    client: rest.RestClient,
+    simulated: simulation.SimulatedRequest,
+    devices: offered_devices.Cloud,
+    tree: str = "",
+) -> simulation.SimulationResult:
+    """Return the verdicts of Placement and of the filter.
+
+    :param client: client of Placement.
+    :param devices: the devices that get a verdict.
+    :param tree: uuid of the only compute node to simulate.
+    :raises ServiceError: Placement does not respond.
+    :raises QueryError: Placement rejects the flavor's groups.
+    """
     disabled = tree_reader.list_with_trait(client, simulation.DISABLED_TRAIT)
-    result = simulation.simulate(
+    return simulation.simulate(
         build_getter(client),
         simulated,
         simulation.SimulationContext(
@@ -79,10 +99,6 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         vgpu_geometry.VgpuGeometry(loader.load()),
         tree,
     )
-    status = 0 if result.is_possible else _NO_HOST
-    if arguments.json:
-        return json.dumps(simulation.as_dict(result), indent=2) + "\n", status
-    return _format(result, status)
 
 
 def build_getter(client: rest.RestClient) -> fact_reader.Get:
@@ -127,8 +143,7 @@ def _build_request(
             )
         flavor = cloud.find_flavor(compute, arguments.flavor)
         specs.update(flavor.specs)
-        needs.update(flavor.needs)
-        needs[_DISK] = flavor.disk_gb
+        needs.update(flavor.needs_with_disk)
     specs.update(_parse_pairs(arguments.extra_spec))
     simulated = simulation.SimulatedRequest(specs=specs, needs=needs)
     if not simulated.accelerators.groups:
@@ -165,7 +180,7 @@ def _format(
         *(f"Note: {note}." for note in result.notes),
     ]
     if not result.hosts:
-        lines.insert(0, "No host has an accelerator of the classes asked for.")
+        lines.insert(0, simulation.NO_CARD)
     return application.Table(
         columns=_COLUMNS,
         rows=[

@@ -22,6 +22,8 @@ _MAX_REASONS = 3
 # Hosts with this trait get no server (Nova's compute_status_filter).
 DISABLED_TRAIT = "COMPUTE_STATUS_DISABLED"
 
+NO_CARD = "No host has an accelerator of the classes asked for."
+
 FIRST = "first"
 FITS = "fits"
 REFUSED = "refused"
@@ -89,6 +91,19 @@ class SimulationResult:
     def is_possible(self) -> bool:
         """Return whether a host could serve the request."""
         return any(host.fits for host in self.hosts)
+
+    @property
+    def refusal(self) -> str:
+        """Return why no host can serve the request, empty if one can."""
+        if self.is_possible:
+            return ""
+        causes = [
+            f"{card.name}: {card.why}"
+            for host in self.hosts
+            for card in host.cards
+        ]
+        lines = no_candidates.limit_lines(causes, _MAX_REASONS)
+        return "; ".join(lines) or NO_CARD.rstrip(".")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

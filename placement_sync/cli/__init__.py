@@ -4,8 +4,8 @@
 - ``main``: ``placement-sync``
 - ``commands``: declarations of the commands; imports no implementation
 - ``sync_command`` (``run``), ``audit_command``, ``drain_command``,
-  ``status_command``, ``flavor_command``, ``profile_command``,
-  ``server_command``: implementations, each an ``application.Action``
+  ``status_command``, ``profile_command``, ``server_command``:
+  implementations, each an ``application.Action``
 - ``common_options``: options of all commands, ``CommandOptions``
 - ``outside_host``: a host outside of nova-compute
 - ``progress``: messages while a command waits

@@ -79,28 +79,6 @@ class ProfileList(application.ListCommand):
     action = "placement_sync.cli.profile_command:ACTION"
 
 
-class FlavorSet(application.Command):
-    """Set the accelerators that a flavor requests.
-
-    The extra specs replace all accelerators of the flavor; extra specs for
-    other purposes stay. A flavor that no host can ever serve is refused.
-    Without --profile and --class only the given settings change. Example:
-    nova-accel flavor set gpu.small --profile A40-8Q --numa-policy preferred
-    """
-
-    action = "placement_sync.cli.flavor_command:SET"
-
-
-class FlavorShow(application.Command):
-    """Print a flavor's accelerators, and whether hosts have them.
-
-    It prints also for how many servers there is room now. Example: nova-accel
-    flavor show gpu.small
-    """
-
-    action = "placement_sync.cli.flavor_command:SHOW"
-
-
 class ServerShow(application.ListCommand):
     """Print a server's accelerators.
 

@@ -6,7 +6,8 @@
 - ``profile_list``: ``list_profiles`` of a cloud
 - ``lookup``: ``find_profile``, ``select_host``, ``model_trait`` by name
 - ``flavor_specs``: extra specs from and to ``FlavorContents``
-- ``feasibility``, ``feasibility_search``: can any host serve a flavor
+- ``flavor_rules``: why a flavor can't be served by any host
+- ``room``: for how many servers there is room
 - ``flavor_text``: ``FlavorReport`` as text and JSON
 
 All but ``cloud`` are pure.

@@ -204,6 +204,11 @@ class Flavor:
     needs: Mapping[str, int]
     disk_gb: int = 0
 
+    @property
+    def needs_with_disk(self) -> dict[str, int]:
+        """Return the needs of a server that boots from an image."""
+        return {**self.needs, "DISK_GB": self.disk_gb}
+
 
 def find_flavor(compute: rest.RestClient, name_or_id: str) -> Flavor:
     """Return the flavor with this id or, if there is none, this name.

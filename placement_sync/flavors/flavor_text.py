@@ -16,8 +16,8 @@ _SWITCH_VALUES = {True: "on", False: "off"}
 class FlavorReport:
     """A flavor, and the capacity of the cloud for it.
 
-    ``flavor`` has its id and name. ``infeasible_reason`` is why no host can
-    ever serve it, empty if a host can. ``room`` is the number of servers
+    ``flavor`` has its id and name. ``refusal`` is why no host can serve it
+    now, empty if a host can. ``room`` is the number of servers
     that there is room for now, at most. ``carriers`` are the names of the
     devices with each pin trait of the flavor.
     """
@@ -25,7 +25,7 @@ class FlavorReport:
     flavor: Mapping[str, str]
     contents: flavor_specs.FlavorContents
     specs: Mapping[str, str]
-    infeasible_reason: str
+    refusal: str
     room: int
     carriers: Mapping[str, Sequence[str]]
 
@@ -53,8 +53,8 @@ def as_dict(report: FlavorReport) -> dict[str, object]:
             t: list(device_names)
             for t, device_names in report.carriers.items()
         },
-        "can_be_served": not report.infeasible_reason,
-        "reason": report.infeasible_reason or None,
+        "can_be_served": not report.refusal,
+        "reason": report.refusal or None,
         "room": report.room,
     }
 
@@ -79,8 +79,8 @@ def _format_lines(
         yield "group_policy: isolate (no two groups on one provider)"
     for trait, device_names in report.carriers.items():
         yield f"device: {_format_pin(trait, device_names)}"
-    if report.infeasible_reason:
-        yield f"no host can ever serve it: {report.infeasible_reason}"
+    if report.refusal:
+        yield f"no host can serve it now: {report.refusal}"
         return
     yield "can be served: yes"
     plural = "" if report.room == 1 else "s"

@@ -113,27 +113,6 @@ class VgpuTypes:
                 )
         return None
 
-    def makes(
-        self, provider: OfferedDevice, vgpu_type: vgpu_types.CatalogVgpuType
-    ) -> bool:
-        """Return whether an empty device supports a type in its mode."""
-        return (
-            provider.model in self.models_of(vgpu_type)
-            and names.GPU_CLASS in provider.capacities
-            and bool(vgpu_type.instance) == provider.is_mig
-        )
-
-    def models_of(
-        self, vgpu_type: vgpu_types.CatalogVgpuType
-    ) -> frozenset[str]:
-        """Return the model traits of the cards that support a type."""
-        gpu = self._catalog.gpu(vgpu_type.gpu)
-        return frozenset(_list_model_traits(self._catalog, gpu) if gpu else ())
-
-    def knows(self, provider: OfferedDevice) -> bool:
-        """Return whether the catalog has the types of a device."""
-        return bool(self.of_device(provider))
-
     def of_device(
         self, provider: OfferedDevice
     ) -> tuple[vgpu_types.CatalogVgpuType, ...]:

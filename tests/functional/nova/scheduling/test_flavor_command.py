@@ -20,6 +20,11 @@ NODES = ("host1", "host2")
 class FlavorCommand(scheduled.CommandTestBase):
     def run_command(self, *words: str, status: int = 0) -> str:
         """Return the command's output; its error output if it must fail."""
+        out, err = self.run_both(*words, status=status)
+        return err if status else out
+
+    def run_both(self, *words: str, status: int = 0) -> tuple[str, str]:
+        """Return the command's output and its error output."""
         out, err = io.StringIO(), io.StringIO()
         with (
             contextlib.redirect_stdout(out),
@@ -34,7 +39,7 @@ class FlavorCommand(scheduled.CommandTestBase):
                 ]
             )
         self.assertEqual(status, exit_status, out.getvalue() + err.getvalue())
-        return err.getvalue() if status else out.getvalue()
+        return out.getvalue(), err.getvalue()
 
     def _nova(self, words: tuple[str, ...]) -> tuple[str, ...]:
         if words[0] != "flavor":
@@ -127,8 +132,9 @@ class FlavorCommand(scheduled.CommandTestBase):
         self.assertEqual("none", self.specs(flavor)["group_policy"])
         server = self.create(flavor)
         self.assertEqual(2, len(self.allocations(server)))
-        self.assertEqual(0, self.show_flavor()["room"])
-        self.assertTrue(self.show_flavor()["can_be_served"])
+        record = self.show_flavor()
+        self.assertEqual((False, 0), (record["can_be_served"], record["room"]))
+        self.assertIn("VGPU", record["reason"])
         self.run_command("flavor", "set", FLAVOR, "--clear")
         self.assertEqual({}, self.specs(flavor))
 
@@ -172,7 +178,7 @@ class FlavorCommand(scheduled.CommandTestBase):
         self.run_command("flavor", "set", "gpu.two", "--profile", "T4-8Q")
         self.assertEqual({}, self.pinned())
 
-    def test_what_no_host_can_serve_is_refused(self) -> None:
+    def test_unusable_input_is_refused(self) -> None:
         self.start_host(*harness.TWO_T4)
         flavor = self.add_flavor()
 
@@ -183,18 +189,6 @@ class FlavorCommand(scheduled.CommandTestBase):
             return error
 
         self.assertIn("similar: T4-4Q", refused("--profile", "T4-4X"))
-        self.assertIn("no host has a card", refused("--profile", "A40-8Q"))
-        many = ("--profile", "T4-16Q", "--count")
-        self.assertIn(
-            "more than 2 of them; lower --count", refused(*many, "3")
-        )
-        self.assertIn(
-            "numa_policy=required",
-            refused(*many, "2", "--numa-policy", "required"),
-        )
-        self.assertIn(
-            "locality=nvlink", refused(*many, "2", "--locality=nvlink")
-        )
         self.assertIn(
             "accelerator:display=on",
             refused("--profile", "T4-4Q", "--ramfb", "on"),
@@ -207,6 +201,26 @@ class FlavorCommand(scheduled.CommandTestBase):
         self.run_command(
             "flavor", "set", "nix", "--profile", "T4-4Q", status=2
         )
+
+    def test_a_flavor_that_no_host_can_serve_is_set_with_a_warning(
+        self,
+    ) -> None:
+        self.start_host(*harness.TWO_T4)
+        flavor = self.add_flavor()
+
+        def warning(*words: str) -> str:
+            words = ("flavor", "set", FLAVOR, *words)
+            out, err = self.run_both(*words)
+            self.assertIn("resources_GPU1:VGPU", self.specs(flavor))
+            self.assertIn("+ ", out)
+            self.assertIn("warning: no host can serve it now: ", err)
+            return err
+
+        self.assertIn("CUSTOM_VGPU_NVIDIA_A40_8Q", warning("--profile=A40-8Q"))
+        many = ("--profile", "T4-16Q", "--count")
+        self.assertIn("all groups together", warning(*many, "3"))
+        self.assertIn("NVLink", warning(*many, "2", "--locality=nvlink"))
+        self.assertFalse(self.show_flavor()["can_be_served"])
 
     @pytest.mark.long
     def test_series_are_not_mixed_unless_forced(self) -> None:
@@ -243,7 +257,7 @@ class FlavorCommand(scheduled.CommandTestBase):
         self.create(flavor)
         self.assertEqual((0, 0), (free()["T4-16Q"], free()["T4-4Q"]))
         text = self.run_command("profile", "list", "--all")
-        self.assertIn("* no card can create one now", text)
+        self.assertIn("Offered is False", text)
         text = self.run_command("profile", "list")
         self.assertIn("profiles is free; --all lists them", text)
         # A profile that is full now is no reason to refuse a flavor.

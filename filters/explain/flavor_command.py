@@ -5,8 +5,10 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from filters.explain import explain_command, simulation
+from filters.placement import queries
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.cli import application
@@ -15,17 +17,13 @@ from placement_sync.cli import common_options
 from placement_sync.client import resource_providers, rest, tree_reader
 from placement_sync.flavors import (
     cloud,
-    feasibility,
-    feasibility_search,
+    flavor_rules,
     flavor_specs,
     flavor_text,
     lookup,
     offered_devices,
+    room,
 )
-
-# Devices whose inventories are read before a flavor is refused. If more
-# differ from the bulk queries, the cause is another one.
-_MAX_EXACT = 100
 
 
 def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +57,8 @@ def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="set the flavor even if no host can serve it",
+        help="set the flavor even if no guest of it can start, or if the"
+        " profile is unknown",
     )
 
 
@@ -168,29 +167,28 @@ class _CloudContext:
         self.compute = compute
         self.types = offered_devices.VgpuTypes(loader.load())
 
-    def explain_infeasibility(
+    def explain_refusal(
         self,
-        contents: flavor_specs.FlavorContents,
+        flavor: cloud.Flavor,
+        specs: Mapping[str, str],
         offered: offered_devices.Cloud,
     ) -> str:
-        """Return why no host can ever serve a flavor, or "".
+        """Return why no host can serve a flavor now, or "".
 
-        Before a refusal, totals with reserved units are read: bulk queries
-        do not return them.
+        :param specs: its extra specs, in place of those that Nova has.
+        :raises ServiceError: Placement can't be read.
         """
-        reason = feasibility.explain_infeasibility(
-            contents, offered, self.types
+        simulated = simulation.SimulatedRequest(
+            specs=specs, needs=flavor.needs_with_disk
         )
-        if not reason:
+        if not simulated.accelerators.groups:
             return ""
-        classes = {n for group in contents.groups for n in group.resources}
-        inexact = [
-            d.uuid for d in offered.devices if classes & d.capacities.keys()
-        ]
-        offered = cloud.read_totals(
-            self.placement, offered, set(inexact[:_MAX_EXACT])
-        )
-        return feasibility.explain_infeasibility(contents, offered, self.types)
+        try:
+            return explain_command.simulate(
+                self.placement, simulated, offered
+            ).refusal
+        except queries.QueryError as error:
+            return str(error)
 
 
 # -- show -------------------------------------------------------------------
@@ -203,12 +201,16 @@ def _show(arguments: argparse.Namespace) -> str:
     offered = offered_devices.Cloud()
     if contents.groups:
         offered = cloud.read(context.placement)
+    refusal = flavor_rules.explain_contradiction(
+        contents, context.types
+    ) or context.explain_refusal(flavor, flavor.specs, offered)
+    count = room.count_room(contents, offered, flavor.needs)
     report = flavor_text.FlavorReport(
         flavor={"id": flavor.id, "name": flavor.name},
         contents=contents,
         specs=flavor.specs,
-        infeasible_reason=context.explain_infeasibility(contents, offered),
-        room=feasibility_search.count_room(contents, offered, flavor.needs),
+        refusal=refusal,
+        room=0 if refusal else count,
         carriers={
             pin: tuple(d.name for d in offered.devices if pin in d.traits)
             for pin in sorted(flavor_specs.list_pins(flavor.specs))
@@ -233,11 +235,12 @@ def _set(arguments: argparse.Namespace) -> str:
         pinned, offered = _find_pinned(arguments.device, offered)
     request = _build_request(arguments, context, offered, pinned)
     change = flavor_specs.plan(flavor.specs, request)
-    contents = flavor_specs.read(change.specs)
-    if not arguments.clear:
-        _check_feasible(arguments, context, contents, offered)
+    _check_rules(arguments, context, flavor_specs.read(change.specs))
     if not arguments.dry_run:
         _write(context, flavor, change, pinned)
+    # A dry run does not create the trait that pins the flavor to a device.
+    if not (arguments.clear or (arguments.dry_run and pinned)):
+        _warn(context.explain_refusal(flavor, change.specs, offered))
     if arguments.json:
         return _as_json(flavor, change, arguments.dry_run)
     return "".join(_format_change(flavor, change, arguments.dry_run))
@@ -352,22 +355,27 @@ def _find_pinned(
     )
 
 
-def _check_feasible(
+def _check_rules(
     arguments: argparse.Namespace,
     context: _CloudContext,
     contents: flavor_specs.FlavorContents,
-    offered: offered_devices.Cloud,
 ) -> None:
-    """Refuse a flavor that no host can ever serve, or warn with --force.
+    """Refuse a flavor that contradicts itself, or warn with --force.
 
-    :raises NotOfferedError: no host can, and ``--force`` is not given.
+    :raises NotOfferedError: it does, and ``--force`` is not given.
     """
-    reason = context.explain_infeasibility(contents, offered)
-    if not reason:
-        return
-    if not arguments.force:
+    reason = flavor_rules.explain_contradiction(contents, context.types)
+    if reason and not arguments.force:
         raise lookup.NotOfferedError(f"{reason}; --force sets it anyway")
-    print(f"nova-accel: warning: {reason}", file=sys.stderr)
+    _warn(reason)
+
+
+def _warn(reason: str) -> None:
+    if reason:
+        print(
+            f"nova-accel: warning: no host can serve it now: {reason}",
+            file=sys.stderr,
+        )
 
 
 def _write(

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flavors whose guests can start on no host."""
+
+import pytest
+
+from nova_accel.catalog import loader
+from placement_sync.flavors import flavor_rules, flavor_specs, offered_devices
+
+TYPES = offered_devices.VgpuTypes(loader.load())
+
+
+def explain(*profiles: str, **specs: str) -> str:
+    """Return the contradiction of a flavor with one group per profile."""
+    for number, profile in enumerate(profiles):
+        specs[f"resources_G{number}:VGPU"] = "1"
+        specs[f"trait_G{number}:CUSTOM_VGPU_NVIDIA_{profile}"] = "required"
+    return flavor_rules.explain_contradiction(flavor_specs.read(specs), TYPES)
+
+
+@pytest.mark.parametrize(
+    ("profiles", "cause"),
+    [
+        (["A40_8Q", "A40_8C"], "one series (C, Q)"),
+        (["A40_8Q", "A100_8Q"], "one model of card"),
+        (["A40_1Q"] * 17, "at most 16"),
+    ],
+)
+def test_nvidia_vgpus_of_one_server_are_limited(
+    profiles: list[str], cause: str
+) -> None:
+    assert cause in explain(*profiles)
+
+
+def test_sizes_of_one_series_may_differ() -> None:
+    assert explain("A40_8Q", "A40_16Q") == ""
+
+
+def test_a_console_needs_a_vgpu() -> None:
+    display = {"accelerator:display": "on"}
+    qat = {"resources_Q1:CUSTOM_QAT_VF": "1"}
+    assert "console" in explain(**display, **qat)
+    assert explain("A40_8Q", **display, **qat) == ""
+    assert explain(**qat) == ""
