@@ -167,9 +167,10 @@ class CommandManager(commandmanager.CommandManager):
         # stevedore, which cliff uses here, imports all commands, and
         # importlib's entry_points() parses those of all distributions.
         distributions: dict[str, importlib.metadata.Distribution] = {}
-        for found in importlib.metadata.distributions():
-            if f"[{namespace}]" in (found.read_text("entry_points.txt") or ""):
-                distributions.setdefault(found.name, found)
+        for installed in importlib.metadata.distributions():
+            text = installed.read_text("entry_points.txt") or ""
+            if f"[{namespace}]" in text:
+                distributions.setdefault(installed.name, installed)
         for distribution in distributions.values():
             for point in distribution.entry_points.select(group=namespace):
                 name = point.name.replace("_", " ")
@@ -295,11 +296,12 @@ class Application(app.App):
 
     def _run_command(self, argv: Sequence[str]) -> int:
         try:
-            found = self.command_manager.find_command(list(argv))
+            factory, name, arguments = self.command_manager.find_command(
+                list(argv)
+            )
         except ValueError:
             self.refuse(" ".join(argv))
             raise
-        factory, name, arguments = found
         chosen = factory(self, self.options, cmd_name=name)
         parser = chosen.get_parser(f"{self.NAME} {name}")
         status: int = chosen.run(parser.parse_args(arguments))

@@ -19,7 +19,7 @@ class Sync(application.Command):
     action = "placement_sync.cli.sync_command:ACTION"
 
 
-class Drain(application.Command):
+class DrainDevices(application.Command):
     """Offer devices to no new server, or list the drained devices.
 
     No new server gets a part of a drained device, and servers that use it keep
@@ -30,7 +30,7 @@ class Drain(application.Command):
     action = "placement_sync.cli.drain_command:DRAIN"
 
 
-class Undrain(application.Command):
+class UndrainDevices(application.Command):
     """Offer drained devices to new servers again.
 
     Example: placement-sync undrain 0000:5e:00.0
@@ -39,7 +39,7 @@ class Undrain(application.Command):
     action = "placement_sync.cli.drain_command:UNDRAIN"
 
 
-class Status(application.Command):
+class ShowStatus(application.Command):
     """Print the results and the age of the last passes.
 
     Print the status of each writer of this host, nova-compute and

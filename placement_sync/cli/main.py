@@ -23,9 +23,9 @@ input can't be used, and one line on standard error has the correction.
 """
 _COMMANDS = {
     "run": commands.Sync,
-    "drain": commands.Drain,
-    "undrain": commands.Undrain,
-    "status": commands.Status,
+    "drain": commands.DrainDevices,
+    "undrain": commands.UndrainDevices,
+    "status": commands.ShowStatus,
     "audit": commands.Audit,
 }
 

@@ -136,13 +136,9 @@ def explain(placement: Server, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def cells(text: str, card: str) -> str:
-    """Return a card's line, with one blank between the columns."""
-    (line,) = [
-        " ".join(line.split())
-        for line in text.splitlines()
-        if f" {card} " in f" {line} "
-    ]
-    return line
+    """Return a card's row, with one blank between the columns."""
+    (row,) = [row for row in text.splitlines() if f"| {card} " in row]
+    return " ".join(row.replace("|", " ").split())
 
 
 def test_each_card_has_a_verdict_and_a_reason(
@@ -157,12 +153,12 @@ def test_each_card_has_a_verdict_and_a_reason(
     status, text, _ = explain()
 
     assert status == 0
-    assert cells(text, "c") == "c first"
+    assert cells(text, "c") == "one c first"
     assert "CUSTOM_GPU_MEMORY_MB 0 of 16384 left, 4096 needed" in cells(
         text, "a"
     )
     assert cells(text, "a").startswith("one a left out")
-    assert f"d left out does not offer {PROFILE} now" in cells(text, "d")
+    assert f"one d left out does not offer {PROFILE} now" in cells(text, "d")
     assert "1 of 1 hosts can serve the flavor now." in text
 
 
@@ -226,6 +222,25 @@ def test_one_host_alone(cloud: Cloud, explain: Any) -> None:
     assert report["notes"] == [
         "Nova's other filters and its weighers are not replayed"
     ]
+
+
+def test_rows_are_selected_sorted_and_formatted(
+    cloud: Cloud, explain: Any
+) -> None:
+    full, _ = cloud.host("one", "ab")
+    cloud.allocate_mb(full, 4096, 4096, 4096, 4096)
+
+    rows = ("-c", "Card", "-c", "verdict")
+    status, text, _ = explain(*rows, "-f", "value", "--sort-column", "verdict")
+    assert (status, text) == (0, "b first\na left out\n")
+    _, text, _ = explain(*rows, "-f", "json", "--host", "one")
+    assert json.loads(text) == [
+        {"Card": "a", "Verdict": "left out"},
+        {"Card": "b", "Verdict": "first"},
+    ]
+    status, text, error = explain("-c", "Model")
+    assert (status, text) == (2, "")
+    assert "Host, Card, Verdict, Why" in error
 
 
 def test_two_groups_are_requested_together(cloud: Cloud, explain: Any) -> None:
