@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel.catalog import loader
+from nova_accel.model import providers
 from placement_sync.flavors import (
     flavor_specs,
     lookup,
@@ -57,9 +58,7 @@ def test_free_units_are_counted_in_servers() -> None:
 
 
 def test_amounts_of_the_host_limit_the_servers() -> None:
-    capacities = {
-        "VCPU": offered_devices.ListedCapacity(total=16, capacity=16, used=7)
-    }
+    capacities = {"VCPU": providers.ClassCapacity(capacity=16, used=7)}
     offered = offered_devices.Cloud(
         devices=(A,), hosts={clouds.root(): capacities}
     )
