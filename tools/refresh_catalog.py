@@ -314,18 +314,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python tools/refresh_catalog.py",
-        description="Compare the catalog of vGPU types with a host.",
+        description="Print the vGPU types of a host that the catalog lacks,"
+        " and contradictions between both. Example: python"
+        " tools/refresh_catalog.py --root host.tar.gz",
+        epilog="exit status: 0 the catalog has all types of the host; 1 it"
+        " differs; 2 the input can't be used.",
     )
     parser.add_argument(
         "--root",
         default="/",
         metavar="DIR|ARCHIVE",
-        help="read this host instead of this machine",
+        help="read another machine from this directory, which has sys/, or"
+        " from this archive of `nova-accel capture`",
     )
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="write the catalog with the new types to this file",
+        help="write the catalog with the new types to this file (default:"
+        " print the differences only)",
     )
     arguments = parser.parse_args(argv)
     try:

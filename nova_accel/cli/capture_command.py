@@ -15,7 +15,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="the archive to write (nova-accel-HOST-DATE.tar.gz)",
+        help="write this file (default: nova-accel-HOST-DATE.tar.gz)",
     )
 
 

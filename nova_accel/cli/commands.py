@@ -10,25 +10,39 @@ from collections.abc import Sequence
 from nova_accel.cli import application, console
 
 _DESCRIPTION = """\
-Accelerators of a compute host, as they would be reported to Placement, and
-those of the whole cloud.
+Print the accelerators of a compute host, and print and change those of the
+cloud. `nova-accel COMMAND --help` describes a command.
 """
 
 
 class Inspect(application.Command):
-    """Print devices, profiles and the provider tree."""
+    """Print devices, profiles and the provider tree.
+
+    Print the devices of this host, their profiles and resource providers, and
+    the reason for each device that is not offered. Nothing is changed; run it
+    as root to read NVIDIA GPUs in MIG mode. Example: nova-accel inspect
+    """
 
     action = "nova_accel.cli.inspect_command:ACTION"
 
 
 class Capture(application.Command):
-    """Pack what discovery reads into an archive for a bug report."""
+    """Write an archive of the host for a bug report.
+
+    The archive has the kernel files and NVML answers that discovery reads.
+    Serial numbers are left out. Run it as root. Example: nova-accel capture
+    -o host.tar.gz
+    """
 
     action = "nova_accel.cli.capture_command:ACTION"
 
 
 class Heal(application.Command):
-    """Offer devices again that were set aside after a failure."""
+    """Offer devices again that were set aside after a failure.
+
+    Run it after their repair: nothing is repaired or scrubbed. Without an
+    address, list them with the reason. Example: nova-accel heal 0000:41:00.0
+    """
 
     action = "nova_accel.cli.heal_command:ACTION"
 

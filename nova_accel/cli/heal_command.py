@@ -18,13 +18,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "address",
         nargs="*",
         metavar="ADDRESS",
-        help="the device, as 0000:5e:00.0/region-0; without one all that are"
-        " set aside are listed",
+        help="address of the device, for example 0000:41:00.0, or of an FPGA"
+        " region, for example 0000:5e:00.0/region-0",
     )
     parser.add_argument(
         "--state-dir",
         metavar="DIR",
-        help="directory of nova-compute, instead of [nova_accel] state_dir",
+        help="set the directory of notes (default: [nova_accel] state_dir)",
     )
     host_source.add_config(parser)
 

@@ -13,15 +13,21 @@ from nova_accel.host.sysfs import fs, host_reader, hwdata
 from nova_accel.model import pci
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
+def add_config(
+    parser: argparse.ArgumentParser, without_default: str = ""
+) -> None:
+    """Add the option for nova.conf.
+
+    :param without_default: when the default files are not read.
+    """
     parser.add_argument(
         "--config-file",
         action="append",
         default=[],
         metavar="FILE",
-        help="nova.conf with [nova_accel]; may be repeated. Without it:"
-        f" those of {' and '.join(conf.CONFIG_FILES)} that exist; none with"
-        " --root",
+        help="read [nova_accel] from this nova.conf; may be repeated"
+        f" (default: {' and '.join(conf.CONFIG_FILES)} if they exist"
+        f"{without_default})",
     )
 
 
@@ -29,8 +35,8 @@ def add_root(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root",
         metavar="DIR|ARCHIVE",
-        help="directory that holds sys/, or an archive of `nova-accel"
-        " capture`, to read instead of this machine",
+        help="read another machine from this directory, which has sys/, or"
+        " from this archive of `nova-accel capture`",
     )
 
 

@@ -26,13 +26,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         metavar="NAME",
-        help="name of the compute node in the report (this machine's, or"
-        " the captured one's)",
+        help="set the name of the compute node in the report (default: the"
+        " name of this machine, or of the captured one)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print JSON for programs"
+        "--json", action="store_true", help="print JSON instead of text"
     )
-    host_source.add_config(parser)
+    host_source.add_config(parser, "; none with --root")
 
 
 def _inspect(arguments: argparse.Namespace) -> str:
