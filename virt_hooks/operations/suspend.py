@@ -133,8 +133,8 @@ class Suspend:
     def exclude_claimed(self, devices: Iterable[Any]) -> list[Any]:
         """Return the mdevs that Nova may attach itself.
 
-        It would attach ours without display and address; ``resume`` plugs
-        them in with the elements of the definition.
+        It would attach those of claims without display and address; ``resume``
+        plugs them in with the elements of the definition.
 
         :param devices: have their ``uuid``.
         """

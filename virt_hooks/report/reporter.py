@@ -75,7 +75,7 @@ class Reporter:
         return self._accel.tree(OWNER_TRAITS)
 
     def exclude_owned(self, allocations: Mapping[str, Any]) -> dict[str, Any]:
-        """Return allocations, by provider, of providers that are not ours."""
+        """Return allocations, by provider, without our own providers."""
         desired = self.desired()
         owned = {node.uuid for node in desired.nodes} if desired else set()
         return {

@@ -80,14 +80,14 @@ class Context(attaching.AttachingTestBase):
         server = self.boot(harness.vgpu_group("_A", "4Q"))
         contexts = []
         driver = self.computes["host1"].driver
-        shown = driver._hooks.attach_show
-        stock = shown.show
+        attach_show = driver._hooks.attach_show
+        stock = attach_show.show
 
         def show(context: Any, uuid: str) -> Any:
             contexts.append(context)
             return stock(context, uuid)
 
-        shown.show = show
+        attach_show.show = show
         bus = compute_rpc.ComputeRpc(())
         words = {"server": server["id"]}
         own = self.instance(server).project_id

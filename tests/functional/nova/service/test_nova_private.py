@@ -34,8 +34,8 @@ class NovaPrivate(harness.AccelTestBase):
         self.assertIs(self.computes["host1"].manager.rt, tracker)
         root = self.driver._accel.root
         card = names.provider_uuid(root.uuid, harness.T4)
-        wanted = {card: {"resources": {"VGPU": 1}}}
-        claimed = nova_private.claim_resources(tracker, wanted)
+        allocations = {card: {"resources": {"VGPU": 1}}}
+        claimed = nova_private.claim_resources(tracker, allocations)
         self.assertEqual([card], [c.provider_uuid for c in claimed])
         assigned = tracker.assigned_resources[card]["VGPU"]
         self.assertEqual(1, len(assigned))
