@@ -275,7 +275,8 @@ def test_an_ill_card_is_passed_over_and_named(
         done = hosts.lab.command("nova-accel", *command, "--json")
         assert done.returncode == 1, done.stderr
         table = hosts.lab.command("nova-accel", *command).stdout
-        assert re.search(rf"0000_93_00_0 +refused +{words}", table), table
+        row = rf"0000_93_00_0 +\| refused +\| {words}"
+        assert re.search(row, table), table
         assert json.loads(done.stdout)
     finally:
         hosts.set_traits(last, last.traits)
