@@ -2,7 +2,7 @@
 """Private names of Nova, as each of its releases has them."""
 
 import pytest
-from nova import context, policy
+from nova import context, objects, policy
 from nova.virt.libvirt import driver as stock_driver
 
 from nova_accel.model import names
@@ -49,7 +49,7 @@ class NovaPrivate(harness.AccelTestBase):
 
     def test_the_context_of_an_instance(self) -> None:
         server = self.boot({})
-        instance = self.instance(server)
+        instance = objects.Instance.get_by_uuid(self.context, server["id"])
         self.assertIsInstance(
             nova_private.context_of(instance), context.RequestContext
         )
