@@ -77,6 +77,7 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
         self.assert_agreement("detach", is_passed=True)
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_rebuild_after_a_migration_that_was_refused(self) -> None:
         server = self.boot_server()
         self.attach(server, PROFILE)

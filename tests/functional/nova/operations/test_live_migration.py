@@ -152,6 +152,7 @@ class LiveMdev(moving.LiveBase):
             driver.get_available_resource("host2")
             self.assertEqual(count, len(self.hosts["host2"].mdevs()), task)
 
+    @pytest.mark.long
     def test_a_server_without_accelerators(self) -> None:
         """The library logs nothing about it."""
         for arrives, end in ((False, "failed"), (True, "completed")):
@@ -365,6 +366,7 @@ class Refusals(moving.LiveBase):
         )
         self.assert_refused(server, "does not run nova-accel")
 
+    @pytest.mark.long
     def test_a_card_drained_meanwhile(self) -> None:
         """Placement is not updated yet; Nova's own claim is dropped."""
         server = self.boot(SMALL, host="host1")

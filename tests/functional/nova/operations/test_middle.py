@@ -163,6 +163,7 @@ class Failing(operations.OperationsTestBase):
 class MiddleInPlace(Failing):
     """A server that stays on its host."""
 
+    @pytest.mark.long
     def test_rescue(self) -> None:
         server = self.boot_server()
         for fails in (self.refuse_guests, self.lose_mdevs):
@@ -271,6 +272,7 @@ class MiddleOfMoves(Failing):
         self.assert_no_leaks("restart")
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_migrate_to_a_host_that_does_not_begin(self) -> None:
         """The server is active there, with the slots that it had."""
         server = self.boot_server("host1", "host2")
@@ -333,6 +335,7 @@ class LeftBehind(Failing):
         self.recover(server)
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_migrate_and_archive(self) -> None:
         """The server is archived before the next pass of its source."""
         server = self.boot_server("host1", "host2")
