@@ -20,6 +20,7 @@ from typing import Any
 import nova.conf
 from nova import context as nova_context
 from nova import exception, objects
+from nova.compute import vm_states
 
 from nova_accel import model
 from nova_accel.claims import claim_plan
@@ -121,7 +122,9 @@ class Consumers:
 
         Nova backs a consumer that is a server of this host, a server of a
         migration in progress or that migration itself, an expected server,
-        or that has allocations of a provider that it has claims of.
+        or that has allocations of a provider that it has claims of. A
+        migration that is finished can be reverted only while its server is
+        in state RESIZED: otherwise it counts by its allocations alone.
 
         :param nodes: names of this host's compute nodes.
         :raises nova.exception.NovaException: Nova or Placement can't be
@@ -139,8 +142,13 @@ class Consumers:
         backed = expected | {server.uuid for server in servers}
         if not versions.keys() - backed:
             return {}
+        resized = frozenset(
+            server.uuid
+            for server in servers
+            if server.vm_state == vm_states.RESIZED
+        )
         for node in nodes:
-            backed |= _list_migrating(context, host, node)
+            backed |= _list_migrating(context, host, node, resized)
         return {
             consumer: version
             for consumer, version in sorted(versions.items())
@@ -170,15 +178,24 @@ class Consumers:
 
 
 def _list_migrating(
-    context: nova_context.RequestContext, host: str, node: str
+    context: nova_context.RequestContext,
+    host: str,
+    node: str,
+    resized: frozenset[str],
 ) -> frozenset[str]:
-    """Return the migrations in progress of a node, and their servers."""
+    """Return the migrations in progress of a node, and their servers.
+
+    :param resized: this host's servers that can be reverted.
+    """
     migrations = objects.MigrationList.get_in_progress_by_host_and_node(
         context, host, node
     )
-    return frozenset(
-        uuid for m in migrations for uuid in (m.uuid, m.instance_uuid)
-    )
+    revertible = {
+        m.uuid
+        for m in migrations
+        if m.status != "finished" or m.instance_uuid in resized
+    }
+    return frozenset(m.instance_uuid for m in migrations) | revertible
 
 
 class MissingAllocations:

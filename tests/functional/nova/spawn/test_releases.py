@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from nova import objects
 from nova.tests.fixtures import libvirt as fakelibvirt
+from nova.tests.functional.api import client
 from oslo_messaging import exceptions as messaging
 
 from tests.functional.nova.support import (
@@ -270,6 +271,33 @@ class OtherClaims(operations.OperationsTestBase):
         }
         self.assertNotIn(slot, offered)
         self.assertTrue(offered)
+
+    def test_a_resize_in_place_whose_end_is_not_saved(self) -> None:
+        """Nova has deleted the allocations of the old flavor."""
+        self.flags(allow_resize_to_same_host=True)
+        self.start_hosts("host1")
+        self.power_off_to_move()
+        server = self.boot(_VGPU(self), host="host1")
+        save, save_migration = objects.Instance.save, objects.Migration.save
+
+        def fail(instance: Any, *args: Any, **kwargs: Any) -> None:
+            if instance.vm_state in ("resized", "error"):
+                raise messaging.MessagingTimeout("no reply")
+            save(instance, *args, **kwargs)
+
+        def fail_migration(migration: Any) -> None:
+            if migration.status == "error":
+                raise messaging.MessagingTimeout("no reply")
+            save_migration(migration)
+
+        self.stub_out("nova.objects.Instance.save", fail)
+        self.stub_out("nova.objects.Migration.save", fail_migration)
+        with contextlib.suppress(client.OpenStackApiException):
+            self.resize(server, {})
+        self.assertEqual({}, self.allocations(server))
+        self.assertTrue(self.computes["host1"].driver._accel.claims())
+        self.run_periodics()
+        self.assert_nothing_left()
 
     def test_the_answer_to_the_last_save_of_a_spawn_is_lost(self) -> None:
         """Nova leaves the guest running: its device stays reserved."""
