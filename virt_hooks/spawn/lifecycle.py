@@ -238,7 +238,12 @@ class Lifecycle:
         with self._locks.hold(self._lock_keys(slots)):
             host = spawn_plan.refresh_cards(self.host, root, slots)
             previous = self.claims_of(consumer)
-            claims = self._planner.plan(request, previous, host)
+            try:
+                claims = self._planner.plan(request, previous, host)
+            except errors.ClaimError:
+                # Another program may have used the card: report it at once.
+                spawn_plan.refresh_cards(self.host, root, slots, is_whole=True)
+                raise
             self.store.set_claims(consumer, claims)
             if all(c.state is model.ClaimState.MADE for c in claims):
                 return claims

@@ -126,8 +126,13 @@ def refresh_cards(
     host: snapshot.Snapshot,
     root: providers.ProviderRoot,
     slots: tuple[model.Slot, ...],
+    *,
+    is_whole: bool = False,
 ) -> model.HostState:
-    """Read the partitions in some slots; all cards if one is new."""
+    """Read the partitions in some slots; all cards if one is new.
+
+    :param is_whole: read the cards of these slots completely.
+    """
     slot_providers = {slot.provider for slot in slots}
     addresses = {
         device.address
@@ -135,4 +140,5 @@ def refresh_cards(
     }
     if len(addresses) < len(slot_providers):
         return host.refresh()
-    return host.refresh_cards(addresses, [slot.identifier for slot in slots])
+    places = () if is_whole else [slot.identifier for slot in slots]
+    return host.refresh_cards(addresses, places)
