@@ -106,6 +106,7 @@ def test_two_servers_fill_the_device_and_a_third_is_refused(
         assert lab.allocations(server) == {}
 
 
+@pytest.mark.long
 def test_hard_reboot_keeps_the_mdev(lab: Site, accelerated: Any) -> None:
     server = lab.boot("e2e-reboot", accelerated)
     before = lab.hostdevs(server, "mdev")
@@ -155,6 +156,7 @@ def test_whole_function_passthrough(lab: Site) -> None:
     assert lab.hostdevs(again, "pci") == ["0000:02:00.0"]
 
 
+@pytest.mark.long
 def test_slot_that_cannot_be_made_fails_the_server_and_nothing_else(
     lab: Site, accelerated: Any, strangers: list[str]
 ) -> None:
@@ -174,6 +176,7 @@ def test_slot_that_cannot_be_made_fails_the_server_and_nothing_else(
     lab.boot("e2e-after", accelerated)
 
 
+@pytest.mark.long
 def test_unknown_driver_name_stops_nova_compute(
     lab: Site, compute_restored: None
 ) -> None:

@@ -298,6 +298,7 @@ def _of_others(lab: Site) -> Bitstream:
     return bitstream(lab, owner=uuid.uuid4().hex)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "reason"),
     [

@@ -120,6 +120,7 @@ def driver(lab: Site, address: str) -> str:
     return lab.on_host(_DRIVER, address).strip()
 
 
+@pytest.mark.long
 def test_two_types_on_one_card_and_another_size_refused(
     lab: Site, mdev_form: None
 ) -> None:

@@ -46,6 +46,7 @@ def is_drained(lab: Site) -> bool:
     return _DRAINED in mtty.traits
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick", "undrained")
 def test_a_drained_card_takes_no_new_server_and_keeps_its_own(
     lab: Site, accelerated: Any

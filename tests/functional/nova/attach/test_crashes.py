@@ -145,6 +145,7 @@ class Crashes(Dying):
     def test_attach(self) -> None:
         self.run_operation("attach")
 
+    @pytest.mark.long
     def test_detach(self) -> None:
         self.run_operation("detach")
 

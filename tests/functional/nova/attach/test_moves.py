@@ -116,6 +116,7 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
         self.detach(server)
         self.assert_agreement("detach", False, "host2")
 
+    @pytest.mark.long
     def test_rebuild_after_a_resize_in_place_that_failed(self) -> None:
         self.flags(allow_resize_to_same_host=True)
         self.start_hosts("host1")

@@ -42,6 +42,7 @@ class Race(attaching.AttachingTestBase):
             thread.join()
         return refusals
 
+    @pytest.mark.long
     def test_three_servers_for_one_slot(self) -> None:
         self.start_host(harness.TWO_T4[0])
         four = harness.vgpu_group("_A", "4Q")

@@ -303,6 +303,7 @@ class Fpga(harness.AccelTestBase):
         self.assertEqual({"FPGA": (1, 1)}, self.amounts(REGION, host))
         self.assertIn(names.FAULTED_TRAIT, self.traits(REGION, host))
 
+    @pytest.mark.long
     def test_a_region_that_failed_is_set_aside_and_healed(self) -> None:
         for directive in WAYS_TO_FAIL:
             with self.subTest(directive):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cold migration between two hosts of the harness."""
 
+import pytest
+
 from tests.functional.nova.support import harness
 
 SMALL = harness.vgpu_group("_A", "4Q")
@@ -30,6 +32,7 @@ class Moves(harness.AccelTestBase):
         self._delete_server(self.server)
         self.assert_nothing_left("host2")
 
+    @pytest.mark.long
     def test_migrate_and_revert(self) -> None:
         (mdev,) = self.mdevs_of(self.server)
         self._migrate_server(self.server)

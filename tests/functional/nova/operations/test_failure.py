@@ -3,6 +3,8 @@
 
 from typing import Any
 
+import pytest
+
 from nova_accel.host.state import drains
 from tests.functional.nova.support import harness, operations, technologies
 
@@ -55,6 +57,7 @@ class Failures(operations.OperationsTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_host_that_was_restarted_while_a_server_is_rescued(
         self,
     ) -> None:

@@ -100,6 +100,7 @@ class LiveMdev(moving.LiveBase):
         self.assert_holds(self.server, harness.T4, "host2")
         self.assert_nothing_left("host1")
 
+    @pytest.mark.long
     def test_restart_of_the_destination_and_a_failure(self) -> None:
         self.meanwhile = self.restart_destination
         self.arrives = False
@@ -166,6 +167,7 @@ class LiveMdev(moving.LiveBase):
                 self.assertNotIn("[virt_hooks", log)
                 self.assertNotIn("can't register the claims", log)
 
+    @pytest.mark.long
     def test_failure_on_the_way(self) -> None:
         self.arrives = False
         self._live_migrate(self.server, "failed")

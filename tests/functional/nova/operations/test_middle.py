@@ -173,6 +173,7 @@ class MiddleInPlace(Failing):
             self.recover(server)
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_rebuild(self) -> None:
         """Nova removes the allocations; the library restores them."""
         server = self.boot_server()
@@ -194,6 +195,7 @@ class MiddleInPlace(Failing):
         )
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_restart_after_a_rebuild(self) -> None:
         """nova-compute ends before it has restored the allocations."""
         server = self.boot_server()
@@ -212,6 +214,7 @@ class MiddleInPlace(Failing):
         self.recover(server)
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_a_rebuilt_server_whose_slot_was_reassigned(self) -> None:
         """Nova frees the slots of a server whose delete fails in the end."""
         server = self.boot_server()
@@ -308,6 +311,7 @@ class MiddleOfMoves(Failing):
         self.assert_agreement("return", is_passed=True)
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_revert(self) -> None:
         server = self.boot_server("host1", "host2")
         for fails in (self.refuse_guests, self.lose_mdevs):
@@ -325,6 +329,7 @@ class LeftBehind(Failing):
 
     __test__ = False
 
+    @pytest.mark.long
     def test_migrate(self) -> None:
         """Its source has no allocations left, so its devices are released."""
         server = self.boot_server("host1", "host2")
@@ -351,6 +356,7 @@ class LeftBehind(Failing):
         self.run_periodics()
         self.assert_nothing_left("host1")
 
+    @pytest.mark.long
     def test_confirm(self) -> None:
         """The domain stays on the source, without devices."""
         server = self.boot_server("host1", "host2")

@@ -51,6 +51,7 @@ class Suspend(operations.OperationsTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_guest_that_does_not_let_go(self) -> None:
         """The guest gets back the device that it has released."""
         server = self.start(technologies.WHOLE.cards[0])
@@ -134,6 +135,7 @@ class Suspend(operations.OperationsTestBase):
         self.resume(server)
         self.assert_agreement("resume")
 
+    @pytest.mark.long
     def test_a_host_that_rebooted_meanwhile(self) -> None:
         server = self.start()
         (mdev,) = self.mdevs_of(server)

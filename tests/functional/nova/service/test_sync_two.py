@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from nova.tests.functional.api import client
 
 from nova_accel.model import names
@@ -30,6 +31,7 @@ _DELETES = 5
 
 
 class TwoWriters(syncing.SyncTestBase):
+    @pytest.mark.long
     def test_they_converge_and_never_fight(self) -> None:
         seed = int(os.environ.get(SEED, "") or time.time())
         self.chance = random.Random(seed)  # noqa: S311

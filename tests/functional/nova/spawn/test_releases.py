@@ -92,6 +92,7 @@ class Releases(operations.OperationsTestBase):
             self.assertEqual(claims, accel.claims())
         self.assert_released()
 
+    @pytest.mark.long
     def test_delete_while_a_start_runs(self) -> None:
         """Nova does not serialise the two."""
         functions = self.delete_during_start(
@@ -154,6 +155,7 @@ class Releases(operations.OperationsTestBase):
     def connection(self) -> Any:
         return self.computes["host1"].driver._host.get_connection()
 
+    @pytest.mark.long
     def test_evacuated_and_the_host_returns(self) -> None:
         self.start_hosts("host1", "host2")
         self.power_off_to_move()
@@ -169,6 +171,7 @@ class Releases(operations.OperationsTestBase):
         self.assert_released("host1")
         self.assert_clean(functions)
 
+    @pytest.mark.long
     def test_confirming_a_resize_in_place_fails(self) -> None:
         self.flags(allow_resize_to_same_host=True)
         self.start_hosts("host1")
@@ -228,6 +231,7 @@ class OtherClaims(operations.OperationsTestBase):
 
     technology = technologies.MDEV
 
+    @pytest.mark.long
     @pytest.mark.skipif(
         not releases.is_on_threads(), reason="one release is enough"
     )

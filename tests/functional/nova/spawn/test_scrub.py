@@ -152,6 +152,7 @@ class Scrub(harness.AccelTestBase):
             thread.start()
             assert reached.wait(120)
 
+    @pytest.mark.long
     def test_the_service_ends_in_a_reset(self) -> None:
         """Nova deletes the server again, which resets its function."""
         self.start_host(*harness.GPU_CARDS)

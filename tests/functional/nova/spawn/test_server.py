@@ -101,6 +101,7 @@ class Servers(harness.AccelTestBase):
         self.boot(SMALL)
         self.assertNotIn(harness.vgpu_trait("2Q"), profiles[0])
 
+    @pytest.mark.long
     def test_two_profiles_on_two_cards_and_a_whole_one(self) -> None:
         self.start_host(*harness.TWO_T4, *harness.GPU_CARDS)
         self.assertEqual({"PGPU": (1, 0)}, self.amounts(harness.GPU))

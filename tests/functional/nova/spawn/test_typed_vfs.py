@@ -69,6 +69,7 @@ class Vfio(harness.AccelTestBase):
         self.assertEqual({}, self.vgpu_types())
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_function_that_can_not_be_read_at_the_start(self) -> None:
         """Its server's claim is restored once the function is readable."""
         host = self.start_host(dataclasses.replace(AMD, enabled_vfs=4))
@@ -206,6 +207,7 @@ class Vfio(harness.AccelTestBase):
         self._delete_server(refused)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_wrong_option_is_named(self) -> None:
         self.start_host(CARD)
         specs = typed_group("8Q") | {"accelerator:display": "yes"}
@@ -316,6 +318,7 @@ class GenericVfs(harness.AccelTestBase):
         self._delete_server(self.boot(specs))
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_no_vfs_are_removed_before_claims_are_restored(self) -> None:
         """A restart with fewer VFs, while the server is stopped."""
         specs = [f'{{"address": "{FLEX}", "use": "vf", "num_vfs": 3}}']
