@@ -66,19 +66,16 @@ def find_in_text(text: str, first_line: int = 1) -> Iterator[Hit]:
 
 def find_in_code(source: str) -> Iterator[Hit]:
     """Yield the hits of a Python module: comments, strings, names."""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield from find_in_text(token.string, token.start[0])
-    module = ast.parse(source)
-    yield from _find_noun_clauses(module)
-    for node in ast.walk(module):
-        if (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            # One word is a key, a path or a value.
-            and len(node.value.split()) > 1
-        ):
-            yield from find_in_text(node.value, node.lineno)
+    has_prose = PROSE.search(source) is not None
+    if has_prose:
+        yield from _find_in_comments(source)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            first = (ast.get_docstring(node) or "").partition("\n")[0]
+            if NOUN_CLAUSE.match(first):
+                yield getattr(node, "lineno", 1), f"docstring: {first}"
+        elif has_prose and isinstance(node, ast.Constant):
+            yield from _find_in_constant(node)
         for name in _defined_names(node):
             parts = set(name.strip("_").split("_"))
             if name in FOREIGN_NAMES:
@@ -87,12 +84,16 @@ def find_in_code(source: str) -> Iterator[Hit]:
                 yield getattr(node, "lineno", 1), f"name {name}"
 
 
-def _find_noun_clauses(module: ast.Module) -> Iterator[Hit]:
-    for node in ast.walk(module):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            first = (ast.get_docstring(node) or "").partition("\n")[0]
-            if NOUN_CLAUSE.match(first):
-                yield getattr(node, "lineno", 1), f"docstring: {first}"
+def _find_in_comments(source: str) -> Iterator[Hit]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield from find_in_text(token.string, token.start[0])
+
+
+def _find_in_constant(node: ast.Constant) -> Iterator[Hit]:
+    # One word is a key, a path or a value.
+    if isinstance(node.value, str) and len(node.value.split()) > 1:
+        yield from find_in_text(node.value, node.lineno)
 
 
 def _defined_names(node: ast.AST) -> Iterator[str]:
