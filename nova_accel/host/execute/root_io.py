@@ -26,12 +26,8 @@ _MAX_OUTPUT = 4096
 
 def read(path: str) -> tuple[int, str]:
     """Return 0 and a kernel file's text, or the errno of the refusal."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        with open(descriptor, encoding="ascii", errors="replace") as opened:
-            return 0, opened.read(_PAGE).strip()
-    except OSError as error:
-        return error.errno or errno.EIO, ""
+    number, content = read_bytes(path)
+    return number, content.decode("ascii", errors="replace").strip()
 
 
 def write(path: str, text: str) -> int:
@@ -54,8 +50,8 @@ def read_bytes(path: str) -> tuple[int, bytes]:
     """Return 0 and a kernel file's bytes, or the errno of the refusal."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        with open(descriptor, "rb", buffering=0) as opened:
-            return 0, opened.read(_PAGE) or b""
+        with open(descriptor, "rb") as opened:
+            return 0, opened.read(_PAGE)
     except OSError as error:
         return error.errno or errno.EIO, b""
 
