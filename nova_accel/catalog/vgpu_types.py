@@ -14,6 +14,7 @@ from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
+from nova_accel.geometry import spans
 from nova_accel.model import names, strict_json
 
 FORMAT = 1
@@ -188,14 +189,12 @@ class Catalog:
         return self._gpus[by_name.pop()] if len(by_name) == 1 else None
 
 
-def count_spans(starts: Iterable[int], span: int) -> int:
-    """Return the maximal number of disjoint spans of one length."""
-    count = end = 0
-    for start in sorted(starts):
-        if start >= end:
-            count += 1
-            end = start + span
-    return count
+def compute_mixed_limit(starts: Iterable[int], span: int) -> int:
+    """Return the maximal number of vGPUs of one type under mixed sizes."""
+    return min(
+        spans.count_disjoint((start, span) for start in starts),
+        MAX_TIME_SLICED,
+    )
 
 
 def parse(text: str) -> Catalog:
@@ -271,9 +270,7 @@ def _parse_types(
                 framebuffer_mb=int(size["framebuffer_mb"]),
                 limit=int(limit),
                 limit_mixed=(
-                    min(count_spans(mixed, span), MAX_TIME_SLICED)
-                    if mixed
-                    else None
+                    compute_mixed_limit(mixed, span) if mixed else None
                 ),
                 span=span,
                 starts_mixed=mixed,

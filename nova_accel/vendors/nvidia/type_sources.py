@@ -81,10 +81,7 @@ def merge(
     if has_placements:
         if nvml is not None and nvml.starts:
             span, starts = nvml.span, nvml.starts
-            limit_mixed = min(
-                vgpu_types.count_spans(starts, span),
-                vgpu_types.MAX_TIME_SLICED,
-            )
+            limit_mixed = vgpu_types.compute_mixed_limit(starts, span)
     elif catalog_type is not None:
         span, starts = catalog_type.span, catalog_type.starts_mixed
         limit_mixed = catalog_type.limit_mixed
