@@ -366,7 +366,7 @@ def claim_from_partition(
     :param provider: UUID of the device's provider, which has the ``slot``.
     """
     profile = device.profile(partition.profile)
-    instance = _find_instance(device, partition)
+    instance = device.geometry.instance(partition.instance)
     kind = profile.instance if profile else instance.kind if instance else ""
     is_owned = device.geometry.is_dynamic and bool(kind)
     return model.Claim(
@@ -395,19 +395,6 @@ def claim_from_partition(
         owns_instance=is_owned,
         region=device.region,
         state=model.ClaimState.MADE,
-    )
-
-
-def _find_instance(
-    device: model.Device, partition: model.Partition
-) -> model.Instance | None:
-    return next(
-        (
-            i
-            for i in device.geometry.instances
-            if i.handle == partition.instance
-        ),
-        None,
     )
 
 

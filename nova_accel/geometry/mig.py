@@ -152,19 +152,6 @@ def _have_size(profiles: Iterable[model.Profile | None], size: int) -> bool:
     return all(p is not None and p.size == size for p in profiles)
 
 
-def _instance_of(
-    device: model.Device, partition: model.Partition
-) -> model.Instance | None:
-    return next(
-        (
-            i
-            for i in device.geometry.instances
-            if i.handle == partition.instance
-        ),
-        None,
-    )
-
-
 def _count_new_instances(device: model.Device, profile: model.Profile) -> int:
     kind = device.geometry.kind(profile.instance)
     allocator = _InstanceAllocator.read(device)
@@ -193,7 +180,7 @@ class _KindState:
         unassigned: list[model.Profile | None] = []
         for partition in device.partitions:
             profile = device.profile(partition.profile)
-            instance = _instance_of(device, partition)
+            instance = device.geometry.instance(partition.instance)
             if instance is None:
                 if profile is None or profile.instance == name:
                     unassigned.append(profile)
@@ -293,7 +280,7 @@ class _InstanceAllocator:
             occupied.append(instance.span)
             slices -= kind.slices
             has_media_engines &= not kind.has_media_engines
-        if any(_instance_of(device, p) is None for p in device.partitions):
+        if not all(geometry.instance(p.instance) for p in device.partitions):
             for name in {k.name for k in geometry.kinds}:
                 state = _KindState.read(device, name)
                 if state.count_lost() > len(state.empty):

@@ -213,14 +213,8 @@ def _find_start(
     """Return the start of a partition, or of its GPU instance."""
     if device.geometry.layout is model.Layout.MIXED:
         return partition.start
-    return next(
-        (
-            instance.span.start
-            for instance in device.geometry.instances
-            if instance.handle == partition.instance and instance.span
-        ),
-        None,
-    )
+    instance = device.geometry.instance(partition.instance)
+    return instance.span.start if instance and instance.span else None
 
 
 def _list_fixed_instances(

@@ -129,6 +129,9 @@ class Geometry:
     def kind(self, name: str) -> InstanceKind | None:
         return next((k for k in self.kinds if k.name == name), None)
 
+    def instance(self, handle: str | None) -> Instance | None:
+        return next((i for i in self.instances if i.handle == handle), None)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
