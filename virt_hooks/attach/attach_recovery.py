@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import nova.conf
 import oslo_messaging
 from nova import context as nova_context
 from nova import exception, objects, utils
@@ -186,13 +185,7 @@ class AttachRecovery:
         if not attached.slot:
             return
         handles = self.attached_handles(instance.uuid, attached)
-        if plug.is_in_guest(self._host, instance, handles):
-            plug.remove_from_guest(
-                self._host,
-                instance,
-                handles,
-                nova.conf.CONF.libvirt.device_detach_timeout,
-            )
+        plug.remove_from_guest(self._host, instance, handles)
         plug.remove_from_definition(self._host, instance, handles)
         released = _slots(attached)
         self._partitions.startup_servers.forget_slots(instance.uuid, released)

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import nova.conf
 from nova import context as nova_context
 from nova import exception, objects, utils
 from nova.compute import vm_states
@@ -171,12 +170,7 @@ class HotAttach:
             attach_recovery.DETACHING,
         )
         with self._restored_on_error(instance, attached, handles):
-            plug.remove_from_guest(
-                self._host,
-                instance,
-                handles,
-                nova.conf.CONF.libvirt.device_detach_timeout,
-            )
+            plug.remove_from_guest(self._host, instance, handles)
             plug.remove_from_definition(self._host, instance, handles)
         self._recovery.finish_removal(context, instance.uuid, attached)
         return attached

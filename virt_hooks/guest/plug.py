@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection
 from typing import Any
 
+import nova.conf
 from nova import exception
 from nova.compute import power_state
 
@@ -65,11 +66,10 @@ def add(host: Any, instance: Any, claim: model.Claim) -> None:
 
 
 def remove_from_guest(
-    host: Any, instance: Any, handles: Collection[str], seconds: float
+    host: Any, instance: Any, handles: Collection[str]
 ) -> None:
     """Unplug devices from the guest if it runs, not from the definition.
 
-    :param seconds: timeout for the guest to release the devices.
     :raises DomainsError: the guest does not release them, or libvirt
         refuses; the guest keeps all of them.
     """
@@ -79,7 +79,7 @@ def remove_from_guest(
     with connection.translated_errors(guest.name):
         is_running = guest.is_active()
     if is_running:
-        unplug(host, guest, handles, seconds)
+        unplug(host, guest, handles)
 
 
 def remove_from_definition(
@@ -176,10 +176,10 @@ def _find_guest(host: Any, instance: Any) -> Any:
 _STEP_S = 0.25
 
 
-def unplug(
-    host: Any, guest: Any, handles: Collection[str], seconds: float
-) -> None:
+def unplug(host: Any, guest: Any, handles: Collection[str]) -> None:
     """Unplug devices from a running guest; its definition keeps them.
+
+    The guest has [libvirt] device_detach_timeout to release the devices.
 
     All of them or none: after an error the unplugged ones are plugged in
     again.
@@ -187,10 +187,10 @@ def unplug(
     :param host: Nova's ``nova.virt.libvirt.host.Host``.
     :param guest: a ``nova.virt.libvirt.guest.Guest`` that runs.
     :param handles: mdev uuids and PCI addresses.
-    :param seconds: timeout for the guest to release the devices.
     :raises DomainsError: the guest can't release them, or does not.
     """
-    elements = connection.find_hostdevs(guest.get_xml_desc(), handles)
+    with connection.translated_errors(guest.name):
+        elements = connection.find_hostdevs(guest.get_xml_desc(), handles)
     if not elements:
         return
     if guest.get_power_state(host) == power_state.PAUSED:
@@ -211,7 +211,7 @@ def unplug(
                 guest.detach_device(
                     libvirt_guest.RawElement(element), live=True
                 )
-            _await_gone(guest, handles, seconds)
+            _await_gone(guest, handles)
     except errors.DomainsError:
         plug(guest, handles)
         raise
@@ -236,7 +236,8 @@ def plug(guest: Any, handles: Collection[str]) -> None:
             guest.attach_device(libvirt_guest.RawElement(element), live=True)
 
 
-def _await_gone(guest: Any, handles: Collection[str], seconds: float) -> None:
+def _await_gone(guest: Any, handles: Collection[str]) -> None:
+    seconds = nova.conf.CONF.libvirt.device_detach_timeout
     deadline = time.monotonic() + seconds
     while True:
         use = connection.parse_hostdevs(guest.get_xml_desc())

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import nova.conf
 from nova import context as nova_context
 from nova import exception, objects
 from nova.compute import vm_states
@@ -50,12 +49,7 @@ class Suspend:
             return
         guest = self._host.get_guest(instance)
         with _as_rollback(exception.InstanceSuspendFailure):
-            plug.unplug(
-                self._host,
-                guest,
-                handles,
-                nova.conf.CONF.libvirt.device_detach_timeout,
-            )
+            plug.unplug(self._host, guest, handles)
         with contextlib.ExitStack() as undo:
             undo.callback(plug.plug, guest, handles)
             # After an error Nova does not plug its own PCI devices in again.
