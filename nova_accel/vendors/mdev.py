@@ -6,7 +6,6 @@ unknown mdev parents. A parent is a physical device or one of its VFs; all
 parents of a physical device are described as one device.
 """
 
-import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -16,7 +15,7 @@ from nova_accel.config import policy
 from nova_accel.geometry import device_capacity
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
-from nova_accel.vendors.common import driver_base
+from nova_accel.vendors.common import driver_base, mdev_parents
 
 # Upper bound of slots on one parent. vfio_ap reports 65535 available
 # instances whatever the hardware: AP has 256 adapters (0x00-0xff), and a
@@ -51,7 +50,8 @@ class MdevDriver(driver_base.DriverBase):
         :raises UnreadableError: mdev parents or mdevs can't be listed.
         """
         existing = host.mdevs()
-        for address, parents in _group_by_device(host.mdev_parents()).items():
+        groups = mdev_parents.group_by_device(host.mdev_parents())
+        for address, parents in groups.items():
             if address in taken:
                 continue
             card = _MdevCard(
@@ -86,21 +86,6 @@ class MdevDriver(driver_base.DriverBase):
         )
 
 
-def _group_by_device(
-    parents: Iterable[host_reader.MdevParent],
-) -> Mapping[str, tuple[host_reader.MdevParent, ...]]:
-    """Return parents by the address of their physical device."""
-    groups: dict[str, list[host_reader.MdevParent]] = collections.defaultdict(
-        list
-    )
-    for parent in parents:
-        groups[parent.physfn or parent.name].append(parent)
-    return {
-        address: tuple(sorted(members, key=lambda p: p.physfn is None))
-        for address, members in sorted(groups.items())
-    }
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _OfferedProfile:
     """A profile that one or several parents offer.
@@ -117,14 +102,12 @@ class _OfferedProfile:
     ready: Mapping[str, int]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _MdevCard:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _MdevCard(mdev_parents.ParentGroup):
     """One physical device with all its parents and mdevs."""
 
     address: str
     function: pci.PciFunction | None
-    parents: tuple[host_reader.MdevParent, ...]
-    mdevs: tuple[host_reader.Mdev, ...]
 
     @property
     def vendor_id(self) -> str:
@@ -143,10 +126,6 @@ class _MdevCard:
     def resource_class(self) -> str:
         return names.GPU_CLASS if self.is_gpu else names.MDEV_CLASS
 
-    @property
-    def on_vfs(self) -> bool:
-        return any(p.physfn for p in self.parents)
-
     def is_wanted(self, rules: policy.DeviceRules) -> bool:
         use = rules.rule(self.address, self.vendor_id, self.product_id).use
         return use in (policy.DeviceUse.AUTO, policy.DeviceUse.MDEV) or (
@@ -154,7 +133,7 @@ class _MdevCard:
         )
 
     def describe(self) -> Iterator[model.Device | model.Problem]:
-        usable = self._usable_parents()
+        usable = self.usable_parents()
         if not usable and not self.mdevs:
             return
         offers = self._list_offers(usable)
@@ -173,21 +152,8 @@ class _MdevCard:
             return
         yield self._build_device(usable, offers)
 
-    def _usable_parents(self) -> tuple[host_reader.MdevParent, ...]:
-        """Return the parents that can create mdevs, or have one.
-
-        The PF does not count if its VFs are parents.
-        """
-        holding = {m.parent for m in self.mdevs}
-        return tuple(
-            p
-            for p in self.parents
-            if (p.physfn or not self.on_vfs)
-            and (p.name in holding or not _is_vfio_bound(p))
-        )
-
     def _list_offers(
-        self, usable: tuple[host_reader.MdevParent, ...]
+        self, usable: mdev_parents.Parents
     ) -> tuple[_OfferedProfile, ...]:
         mdev_types: dict[str, dict[str, host_reader.MdevType]] = {}
         for parent in usable:
@@ -232,7 +198,7 @@ class _MdevCard:
 
     def _build_device(
         self,
-        usable: tuple[host_reader.MdevParent, ...],
+        usable: mdev_parents.Parents,
         offers: tuple[_OfferedProfile, ...],
     ) -> model.Device:
         function = self.function
@@ -294,7 +260,7 @@ class _MdevCard:
 
     def _list_slots(
         self,
-        usable: tuple[host_reader.MdevParent, ...],
+        usable: mdev_parents.Parents,
         offers: tuple[_OfferedProfile, ...],
     ) -> tuple[str, ...]:
         """Return the identifiers of all slots the card can have.
@@ -314,10 +280,6 @@ class _MdevCard:
         return names.slot_names(min(count, MAX_SLOTS))
 
 
-def _is_vfio_bound(parent: host_reader.MdevParent) -> bool:
-    return parent.function is not None and parent.function.is_vfio_bound
-
-
 def _build_offer(
     name: str, mdev_types: Mapping[str, host_reader.MdevType]
 ) -> _OfferedProfile:
@@ -328,16 +290,9 @@ def _build_offer(
     ]
     return _OfferedProfile(
         name=name,
-        memory_mb=_max_or_none(f.memory_mb for f in descriptions),
-        limit=_max_or_none(f.max_instances for f in descriptions),
-        device_api=next(
-            (
-                mdev_type.device_api
-                for mdev_type in mdev_types.values()
-                if mdev_type.device_api
-            ),
-            "",
-        ),
+        memory_mb=mdev_parents.max_or_none(f.memory_mb for f in descriptions),
+        limit=mdev_parents.max_or_none(f.max_instances for f in descriptions),
+        device_api=mdev_parents.find_device_api(mdev_types.values()),
         handles={
             parent: mdev_type.type_id
             for parent, mdev_type in mdev_types.items()
@@ -347,10 +302,6 @@ def _build_offer(
             for parent, mdev_type in mdev_types.items()
         },
     )
-
-
-def _max_or_none(values: Iterable[int | None]) -> int | None:
-    return max((v for v in values if v is not None), default=None)
 
 
 def _find_gap(

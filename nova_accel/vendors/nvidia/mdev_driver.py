@@ -5,7 +5,6 @@ Up to Turing the card is the mdev parent. From Ampere on each VF is a parent
 of one vGPU; all VFs of a card are described as one device.
 """
 
-import collections
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from nova_accel.catalog import mdev_names, vgpu_xml
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader, vgpu_config
 from nova_accel.model import actions, names, pci
+from nova_accel.vendors.common import mdev_parents
 from nova_accel.vendors.nvidia import (
     diagnostics,
     gpu_card,
@@ -119,27 +119,19 @@ class NvidiaMdevDriver:
 
 def list_card_addresses(host: host_reader.HostReader) -> frozenset[str]:
     """Return the addresses of all cards with mdev parents."""
-    return frozenset(
-        parent.physfn or parent.name for parent in host.mdev_parents()
-    )
+    return frozenset(mdev_parents.group_by_device(host.mdev_parents()))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _MdevGpu:
-    """A card with its mdev parents, VFs first, and its mdevs."""
+class _MdevGpu(mdev_parents.ParentGroup):
+    """A card with its mdev parents and its mdevs."""
 
     function: pci.PciFunction
-    parents: tuple[host_reader.MdevParent, ...]
-    mdevs: tuple[host_reader.Mdev, ...]
     table: vgpu_xml.VgpuConfig = _NO_CONFIG
 
     @property
     def address(self) -> str:
         return str(self.function.address)
-
-    @property
-    def on_vfs(self) -> bool:
-        return any(p.physfn for p in self.parents)
 
     def find_unnamed_types(self) -> Iterator[model.Problem]:
         for parent in self.parents:
@@ -198,21 +190,8 @@ class _MdevGpu:
             on_vfs=self.on_vfs,
         )
 
-    def usable_parents(self) -> tuple[host_reader.MdevParent, ...]:
-        """Return the parents that can create mdevs, or have one.
-
-        The PF offers no types while VFs are enabled.
-        """
-        holding = {m.parent for m in self.mdevs}
-        return tuple(
-            p
-            for p in self.parents
-            if (p.physfn or not self.on_vfs)
-            and (p.name in holding or not _is_vfio_bound(p.function))
-        )
-
     def _list_offers(
-        self, usable: tuple[host_reader.MdevParent, ...]
+        self, usable: mdev_parents.Parents
     ) -> Iterator[type_sources.OfferedType]:
         labels = self.labels
         mdev_types: dict[str, dict[str, host_reader.MdevType]] = {}
@@ -281,7 +260,7 @@ class _MdevGpu:
                     name
                     for name in addresses
                     if name in holding
-                    or not _is_vfio_bound(host.function(name))
+                    or not mdev_parents.is_vfio_bound(host.function(name))
                 ),
                 key=pci.parse_address,
             )
@@ -290,20 +269,16 @@ class _MdevGpu:
 
 def _read_gpus(host: host_reader.HostReader) -> Iterator[_MdevGpu]:
     """Yield NVIDIA cards with mdev parents, in the order of addresses."""
-    parents: dict[str, list[host_reader.MdevParent]] = collections.defaultdict(
-        list
-    )
-    for parent in host.mdev_parents():
-        parents[parent.physfn or parent.name].append(parent)
-    for address, members in sorted(parents.items()):
+    groups = mdev_parents.group_by_device(host.mdev_parents())
+    for address, parents in groups.items():
         function = host.function(address)
         if function is None or function.vendor != gpu_card.VENDOR_ID:
             continue  # missing, of another vendor, or unreadable
-        addresses = {address, *(p.name for p in members)}
+        addresses = {address, *(p.name for p in parents)}
         addresses |= set(map(str, function.virtual_functions))
         yield _MdevGpu(
             function=function,
-            parents=tuple(sorted(members, key=lambda p: p.physfn is None)),
+            parents=parents,
             mdevs=tuple(m for m in host.mdevs() if m.parent in addresses),
         )
 
@@ -322,10 +297,6 @@ def _parse_type_number(type_id: str) -> str:
     return type_id.rpartition("-")[2]
 
 
-def _is_vfio_bound(function: pci.PciFunction | None) -> bool:
-    return function is not None and function.is_vfio_bound
-
-
 def _build_offer(
     name: str, mdev_types: Mapping[str, host_reader.MdevType], *, on_vfs: bool
 ) -> type_sources.OfferedType:
@@ -339,14 +310,7 @@ def _build_offer(
         for mdev_type in mdev_types.values()
     ]
     available = [mdev_type.available or 0 for mdev_type in mdev_types.values()]
-    api = next(
-        (
-            mdev_type.device_api
-            for mdev_type in mdev_types.values()
-            if mdev_type.device_api
-        ),
-        "",
-    )
+    api = mdev_parents.find_device_api(mdev_types.values())
     return type_sources.OfferedType(
         name=name,
         ready=sum(n > 0 for n in available) if on_vfs else sum(available),
@@ -356,12 +320,12 @@ def _build_offer(
         },
         device_api=api,
         kernel=mdev_names.TypeDescription(
-            memory_mb=_max_or_none(s.memory_mb for s in descriptions),
-            max_instances=_max_or_none(s.max_instances for s in descriptions),
+            memory_mb=mdev_parents.max_or_none(
+                s.memory_mb for s in descriptions
+            ),
+            max_instances=mdev_parents.max_or_none(
+                s.max_instances for s in descriptions
+            ),
         ),
         gap="" if api else _NO_API,
     )
-
-
-def _max_or_none(values: Iterable[int | None]) -> int | None:
-    return max((v for v in values if v is not None), default=None)
