@@ -14,12 +14,8 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
-import threading
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -27,11 +23,11 @@ from nova_accel import model
 from nova_accel.model import names
 from tests.functional.agreement import cards, node, run, worker
 from tests.lab import fakehost
+from tests.support import workers
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.fakehost
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 REQUESTS = int(os.environ.get("AGREEMENT_REQUESTS", "") or examples(600))
 SEED = int(os.environ.get("AGREEMENT_SEED", "20261121"))
 WORKERS = int(os.environ.get("AGREEMENT_WORKERS", "2"))
@@ -51,45 +47,11 @@ def cloud() -> Iterator[run.Run]:
         yield run_
 
 
-def start(seed: int, requests: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # noqa: S603 - fixed arguments
-        [
-            sys.executable,
-            *("-W", "ignore", "-m", "tests.functional.agreement.worker"),
-            *(str(seed), str(requests)),
-        ],
-        cwd=REPOSITORY,
-        # The order of sets of strings is the same in each run.
-        env=os.environ | {"PYTHONHASHSEED": "0"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def test_records_agree(capsys: pytest.CaptureFixture[str]) -> None:
     """Share the requests among workers, each with a cloud of its own."""
-    outputs: list[list[str]] = [[] for _ in range(WORKERS)]
-
-    def follow(number: int, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            outputs[number].append(line)
-            with capsys.disabled():
-                print(line, end="", flush=True)
-
     share = -(-REQUESTS // WORKERS)
-    processes = [start(SEED + number, share) for number in range(WORKERS)]
-    threads = [
-        threading.Thread(target=follow, args=pair)
-        for pair in enumerate(processes)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for process, lines in zip(processes, outputs, strict=True):
-        assert process.wait() == 0, "".join(lines[-worker.SHOWN :])
+    seeds = range(SEED, SEED + WORKERS)
+    for lines in workers.run(worker.__name__, seeds, share, capsys):
         spawned = re.findall(r"(\d+) spawned", lines[-1])
         assert int(spawned[-1]) > share // 4
 

@@ -14,6 +14,21 @@ ADDRESS = "0000:3b:00.0"
 PLENTY = 100
 
 
+def plain_device(address: str, **facts: object) -> model.Device:
+    """Return a device without profiles."""
+    plain = model.Device(
+        address=address,
+        plugin="test",
+        technology="test",
+        vendor="test",
+        model="Test",
+        resource_class="CUSTOM_TEST",
+        counters={"CUSTOM_TEST": 1},
+        slots=(address,),
+    )
+    return dataclasses.replace(plain, **facts)  # type: ignore[arg-type]
+
+
 def profile(
     name: str, available: int = PLENTY, **facts: object
 ) -> model.Profile:

@@ -17,9 +17,6 @@ import contextlib
 import os
 import random
 import re
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,13 +24,13 @@ import pytest
 
 from nova_accel.host.execute import privileged
 from tests.lab.fakehost import fpga
+from tests.support import workers
 from tests.support.examples import examples
 from tests.support.fpga import cloud as simulated_fpga_cloud
 from tests.support.fpga import kernel, lives, simulated
 
 pytestmark = pytest.mark.fakehost
 
-REPOSITORY = Path(__file__).resolve().parents[4]
 SEQUENCES = int(os.environ.get("FPGA_SEQUENCES", "") or examples(400))
 SEED = int(os.environ.get("FPGA_SEED", "20261121"))
 WORKERS = int(os.environ.get("FPGA_WORKERS", "2"))
@@ -41,47 +38,13 @@ WORKERS = int(os.environ.get("FPGA_WORKERS", "2"))
 ENOUGH = 200
 
 
-def start(seed: int, sequences: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # noqa: S603 - own arguments
-        [
-            sys.executable,
-            *("-W", "ignore", "-m", "tests.support.fpga.lives"),
-            *(str(seed), str(sequences)),
-        ],
-        cwd=REPOSITORY,
-        # iteration over sets of strings is the same in each run
-        env=os.environ | {"PYTHONHASHSEED": "0"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def test_no_region_in_use_is_programmed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Share the sequences among workers, each with hosts of its own."""
-    outputs: list[list[str]] = [[] for _ in range(WORKERS)]
-
-    def follow(number: int, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            outputs[number].append(line)
-            with capsys.disabled():
-                print(line, end="", flush=True)
-
     share = -(-SEQUENCES // WORKERS)
-    processes = [start(SEED + number, share) for number in range(WORKERS)]
-    threads = [
-        threading.Thread(target=follow, args=pair)
-        for pair in enumerate(processes)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for process, lines in zip(processes, outputs, strict=True):
-        assert process.wait() == 0, "".join(lines[-30:])
+    seeds = range(SEED, SEED + WORKERS)
+    for lines in workers.run(lives.__name__, seeds, share, capsys):
         (last,) = [line for line in lines if f" {share} sequences" in line]
         for kind in ("spawned", "programmings", "rebooted"):
             if share < ENOUGH:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nova_accel.model import names
-from tests.functional.sync.support import servers
 from tests.functional.sync.support.sites import (
     CARD,
     HOST,
@@ -29,17 +28,6 @@ from tests.functional.sync.support.sites import (
 # A process that takes longer than this has hung.
 SECONDS = 60.0
 COMMAND = (sys.executable, "-W", "ignore", "-m", "placement_sync.cli.main")
-
-
-@pytest.fixture
-def site(
-    placement: servers.Server,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Site:
-    new_site = Site(placement, tmp_path, capsys)
-    new_site.register()
-    return new_site
 
 
 class Child:

@@ -13,27 +13,17 @@ from nova_accel.cli import commands
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from placement_sync.cli import main
-from tests.functional.sync.support import nova_standin, servers
+from tests.functional.sync.support import nova_standin
 from tests.functional.sync.support.sites import (
     CARD,
     HOST,
     NODE,
     OTHER,
     ROOT,
-    Output,
     Site,
 )
 
 FOUR_Q = "CUSTOM_VGPU_NVIDIA_T4_4Q"
-
-
-@pytest.fixture
-def site(
-    placement: servers.Server, tmp_path: pathlib.Path, capsys: Output
-) -> Site:
-    new_site = Site(placement, tmp_path, capsys)
-    new_site.register()
-    return new_site
 
 
 def test_a_drain_lasts_until_undrain(site: Site) -> None:

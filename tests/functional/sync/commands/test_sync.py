@@ -15,7 +15,7 @@ from nova_accel.discovery import capture
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from placement_sync.cli import main, progress
-from tests.functional.sync.support import odd, servers
+from tests.functional.sync.support import odd
 from tests.functional.sync.support.sites import (
     CARD,
     HOST,
@@ -23,19 +23,9 @@ from tests.functional.sync.support.sites import (
     OTHER,
     ROOT,
     SECRET,
-    Output,
     Site,
 )
 from tests.hosts import build, look
-
-
-@pytest.fixture
-def site(
-    placement: servers.Server, tmp_path: pathlib.Path, capsys: Output
-) -> Site:
-    new_site = Site(placement, tmp_path, capsys)
-    new_site.register()
-    return new_site
 
 
 def test_one_pass_updates_placement_and_the_next_writes_nothing(

@@ -14,21 +14,9 @@ from nova_accel.inventory import tree_builder
 from nova_accel.vendors import noop
 from tests.hosts import look
 from tests.support import strategies
+from tests.support.hosts.shapes import plain_device
 
 T4 = "0000:3b:00.0"
-
-
-def a_device(address: str) -> model.Device:
-    return model.Device(
-        address=address,
-        plugin="test",
-        technology="test",
-        vendor="test",
-        model="Test",
-        resource_class="CUSTOM_TEST",
-        counters={"CUSTOM_TEST": 1},
-        slots=(address,),
-    )
 
 
 class Failing(noop.NoopDriver):
@@ -43,7 +31,7 @@ class Failing(noop.NoopDriver):
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        yield a_device("first")
+        yield plain_device("first")
         raise self.error
 
 
@@ -94,7 +82,7 @@ def test_a_failing_driver_hides_no_other(
 
 def test_the_first_driver_of_a_device_wins(tmp_path: pathlib.Path) -> None:
     root = look.make("t4-mdev", tmp_path)
-    state = read(root, {**look.DRIVERS, "late": Greedy(a_device(T4))})
+    state = read(root, {**look.DRIVERS, "late": Greedy(plain_device(T4))})
     assert look.device(state, T4).plugin == "nvidia_mdev"
     assert "driver late" in look.reasons(state, T4)
 
@@ -117,7 +105,7 @@ def test_a_device_that_is_off_is_not_described(tmp_path: pathlib.Path) -> None:
     assert state.problems == ()
     result = scan.read(
         host_reader.HostReader(root),
-        {"greedy": Greedy(a_device(T4))},
+        {"greedy": Greedy(plain_device(T4))},
         policy.parse_rules(off),
     )
     assert result.devices == ()

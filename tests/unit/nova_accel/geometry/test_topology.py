@@ -13,6 +13,7 @@ from nova_accel.geometry import topology
 from nova_accel.geometry.topology import GpuLinks
 from nova_accel.model import names
 from tests.support import strategies
+from tests.support.hosts.shapes import plain_device
 
 A, B, C, D = (f"0000:{bus}:00.0" for bus in ("41", "61", "81", "a1"))
 
@@ -161,20 +162,6 @@ def test_cards_on_switches_are_peers_of_each_other_only() -> None:
 # -- devices --------------------------------------------------------------
 
 
-def device(address: str, **facts: object) -> model.Device:
-    return model.Device(
-        address=address,
-        plugin="test",
-        technology="test",
-        vendor="test",
-        model="Test",
-        resource_class="CUSTOM_TEST",
-        counters={"CUSTOM_TEST": 1},
-        slots=(address,),
-        **facts,  # type: ignore[arg-type]
-    )
-
-
 def placed(
     places: topology.HostTopology, *devices: model.Device
 ) -> dict[str, tuple[Set[str], tuple[str, ...]]]:
@@ -189,8 +176,10 @@ def placed(
 
 def test_a_region_has_the_port_of_its_card() -> None:
     places = topology.HostTopology(ports={A: "0000:40:01.1"})
-    part = device(f"{A}/region-0", parent=A, traits=frozenset({"CUSTOM_X"}))
-    traits = placed(places, device(A), part)
+    part = plain_device(
+        f"{A}/region-0", parent=A, traits=frozenset({"CUSTOM_X"})
+    )
+    traits = placed(places, plain_device(A), part)
     trait = "CUSTOM_ACCELERATOR_PCIE_0000_40_01_1"
     assert traits[A] == ({trait}, ())
     assert traits[part.address] == ({"CUSTOM_X", trait}, ())
@@ -198,13 +187,13 @@ def test_a_region_has_the_port_of_its_card() -> None:
 
 def test_devices_off_the_bus_have_no_topology_traits() -> None:
     traits = placed(
-        topology.HostTopology(), device("mtty"), device("0.0.0052")
+        topology.HostTopology(), plain_device("mtty"), plain_device("0.0.0052")
     )
     assert set(traits.values()) == {(frozenset(), ())}
 
 
 def test_an_unreadable_trait_is_unread_not_absent() -> None:
-    gpu = device(A, unread_traits=("CUSTOM_ACCELERATOR_MINE",))
+    gpu = plain_device(A, unread_traits=("CUSTOM_ACCELERATOR_MINE",))
     places = topology.HostTopology(links={A: None})
     assert placed(places, gpu)[A] == (
         frozenset(),
@@ -217,7 +206,7 @@ def test_a_link_that_one_end_reports_counts_for_both() -> None:
         ports={A: "p", B: "p"},
         links={A: GpuLinks(peers=frozenset({B})), B: None},
     )
-    traits = placed(places, device(A), device(B))
+    traits = placed(places, plain_device(A), plain_device(B))
     port = names.pcie_trait("p")
     assert traits[A] == ({port, names.nvlink_trait(B)}, ())
     assert traits[B] == (
@@ -236,7 +225,7 @@ def test_links_to_an_unreadable_card_are_unread() -> None:
             D: GpuLinks(),
         },
     )
-    traits = placed(places, *map(device, (A, B, C, D)))
+    traits = placed(places, *map(plain_device, (A, B, C, D)))
     port = names.pcie_trait("p")
     assert traits[A] == (
         {port, names.nvlink_trait(B)},
@@ -250,7 +239,7 @@ def test_topology_traits_are_added_to_existing_ones(
     addresses: list[str], links: dict[str, GpuLinks | None]
 ) -> None:
     before = [
-        device(address, traits=frozenset({"X"})) for address in addresses
+        plain_device(address, traits=frozenset({"X"})) for address in addresses
     ]
     places = topology.HostTopology(
         ports=dict.fromkeys(addresses, A), links=links

@@ -19,6 +19,7 @@ from nova_accel.vendors import noop
 from placement_sync.sync import diff
 from tests.hosts import build, look
 from tests.support import strategies
+from tests.support.hosts.shapes import plain_device
 
 FIRST, SECOND = "0000:43:00.0", "0000:44:00.0"
 ELSEWHERE, ON_ROOT = "0000:61:00.0", "0000:00:04.0"
@@ -51,19 +52,6 @@ def facts(**links: GpuLinks | None) -> list[gpu_reader.NvmlGpu]:
         gpu_reader.NvmlGpu(address=GPUS["abc".index(key)], links=gpu_links)
         for key, gpu_links in links.items()
     ]
-
-
-def a_device(address: str) -> model.Device:
-    return model.Device(
-        address=address,
-        plugin="test",
-        technology="test",
-        vendor="test",
-        model="Test",
-        resource_class="CUSTOM_TEST",
-        counters={"CUSTOM_TEST": 1},
-        slots=(address,),
-    )
 
 
 class FixedDriver(noop.NoopDriver):
@@ -119,7 +107,7 @@ def test_a_vf_has_the_port_of_its_pf(
     function = reader.function("0000:00:05.0")
     assert function is not None
     assert str(function.physfn) == "0000:00:04.0"
-    driver = FixedDriver(a_device("0000:00:05.0"))
+    driver = FixedDriver(plain_device("0000:00:05.0"))
     state = scan.read(reader, {"test": driver}, policy.DeviceRules())
     assert port(state, "0000:00:05.0") == {"0000_00_04"}
 
@@ -131,7 +119,7 @@ def test_a_device_that_is_no_symlink_has_no_port(
     place = link.resolve()
     link.unlink()
     place.rename(link)
-    driver = FixedDriver(a_device(FIRST), a_device(SECOND))
+    driver = FixedDriver(plain_device(FIRST), plain_device(SECOND))
     state = scan.read(
         host_reader.HostReader(root), {"test": driver}, policy.DeviceRules()
     )
@@ -148,7 +136,7 @@ def test_an_unlistable_bus_leaves_the_port_unread(
         {"faults": [{"path": "bus/pci/devices", "is": "no directory"}]},
         tmp_path,
     )
-    device = dataclasses.replace(a_device(FIRST), vendor_id="10de")
+    device = dataclasses.replace(plain_device(FIRST), vendor_id="10de")
     gpus = {FIRST: facts(a=GpuLinks(peers=frozenset({SECOND})))[0]}
     reader = host_reader.HostReader(root, gpus=gpus)
     state = scan.read(
