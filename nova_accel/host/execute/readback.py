@@ -40,11 +40,15 @@ ReadGpus = Callable[[], Mapping[str, gpu_reader.NvmlGpu]]
 
 
 class Readback:
-    """Reader of the state that actions change; it caches nothing."""
+    """Reader of the state that actions change; it caches nothing.
+
+    The kernel follows the links in a path, as it does for the writes.
+    """
 
     def __init__(self, root: str, read_gpus: ReadGpus) -> None:
         """Read files below ``root``; ``read_gpus`` calls NVML."""
         self._root = root
+        self._source = fs.DiskSource(root)
         self._read_gpus = read_gpus
 
     def is_done(self, action: actions.Action, is_new: bool = False) -> bool:
@@ -101,9 +105,10 @@ class Readback:
     def driver(self, function: str) -> str:
         """Return the driver bound to a function, empty for none."""
         try:
-            return self._files().link(f"{_FUNCTIONS}/{function}/driver")
-        except errors.UnreadableError:
+            target = self._source.link(f"{_FUNCTIONS}/{function}/driver")
+        except OSError:
             return ""
+        return os.path.basename(target or "")
 
     def vf_count(self, function: str) -> int | None:
         """Return how many VFs a PF has enabled, None if unknown."""
@@ -167,7 +172,7 @@ class Readback:
         }
 
     def _files(self) -> fs.Files:
-        return fs.Files(fs.DiskSource(self._root))
+        return fs.Files(self._source)
 
     def _is_mdev_done(self, action: MdevAction) -> bool:
         uuid, parent = action.uuid, action.parent
@@ -229,18 +234,12 @@ class Readback:
 
         A file that only root may read is read by the privileged daemon.
         """
-        place = (
-            f"{_FUNCTIONS}/{target}"
-            if ":" in target
-            else (f"{_MDEVS}/{target}")
-        )
-        try:
-            return self._files().text(f"{place}/nvidia/{name}").strip()
-        except errors.UnreadableError as error:
-            if error.number not in (errno.EACCES, errno.EPERM):
-                return None
-        number, text = privileged.read_vgpu(self._root, target, name)
-        return None if number else text.strip()
+        top = _FUNCTIONS if ":" in target else _MDEVS
+        text = self._files().read_text(f"{top}/{target}/nvidia/{name}")
+        number = 0
+        if text in (errno.EACCES, errno.EPERM):
+            number, text = privileged.read_vgpu(self._root, target, name)
+        return None if number or isinstance(text, int) else text.strip()
 
     def _is_count_done(self, action: actions.SetVfCount, is_new: bool) -> bool:
         enabled = self.vf_count(action.function)
@@ -274,11 +273,8 @@ class Readback:
 
     def _attribute(self, function: str, name: str) -> str:
         """Return an attribute of a function, empty if unreadable."""
-        try:
-            path = f"{_FUNCTIONS}/{function}/{name}"
-            return self._files().text(path).strip()
-        except errors.UnreadableError:
-            return ""
+        text = self._files().read_text(f"{_FUNCTIONS}/{function}/{name}")
+        return "" if isinstance(text, int) else text.strip()
 
     def _is_card_done(self, action: CardAction, is_new: bool) -> bool:
         match action:
