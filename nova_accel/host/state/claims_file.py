@@ -46,6 +46,8 @@ class RecordedClaims:
 class _ClaimRecord:
     """Fields of a claim that a provider tree or an audit needs."""
 
+    # The format of the file is stated here, apart from the class of claims.
+    # pylint: disable=duplicate-code
     consumer: str
     provider: str
     device: str
