@@ -10,7 +10,7 @@ from nova_accel.host.sysfs import fs
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
 from nova_accel.vendors import mdev
-from nova_accel.vendors.nvidia import mdev_driver
+from nova_accel.vendors.nvidia import mdev_driver, vfio_driver
 from tests.lab import fakehost
 from tests.support import strategies
 from virt_hooks.guest import connection
@@ -46,6 +46,7 @@ def started(
     drained = drains.DrainNotes(state_dir) if state_dir else None
     drivers: dict[str, plugin.Driver] = {
         "nvidia_mdev": mdev_driver.NvidiaMdevDriver(),
+        "nvidia_vfio": vfio_driver.NvidiaVfioDriver(),
         "mdev": mdev.MdevDriver(),
     }
 
@@ -61,6 +62,7 @@ def started(
                 stores=change_detection.NoteStores(
                     faulted=faulted, drained=drained
                 ),
+                uevents=access.uevents,
             )
         ),
         access,
