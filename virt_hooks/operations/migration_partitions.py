@@ -5,7 +5,6 @@
 ``live_migration_checks`` compares.
 """
 
-import os
 import threading
 from collections.abc import Iterable
 
@@ -36,24 +35,25 @@ class HostAbilities:
 
         :param libvirt: its version in libvirt's encoding, like ``qemu``.
         """
+        reader = self._reader()
         return migration.MigrationHost(
             libvirt=_version(libvirt),
             qemu=_version(qemu),
-            kernel=os.uname().release,
-            drivers=modules.read_versions(
-                fs.Files(fs.DiskSource(self._root)), migration.DRIVERS
-            ),
+            kernel=reader.kernel_release(),
+            drivers=modules.read_versions(reader.files, migration.DRIVERS),
             has_post_copy=has_post_copy,
         )
 
     def read_driver(self, address: str) -> str:
         """Return the driver of a PCI function, empty for none or unknown."""
-        reader = host_reader.HostReader(source=fs.DiskSource(self._root))
         try:
-            function = reader.function(address)
+            function = self._reader().function(address)
         except errors.UnreadableError:
             return ""
         return (function.driver or "") if function else ""
+
+    def _reader(self) -> host_reader.HostReader:
+        return host_reader.HostReader(source=fs.DiskSource(self._root))
 
 
 def _version(number: int) -> migration.Version:

@@ -163,13 +163,16 @@ class HostReader:
         except errors.UnreadableError:
             return ""  # not loaded, built in, or without a version
 
+    def kernel_release(self) -> str:
+        """Return what ``uname -r`` prints on this host, empty if unknown."""
+        try:
+            return self.files.text(fs.KERNEL_RELEASE).strip()
+        except errors.UnreadableError:
+            return ""
+
     def kernel_version(self) -> tuple[int, int]:
         """Return the kernel's version, as (6, 6), or (0, 0) if unknown."""
-        try:
-            release = self.files.text(fs.KERNEL_RELEASE)
-        except errors.UnreadableError:
-            return (0, 0)
-        match = _RELEASE.match(release)
+        match = _RELEASE.match(self.kernel_release())
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
     def names(self, address: str, place: str = "") -> tuple[str, ...]:

@@ -18,6 +18,8 @@ from tests.lab.fakehost.control.controller import Controller, FakehostError
 from tests.lab.fakehost.spec import HostSpec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+#: What a simulated host runs: a kernel that moves the state of vGPUs.
+KERNEL_RELEASE = "6.8.0-45-generic"
 START_S = 30.0
 STOP_S = 10.0
 
@@ -53,6 +55,7 @@ def simulated_sysfs(spec: HostSpec, root: Path) -> Iterator[Controller]:
         )
         try:
             controller = Controller(control, root)
+            controller.write_kernel_release(KERNEL_RELEASE)
             try:
                 yield controller
             finally:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts between which the fake libvirt moves running guests."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -35,18 +34,12 @@ class LiveBase(harness.AccelTestBase):
                 self._migrate,
             )
         )
-        self.kernel("6.8.0-45-generic")
         for name in ("host1", "host2"):
             self.start_host(*self.CARDS, name=name, **self.settings(name))
 
     def settings(self, _name: str) -> dict[str, Any]:
         """Return the options of ``[nova_accel]`` on a host."""
         return {}
-
-    def kernel(self, release: str) -> None:
-        """Let both hosts run this Linux; Nova's fixture has an old one."""
-        uname = os.uname_result(("Linux", "", release, "", "x86_64"))
-        self.useFixture(fixtures.MonkeyPatch("os.uname", lambda: uname))
 
     def _get_connection(self, *args: Any, **kwargs: Any) -> Any:
         connection = super()._get_connection(*args, **kwargs)

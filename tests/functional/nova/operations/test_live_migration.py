@@ -335,7 +335,7 @@ class Refusals(moving.LiveBase):
     @pytest.mark.long
     def test_an_old_kernel(self) -> None:
         server = self.boot(SMALL, host="host1")
-        self.kernel("5.15.0-91-generic")
+        self.hosts["host1"].write_kernel_release("5.15.0-91-generic")
         self.assert_refused(server, "Linux 5.15", "needs 5.18")
 
     @pytest.mark.long

@@ -216,6 +216,12 @@ class Controller:
         """Write an executable that does the same for ``-e|-d ADDRESS``."""
         return nvidia_tool.write_tool(path, sys.executable, self.socket)
 
+    def write_kernel_release(self, release: str) -> None:
+        """Write what ``uname -r`` prints on the host."""
+        path = self.root / "proc/sys/kernel/osrelease"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{release}\n")
+
     def nvml(self, call: str, *arguments: int) -> str:
         """Return an answer to the fake NVML: code and fields."""
         text: str = self._call("nvml", call=call, arguments=arguments)

@@ -60,8 +60,7 @@ def facts(kernel: fakehost.Controller) -> migration_partitions.HostAbilities:
 def host(
     facts: migration_partitions.HostAbilities,
 ) -> migration.MigrationHost:
-    host_facts = facts.read_host(10_000_000, 8_002_002, False)
-    return dataclasses.replace(host_facts, kernel="6.8.0")
+    return facts.read_host(10_000_000, 8_002_002, False)
 
 
 @pytest.fixture
@@ -88,14 +87,15 @@ def use(life: lifecycle.Lifecycle, *others: str) -> connection.HostdevUse:
 
 
 def test_abilities_of_a_host(
-    facts: migration_partitions.HostAbilities,
+    kernel: fakehost.Controller, facts: migration_partitions.HostAbilities
 ) -> None:
+    kernel.write_kernel_release("6.12.107+deb13-amd64")
     host_facts = facts.read_host(8_006_000, 10_001_003, True)
     assert host_facts.libvirt == (8, 6, 0)
     assert host_facts.qemu == (10, 1, 3)
     assert host_facts.drivers == {"nvidia": "570.133.10", "mtty": ""}
     assert host_facts.has_post_copy
-    assert host_facts.kernel
+    assert host_facts.kernel == "6.12.107+deb13-amd64"
     assert facts.read_host(0, -1, False).libvirt == ()
 
 
