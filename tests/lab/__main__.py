@@ -17,6 +17,7 @@ from tests.lab.cloud.cloud import Cloud
 from tests.lab.cloud.layout import Layout, read_layout
 from tests.lab.cloud.options import ACTIVATIONS, HARDWARE, Options
 from tests.lab.cloud.processes import LabError, say, tail
+from tests.lab.vm.layout import ROOTS, STOCK
 
 # Set by tests/run where what takes long is left out.
 _SHORT = "NOVA_ACCEL_SHORT"
@@ -112,6 +113,12 @@ def _logs(layout: Layout, names: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tests/lab/lab")
+    parser.add_argument(
+        "--root",
+        choices=ROOTS,
+        default=STOCK,
+        help="Debian release of the VM; stock: this machine's own files",
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb, text in (
         ("up", "start the VM and the cloud with the library inside"),
@@ -137,7 +144,11 @@ def _run(layout: Layout, args: argparse.Namespace, rest: list[str]) -> int:
     """Do what the command line asks; return the exit status."""
     verb = str(args.verb)
     if verb in ("up", "demo", "test"):
-        options = Options(hardware=args.hardware, activation=args.activation)
+        options = Options(
+            hardware=args.hardware,
+            activation=args.activation,
+            root=args.root,
+        )
         if verb == "test":
             return _test(layout, options, [*args.rest, *rest])
         _up(layout, options)

@@ -49,6 +49,7 @@ class Host:
         reached = settings.ComputeHost(
             libvirt_uri=self.libvirt_uri,
             virt_type=serve.virt_type(place.lab, self.number),
+            migration_address=machine.wire_address(self.number),
         )
         options = read_options(place) or Options()
         text = settings.further_compute(place, options, reached, self.number)

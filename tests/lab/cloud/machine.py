@@ -12,6 +12,7 @@ from tests.lab.cloud.options import Options, read_options
 from tests.lab.cloud.processes import LabError, run, say
 from tests.lab.vm import errors, serve
 from tests.lab.vm.layout import libvirt_uri
+from tests.lab.vm.machine import wire_address
 from tests.lab.vm.prepare import prepare
 
 #: The entry script writes what source the installed wheel was made of.
@@ -38,7 +39,7 @@ def up(layout: Layout, options: Options) -> None:
     def hardware() -> settings.ComputeHost:
         if options.hardware == "host":
             return clouds.host_hardware(layout, cloud.processes)
-        return _start_vm(layout)
+        return _start_vm(layout, options.root)
 
     try:
         cloud.up(options, hardware)
@@ -108,11 +109,11 @@ def on_hardware(layout: Layout, argv: list[str], timeout_s: float = 60) -> str:
     return str(done.stdout)
 
 
-def _start_vm(layout: Layout) -> settings.ComputeHost:
+def _start_vm(layout: Layout, root: str) -> settings.ComputeHost:
     """Boot the VM with the instances directory shared into it."""
     try:
         say("vm: kernel, modules and fake cards (minutes at the first time)")
-        prepare(layout.lab)
+        prepare(layout.lab, root)
         say("vm: booting")
         serve.start(layout.lab, share=layout.instances, timeout_s=300)
         say("vm: up, its libvirt answers")
@@ -120,6 +121,7 @@ def _start_vm(layout: Layout) -> settings.ComputeHost:
             libvirt_uri=libvirt_uri(),
             virt_type=serve.virt_type(layout.lab),
             prefix=tuple(serve.exec_prefix(layout.lab)),
+            migration_address=wire_address(),
         )
     except errors.LabVmError as error:
         raise LabError(str(error)) from error

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tests.lab.cloud.layout import Layout
+from tests.lab.vm.layout import STOCK
 
 #: Where the compute host's devices and libvirt are: the VM, or this machine.
 HARDWARE = ("vm", "host")
@@ -20,6 +21,8 @@ class Options:
 
     hardware: str = "vm"
     activation: str = "compute-driver"
+    #: The root directory of the VMs: one of tests.lab.vm.layout.ROOTS.
+    root: str = STOCK
 
     def save(self, layout: Layout) -> None:
         """Remember the choices in the lab's state."""

@@ -42,6 +42,8 @@ class ComputeHost:
     libvirt_uri: str
     virt_type: str
     prefix: tuple[str, ...] = ()
+    #: Where it takes guests that migrate to it; none without a wire.
+    migration_address: str = ""
 
 
 def render(ini: Mapping[str, Mapping[str, str | list[str]]]) -> str:
@@ -341,6 +343,9 @@ def _nova_compute(
         # Guests whose processor is emulated twice take their time.
         "device_detach_timeout": "60",
     }
+    if host.migration_address:
+        address = {"live_migration_inbound_addr": host.migration_address}
+        ini["libvirt"] |= address
     helper = layout.program("privsep-helper")
     conf = layout.etc / f"{name}.conf"
     ini["nova_sys_admin"] = {

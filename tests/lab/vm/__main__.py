@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from tests.lab import vm
+from tests.lab.vm import layout
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -15,7 +16,12 @@ def _parser() -> argparse.ArgumentParser:
     home = os.environ.get("NOVA_ACCEL_LAB", ".lab")
     parser.add_argument("--lab", type=pathlib.Path, default=home)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("prepare", help="download and build; cached")
+    prepare = verbs.add_parser("prepare", help="download and build; cached")
+    prepare.add_argument(
+        "--root",
+        choices=layout.ROOTS,
+        help="Debian release of the machines from now on; stock: this one's",
+    )
     job = verbs.add_parser("run", help="boot, run a script inside, power off")
     job.add_argument("job", type=pathlib.Path)
     job.add_argument("--timeout", type=float, default=300, metavar="SECONDS")
@@ -48,7 +54,7 @@ def _status(lab: pathlib.Path) -> int:
 def _run(args: argparse.Namespace) -> int:
     match args.verb:
         case "prepare":
-            vm.prepare(args.lab)
+            vm.prepare(args.lab, args.root)
         case "run":
             return vm.run_job(args.lab, args.job, timeout_s=args.timeout)
         case "start":

@@ -18,6 +18,11 @@ _PORTS = 2
 #: space and commas separate
 _SAFE_PATH = re.compile(r"[A-Za-z0-9_./+@:-]+")
 
+#: the root directory of the machines: this computer's own, or that of another
+#: release of Debian, unpacked into the lab
+STOCK = "stock"
+ROOTS = (STOCK, "trixie", "sid")
+
 #: the project's own files that the machine runs or is built from
 GUEST_FILES = pathlib.Path(__file__).resolve().parent / "guest"
 STANDIN_SOURCES = pathlib.Path(__file__).resolve().parent.parent / "standins"
@@ -45,6 +50,14 @@ class Layout:
     root: pathlib.Path
     #: which of the machines that are served from what is prepared there
     number: int = 0
+    #: one of ROOTS
+    debian: str = STOCK
+
+    @property
+    def debian_root(self) -> pathlib.Path:
+        """The root directory of the machines, which lies below a tmpfs."""
+        is_stock = self.debian == STOCK
+        return pathlib.Path("/") if is_stock else self.root / "root"
 
     @property
     def debs(self) -> pathlib.Path:
@@ -159,5 +172,24 @@ def check_path(path: pathlib.Path) -> pathlib.Path:
 
 
 def layout_of(lab: pathlib.Path, number: int = 0) -> Layout:
-    """Return the layout of a VM under ``lab`` (the .lab directory)."""
-    return Layout(root=check_path(lab) / "vm", number=number)
+    """Return the layout of a VM under ``lab`` (the .lab directory).
+
+    Its root directory is what :func:`select_root` selected last.
+    """
+    selected = _selected(lab)
+    debian = selected.read_text() if selected.exists() else STOCK
+    name = "vm" if debian == STOCK else f"vm-{debian}"
+    return Layout(root=check_path(lab) / name, number=number, debian=debian)
+
+
+def select_root(lab: pathlib.Path, debian: str) -> None:
+    """Select the root directory of all machines; none of them may run.
+
+    :param debian: one of ROOTS.
+    """
+    lab.mkdir(parents=True, exist_ok=True)
+    _selected(lab).write_text(debian)
+
+
+def _selected(lab: pathlib.Path) -> pathlib.Path:
+    return lab / "vm-root"

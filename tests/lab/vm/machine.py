@@ -20,6 +20,10 @@ MEMORY_MIB = 3072
 #: for its last byte, to which the machine's number is added
 HOST_UUID = "6c61622d-766d-4e6f-8661-2d6163636500"
 MAC = "52:54:00:6c:61:62"
+#: the machines with a wire between them, over which guests migrate: its
+#: addresses end with a number that begins here
+_WIRED = (0, 1)
+_WIRE_NETWORK, _WIRE_MAC, _WIRE_FIRST = "10.0.3", "52:54:00:6c:62", 10
 
 #: QEMU 7.2's own virtiofsd (Debian 12)
 VIRTIOFSD = pathlib.Path("/usr/lib/qemu/virtiofsd")
@@ -33,6 +37,11 @@ _BLACKLIST = (
 def host_name(number: int = 0) -> str:
     """Return the name that a machine has inside."""
     return f"labvm{number + 1}" if number else "labvm"
+
+
+def wire_address(number: int = 0) -> str:
+    """Return a machine's address on the wire between the first two."""
+    return f"{_WIRE_NETWORK}.{_WIRE_FIRST + number}"
 
 
 def has_kvm() -> bool:
@@ -62,6 +71,19 @@ def clock_khz(cpuinfo: str) -> int | None:
     if not speed or not {"hypervisor", "constant_tsc"} <= words:
         return None
     return None if "aperfmperf" in words else round(float(speed[1]) * 1000)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """A directory of this computer that a machine sees.
+
+    ``cache`` is virtiofsd's: the machine's root never changes under it, a
+    directory that is shared does.
+    """
+
+    path: pathlib.Path
+    cache: str
+    is_writable: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +173,7 @@ class Machine:
 
     def _kernel(self) -> list[str]:
         release = self.place.release()
+        files = ",".join(self._own_files())
         options = {
             "fs": "virtiofs" if self.virtiofs else "9p",
             "init": str(layout.GUEST_FILES / "init"),
@@ -158,6 +181,8 @@ class Machine:
             "root": str(self.place.root),
             "kvm": "yes" if has_kvm() else "no",
             "host": host_name(self.place.number),
+            "address": wire_address(self.place.number),
+            **({"files": files} if files else {}),
             **({"share": str(self.share)} if self.share else {}),
             **self.options,
         }
@@ -178,16 +203,36 @@ class Machine:
             *("-append", " ".join(words)),
         ]
 
+    def shares(self) -> Mapping[str, Share]:
+        """Return the directories that are seen inside, by mount tag.
+
+        A machine on this computer's own root sees the lab's files there, and
+        one on another root in a share of their own.
+        """
+        root = self.place.debian_root
+        shares = {"hostroot": Share(root, cache="always", is_writable=False)}
+        if self._own_files():
+            shares["files"] = Share(
+                pathlib.Path("/"), cache="always", is_writable=False
+            )
+        if self.share:
+            shares["share"] = Share(self.share, cache="none")
+        return shares
+
+    def _own_files(self) -> list[str]:
+        """Return the directories that another root has not."""
+        if self.place.debian == layout.STOCK:
+            return []
+        return [str(self.place.root), str(layout.GUEST_FILES)]
+
     def _files(self) -> list[str]:
         args = _share_9p("out", self.run_dir)
-        if self.virtiofs:
-            args += _share_virtiofs("hostroot", self.socket("hostroot"))
-            if self.share:
-                args += _share_virtiofs("share", self.socket("share"))
-            return args
-        args += _share_9p("hostroot", pathlib.Path("/"), ",readonly=on")
-        if self.share:
-            args += _share_9p("share", self.share)
+        for tag, share in self.shares().items():
+            if self.virtiofs:
+                args += _share_virtiofs(tag, self.socket(tag))
+            else:
+                options = "" if share.is_writable else ",readonly=on"
+                args += _share_9p(tag, share.path, options)
         return args
 
     def _network(self) -> list[str]:
@@ -198,7 +243,26 @@ class Machine:
         for outer, inner in self.forwards.items():
             user += f",hostfwd=tcp:127.0.0.1:{outer}-:{inner}"
         nic = f"virtio-net-pci,netdev=net0,romfile=,mac={MAC}"
-        return ["-netdev", user, "-device", nic]
+        return ["-netdev", user, "-device", nic, *self._wire()]
+
+    def _wire(self) -> list[str]:
+        """Return the wire between the first two machines.
+
+        It is a pair of Unix sockets: no port is taken, and packets to a
+        machine that is off are lost.
+        """
+        number = self.place.number
+        if number not in _WIRED:
+            return []
+        here, there = f"wire-{number}", f"wire-{1 - number}"
+        (self.place.root / here).unlink(missing_ok=True)
+        wire = (
+            "dgram,id=wire,local.type=unix,remote.type=unix,"
+            f"local.path=../{here},remote.path=../{there}"
+        )
+        mac = f"{_WIRE_MAC}:{_WIRE_FIRST + number:02x}"
+        nic = f"virtio-net-pci,netdev=wire,romfile=,mac={mac}"
+        return ["-netdev", wire, "-device", nic]
 
 
 def _share_9p(tag: str, path: pathlib.Path, options: str = "") -> list[str]:
@@ -225,18 +289,14 @@ def start_file_servers(machine: Machine) -> dict[str, processes.ProcessRecord]:
     """
     if not machine.virtiofs:
         return {}
-    # the root never changes under a running job; the share does
-    shares = {"hostroot": (pathlib.Path("/"), "always")}
-    if machine.share:
-        shares["share"] = (machine.share, "none")
     records = {}
-    for tag, (path, cache) in shares.items():
+    for tag, share in machine.shares().items():
         socket = machine.socket(tag)
         (machine.run_dir / socket).unlink(missing_ok=True)
         argv = [str(VIRTIOFSD), f"--socket-path={socket}"]
         for option in (
-            f"source={path}",
-            f"cache={cache}",
+            f"source={share.path}",
+            f"cache={share.cache}",
             "sandbox=chroot",
             "no_posix_lock",
             "xattr",

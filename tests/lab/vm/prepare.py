@@ -5,9 +5,10 @@ import concurrent.futures
 import fcntl
 import pathlib
 
-from tests.lab.vm import layout, progress
+from tests.lab.vm import errors, layout, progress, serve
 from tests.lab.vm.artifacts import (
     apt,
+    debian,
     initramfs,
     kernel,
     remotefs,
@@ -23,7 +24,7 @@ def _release(place: layout.Layout) -> str:
     """
     if place.kernel_version.exists():
         return place.release()
-    return apt.current_release()
+    return apt.current_release(place)
 
 
 def _prepare_kernel(
@@ -92,14 +93,25 @@ def _prepare_modules(
         say.say(f"modules built: {' '.join(names)}")
 
 
-def prepare(lab: pathlib.Path) -> None:
+def prepare(lab: pathlib.Path, root: str | None = None) -> None:
     """Build the kernel, initramfs, modules and fake hardware under ``lab``.
 
     Downloads about 240 MB from the machine's own apt sources the first
-    time. A second call does only what changed; two at once take turns.
-    Raises PrepareError.
+    time, and 300 MB more for the root directory of another release. A second
+    call does only what changed; two at once take turns. Raises PrepareError.
+
+    :param root: one of layout.ROOTS; None for the root prepared last.
     """
     place = layout.layout_of(lab)
+    if root is not None and root != place.debian:
+        if serve.is_up(lab):
+            msg = (
+                f"the lab VM runs on the root {place.debian}: stop it before"
+                f" you prepare {root}"
+            )
+            raise errors.PrepareError(msg)
+        layout.select_root(lab, root)
+        place = layout.layout_of(lab)
     place.root.mkdir(parents=True, exist_ok=True)
     with (place.root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -107,6 +119,8 @@ def prepare(lab: pathlib.Path) -> None:
 
 
 def _prepare_all(place: layout.Layout, say: progress.Progress) -> None:
+    if place.debian != layout.STOCK:
+        _prepare_root(place, say)
     release = _release(place)
     _prepare_programs(place, say)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -118,6 +132,17 @@ def _prepare_all(place: layout.Layout, say: progress.Progress) -> None:
             done.result()
     _prepare_modules(place, release, say)
     say.say("lab VM prepared")
+
+
+def _prepare_root(place: layout.Layout, say: progress.Progress) -> None:
+    def build() -> None:
+        say.say(f"unpacking Debian {place.debian} (a few minutes)")
+        debian.build_root(place)
+
+    if stamps.ensure(
+        place, "root", debian.PACKAGES, build, debian.outputs(place)
+    ):
+        say.say(f"root directory of Debian {place.debian} unpacked")
 
 
 def _prepare_programs(place: layout.Layout, say: progress.Progress) -> None:

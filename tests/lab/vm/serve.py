@@ -38,15 +38,16 @@ _FURTHER_MODULES = ("vfio", "vfio_iommu_type1", "mdev", "mtty")
 _FURTHER_MIB = 1024
 
 #: $0 becomes /sys, $1 lies over /usr/lib, $2 becomes /dev with what is
-#: mounted below that; the rest is the command
+#: mounted below that, $3 has the kernel's release; the rest is the command
 _MOUNTS = """
 mount --bind "$0" /sys &&
+mount --bind "$3" /proc/sys/kernel/osrelease &&
 mount -t overlay -o "ro,lowerdir=$1:/usr/lib" nova-accel-lab /usr/lib &&
 for dir in /dev/*/; do
     ! mountpoint -q "$dir" || mount --rbind "$dir" "$2/${dir#/dev/}" || exit
 done &&
 mount --rbind "$2" /dev &&
-shift 2 && exec "$@"
+shift 3 && exec "$@"
 """
 _RECORDS = "processes.json"
 _SHARE = "share"
@@ -221,8 +222,8 @@ def exec_prefix(lab: pathlib.Path, number: int = 0) -> list[str]:
     """Return what to put before a command so that /sys is the machine's.
 
     The command gets a private mount namespace, in which /usr/lib has the
-    vendor's tools and /dev the machine's FPGAs too. libudev is set not to
-    insist that /sys is a sysfs.
+    vendor's tools and /dev the machine's FPGAs too, and /proc has the release
+    of the machine's kernel. libudev is set not to insist that /sys is a sysfs.
     """
     place = layout.layout_of(lab, number)
     return [
@@ -238,6 +239,7 @@ def exec_prefix(lab: pathlib.Path, number: int = 0) -> list[str]:
         str(place.sysfs),
         str(place.usr_lib),
         str(place.dev),
+        str(place.kernel_version),
     ]
 
 

@@ -6,6 +6,7 @@
  */
 #include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <linux/version.h>
 
 #include "fakenvidia_vgpu.h"
 
@@ -51,7 +52,10 @@ static int vgpu_init(struct vfio_device *vdev)
 static void vgpu_release(struct vfio_device *vdev)
 {
 	kfree(to_vgpu(vdev)->bar);
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 2, 0)
+	/* since then the core does it */
 	vfio_free_device(vdev);
+#endif
 }
 
 static size_t region_bytes(unsigned int index)

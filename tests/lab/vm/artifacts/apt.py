@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian packages that are unpacked into the lab, never installed."""
+"""Debian packages that are unpacked into the lab, never installed.
+
+They are of the release that the machines run on: with another root directory
+than this computer's, apt reads that one's lists.
+"""
 
 import pathlib
 import re
 
-from tests.lab.vm import errors
+from tests.lab.vm import errors, layout
 from tests.lab.vm.artifacts import run
 
 #: the metapackage whose dependency is the current kernel; the "cloud" flavour
@@ -12,40 +16,55 @@ from tests.lab.vm.artifacts import run
 KERNEL_METAPACKAGE = "linux-image-amd64"
 
 
-def _depends(package: str) -> list[str]:
-    text = run.run_command(["apt-cache", "depends", "--", package])
+def _options(place: layout.Layout) -> list[str]:
+    """Return the options that make apt use the lists of the machines' root."""
+    root = place.debian_root
+    if place.debian == layout.STOCK:
+        return []
+    status = f"Dir::State::status={root}/var/lib/dpkg/status"
+    return ["-o", f"Dir={root}", "-o", status]
+
+
+def _update(place: layout.Layout) -> None:
+    run.run_command(["apt-get", *_options(place), "-qq", "update"])
+
+
+def _depends(place: layout.Layout, package: str) -> list[str]:
+    command = ["apt-cache", *_options(place), "depends", "--", package]
+    text = run.run_command(command)
     return re.findall(r"^\s*Depends: (\S+)", text, re.MULTILINE)
 
 
-def _dependency(package: str, prefix: str) -> str:
-    names = [name for name in _depends(package) if name.startswith(prefix)]
-    if not names:
+def _dependency(place: layout.Layout, package: str, prefix: str) -> str:
+    names = _depends(place, package)
+    matching = [name for name in names if name.startswith(prefix)]
+    if not matching:
         msg = (
             f"apt knows no {prefix}* for {package}: run 'apt-get update' "
             "on a Debian 12 machine"
         )
         raise errors.PrepareError(msg)
-    return names[0]
+    return matching[0]
 
 
-def current_release() -> str:
+def current_release(place: layout.Layout) -> str:
     """Return the release (uname -r) of Debian's current amd64 kernel."""
     try:
-        image = _dependency(KERNEL_METAPACKAGE, "linux-image-")
+        image = _dependency(place, KERNEL_METAPACKAGE, "linux-image-")
     except errors.PrepareError:
-        run.run_command(["apt-get", "-qq", "update"])
-        image = _dependency(KERNEL_METAPACKAGE, "linux-image-")
+        _update(place)
+        image = _dependency(place, KERNEL_METAPACKAGE, "linux-image-")
     return image.removeprefix("linux-image-")
 
 
-def kernel_packages(release: str) -> list[str]:
+def kernel_packages(place: layout.Layout, release: str) -> list[str]:
     """Return the packages that hold a kernel and what builds its modules."""
     headers = f"linux-headers-{release}"
     return [
         f"linux-image-{release}",
         headers,
-        _dependency(headers, "linux-headers-"),
-        _dependency(headers, "linux-kbuild-"),
+        _dependency(place, headers, "linux-headers-"),
+        _dependency(place, headers, "linux-kbuild-"),
     ]
 
 
@@ -55,21 +74,22 @@ def source_package(release: str) -> str:
     return f"linux-source-{major}.{minor}"
 
 
-def download(packages: list[str], debs: pathlib.Path) -> list[pathlib.Path]:
+def download(place: layout.Layout, packages: list[str]) -> list[pathlib.Path]:
     """Download packages (apt checks their signatures), return the files.
 
     What is already there and intact is not fetched again.
     """
-    debs.mkdir(parents=True, exist_ok=True)
+    place.debs.mkdir(parents=True, exist_ok=True)
     # root downloads as root: the _apt user may not enter the lab
-    fetch = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download"]
+    fetch = ["apt-get", *_options(place), "-qq"]
+    fetch += ["-o", "APT::Sandbox::User=root", "download", *packages]
     try:
-        run.run_command([*fetch, *packages], cwd=debs)
+        run.run_command(fetch, cwd=place.debs)
     except errors.PrepareError:
         # old lists name files that the mirror has dropped
-        run.run_command(["apt-get", "-qq", "update"])
-        run.run_command([*fetch, *packages], cwd=debs)
-    return [_newest(debs, package) for package in packages]
+        _update(place)
+        run.run_command(fetch, cwd=place.debs)
+    return [_newest(place.debs, package) for package in packages]
 
 
 def _newest(debs: pathlib.Path, package: str) -> pathlib.Path:

@@ -22,6 +22,8 @@ BOOT_MODULES = (
     "overlay",
 )
 
+_MOUNT_POINTS = ("dev", "proc", "sys", "lower", "rw", "new", "files")
+
 
 def module_files(place: layout.Layout, release: str) -> list[pathlib.Path]:
     """Return the boot modules and what they need, in order of loading."""
@@ -62,7 +64,7 @@ def build_initramfs(place: layout.Layout, release: str) -> None:
         raise errors.PrepareError(msg)
     tree = place.root / "initramfs"
     shutil.rmtree(tree, ignore_errors=True)
-    for name in ("bin", "dev", "proc", "sys", "mods", "lower", "rw", "new"):
+    for name in ("bin", "mods", *_MOUNT_POINTS):
         (tree / name).mkdir(parents=True)
     shutil.copy(BUSYBOX, tree / "bin/busybox")
     shutil.copy(layout.GUEST_FILES / "initramfs-init", tree / "init")

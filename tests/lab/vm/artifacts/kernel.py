@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 
 from tests.lab.vm import errors, layout
-from tests.lab.vm.artifacts import apt, run
+from tests.lab.vm.artifacts import apt, debian, run
 
 #: the kernel's own sources, from Debian's source package, which are built
 #: unmodified. New fake drivers of the project go to EXTRA_MODULES.
@@ -83,7 +83,7 @@ _ELF_MAGIC = b"\x7fELF"
 def unpack_kernel(place: layout.Layout, release: str) -> None:
     """Download and unpack the kernel image and its headers."""
     shutil.rmtree(place.kernel, ignore_errors=True)
-    for deb in apt.download(apt.kernel_packages(release), place.debs):
+    for deb in apt.download(place, apt.kernel_packages(place, release)):
         apt.unpack(deb, place.kernel)
     # Debian's header Makefile includes its common half by absolute path
     makefile = headers_of(place, release) / "Makefile"
@@ -144,7 +144,7 @@ def extract_vmlinux(place: layout.Layout, release: str) -> None:
 def unpack_sources(place: layout.Layout, release: str) -> None:
     """Download Debian's kernel source and extract the wanted drivers."""
     package = apt.source_package(release)
-    (deb,) = apt.download([package], place.debs)
+    (deb,) = apt.download(place, [package])
     packed = place.root / "source-package"
     shutil.rmtree(packed, ignore_errors=True)
     apt.unpack(deb, packed)
@@ -206,6 +206,7 @@ def build_modules(place: layout.Layout, release: str) -> None:
     (build / "Kbuild").write_text(_kbuild())
     run.run_command(
         [
+            *debian.prefix(place),
             "make",
             "-s",
             f"-j{os.cpu_count() or 1}",

@@ -136,15 +136,30 @@ lab_revive() {
     [ -e "$lab_device" ]
 }
 
-# lab_network: the static address that QEMU's user network expects
+# lab_network: the static address that QEMU's user network expects, and the
+# machine's own on the wire to another machine
 lab_network() {
     modprobe virtio_net || return 1
     for lab_try in 1 2 3 4 5 6 7 8 9 10; do
-        lab_nic=$(ls /sys/class/net | grep -v '^lo$' | head -n 1)
-        [ -n "$lab_nic" ] && break
+        [ -n "$(lab_nic 52:54:00:6c:61:62)" ] && break
         sleep 0.1
     done
-    ip address add 10.0.2.15/24 dev "$lab_nic" && ip link set "$lab_nic" up
+    lab_first=$(lab_nic 52:54:00:6c:61:62)
+    ip address add 10.0.2.15/24 dev "$lab_first" &&
+        ip link set "$lab_first" up || return 1
+    lab_wire=$(lab_nic 52:54:00:6c:62:)
+    [ -n "$lab_wire" ] || return 0
+    ip address add "$LAB_ADDRESS/24" dev "$lab_wire" &&
+        ip link set "$lab_wire" up
+}
+
+# lab_nic MAC: print the network interface whose address begins so
+lab_nic() {
+    for lab_device in /sys/class/net/*; do
+        case $(cat "$lab_device/address") in
+        "$1"*) echo "${lab_device##*/}" ;;
+        esac
+    done
 }
 
 # lab_udev: udevd for the events to come (libvirt listens to it)
@@ -191,6 +206,8 @@ dynamic_ownership = 0
 remember_owner = 0
 namespaces = []
 cgroup_controllers = []
+shared_filesystems = [ "$LAB_SHARE" ]
+migration_address = "0.0.0.0"
 END
     libvirtd --daemon ${1:+--listen} --config /run/libvirtd.conf || return 1
     for lab_try in $(seq 100); do
