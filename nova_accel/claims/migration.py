@@ -77,6 +77,12 @@ _ABILITIES: Mapping[tuple[str, str], MigrationAbility] = {
 #: The kernel modules whose versions ``MigrationHost.drivers`` has.
 DRIVERS = tuple(sorted({driver for _, driver in _ABILITIES}))
 
+# Since Linux 6.7 the log of the pages that devices write, iova_bitmap.c, is
+# built with IOMMUFD (drivers/iommu/iommufd/Makefile), or for these drivers
+# (drivers/vfio/pci/{mlx5,pds}/Kconfig: select IOMMUFD_DRIVER).
+_LOG_IN_IOMMUFD = (6, 7)
+_WITH_LOG = frozenset({"mlx5_vfio_pci", "pds_vfio_pci"})
+
 # Technologies that can't move with any driver, and why.
 _UNSUPPORTED = {
     "passthrough": "is a whole function, and no driver on the host knows"
@@ -125,10 +131,13 @@ class MigrationLimits:
     """Permitted downtime of a guest in ms, and the link in MiB/s.
 
     The link is 0 where its throughput is not configured.
+    ``has_dirty_log`` is False where QEMU reads a log of written pages from a
+    kernel that has none.
     """
 
     downtime: int
     link: int = 0
+    has_dirty_log: bool = True
 
 
 def check_source(
@@ -151,6 +160,8 @@ def check_source(
             " run before all of their state is there: set [libvirt]"
             " live_migration_permit_post_copy = False on this host"
         )
+    if not limits.has_dirty_log:
+        reasons += [_explain_missing_log(part, host) for part in parts]
     reasons.append(_check_downtime(parts, limits))
     return _unique(reasons)
 
@@ -254,6 +265,23 @@ def _find_old_programs(
             yield f"the version of {name} on {host_name} is unknown; {need}"
         elif version < minimum:
             yield f"{host_name} has {name} {_join(version)}; {need}: update it"
+
+
+def _explain_missing_log(part: MigrationPartition, host: MigrationHost) -> str:
+    """Return why QEMU can't move a partition of a host without IOMMUFD."""
+    if (part.technology, part.driver) not in _ABILITIES:
+        return ""
+    release = _parse_release(host.kernel)
+    if part.driver in _WITH_LOG or release < _LOG_IN_IOMMUFD:
+        return ""
+    return (
+        f"the kernel of this host ({host.kernel}) has no IOMMUFD, so QEMU"
+        f" can't know which pages {part.driver} writes, and would fail"
+        " after it has begun: use a kernel with CONFIG_IOMMUFD; or start QEMU"
+        " without dirty page tracking, as the documentation's page on live"
+        " migration says, and set [nova_accel]"
+        " live_migration_without_iommufd = True on this host"
+    )
 
 
 def _check_offers(

@@ -168,6 +168,14 @@ OPTIONS = [
         " [libvirt] live_migration_bandwidth is used if it is lower. 0, and"
         " no such bandwidth: the downtime is not checked.",
     ),
+    cfg.BoolOpt(
+        "live_migration_without_iommufd",
+        default=False,
+        help="Permit live migrations from this host though its kernel has no"
+        " IOMMUFD. Set it only where QEMU is started with the options of the"
+        " documentation's page on live migration: with QEMU's defaults such a"
+        " migration fails after it has begun.",
+    ),
     cfg.StrOpt(
         "root",
         default="/",
@@ -281,6 +289,8 @@ class Settings:
     sync: SyncSettings = SyncSettings()
     #: In MiB/s, 0 where it is unknown.
     live_migration_link: int = 0
+    #: Whether guests may leave a host whose kernel has no IOMMUFD.
+    live_migration_without_iommufd: bool = False
     problems: tuple[model.Problem, ...] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -357,6 +367,7 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
             metrics_port=group.metrics_port,
         ),
         live_migration_link=group.live_migration_link,
+        live_migration_without_iommufd=(group.live_migration_without_iommufd),
         problems=tuple(_find_misspelt(conf)),
         files=_find_files(conf),
     )

@@ -57,6 +57,7 @@ class LiveMigration:
         )
         #: Speed of the link between the hosts in MiB/s, 0 if unknown.
         self.link_speed = settings.live_migration_link
+        self._needs_iommufd = not settings.live_migration_without_iommufd
 
     # -- before the migration ----------------------------------------------
 
@@ -85,7 +86,7 @@ class LiveMigration:
                     self._partitions.parse(instance),
                     self._partitions.read_domain(instance),
                     self._read_host(),
-                    _limits(self.link_speed),
+                    self._limits(),
                     _read_text(dest_check_data, "target_mdevs"),
                 )
         migrate_data = stock()
@@ -272,6 +273,16 @@ class LiveMigration:
             nova.conf.CONF.libvirt.live_migration_permit_post_copy,
         )
 
+    def _limits(self) -> migration.MigrationLimits:
+        options = nova.conf.CONF.libvirt
+        speeds = (self.link_speed, options.live_migration_bandwidth)
+        return migration.MigrationLimits(
+            downtime=options.live_migration_downtime,
+            link=min(filter(None, speeds), default=0),
+            has_dirty_log=not self._needs_iommufd
+            or self._host_abilities.has_iommufd(),
+        )
+
     def _arriving_server(
         self, context: Any, instance: Any, allocs: Any
     ) -> instance_request.InstanceRequest:
@@ -320,14 +331,6 @@ def _set_handle_pairs(
     migrate_data.target_mdevs = dict(pairs.mdevs)
     migrate_data.pci_dev_map_src_dst = dict(
         migration.plan_pci_changes(functions)
-    )
-
-
-def _limits(link_speed: int) -> migration.MigrationLimits:
-    options = nova.conf.CONF.libvirt
-    speeds = filter(None, (link_speed, options.live_migration_bandwidth))
-    return migration.MigrationLimits(
-        downtime=options.live_migration_downtime, link=min(speeds, default=0)
     )
 
 

@@ -18,6 +18,7 @@ from tests.lab.fakehost.sysfs.uevents import Uevents
 SKELETON = (
     "block",
     "bus",
+    "class/misc/iommu",
     "class/net",
     "class/vfio",
     "dev/block",

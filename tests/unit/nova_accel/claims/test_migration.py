@@ -111,6 +111,28 @@ def test_immovable_devices_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("part", "kernel", "is_refused"),
+    [
+        (VGPU, "6.12.107+deb13-amd64", True),
+        (MTTY, "6.12.107+deb13-amd64", True),
+        # The log was a part of vfio.ko before.
+        (VGPU, "6.6.13-amd64", False),
+        # Its driver builds the log without IOMMUFD.
+        (dataclasses.replace(QAT, driver="mlx5_vfio_pci"), "6.12.107", False),
+        (dataclasses.replace(QAT, driver="vfio_pci"), "6.12.107", False),
+    ],
+)
+def test_a_kernel_without_a_log_of_written_pages(
+    part: MigrationPartition, kernel: str, is_refused: bool
+) -> None:
+    host = dataclasses.replace(HOST, kernel=kernel)
+    limits = dataclasses.replace(NO_LIMIT, has_dirty_log=False)
+    reasons = "".join(migration.check_source((part,), host, limits))
+    assert ("live_migration_without_iommufd = True" in reasons) is is_refused
+    assert (kernel in reasons) is is_refused
+
+
+@pytest.mark.parametrize(
     ("part", "change", "word"),
     [
         (VGPU, {"libvirt": (8, 5, 9)}, "libvirt 8.5.9"),

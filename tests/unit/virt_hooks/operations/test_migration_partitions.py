@@ -97,6 +97,8 @@ def test_abilities_of_a_host(
     assert host_facts.has_post_copy
     assert host_facts.kernel == "6.12.107+deb13-amd64"
     assert facts.read_host(0, -1, False).libvirt == ()
+    assert facts.has_iommufd()
+    assert not migration_partitions.HostAbilities("/nowhere").has_iommufd()
 
 
 def test_drivers_of_functions(
