@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.lab.cloud.layout import Layout
 from tests.lab.cloud.options import Options
+from tests.lab.vm.layout import STOCK
 
 #: One configuration file: options by section; a list repeats the option.
 Ini = dict[str, dict[str, str | list[str]]]
@@ -334,6 +335,8 @@ def _nova_compute(
         ini["nova_accel"] = {
             "device_spec": _DEVICE_SPEC,
             "state_dir": str(layout.accel),
+            # guest/qemu of another root's VM is what the option asks for.
+            "live_migration_without_iommufd": str(options.root != STOCK),
         }
     ini["libvirt"] = {
         "virt_type": host.virt_type,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the libraries for QEMU and the tiny guest, copies the tool."""
+"""Compiles the libraries for QEMU and the tiny guests, copies the tool."""
 
 import itertools
 import pathlib
@@ -14,7 +14,8 @@ PRELOADS = {
     "fakepci": ("fakepci.c", "fakedfl.c", "fakedfl.h"),
     "norlimit": ("norlimit.c",),
 }
-GUEST = "acker"
+#: boot sectors
+GUESTS = ("acker", "mover")
 #: NVIDIA's tool for virtual functions, below /usr/lib
 TOOL = "nvidia/sriov-manage"
 
@@ -23,17 +24,18 @@ GUEST_IMAGE_BYTES = 1 << 20
 
 
 def sources() -> list[pathlib.Path]:
-    """Return the source files of the libraries, the guest and the tool."""
+    """Return the source files of the libraries, the guests and the tool."""
     files = itertools.chain.from_iterable(PRELOADS.values())
     names = [f"preload/{name}" for name in files]
-    names += [f"{GUEST}.S"]
+    names += [f"{name}.S" for name in GUESTS]
     names.append(pathlib.PurePath(TOOL).name)
     return [layout.STANDIN_SOURCES / name for name in names]
 
 
 def outputs(place: layout.Layout) -> list[pathlib.Path]:
     """Return the files that :func:`build_standins` writes."""
-    names = [f"{name}.so" for name in PRELOADS] + [f"{GUEST}.img"]
+    names = [f"{name}.so" for name in PRELOADS]
+    names += [f"{name}.img" for name in GUESTS]
     return [*(place.standins / name for name in names), place.usr_lib / TOOL]
 
 
@@ -58,7 +60,8 @@ def build_standins(place: layout.Layout) -> None:
                 "-ldl",
             ]
         )
-    _build_guest(place)
+    for name in GUESTS:
+        _build_guest(place, name)
     tool = place.usr_lib / TOOL
     tool.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(layout.STANDIN_SOURCES / tool.name, tool)
@@ -66,15 +69,15 @@ def build_standins(place: layout.Layout) -> None:
     tool.chmod(0o755)
 
 
-def _build_guest(place: layout.Layout) -> None:
-    thing = place.standins / f"{GUEST}.o"
-    image = place.standins / f"{GUEST}.img"
+def _build_guest(place: layout.Layout, name: str) -> None:
+    thing = place.standins / f"{name}.o"
+    image = place.standins / f"{name}.img"
     run.run_command(
         [
             "as",
             "-o",
             str(thing),
-            str(layout.STANDIN_SOURCES / f"{GUEST}.S"),
+            str(layout.STANDIN_SOURCES / f"{name}.S"),
         ]
     )
     run.run_command(
