@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.support.site import Site, fault
+from tests.lab.cloud.hosts import Host
 from tests.lab.vm import topology
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
@@ -111,7 +112,12 @@ def mdevs(lab: Site) -> dict[str, tuple[str, str]]:
 
 def vgpu_types(lab: Site) -> dict[str, str]:
     """Return the types of the A40's typed VFs, from the kernel."""
-    lines = lab.on_host(_TYPES, topology.A40_ADDRESS).splitlines()
+    return typed_vfs(Host(lab.cloud, 0))
+
+
+def typed_vfs(host: Host) -> dict[str, str]:
+    """Return the types of the typed VFs of a host's A40, from its kernel."""
+    lines = host.run(_TYPES, topology.A40_ADDRESS).splitlines()
     return dict((line.split()[0], line.split()[1]) for line in lines)
 
 

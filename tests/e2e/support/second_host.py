@@ -6,7 +6,7 @@ It costs memory and a processor's time, so it is there for some tests only.
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.e2e.support.agreement import Agreement
@@ -19,6 +19,24 @@ MTTY_1, MTTY_2 = "mtty-1", "mtty-2"
 _GUEST = "acker.img"
 #: Most that Nova is left to end what it has said to have done.
 _SETTLING_S = 60.0
+
+
+def settle(compare: Callable[[], None]) -> None:
+    """Repeat a comparison for some seconds until it raises no AssertionError.
+
+    Nova reports a server's new state before it has released what the server
+    had.
+    """
+    until = time.monotonic() + _SETTLING_S
+    while True:
+        try:
+            compare()
+        except AssertionError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
+        else:
+            return
 
 
 class TwoHosts:
@@ -88,21 +106,9 @@ class TwoHosts:
     def check(self, occasion: str, first: str = "", second: str = "") -> None:
         """Compare all, and see these types of mdevs on the hosts.
 
-        Nova reports a server's new state before it has released what the
-        server had: the comparison is repeated for some seconds.
-
         :param first: the types, with a space between, on the first host.
         """
-        until = time.monotonic() + _SETTLING_S
-        while True:
-            try:
-                self._check(occasion, first, second)
-            except AssertionError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.5)
-            else:
-                return
+        settle(lambda: self._check(occasion, first, second))
 
     def _check(self, occasion: str, first: str, second: str) -> None:
         mdevs_of = self.law.check(occasion)

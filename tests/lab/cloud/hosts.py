@@ -44,8 +44,8 @@ class Host:
 
         :raises LabError: it does not come up.
         """
-        self.switch_on(is_disk_kept=False)
         place = self.cloud.layout
+        self.switch_on(is_disk_kept=False)
         reached = settings.ComputeHost(
             libvirt_uri=self.libvirt_uri,
             virt_type=serve.virt_type(place.lab, self.number),
@@ -92,12 +92,15 @@ class Host:
         :raises LabError: it does not come up.
         """
         place = self.cloud.layout
+        options = read_options(place) or Options()
         try:
             serve.start(
                 place.lab,
                 share=place.instances,
                 number=self.number,
                 is_disk_kept=is_disk_kept,
+                # Of use only where they can migrate.
+                has_cards=options.root != layout.STOCK,
             )
         except errors.LabVmError as error:
             raise LabError(f"{self.node}: {error}") from error

@@ -3,14 +3,15 @@
  * mover: the smallest guest that shows the state of its devices.
  *
  * A boot sector.  It finds the kernel's sample serial ports, mtty, by their
- * ids 4348:3253 (four at most, in the order of their PCI slots).  A character
- * X on the guest's own serial port makes it write X into the scratch register
- * of the first mtty, the next character into that of the second, and so on.
- * Every second it prints a line
+ * ids 4348:3253, and virtual functions of the A40, 10de:2235 (four at most, in
+ * the order of their PCI slots).  Of an mtty it uses the scratch register, of
+ * a function the byte at 8 in BAR 0.  A character X on the guest's own serial
+ * port makes it write X into the first of them, the next character into the
+ * second, and so on.  Every second it prints a line
  *     =REGISTERS TICKS
- * where REGISTERS has one character for each mtty, read from it, and TICKS are
- * the timer ticks that the guest has lived, in hexadecimal: a guest that was
- * restarted counts from 0 again.
+ * where REGISTERS has one character for each device, read from it, and TICKS
+ * are the timer ticks that the guest has lived, in hexadecimal: a guest that
+ * was restarted counts from 0 again.
  *
  * The image must be padded to 1 MiB: SeaBIOS ignores a smaller virtio disk.
  */
@@ -20,34 +21,52 @@
 	.set	COM1, 0x3f8
 	.set	LINE_STATUS, 5		/* registers of a 16550 */
 	.set	SCRATCH, 7
+	.set	IN_BAR, 8		/* a bit that a BAR's flags may have set */
 	.set	MTTY, 0x32534348	/* device and vendor, as PCI has them */
+	.set	A40, 0x223510de
 	.set	ENABLED, 1 << 31
 	.set	DEVICE, 1 << 11		/* from one PCI device to the next */
 	.set	BUSES, 32
 	.set	BAR0, 0x10
 	.set	MOST, 4
-	.set	PORTS, 0x7e00		/* 16-bit I/O ports, behind this sector */
+	.set	PORTS, 0x7e00		/* of registers, 32 bit, behind this sector */
+	.set	LAST_PORT, 0xffff	/* larger numbers are memory */
 
 _start:	cli
 	xorw	%ax, %ax
 	movw	%ax, %ds
 	movw	%ax, %ss
 	movw	$_start, %sp
+	lgdt	descriptor		/* let %fs reach all memory */
+	movl	%cr0, %eax
+	orb	$1, %al
+	movl	%eax, %cr0
+	movw	$8, %bx
+	movw	%bx, %fs
+	andb	$0xfe, %al
+	movl	%eax, %cr0
+	xorw	%bx, %bx
+	movw	%bx, %fs
 	sti
 	xorl	%ebp, %ebp		/* ticks */
 	movw	$PORTS, %di		/* the end of the table */
 	movl	$ENABLED, %ebx
 scan:	movl	%ebx, %eax
 	call	config
+	movb	$SCRATCH, %ch
 	cmpl	$MTTY, %eax
+	je	found
+	movb	$IN_BAR, %ch
+	cmpl	$A40, %eax
 	jne	next
-	movl	%ebx, %eax
+found:	movl	%ebx, %eax
 	movb	$BAR0, %al
 	call	config
 	andb	$0xf8, %al
-	movw	%ax, (%di)
-	addw	$2, %di
-	cmpw	$PORTS + 2 * MOST, %di
+	orb	%ch, %al
+	movl	%eax, (%di)
+	addw	$4, %di
+	cmpw	$PORTS + 4 * MOST, %di
 	je	loop
 next:	addl	$DEVICE, %ebx
 	cmpl	$ENABLED + (BUSES << 16), %ebx
@@ -62,11 +81,14 @@ loop:	movw	$COM1 + LINE_STATUS, %dx
 	movw	$PORTS, %si
 write:	cmpw	%di, %si
 	je	loop
-	movw	(%si), %dx
-	addw	$SCRATCH, %dx
+	movl	(%si), %edx
+	cmpl	$LAST_PORT, %edx
+	ja	store
 	outb	%al, %dx
-	incb	%al
-	addw	$2, %si
+	jmp	more
+store:	movb	%al, %fs:(%edx)
+more:	incb	%al
+	addw	$4, %si
 	jmp	write
 idle:	hlt				/* until the next timer tick */
 	incl	%ebp
@@ -78,11 +100,14 @@ idle:	hlt				/* until the next timer tick */
 	movw	$PORTS, %si
 read:	cmpw	%di, %si
 	je	ticks
-	movw	(%si), %dx
-	addw	$SCRATCH, %dx
+	movl	(%si), %edx
+	cmpl	$LAST_PORT, %edx
+	ja	fetch
 	inb	%dx, %al
-	call	print
-	addw	$2, %si
+	jmp	shown
+fetch:	movb	%fs:(%edx), %al
+shown:	call	print
+	addw	$4, %si
 	jmp	read
 ticks:	movb	$' ', %al
 	call	print
@@ -121,6 +146,13 @@ print:	movb	%al, %ah
 	movb	%ah, %al
 	outb	%al, %dx
 	ret
+
+	.balign	8
+table:	.quad	0			/* a table's first entry is not used */
+	.quad	0x00cf92000000ffff	/* data, from 0, 4 GiB */
+descriptor:
+	.word	. - table - 1
+	.long	table
 
 	/* Glance takes no boot sector without a partition: one of all but it */
 	.org	446

@@ -6,7 +6,7 @@ Services that run natively on this machine reach its libvirtd over TCP, its
 command channel; all on 127.0.0.1.
 
 Number 0 is the machine with all the devices. The others are further hosts
-beside it, small ones, whose only devices are mtty's.
+beside it, small ones, which have mtty's devices, and the cards on request.
 """
 
 import contextlib
@@ -85,9 +85,12 @@ def start(
     share: pathlib.Path,
     number: int = 0,
     is_disk_kept: bool = False,
+    has_cards: bool = False,
     timeout_s: float = 300,
 ) -> None:
     """Boot a served machine and mount its /sys; nothing if it is up.
+
+    A further machine has the PCI functions only if ``has_cards``.
 
     ``share`` is created and is read-write inside at the same path. With
     ``is_disk_kept`` libvirt inside has the domains that it had when the
@@ -110,7 +113,7 @@ def start(
     shutil.copy(layout.GUEST_FILES / "serve", place.serve / "job")
     _copy_capabilities(lab, place)
     try:
-        _boot(_machine(place, shared), timeout_s)
+        _boot(_machine(place, shared, has_cards), timeout_s)
         say.say("lab VM ready: libvirtd, devices")
         _mount_sysfs(place)
     except BaseException:
@@ -119,13 +122,16 @@ def start(
     say.say(f"its /sys is mounted on {place.sysfs}")
 
 
-def _machine(place: layout.Layout, shared: pathlib.Path) -> machine.Machine:
+def _machine(
+    place: layout.Layout, shared: pathlib.Path, has_cards: bool
+) -> machine.Machine:
     is_first = place.number == 0
-    modules = SERVED_MODULES if is_first else _FURTHER_MODULES
+    has_cards |= is_first
+    modules = SERVED_MODULES if has_cards else _FURTHER_MODULES
     return machine.Machine(
         place=place,
         run_dir=place.serve,
-        with_topology=is_first,
+        with_topology=has_cards,
         memory_mib=machine.MEMORY_MIB if is_first else _FURTHER_MIB,
         share=shared,
         forwards=_ports(place.number),

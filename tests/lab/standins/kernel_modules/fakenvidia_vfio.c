@@ -15,10 +15,12 @@
 #include <linux/vfio_pci_core.h>
 
 #include "fakenvidia.h"
+#include "fakenvidia_migration.h"
 
 struct function {
 	/* the driver data of the PCI function: vfio_pci_core wants that */
 	struct vfio_pci_core_device core;
+	struct migration migration;
 	struct card *card;
 	const struct vgpu_type *type;
 	unsigned int place;
@@ -29,6 +31,22 @@ struct function {
 static struct function *function_of(struct device *dev)
 {
 	return container_of(dev_get_drvdata(dev), struct function, core);
+}
+
+static struct function *function_of_vfio(struct vfio_device *vdev)
+{
+	return container_of(vdev, struct function, core.vdev);
+}
+
+struct migration *migration_of(struct vfio_device *vdev)
+{
+	return &function_of_vfio(vdev)->migration;
+}
+
+/* Of an open function, whose type can't change. */
+unsigned int type_number_of(struct vfio_device *vdev)
+{
+	return function_of_vfio(vdev)->type->number;
 }
 
 /* ---- places: one bit of the card for each GiB ---- */
@@ -268,10 +286,15 @@ static const struct attribute_group group = {
 
 /* ---- the VFIO device ---- */
 
+static int init_function(struct vfio_device *vdev)
+{
+	migration_init(vdev, migration_of(vdev));
+	return vfio_pci_core_init_dev(vdev);
+}
+
 static int open_function(struct vfio_device *vdev)
 {
-	struct function *function =
-		container_of(vdev, struct function, core.vdev);
+	struct function *function = function_of_vfio(vdev);
 	int ret = -ENODEV;
 
 	mutex_lock(&card_lock);
@@ -291,16 +314,17 @@ static int open_function(struct vfio_device *vdev)
 		mutex_unlock(&card_lock);
 		return ret;
 	}
+	migration_reset(&function->migration);
 	vfio_pci_core_finish_enable(&function->core);
 	return 0;
 }
 
 static void close_function(struct vfio_device *vdev)
 {
-	struct function *function =
-		container_of(vdev, struct function, core.vdev);
+	struct function *function = function_of_vfio(vdev);
 
 	vfio_pci_core_close_device(vdev);
+	migration_reset(&function->migration);
 	mutex_lock(&card_lock);
 	function->is_open = false;
 	mutex_unlock(&card_lock);
@@ -308,7 +332,7 @@ static void close_function(struct vfio_device *vdev)
 
 static const struct vfio_device_ops function_ops = {
 	.name = "nvidia-vgpu-vfio-pci",
-	.init = vfio_pci_core_init_dev,
+	.init = init_function,
 	.release = vfio_pci_core_release_dev,
 	.open_device = open_function,
 	.close_device = close_function,

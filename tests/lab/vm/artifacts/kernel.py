@@ -68,6 +68,8 @@ EXTRA_MODULES: Mapping[str, tuple[str, ...]] = {
         "fakenvidia.c",
         "fakenvidia.h",
         "fakenvidia_mdev.c",
+        "fakenvidia_migration.c",
+        "fakenvidia_migration.h",
         "fakenvidia_vfio.c",
         "fakenvidia_vgpu.c",
         "fakenvidia_vgpu.h",

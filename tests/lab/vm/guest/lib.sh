@@ -69,7 +69,7 @@ lab_nvidia() {
     lab_insmod nvidia "form=$1" || return 1
     [ -n "$2" ] || return 0
     /usr/lib/nvidia/sriov-manage -e "$2" ${3:+"$3"} || return 1
-    [ "$1" = mdev ] || lab_detach_once "$2"
+    [ "$1" = mdev ] || [ -n "$LAB_FILES" ] || lab_detach_once "$2"
 }
 
 # lab_detach_once ADDRESS: let libvirt detach the virtual functions of a card

@@ -34,15 +34,6 @@ _PATIENCE_S = 60
 _SOFTLY = "Instance soft rebooted successfully"
 
 
-@pytest.fixture(scope="module")
-def two(lab: Site) -> Iterator[TwoHosts]:
-    both = TwoHosts(lab)
-    both.start()
-    yield both
-    lab.clean()
-    both.stop()
-
-
 class Life:
     """One server, and what is done to it."""
 
