@@ -21,9 +21,10 @@ import pathlib
 import sys
 import tempfile
 import time
+import traceback
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import libvirt
 import nova.conf
@@ -92,7 +93,6 @@ class Library:
             nova_provider_tree.guard(
                 self.nova_tree, desired, frozenset(), self.state
             ),
-            lambda slot: slot,
         )
 
 
@@ -228,7 +228,16 @@ def main() -> int:
         )
 
 
-if __name__ == "__main__":
-    status = main()
+def run(main: Callable[[], int]) -> NoReturn:
+    """Run a program and exit: Nova's driver has threads that never end."""
+    status = 1
+    try:
+        status = main()
+    except Exception:
+        traceback.print_exc()
     sys.stdout.flush()
-    os._exit(status)  # Nova's driver has started threads that never end
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -38,14 +38,6 @@ def registered() -> None:
     objects.register_all()
 
 
-def resource(slot: model.Slot) -> Any:
-    return objects.Resource(
-        provider_uuid=slot.provider,
-        resource_class=slot.resource_class,
-        identifier=slot.identifier,
-    )
-
-
 def nova_tree(*, pgpu: int = 2) -> provider_tree.ProviderTree:
     """Return Nova's tree of a node, with two foreign providers."""
     tree = provider_tree.ProviderTree()
@@ -94,7 +86,7 @@ def update(
     desired: providers.ProviderTree,
     guard: diff.Guard = NOTHING,
 ) -> list[calls.ProviderCall]:
-    return nova_provider_tree.update_tree(tree, desired, guard, resource)
+    return nova_provider_tree.update_tree(tree, desired, guard)
 
 
 @given(slotted())
@@ -277,7 +269,7 @@ def test_a_claimed_slot_of_a_missing_device_remains(
         tree.update_resources(uuid, {})  # The service has just started.
     guard = diff.Guard(allocated=frozenset(slot.provider for slot in claimed))
     empty = providers.ProviderTree(root=ROOT)
-    nova_provider_tree.update_tree(tree, empty, guard, resource, claimed)
+    nova_provider_tree.update_tree(tree, empty, guard, claimed)
     published = {
         (r.provider_uuid, r.resource_class, r.identifier)
         for uuid in tree.get_provider_uuids()
@@ -305,6 +297,25 @@ def test_a_copy_of_the_tree_is_enough(registered: None) -> None:
     copied = copy.deepcopy(tree)
     assert update(copied, desired) == []
     assert dump(copied) == dump(tree)
+
+
+def test_copies_of_a_tree_share_its_slots() -> None:
+    """Nova copies the slots several times in each update."""
+    tree, later = nova_tree(), nova_tree()
+    update(tree, card(2))
+    update(later, card(2))
+    (uuid,) = (node.uuid for node in card(2).nodes)
+    slots = [
+        {r.identifier: r for r in each.data(uuid).resources["VGPU"]}
+        for each in (tree, copy.deepcopy(tree), later)
+    ]
+    for each in slots[1:]:
+        assert each.keys() == slots[0].keys()
+        assert all(each[name] is slots[0][name] for name in each)
+    # Nova's tracker takes its slots from such a difference.
+    free = tree.data(uuid).resources["VGPU"] - {slots[0]["slot-0"]}
+    free.pop()
+    assert len(tree.data(uuid).resources["VGPU"]) == 2
 
 
 def card(total: int, reserved: int = 0) -> providers.ProviderTree:
@@ -379,7 +390,7 @@ def test_new_slots_are_added_and_none_removed(
     before = {
         uuid: tree.data(uuid).resources for uuid in tree.get_provider_uuids()
     }
-    nova_provider_tree.add_new_slots(tree, second, resource)
+    nova_provider_tree.add_new_slots(tree, second)
     for uuid, old in before.items():
         for name, resources in old.items():
             assert resources <= tree.data(uuid).resources[name]
@@ -391,5 +402,5 @@ def test_new_slots_are_added_and_none_removed(
             assert data.inventory == providers.as_dicts(node.inventories)
             assert data.traits == node.traits
     again = dump(tree)
-    nova_provider_tree.add_new_slots(tree, second, resource)
+    nova_provider_tree.add_new_slots(tree, second)
     assert dump(tree) == again

@@ -3,9 +3,12 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Self
+
+from nova import objects
 
 from nova_accel import model
 from nova_accel.model import names, providers
@@ -13,8 +16,6 @@ from placement_sync.client import calls
 from placement_sync.sync import diff
 
 LOG = logging.getLogger(__name__)
-
-MakeSlot = Callable[[model.Slot], Any]
 
 
 def read_tree(
@@ -63,7 +64,6 @@ def update_tree(
     nova_tree: Any,
     desired: providers.ProviderTree,
     guard: diff.Guard,
-    make_slot: MakeSlot,
     startup_slots: Iterable[model.Slot] = (),
 ) -> list[calls.ProviderCall]:
     """Update Nova's tree to the desired one, and return the changes.
@@ -79,24 +79,18 @@ def update_tree(
     for call in planned:
         _apply(nova_tree, call)
         LOG.info("%s", call)
-    slots = {
-        node.uuid: {name: set(ids) for name, ids in node.slots.items()}
-        for node in desired.nodes
-    }
+    slots = {node.uuid: dict(node.slots) for node in desired.nodes}
     for slot in startup_slots:
         if nova_tree.exists(slot.provider):
             by_class = slots.setdefault(slot.provider, {})
-            by_class.setdefault(slot.resource_class, set()).add(
-                slot.identifier
-            )
+            identifiers = by_class.get(slot.resource_class, frozenset())
+            by_class[slot.resource_class] = identifiers | {slot.identifier}
     for uuid, by_class in slots.items():
-        _set_slots(nova_tree, uuid, by_class, make_slot)
+        _set_slots(nova_tree, uuid, by_class)
     return planned
 
 
-def add_new_slots(
-    nova_tree: Any, desired: providers.ProviderTree, make_slot: MakeSlot
-) -> None:
+def add_new_slots(nova_tree: Any, desired: providers.ProviderTree) -> None:
     """Add slots to the tree that Nova's resource tracker assigns from.
 
     Call it before a device is offered in Placement: the tracker assigns
@@ -115,15 +109,16 @@ def add_new_slots(
             nova_tree.add_traits(node.uuid, *sorted(node.traits))
         resources = nova_tree.data(node.uuid).resources
         present = {
-            name: {slot.identifier for slot in slots}
+            name: frozenset(slot.identifier for slot in slots)
             for name, slots in resources.items()
         }
         merged = {
-            name: present.get(name, set()) | node.slots.get(name, frozenset())
+            name: present.get(name, frozenset())
+            | node.slots.get(name, frozenset())
             for name in present.keys() | node.slots.keys()
         }
         if merged != present:
-            _set_slots(nova_tree, node.uuid, merged, make_slot)
+            _set_slots(nova_tree, node.uuid, merged)
 
 
 def publish(
@@ -285,26 +280,41 @@ def _apply(nova_tree: Any, call: calls.ProviderCall) -> None:
             nova_tree.remove(uuid)
 
 
+class _SharedSlots(set[Any]):
+    """Slots of one class of a provider, as ``nova.objects.Resource``.
+
+    Copies of a tree share them. Nova copies the resources of each provider
+    several times in an update, under the lock of its claims, and never
+    changes them: it assigns slots from differences of such sets.
+    """
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+
+# More classes than a host's providers have together.
+@functools.lru_cache(maxsize=1024)
+def _build_slots(
+    provider: str, resource_class: str, identifiers: frozenset[str]
+) -> _SharedSlots:
+    return _SharedSlots(
+        objects.Resource(
+            provider_uuid=provider,
+            resource_class=resource_class,
+            identifier=identifier,
+        )
+        for identifier in identifiers
+    )
+
+
 def _set_slots(
-    nova_tree: Any,
-    uuid: str,
-    slots: Mapping[str, Iterable[str]],
-    make_slot: MakeSlot,
+    nova_tree: Any, uuid: str, slots: Mapping[str, frozenset[str]]
 ) -> None:
     """Set the resources of a provider, by class and identifier."""
     nova_tree.update_resources(
         uuid,
         {
-            name: {
-                make_slot(
-                    model.Slot(
-                        provider=uuid,
-                        resource_class=name,
-                        identifier=identifier,
-                    )
-                )
-                for identifier in identifiers
-            }
+            name: _build_slots(uuid, name, identifiers)
             for name, identifiers in slots.items()
         },
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import os_traits
 from nova import context as nova_context
-from nova import exception, objects
+from nova import exception
 
 from nova_accel import model
 from nova_accel.model import names, providers
@@ -191,7 +191,6 @@ class Reporter:
             provider_tree,
             desired,
             self.guard(provider_tree, desired),
-            _resource,
             startup_slots,
         )
         self._reported = nova_provider_tree.owned_uuids(provider_tree, desired)
@@ -211,7 +210,7 @@ class Reporter:
         desired = self.desired()
         desired = desired and self._exclude_conflicts(desired)
         if desired is not None and desired != self._desired:
-            nova_provider_tree.add_new_slots(provider_tree, desired, _resource)
+            nova_provider_tree.add_new_slots(provider_tree, desired)
 
     @property
     def is_registered(self) -> bool:
@@ -223,7 +222,7 @@ class Reporter:
         if self._nova_tree is None:
             return
         desired = self._exclude_conflicts(desired)
-        nova_provider_tree.add_new_slots(self._nova_tree, desired, _resource)
+        nova_provider_tree.add_new_slots(self._nova_tree, desired)
         self._invalidate_if_new(desired)
 
     def invalidate_caches(
@@ -369,11 +368,3 @@ class Reporter:
         return nova_provider_tree.plan(
             provider_tree, desired, self.guard(provider_tree, desired)
         )
-
-
-def _resource(slot: model.Slot) -> Any:
-    return objects.Resource(
-        provider_uuid=slot.provider,
-        resource_class=slot.resource_class,
-        identifier=slot.identifier,
-    )
