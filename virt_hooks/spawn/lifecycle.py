@@ -72,6 +72,10 @@ class Lifecycle:
         self._use = connection.TrackedUse(access.domains)
         self._has_read_use = False
         self._has_checked_scrubs = False
+        #: Host, further inputs and result of the last call of ``tree``.
+        self._built_tree: (
+            tuple[model.HostState, object, providers.ProviderTree] | None
+        ) = None
         self.store = claim_store.ClaimStore(self._publish_claims)
         self._locks = device_locks.DeviceLocks()
         self._programs = region_programs.RegionPrograms(access)
@@ -130,18 +134,25 @@ class Lifecycle:
     ) -> providers.ProviderTree | None:
         """Return the desired tree from the last reading, no I/O.
 
-        None before the compute node is known.
+        None before the compute node is known. The tree is built again only
+        if an input has changed: Nova needs it under the lock of its claims.
         """
-        if self.root is None:
-            return None
-        return tree_builder.build_tree(
+        root, state, functions = (
             self.root,
             self.host.state,
-            self._rules,
-            self._marked_claims(),
-            owner_traits,
             self._use.functions,
         )
+        if root is None:
+            return None
+        claims = self._marked_claims()
+        inputs = (root, claims, owner_traits, functions)
+        built = self._built_tree
+        if built is None or built[0] is not state or built[1] != inputs:
+            tree = tree_builder.build_tree(
+                root, state, self._rules, claims, owner_traits, functions
+            )
+            built = self._built_tree = state, inputs, tree
+        return built[2]
 
     def set_unbacked_consumers(self, consumers: frozenset[str]) -> None:
         """Reserve the claims of consumers that Nova does not back any more.
@@ -175,16 +186,20 @@ class Lifecycle:
         missing: dict[model.ClaimKey, dict[str, int]] = {}
         for (*key, name), amount in self.unallocated.items():
             missing.setdefault((key[0], key[1], key[2]), {})[name] = amount
-        return tuple(
-            dataclasses.replace(claim, is_allocated=False, is_backed=False)
-            if claim.consumer in unbacked
-            else dataclasses.replace(
-                claim,
-                is_allocated=claim.key not in missing,
-                unallocated=tuple(missing.get(claim.key, {}).items()),
-            )
-            for claim in self.claims()
-        )
+
+        def mark(claim: model.Claim) -> model.Claim:
+            if claim.consumer in unbacked:
+                return dataclasses.replace(
+                    claim, is_allocated=False, is_backed=False
+                )
+            if claim.key in missing:
+                amounts = tuple(missing[claim.key].items())
+                return dataclasses.replace(
+                    claim, is_allocated=False, unallocated=amounts
+                )
+            return claim
+
+        return tuple(map(mark, self.claims()))
 
     def _publish_claims(self) -> None:
         """Write the claims file, which other processes read."""

@@ -2,6 +2,7 @@
 """Partitions are made and removed on a simulated kernel."""
 
 import errno
+import itertools
 
 import pytest
 
@@ -45,6 +46,25 @@ def test_a_released_claim_leaves_nothing(
     assert kernel.mdevs() == {}
     assert life.claims() == ()
     assert node(life) == before
+
+
+def test_a_tree_is_built_again_only_after_a_change(
+    life: lifecycle.Lifecycle,
+) -> None:
+    def tree() -> object:
+        built = life.tree(tree_builder.OWNER_TRAITS)
+        assert life.tree(tree_builder.OWNER_TRAITS) is built
+        return built
+
+    trees = [tree()]
+    (claim,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    trees.append(tree())
+    life.set_unallocated({(*claim.key, "VGPU"): 1})
+    trees.append(tree())
+    life.set_unbacked_consumers(frozenset({A}))
+    trees.append(tree())
+    for before, after in itertools.pairwise(trees):
+        assert before != after
 
 
 def test_what_no_longer_fits_is_no_longer_offered(
