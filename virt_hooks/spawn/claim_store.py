@@ -23,7 +23,7 @@ class ClaimStore:
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         """Start an empty store.
 
-        :param on_change: called whenever claims were added or replaced.
+        :param on_change: called whenever claims were changed.
         """
         self._on_change = on_change
         self._claims: dict[str, tuple[model.Claim, ...]] = {}
@@ -186,6 +186,7 @@ class ClaimStore:
             restored = self._restored.pop(consumer, frozenset())
             if remaining := restored - frozenset(map(_key, slots)):
                 self._restored[consumer] = remaining
+        self._on_change()
 
     def transfer(
         self, consumer: str, new_consumer: str, slots: Iterable[model.Slot]

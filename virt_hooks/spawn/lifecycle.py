@@ -419,9 +419,13 @@ class Lifecycle:
                     consumer,
                 )
                 return
-            self._remove_partitions(
-                consumer, slots, claims, existing, domain, host
+            # Functions that the host's driver has bound again do not exist
+            # as partitions, but have to be scrubbed.
+            self._release.retire(
+                existing, host, absent, _assigned_handles(claims, domain)
             )
+            self._use.release(existing)
+            self.store.remove_claims(consumer, slots)
 
     def _find_existing(
         self,
@@ -447,6 +451,14 @@ class Lifecycle:
             )
             if domain.holds(claim.handle) or ownership.is_owned(claim, made)
         )
+        assigned = _assigned_handles(claims, domain)
+        existing = tuple(
+            claim
+            for claim in existing
+            if claim.region is None
+            or claim.handle in assigned
+            or self._release.is_last_consumer(consumer, claim.slot)
+        )
         if unclaimed := ownership.exclude(existing, claims):
             use = self._domains.read_use().without(
                 domain.mdevs | domain.functions
@@ -454,44 +466,6 @@ class Lifecycle:
             in_use = [claim for claim in unclaimed if use.holds(claim.handle)]
             existing = ownership.exclude(existing, in_use)
         return existing
-
-    def _remove_partitions(
-        self,
-        consumer: str,
-        slots: tuple[model.Slot, ...],
-        claims: tuple[model.Claim, ...],
-        existing: tuple[model.Claim, ...],
-        domain: connection.HostdevUse,
-        host: model.HostState,
-    ) -> None:
-        """Scrub, remove the claims, remove the partitions, and verify.
-
-        :param claims: the server's claims on these slots.
-        :param existing: the claims of the partitions that exist in them.
-        """
-        own_handles = domain.functions | {claim.handle for claim in claims}
-        due = self._programs.plan_blanking(
-            existing,
-            own_handles,
-            host,
-            ownership.exclude(self.claims(), claims),
-        )
-        # Functions that the host's driver has bound again do not exist as
-        # partitions, but have to be scrubbed.
-        self._release.scrub(existing + ownership.exclude(claims, existing))
-        self.store.remove_claims(consumer, slots)
-        for claim in due:
-            if (
-                claim.region is None
-                or claim.handle in own_handles
-                or self._release.is_last_consumer(consumer, claim.slot)
-            ):
-                self._release.remove(claim)
-        self._use.release(existing)
-        try:
-            self._release.verify(existing)
-        finally:
-            self._publish_claims()
 
     # -- periodic passes ---------------------------------------------------
 
@@ -567,11 +541,9 @@ class Lifecycle:
         self._publish_claims()
         root = self.root
         if root is not None and self.is_alone:
-            removed = self._orphan_cleanup.run(
+            self._orphan_cleanup.run(
                 root, lambda: self.host.state, use, self._is_still_alone
             )
-            if removed:
-                self._release.verify(removed)
 
     def _is_still_alone(self) -> bool:
         return self.is_alone and self.acquire_service_lock()
@@ -599,3 +571,13 @@ class Lifecycle:
                 consumer, "this compute node has not registered itself yet"
             )
         return self.root
+
+
+def _assigned_handles(
+    claims: Iterable[model.Claim], domain: connection.HostdevUse
+) -> frozenset[str]:
+    """Return the handles that a server got.
+
+    :param domain: the host devices of the server's domain.
+    """
+    return domain.functions | {claim.handle for claim in claims}

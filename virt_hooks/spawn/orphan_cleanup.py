@@ -3,7 +3,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
@@ -48,8 +48,8 @@ class OrphanCleanup:
         read_host: Callable[[], model.HostState],
         use: connection.HostdevUse,
         is_alone: Callable[[], bool] = lambda: True,
-    ) -> tuple[model.Claim, ...]:
-        """Clean up all cards; return the claims of removed partitions.
+    ) -> None:
+        """Clean up all cards.
 
         A card whose lock is held is skipped until the next pass.
 
@@ -58,7 +58,6 @@ class OrphanCleanup:
         :param is_alone: returns whether no other nova-compute runs. One
             may start meanwhile, and this process does not have its claims.
         """
-        removed: list[model.Claim] = []
         notes = self._read_notes()
         self._clean_until = time.monotonic() + CLEAN_S
         for address in [device.address for device in read_host().devices]:
@@ -68,8 +67,7 @@ class OrphanCleanup:
                 if not is_alone():
                     break
                 if is_locked and device is not None:
-                    removed += self._clean_card(root, device, use, notes)
-        return tuple(removed)
+                    self._clean_card(root, device, use, notes)
 
     def _clean_card(
         self,
@@ -77,8 +75,8 @@ class OrphanCleanup:
         device: model.Device,
         use: connection.HostdevUse,
         notes: release.Notes | None,
-    ) -> Iterator[model.Claim]:
-        """Remove the orphans of a card; yield their claims."""
+    ) -> None:
+        """Remove the orphans of a card, and clean its functions."""
         host = model.HostState(devices=(device,))
         if notes is not None:
             notes = self._release.adapt_notes(device, notes)
@@ -87,16 +85,19 @@ class OrphanCleanup:
             self._forget_removed(device, notes or {})
         made = self._release.made(host, notes or {})
         claims = self._store.claims()
-        for partition in ownership.find_orphans(root, host, claims, use, made):
+        orphans = ownership.find_orphans(root, host, claims, use, made)
+        for partition in orphans:
             LOG.warning(
                 "%s %s on %s belongs to no server: removing it",
                 partition.profile,
                 partition.handle,
                 partition.parent,
             )
-            claim = ownership.orphan_claim(device, partition, made)
-            self._release.remove(claim)
-            yield claim
+        if orphans:
+            self._release.retire(
+                [ownership.orphan_claim(device, p, made) for p in orphans],
+                host,
+            )
         self._log_unowned(ownership.find_unowned(device, claims, made))
         if device.technology in model.UNDIVIDED and notes is not None:
             self._clean_functions(root, device, use, notes)
@@ -197,7 +198,7 @@ class OrphanCleanup:
                     if slot not in notes:
                         self._note(claim)
                 elif not device.fault and time.monotonic() < self._clean_until:
-                    self._release.clean(claim, host)
+                    self._release.retire((claim,), host)
 
     def _note(self, claim: model.Claim) -> None:
         try:

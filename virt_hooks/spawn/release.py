@@ -71,18 +71,17 @@ class PartitionRelease:
         root: providers.ProviderRoot,
         slots: tuple[model.Slot, ...],
         before: tuple[model.Claim, ...],
-    ) -> bool:
-        """Remove partitions that earlier consumers left in some slots.
+    ) -> None:
+        """Retire partitions that earlier consumers left in some slots.
 
         Their removal failed, and the next server must not see them. Nova
         has assigned the slots to this consumer, so no other consumer can
         have them.
 
         :param before: the claims that the consumer had.
-        :returns: whether any slot had to be cleared.
-        :raises ClaimError: a partition is not owned, or a guest has it:
-            its removal would block, and take the device from that guest.
-        :raises ActionError: a partition can't be removed now either.
+        :raises ClaimError: a partition is not owned, can't be removed now
+            either, or a guest has it: its removal would block, and take the
+            device from that guest.
         """
         host = self._host.state
         made = self.made(host)
@@ -100,7 +99,7 @@ class PartitionRelease:
         ]
         unclean = self._find_unclean(consumer, present, host)
         if not leftovers and not unclean:
-            return False
+            return
         owned = {
             claim.handle
             for claim in leftovers
@@ -108,12 +107,22 @@ class PartitionRelease:
             and claim.handle in ownership.owned_handles(root, device, made)
         }
         self._check_removable(consumer, leftovers, owned, unclean)
-        for claim in leftovers:
-            self._executor.apply_all(
-                self._drivers[claim.plugin].plan_release(claim)
+        for claim in unclean:
+            LOG.warning(
+                "%s was not released cleanly by its last server: cleaning it"
+                " before server %s gets it",
+                claim.slot,
+                consumer,
             )
-        self._clean_all(consumer, unclean, host)
-        return True
+        if reasons := self.retire((*leftovers, *unclean), host):
+            raise errors.ClaimError(
+                consumer,
+                "; ".join(
+                    f"{handle} could not be cleaned after its last server:"
+                    f" {reason}"
+                    for handle, reason in reasons.items()
+                ),
+            )
 
     def _check_removable(
         self,
@@ -278,32 +287,6 @@ class PartitionRelease:
                 del adapted[note.address]
         return adapted
 
-    def _clean_all(
-        self,
-        consumer: str,
-        unclean: Iterable[model.Claim],
-        host: model.HostState,
-    ) -> None:
-        for claim in unclean:
-            LOG.warning(
-                "%s was not released cleanly by its last server: cleaning it"
-                " before server %s gets it",
-                claim.slot,
-                consumer,
-            )
-            if not self.clean(claim, host):
-                device = self._host.state.device(claim.device)
-                reason = (
-                    f"{device.address} is set aside: {device.fault}"
-                    if device and device.fault
-                    else "see `nova-accel inspect` for the reason"
-                )
-                raise errors.ClaimError(
-                    consumer,
-                    f"{claim.slot} could not be cleaned after its last"
-                    f" server; {reason}",
-                )
-
     def note_assigned(self, planned: Iterable[model.Claim]) -> None:
         """Write a note for each function before it is assigned to a server.
 
@@ -331,32 +314,51 @@ class PartitionRelease:
                     f" ({error}); make [nova_accel] state_dir writable",
                 ) from error
 
-    def clean(self, claim: model.Claim, host: model.HostState) -> bool:
-        """Scrub or blank a function that no server has any more.
+    def retire(
+        self,
+        claims: Iterable[model.Claim],
+        host: model.HostState,
+        absent: Iterable[model.Claim] = (),
+        assigned: Collection[str] | None = None,
+    ) -> Mapping[str, str]:
+        """Scrub or blank, remove, verify and forget partitions. Idempotent.
 
-        :param host: the last reading of the claim's device.
-        :returns: whether the function was seen clean. Otherwise its device
-            is set aside, or absent.
+        A failure is logged, and does not stop the other partitions. What
+        could not be removed stays owned and reserved, and the device of a
+        function that is not clean is set aside. The claims must still be
+        in the store, so that no function is offered meanwhile.
+
+        :param claims: the claims of partitions that exist.
+        :param host: the last reading of their devices.
+        :param absent: claims on functions that the host does not show; they
+            are scrubbed only.
+        :param assigned: the handles that a server got; None for all. Other
+            regions are not blanked.
+        :returns: the reasons, by handle, of the partitions that were not
+            removed, and of the functions that were not seen clean.
+        :raises libvirt.libvirtError: libvirt can't list the running
+            guests; nothing was changed.
         """
-        if claim.technology not in model.UNDIVIDED:
-            return False
-        if claim.region is None:
-            return claim in self.scrub((claim,))
-        others = [c for c in self._store.claims() if c.handle != claim.handle]
-        (due,) = self._programs.plan_blanking(
-            (claim,), {claim.handle}, host, others
-        )
-        is_clean = self.remove(due)
-        self._host.refresh_cards({claim.device})
-        return is_clean
+        claims, absent = tuple(claims), tuple(absent)
+        holders = ownership.exclude(self._store.claims(), (*claims, *absent))
+        if assigned is None:
+            assigned = {claim.handle for claim in claims}
+        due = self._programs.plan_blanking(claims, assigned, host, holders)
+        unclean = self._scrub_all((*claims, *absent))
+        reasons = {
+            claim.handle: reason
+            for claim in due
+            if (reason := self._remove(claim))
+        }
+        self.verify(claims)
+        for claim in unclean:
+            reasons.setdefault(claim.handle, self._explain_unclean(claim))
+        return reasons
 
-    def remove(self, claim: model.Claim) -> bool:
+    def _remove(self, claim: model.Claim) -> str:
         """Remove the partition of a claim, or blank its region.
 
-        A partition that can't be removed stays reserved, or its device is
-        set aside; the reason is logged.
-
-        :returns: whether it is removed; of a region, whether it is clean.
+        :returns: the reason if it is not removed, which is logged.
         """
         try:
             self._executor.apply_all(
@@ -367,39 +369,40 @@ class PartitionRelease:
                 claim, error, self._host.state
             ):
                 LOG.error("%s; it stays reserved and is tried again", error)
-            return False
+            return str(error)
         except Exception as error:  # a vendor's driver, or the daemon
             LOG.exception("can't remove %s; it stays reserved", claim.handle)
             self._programs.note_unblanked(claim, error, self._host.state)
-            return False
-        if claim.region is not None:
-            return self._note_region(claim)
-        return True
-
-    def _note_region(self, claim: model.Claim) -> bool:
-        """Remove the note on a region unless it was just set aside."""
+            return repr(error)
+        if claim.region is None:
+            return ""
         faulted = self._faults.notes
         if faulted is not None and claim.device in faulted.read():
-            return False
+            return self._explain_unclean(claim)
         self.note_clean(claim.slot)
-        return True
+        return ""
 
-    def scrub(self, claims: Iterable[model.Claim]) -> tuple[model.Claim, ...]:
+    def _explain_unclean(self, claim: model.Claim) -> str:
+        device = self._host.state.device(claim.device)
+        if device is not None and device.fault:
+            return f"{device.address} is set aside: {device.fault}"
+        return "see `nova-accel inspect` for the reason"
+
+    def _scrub_all(
+        self, claims: Iterable[model.Claim]
+    ) -> tuple[model.Claim, ...]:
         """Scrub functions that are assigned unchanged.
 
         A device with a function that can't be scrubbed is set aside, and
-        the host is read again before this returns. The claims must still
-        be in the store, so that the functions are not offered meanwhile.
+        the host is read again before this returns.
 
-        :returns: the claims whose functions were seen clean.
-        :raises libvirt.libvirtError: libvirt can't list the running
-            guests; nothing was changed.
+        :returns: the claims whose functions were not seen clean.
         """
         due = tuple(filter(scrub.list_functions, claims))
         if not due:
             return ()
         running = self._domains.read_running()
-        return tuple(c for c in due if self._scrub(c, running.functions))
+        return tuple(c for c in due if not self._scrub(c, running.functions))
 
     def _scrub(self, claim: model.Claim, running: frozenset[str]) -> bool:
         """Scrub the functions of a claim; return whether they are clean.

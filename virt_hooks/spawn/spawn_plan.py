@@ -104,10 +104,9 @@ class SpawnPlanner:
             )
         # Before the eviction: after an error the other server keeps its
         # claims.
-        if self._release.clear_slots(consumer, root, slots, before):
-            host = refresh_cards(self._host, root, slots)
+        self._release.clear_slots(consumer, root, slots, before)
         self._store.evict(consumer, slots)
-        return host
+        return self._host.state
 
     def _check_serials(
         self, consumer: str, claims: tuple[model.Claim, ...]
