@@ -89,7 +89,7 @@ def simulate(
     :raises ServiceError: Placement does not respond.
     :raises QueryError: Placement rejects the flavor's groups.
     """
-    disabled = tree_reader.list_with_trait(client, simulation.DISABLED_TRAIT)
+    disabled = tree_reader.list_with_trait(client, names.DISABLED_TRAIT)
     return simulation.simulate(
         build_getter(client),
         simulated,

@@ -11,7 +11,7 @@ from filters.explain import no_candidates
 from filters.fit import candidate_fit, fact_reader, vgpu_geometry
 from filters.placement import queries
 from filters.request import AcceleratorRequest, parse_request
-from nova_accel.model import flavors
+from nova_accel.model import flavors, names
 from placement_sync.client import provider_records
 from placement_sync.flavors import offered_devices
 
@@ -19,8 +19,6 @@ from placement_sync.flavors import offered_devices
 MAX_CANDIDATES = 1000
 # Reasons printed for a rejected card; pairs of cards may give many.
 _MAX_REASONS = 3
-# Hosts with this trait get no server (Nova's compute_status_filter).
-DISABLED_TRAIT = "COMPUTE_STATUS_DISABLED"
 
 NO_CARD = "No host has an accelerator of the classes asked for."
 
@@ -178,7 +176,7 @@ def candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
     )
     query = {
         "limit": str(MAX_CANDIDATES),
-        "root_required": f"!{DISABLED_TRAIT}",
+        "root_required": f"!{names.DISABLED_TRAIT}",
     }
     for group in (unsuffixed, *groups.values()):
         params = provider_records.group_query(group)

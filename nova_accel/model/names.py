@@ -16,6 +16,8 @@ MAX_NAME = 255
 CUSTOM = "CUSTOM_"
 OWNER_TRAIT = "CUSTOM_OWNER_NOVA_ACCEL"
 NOVA_OWNER_TRAIT = "OWNER_NOVA"
+# Compute nodes with this trait get no server (Nova's compute_status_filter).
+DISABLED_TRAIT = "COMPUTE_STATUS_DISABLED"
 MISSING_TRAIT = "CUSTOM_ACCELERATOR_MISSING"
 FAULTED_TRAIT = "CUSTOM_ACCELERATOR_FAULTED"
 DRAINED_TRAIT = "CUSTOM_ACCELERATOR_DRAINED"
@@ -134,12 +136,35 @@ def is_own_provider(
     :param provider: UUID of the provider in question.
     """
     suffix = name.removeprefix(provider_name(root_name, ""))
+    address = _parse_suffix(suffix)
+    return bool(address) and provider_uuid(root, address) == provider
+
+
+def provider_address(root_name: str, name: str) -> str:
+    """Return the address of a device by its provider's name.
+
+    The end of the name for a device off the PCI bus: its address can't be
+    derived.
+
+    :param root_name: the name of the compute node's provider.
+    """
+    suffix = name.removeprefix(provider_name(root_name, ""))
+    return _parse_suffix(suffix) or suffix
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is the address of a PCI function."""
+    return bool(_parse_suffix(re.sub(r"[:.]", "_", text)))
+
+
+def _parse_suffix(suffix: str) -> str:
+    """Return the address that provider_name has spelled, or ""."""
     match = _NAME_SUFFIX.fullmatch(suffix)
     if match is None:
-        return False
+        return ""
     part = f"/region-{match['region']}" if match["region"] else ""
     address = "{domain}:{bus}:{slot}.{function}".format(**match.groupdict())
-    return provider_uuid(root, address + part) == provider
+    return address + part
 
 
 def mdev_uuid(provider: str, slot: str) -> str:

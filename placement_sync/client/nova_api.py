@@ -31,7 +31,8 @@ _MB_PER_GB = 1024
 class ServerFlavor:
     """Flavor that a server was created from.
 
-    ``root_gb`` is the root disk, ``other_gb`` ephemeral and swap disks.
+    ``name`` is its name at that time. ``root_gb`` is the root disk,
+    ``other_gb`` ephemeral and swap disks.
     """
 
     vcpus: int
@@ -39,6 +40,7 @@ class ServerFlavor:
     root_gb: int
     other_gb: int
     extra_specs: Mapping[str, str]
+    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,7 @@ class Server:
     """
 
     uuid: str
+    name: str = ""
     node: str = ""
     status: str = ""
     task: str = ""
@@ -129,10 +132,7 @@ def read_servers(
     """
     query = {"all_tenants": 1, "host": host}
     servers: dict[str, Server | None] = {
-        server.uuid: server
-        for server in read_pages(
-            client, "/servers/detail", "servers", _parse_server, query
-        )
+        server.uuid: server for server in list_servers(client, query)
     }
     unread = set(consumers) - servers.keys()
     unread -= {migration.uuid for migration in migrations or ()}
@@ -150,6 +150,19 @@ def read_servers(
             except errors.ServiceError as error:
                 reason = f"volumes of server {uuid} can't be read: {error}"
     return servers, reason
+
+
+def list_servers(
+    client: rest.RestClient, query: Mapping[str, object]
+) -> Iterator[Server]:
+    """Yield the servers that a query selects.
+
+    :param query: filters of Nova's API, such as ``all_tenants``.
+    :raises ServiceError: Nova can't be read.
+    """
+    return read_pages(
+        client, "/servers/detail", "servers", _parse_server, query
+    )
 
 
 def _add_root_disk(client: rest.RestClient, server: Server) -> Server:
@@ -193,6 +206,7 @@ def _read_server(client: rest.RestClient, uuid: str) -> Server | None:
 def _parse_server(body: Any) -> Server:
     return Server(
         uuid=str(body["id"]),
+        name=body.get("name") or "",
         node=body.get("OS-EXT-SRV-ATTR:hypervisor_hostname") or "",
         status=body.get("status") or "",
         task=body.get("OS-EXT-STS:task_state") or "",
@@ -220,6 +234,7 @@ def _parse_flavor(body: Any) -> ServerFlavor | None:
         extra_specs={
             str(key): str(value) for key, value in body["extra_specs"].items()
         },
+        name=body.get("original_name") or "",
     )
 
 

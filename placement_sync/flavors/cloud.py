@@ -2,7 +2,14 @@
 """Reader of all hosts' devices from Placement, and of Nova's flavors."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 from nova_accel import errors
@@ -20,6 +27,11 @@ from placement_sync.flavors import flavor_specs, offered_devices
 # Classes that each compute node has. A query for one unit of a class
 # returns the hosts that have a free unit; the next class finds the others.
 _BULK_CLASSES = ("MEMORY_MB", "VCPU", "DISK_GB")
+# Returns those of some devices that a caller asks for.
+Selection = Callable[
+    [Sequence[offered_devices.OfferedDevice]],
+    Iterable[offered_devices.OfferedDevice],
+]
 # Attempts to set a trait on a provider that other clients change meanwhile.
 _ATTEMPTS = 5
 
@@ -27,13 +39,16 @@ _ATTEMPTS = 5
 # -- Placement --------------------------------------------------------------
 
 
-def read(client: rest.RestClient) -> offered_devices.Cloud:
+def read(
+    client: rest.RestClient, select: Selection = tuple
+) -> offered_devices.Cloud:
     """Return all devices of this library, full and drained ones included.
 
     Three requests for any number of hosts; one more for all hosts without a
     free unit of a class, three for each device of a host without Nova's
-    inventories, and one for each unavailable device.
+    inventories, and one for each unavailable device that is selected.
 
+    :param select: returns the devices to include, of all devices.
     :raises ServiceError: Placement can't be read.
     """
     rows = tree_reader.list_with_trait(client, names.OWNER_TRAIT)
@@ -52,13 +67,22 @@ def read(client: rest.RestClient) -> offered_devices.Cloud:
     for uuid in sorted(own.keys() - summaries.keys()):
         summaries[uuid] = _read_provider(client, uuid)
     devices = tuple(
-        _build_device(node, own, listed, summaries)
-        for node in sorted(own.values(), key=lambda node: node.name)
+        select(
+            [
+                _build_device(node, own, listed, summaries)
+                for node in sorted(own.values(), key=lambda node: node.name)
+            ]
+        )
     )
     roots = {device.root for device in devices}
     cloud = offered_devices.Cloud(
         devices=devices,
         hosts={u: summaries[u].capacities for u in roots & summaries.keys()},
+        disabled=frozenset(
+            u
+            for u in roots & summaries.keys()
+            if names.DISABLED_TRAIT in summaries[u].traits
+        ),
     )
     unavailable = {d.uuid for d in devices if d.is_unavailable}
     return read_totals(client, cloud, unavailable)
@@ -76,23 +100,30 @@ def read_totals(
     :param selected: uuids of the devices.
     :raises ServiceError: Placement can't be read.
     """
+    uuids = [d.uuid for d in cloud.devices if d.uuid in selected]
+    answers = client.find_each(
+        map(_inventories_path, uuids), provider_records.parse_capacities
+    )
+    totals = {
+        uuid: answer[1] if answer else {}
+        for uuid, answer in zip(uuids, answers, strict=True)
+    }
     devices = tuple(
-        dataclasses.replace(d, capacities=_read_total(client, d))
-        if d.uuid in selected
-        else d
+        _replace_totals(d, totals[d.uuid]) if d.uuid in totals else d
         for d in cloud.devices
     )
     return dataclasses.replace(cloud, devices=devices)
 
 
-def _read_total(
-    client: rest.RestClient, device: offered_devices.OfferedDevice
-) -> Mapping[str, providers.ClassCapacity]:
+def _replace_totals(
+    device: offered_devices.OfferedDevice,
+    totals: Mapping[str, providers.ClassCapacity],
+) -> offered_devices.OfferedDevice:
     used = {name: c.used for name, c in device.capacities.items()}
-    provider = providers.Provider(
-        uuid=device.uuid, capacities=_read_capacities(client, device.uuid)
+    provider = providers.Provider(uuid=device.uuid, capacities=totals)
+    return dataclasses.replace(
+        device, capacities=provider.with_used(used).capacities
     )
-    return provider.with_used(used).capacities
 
 
 def _read_provider(client: rest.RestClient, uuid: str) -> providers.Provider:
@@ -112,9 +143,14 @@ def _read_provider(client: rest.RestClient, uuid: str) -> providers.Provider:
 def _read_capacities(
     client: rest.RestClient, uuid: str
 ) -> Mapping[str, providers.ClassCapacity]:
-    path = provider_records.provider_path(uuid, "inventories")
-    answer = client.find(path, provider_records.parse_capacities)
+    answer = client.find(
+        _inventories_path(uuid), provider_records.parse_capacities
+    )
     return answer[1] if answer else {}
+
+
+def _inventories_path(uuid: str) -> str:
+    return provider_records.provider_path(uuid, "inventories")
 
 
 def _build_device(

@@ -51,18 +51,22 @@ class OfferedDevice(providers.Provider):
 
     @property
     def address(self) -> str:
-        """Return the part of its name that names.provider_name adds."""
-        return self.name.removeprefix(names.provider_name(self.host, ""))
+        return names.provider_address(self.host, self.name)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """All devices, and capacities of compute nodes by their uuid."""
+    """All devices, and capacities of compute nodes by their uuid.
+
+    ``disabled`` are the uuids of those compute nodes that get no server,
+    because their service is disabled.
+    """
 
     devices: tuple[OfferedDevice, ...] = ()
     hosts: Mapping[str, Mapping[str, providers.ClassCapacity]] = (
         dataclasses.field(default_factory=dict)
     )
+    disabled: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from nova_accel.model import names, providers
 from placement_sync.flavors import offered_devices
 
 HERE = "node1/0000:41:00.0@0"
+STATE_TRAITS = offered_devices.UNAVAILABLE_TRAITS
 _NONE: Mapping[str, int] = MappingProxyType({})
 
 

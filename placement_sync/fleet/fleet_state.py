@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices of a cloud with their holders, as read from Placement and Nova."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from placement_sync.client import nova_api
+from placement_sync.flavors import offered_devices
+
+# Units by resource class.
+Amounts = Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Allocation of a consumer from one device.
+
+    ``provider`` is the uuid of the device's provider. ``consumer`` is the
+    uuid of a server, or of a migration while one is active.
+    """
+
+    provider: str
+    consumer: str
+    amounts: Amounts
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Devices of a query, their holders, and the reasons of unread sources.
+
+    ``servers`` are by uuid; a consumer that is not among them is a
+    migration, or a server that Nova does not show. ``gaps`` say which
+    source could not be read, and why: without one of them, an empty answer
+    means that there is nothing.
+    """
+
+    cloud: offered_devices.Cloud = dataclasses.field(
+        default_factory=offered_devices.Cloud
+    )
+    holdings: tuple[Holding, ...] = ()
+    servers: Mapping[str, nova_api.Server] = dataclasses.field(
+        default_factory=dict
+    )
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> tuple[offered_devices.OfferedDevice, ...]:
+        return self.cloud.devices
+
+    def list_holdings(self, provider: str) -> list[Holding]:
+        """Return the holdings of a device, by its provider's uuid."""
+        return [h for h in self.holdings if h.provider == provider]
+
+    def find_project(self, consumer: str) -> str:
+        """Return the project of a consumer, empty if it is not known."""
+        server = self.servers.get(consumer)
+        return server.project if server else ""

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of allocations, and their sums by project and by host."""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from nova_accel import errors
+from nova_accel.model import flavors
+from placement_sync.client import nova_api
+from placement_sync.flavors import flavor_specs, lookup, offered_devices
+from placement_sync.fleet import device_rows, fleet_query, fleet_state
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPart:
+    """Part of a holding. ``name`` is its profile, empty if not known."""
+
+    name: str
+    amounts: fleet_state.Amounts
+
+    def __str__(self) -> str:
+        """Return the profile, or the amounts: ``4096 MB``."""
+        return self.name or format_amounts(self.amounts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationRow:
+    """Holding of a consumer, with its device.
+
+    ``server`` is None for a consumer that Nova does not show.
+    """
+
+    consumer: str
+    server: nova_api.Server | None
+    device: offered_devices.OfferedDevice
+    parts: tuple[HeldPart, ...]
+    amounts: fleet_state.Amounts
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectUsage:
+    """Units of a resource class that a project holds, over all devices.
+
+    ``project`` is empty for holders whose project is not known.
+    """
+
+    project: str
+    resource_class: str
+    units: int
+    consumers: frozenset[str]
+    devices: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HostRow:
+    """Devices of a host by state, and their use by unit.
+
+    ``is_disabled`` is true if its compute service takes no servers.
+    """
+
+    name: str
+    uuid: str
+    is_disabled: bool
+    states: Mapping[str, int]
+    usages: tuple[device_rows.UnitUsage, ...]
+    consumers: frozenset[str]
+
+
+def list_allocations(
+    fleet: fleet_state.Fleet, types: offered_devices.VgpuTypes
+) -> tuple[AllocationRow, ...]:
+    """Return a row for each holding, by host, address and consumer."""
+    devices = {device.uuid: device for device in fleet.devices}
+    rows = [
+        AllocationRow(
+            consumer=holding.consumer,
+            server=fleet.servers.get(holding.consumer),
+            device=devices[holding.provider],
+            parts=split_amounts(
+                holding.amounts,
+                _list_groups(fleet.servers.get(holding.consumer)),
+                types,
+            ),
+            amounts=holding.amounts,
+        )
+        for holding in fleet.holdings
+        if holding.provider in devices
+    ]
+    return tuple(
+        sorted(
+            rows, key=lambda r: (r.device.host, r.device.address, r.consumer)
+        )
+    )
+
+
+def _list_groups(
+    server: nova_api.Server | None,
+) -> tuple[flavors.RequestGroup, ...]:
+    """Return the groups of a server's flavor; none if Nova hides them."""
+    if server is None or server.flavor is None:
+        return ()
+    try:
+        return flavor_specs.read(server.flavor.extra_specs).groups
+    except errors.MalformedError:
+        return ()
+
+
+def split_amounts(
+    amounts: fleet_state.Amounts,
+    groups: Iterable[flavors.RequestGroup],
+    types: offered_devices.VgpuTypes,
+) -> tuple[HeldPart, ...]:
+    """Return the parts of a holding: those of the flavor, and the rest.
+
+    A group takes its part once. The rest, if there is one, was attached to
+    the running server. The sum of all parts is the holding.
+    """
+    rest = collections.Counter(amounts)
+    parts = []
+    for group in groups:
+        resources = {n: a for n, a in group.resources.items() if a}
+        if resources and all(rest[n] >= a for n, a in resources.items()):
+            rest.subtract(resources)
+            name = lookup.describe_group(group, types)
+            parts.append(HeldPart(name=name, amounts=resources))
+    attached = {name: amount for name, amount in rest.items() if amount}
+    if attached:
+        parts.append(HeldPart(name="", amounts=attached))
+    return tuple(parts)
+
+
+def format_amounts(amounts: fleet_state.Amounts) -> str:
+    """Return units in words: ``8192 MB``, or ``VGPU 2``."""
+    measured = [n for n in sorted(amounts) if n in device_rows.UNITS]
+    if measured:
+        return ", ".join(
+            f"{amounts[n]} {device_rows.UNITS[n]}" for n in measured
+        )
+    return ", ".join(f"{n} {amounts[n]}" for n in sorted(amounts))
+
+
+def sum_by_project(
+    fleet: fleet_state.Fleet,
+) -> tuple[ProjectUsage, ...]:
+    """Return the units of each project, by project and resource class."""
+    by_key: dict[tuple[str, str], list[fleet_state.Holding]] = (
+        collections.defaultdict(list)
+    )
+    for holding in fleet.holdings:
+        project = fleet.find_project(holding.consumer)
+        for name in holding.amounts:
+            by_key[project, name].append(holding)
+    return tuple(
+        ProjectUsage(
+            project=project,
+            resource_class=name,
+            units=sum(holding.amounts[name] for holding in holdings),
+            consumers=frozenset(h.consumer for h in holdings),
+            devices=frozenset(h.provider for h in holdings),
+        )
+        for (project, name), holdings in sorted(by_key.items())
+    )
+
+
+def list_hosts(
+    fleet: fleet_state.Fleet, rows: Sequence[device_rows.DeviceRow]
+) -> tuple[HostRow, ...]:
+    """Return a row for each host, by name.
+
+    :param rows: those of the fleet's devices.
+    """
+    by_host: dict[tuple[str, str], list[device_rows.DeviceRow]] = (
+        collections.defaultdict(list)
+    )
+    for row in rows:
+        by_host[row.device.host, row.device.root].append(row)
+    return tuple(
+        _build_host(name, uuid, fleet, host_rows)
+        for (name, uuid), host_rows in sorted(by_host.items())
+    )
+
+
+def _build_host(
+    name: str,
+    uuid: str,
+    fleet: fleet_state.Fleet,
+    rows: Sequence[device_rows.DeviceRow],
+) -> HostRow:
+    counts = collections.Counter(row.state for row in rows)
+    return HostRow(
+        name=name,
+        uuid=uuid,
+        is_disabled=uuid in fleet.cloud.disabled,
+        states={s: counts[s] for s in fleet_query.STATES if counts[s]},
+        usages=sum_usages(row.usage for row in rows),
+        consumers=frozenset(c for row in rows for c in row.consumers),
+    )
+
+
+def sum_usages(
+    usages: Iterable[device_rows.UnitUsage],
+) -> tuple[device_rows.UnitUsage, ...]:
+    """Return the sums of usages, one for each unit."""
+    used: collections.Counter[str] = collections.Counter()
+    total: collections.Counter[str] = collections.Counter()
+    for usage in usages:
+        used[usage.unit] += usage.used
+        total[usage.unit] += usage.total
+    return tuple(
+        device_rows.UnitUsage(used=used[unit], total=total[unit], unit=unit)
+        for unit in sorted(total)
+    )

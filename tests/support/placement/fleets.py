@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random fleets: devices with holders whose units add up."""
+
+import collections
+import dataclasses
+
+from hypothesis import strategies as st
+
+from nova_accel.model import names
+from placement_sync.client import nova_api
+from placement_sync.flavors import offered_devices
+from placement_sync.fleet import fleet_state
+from tests.support.placement import clouds
+
+SIZES = {"1Q": 1024, "2Q": 2048, "4Q": 4096, "8Q": 8192}
+MODEL = "A40"
+MEMORY_MB = 49152
+
+
+def consumer(number: int) -> str:
+    return f"{number:08d}-0000-4000-8000-000000000000"
+
+
+def server(number: int, project: str, *sizes: str) -> nova_api.Server:
+    """Return a server whose flavor has a group for each size."""
+    specs: dict[str, str] = {}
+    for index, size in enumerate(sizes, 1):
+        specs |= {
+            f"resources_GPU{index}:VGPU": "1",
+            f"resources_GPU{index}:{names.GPU_MEMORY_CLASS}": str(SIZES[size]),
+            f"trait_GPU{index}:CUSTOM_VGPU_NVIDIA_{MODEL}_{size}": "required",
+        }
+    return nova_api.Server(
+        uuid=consumer(number),
+        name=f"vm-{number}",
+        status="ACTIVE",
+        project=project,
+        flavor=nova_api.ServerFlavor(
+            vcpus=1,
+            memory_mb=1,
+            root_gb=0,
+            other_gb=0,
+            extra_specs=specs,
+            name="-".join(("gpu", *sizes)),
+        ),
+    )
+
+
+def holding(
+    device: offered_devices.OfferedDevice, number: int, *sizes: str
+) -> fleet_state.Holding:
+    memory = sum(SIZES[size] for size in sizes)
+    return fleet_state.Holding(
+        provider=device.uuid,
+        consumer=consumer(number),
+        amounts={"VGPU": len(sizes), names.GPU_MEMORY_CLASS: memory},
+    )
+
+
+def with_used(
+    device: offered_devices.OfferedDevice,
+    holdings: list[fleet_state.Holding],
+) -> offered_devices.OfferedDevice:
+    """Return a device with the used units of its holdings."""
+    used: collections.Counter[str] = collections.Counter()
+    for each in holdings:
+        used.update(each.amounts)
+    return dataclasses.replace(
+        device, capacities=device.with_used(used).capacities
+    )
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> fleet_state.Fleet:
+    """Draw up to six cards on three hosts, in any state, with holders."""
+    devices, holdings, servers = [], [], {}
+    for number in range(draw(st.integers(0, 6))):
+        state = draw(st.sampled_from(("", *sorted(clouds.STATE_TRAITS))))
+        device = clouds.gpu(
+            MODEL,
+            draw(st.lists(st.sampled_from(sorted(SIZES)), unique=True)),
+            *([state] if state else []),
+            at=f"node{number % 3}/0000:{number:02x}:00.0",
+        )
+        own = []
+        for index in range(draw(st.integers(0, 3))):
+            sizes = draw(
+                st.lists(
+                    st.sampled_from(sorted(SIZES)), min_size=1, max_size=2
+                )
+            )
+            own.append(holding(device, 10 * number + index, *sizes))
+            if draw(st.booleans()):
+                owner = server(
+                    10 * number + index,
+                    draw(st.sampled_from(("red", "blue"))),
+                    *sizes[: draw(st.integers(0, 2))],
+                )
+                servers[owner.uuid] = owner
+        devices.append(with_used(device, own))
+        holdings += own
+    return fleet_state.Fleet(
+        cloud=offered_devices.Cloud(devices=tuple(devices)),
+        holdings=tuple(holdings),
+        servers=servers,
+    )
