@@ -39,9 +39,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="set an extra spec; may be repeated. Without --flavor Nova is"
         " not queried; with it, this value replaces the flavor's own",
     )
-    common_options.add_credentials(parser)
-    common_options.add_compute_endpoint(parser)
-    # add_credentials sets ``host`` to None: the command is of all hosts.
+    # The credentials set ``host`` to None: the command is of all hosts.
     parser.add_argument(
         "--host",
         metavar="HOST",
@@ -198,4 +196,6 @@ def _format(
     )
 
 
-ACTION = application.Action(_add_arguments, _run)
+ACTION = application.Action(
+    _add_arguments, _run, common_options.add_cloud_credentials
+)

@@ -30,8 +30,6 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "flavor", metavar="FLAVOR", help="name or id of the flavor"
     )
-    common_options.add_credentials(parser)
-    common_options.add_compute_endpoint(parser)
 
 
 def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
@@ -433,5 +431,9 @@ def _format_change(
         yield f"  - {key}\n"
 
 
-SET = application.Action(_add_set_arguments, _set)
-SHOW = application.Action(_add_show_arguments, _show)
+SET = application.Action(
+    _add_set_arguments, _set, common_options.add_cloud_credentials
+)
+SHOW = application.Action(
+    _add_show_arguments, _show, common_options.add_cloud_credentials
+)

@@ -4,6 +4,9 @@
 The module of a command is imported when the command is used. The list of
 all commands needs the declarations only: a class with a docstring, and the
 name of its ``Action``.
+
+The same classes are commands of ``openstack accel``. That program has its
+own options for credentials, and its connection takes their place.
 """
 
 import argparse
@@ -14,10 +17,18 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from cliff import app, command, commandmanager, help, lister
+from cliff import (
+    app,
+    columns,
+    command,
+    commandmanager,
+    help,
+    lister,
+    show,
+)
 
 from nova_accel import errors
 
@@ -27,6 +38,22 @@ COMMANDS_GROUP = "nova_accel.commands"
 _FAILED = 1
 _BAD_INPUT = 2
 _TABLE = "table"
+# The words of an example before the command, in both programs.
+_OWN_PROGRAM, _CLIENT_PROGRAM = "nova-accel ", "openstack accel "
+
+
+class Cell(columns.FormattableColumn):
+    """Value with the text that a table prints for it.
+
+    The formats for programs print the value itself.
+    """
+
+    def __init__(self, value: object, text: str) -> None:
+        super().__init__(value)
+        self._text = text
+
+    def human_readable(self) -> str:
+        return self._text
 
 
 class Table(NamedTuple):
@@ -43,15 +70,31 @@ class Table(NamedTuple):
     status: int = 0
 
 
+class Record(NamedTuple):
+    """Output of a command that prints one object, field by field.
+
+    ``text``, if there is one, replaces the table of this project's own
+    programs.
+    """
+
+    fields: Mapping[str, object]
+    text: str = ""
+    status: int = 0
+
+
 # A text may come with the exit status.
-Output = str | tuple[str, int] | Table
+Output = str | tuple[str, int] | Table | Record
 
 
 class Action(NamedTuple):
-    """Implementation of a command."""
+    """Implementation of a command.
+
+    ``add_credentials`` adds the options that ``openstack`` has itself.
+    """
 
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Output]
+    add_credentials: Callable[[argparse.ArgumentParser], None] | None = None
 
 
 class CommandError(errors.AcceleratorError):
@@ -72,6 +115,15 @@ class Command(command.Command):
 
     # MODULE:NAME of the Action.
     action = ""
+    # ``openstack`` authenticates before it runs the command.
+    auth_required = True
+
+    def get_description(self) -> str:
+        text: str = super().get_description()
+        if self._is_own_program:
+            return text
+        head, mark, example = text.partition("Example: ")
+        return head + mark + example.replace(_OWN_PROGRAM, _CLIENT_PROGRAM)
 
     def get_epilog(self) -> str:
         # cliff's epilog reads the metadata of all installed packages.
@@ -80,17 +132,37 @@ class Command(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.allow_abbrev = False
-        self._load().add_arguments(parser)
+        action = self._load()
+        action.add_arguments(parser)
+        if action.add_credentials is None:
+            return parser
+        if self._is_own_program:
+            action.add_credentials(parser)
+        else:
+            unused = argparse.ArgumentParser()
+            action.add_credentials(unused)
+            parser.set_defaults(**vars(unused.parse_args([])))
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Run the action, print its output, and return the exit status."""
+        parsed_args.connection = self._find_connection()
         output = self._load().run(parsed_args)
-        if isinstance(output, Table):
+        if isinstance(output, Table | Record):
             return self._print_table(parsed_args, output)
         text, status = (output, 0) if isinstance(output, str) else output
         self._print(text)
         return status
+
+    @property
+    def _is_own_program(self) -> bool:
+        return isinstance(self.app, Application)
+
+    def _find_connection(self) -> Any:
+        """Return the connection of ``openstack``, None in own programs."""
+        if self._is_own_program:
+            return None
+        return self.app.client_manager.accel
 
     def _load(self) -> Action:
         action: Action = pkgutil.resolve_name(self.action)
@@ -101,35 +173,71 @@ class Command(command.Command):
         self.app.stdout.flush()
 
     def _print_table(
-        self, parsed_args: argparse.Namespace, table: Table
+        self, parsed_args: argparse.Namespace, output: Table | Record
     ) -> int:
         raise NotImplementedError
 
 
-class ListCommand(Command, lister.Lister):
-    """Command that prints a table, or its rows in a format of cliff."""
+class _FormattedCommand(Command):
+    """Command whose output has a format of cliff."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Return the exit status; that of cliff's lists is always 0."""
+        """Return the exit status; that of cliff's own commands is 0."""
         return self.take_action(parsed_args)
 
-    def _print_table(
-        self, parsed_args: argparse.Namespace, table: Table
-    ) -> int:
+    def _produce(
+        self,
+        parsed_args: argparse.Namespace,
+        names: Sequence[str],
+        values: Sequence[object],
+    ) -> None:
+        """Print values in the format that the arguments choose.
+
+        :raises MalformedError: an argument names a column that is not
+            there.
+        """
         self.formatter = self._formatter_plugins[parsed_args.formatter].obj
-        is_table = parsed_args.formatter == _TABLE
-        self._print(table.head if is_table else "")
         try:
-            if table.rows or not is_table:
-                self.produce_output(parsed_args, table.columns, table.rows)
+            self.produce_output(parsed_args, names, values)
         except ValueError as error:
             raise errors.MalformedError(
                 "column",
                 ", ".join(parsed_args.columns),
-                f"one of {', '.join(table.columns)}",
+                f"one of {', '.join(names)}",
             ) from error
-        self._print(table.notes if is_table else "")
-        return table.status
+
+
+class ListCommand(_FormattedCommand, lister.Lister):
+    """Command that prints a table, or its rows in a format of cliff."""
+
+    def _print_table(
+        self, parsed_args: argparse.Namespace, output: Table | Record
+    ) -> int:
+        if isinstance(output, Record):
+            raise TypeError(f"{self.cmd_name} prints rows")
+        is_table = parsed_args.formatter == _TABLE
+        self._print(output.head if is_table else "")
+        if output.rows or not is_table:
+            self._produce(parsed_args, output.columns, output.rows)
+        self._print(output.notes if is_table else "")
+        return output.status
+
+
+class ShowCommand(_FormattedCommand, show.ShowOne):
+    """Command that prints one object, field by field."""
+
+    def _print_table(
+        self, parsed_args: argparse.Namespace, output: Table | Record
+    ) -> int:
+        if isinstance(output, Table):
+            raise TypeError(f"{self.cmd_name} prints fields")
+        is_table = parsed_args.formatter == _TABLE
+        if is_table and self._is_own_program and output.text:
+            self._print(output.text)
+        else:
+            fields = output.fields
+            self._produce(parsed_args, [*fields], [*fields.values()])
+        return output.status
 
 
 class _CommandPoint(NamedTuple):

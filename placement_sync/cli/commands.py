@@ -107,3 +107,56 @@ class ServerDetach(application.Command):
     """
 
     action = "placement_sync.cli.server_command:DETACH"
+
+
+class DeviceList(application.ListCommand):
+    """List the devices of the cloud, their states and what still fits.
+
+    They are read from Placement. In use are the units that servers hold; Still
+    fits is the largest profile that has room, and how many of it at most. A
+    state other than ok is missing (the host lost the device), unreadable,
+    faulted or drained. Example: nova-accel device list --model A40 --free
+    """
+
+    action = "placement_sync.cli.fleet_command:DEVICE_LIST"
+
+
+class DeviceShow(application.ShowCommand):
+    """Print one device with its inventories, its traits and its holders.
+
+    Example: nova-accel device show node1/0000:41:00.0
+    """
+
+    action = "placement_sync.cli.fleet_command:DEVICE_SHOW"
+
+
+class AllocationList(application.ListCommand):
+    """List the servers that hold accelerators.
+
+    Each row is one server and one device. Profile is that of the server's
+    flavor; units that the flavor does not request belong to attached profiles.
+    Without the rights to read Placement, the accelerators in the flavors of
+    your own servers are listed. The exit status is 1 if names and projects
+    could not be read. Example: nova-accel allocation list --host node1
+    """
+
+    action = "placement_sync.cli.fleet_command:ALLOCATION_LIST"
+
+
+class HostList(application.ListCommand):
+    """List the hosts with accelerators.
+
+    Example: nova-accel host list
+    """
+
+    action = "placement_sync.cli.fleet_command:HOST_LIST"
+
+
+class UsageList(application.ListCommand):
+    """Print how many units of accelerators each project holds.
+
+    Units are those of the allocations in Placement. The exit status is 1 if
+    projects could not be read. Example: nova-accel usage list
+    """
+
+    action = "placement_sync.cli.fleet_command:USAGE_LIST"

@@ -33,6 +33,12 @@ def add_credentials(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
 
 
+def add_cloud_credentials(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that reads Placement and Nova's API."""
+    add_credentials(parser)
+    add_compute_endpoint(parser)
+
+
 def add_compute_endpoint(parser: argparse.ArgumentParser) -> None:
     """Add the option for a Nova without Keystone."""
     parser.add_argument(
@@ -62,6 +68,8 @@ def _add_common(
 ) -> None:
     """Add the options of every command.
 
+    ``connection`` is openstacksdk's connection of another program.
+
     :param without_default: when the default files are not read.
     """
     parser.add_argument(
@@ -72,6 +80,7 @@ def _add_common(
         f" repeated (default: {' and '.join(conf.CONFIG_FILES)} if they"
         f" exist{without_default})",
     )
+    parser.set_defaults(connection=None)
     parser.add_argument(
         "--json",
         action="store_true",
@@ -139,7 +148,8 @@ class CommandOptions:
     names it: this machine's state directory does not describe that host.
     ``drains_dir`` has the drain notes, of another machine's devices, too.
     ``files`` are the configuration files read, ``parsed`` is their
-    oslo.config object.
+    oslo.config object. The connection of another program has settings of
+    its own: then no default file is read.
     """
 
     settings: conf.Settings
@@ -161,7 +171,7 @@ def resolve_options(arguments: argparse.Namespace) -> CommandOptions:
     _check_arguments(arguments)
     is_foreign = arguments.root is not None
     files = tuple(arguments.config_file or ())
-    if not files and not is_foreign:
+    if not files and not is_foreign and arguments.connection is None:
         files = conf.find_default_files()
     parsed, settings = conf.parse_files(files)
     state_dir = settings.state_dir
@@ -207,6 +217,8 @@ def open_placement(
     :raises ConfigurationError: there are no credentials, or they can't be
         used.
     """
+    if arguments.connection is not None:
+        return rest.from_connection(arguments.connection)
     if arguments.endpoint is not None:
         return rest.from_endpoint(arguments.endpoint)
     if arguments.os_cloud is not None or (
@@ -229,6 +241,8 @@ def open_compute(
     arguments: argparse.Namespace, options: CommandOptions
 ) -> tuple[rest.RestClient | None, str]:
     """Return a client of Nova's API, or None and the reason."""
+    if arguments.connection is not None:
+        return rest.from_connection(arguments.connection, rest.COMPUTE), ""
     if arguments.compute_endpoint:
         url = arguments.compute_endpoint
         return rest.from_endpoint(url, service=rest.COMPUTE), ""

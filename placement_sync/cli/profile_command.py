@@ -47,7 +47,6 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--long", action="store_true", help="print all hosts and the traits"
     )
-    common_options.add_credentials(parser)
 
 
 def _run(arguments: argparse.Namespace) -> application.Output:
@@ -142,4 +141,6 @@ def _format_charges(terms: offered_devices.ProfileTerms) -> Iterator[str]:
         yield f"{name} ?"
 
 
-ACTION = application.Action(_add_arguments, _run)
+ACTION = application.Action(
+    _add_arguments, _run, common_options.add_credentials
+)

@@ -11,8 +11,9 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.cli import application
+from nova_accel.config import conf
 from placement_sync.cli import common_options, progress
-from placement_sync.client import nova_api, provider_records, rest
+from placement_sync.client import nova_api, rest
 
 _COLUMNS = ("Name", "Profile", "Device", "State", "Handle", "Provider")
 _FLAVOR = "(flavor)"
@@ -30,10 +31,9 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "server", metavar="SERVER", help="uuid or name of the server"
     )
-    common_options.add_credentials(parser)
-    common_options.add_compute_endpoint(parser)
     parser.add_argument(
         "--host",
+        dest="only_host",
         metavar="HOST",
         help="call the nova-compute of this host without Nova's API; SERVER"
         " must be a uuid",
@@ -76,12 +76,12 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
     :raises MalformedError: Nova has no such server.
     :raises ServiceError: nova-compute refuses, or does not answer.
     """
-    host_option = arguments.host
-    arguments.host = None  # resolve_options takes it for a provider's name
+    host_option = arguments.only_host
     options = common_options.resolve_options(arguments)
     rpc_module = _import_rpc()
     with progress.waiting_for("nova-accel", "Nova's message bus"):
-        client = rpc_module.ComputeRpc(options.files)
+        files = options.files or conf.find_default_files()
+        client = rpc_module.ComputeRpc(files)
     identity: rest.Identity | None = None
     if host_option:
         server, host = _check_uuid(arguments.server), str(host_option)
@@ -94,7 +94,9 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
         with progress.waiting_for("nova-accel", "an answer of Nova's API"):
             server, host = find_server(nova, arguments.server)
             identity = nova.read_identity()
-    is_own = arguments.os_cloud is None and bool(options.files)
+    is_own = bool(options.files) and not (
+        arguments.os_cloud or arguments.connection
+    )
     parameters = _build_parameters(arguments, action, identity is None)
     with progress.waiting_for(
         "nova-accel", _WAIT_SUBJECTS[action].format(host)
@@ -156,55 +158,28 @@ def find_server(nova: rest.RestClient, name_or_uuid: str) -> tuple[str, str]:
     :raises MalformedError: there is no such server, or it is on no host.
     :raises ServiceError: Nova can't be read.
     """
-    path = f"/servers/{provider_records.quote_name(name_or_uuid)}"
-    servers = nova.read(path, _parse_single) if _is_uuid(name_or_uuid) else []
-    if not servers:
-        query = {"all_tenants": 1, "name": name_or_uuid}
-        listed = nova_api.read_pages(
-            nova, "/servers/detail", "servers", _parse_server, query
-        )
-        servers = [server for server in listed if server[0] == name_or_uuid]
-    if len(servers) != 1:
+    servers = nova_api.find_servers(nova, name_or_uuid)
+    if len(servers) > 1:
         raise errors.MalformedError(
             "server of this cloud",
             name_or_uuid,
-            "a uuid: several servers have that name"
-            if servers
-            else "the uuid or the name of a server that Nova has",
+            "a uuid: several servers have that name",
         )
-    _, server, host = servers[0]
-    if not host:
+    (server,) = servers
+    if not server.host:
         raise errors.MalformedError(
             "server on a host",
             name_or_uuid,
             "a server that is not shelved, or credentials to which Nova shows"
             " hosts",
         )
-    return server, host
-
-
-def _parse_single(body: Any) -> list[tuple[str, str, str]]:
-    return [] if body is None else [_parse_server(body["server"])]
-
-
-def _parse_server(body: Any) -> tuple[str, str, str]:
-    """Return a server's name, uuid and host; the host may be empty."""
-    host = body.get("OS-EXT-SRV-ATTR:host") or ""
-    return str(body["name"]), str(body["id"]), str(host)
+    return server.uuid, server.host
 
 
 def _check_uuid(text: str) -> str:
-    if not _is_uuid(text):
+    if not nova_api.is_uuid(text):
         raise errors.MalformedError("server", text, "a uuid, with --host")
     return str(uuid.UUID(text))
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        uuid.UUID(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _format_server(server: str, answer: Any) -> application.Table:
@@ -250,11 +225,17 @@ _FORMATS: Mapping[str, Callable[[str, Any], application.Output]] = {
 }
 
 SHOW = application.Action(
-    _add_show_arguments, functools.partial(_run, action="show")
+    _add_show_arguments,
+    functools.partial(_run, action="show"),
+    common_options.add_cloud_credentials,
 )
 ATTACH = application.Action(
-    _add_attach_arguments, functools.partial(_run, action="attach")
+    _add_attach_arguments,
+    functools.partial(_run, action="attach"),
+    common_options.add_cloud_credentials,
 )
 DETACH = application.Action(
-    _add_detach_arguments, functools.partial(_run, action="detach")
+    _add_detach_arguments,
+    functools.partial(_run, action="detach"),
+    common_options.add_cloud_credentials,
 )

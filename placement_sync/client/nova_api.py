@@ -6,8 +6,10 @@ object, and if its cell answers.
 """
 
 import dataclasses
+import http
 import types
 import urllib.parse
+import uuid as uuids
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -47,8 +49,9 @@ class ServerFlavor:
 class Server:
     """Server as Nova's API shows it.
 
-    ``node`` is the name of its compute node, empty while it has none.
-    ``task`` is its task state, empty for none. ``flavor`` is None where
+    ``node`` is the name of its compute node, empty while it has none, and
+    ``host`` that of its service; both are empty for users who may not see
+    them. ``task`` is its task state, empty for none. ``flavor`` is None where
     Nova does not show the extra specs. ``is_volume_backed`` is None where
     the API does not show whether the root disk, at ``root_device``, is a
     volume.
@@ -57,6 +60,7 @@ class Server:
     uuid: str
     name: str = ""
     node: str = ""
+    host: str = ""
     status: str = ""
     task: str = ""
     project: str = ""
@@ -165,6 +169,49 @@ def list_servers(
     )
 
 
+def find_servers(client: rest.RestClient, name_or_uuid: str) -> list[Server]:
+    """Return the servers of a name, or the server of a uuid.
+
+    Only those of the user's own project, if Nova does not show others.
+
+    :raises MalformedError: there is none.
+    :raises ServiceError: Nova can't be read.
+    """
+    servers: list[Server] = []
+    if is_uuid(name_or_uuid):
+        server = client.find(
+            f"/servers/{provider_records.check_uuid(name_or_uuid)}",
+            lambda body: _parse_server(body["server"]),
+        )
+        servers = [server] if server else []
+    if not servers:
+        query = {"name": name_or_uuid}
+        try:
+            listed = [*list_servers(client, {"all_tenants": 1, **query})]
+        except errors.ServiceError as error:
+            if error.status != http.HTTPStatus.FORBIDDEN:
+                raise
+            listed = [*list_servers(client, query)]
+        # Nova takes the name as a regular expression.
+        servers = [s for s in listed if s.name == name_or_uuid]
+    if not servers:
+        raise errors.MalformedError(
+            "server of this cloud",
+            name_or_uuid,
+            "the uuid or the name of a server that Nova has",
+        )
+    return servers
+
+
+def is_uuid(text: str) -> bool:
+    """Return whether a text is a uuid in any of its spellings."""
+    try:
+        uuids.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _add_root_disk(client: rest.RestClient, server: Server) -> Server:
     """Return a server with ``is_volume_backed`` set, where Nova shows it.
 
@@ -208,6 +255,7 @@ def _parse_server(body: Any) -> Server:
         uuid=str(body["id"]),
         name=body.get("name") or "",
         node=body.get("OS-EXT-SRV-ATTR:hypervisor_hostname") or "",
+        host=body.get("OS-EXT-SRV-ATTR:host") or "",
         status=body.get("status") or "",
         task=body.get("OS-EXT-STS:task_state") or "",
         project=body.get("tenant_id") or "",

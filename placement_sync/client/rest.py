@@ -328,6 +328,18 @@ def from_cloud(
     )
 
 
+def from_connection(
+    connected: connection.Connection, service: Service = PLACEMENT
+) -> RestClient:
+    """Return a client by a connection of openstacksdk."""
+    seconds = float(
+        connected.config.config.get("api_timeout") or ANSWER_SECONDS
+    )
+    return RestClient(
+        lambda: connected, service, (min(CONNECT_SECONDS, seconds), seconds)
+    )
+
+
 def from_endpoint(
     url: str,
     token: str = "admin",  # noqa: S107

@@ -90,6 +90,11 @@ def _build_row(
     )
 
 
+def model_of(device: offered_devices.OfferedDevice) -> str:
+    """Return the model of a device's card, such as ``NVIDIA A40``."""
+    return offered_devices.model_name(device.model)
+
+
 def find_mode(device: offered_devices.OfferedDevice) -> str:
     """Return the layout in a device's traits, empty without one."""
     layouts = sorted(

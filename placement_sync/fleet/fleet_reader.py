@@ -15,35 +15,21 @@ from placement_sync.client import nova_api, provider_records, rest
 from placement_sync.flavors import cloud, offered_devices
 from placement_sync.fleet import fleet_state
 
+_ALL_PROJECTS: Mapping[str, object] = {"all_tenants": 1}
+
 
 def read(
-    placement: rest.RestClient,
-    compute: rest.RestClient | None,
-    select: cloud.Selection = tuple,
-    no_compute_reason: str = "",
+    placement: rest.RestClient, select: cloud.Selection = tuple
 ) -> fleet_state.Fleet:
-    """Return the selected devices, their holders, and the holders' servers.
+    """Return the selected devices and their holdings, without servers.
 
-    Servers that can't be read are a gap, no error.
-
-    :param compute: client of Nova's API; None without credentials, for
-        ``no_compute_reason``.
     :param select: returns the devices to include, of all devices.
     :raises ServiceError: Placement can't be read.
     """
     offered = cloud.read(placement, select)
-    fleet = fleet_state.Fleet(
+    return fleet_state.Fleet(
         cloud=offered, holdings=_read_holdings(placement, offered.devices)
     )
-    if not fleet.holdings:
-        return fleet
-    if compute is None:
-        return _add_gap(fleet, no_compute_reason)
-    try:
-        servers = _read_servers(compute, fleet.holdings)
-    except errors.ServiceError as error:
-        return _add_gap(fleet, str(error))
-    return dataclasses.replace(fleet, servers=servers)
 
 
 def _read_holdings(
@@ -67,18 +53,50 @@ def _read_holdings(
     )
 
 
-def _read_servers(
-    compute: rest.RestClient, holdings: Iterable[fleet_state.Holding]
-) -> Mapping[str, nova_api.Server]:
-    """Return the servers among the consumers, by uuid, in one listing."""
-    consumers = {holding.consumer for holding in holdings}
-    return {
-        server.uuid: server
-        for server in nova_api.list_servers(compute, {"all_tenants": 1})
-        if server.uuid in consumers
-    }
+def add_servers(
+    fleet: fleet_state.Fleet,
+    compute: rest.RestClient | None,
+    no_compute_reason: str = "",
+) -> fleet_state.Fleet:
+    """Return a fleet with the servers among its consumers.
+
+    One listing names all of them. Servers that can't be read are a gap, no
+    error: the holdings are right without their names.
+
+    :param compute: client of Nova's API; None without credentials, for
+        ``no_compute_reason``.
+    """
+    if not fleet.holdings:
+        return fleet
+    try:
+        if compute is None:
+            raise nova_api.NoAnswerError(no_compute_reason)
+        consumers = {holding.consumer for holding in fleet.holdings}
+        listed = nova_api.list_servers(compute, _ALL_PROJECTS)
+        servers = {s.uuid: s for s in listed if s.uuid in consumers}
+    except (errors.ServiceError, nova_api.NoAnswerError) as error:
+        gap = f"names and projects of servers are not known: {error}"
+        return dataclasses.replace(fleet, gaps=(*fleet.gaps, gap))
+    return dataclasses.replace(fleet, servers=servers)
 
 
-def _add_gap(fleet: fleet_state.Fleet, reason: str) -> fleet_state.Fleet:
-    gap = f"names and projects of servers: {reason}"
-    return dataclasses.replace(fleet, gaps=(*fleet.gaps, gap))
+def find_holders(
+    placement: rest.RestClient, consumers: Iterable[str]
+) -> frozenset[str]:
+    """Return the uuids of the providers that consumers hold units of.
+
+    One request for each consumer.
+
+    :param consumers: uuids of servers.
+    :raises ServiceError: Placement can't be read.
+    """
+    answers = placement.find_each(
+        (f"/allocations/{provider_records.check_uuid(u)}" for u in consumers),
+        provider_records.parse_consumer,
+    )
+    return frozenset(
+        provider
+        for answer in answers
+        if answer is not None
+        for provider in answer[0]
+    )

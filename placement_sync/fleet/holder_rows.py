@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors
+from nova_accel.catalog import mdev_names
 from nova_accel.model import flavors
 from placement_sync.client import nova_api
 from placement_sync.flavors import flavor_specs, lookup, offered_devices
@@ -19,6 +20,12 @@ class HeldPart:
     name: str
     amounts: fleet_state.Amounts
 
+    def is_of(self, profile: str) -> bool:
+        """Return whether it is of a profile, in any spelling of the name."""
+        return bool(self.name) and mdev_names.is_profile_name(
+            profile, self.name
+        )
+
     def __str__(self) -> str:
         """Return the profile, or the amounts: ``4096 MB``."""
         return self.name or format_amounts(self.amounts)
@@ -28,12 +35,13 @@ class HeldPart:
 class AllocationRow:
     """Holding of a consumer, with its device.
 
-    ``server`` is None for a consumer that Nova does not show.
+    ``server`` is None for a consumer that Nova does not show, ``device`` is
+    None for a user who may not read Placement.
     """
 
     consumer: str
     server: nova_api.Server | None
-    device: offered_devices.OfferedDevice
+    device: offered_devices.OfferedDevice | None
     parts: tuple[HeldPart, ...]
     amounts: fleet_state.Amounts
 
@@ -87,10 +95,34 @@ def list_allocations(
         for holding in fleet.holdings
         if holding.provider in devices
     ]
+    return tuple(sorted(rows, key=_sort_key))
+
+
+def _sort_key(row: AllocationRow) -> tuple[str, str, str]:
+    device = row.device
+    host, address = (
+        (device.host, device.address) if device is not None else ("", "")
+    )
+    return host, address, row.consumer
+
+
+def list_requested(
+    servers: Iterable[nova_api.Server], types: offered_devices.VgpuTypes
+) -> tuple[AllocationRow, ...]:
+    """Return a row for each part that a server's flavor requests.
+
+    For users who may not read allocations from Placement.
+    """
     return tuple(
-        sorted(
-            rows, key=lambda r: (r.device.host, r.device.address, r.consumer)
+        AllocationRow(
+            consumer=server.uuid,
+            server=server,
+            device=None,
+            parts=split_amounts(group.resources, (group,), types),
+            amounts=group.resources,
         )
+        for server in servers
+        for group in _list_groups(server)
     )
 
 

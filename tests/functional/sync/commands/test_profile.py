@@ -7,80 +7,22 @@ from typing import Any
 
 import pytest
 
-from nova_accel.cli import commands
 from nova_accel.model import names
-from placement_sync.cli import main as sync_cli
 from placement_sync.client import rest
 from placement_sync.flavors import cloud
-from tests.functional.sync.support import servers
-from tests.hosts import look
+from tests.functional.sync.support import captured_hosts, servers
 
 Output = pytest.CaptureFixture[str]
 HOSTS = ("a40-vf-mdev", "a100-mig-mdev", "t4-mdev", "qat", "dfl-pac")
 
 
-class Cloud:
-    """Captured hosts, written to Placement by passes."""
-
-    def __init__(
-        self, placement: servers.Server, place: pathlib.Path, capsys: Output
-    ) -> None:
-        self.placement = placement
-        self.place = place
-        self.capsys = capsys
-
-    def add(self, name: str, **capacities: int) -> str:
-        """Add a host; return the uuid of its compute node."""
-        host = f"{name}.example.org"
-        status = sync_cli.main(
-            [
-                *("run", "--root", str(look.make(name, self.place / name))),
-                *("--host", host, "--endpoint", self.placement.url),
-                *("--once", "--create-root"),
-            ]
-        )
-        assert status == 0
-        self.capsys.readouterr()
-        path = f"/resource_providers?name={host}"
-        (root,) = self.placement.call("GET", path)["resource_providers"]
-        self.set_inventories(root["uuid"], **capacities)
-        return str(root["uuid"])
-
-    def set_inventories(self, uuid: str, **capacities: int) -> None:
-        """Set a provider's inventories; negative totals are fully reserved."""
-        path = f"/resource_providers/{uuid}"
-        generation = self.placement.call("GET", path)["generation"]
-        self.placement.call(
-            "PUT",
-            f"{path}/inventories",
-            {
-                "resource_provider_generation": generation,
-                "inventories": {
-                    name: {"total": abs(n), "reserved": -min(n, 0)}
-                    for name, n in capacities.items()
-                },
-            },
-        )
-
-    def allocate(self, uuid: str, **amounts: int) -> None:
-        self.placement.call(
-            "PUT",
-            f"/allocations/{uuid}",
-            {
-                "allocations": {uuid: {"resources": amounts}},
-                "consumer_generation": None,
-                "project_id": "project",
-                "user_id": "user",
-                "consumer_type": "INSTANCE",
-            },
-        )
+class Cloud(captured_hosts.Cloud):
+    """Captured hosts, and the profiles of their devices."""
 
     def run(self, *words: str, status: int = 0) -> str:
-        self.placement.clear()
-        command = ["profile", "list", "--endpoint", self.placement.url, *words]
-        assert commands.main(command) == status
-        output = self.capsys.readouterr()
-        return output.err if status else output.out
+        code, out, err = self.execute("profile", "list", *words)
+        assert code == status
+        return err if status else out
 
     def rows(self, *words: str) -> dict[str, dict[str, Any]]:
         """Return all profiles by name, also those without free units."""

@@ -24,9 +24,10 @@ class Nova:
     """Nova's records, and the faults of its API.
 
     Paths of ``broken`` answer with status 500, paths of ``refused`` with
-    403. ``volumes`` are the device names of the volumes that servers have
-    attached. ``hidden`` servers belong to other projects: a user who is no
-    admin can't see them. ``before`` is called with each path first.
+    403, and with ``is_user`` each request for all projects. ``volumes`` are
+    the device names of the volumes that servers have attached. ``hidden``
+    servers belong to other projects: a user who is no admin can't see them.
+    ``before`` is called with each path first.
     """
 
     servers: dict[str, dict[str, Any]] = dataclasses.field(
@@ -41,6 +42,7 @@ class Nova:
     hidden: set[str] = dataclasses.field(default_factory=set)
     broken: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    is_user: bool = False
     before: Callable[[str], object] = str
     url: str = ""
 
@@ -56,10 +58,16 @@ class Nova:
             }
         )
 
-    def add_server(self, uuid: str, node: str) -> None:
-        """Add a server on a node, "" for a server that is not scheduled."""
+    def add_server(
+        self, uuid: str, node: str, name: str = "", **specs: str
+    ) -> None:
+        """Add a server on a node, "" for a server that is not scheduled.
+
+        :param specs: extra specs of its flavor, in place of the usual one.
+        """
         self.servers[uuid] = {
             "id": uuid,
+            "name": name or f"vm-{uuid[:8]}",
             "status": "ACTIVE",
             "OS-EXT-STS:task_state": None,
             "OS-EXT-SRV-ATTR:host": node.partition(".")[0] or None,
@@ -74,7 +82,8 @@ class Nova:
                 "disk": 20,
                 "ephemeral": 10,
                 "swap": 1025,
-                "extra_specs": {"resources_A:VGPU": "1"},
+                "original_name": "gpu.small",
+                "extra_specs": specs or {"resources_A:VGPU": "1"},
             },
         }
 
@@ -97,7 +106,9 @@ class Nova:
         self.before(path)
         if path.startswith(self.broken or ("none",)):
             return 500, {"computeFault": {"code": 500, "message": "broken"}}
-        if path.startswith(self.refused or ("none",)):
+        if path.startswith(self.refused or ("none",)) or (
+            self.is_user and "all_tenants" in query
+        ):
             return 403, {"forbidden": {"code": 403, "message": "not you"}}
         _, name, *rest = path.split("/")
         if rest not in ([], ["detail"]):
@@ -126,6 +137,7 @@ class Nova:
             each
             for uuid, each in sorted(self.servers.items())
             if query.get("uuid", uuid) == uuid
+            and query.get("name", each["name"]) in each["name"]
             and query.get("host", each["OS-EXT-SRV-ATTR:host"])
             == each["OS-EXT-SRV-ATTR:host"]
         ]

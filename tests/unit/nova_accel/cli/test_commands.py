@@ -115,7 +115,8 @@ def test_a_line_without_a_command_is_refused(
         commands.main(words)
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    assert f"nova-accel: error: {cause}; use one of: audit, " in error
+    choice = "use one of: allocation list, audit, "
+    assert f"nova-accel: error: {cause}; {choice}" in error
     assert "flavor set, flavor show" in error
 
 

@@ -9,7 +9,6 @@ change::
 """
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -23,11 +22,9 @@ from nova_accel.cli import commands, inspect_output
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from tests.hosts import look
-from tests.support import examples
+from tests.support import examples, golden
 
-GOLDEN = pathlib.Path(__file__).parents[3] / "golden"
 NODE = providers.ProviderRoot(name="node7", uuid=str(uuid.UUID(int=0x7777)))
-UPDATE = "NOVA_ACCEL_UPDATE_GOLDEN"
 Output = pytest.CaptureFixture[str]
 
 
@@ -36,14 +33,6 @@ def run(capsys: Output, *arguments: str) -> str:
     captured = capsys.readouterr()
     assert captured.err == ""
     return captured.out
-
-
-def check_golden(path: pathlib.Path, text: str) -> None:
-    if os.environ.get(UPDATE):
-        path.write_text(text)
-        pytest.skip(f"wrote {path.name}")
-    assert path.is_file(), f"no such golden file; write it with {UPDATE}=1"
-    assert text == path.read_text()
 
 
 @pytest.mark.parametrize("name", look.NAMES)
@@ -56,17 +45,19 @@ def test_the_report_of_a_host_equals_the_golden_file(
     text = run(
         capsys, "inspect", "--root", str(root), "--host", "node1", *form
     )
-    check_golden(GOLDEN / f"{name}.{kind}", text)
+    golden.check(golden.PLACE / f"{name}.{kind}", text)
 
 
 def test_each_golden_file_has_a_host() -> None:
-    stems = {path.stem for path in GOLDEN.iterdir()}
+    stems = {path.stem for path in golden.PLACE.glob("*.*")}
     assert stems == set(look.NAMES)
 
 
 @pytest.mark.parametrize("name", look.NAMES)
 def test_the_json_has_the_keys_that_other_tools_read(name: str) -> None:
-    output: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
+    output: dict[str, Any] = json.loads(
+        (golden.PLACE / f"{name}.json").read_text()
+    )
     assert output.keys() == {
         "devices",
         "providers",
@@ -237,7 +228,7 @@ def test_the_report_of_a_capture_equals_the_golden_file(
         text = run(
             capsys, "inspect", "--root", archive, "--host", "node1", *form
         )
-        assert text == (GOLDEN / f"{name}.{kind}").read_text()
+        assert text == (golden.PLACE / f"{name}.{kind}").read_text()
 
 
 def test_a_capture_without_output_has_a_default_name(

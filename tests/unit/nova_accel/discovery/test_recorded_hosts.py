@@ -18,6 +18,7 @@ from nova_accel.config import policy
 from nova_accel.discovery import capture, plugin, scan
 from nova_accel.host.sysfs import host_reader
 from tests.hosts import recorded
+from tests.support import golden
 from tests.unit.nova_accel.cli import test_inspect
 
 
@@ -38,7 +39,7 @@ def test_the_report_of_a_recorded_host_equals_the_golden_file(
     text = test_inspect.run(
         capsys, "inspect", "--root", archive, "--host", "node1", *form
     )
-    test_inspect.check_golden(recorded.HERE / f"{name}.{kind}", text)
+    golden.check(recorded.HERE / f"{name}.{kind}", text)
 
 
 def test_each_golden_file_has_a_recorded_host() -> None:

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that list devices, allocations, hosts and projects."""
+
+import argparse
+import dataclasses
+import http
+import sys
+
+from nova_accel import errors
+from nova_accel.catalog import loader
+from nova_accel.cli import application
+from placement_sync.cli import common_options, fleet_output
+from placement_sync.client import nova_api, rest
+from placement_sync.flavors import offered_devices
+from placement_sync.fleet import (
+    device_rows,
+    fleet_query,
+    fleet_reader,
+    fleet_state,
+    holder_rows,
+)
+
+_OK, _INCOMPLETE = 0, 1
+_DEVICE = (
+    "HOST/ADDRESS, ADDRESS or uuid of the device, for example"
+    " node1/0000:41:00.0; the address of a card includes its regions"
+)
+_NO_DEVICE = "No host offers any accelerator.\n"
+
+
+def _add_host(parser: argparse.ArgumentParser) -> None:
+    # The credentials set ``host`` to None: these commands are of all hosts.
+    parser.add_argument(
+        "--host",
+        metavar="HOST",
+        dest="only_host",
+        help="list only devices of this compute node",
+    )
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="list only cards of this model, for example A40",
+    )
+
+
+def _add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_host(parser)
+    _add_model(parser)
+    parser.add_argument(
+        "--state",
+        choices=fleet_query.STATES,
+        help="list only devices in this state",
+    )
+    parser.add_argument(
+        "--free",
+        action="store_true",
+        help="list only devices that have room for a profile",
+    )
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="print also the uuid, all profiles that fit, and the traits",
+    )
+
+
+def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", help=_DEVICE)
+
+
+def _add_allocation_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_host(parser)
+    _add_model(parser)
+    parser.add_argument(
+        "--device", metavar="DEVICE", default="", help=f"list only {_DEVICE}"
+    )
+    parser.add_argument(
+        "--server",
+        metavar="SERVER",
+        help="list only allocations of this server, by name or uuid",
+    )
+    parser.add_argument(
+        "--project",
+        metavar="PROJECT",
+        help="list only allocations of servers of this project, by its id",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="PROFILE",
+        help="list only allocations of this profile, for example A40-8Q",
+    )
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="print also status, flavor, model and the device's uuid",
+    )
+
+
+def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--project",
+        metavar="PROJECT",
+        help="print only this project, by its id",
+    )
+    _add_host(parser)
+    _add_model(parser)
+
+
+class _Cloud:
+    """Clients of the arguments, and the catalog of vGPU types."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Send no request yet.
+
+        :raises ConfigurationError: there are no credentials for Placement.
+        """
+        options = common_options.resolve_options(arguments)
+        self.placement = common_options.open_placement(arguments, options)
+        self._compute, self._reason = common_options.open_compute(
+            arguments, options
+        )
+        self.types = offered_devices.VgpuTypes(loader.load())
+
+    def add_servers(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
+        """Return a fleet with the holders' servers; warn of each gap."""
+        fleet = fleet_reader.add_servers(fleet, self._compute, self._reason)
+        for gap in fleet.gaps:
+            print(f"nova-accel: warning: {gap}", file=sys.stderr)
+        return fleet
+
+    def open_compute(self) -> rest.RestClient:
+        """Return the client of Nova's API.
+
+        :raises ConfigurationError: there are no credentials for it.
+        """
+        if self._compute is None:
+            raise errors.ConfigurationError("[nova]", "(none)", self._reason)
+        return self._compute
+
+
+def _list_devices(arguments: argparse.Namespace) -> application.Output:
+    """Return the devices; holders are counted, and Nova is not asked.
+
+    :raises AcceleratorError: an argument can't be used, or Placement fails.
+    """
+    cloud = _Cloud(arguments)
+    query = fleet_query.FleetQuery(
+        host=arguments.only_host or "",
+        model=arguments.model or "",
+        state=arguments.state or "",
+    )
+    fleet = fleet_reader.read(cloud.placement, query.select)
+    rows = device_rows.list_devices(fleet, cloud.types)
+    if arguments.free:
+        rows = device_rows.select_free(rows)
+    is_long = arguments.long
+    return fleet_output.as_output(
+        "devices",
+        fleet_output.DEVICES_LONG if is_long else fleet_output.DEVICES,
+        [fleet_output.build_device(row) for row in rows],
+        is_json=arguments.json,
+        note="" if rows else "There is no such device.\n",
+    )
+
+
+def _show_device(arguments: argparse.Namespace) -> application.Output:
+    """Return one device with its holders.
+
+    :raises MalformedError: there is no such device, or several have the
+        address.
+    """
+    cloud = _Cloud(arguments)
+    query = fleet_query.FleetQuery(device=arguments.device)
+    fleet = fleet_reader.read(cloud.placement, query.select)
+    if len(fleet.devices) != 1:
+        raise errors.MalformedError(
+            "device",
+            arguments.device,
+            "one of"
+            f" {', '.join(f'{d.host}/{d.address}' for d in fleet.devices)}"
+            if fleet.devices
+            else "one that a host offers; no host offers any accelerator",
+        )
+    fleet = cloud.add_servers(fleet)
+    (row,) = device_rows.list_devices(fleet, cloud.types)
+    fields = fleet_output.build_device_fields(
+        row, holder_rows.list_allocations(fleet, cloud.types)
+    )
+    if arguments.json:
+        return fleet_output.as_json(fields)
+    return application.Record(fields)
+
+
+def _list_allocations(arguments: argparse.Namespace) -> application.Output:
+    """Return the allocations; those of own servers without admin rights.
+
+    :raises AcceleratorError: an argument can't be used, or a service fails.
+    """
+    cloud = _Cloud(arguments)
+    status = _OK
+    try:
+        fleet = _read_holders(arguments, cloud)
+        rows = holder_rows.list_allocations(fleet, cloud.types)
+        status = _INCOMPLETE if fleet.gaps else _OK
+    except errors.ServiceError as error:
+        if error.status != http.HTTPStatus.FORBIDDEN:
+            raise
+        rows = _list_own_servers(arguments, cloud, error)
+    rows = tuple(row for row in rows if _is_selected(arguments, row))
+    is_long = arguments.long
+    return fleet_output.as_output(
+        "allocations",
+        fleet_output.ALLOCATIONS_LONG if is_long else fleet_output.ALLOCATIONS,
+        [fleet_output.build_allocation(row) for row in rows],
+        is_json=arguments.json,
+        note="" if rows else "There is no such allocation.\n",
+        status=status,
+    )
+
+
+def _read_holders(
+    arguments: argparse.Namespace, cloud: _Cloud
+) -> fleet_state.Fleet:
+    """Return the fleet of the arguments; read only a server's own cards."""
+    query = fleet_query.FleetQuery(
+        host=arguments.only_host or "",
+        model=arguments.model or "",
+        device=arguments.device,
+    )
+    if not arguments.server:
+        return cloud.add_servers(
+            fleet_reader.read(cloud.placement, query.select)
+        )
+    consumers = {arguments.server.lower()}
+    if not nova_api.is_uuid(arguments.server):
+        servers = nova_api.find_servers(cloud.open_compute(), arguments.server)
+        consumers = {server.uuid for server in servers}
+    providers = fleet_reader.find_holders(cloud.placement, consumers)
+    fleet = fleet_reader.read(
+        cloud.placement,
+        lambda devices: [
+            d for d in query.select(devices) if d.uuid in providers
+        ],
+    )
+    own = tuple(h for h in fleet.holdings if h.consumer in consumers)
+    return cloud.add_servers(dataclasses.replace(fleet, holdings=own))
+
+
+def _list_own_servers(
+    arguments: argparse.Namespace, cloud: _Cloud, refusal: errors.ServiceError
+) -> tuple[holder_rows.AllocationRow, ...]:
+    """Return what the flavors of the user's own servers request.
+
+    :param refusal: the answer of Placement.
+    :raises ServiceError: Nova can't be read; or Placement refuses, and the
+        arguments ask for devices.
+    """
+    if arguments.only_host or arguments.model or arguments.device:
+        raise refusal
+    print(
+        "nova-accel: warning: Placement refuses to show devices and"
+        f" allocations to you ({refusal.reason}): these are the accelerators"
+        " in the flavors of your own servers, without hosts, devices and"
+        " attached accelerators",
+        file=sys.stderr,
+    )
+    return holder_rows.list_requested(
+        nova_api.list_servers(cloud.open_compute(), {}), cloud.types
+    )
+
+
+def _is_selected(
+    arguments: argparse.Namespace, row: holder_rows.AllocationRow
+) -> bool:
+    server = row.server
+    if arguments.project and (
+        server is None or server.project != arguments.project
+    ):
+        return False
+    if arguments.server and arguments.server not in (
+        row.consumer,
+        server.name if server else "",
+    ):
+        return False
+    return not arguments.profile or any(
+        part.is_of(arguments.profile) for part in row.parts
+    )
+
+
+def _list_hosts(arguments: argparse.Namespace) -> application.Output:
+    """Return the hosts with devices; Nova is not asked.
+
+    :raises AcceleratorError: an argument can't be used, or Placement fails.
+    """
+    cloud = _Cloud(arguments)
+    query = fleet_query.FleetQuery(model=arguments.model or "")
+    fleet = fleet_reader.read(cloud.placement, query.select)
+    rows = holder_rows.list_hosts(
+        fleet, device_rows.list_devices(fleet, cloud.types)
+    )
+    return fleet_output.as_output(
+        "hosts",
+        fleet_output.HOSTS,
+        [fleet_output.build_host(row) for row in rows],
+        is_json=arguments.json,
+        note="" if rows else _NO_DEVICE,
+    )
+
+
+def _list_usages(arguments: argparse.Namespace) -> application.Output:
+    """Return the units of each project.
+
+    :raises AcceleratorError: an argument can't be used, or Placement fails.
+    """
+    cloud = _Cloud(arguments)
+    query = fleet_query.FleetQuery(
+        host=arguments.only_host or "", model=arguments.model or ""
+    )
+    fleet = cloud.add_servers(fleet_reader.read(cloud.placement, query.select))
+    rows = [
+        row
+        for row in holder_rows.sum_by_project(fleet)
+        if arguments.project in (None, row.project)
+    ]
+    return fleet_output.as_output(
+        "usages",
+        fleet_output.USAGES,
+        [fleet_output.build_usage(row) for row in rows],
+        is_json=arguments.json,
+        note="" if rows else "No server holds an accelerator.\n",
+        status=_INCOMPLETE if fleet.gaps else _OK,
+    )
+
+
+DEVICE_LIST = application.Action(
+    _add_device_arguments, _list_devices, common_options.add_cloud_credentials
+)
+DEVICE_SHOW = application.Action(
+    _add_show_arguments, _show_device, common_options.add_cloud_credentials
+)
+ALLOCATION_LIST = application.Action(
+    _add_allocation_arguments,
+    _list_allocations,
+    common_options.add_cloud_credentials,
+)
+HOST_LIST = application.Action(
+    _add_model, _list_hosts, common_options.add_cloud_credentials
+)
+USAGE_LIST = application.Action(
+    _add_usage_arguments, _list_usages, common_options.add_cloud_credentials
+)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of the commands about the fleet.
+
+A table prints the text of a cell, the formats for programs its value. The
+columns and the values are version 1 of the interface
+(``openstack.accel.v1``): a later release adds columns, and renames none.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from nova_accel.cli import application
+from placement_sync.fleet import device_rows, holder_rows
+
+Cells = Mapping[str, object]
+
+DEVICES = (
+    *("Host", "Address", "Model", "State", "Mode", "In use", "Servers"),
+    "Still fits",
+)
+DEVICES_LONG = (*DEVICES, "Device ID", "Profiles", "Traits")
+ALLOCATIONS = (
+    *("Server ID", "Server", "Project", "Host", "Address", "Profile"),
+    "Units",
+)
+ALLOCATIONS_LONG = (*ALLOCATIONS, "Status", "Flavor", "Model", "Device ID")
+HOSTS = ("Host", "Service", "Devices", "States", "In use", "Servers")
+USAGES = ("Project", "Resource class", "Units", "Servers", "Devices")
+
+_MIG = "mig"
+# A cell without a value, and devices that take no servers.
+_NONE = "-"
+
+
+def build_device(row: device_rows.DeviceRow) -> Cells:
+    """Return the cells of a device, all columns."""
+    return {
+        "Host": row.device.host,
+        "Address": row.device.address,
+        "Model": _model(row),
+        "State": row.state,
+        "Mode": _mode(row.mode),
+        "In use": _usage(row.usage),
+        "Servers": len(row.consumers),
+        "Still fits": application.Cell(
+            [_free_profile(p) for p in row.fits[:1]], _fits(row)
+        ),
+        "Device ID": row.device.uuid,
+        "Profiles": application.Cell(
+            [_free_profile(p) for p in row.fits],
+            ", ".join(map(str, row.fits)) or _NONE,
+        ),
+        "Traits": application.Cell(
+            sorted(row.device.traits), ", ".join(sorted(row.device.traits))
+        ),
+    }
+
+
+def build_device_fields(
+    row: device_rows.DeviceRow, holders: Iterable[holder_rows.AllocationRow]
+) -> Cells:
+    """Return all that is known of one device, with its holders."""
+    cells = build_device(row)
+    capacities = {
+        name: {"total": c.total, "reserved": c.reserved, "used": c.used}
+        for name, c in sorted(row.device.capacities.items())
+    }
+    holder_cells = [build_allocation(holder) for holder in holders]
+    return {
+        **{_key(name): cells[name] for name in DEVICES_LONG},
+        "inventories": application.Cell(
+            capacities,
+            "\n".join(
+                f"{name}: {n['used']} of {n['total']} used,"
+                f" {n['reserved']} reserved"
+                for name, n in capacities.items()
+            ),
+        ),
+        "holders": application.Cell(
+            [
+                {_key(name): _value(c[name]) for name in ALLOCATIONS_LONG}
+                for c in holder_cells
+            ],
+            "\n".join(
+                f"{c['Server'] or c['Server ID']}: {c['Profile']}"
+                for c in holder_cells
+            )
+            or _NONE,
+        ),
+    }
+
+
+def build_allocation(row: holder_rows.AllocationRow) -> Cells:
+    """Return the cells of an allocation, all columns."""
+    server, device = row.server, row.device
+    return {
+        "Server ID": row.consumer,
+        "Server": server.name if server else "",
+        "Project": server.project if server else "",
+        "Host": device.host if device is not None else "",
+        "Address": device.address if device is not None else "",
+        "Profile": application.Cell(
+            [part.name for part in row.parts],
+            ", ".join(map(str, row.parts)),
+        ),
+        "Units": application.Cell(
+            dict(sorted(row.amounts.items())),
+            holder_rows.format_amounts(row.amounts),
+        ),
+        "Status": server.status if server else "",
+        "Flavor": server.flavor.name if server and server.flavor else "",
+        "Model": device_rows.model_of(device) if device is not None else "",
+        "Device ID": device.uuid if device is not None else "",
+    }
+
+
+def build_host(row: holder_rows.HostRow) -> Cells:
+    return {
+        "Host": row.name,
+        "Service": "disabled" if row.is_disabled else "enabled",
+        "Devices": sum(row.states.values()),
+        "States": application.Cell(
+            dict(row.states),
+            ", ".join(f"{n} {state}" for state, n in row.states.items()),
+        ),
+        "In use": application.Cell(
+            [_usage_value(usage) for usage in row.usages],
+            ", ".join(map(str, row.usages)),
+        ),
+        "Servers": len(row.consumers),
+    }
+
+
+def build_usage(row: holder_rows.ProjectUsage) -> Cells:
+    return {
+        "Project": row.project,
+        "Resource class": row.resource_class,
+        "Units": row.units,
+        "Servers": len(row.consumers),
+        "Devices": len(row.devices),
+    }
+
+
+def as_output(
+    name: str,
+    columns: Sequence[str],
+    rows: Sequence[Cells],
+    *,
+    is_json: bool,
+    note: str = "",
+    status: int = 0,
+) -> application.Output:
+    """Return rows as a table, or as a JSON object with one key.
+
+    :param name: the key.
+    """
+    if is_json:
+        content = [{_key(n): _value(row[n]) for n in columns} for row in rows]
+        return json.dumps({name: content}, indent=2) + "\n", status
+    return application.Table(
+        columns=columns,
+        rows=[[row[column] for column in columns] for row in rows],
+        notes=note,
+        status=status,
+    )
+
+
+def as_json(fields: Cells) -> str:
+    """Return the fields of one object as JSON."""
+    values = {name: _value(value) for name, value in fields.items()}
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _key(column: str) -> str:
+    return column.lower().replace(" ", "_")
+
+
+def _value(cell: object) -> object:
+    if isinstance(cell, application.Cell):
+        return cell.machine_readable()
+    return cell
+
+
+def _model(row: device_rows.DeviceRow) -> str:
+    return device_rows.model_of(row.device)
+
+
+def _mode(mode: str) -> str:
+    return mode.upper() if mode == _MIG else mode or _NONE
+
+
+def _usage(usage: device_rows.UnitUsage) -> application.Cell:
+    return application.Cell(_usage_value(usage), str(usage))
+
+
+def _usage_value(usage: device_rows.UnitUsage) -> dict[str, object]:
+    return {"used": usage.used, "total": usage.total, "unit": usage.unit}
+
+
+def _free_profile(profile: device_rows.FreeProfile) -> dict[str, object]:
+    return {"profile": profile.name, "count": profile.count}
+
+
+def _fits(row: device_rows.DeviceRow) -> str:
+    if row.largest is not None:
+        return str(row.largest)
+    return "nothing" if row.state == "ok" else _NONE

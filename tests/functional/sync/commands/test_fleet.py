@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands about devices and their holders, with a real Placement."""
+
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nova_accel.model import names
+from tests.functional.sync.support import (
+    captured_hosts,
+    nova_standin,
+    servers,
+)
+from tests.support import golden
+
+CARD, T4 = "0000:41:00.0", "0000:3b:00.0"
+VM = "aaaaaaaa-0000-4000-8000-00000000000a"
+OTHER_VM = "bbbbbbbb-0000-4000-8000-00000000000b"
+MOVE = "cccccccc-0000-4000-8000-00000000000c"
+SPECS = {
+    "resources_GPU1:VGPU": "1",
+    "resources_GPU1:CUSTOM_GPU_MEMORY_MB": "8192",
+    "trait_GPU1:CUSTOM_VGPU_NVIDIA_A40_8Q": "required",
+}
+PART = {"VGPU": 1, names.GPU_MEMORY_CLASS: 8192}
+
+
+class Site(captured_hosts.Cloud):
+    """Two hosts: an A40 with two holders, and two T4, one of them drained."""
+
+    nova: nova_standin.Nova
+
+    def fill(self) -> "Site":
+        root = self.add("a40-vf-mdev", MEMORY_MB=65536)
+        card = names.provider_uuid(root, CARD)
+        self.allocate(card, VM, **PART)
+        self.allocate(card, MOVE, **PART)
+        node = "a40-vf-mdev.example.org"
+        self.nova.add_server(VM, node, "vm-a", **SPECS)
+        self.nova.add_server(OTHER_VM, node, "vm-b")
+        other = self.add("t4-mdev", MEMORY_MB=65536)
+        self.drain(
+            names.provider_uuid(other, T4), VGPU=16, CUSTOM_GPU_MEMORY_MB=16384
+        )
+        return self
+
+    def read(self, *words: str, status: int = 0) -> list[dict[str, Any]]:
+        """Return the rows of a command, as cliff prints them in JSON."""
+        code, out, err = self.execute(*words, "-f", "json")
+        assert code == status, err
+        rows: list[dict[str, Any]] = json.loads(out)
+        return rows
+
+    def list_requests(self) -> list[str]:
+        """Return the last parts of the paths of requests to Placement."""
+        paths = [r.path.partition("?")[0] for r in self.placement.clear()]
+        return sorted(path.rpartition("/")[2] for path in paths)
+
+
+@pytest.fixture
+def site(
+    placement: servers.Server,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Site]:
+    with nova_standin.serve() as nova:
+        yield Site(placement, tmp_path, capsys, nova).fill()
+
+
+LISTING = ["allocation_candidates", "resource_providers", "resource_providers"]
+
+
+def test_devices_with_state_use_and_room(site: Site) -> None:
+    _, out, _ = site.execute("device", "list")
+    # One request for the holders of the A40, one for the drained card.
+    assert site.list_requests() == sorted(
+        [*LISTING, "allocations", "inventories"]
+    )
+    golden.check(golden.PLACE / "fleet/device-list.txt", out)
+
+
+def test_a_filter_costs_no_request_for_other_devices(site: Site) -> None:
+    rows = site.read("device", "list", "--model", "T4", "--state", "ok")
+    assert [row["Host"] for row in rows] == ["t4-mdev.example.org"]
+    assert site.list_requests() == LISTING
+    assert site.read("device", "list", "--host", "t4-mdev", "--free") == rows
+    assert site.list_requests() == [*LISTING[:1], "inventories", *LISTING[1:]]
+    assert site.read("device", "list", "--state", "missing") == []
+
+
+def test_rows_for_programs_have_values(site: Site) -> None:
+    row = site.read("device", "list", "--long", "--model", "A40")[0]
+    assert row["In use"] == {"used": 16384, "total": 40960, "unit": "MB"}
+    assert row["Still fits"] == [{"profile": "A40-8Q", "count": 3}]
+    assert names.OWNER_TRAIT in row["Traits"]
+    code, out, _ = site.execute("device", "list", "--json")
+    devices = json.loads(out)["devices"]
+    assert code == 0 and len(devices) == 3
+    assert devices[0]["in_use"] == row["In use"]
+
+
+def test_a_device_has_holders_by_name(site: Site) -> None:
+    code, out, err = site.execute(
+        "device", "show", f"a40-vf-mdev/{CARD}", "-f", "json"
+    )
+    assert code == 0, err
+    device = json.loads(out)
+    assert [each["server"] for each in device["holders"]] == ["vm-a", ""]
+    assert device["inventories"]["VGPU"]["used"] == 2
+    code, _, err = site.execute("device", "show", "0000:99:00.0")
+    assert code == 2 and f"t4-mdev.example.org/{T4}" in err
+
+
+def test_allocations_name_servers_in_one_listing(site: Site) -> None:
+    paths: list[str] = []
+    site.nova.before = paths.append
+    rows = site.read("allocation", "list")
+    assert {(r["Server"], *r["Profile"]) for r in rows} == {
+        ("vm-a", "A40-8Q"),
+        ("", ""),
+    }
+    assert {r["Server ID"] for r in rows} == {VM, MOVE}
+    assert rows[0]["Units"] == PART
+    assert paths == ["/servers/detail"]
+
+
+def test_allocations_are_filtered(site: Site) -> None:
+    for words, count in (
+        (("--server", "vm-a"), 1),
+        (("--server", VM), 1),
+        (("--project", "p"), 1),
+        (("--project", "other"), 0),
+        (("--profile", "nvidia a40-8q"), 1),
+        (("--device", f"a40-vf-mdev/{CARD}"), 2),
+        (("--host", "t4-mdev"), 0),
+    ):
+        assert len(site.read("allocation", "list", *words)) == count, words
+
+
+def test_allocations_of_a_server_read_only_its_cards(site: Site) -> None:
+    assert site.read("allocation", "list", "--server", OTHER_VM) == []
+    # Its allocations; the devices are listed, and none is read.
+    assert site.list_requests() == sorted([*LISTING, OTHER_VM])
+
+
+def test_servers_that_nova_refuses_are_no_empty_list(site: Site) -> None:
+    site.nova.refused = ("/servers",)
+    code, out, err = site.execute("allocation", "list", "-f", "json")
+    assert code == 1 and len(json.loads(out)) == 2
+    assert "403 not you" in err and err.count("\n") == 1
+    assert site.read("usage", "list", status=1)[0]["Project"] == ""
+
+
+def test_hosts_and_projects_are_sums(site: Site) -> None:
+    hosts = site.read("host", "list")
+    assert [(h["Devices"], h["States"]) for h in hosts] == [
+        (1, {"ok": 1}),
+        (2, {"ok": 1, "drained": 1}),
+    ]
+    assert hosts[0]["In use"] == [
+        {"used": 16384, "total": 40960, "unit": "MB"}
+    ]
+    assert site.read("usage", "list", "--project", "p") == [
+        {
+            "Project": "p",
+            "Resource class": name,
+            "Units": units,
+            "Servers": 1,
+            "Devices": 1,
+        }
+        for name, units in sorted(PART.items())
+    ]

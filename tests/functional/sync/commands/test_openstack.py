@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``openstack accel`` with a real Placement."""
+
+import json
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.functional.sync.commands import test_fleet
+from tests.functional.sync.support import (
+    nova_standin,
+    openstack_shell,
+    servers,
+)
+from tests.support import golden
+
+Site = test_fleet.Site
+Client = openstack_shell.OpenStack
+
+
+@pytest.fixture
+def site(
+    placement: servers.Server,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Site]:
+    with nova_standin.serve() as nova:
+        yield Site(placement, tmp_path, capsys, nova).fill()
+
+
+@pytest.fixture
+def client(
+    site: Site,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Client:
+    return Client(
+        site.placement.url, site.nova.url, tmp_path, monkeypatch, capsys
+    )
+
+
+def test_commands_print_what_nova_accel_prints(
+    site: Site, client: Client
+) -> None:
+    for words in (
+        ["device", "list"],
+        ["device", "list", "--long", "-f", "json"],
+        ["device", "show", "0000:41:00.0", "-f", "yaml"],
+        ["allocation", "list", "--long", "-f", "csv"],
+        ["host", "list"],
+        ["usage", "list", "--project", "p"],
+        ["explain", "--extra-spec", "resources_A:VGPU=1"],
+    ):
+        own = site.execute(*words)
+        assert client.run("accel", *words) == own, words
+
+
+def test_a_user_gets_own_servers_and_a_word_for_the_rest(
+    site: Site, client: Client
+) -> None:
+    site.nova.is_user = True
+    words = "accel", "allocation", "list"
+    status, out, err = client.run(*words, "-f", "json", user="alice")
+    assert status == 0 and "403" not in out
+    assert {(r["Server"], *r["Profile"]) for r in json.loads(out)} == {
+        ("vm-a", "A40-8Q"),
+        ("vm-b", "VGPU"),
+    }
+    assert "Placement refuses" in err
+    for refused in (
+        ("accel", "device", "list"),
+        ("accel", "host", "list"),
+        (*words, "--host", "t4-mdev"),
+    ):
+        status, out, err = client.run(*refused, user="alice")
+        assert (status, out) == (1, ""), refused
+        assert "403" in err
+
+
+def test_the_keys_of_the_json_are_those_of_version_1(
+    client: Client,
+) -> None:
+    keys = {}
+    for words in (
+        ("device", "list", "--long"),
+        ("device", "show", "0000:41:00.0"),
+        ("allocation", "list", "--long"),
+        ("host", "list"),
+        ("usage", "list"),
+        ("profile", "list", "--all", "--long"),
+    ):
+        status, out, _ = client.run("accel", *words, "-f", "json")
+        assert status == 0, words
+        printed = json.loads(out)
+        keys[" ".join(words[:2])] = list(
+            printed if isinstance(printed, dict) else printed[0]
+        )
+    text = json.dumps(keys, indent=2) + "\n"
+    golden.check(golden.PLACE / "fleet/openstack-accel-v1.json", text)
+
+
+def test_the_commands_of_cyborg_are_still_there(client: Client) -> None:
+    """``accel`` begins with the same letters as Cyborg's ``accelerator``."""
+    _, out, _ = client.run("help", "accelerator", "device", "list")
+    assert "accelerator device list" in out
+    _, out, _ = client.run("help", "accel", "device", "list")
+    assert " accel device list" in out

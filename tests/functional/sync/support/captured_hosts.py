@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cloud of captured hosts in a real Placement."""
+
+import pathlib
+
+import pytest
+
+from nova_accel.cli import commands
+from nova_accel.model import names
+from placement_sync.cli import main as sync_cli
+from tests.functional.sync.support import nova_standin, servers
+from tests.hosts import look
+
+
+class Cloud:
+    """Captured hosts, written to Placement by passes.
+
+    ``nova`` has the servers.
+    """
+
+    def __init__(
+        self,
+        placement: servers.Server,
+        place: pathlib.Path,
+        capsys: pytest.CaptureFixture[str],
+        nova: nova_standin.Nova | None = None,
+    ) -> None:
+        self.placement = placement
+        self.place = place
+        self.capsys = capsys
+        self.nova = nova
+
+    def add(self, name: str, **capacities: int) -> str:
+        """Add a host; return the uuid of its compute node."""
+        host = f"{name}.example.org"
+        status = sync_cli.main(
+            [
+                *("run", "--root", str(look.make(name, self.place / name))),
+                *("--host", host, "--endpoint", self.placement.url),
+                *("--once", "--create-root"),
+            ]
+        )
+        assert status == 0
+        self.capsys.readouterr()
+        path = f"/resource_providers?name={host}"
+        (root,) = self.placement.call("GET", path)["resource_providers"]
+        self.set_inventories(root["uuid"], **capacities)
+        return str(root["uuid"])
+
+    def set_inventories(self, uuid: str, **capacities: int) -> None:
+        """Set a provider's inventories; negative totals are fully reserved."""
+        path = f"/resource_providers/{uuid}"
+        generation = self.placement.call("GET", path)["generation"]
+        self.placement.call(
+            "PUT",
+            f"{path}/inventories",
+            {
+                "resource_provider_generation": generation,
+                "inventories": {
+                    name: {"total": abs(n), "reserved": -min(n, 0)}
+                    for name, n in capacities.items()
+                },
+            },
+        )
+
+    def allocate(self, uuid: str, consumer: str = "", **amounts: int) -> None:
+        """Allocate units of a provider to a new consumer."""
+        self.placement.call(
+            "PUT",
+            f"/allocations/{consumer or uuid}",
+            {
+                "allocations": {uuid: {"resources": amounts}},
+                "consumer_generation": None,
+                "project_id": "project",
+                "user_id": "user",
+                "consumer_type": "INSTANCE",
+            },
+        )
+
+    def drain(self, uuid: str, **totals: int) -> None:
+        """Set the trait of a drained device, and reserve all its units."""
+        path = f"/resource_providers/{uuid}/traits"
+        body = self.placement.call("GET", path)
+        self.placement.call("PUT", f"/traits/{names.DRAINED_TRAIT}")
+        body["traits"].append(names.DRAINED_TRAIT)
+        self.placement.call("PUT", path, body)
+        self.set_inventories(
+            uuid, **{name: -total for name, total in totals.items()}
+        )
+
+    def execute(self, *words: str) -> tuple[int, str, str]:
+        """Run a command of ``nova-accel``; return status and output."""
+        self.placement.clear()
+        command = [*words, "--endpoint", self.placement.url]
+        if self.nova is not None:
+            command += ["--compute-endpoint", self.nova.url]
+        status = commands.main(command)
+        return status, *self.capsys.readouterr()

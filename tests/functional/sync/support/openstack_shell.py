@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python-openstackclient in this process, with an entry of clouds.yaml."""
+
+import json
+import pathlib
+
+import pytest
+from openstackclient import shell
+from osc_lib import clientmanager
+
+
+class OpenStack:
+    """The command ``openstack``, for one Placement and one Nova.
+
+    Both accept any token, and take it for the user's name.
+    """
+
+    def __init__(
+        self,
+        placement: str,
+        nova: str,
+        place: pathlib.Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        self._capsys = capsys
+        clouds = {
+            user: {
+                "auth_type": "admin_token",
+                "auth": {"endpoint": placement, "token": user},
+                "placement_endpoint_override": placement,
+                "compute_endpoint_override": nova,
+            }
+            for user in ("admin", "alice")
+        }
+        path = place / "clouds.yaml"
+        path.write_text(json.dumps({"clouds": clouds}))
+        monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(path))
+        # A client of an earlier test would be used again.
+        monkeypatch.setattr(
+            clientmanager.ClientCache,
+            "__get__",
+            lambda cache, instance, _: cache.factory(instance),
+        )
+
+    def run(self, *words: str, user: str = "admin") -> tuple[int, str, str]:
+        """Run a command; return exit status and output."""
+        status = shell.OpenStackShell().run(["--os-cloud", user, *words])
+        return status, *self._capsys.readouterr()
