@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """State files of an earlier release are read, those of a newer one kept.
 
-``release_0e38010`` has the files as that commit wrote them.
+``release_0e38010`` and ``release_92ab40b`` have the files as these commits
+wrote them, for the same objects.
 """
 
+import dataclasses
 import json
 import pathlib
 import shutil
+from typing import Any
 
 import pytest
 
@@ -25,6 +28,7 @@ from tests.support import strategies
 from tests.support.fpga import bitstream_files, cached_images
 
 RELEASE = pathlib.Path(__file__).with_name("release_0e38010")
+EARLIER = RELEASE.with_name("release_92ab40b")
 FILES = sorted(
     str(path.relative_to(RELEASE)) for path in RELEASE.rglob("*.json")
 )
@@ -179,23 +183,33 @@ def test_the_status_of_passes_is_read(place: pathlib.Path) -> None:
     assert (sync.error, sync.succeeded, sync.root) == ("503", None, None)
 
 
-def read_all(place: pathlib.Path) -> list[object]:
+def read_all(place: pathlib.Path) -> dict[str, Any]:
     """Return the content of each file of a state directory."""
     notes = faults.FaultNotes(str(place))
-    return [
-        claims_file.ClaimsFile(str(place)).read(),
-        notes.read(),
-        notes.read_scrubs(),
-        notes.read_unreleased(),
-        drains.DrainNotes(str(place)).read(),
-        error_baseline.ErrorBaseline(str(place), "boot-1").read(),
-        rebuild_allocations.RebuildAllocations(str(place)).read(),
-        serials.SerialNumbers(str(place))._read(),
-        bitstream_cache.BitstreamCache(
+    return {
+        "claims": claims_file.ClaimsFile(str(place)).read(),
+        "faults": notes.read(),
+        "scrubs": notes.read_scrubs(),
+        "unreleased": notes.read_unreleased(),
+        "drains": drains.DrainNotes(str(place)).read(),
+        "errors": error_baseline.ErrorBaseline(str(place), "boot-1").read(),
+        "rebuilt": rebuild_allocations.RebuildAllocations(str(place)).read(),
+        "serials": serials.SerialNumbers(str(place))._read(),
+        "bitstream": bitstream_cache.BitstreamCache(
             str(place / "bitstreams"), cached_images.LIMIT
         ).facts(cached_images.A),
-        heartbeat.read(str(place)),
-    ]
+        "status": heartbeat.read(str(place)),
+    }
+
+
+def test_files_of_both_releases_are_read_alike(place: pathlib.Path) -> None:
+    """92ab40b had no notes on serials, and no missing allocations."""
+    earlier = shutil.copytree(EARLIER, place / "earlier")
+    later = read_all(place)
+    later["claims"] = dataclasses.replace(
+        later["claims"], claims=later["claims"].claims[:3]
+    )
+    assert read_all(earlier) == later | {"unreleased": {}, "serials": {}}
 
 
 @pytest.mark.parametrize("name", FILES)
