@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The background pass over Placement, beside Nova's periodic task."""
 
-import contextlib
-import io
-import json
 import threading
 from typing import Any
 
@@ -12,11 +9,9 @@ import pytest
 
 from nova_accel.host.state import claims_file
 from nova_accel.model import names
-from placement_sync.cli import main
 from placement_sync.daemon import heartbeat
-from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.service import syncing
-from tests.functional.nova.support import harness
+from tests.functional.nova.support import audit, harness
 
 SMALL = harness.vgpu_group("_A", "4Q")
 NO_POLICY = {"group_policy": "none"}
@@ -195,14 +190,6 @@ class Sync(syncing.SyncTestBase):
         self.assert_in_step()
 
     def test_an_audit_restores_deleted_allocations(self) -> None:
-        self.useFixture(scheduled.without_keystone())
-        # Nova's API shows the uptime of a hypervisor, and runs a command.
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "nova.virt.libvirt.LibvirtDriver.get_host_uptime",
-                lambda _: "0:00",
-            )
-        )
         self.start_host(*harness.TWO_T4, *harness.GPU_CARDS)
         servers = [
             self.boot(specs)
@@ -217,12 +204,12 @@ class Sync(syncing.SyncTestBase):
             self.placement.delete(path)
         self.restart()
         self.run_periodics()
-        findings = self.audit(status=1)["findings"]
+        findings = audit.run(self, status=1)["findings"]
         self.assertEqual(
             {("missing-allocation", True, server["id"]) for server in servers},
             {(f["kind"], f["heals"], f["consumer"]) for f in findings},
         )
-        self.assertEqual([], self.audit("--heal", status=0)["left"])
+        self.assertEqual([], audit.run(self, "--heal", status=0)["left"])
         self.assertEqual(before, [self.read_consumer(path) for path in paths])
         self.run_periodics()
         self.assertEqual({"PGPU": (1, 0)}, self.amounts(harness.GPU))
@@ -239,28 +226,6 @@ class Sync(syncing.SyncTestBase):
                 for uuid, record in body["allocations"].items()
             },
         }
-
-    def audit(self, *words: str, status: int) -> dict[str, Any]:
-        """Return the report of `placement-sync audit`."""
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            exit_status = main.main(
-                [
-                    *("audit", "--json", "--pause=0", *words),
-                    *("--endpoint", self.placement.fixture.endpoint),
-                    *("--compute-endpoint", self.api_fixture.base_url),
-                    *("--host", "host1"),
-                    *("--host-uuid", self.compute_rp_uuids["host1"]),
-                    *("--root", str(self.hosts["host1"].root)),
-                    *("--state-dir", self.state_dir()),
-                ]
-            )
-        self.assertEqual(status, exit_status, out.getvalue() + err.getvalue())
-        report: dict[str, Any] = json.loads(out.getvalue())
-        return report
 
     def test_an_allocated_card_vanishes_and_returns(self) -> None:
         self.start_host(*harness.TWO_T4, *harness.GPU_CARDS)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``placement-sync audit`` on a host of Nova's functional harness."""
+
+import contextlib
+import io
+import json
+from typing import Any
+
+import fixtures
+
+from placement_sync.cli import main
+from tests.functional.nova.scheduling import scheduled
+from tests.functional.nova.support import harness
+
+
+def run(
+    test: harness.AccelTestBase, *words: str, status: int
+) -> dict[str, Any]:
+    """Return the report of `placement-sync audit` on host1."""
+    test.useFixture(scheduled.without_keystone())
+    # Nova's API shows the uptime of a hypervisor, and runs a command.
+    test.useFixture(
+        fixtures.MonkeyPatch(
+            "nova.virt.libvirt.LibvirtDriver.get_host_uptime",
+            lambda _: "0:00",
+        )
+    )
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        exit_status = main.main(
+            [
+                *("audit", "--json", "--pause=0", *words),
+                *("--endpoint", test.placement.fixture.endpoint),
+                *("--compute-endpoint", test.api_fixture.base_url),
+                *("--host", "host1"),
+                *("--host-uuid", test.compute_rp_uuids["host1"]),
+                *("--root", str(test.hosts["host1"].root)),
+                *("--state-dir", test.state_dir()),
+            ]
+        )
+    test.assertEqual(status, exit_status, out.getvalue() + err.getvalue())
+    report: dict[str, Any] = json.loads(out.getvalue())
+    return report

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An earlier release of this library in the process of a test.
+
+Both releases have the same package names, and register options of the same
+names. While the earlier one is loaded, its modules and options replace those
+of this release; objects that exist go on with the modules of their own.
+"""
+
+import contextlib
+import functools
+import importlib
+import io
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from nova_accel.config import conf
+from tests.functional import test_activation
+from tests.functional.nova.support import harness
+
+# The release before the packages were arranged anew, and its module of
+# nova.conf's options.
+COMMIT = "92ab40bcd611844c8c20e09827d78ad400a8916a"
+_OPTIONS = "nova_accel.conf"
+_SHIM = "nova.virt.accel"
+# Nova's tests replace it, and remove theirs at their end.
+_TOP = tempfile.gettempdir()
+
+
+@functools.cache
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="earlier-release-", dir=_TOP)
+
+
+def find_missing() -> str:
+    """Return why the earlier release can't be built, or ""."""
+    git = _run_git("cat-file", "-e", f"{COMMIT}^{{commit}}")
+    return "" if not git.returncode else f"no commit {COMMIT} in this clone"
+
+
+@functools.cache
+def unpack_wheel() -> str:
+    """Build the wheel of the earlier release; return where it is unpacked."""
+    place = Path(_directory().name)
+    archive = _run_git("archive", COMMIT)
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        tar.extractall(place / "source", filter="data")
+    wheel = test_activation.build("wheel", place / "source", place / "wheel")
+    test_activation.unpack(wheel, place / "packages")
+    return str(place / "packages")
+
+
+@contextlib.contextmanager
+def loaded() -> Iterator[None]:
+    """Let imports find the earlier release meanwhile."""
+    directory = unpack_wheel()
+    own = _remove_modules()
+    sys.path.insert(0, directory)
+    try:
+        with _simulated_libvirt():
+            importlib.import_module(_SHIM)
+        _register_options(importlib.import_module(_OPTIONS))
+        yield
+    finally:
+        sys.path.remove(directory)
+        _remove_modules()
+        sys.modules.update(own)
+        _register_options(conf)
+
+
+def _run_git(*words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(  # noqa: S603 - fixed arguments
+        ["git", *words],  # noqa: S607
+        cwd=test_activation.ROOT,
+        capture_output=True,
+        check=False,
+    )
+
+
+def _remove_modules() -> dict[str, ModuleType]:
+    """Remove the modules of the loaded release; return them by name."""
+    names = [
+        name
+        for name in sys.modules
+        if name == _SHIM or name.partition(".")[0] in test_activation.PACKAGES
+    ]
+    return {name: sys.modules.pop(name) for name in names}
+
+
+@contextlib.contextmanager
+def _simulated_libvirt() -> Iterator[None]:
+    """Let ``import libvirt`` return the one of Nova's harness meanwhile."""
+    real = sys.modules.get("libvirt")
+    sys.modules["libvirt"] = fakelibvirt
+    try:
+        yield
+    finally:
+        del sys.modules["libvirt"]
+        if real is not None:
+            sys.modules["libvirt"] = real
+
+
+def _register_options(module: ModuleType) -> None:
+    """Register a release's options in place of those of another one.
+
+    Values that were set are lost. oslo.config unregisters no options after
+    it has parsed the arguments.
+    """
+    harness.CONF._groups.pop(conf.GROUP.name, None)
+    module.read_settings(harness.CONF)
