@@ -2,11 +2,9 @@
 """Options of ``[nova_accel]``, parsed into ``Settings``."""
 
 import dataclasses
-import difflib
 import glob
 import os
 import pathlib
-import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 from oslo_config import cfg
 
 from nova_accel import errors, model
-from nova_accel.config import policy
+from nova_accel.config import misspellings, policy
 from nova_accel.model import actions
 
 GROUP = cfg.OptGroup(
@@ -32,9 +30,6 @@ _DEFAULT_STATE_DIR = f"{STATE_PATH}/accel"
 _CACHE = "bitstreams"
 # Configuration files of nova-compute in distributions.
 CONFIG_FILES = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
-# Similarity from which on a section's name is a misspelling of the group's:
-# [nova-accel] and [nova_acel] are, [nova] and [accel] are not.
-_MIN_SIMILARITY = 0.8
 _KEEP = "keep"
 _MIB = 1 << 20
 
@@ -228,6 +223,7 @@ SCHEDULER_OPTIONS = [
         " 0: it reads them once for each server that needs an accelerator.",
     ),
 ]
+_NAMES = tuple(option.name for option in (*OPTIONS, *SCHEDULER_OPTIONS))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,8 +363,10 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
             metrics_port=group.metrics_port,
         ),
         live_migration_link=group.live_migration_link,
-        live_migration_without_iommufd=(group.live_migration_without_iommufd),
-        problems=tuple(_find_misspelt(conf)),
+        live_migration_without_iommufd=group.live_migration_without_iommufd,
+        problems=tuple(
+            misspellings.find(_read_sections(conf), GROUP.name, _NAMES)
+        ),
         files=_find_files(conf),
     )
 
@@ -477,43 +475,6 @@ def _read_sections(
         except (OSError, UnicodeDecodeError, cfg.ParseError):
             continue  # oslo.config itself reports the file
         yield path, sections
-
-
-def _find_misspelt(conf: cfg.ConfigOpts) -> Iterator[model.Problem]:
-    """Yield a problem for each unknown option of the group.
-
-    And for each section whose name is similar to that of the group.
-    """
-    names = [option.name for option in (*OPTIONS, *SCHEDULER_OPTIONS)]
-    for path, sections in _read_sections(conf):
-        for section, keys in sections.items():
-            if section.lower() == GROUP.name:
-                for key in sorted(keys.keys() - {*names}):
-                    where = f"{path} [{section}] {key}"
-                    nearest = difflib.get_close_matches(key.lower(), names, 1)
-                    yield _report_misspelt(where, "option", nearest)
-            elif _is_similar_to_group(section):
-                yield _report_misspelt(
-                    f"{path} [{section}]", "section", [f"[{GROUP.name}]"]
-                )
-
-
-def _is_similar_to_group(section: str) -> bool:
-    name, letters = (
-        re.sub("[^a-z]", "", text.lower()) for text in (GROUP.name, section)
-    )
-    matcher = difflib.SequenceMatcher(None, name, letters)
-    return letters.startswith(name) or matcher.ratio() >= _MIN_SIMILARITY
-
-
-def _report_misspelt(
-    where: str, noun: str, nearest: Sequence[str]
-) -> model.Problem:
-    hint = f"did you mean {nearest[0]}?" if nearest else "remove it"
-    return model.Problem(
-        where=where,
-        reason=f"is ignored: nova-accel has no such {noun}; {hint}",
-    )
 
 
 def _build_default_rule(group: types.SimpleNamespace) -> policy.Rule:

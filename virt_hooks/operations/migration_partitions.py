@@ -45,15 +45,8 @@ class HostAbilities:
         )
 
     def has_iommufd(self) -> bool:
-        """Return whether the kernel has IOMMUFD.
-
-        Its module is loaded wherever VFIO is, and makes the device
-        ``/dev/iommu`` (drivers/iommu/iommufd/main.c).
-        """
-        try:
-            return "iommu" in self._reader().files.names("/sys/class/misc")
-        except errors.UnreadableError:
-            return False
+        """Return whether the kernel has IOMMUFD."""
+        return modules.has_iommufd(self._reader().files)
 
     def read_driver(self, address: str) -> str:
         """Return the driver of a PCI function, empty for none or unknown."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loaded kernel modules, and the kernel's count of uevents."""
+"""Loaded kernel modules, IOMMUFD, and the kernel's count of uevents."""
 
 from collections.abc import Iterable
 
@@ -36,6 +36,18 @@ def read_versions(files: fs.Files, modules: Iterable[str]) -> dict[str, str]:
         if "version" in names:
             versions[module] = _text(files, f"{_MODULES}/{module}/version")
     return versions
+
+
+def has_iommufd(files: fs.Files) -> bool:
+    """Return whether a kernel on which VFIO is loaded has IOMMUFD.
+
+    vfio.ko then needs iommufd.ko, which makes the device ``/dev/iommu``
+    (drivers/vfio/Makefile, drivers/iommu/iommufd/main.c).
+    """
+    try:
+        return "iommu" in files.names("/sys/class/misc")
+    except errors.UnreadableError:
+        return False
 
 
 def _text(files: fs.Files, path: str) -> str:

@@ -21,7 +21,7 @@ _GUEST = "acker.img"
 _SETTLING_S = 60.0
 
 
-def settle(compare: Callable[[], None]) -> None:
+def retry_comparison(compare: Callable[[], None]) -> None:
     """Repeat a comparison for some seconds until it raises no AssertionError.
 
     Nova reports a server's new state before it has released what the server
@@ -108,7 +108,7 @@ class TwoHosts:
 
         :param first: the types, with a space between, on the first host.
         """
-        settle(lambda: self._check(occasion, first, second))
+        retry_comparison(lambda: self._check(occasion, first, second))
 
     def _check(self, occasion: str, first: str, second: str) -> None:
         mdevs_of = self.law.check(occasion)

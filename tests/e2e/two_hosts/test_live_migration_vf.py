@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest with a typed VF migrates between two hosts while it runs.
 
-The stand-in of NVIDIA's driver carries a page of the VF's memory.
+The fake of NVIDIA's driver carries a page of the VF's memory.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.support import agreement
 from tests.e2e.support.live_guest import LiveGuest, upload_image
-from tests.e2e.support.second_host import TwoHosts, settle
+from tests.e2e.support.second_host import TwoHosts, retry_comparison
 from tests.e2e.support.site import Site
 from tests.e2e.test_gpu import A40, A40_8Q, typed_vfs, vgpu
 from tests.lab.cloud import actual_state
@@ -54,13 +54,13 @@ def test_there_and_back(lab: Site, two: TwoHosts, cards: None) -> None:
     )
     guest = LiveGuest(two, server)
     guest.set_registers("K")
-    settle(lambda: _check(two, guest, two.first, two.second))
+    retry_comparison(lambda: _check(two, guest, two.first, two.second))
 
     assert guest.migrate(two.second) == "completed"
-    settle(lambda: _check(two, guest, two.second, two.first))
+    retry_comparison(lambda: _check(two, guest, two.second, two.first))
     guest.check_registers("K")
     assert guest.migrate() == "completed"
-    settle(lambda: _check(two, guest, two.first, two.second))
+    retry_comparison(lambda: _check(two, guest, two.first, two.second))
     guest.check_registers("K")
 
 

@@ -93,7 +93,8 @@ def test_commands_of_the_repository_exist() -> None:
         if words[0] == "tests/run" and len(words) > 1:
             assert words[1] in steps | {"STEP"}, f"{page}: {words}"
         elif words[0] == "tests/lab/lab":
-            assert re.search(rf"\b{words[1]}\b", lab), f"{page}: {words}"
+            verb = words[3] if words[1] == "--root" else words[1]
+            assert re.search(rf"\b{verb}\b", lab), f"{page}: {words}"
 
 
 def test_modules_that_are_run_exist() -> None:
