@@ -80,7 +80,6 @@ class Hooks:
             accel,
             domains,
             partitions.reporter.providers_of,
-            self.live_migration.migrating.expected,
             partitions.startup_servers.forget,
         )
         self.passes = host_passes.HostPasses(

@@ -116,8 +116,6 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             self._hooks.missing_allocations.update()
         with log_errors("can't recover interrupted attachments"):
             self._hooks.attach_recovery.recover()
-        with log_errors("can't release overdue live migrations"):
-            self._hooks.live_migration.release_overdue()
         return super().get_available_resource(nodename)
 
     def update_provider_tree(
@@ -278,7 +276,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
 
     @accelerators_only
     def post_live_migration_at_source(self, *args: Any, **kwargs: Any) -> Any:
-        return self._hooks.live_migration.post_at_source(*args, **kwargs)
+        return self._hooks.live_migration.release(*args, **kwargs)
 
     @accelerators_only
     def post_live_migration_at_destination(
@@ -290,4 +288,4 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     def rollback_live_migration_at_destination(
         self, *args: Any, **kwargs: Any
     ) -> Any:
-        return self._hooks.live_migration.rollback(*args, **kwargs)
+        return self._hooks.live_migration.release(*args, **kwargs)

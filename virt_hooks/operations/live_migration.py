@@ -13,9 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import nova.conf
-from nova import context as nova_context
 from nova import exception, objects
-from nova.compute import task_states
 
 from nova_accel import errors
 from nova_accel.claims import migration
@@ -171,10 +169,14 @@ class LiveMigration:
 
     # -- after the migration -----------------------------------------------
 
-    def post_at_source(
-        self, stock: Stock, context: Any, instance: Any, network_info: Any
+    def release(
+        self, stock: Stock, context: Any, instance: Any, *_: Any, **__: Any
     ) -> Any:
-        """Release the server's partitions after the stock method."""
+        """Release the server's partitions after the stock method.
+
+        It has left this host, or does not arrive. If Nova does not call
+        this, the next pass releases them (``claim_checks.Consumers``).
+        """
         try:
             return stock()
         finally:
@@ -196,51 +198,6 @@ class LiveMigration:
             ):
                 self._register_arrival(context, instance)
 
-    def rollback(
-        self, stock: Stock, context: Any, instance: Any, *_: Any, **__: Any
-    ) -> Any:
-        """Release the partitions made here after the stock method."""
-        was_expected = instance.uuid in self.migrating.expected()
-        was_expected |= bool(self._accel.claims_of(instance.uuid))
-        try:
-            return stock()
-        finally:
-            if was_expected:
-                self._release_arrival(instance)
-                self._partitions.publish(context)
-
-    # -- arrivals ----------------------------------------------------------
-
-    def release_overdue(self) -> None:
-        """Release the partitions of servers that do not arrive any more."""
-        self.migrating.expect(self._partitions.startup_servers.pop_arriving())
-        expected = self.migrating.expected()
-        if not expected:
-            return
-        # A server that is deleted meanwhile does not arrive either.
-        context = nova_context.get_admin_context(read_deleted="yes")
-        for uuid in expected:
-            with error_guards.log_errors(
-                "can't check the migration of %s", uuid
-            ):
-                self._release_if_overdue(context, uuid)
-
-    def _release_if_overdue(self, context: Any, uuid: str) -> None:
-        try:
-            instance = objects.Instance.get_by_uuid(context, uuid)
-        except exception.InstanceNotFound:  # deleted, and archived
-            self._release_arrival(objects.Instance(uuid=uuid))
-            return
-        if instance.host == nova.conf.CONF.host:
-            self.migrating.end_arrival(uuid)
-        elif not _is_migrating(context, instance):
-            LOG.warning(
-                "releasing partitions of server %s: its live migration to"
-                " this host has ended",
-                uuid,
-            )
-            self._release_arrival(instance)
-
     def _register_arrival(self, context: Any, instance: Any) -> None:
         """Add the claims of an arrived server unless they are there.
 
@@ -252,18 +209,7 @@ class LiveMigration:
             # This service was restarted meanwhile.
             server = self._arriving_server(context, instance, {})
             self._accel.restore(server.uuid, server.slots)
-        self.migrating.end_arrival(instance.uuid)
         self._partitions.reconciler.wake()
-
-    def _release_arrival(self, instance: Any) -> None:
-        """Release a server's partitions here unless its guest runs."""
-        uuid = instance.uuid
-        domain = self._partitions.read_domain(instance)
-        self._partitions.release(
-            instance, lambda: self._accel.slots_of(uuid), domain
-        )
-        if not self._accel.claims_of(uuid):
-            self.migrating.end_arrival(uuid)
 
     def _read_host(self) -> migration.MigrationHost:
         libvirt = self._host.get_connection()
@@ -332,19 +278,6 @@ def _set_handle_pairs(
     migrate_data.pci_dev_map_src_dst = dict(
         migration.plan_pci_changes(functions)
     )
-
-
-def _is_migrating(context: Any, instance: Any) -> bool:
-    """Return whether a server is still migrating, to any host.
-
-    Nova never ends a migration whose source service ended during it.
-    """
-    if instance.task_state != task_states.MIGRATING:
-        return False
-    migrations = objects.MigrationList.get_in_progress_by_instance(
-        context, instance.uuid, "live-migration"
-    )
-    return bool(migrations)
 
 
 @contextlib.contextmanager

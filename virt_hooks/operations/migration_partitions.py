@@ -5,7 +5,6 @@
 ``live_migration_checks`` compares.
 """
 
-import threading
 from collections.abc import Iterable
 
 from nova_accel import errors, model
@@ -67,11 +66,7 @@ def _version(number: int) -> migration.Version:
 
 
 class MigrationPartitions:
-    """Partitions of servers that leave or arrive by live migration.
-
-    It makes those of servers that arrive, and keeps which servers are
-    expected. Thread-safe.
-    """
+    """Partitions of servers that leave or arrive by live migration."""
 
     def __init__(
         self,
@@ -80,23 +75,6 @@ class MigrationPartitions:
     ) -> None:
         self._accel = accel
         self._abilities = abilities
-        self._expected_lock = threading.Lock()
-        self._expected: set[str] = set()
-
-    def expected(self) -> frozenset[str]:
-        """Return the servers with partitions here that have not arrived."""
-        with self._expected_lock:
-            return frozenset(self._expected)
-
-    def expect(self, uuids: Iterable[str]) -> None:
-        """Expect servers for which an earlier service made partitions."""
-        with self._expected_lock:
-            self._expected.update(uuids)
-
-    def end_arrival(self, uuid: str) -> None:
-        """Stop expecting a server: it is here, or does not come."""
-        with self._expected_lock:
-            self._expected.discard(uuid)
 
     def describe_offers(
         self,
@@ -196,17 +174,12 @@ class MigrationPartitions:
     ) -> live_migration_checks.HandlePairs:
         """Make a server's partitions; return new handles by old ones.
 
-        The server is expected from now on, also after an error: the caller
-        must call ``end_arrival``.
-
         :param source_text: text that the source has sent.
         :raises ClaimError: they can't be made, or don't fit the server's.
         :raises ActionError: the kernel refused.
         :raises MalformedError: the text has another format.
         """
         source = live_migration_wire.parse_text(source_text)
-        with self._expected_lock:
-            self._expected.add(server.uuid)
         made = self._accel.ensure(
             server.uuid, server.groups, server.slots, server.allocated
         )

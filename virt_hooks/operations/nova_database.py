@@ -36,8 +36,6 @@ class ServerRecords:
         self.slots: dict[str, tuple[model.Slot, ...]] = {}
         self.groups: dict[str, tuple[flavors.RequestGroup, ...]] = {}
         self.images: dict[str, frozenset[str]] = {}
-        #: Servers that are migrating live to this host.
-        self.arriving: set[str] = set()
         #: Servers on another host that may return.
         self.leaving: set[str] = set()
         #: Servers that were never started, or are in error.
@@ -160,13 +158,6 @@ class StartupServers:
             for server_slots in self._awaited_slots().values()
             for slot in server_slots
         )
-
-    def pop_arriving(self) -> frozenset[str]:
-        """Return, once, the servers that were migrating to this host."""
-        with self._guard:
-            arriving = frozenset(self._records.arriving)
-            self._records.arriving.clear()
-        return arriving
 
     def _await_unclaimed(self) -> None:
         """Await only servers with slots that have no claim yet.
@@ -293,7 +284,6 @@ def _add_arriving(
     records.add(
         instance, instance_request.slots_of(migration_context.new_resources)
     )
-    records.arriving.add(instance.uuid)
 
 
 def _is_built(instance: Any) -> bool:

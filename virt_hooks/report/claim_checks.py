@@ -20,7 +20,7 @@ from typing import Any
 import nova.conf
 from nova import context as nova_context
 from nova import exception, objects
-from nova.compute import vm_states
+from nova.compute import task_states, vm_states
 
 from nova_accel import model
 from nova_accel.claims import claim_plan
@@ -36,6 +36,10 @@ LOG = logging.getLogger(__name__)
 # checked in each pass.
 CHECK_S = 300.0
 
+# Why Nova does not back a consumer.
+_UNKNOWN = "Nova has no server, migration or allocation for it on this host"
+_NOT_ARRIVED = "its live migration to this host has ended"
+
 
 class Consumers:
     """Releases the claims of consumers that Nova does not back any more."""
@@ -45,21 +49,17 @@ class Consumers:
         accel: lifecycle.Lifecycle,
         domains: connection.HostdevReader,
         providers_of: Callable[[str], frozenset[str]],
-        list_expected: Callable[[], frozenset[str]],
         forget: Callable[[str, Iterable[model.Slot]], None],
     ) -> None:
         """Compare the claims of a Lifecycle.
 
         :param providers_of: returns the uuids of the providers that a
             consumer has allocations of.
-        :param list_expected: returns the servers that will arrive by live
-            migration.
         :param forget: is called with a consumer and its released slots.
         """
         self._accel = accel
         self._domains = domains
         self._providers_of = providers_of
-        self._list_expected = list_expected
         self._forget = forget
         #: Consumers with running guests that were logged.
         self._logged: frozenset[str] = frozenset()
@@ -75,16 +75,17 @@ class Consumers:
         unbacked = self._list_unbacked(nodes)
         self._accel.set_unbacked_consumers(frozenset(unbacked))
         self._logged &= self._accel.unbacked_consumers
-        for uuid, version in unbacked.items():
+        for uuid, (version, reason) in unbacked.items():
             with error_guards.log_errors(
                 "can't release accelerators of %s", uuid
             ):
-                self._release(uuid, version)
+                self._release(uuid, version, reason)
 
-    def _release(self, uuid: str, version: int) -> None:
+    def _release(self, uuid: str, version: int, reason: str) -> None:
         """Release the claims of a consumer unless a guest runs with them.
 
         :param version: of the claims; newer claims stay.
+        :param reason: why Nova does not back the consumer.
         """
         claims = self._accel.claims_of(uuid)
         running = self._domains.read_running()
@@ -101,11 +102,7 @@ class Consumers:
         claimed = self._accel.slots_of(uuid)
         if self._accel.is_busy(claimed):
             return
-        LOG.warning(
-            "releasing accelerators of %s: Nova has no server, migration or"
-            " allocation for it on this host",
-            uuid,
-        )
+        LOG.warning("releasing accelerators of %s: %s", uuid, reason)
         self._accel.release(
             uuid,
             claimed,
@@ -115,16 +112,18 @@ class Consumers:
         if not self._accel.claims_of(uuid):
             self._forget(uuid, claimed)
 
-    def _list_unbacked(self, nodes: Iterable[str]) -> Mapping[str, int]:
-        """Return the consumers that Nova does not back, with versions.
+    def _list_unbacked(
+        self, nodes: Iterable[str]
+    ) -> Mapping[str, tuple[int, str]]:
+        """Return the consumers that Nova does not back, and why.
 
-        The version is that of their claims, see ``ClaimStore.versions``.
+        Each has the version of its claims, see ``ClaimStore.versions``.
 
         Nova backs a consumer that is a server of this host, a server of a
-        migration in progress or that migration itself, an expected server,
-        or that has allocations of a provider that it has claims of. A
-        migration that is finished can be reverted only while its server is
-        in state RESIZED: otherwise it counts by its allocations alone.
+        migration in progress or that migration itself, or that has
+        allocations of a provider that it has claims of. A migration that
+        is finished can be reverted only while its server is in state
+        RESIZED: otherwise it counts by its allocations alone.
 
         :param nodes: names of this host's compute nodes.
         :raises nova.exception.NovaException: Nova or Placement can't be
@@ -132,14 +131,13 @@ class Consumers:
         """
         # The claims are read first: Nova saves a server before its claims.
         versions = self._accel.store.versions()
-        expected = self._list_expected()
-        if not versions.keys() - expected:
+        if not versions:
             return {}
         context, host = nova_context.get_admin_context(), nova.conf.CONF.host
         servers = objects.InstanceList.get_by_host(
             context, host, expected_attrs=[]
         )
-        backed = expected | {server.uuid for server in servers}
+        backed = {server.uuid for server in servers}
         if not versions.keys() - backed:
             return {}
         resized = frozenset(
@@ -150,31 +148,41 @@ class Consumers:
         for node in nodes:
             backed |= _list_migrating(context, host, node, resized)
         return {
-            consumer: version
+            consumer: (version, reason)
             for consumer, version in sorted(versions.items())
             if consumer not in backed
-            and not self._is_allocated(context, consumer)
+            and (reason := self._explain_unbacked(context, consumer))
         }
 
-    def _is_allocated(
+    def _explain_unbacked(
         self, context: nova_context.RequestContext, consumer: str
-    ) -> bool:
-        """Return whether Placement allocates what a consumer claims.
+    ) -> str:
+        """Return why Nova does not back a consumer without a migration.
 
-        While a server moves away, its migration has its allocations here.
+        Empty if Placement allocates what it claims. While a server moves
+        away, its migration has its allocations here. Those of a server
+        whose live migration to this host failed do not count.
         """
-        claimed = {claim.provider for claim in self._accel.claims_of(consumer)}
+        host = nova.conf.CONF.host
         migrations = objects.MigrationList.get_by_filters(
-            context,
-            {
-                "instance_uuid": consumer,
-                "source_compute": nova.conf.CONF.host,
-            },
+            context, {"instance_uuid": consumer}
         )
-        return any(
-            claimed & self._providers_of(uuid)
-            for uuid in (consumer, *(m.uuid for m in migrations))
+        arrivals = [m for m in migrations if m.dest_compute == host]
+        last = max(arrivals, key=lambda m: m.id, default=None)
+        if (
+            last
+            and last.is_live_migration
+            and last.status != "completed"
+            # Nova saves the host of a migration after that has been claimed.
+            and not _is_migrating(context, consumer)
+        ):
+            return _NOT_ARRIVED
+        owners = {m.uuid for m in migrations if m.source_compute == host}
+        claimed = {claim.provider for claim in self._accel.claims_of(consumer)}
+        is_allocated = any(
+            claimed & self._providers_of(uuid) for uuid in (consumer, *owners)
         )
+        return "" if is_allocated else _UNKNOWN
 
 
 def _list_migrating(
@@ -185,17 +193,38 @@ def _list_migrating(
 ) -> frozenset[str]:
     """Return the migrations in progress of a node, and their servers.
 
+    Nova never ends a live migration whose source service ended during it:
+    one to this host counts only while its server migrates.
+
     :param resized: this host's servers that can be reverted.
     """
     migrations = objects.MigrationList.get_in_progress_by_host_and_node(
         context, host, node
     )
-    revertible = {
-        m.uuid
-        for m in migrations
-        if m.status != "finished" or m.instance_uuid in resized
-    }
-    return frozenset(m.instance_uuid for m in migrations) | revertible
+    consumers = set()
+    for m in migrations:
+        if not _is_arrival(m, host) or _is_migrating(context, m.instance_uuid):
+            consumers.add(m.instance_uuid)
+            if m.status != "finished" or m.instance_uuid in resized:
+                consumers.add(m.uuid)
+    return frozenset(consumers)
+
+
+def _is_arrival(migration: Any, host: str) -> bool:
+    """Return whether a migration is a live migration to this host."""
+    return bool(migration.is_live_migration and migration.dest_compute == host)
+
+
+def _is_migrating(context: nova_context.RequestContext, uuid: str) -> bool:
+    """Return whether a server is migrating live, or has arrived here."""
+    try:
+        instance = objects.Instance.get_by_uuid(context, uuid)
+    except exception.InstanceNotFound:
+        return False
+    return bool(
+        instance.task_state == task_states.MIGRATING
+        or instance.host == nova.conf.CONF.host
+    )
 
 
 class MissingAllocations:
