@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lifecycle of the partitions of a server: ensure, restore, release.
 
-``ensure`` makes the partitions of a spawn, ``release`` removes them, and
-``clean_up`` removes those that no server has. Each change holds the locks
-of the cards that it is on; other cards are changed in parallel.
+``ensure`` makes the partitions of a server's slots, ``release`` retires
+them, and ``clean_up`` retires those that no server has. Each is idempotent.
+``ensure`` undoes only what it has made itself; whatever ends later (a failed
+spawn, a delete, a move, an attachment, a consumer that Nova does not back any
+more) is a ``release`` of its slots. Each change holds the locks of the cards
+that it is on; other cards are changed in parallel.
 """
 
 import dataclasses
@@ -280,7 +283,10 @@ class Lifecycle:
     ) -> None:
         """Make the planned partitions; after an error restore the claims.
 
-        The executor undoes the actions that it has carried out.
+        The executor undoes its actions, and the result is verified. This
+        is no retirement: no guest has had the partitions, so that no
+        function needs a scrub and no region a blank bitstream. The server's
+        other partitions may be in a guest, and stay.
         """
         try:
             self._executor.apply_all(self._plan_actions(claims))
