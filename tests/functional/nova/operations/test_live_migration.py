@@ -126,7 +126,10 @@ class LiveMdev(moving.LiveBase):
 
     @pytest.mark.long
     def test_a_source_that_died_before_it_began(self) -> None:
-        """Nova never ends its migration, only the server's state."""
+        """Nova never ends its migration, only the server's state.
+
+        Nor does it remove the allocations on the destination.
+        """
         self.arrives = False
         away = fixtures.MockPatch(
             "nova.compute.rpcapi.ComputeAPI"
@@ -141,6 +144,13 @@ class LiveMdev(moving.LiveBase):
         migration = objects.MigrationList.get_by_filters(
             self.context, {"instance_uuid": instance.uuid}
         )[0]
+        path = f"/allocations/{instance.uuid}"
+        record = self.placement.get(path, version="1.28").body
+        record["allocations"][self.provider(harness.T4, "host2")] = {
+            "resources": self.allocations(self.server).popitem()[1]
+        }
+        answer = self.placement.put(path, record, version="1.28")
+        self.assertEqual(204, answer.status, answer.body)
         for task, count in ((task_states.MIGRATING, 1), (None, 0)):
             instance.task_state, migration.status = task, "preparing"
             instance.save()
