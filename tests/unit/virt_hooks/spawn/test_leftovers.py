@@ -60,6 +60,21 @@ def test_a_partition_in_a_guest_is_not_removed(
     assert kernel.mdevs() == {}, "it was the server's own domain that had it"
 
 
+def test_a_leftover_that_cannot_be_removed_is_not_assigned(
+    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+) -> None:
+    (claim,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    kernel.fail("*/remove", "EBUSY")
+    life.release(A, (slot(),), stopped)
+    with pytest.raises(errors.ClaimError) as caught:
+        life.ensure(B, (asks(FOUR_Q),), (slot(),))
+    assert f"{claim.handle} could not be cleaned after its last" in str(
+        caught.value
+    )
+    assert "Device or resource busy" in str(caught.value)
+    assert life.claims() == ()
+
+
 def test_a_trait_without_a_profile_needs_no_claim(
     life: lifecycle.Lifecycle,
 ) -> None:
