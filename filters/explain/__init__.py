@@ -4,5 +4,6 @@
 - ``no_candidates``: ``find_refusal``, for requests without any candidate
 - ``simulation``: ``simulate``, a scheduling request card by card
 - ``commands``: declarations of the commands
-- ``explain_command``, ``flavor_command``: implementations
+- ``capacity_command``, ``explain_command``, ``flavor_command``:
+  implementations
 """

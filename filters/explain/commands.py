@@ -39,3 +39,16 @@ class FlavorShow(application.Command):
     """
 
     action = "filters.explain.flavor_command:SHOW"
+
+
+class CapacityShow(application.ShowCommand):
+    """Print how many more servers of a flavor there is room for.
+
+    The numbers are what the inventories allow; the partitions of a card may
+    allow fewer. Blocked by are the devices that no server of the flavor can
+    get now, by reason. The exit status is 0 if one more fits, 1 if none does
+    or a service does not respond, 2 if the input can't be used. Example:
+    nova-accel capacity show --flavor gpu.small
+    """
+
+    action = "filters.explain.capacity_command:ACTION"

@@ -141,7 +141,7 @@ def _parse_count(text: str) -> int:
     return number
 
 
-def _open_cloud(arguments: argparse.Namespace) -> "_CloudContext":
+def open_cloud(arguments: argparse.Namespace) -> "CloudContext":
     """Return the clients of the arguments.
 
     :raises AcceleratorError: an argument can't be used.
@@ -150,12 +150,12 @@ def _open_cloud(arguments: argparse.Namespace) -> "_CloudContext":
     compute, reason = common_options.open_compute(arguments, options)
     if compute is None:
         raise errors.ConfigurationError("[nova]", "(no credentials)", reason)
-    return _CloudContext(
+    return CloudContext(
         common_options.open_placement(arguments, options), compute
     )
 
 
-class _CloudContext:
+class CloudContext:
     """Clients of Placement and Nova, and the catalog of vGPU types."""
 
     def __init__(
@@ -193,7 +193,7 @@ class _CloudContext:
 
 
 def _show(arguments: argparse.Namespace) -> str:
-    context = _open_cloud(arguments)
+    context = open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
     contents = flavor_specs.read(flavor.specs)
     offered = offered_devices.Cloud()
@@ -223,7 +223,7 @@ def _show(arguments: argparse.Namespace) -> str:
 
 
 def _set(arguments: argparse.Namespace) -> str:
-    context = _open_cloud(arguments)
+    context = open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
     offered = offered_devices.Cloud()
     pinned: offered_devices.OfferedDevice | None = None
@@ -246,7 +246,7 @@ def _set(arguments: argparse.Namespace) -> str:
 
 def _build_request(
     arguments: argparse.Namespace,
-    context: _CloudContext,
+    context: CloudContext,
     offered: offered_devices.Cloud,
     pinned: offered_devices.OfferedDevice | None,
 ) -> flavor_specs.FlavorRequest:
@@ -355,7 +355,7 @@ def _find_pinned(
 
 def _check_rules(
     arguments: argparse.Namespace,
-    context: _CloudContext,
+    context: CloudContext,
     contents: flavor_specs.FlavorContents,
 ) -> None:
     """Refuse a flavor that contradicts itself, or warn with --force.
@@ -377,7 +377,7 @@ def _warn(reason: str) -> None:
 
 
 def _write(
-    context: _CloudContext,
+    context: CloudContext,
     flavor: cloud.Flavor,
     change: flavor_specs.SpecsChange,
     pinned: offered_devices.OfferedDevice | None,

@@ -32,10 +32,11 @@ class Site(captured_hosts.Cloud):
     """Two hosts: an A40 with two holders, and two T4, one of them drained."""
 
     nova: nova_standin.Nova
+    card = ""
 
     def fill(self) -> "Site":
-        root = self.add("a40-vf-mdev", MEMORY_MB=65536)
-        card = names.provider_uuid(root, CARD)
+        root = self.add("a40-vf-mdev", VCPU=10, MEMORY_MB=65536, DISK_GB=99)
+        card = self.card = names.provider_uuid(root, CARD)
         self.allocate(card, VM, **PART)
         self.allocate(card, MOVE, **PART)
         node = "a40-vf-mdev.example.org"
@@ -173,3 +174,27 @@ def test_hosts_and_projects_are_sums(site: Site) -> None:
         }
         for name, units in sorted(PART.items())
     ]
+
+
+def test_the_capacity_for_a_flavor(site: Site) -> None:
+    site.nova.add_flavor("gpu.8q", **SPECS)
+    words = "capacity", "show", "--flavor", "gpu.8q", "-f", "json"
+    code, out, err = site.execute(*words)
+    assert code == 0, err
+    node = "a40-vf-mdev.example.org"
+    capacity = json.loads(out)
+    blocked = capacity.pop("blocked_by")
+    assert blocked.pop("drained by its operator") == 1
+    (reason,) = blocked
+    assert "4096 of 4096 left, 8192 needed" in reason
+    # Three parts are free on the card, and there are CPUs for two servers.
+    assert capacity == {
+        "flavor": "gpu.8q",
+        "flavor_id": "gpu.8q",
+        "fits_now": 2,
+        "largest_group_on_one_host": 2,
+        "hosts": {node: 2},
+    }
+    site.drain(site.card, VGPU=5, CUSTOM_GPU_MEMORY_MB=40960)
+    code, out, _ = site.execute(*words)
+    assert code == 1 and json.loads(out)["fits_now"] == 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fake of Nova's API over HTTP, after its API reference.
 
-It serves the six paths that an audit reads: servers, their volumes,
-migrations, hypervisors and services. A page has two entries, so that a
+It serves the paths that commands read: servers, their volumes, migrations,
+hypervisors, services and flavors. A page has two entries, so that a
 client that reads only the first page fails.
 """
 
@@ -35,6 +35,9 @@ class Nova:
     )
     migrations: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     hypervisors: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    flavors: dict[str, dict[str, Any]] = dataclasses.field(
+        default_factory=dict
+    )
     services: list[str] = dataclasses.field(default_factory=list)
     volumes: dict[str, list[str | None]] = dataclasses.field(
         default_factory=dict
@@ -87,6 +90,17 @@ class Nova:
             },
         }
 
+    def add_flavor(self, name: str, **specs: str) -> None:
+        """Add a flavor whose id is its name."""
+        self.flavors[name] = {
+            "id": name,
+            "name": name,
+            "vcpus": 4,
+            "ram": 2048,
+            "disk": 20,
+            "extra_specs": specs,
+        }
+
     def add_move(self, uuid: str, server: str, status: str, host: str) -> None:
         """Add a migration from a host."""
         self.migrations.append(
@@ -127,7 +141,9 @@ class Nova:
         return show(name, self._find(name, uuid))
 
     def _find(self, name: str, uuid: str) -> dict[str, Any] | None:
-        """Return a server or hypervisor, None if it can't be seen."""
+        """Return a record, None if it can't be seen."""
+        if name == "flavors":
+            return self.flavors.get(uuid)
         if name == "servers":
             return None if uuid in self.hidden else self.servers.get(uuid)
         return {each["id"]: each for each in self.hypervisors}.get(uuid)
