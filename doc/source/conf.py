@@ -11,7 +11,22 @@ sys.path[:0] = [str(_HERE / "_ext"), str(_HERE.parents[1])]
 project = "nova-accel"
 author = "nova-accel contributors"
 copyright = "nova-accel contributors, Apache License 2.0"
-extensions = ["reno.sphinxext", "extra_specs_page", "generated"]
+extensions = [
+    "cliff.sphinxext",
+    "extra_specs_page",
+    "generated",
+    "reno.sphinxext",
+]
+# Man page: sphinx-build -b man.
+man_pages = [
+    (
+        "reference/openstack",
+        "openstack-accel",
+        "accelerators of an OpenStack cloud",
+        [author],
+        1,
+    )
+]
 html_theme = "alabaster"
 html_theme_options = {"page_width": "1000px", "sidebar_width": "230px"}
 html_static_path: list[str] = []

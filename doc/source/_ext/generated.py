@@ -34,6 +34,8 @@ from placement_sync.cli import audit_command
 #: Modules with ``main(argv)``, by the words that run them.
 COMMANDS = {
     "nova-accel": "nova_accel.cli.commands",
+    # The same classes as those of nova-accel; that needs no client.
+    "openstack accel": "nova_accel.cli.commands",
     "placement-sync": "placement_sync.cli.main",
     "python -m nova_accel.conformance": "nova_accel.conformance.__main__",
     "python tools/refresh_catalog.py": "tools.refresh_catalog",
