@@ -118,7 +118,7 @@ class DeviceList(application.ListCommand):
     faulted or drained. Example: nova-accel device list --model A40 --free
     """
 
-    action = "placement_sync.cli.fleet_command:DEVICE_LIST"
+    action = "placement_sync.cli.fleet.fleet_command:DEVICE_LIST"
 
 
 class DeviceShow(application.ShowCommand):
@@ -127,7 +127,7 @@ class DeviceShow(application.ShowCommand):
     Example: nova-accel device show node1/0000:41:00.0
     """
 
-    action = "placement_sync.cli.fleet_command:DEVICE_SHOW"
+    action = "placement_sync.cli.fleet.fleet_command:DEVICE_SHOW"
 
 
 class AllocationList(application.ListCommand):
@@ -140,7 +140,7 @@ class AllocationList(application.ListCommand):
     could not be read. Example: nova-accel allocation list --host node1
     """
 
-    action = "placement_sync.cli.fleet_command:ALLOCATION_LIST"
+    action = "placement_sync.cli.fleet.fleet_command:ALLOCATION_LIST"
 
 
 class HostList(application.ListCommand):
@@ -149,7 +149,7 @@ class HostList(application.ListCommand):
     Example: nova-accel host list
     """
 
-    action = "placement_sync.cli.fleet_command:HOST_LIST"
+    action = "placement_sync.cli.fleet.fleet_command:HOST_LIST"
 
 
 class UsageList(application.ListCommand):
@@ -159,4 +159,16 @@ class UsageList(application.ListCommand):
     projects could not be read. Example: nova-accel usage list
     """
 
-    action = "placement_sync.cli.fleet_command:USAGE_LIST"
+    action = "placement_sync.cli.fleet.fleet_command:USAGE_LIST"
+
+
+class Report(application.Command):
+    """Print the whole fleet on one page.
+
+    Print each card with its servers in their places, flavors and how many more
+    of each fit, holders by project, fragmentation, problems, and what could
+    not be read. The HTML file needs no network. Example: nova-accel report -o
+    fleet.html
+    """
+
+    action = "placement_sync.cli.fleet.report_command:ACTION"

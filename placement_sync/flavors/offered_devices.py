@@ -117,11 +117,15 @@ class VgpuTypes:
                 )
         return None
 
+    def gpu_of(self, provider: OfferedDevice) -> vgpu_types.CatalogGpu | None:
+        """Return the model of a device in the catalog, or None."""
+        return self._gpu_by_trait.get(provider.model)
+
     def of_device(
         self, provider: OfferedDevice
     ) -> tuple[vgpu_types.CatalogVgpuType, ...]:
         """Return the types that a device supports in its present mode."""
-        gpu = self._gpu_by_trait.get(provider.model)
+        gpu = self.gpu_of(provider)
         if gpu is None or names.GPU_CLASS not in provider.capacities:
             return ()
         return tuple(

@@ -56,6 +56,11 @@ class DeviceRow:
     fits: tuple[FreeProfile, ...]
 
     @property
+    def model(self) -> str:
+        """Return the model of the card, such as ``NVIDIA A40``."""
+        return offered_devices.model_name(self.device.model)
+
+    @property
     def largest(self) -> FreeProfile | None:
         """Return the largest profile that fits, None if none does."""
         return self.fits[0] if self.fits else None
@@ -90,11 +95,6 @@ def _build_row(
     )
 
 
-def model_of(device: offered_devices.OfferedDevice) -> str:
-    """Return the model of a device's card, such as ``NVIDIA A40``."""
-    return offered_devices.model_name(device.model)
-
-
 def find_mode(device: offered_devices.OfferedDevice) -> str:
     """Return the layout in a device's traits, empty without one."""
     layouts = sorted(
@@ -105,13 +105,18 @@ def find_mode(device: offered_devices.OfferedDevice) -> str:
     return layouts[0] if layouts else ""
 
 
+def measured_class(device: offered_devices.OfferedDevice) -> str:
+    """Return the class that a device's use is measured in, or ""."""
+    return next(
+        (name for name in _MEASURED if name in device.capacities),
+        min(device.capacities, default=""),
+    )
+
+
 def measure(device: offered_devices.OfferedDevice) -> UnitUsage:
     """Return a device's use in slices, memory or else its own class."""
-    capacities = device.capacities
-    name = next(
-        (n for n in _MEASURED if n in capacities), min(capacities, default="")
-    )
-    capacity = capacities.get(name, providers.ClassCapacity(capacity=0))
+    name = measured_class(device)
+    capacity = device.capacities.get(name, providers.ClassCapacity(capacity=0))
     return UnitUsage(
         used=capacity.used,
         total=capacity.total,

@@ -45,6 +45,13 @@ class AllocationRow:
     parts: tuple[HeldPart, ...]
     amounts: fleet_state.Amounts
 
+    @property
+    def model(self) -> str:
+        """Return the model of the card, empty without a device."""
+        if self.device is None:
+            return ""
+        return offered_devices.model_name(self.device.model)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectUsage:

@@ -127,7 +127,7 @@ class Nova:
         _, name, *rest = path.split("/")
         if rest not in ([], ["detail"]):
             return self._part(name, *rest)
-        if name in ("servers", "os-hypervisors", "os-migrations"):
+        if name in ("servers", "os-hypervisors", "os-migrations", "flavors"):
             return 200, self._page(name, query)
         if name == "os-services":
             return 200, {"services": [{"host": h} for h in self.services]}
@@ -170,6 +170,8 @@ class Nova:
         records = self.hypervisors
         if name == "servers":
             records = self._listed(query)
+        elif name == "flavors":
+            records = list(self.flavors.values())
         elif name == "migrations":
             records = self._moves(query)
         markers = [str(each.get("uuid") or each["id"]) for each in records]

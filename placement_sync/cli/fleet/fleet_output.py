@@ -37,7 +37,7 @@ def build_device(row: device_rows.DeviceRow) -> Cells:
     return {
         "Host": row.device.host,
         "Address": row.device.address,
-        "Model": _model(row),
+        "Model": row.model,
         "State": row.state,
         "Mode": _mode(row.mode),
         "In use": _usage(row.usage),
@@ -109,7 +109,7 @@ def build_allocation(row: holder_rows.AllocationRow) -> Cells:
         ),
         "Status": server.status if server else "",
         "Flavor": server.flavor.name if server and server.flavor else "",
-        "Model": device_rows.model_of(device) if device is not None else "",
+        "Model": row.model,
         "Device ID": device.uuid if device is not None else "",
     }
 
@@ -179,10 +179,6 @@ def _value(cell: object) -> object:
     if isinstance(cell, application.Cell):
         return cell.machine_readable()
     return cell
-
-
-def _model(row: device_rows.DeviceRow) -> str:
-    return device_rows.model_of(row.device)
 
 
 def _mode(mode: str) -> str:

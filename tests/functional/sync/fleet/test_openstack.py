@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.functional.sync.commands import test_fleet
+from tests.functional.sync.fleet import openstack_shell, test_fleet
 from tests.functional.sync.support import (
     nova_standin,
-    openstack_shell,
     servers,
 )
 from tests.support import golden

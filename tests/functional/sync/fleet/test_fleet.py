@@ -198,3 +198,25 @@ def test_the_capacity_for_a_flavor(site: Site) -> None:
     site.drain(site.card, VGPU=5, CUSTOM_GPU_MEMORY_MB=40960)
     code, out, _ = site.execute(*words)
     assert code == 1 and json.loads(out)["fits_now"] == 0
+
+
+def test_the_report_has_reserved_units_and_flavors(site: Site) -> None:
+    site.nova.add_flavor("gpu.8q", **SPECS)
+    code, out, err = site.execute("report", "--format", "json")
+    assert (code, err) == (0, "")
+    # Totals and holders are read once for each card.
+    assert site.list_requests().count("allocations") == 1
+    report = json.loads(out)
+    assert report["states"] == {"ok": 2, "drained": 1}
+    assert report["not_known"] == []
+    assert [(f["name"], f["room"]) for f in report["flavors"]] == [
+        ("gpu.8q", 2)
+    ]
+    drained = report["hosts"][1]["devices"][0]
+    assert [part["kind"] for part in drained["parts"]] == ["reserved"]
+    code, out, _ = site.execute("report", "-o", str(site.place / "page.html"))
+    assert code == 0 and "2 hosts, 3 devices" in out
+    assert "vm-a" in (site.place / "page.html").read_text()
+    site.nova.refused = ("/flavors",)
+    _, out, _ = site.execute("report", "--format", "text")
+    assert "Not known: flavors are not known" in out

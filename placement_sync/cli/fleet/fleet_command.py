@@ -9,7 +9,8 @@ import sys
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.cli import application
-from placement_sync.cli import common_options, fleet_output
+from placement_sync.cli import common_options
+from placement_sync.cli.fleet import fleet_output
 from placement_sync.client import nova_api, rest
 from placement_sync.flavors import offered_devices
 from placement_sync.fleet import (
@@ -28,7 +29,8 @@ _DEVICE = (
 _NO_DEVICE = "No host offers any accelerator.\n"
 
 
-def _add_host(parser: argparse.ArgumentParser) -> None:
+def add_host(parser: argparse.ArgumentParser) -> None:
+    """Add the filter by host."""
     # The credentials set ``host`` to None: these commands are of all hosts.
     parser.add_argument(
         "--host",
@@ -38,7 +40,8 @@ def _add_host(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the filter by model."""
     parser.add_argument(
         "--model",
         metavar="MODEL",
@@ -47,8 +50,8 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_device_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_host(parser)
-    _add_model(parser)
+    add_host(parser)
+    add_model(parser)
     parser.add_argument(
         "--state",
         choices=fleet_query.STATES,
@@ -71,8 +74,8 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_allocation_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_host(parser)
-    _add_model(parser)
+    add_host(parser)
+    add_model(parser)
     parser.add_argument(
         "--device", metavar="DEVICE", default="", help=f"list only {_DEVICE}"
     )
@@ -104,11 +107,11 @@ def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PROJECT",
         help="print only this project, by its id",
     )
-    _add_host(parser)
-    _add_model(parser)
+    add_host(parser)
+    add_model(parser)
 
 
-class _Cloud:
+class CloudReader:
     """Clients of the arguments, and the catalog of vGPU types."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -145,14 +148,14 @@ def _list_devices(arguments: argparse.Namespace) -> application.Output:
 
     :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
-    cloud = _Cloud(arguments)
+    reader = CloudReader(arguments)
     query = fleet_query.FleetQuery(
         host=arguments.only_host or "",
         model=arguments.model or "",
         state=arguments.state or "",
     )
-    fleet = fleet_reader.read(cloud.placement, query.select)
-    rows = device_rows.list_devices(fleet, cloud.types)
+    fleet = fleet_reader.read(reader.placement, query.select)
+    rows = device_rows.list_devices(fleet, reader.types)
     if arguments.free:
         rows = device_rows.select_free(rows)
     is_long = arguments.long
@@ -171,9 +174,9 @@ def _show_device(arguments: argparse.Namespace) -> application.Output:
     :raises MalformedError: there is no such device, or several have the
         address.
     """
-    cloud = _Cloud(arguments)
+    reader = CloudReader(arguments)
     query = fleet_query.FleetQuery(device=arguments.device)
-    fleet = fleet_reader.read(cloud.placement, query.select)
+    fleet = fleet_reader.read(reader.placement, query.select)
     if len(fleet.devices) != 1:
         raise errors.MalformedError(
             "device",
@@ -183,10 +186,10 @@ def _show_device(arguments: argparse.Namespace) -> application.Output:
             if fleet.devices
             else "one that a host offers; no host offers any accelerator",
         )
-    fleet = cloud.add_servers(fleet)
-    (row,) = device_rows.list_devices(fleet, cloud.types)
+    fleet = reader.add_servers(fleet)
+    (row,) = device_rows.list_devices(fleet, reader.types)
     fields = fleet_output.build_device_fields(
-        row, holder_rows.list_allocations(fleet, cloud.types)
+        row, holder_rows.list_allocations(fleet, reader.types)
     )
     if arguments.json:
         return fleet_output.as_json(fields)
@@ -198,16 +201,16 @@ def _list_allocations(arguments: argparse.Namespace) -> application.Output:
 
     :raises AcceleratorError: an argument can't be used, or a service fails.
     """
-    cloud = _Cloud(arguments)
+    reader = CloudReader(arguments)
     status = _OK
     try:
-        fleet = _read_holders(arguments, cloud)
-        rows = holder_rows.list_allocations(fleet, cloud.types)
+        fleet = _read_holders(arguments, reader)
+        rows = holder_rows.list_allocations(fleet, reader.types)
         status = _INCOMPLETE if fleet.gaps else _OK
     except errors.ServiceError as error:
         if error.status != http.HTTPStatus.FORBIDDEN:
             raise
-        rows = _list_own_servers(arguments, cloud, error)
+        rows = _list_own_servers(arguments, reader, error)
     rows = tuple(row for row in rows if _is_selected(arguments, row))
     is_long = arguments.long
     return fleet_output.as_output(
@@ -221,7 +224,7 @@ def _list_allocations(arguments: argparse.Namespace) -> application.Output:
 
 
 def _read_holders(
-    arguments: argparse.Namespace, cloud: _Cloud
+    arguments: argparse.Namespace, reader: CloudReader
 ) -> fleet_state.Fleet:
     """Return the fleet of the arguments; read only a server's own cards."""
     query = fleet_query.FleetQuery(
@@ -230,26 +233,30 @@ def _read_holders(
         device=arguments.device,
     )
     if not arguments.server:
-        return cloud.add_servers(
-            fleet_reader.read(cloud.placement, query.select)
+        return reader.add_servers(
+            fleet_reader.read(reader.placement, query.select)
         )
     consumers = {arguments.server.lower()}
     if not nova_api.is_uuid(arguments.server):
-        servers = nova_api.find_servers(cloud.open_compute(), arguments.server)
+        servers = nova_api.find_servers(
+            reader.open_compute(), arguments.server
+        )
         consumers = {server.uuid for server in servers}
-    providers = fleet_reader.find_holders(cloud.placement, consumers)
+    providers = fleet_reader.find_holders(reader.placement, consumers)
     fleet = fleet_reader.read(
-        cloud.placement,
+        reader.placement,
         lambda devices: [
             d for d in query.select(devices) if d.uuid in providers
         ],
     )
     own = tuple(h for h in fleet.holdings if h.consumer in consumers)
-    return cloud.add_servers(dataclasses.replace(fleet, holdings=own))
+    return reader.add_servers(dataclasses.replace(fleet, holdings=own))
 
 
 def _list_own_servers(
-    arguments: argparse.Namespace, cloud: _Cloud, refusal: errors.ServiceError
+    arguments: argparse.Namespace,
+    reader: CloudReader,
+    refusal: errors.ServiceError,
 ) -> tuple[holder_rows.AllocationRow, ...]:
     """Return what the flavors of the user's own servers request.
 
@@ -267,7 +274,7 @@ def _list_own_servers(
         file=sys.stderr,
     )
     return holder_rows.list_requested(
-        nova_api.list_servers(cloud.open_compute(), {}), cloud.types
+        nova_api.list_servers(reader.open_compute(), {}), reader.types
     )
 
 
@@ -294,11 +301,11 @@ def _list_hosts(arguments: argparse.Namespace) -> application.Output:
 
     :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
-    cloud = _Cloud(arguments)
+    reader = CloudReader(arguments)
     query = fleet_query.FleetQuery(model=arguments.model or "")
-    fleet = fleet_reader.read(cloud.placement, query.select)
+    fleet = fleet_reader.read(reader.placement, query.select)
     rows = holder_rows.list_hosts(
-        fleet, device_rows.list_devices(fleet, cloud.types)
+        fleet, device_rows.list_devices(fleet, reader.types)
     )
     return fleet_output.as_output(
         "hosts",
@@ -314,11 +321,13 @@ def _list_usages(arguments: argparse.Namespace) -> application.Output:
 
     :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
-    cloud = _Cloud(arguments)
+    reader = CloudReader(arguments)
     query = fleet_query.FleetQuery(
         host=arguments.only_host or "", model=arguments.model or ""
     )
-    fleet = cloud.add_servers(fleet_reader.read(cloud.placement, query.select))
+    fleet = reader.add_servers(
+        fleet_reader.read(reader.placement, query.select)
+    )
     rows = [
         row
         for row in holder_rows.sum_by_project(fleet)
@@ -346,7 +355,7 @@ ALLOCATION_LIST = application.Action(
     common_options.add_cloud_credentials,
 )
 HOST_LIST = application.Action(
-    _add_model, _list_hosts, common_options.add_cloud_credentials
+    add_model, _list_hosts, common_options.add_cloud_credentials
 )
 USAGE_LIST = application.Action(
     _add_usage_arguments, _list_usages, common_options.add_cloud_credentials

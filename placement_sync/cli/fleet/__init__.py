@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands about the fleet.
+
+- ``fleet_command``: lists of devices, allocations, hosts and projects
+- ``report_command``: the report of all of them
+- ``fleet_output``: columns and cells
+"""
