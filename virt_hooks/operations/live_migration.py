@@ -18,7 +18,6 @@ from nova import exception, objects
 from nova_accel import errors
 from nova_accel.claims import migration
 from nova_accel.config import conf
-from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import (
@@ -189,27 +188,17 @@ class LiveMigration:
     def post_at_destination(
         self, stock: Stock, context: Any, instance: Any, *_: Any, **__: Any
     ) -> Any:
-        """Register the claims of the arrived server after the stock method."""
+        """Reconcile Placement after the stock method.
+
+        The server has its claims since its partitions were made. If this
+        service was restarted since then, its start has restored them
+        (``nova_database.StartupServers``).
+        """
         try:
             return stock()
         finally:
-            with error_guards.log_errors(
-                "can't register the claims of %s", instance.uuid
-            ):
-                self._register_arrival(context, instance)
-
-    def _register_arrival(self, context: Any, instance: Any) -> None:
-        """Add the claims of an arrived server unless they are there.
-
-        Its instance still has the slots of its source.
-        """
-        if not instance_request.has_accelerator_slots(instance.resources):
-            return
-        if not self._accel.claims_of(instance.uuid):
-            # This service was restarted meanwhile.
-            server = self._arriving_server(context, instance, {})
-            self._accel.restore(server.uuid, server.slots)
-        self._partitions.reconciler.wake()
+            if instance_request.has_accelerator_slots(instance.resources):
+                self._partitions.reconciler.wake()
 
     def _read_host(self) -> migration.MigrationHost:
         libvirt = self._host.get_connection()
