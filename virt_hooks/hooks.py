@@ -65,21 +65,24 @@ class Hooks:
         self.missing_allocations = claim_checks.MissingAllocations(
             accel, virtapi
         )
+        allocations = server_allocations.ServerAllocations(virtapi)
         self.rebuilt_servers = rebuild.RebuiltServers(
             accel,
-            partitions.reporter,
+            allocations,
             rebuild_allocations.RebuildAllocations(settings.state_dir),
         )
         self.spawn = spawn_server.Spawn(partitions)
         self.suspend = suspend.Suspend(partitions, domains)
-        self.cold_migration = cold_migration.ColdMigration(partitions)
+        self.cold_migration = cold_migration.ColdMigration(
+            partitions, allocations
+        )
         self.live_migration = live_migration.LiveMigration(
             partitions, virtapi, settings
         )
         consumers = claim_checks.Consumers(
             accel,
             domains,
-            partitions.reporter.providers_of,
+            allocations.providers_of,
             partitions.startup_servers.forget,
         )
         self.passes = host_passes.HostPasses(
@@ -92,7 +95,6 @@ class Hooks:
         self.reboot = reboot.Reboot(
             partitions, self.rebuilt_servers, self.cold_migration, self.passes
         )
-        allocations = server_allocations.ServerAllocations(virtapi)
         self.attach_recovery = recovery = attach_recovery.AttachRecovery(
             partitions, allocations
         )
@@ -114,7 +116,7 @@ class Hooks:
     ) -> server_partitions.ServerPartitions:
         accel = setup.read_node(nova.conf.CONF, host.get_connection, domains)
         images = bitstream_images.BitstreamImages(settings.bitstreams)
-        report = reporter.Reporter(accel, virtapi)
+        report = reporter.Reporter(accel, virtapi, nova.conf.CONF)
         reconciler = reconcile.Reconciler(
             nova.conf.CONF,
             accel,

@@ -7,6 +7,7 @@ Pure: the same trees and guard give the same calls, and equal trees none.
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 
+from nova_accel import model
 from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import reserved
@@ -43,6 +44,27 @@ class Guard:
 
 
 NO_GUARD = Guard()
+
+
+def build_guard(
+    actual: providers.ProviderTree,
+    desired: providers.ProviderTree,
+    host: model.HostState,
+    allocated: Iterable[str] = (),
+) -> Guard:
+    """Return the guard for the plan of a host's tree.
+
+    :param host: the snapshot that the desired tree was built from.
+    :param allocated: uuids of the providers that have allocations.
+    """
+    present = {node.uuid for node in desired.nodes}
+    return Guard(
+        allocated=frozenset(allocated),
+        unknown=frozenset()
+        if host.complete
+        else frozenset(n.uuid for n in actual.nodes) - present,
+        unreadable=find_unreadable(actual, host.unknown),
+    )
 
 
 def plan(

@@ -38,27 +38,6 @@ FAILURE_DELAY = 1.0
 GROWTH = 3
 
 
-def _build_guard(
-    actual: providers.ProviderTree,
-    desired: providers.ProviderTree,
-    host: model.HostState,
-    allocated: Iterable[str] = (),
-) -> diff.Guard:
-    """Return the guard for the plan of a host's tree.
-
-    :param host: the snapshot that the desired tree was built from.
-    :param allocated: uuids of the providers that have allocations.
-    """
-    present = {node.uuid for node in desired.nodes}
-    return diff.Guard(
-        allocated=frozenset(allocated),
-        unknown=frozenset()
-        if host.complete
-        else frozenset(n.uuid for n in actual.nodes) - present,
-        unreadable=diff.find_unreadable(actual, host.unknown),
-    )
-
-
 class _PassMemory:
     """Cache of one pass for the next one, to save requests.
 
@@ -195,7 +174,7 @@ class _Pass:
         self, actual: providers.ProviderTree, allocated: frozenset[str]
     ) -> diff.Guard:
         allocated |= self._refused.undeletable | self._list_nova_only(actual)
-        return _build_guard(actual, self._desired, self._host, allocated)
+        return diff.build_guard(actual, self._desired, self._host, allocated)
 
     def _list_nova_only(
         self, actual: providers.ProviderTree

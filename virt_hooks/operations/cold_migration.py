@@ -20,6 +20,7 @@ from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import server_partitions
+from virt_hooks.report import server_allocations
 from virt_hooks.spawn import claim_store
 
 _RESIZING = (
@@ -33,8 +34,13 @@ _RESIZING = (
 class ColdMigration:
     """Transfers and releases the partitions of servers that move."""
 
-    def __init__(self, partitions: server_partitions.ServerPartitions) -> None:
+    def __init__(
+        self,
+        partitions: server_partitions.ServerPartitions,
+        allocations: server_allocations.ServerAllocations,
+    ) -> None:
         self._partitions = partitions
+        self._allocations = allocations
         self._accel = partitions.accel
 
     def finish_migration(
@@ -171,7 +177,7 @@ class ColdMigration:
         old_providers, new_providers = (
             {slot.provider for slot in each} for each in (old, new)
         )
-        allocated = self._partitions.reporter.providers_of(instance.uuid)
+        allocated = self._allocations.providers_of(instance.uuid)
         of_moves = allocated & (old_providers | new_providers)
         return bool(of_moves == new_providers != old_providers)
 

@@ -22,7 +22,7 @@ from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import nova_database
-from virt_hooks.report import reporter
+from virt_hooks.report import server_allocations
 from virt_hooks.spawn import claim_store, lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -34,12 +34,12 @@ class RebuiltServers:
     def __init__(
         self,
         accel: lifecycle.Lifecycle,
-        reporter: reporter.Reporter,
+        placement: server_allocations.ServerAllocations,
         allocations: rebuild_allocations.RebuildAllocations,
     ) -> None:
-        """Write the noted allocations again through ``reporter``."""
+        """Write the noted allocations again through ``placement``."""
         self._accel = accel
-        self._reporter = reporter
+        self._placement = placement
         self._allocations = allocations
         # A pass and a reboot would allocate twice.
         self._restore_lock = threading.Lock()
@@ -108,7 +108,7 @@ class RebuiltServers:
             return True
         if nova_database.is_rebuilt(instance):
             return False
-        if instance.resources and not self._reporter.has_allocations(uuid):
+        if instance.resources and not self._placement.providers_of(uuid):
             if self._has_lost_slots(instance):
                 LOG.warning(
                     "allocations of server %s are not restored: Nova has"
@@ -116,7 +116,7 @@ class RebuiltServers:
                     uuid,
                 )
                 return True
-            self._reporter.allocate(
+            self._placement.create(
                 instance, {p: {"resources": a} for p, a in amounts.items()}
             )
             LOG.warning(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planned provider calls, applied to nova.compute.provider_tree."""
 
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -76,8 +75,8 @@ def update_tree(
         provider does not have, also if the device is gone.
     """
     planned = plan(nova_tree, desired, guard)
+    apply(nova_tree, planned)
     for call in planned:
-        _apply(nova_tree, call)
         LOG.info("%s", call)
     slots = {node.uuid: dict(node.slots) for node in desired.nodes}
     for slot in startup_slots:
@@ -121,56 +120,6 @@ def add_new_slots(nova_tree: Any, desired: providers.ProviderTree) -> None:
             _set_slots(nova_tree, node.uuid, merged)
 
 
-def publish(
-    client: Any,
-    context: Any,
-    root: providers.ProviderRoot,
-    plan_for: Callable[[Any], list[calls.ProviderCall]],
-) -> None:
-    """Send the differences of existing providers to Placement.
-
-    Nova's periodic task creates and deletes providers. A provider's
-    generation changes with each allocation, so that the cache of Nova's
-    client is stale as soon as the scheduler has selected the provider:
-    providers to change are read again first.
-
-    :param client: Nova's ``SchedulerReportClient``.
-    :param context: Nova's request context.
-    :param plan_for: returns the plan for Nova's tree. It is called after
-        the tree was read: if a provider is changed meanwhile, Placement
-        refuses the call with a conflict.
-    """
-
-    def read_plan() -> tuple[Any, list[calls.ProviderCall]]:
-        nova_tree = client.get_provider_tree_and_ensure_root(
-            context, root.uuid, name=root.name
-        )
-        return nova_tree, [
-            call
-            for call in plan_for(nova_tree)
-            if nova_tree.exists(call.uuid)
-            and not isinstance(call, calls.DeleteProvider)
-        ]
-
-    _, planned = read_plan()
-    if not planned:
-        return
-    for uuid in {call.uuid for call in planned}:
-        client.invalidate_resource_provider(uuid, cacheonly=True)
-    nova_tree, planned = read_plan()
-    for call in planned:
-        _apply(nova_tree, call)
-        with contextlib.ExitStack() as on_error:
-            # The answer may be lost after Placement has made the change:
-            # the cache of Nova's client would be wrong.
-            on_error.callback(
-                client.invalidate_resource_provider, call.uuid, cacheonly=True
-            )
-            _send(client, context, call, nova_tree.data(call.uuid))
-            on_error.pop_all()
-        LOG.info("%s", call)
-
-
 def plan(
     nova_tree: Any, desired: providers.ProviderTree, guard: diff.Guard
 ) -> list[calls.ProviderCall]:
@@ -185,15 +134,6 @@ def plan(
         for call in planned
         if not isinstance(call, calls.Name | calls.UpdateProvider)
     ]
-
-
-def _send(
-    client: Any, context: Any, call: calls.ProviderCall, data: Any
-) -> None:
-    if isinstance(call, calls.SetInventories):
-        client.set_inventory_for_provider(context, call.uuid, data.inventory)
-    else:
-        client.set_traits_for_provider(context, call.uuid, data.traits)
 
 
 def find_shrinkable(
@@ -231,17 +171,9 @@ def guard(
     :param host: the last reading. Devices that it could not read stay,
         reserved; while it is incomplete no device is known to be gone.
     """
-    owned = owned_uuids(nova_tree, desired)
-    present = {node.uuid for node in desired.nodes}
-    return diff.Guard(
-        allocated=owned - free,
-        unknown=frozenset() if host.complete else owned - present,
-        unreadable=diff.find_unreadable(
-            read_tree(nova_tree, desired), host.unknown
-        )
-        if host.unknown
-        else frozenset(),
-    )
+    actual = read_tree(nova_tree, desired)
+    allocated = {node.uuid for node in actual.nodes} - free
+    return diff.build_guard(actual, desired, host, allocated)
 
 
 def _node(data: Any) -> providers.ProviderNode:
@@ -265,6 +197,12 @@ def _inventory(record: Mapping[str, Any]) -> providers.Inventory:
     return providers.Inventory(
         **{name: record[name] for name in _FIELDS if name in record}
     )
+
+
+def apply(nova_tree: Any, plan: Iterable[calls.ProviderCall]) -> None:
+    """Make the calls of a plan in Nova's tree; Placement is not used."""
+    for call in plan:
+        _apply(nova_tree, call)
 
 
 def _apply(nova_tree: Any, call: calls.ProviderCall) -> None:

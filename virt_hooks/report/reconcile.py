@@ -14,8 +14,6 @@ from nova_accel import errors, model
 from nova_accel.config import conf
 from nova_accel.host.state import drains, notes
 from nova_accel.host.sysfs import udev
-from nova_accel.model import providers
-from placement_sync.client import resource_providers, rest
 from placement_sync.daemon import heartbeat, loop, metrics
 from placement_sync.sync import sync_pass
 from virt_hooks.report import reporter
@@ -53,7 +51,6 @@ class Reconciler:
         :param recover: recovers interrupted attachments; called after each
             pass, since it needs Nova's resource tracker.
         """
-        self._options = options
         self._accel = accel
         self._refresh = refresh
         self._reporter = reporter
@@ -66,7 +63,6 @@ class Reconciler:
             self._settings.sync.interval,
             self._publish_metrics,
         )
-        self._synchronizer: sync_pass.Synchronizer | None = None
         #: Problems that were logged.
         self._problems: frozenset[model.Problem] = frozenset()
         #: Devices that offered anything in the last pass.
@@ -119,13 +115,7 @@ class Reconciler:
             return None
         with self._heartbeat as beat:
             self._refresh()
-            desired, host = self._read_desired()
-            result = self._connect().run(
-                desired, host, is_shared=True, reread=self._read_desired
-            )
-            self._reporter.invalidate_caches(
-                desired, result.present, result.calls
-            )
+            result, desired, host = self._reporter.run_pass()
             self._log_problems(result)
             self._repeat_if_fewer_offer(host)
             beat.record_pass(result, host, desired, self._accel.claims())
@@ -166,26 +156,6 @@ class Reconciler:
     def _publish_metrics(self, status: heartbeat.Status) -> None:
         if self._metrics is not None:
             self._metrics.publish(status)
-
-    def _read_desired(self) -> tuple[providers.ProviderTree, model.HostState]:
-        """Return the desired tree and the host that it was built from.
-
-        Nova can assign its slots before they are offered in Placement.
-        """
-        host, desired = self._accel.host.state, self._reporter.desired()
-        if desired is None:
-            raise errors.AcceleratorError("the compute node is not known")
-        self._reporter.add_new_slots(desired)
-        return desired, host
-
-    def _connect(self) -> sync_pass.Synchronizer:
-        if self._synchronizer is None:
-            self._synchronizer = sync_pass.Synchronizer(
-                resource_providers.PlacementClient(
-                    rest.from_conf(self._options)
-                )
-            )
-        return self._synchronizer
 
     def _log_problems(self, result: sync_pass.PassResult) -> None:
         """Log each problem once, when it appears."""

@@ -8,7 +8,6 @@ from two threads. The tracker's provider tree is shared with it from
 
 import dataclasses
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,12 +15,12 @@ import os_traits
 from nova import context as nova_context
 from nova import exception
 
-from nova_accel import model
+from nova_accel import errors, model
 from nova_accel.model import names, providers
 from placement_sync.client import calls
-from placement_sync.sync import diff
+from placement_sync.sync import diff, sync_pass
 from virt_hooks import error_guards
-from virt_hooks.report import nova_provider_tree
+from virt_hooks.report import nova_provider_tree, provider_writer
 from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -37,25 +36,21 @@ OWNER_TRAITS = frozenset({names.OWNER_TRAIT}) | (
 # How often an update is sent again after a generation conflict: as often
 # as Nova's resource tracker does (_update_to_placement).
 _ATTEMPTS = 4
-# Placement accepts a provider with its parent, and returns it
-# (api-ref, Create resource provider).
-_MICROVERSION = "1.20"
-# Microversion of allocations, as Nova's scheduler uses it
-# (client/report.py, SAME_SUBTREE_VERSION).
-_ALLOCATION_VERSION = "1.36"
-# Seconds until the creation of a provider is tried again after another
-# provider had its name.
-_NAME_RETRY_S = 300.0
-_OK, _ABSENT, _CONFLICT = 200, 404, 409
 
 
 class Reporter:
     """Reports a node's accelerators; allocated providers never shrink."""
 
-    def __init__(self, accel: lifecycle.Lifecycle, virtapi: Any) -> None:
-        """Report through ``virtapi``'s client of Placement."""
+    def __init__(
+        self, accel: lifecycle.Lifecycle, virtapi: Any, options: Any
+    ) -> None:
+        """Report through ``virtapi``'s client of Placement.
+
+        :param options: the service's ``oslo_config.cfg.ConfigOpts``.
+        """
         self._accel = accel
         self._virtapi = virtapi
+        self._writer = provider_writer.ProviderWriter(virtapi, options)
         #: Providers that may shrink: they have no allocations.
         self._free: frozenset[str] = frozenset()
         #: The tree that Nova's resource tracker assigns slots from.
@@ -64,11 +59,6 @@ class Reporter:
         self._reported: frozenset[str] = frozenset()
         #: Those of them that Placement lacked at the end of the last pass.
         self._absent: frozenset[str] = frozenset()
-        #: Providers that can't be created, since other providers have
-        #: their names, with the time of the next attempt.
-        self._name_conflicts: dict[str, float] = {}
-        #: The desired tree of the last update of Nova's tree.
-        self._desired: providers.ProviderTree | None = None
 
     def desired(self) -> providers.ProviderTree | None:
         """Return the desired tree, None before the node is known."""
@@ -93,7 +83,7 @@ class Reporter:
         the name of one provider is in use by another provider (report.py,
         _create_resource_provider). The pass over Placement reports it.
         """
-        excluded = set(self._name_conflicts)
+        excluded = self._writer.list_name_conflicts()
         while children := {
             node.uuid
             for node in desired.nodes
@@ -127,54 +117,23 @@ class Reporter:
             and that Nova's tree lacks. Nova's client reads the whole tree
             again next time.
         """
-        now = time.monotonic()
-        self._name_conflicts = {
-            uuid: retry_at
-            for uuid, retry_at in self._name_conflicts.items()
-            if retry_at > now
-        }
         desired = self.desired()
         if desired is None or all(
             provider_tree.exists(node.uuid)
             for node in self._exclude_conflicts(desired).nodes
         ):
             return []
+        conflicts = self._writer.list_name_conflicts()
         created = [
             call.uuid
             for call in self._plan(provider_tree)
             if isinstance(call, calls.CreateProvider)
-            and call.uuid not in self._name_conflicts
-            and self._create(call, desired.root)
+            and call.uuid not in conflicts
+            and self._writer.create(call, desired.root)
         ]
         if created:
-            self._invalidate_tree(desired.root)
+            self._writer.invalidate([desired.root.uuid])
         return created
-
-    def _create(
-        self, call: calls.CreateProvider, root: providers.ProviderRoot
-    ) -> bool:
-        """Create a provider; return whether it is below this host now.
-
-        A provider that is elsewhere in Placement is left to Nova or to the
-        pass over Placement.
-        """
-        client, path = self._virtapi.reportclient, "/resource_providers"
-        record = {
-            "uuid": call.uuid,
-            "name": call.name,
-            "parent_provider_uuid": call.parent,
-        }
-        answer = client.post(path, record, version=_MICROVERSION)
-        if answer.status_code == _OK:
-            LOG.info("%s", call)
-        elif answer.status_code == _CONFLICT:
-            answer = client.get(f"{path}/{call.uuid}", version=_MICROVERSION)
-            if answer.status_code == _ABSENT:
-                retry_at = time.monotonic() + _NAME_RETRY_S
-                self._name_conflicts[call.uuid] = retry_at
-        if answer.status_code != _OK:
-            return False
-        return bool(answer.json()["root_provider_uuid"] == root.uuid)
 
     def update_tree(
         self, provider_tree: Any, startup_slots: Iterable[model.Slot]
@@ -194,7 +153,6 @@ class Reporter:
             startup_slots,
         )
         self._reported = nova_provider_tree.owned_uuids(provider_tree, desired)
-        self._desired = desired
         return True
 
     def use_tree(self, provider_tree: Any) -> None:
@@ -207,49 +165,56 @@ class Reporter:
         # Nova's resource tracker assigns slots of the same tree from now
         # on (_update_to_placement).
         self._nova_tree = provider_tree
-        desired = self.desired()
-        desired = desired and self._exclude_conflicts(desired)
-        if desired is not None and desired != self._desired:
-            nova_provider_tree.add_new_slots(provider_tree, desired)
+        if (desired := self.desired()) is not None:
+            nova_provider_tree.add_new_slots(
+                provider_tree, self._exclude_conflicts(desired)
+            )
 
     @property
     def is_registered(self) -> bool:
         """Return whether Nova has reported the node itself."""
         return self._nova_tree is not None
 
-    def add_new_slots(self, desired: providers.ProviderTree) -> None:
-        """Let the next claim get slots that are new since Nova's last pass."""
-        if self._nova_tree is None:
-            return
-        desired = self._exclude_conflicts(desired)
-        nova_provider_tree.add_new_slots(self._nova_tree, desired)
-        self._invalidate_if_new(desired)
-
-    def invalidate_caches(
+    def run_pass(
         self,
-        desired: providers.ProviderTree,
-        present: frozenset[str],
-        changes: Iterable[calls.Call],
-    ) -> None:
-        """Let Nova's client read again what the pass has changed.
+    ) -> tuple[sync_pass.PassResult, providers.ProviderTree, model.HostState]:
+        """Run a pass over Placement; return its result, tree and host.
 
-        Nova's tree is read again if it lacks a provider of Placement, or
-        has one that Placement lacks: Nova may delete the latter, but a
-        claim that changes it fails. No entry is removed from the client's
-        cache, since another thread may be iterating over it.
+        Afterwards Nova's client reads again what the pass has changed. It
+        reads the whole tree if it lacks a provider of Placement, or has one
+        that Placement lacks: Nova may delete the latter, but a claim that
+        changes it fails.
 
-        :param present: uuids of the owned providers in Placement.
-        :param changes: the calls that Nova has not made.
+        :raises AcceleratorError: Placement can't be reached.
         """
-        client = self._virtapi.reportclient
-        self._absent = self._reported - present
-        if self._reported != present:
-            self._invalidate_tree(desired.root)
-        for call in changes:
-            if isinstance(call, calls.UpdateProvider):
-                self._invalidate_tree(desired.root)
-            elif not isinstance(call, calls.Name | calls.DeleteProvider):
-                client.invalidate_resource_provider(call.uuid, cacheonly=True)
+        desired, host = self._read_desired()
+        result = self._writer.run_pass(desired, host, self._read_desired)
+        self._absent = self._reported - result.present
+        is_moved = any(
+            isinstance(c, calls.UpdateProvider) for c in result.calls
+        )
+        if is_moved or self._reported != result.present:
+            self._writer.invalidate([desired.root.uuid])
+        self._writer.invalidate(
+            call.uuid
+            for call in result.calls
+            if not isinstance(call, calls.Name | calls.DeleteProvider)
+        )
+        return result, desired, host
+
+    def _read_desired(self) -> tuple[providers.ProviderTree, model.HostState]:
+        """Return the desired tree and the host that it was built from.
+
+        Nova can assign its slots before they are offered in Placement.
+        """
+        host, desired = self._accel.host.state, self.desired()
+        if desired is None:
+            raise errors.AcceleratorError("the compute node is not known")
+        if self._nova_tree is not None:
+            creatable = self._exclude_conflicts(desired)
+            nova_provider_tree.add_new_slots(self._nova_tree, creatable)
+            self._invalidate_if_new(creatable)
+        return desired, host
 
     def _invalidate_if_new(self, desired: providers.ProviderTree) -> None:
         """Invalidate the tree if it lacks a desired provider.
@@ -257,20 +222,7 @@ class Reporter:
         The provider may exist in Placement already.
         """
         if {node.uuid for node in desired.nodes} - self._reported:
-            self._invalidate_tree(desired.root)
-
-    def _invalidate_tree(self, root: providers.ProviderRoot) -> None:
-        """Let Nova's next pass read the whole tree before it begins.
-
-        Otherwise Nova reads all providers again in the middle of its pass
-        when it finds a provider that is new to it, and then overwrites
-        them with their former content: traits that an operator has set
-        would be lost (update_from_provider_tree,
-        _ensure_resource_provider).
-        """
-        self._virtapi.reportclient.invalidate_resource_provider(
-            root.uuid, cacheonly=True
-        )
+            self._writer.invalidate([desired.root.uuid])
 
     def reset_free(self) -> None:
         """Treat every provider as allocated until the next find_free."""
@@ -304,44 +256,6 @@ class Reporter:
             provider_tree, desired, self._accel.host.state, is_allocated
         )
 
-    def has_allocations(self, consumer: str) -> bool:
-        """Return whether Placement has allocations of a consumer.
-
-        :raises nova.exception.ConsumerAllocationRetrievalFailed: they
-            can't be read.
-        """
-        return bool(self.providers_of(consumer))
-
-    def providers_of(self, consumer: str) -> frozenset[str]:
-        """Return the uuids of the providers that a consumer allocates.
-
-        :raises nova.exception.ConsumerAllocationRetrievalFailed: they
-            can't be read.
-        """
-        allocations = self._virtapi.reportclient.get_allocs_for_consumer(
-            nova_context.get_admin_context(), consumer
-        )
-        return frozenset(allocations["allocations"])
-
-    def allocate(self, instance: Any, allocations: Mapping[str, Any]) -> None:
-        """Create the allocations of a server that has none.
-
-        :param allocations: resources by the uuid of their provider, as in
-            Placement's allocation candidates.
-        :raises nova.exception.AllocationUpdateFailed: Placement refused.
-        """
-        if not self._virtapi.reportclient.claim_resources(
-            nova_context.get_admin_context(),
-            instance.uuid,
-            {"allocations": dict(allocations)},
-            instance.project_id,
-            instance.user_id,
-            _ALLOCATION_VERSION,
-        ):
-            raise exception.AllocationUpdateFailed(
-                consumer_uuid=instance.uuid, error="something of it is taken"
-            )
-
     def publish(self, context: Any) -> None:
         """Send changes of a claim without waiting for the next pass."""
         root = self._accel.root
@@ -352,9 +266,7 @@ class Reporter:
         ):
             for _ in range(_ATTEMPTS):
                 try:
-                    nova_provider_tree.publish(
-                        self._virtapi.reportclient, context, root, self._plan
-                    )
+                    self._writer.change(context, root, self._plan)
                 except exception.ResourceProviderUpdateConflict as error:
                     LOG.debug("publication had a conflict: %s", error)
                 else:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from nova import context as nova_context
 from nova import exception, objects, utils
 from nova.compute import resource_tracker
 
@@ -76,6 +77,36 @@ class ServerAllocations:
             for request in answer.json()["allocation_requests"]
             for uuid in request["allocations"]
         )
+
+    def providers_of(self, consumer: str) -> frozenset[str]:
+        """Return the uuids of the providers that a consumer allocates.
+
+        :raises nova.exception.ConsumerAllocationRetrievalFailed: they
+            can't be read.
+        """
+        allocations = self._client.get_allocs_for_consumer(
+            nova_context.get_admin_context(), consumer
+        )
+        return frozenset(allocations["allocations"])
+
+    def create(self, instance: Any, allocations: Mapping[str, Any]) -> None:
+        """Create the allocations of a server that has none.
+
+        :param allocations: resources by the uuid of their provider, as in
+            Placement's allocation candidates.
+        :raises nova.exception.AllocationUpdateFailed: Placement refused.
+        """
+        if not self._client.claim_resources(
+            nova_context.get_admin_context(),
+            instance.uuid,
+            {"allocations": dict(allocations)},
+            instance.project_id,
+            instance.user_id,
+            _MICROVERSION,
+        ):
+            raise exception.AllocationUpdateFailed(
+                consumer_uuid=instance.uuid, error="something of it is taken"
+            )
 
     def read(self, context: Any, server: str) -> dict[str, dict[str, int]]:
         """Return a server's allocations: amounts by provider and class.

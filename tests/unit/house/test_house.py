@@ -47,6 +47,17 @@ SEAMS = {
     "virt_hooks/error_guards.py": "an addition must never end a Nova service",
     "virt_hooks/spawn/release.py": "a vendor's driver may raise anything",
 }
+# Methods of Nova's report client that write providers, and the one module of
+# nova-compute that calls them.
+PROVIDER_WRITES = {
+    "delete_resource_provider",
+    "post",
+    "set_aggregates_for_provider",
+    "set_inventory_for_provider",
+    "set_traits_for_provider",
+    "update_from_provider_tree",
+}
+PROVIDER_WRITER = "virt_hooks/report/provider_writer.py"
 # Imports of the packages whose __init__ has some.
 PACKAGE_IMPORTS = {
     "nova_accel.conformance": [
@@ -235,6 +246,19 @@ def restricted_libraries_are_not_imported_by_name(path: Path) -> None:
         if function in ("import_module", "__import__"):
             module = ast.unparse(node.args[0]).strip("'\"")
             assert module.partition(".")[0] not in restricted
+
+
+@rule([p for p in MODULES if relative(p).startswith("virt_hooks/")])
+def one_module_of_nova_compute_writes_providers(path: Path) -> None:
+    methods = {
+        node.attr
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute)
+    }
+    if relative(path) == PROVIDER_WRITER:
+        assert methods & PROVIDER_WRITES
+    else:
+        assert not methods & PROVIDER_WRITES
 
 
 @rule(MODULES)

@@ -69,7 +69,7 @@ class Ledger(logging.Handler):
             logging.getLogger(name)
             for name in (
                 "placement_sync.sync.sync_pass",
-                "virt_hooks.report.reporter",
+                "virt_hooks.report.provider_writer",
                 "virt_hooks.report.nova_provider_tree",
                 "placement.requestlog",
             )

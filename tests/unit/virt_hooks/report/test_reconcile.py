@@ -41,11 +41,12 @@ def test_a_pass_that_waits_records_its_condition(
     condition: str,
 ) -> None:
     life = simulated.started(kernel)
+    options = write_options(tmp_path / "nova.conf", state)
     pass_runner = reconcile.Reconciler(
-        write_options(tmp_path / "nova.conf", state),
+        options,
         life,
         lambda: None,
-        reporter_class(life, None),
+        reporter_class(life, None, options),
         lambda: None,
     )
     assert pass_runner.run() is None
