@@ -30,14 +30,14 @@ def _release(place: layout.Layout) -> str:
 def _prepare_kernel(
     place: layout.Layout, release: str, say: progress.Progress
 ) -> None:
-    boot = place.kernel / "boot" / f"vmlinuz-{release}"
+    image = kernel.image_of(place, release)
     headers = kernel.headers_of(place, release) / "Makefile"
     if stamps.ensure(
         place,
         "kernel",
         [release, str(place.kernel)],
         lambda: kernel.unpack_kernel(place, release),
-        [boot, headers],
+        [image, headers],
     ):
         say.say(f"kernel {release} unpacked")
     place.kernel_version.write_text(f"{release}\n")

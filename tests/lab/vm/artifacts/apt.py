@@ -59,9 +59,12 @@ def current_release(place: layout.Layout) -> str:
 
 def kernel_packages(place: layout.Layout, release: str) -> list[str]:
     """Return the packages that hold a kernel and what builds its modules."""
-    headers = f"linux-headers-{release}"
+    image, headers = f"linux-image-{release}", f"linux-headers-{release}"
+    # From Debian 14 on the image only depends on those that have the files.
+    parts = [n for n in _depends(place, image) if n.endswith(f"-{release}")]
     return [
-        f"linux-image-{release}",
+        image,
+        *parts,
         headers,
         _dependency(place, headers, "linux-headers-"),
         _dependency(place, headers, "linux-kbuild-"),

@@ -100,6 +100,14 @@ def unpack_kernel(place: layout.Layout, release: str) -> None:
     run.run_command(["depmod", "-b", str(place.kernel), release])
 
 
+def image_of(place: layout.Layout, release: str) -> pathlib.Path:
+    """Return the kernel's image: beside its modules from Debian 14 on."""
+    image = place.kernel / "boot" / f"vmlinuz-{release}"
+    if image.exists():
+        return image
+    return place.kernel / "usr/lib/modules" / release / "vmlinuz"
+
+
 def headers_of(place: layout.Layout, release: str) -> pathlib.Path:
     """Return the directory that ``make -C`` takes for modules."""
     return place.kernel / "usr/src" / f"linux-headers-{release}"
@@ -134,7 +142,7 @@ def extract_vmlinux(place: layout.Layout, release: str) -> None:
 
     QEMU boots it by PVH, which saves seconds of emulated decompression.
     """
-    image = (place.kernel / "boot" / f"vmlinuz-{release}").read_bytes()
+    image = image_of(place, release).read_bytes()
     for data in _decompressed(image):
         if data.startswith(_ELF_MAGIC):
             place.vmlinux.write_bytes(data)
