@@ -278,8 +278,8 @@ def _explain_missing_log(part: MigrationPartition, host: MigrationHost) -> str:
         f"the kernel of this host ({host.kernel}) has no IOMMUFD, so QEMU"
         f" can't know which pages {part.driver} writes, and would fail after"
         " the migration has begun: use a kernel with CONFIG_IOMMUFD; or start"
-        " QEMU without dirty page tracking, as the documentation's page on live"
-        " migration says, and set [nova_accel]"
+        " QEMU without dirty page tracking, as the documentation's page on"
+        " live migration says, and set [nova_accel]"
         " live_migration_without_iommufd = True on this host"
     )
 

@@ -135,16 +135,6 @@ class LiveGuest:
         )
         assert answer.status_code == 202, answer.text
 
-    def reasons(self) -> str:
-        """Return the details that Nova has of the last action."""
-        compute = self._lab.api.compute
-        url = f"/servers/{self.server.id}/os-instance-actions"
-        answer = compute.get(url, microversion="2.84").json()
-        last = answer["instanceActions"][0]["request_id"]
-        action = compute.get(f"{url}/{last}", microversion="2.84").json()
-        events = action["instanceAction"]["events"]
-        return " ".join(str(event.get("details")) for event in events)
-
     def _migrations(self) -> dict[int, str]:
         answer = self._lab.api.compute.get(
             f"/os-migrations?instance_uuid={self.server.id}",
