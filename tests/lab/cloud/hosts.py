@@ -7,6 +7,7 @@ directory: to Nova the hosts have a common file system, as over NFS.
 
 import dataclasses
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -45,6 +46,8 @@ class Host:
         :raises LabError: it does not come up.
         """
         place = self.cloud.layout
+        # Nova refuses the identity of a host that was ended before.
+        shutil.rmtree(place.state / self.name, ignore_errors=True)
         self.switch_on(is_disk_kept=False)
         reached = settings.ComputeHost(
             libvirt_uri=self.libvirt_uri,
