@@ -3,8 +3,10 @@
 
 import os
 import pathlib
+import uuid
 from typing import Any
 
+from nova_accel.model import names
 from tests.hosts import build
 
 # Eight A40s, each with 32 VFs of 24 types: what a full chassis has.
@@ -71,6 +73,28 @@ def parents(description: dict[str, Any]) -> list[str]:
     return [str(name) for name in description["parents"][0]["on"]]
 
 
+def fill(description: dict[str, Any], root_uuid: str) -> dict[str, Any]:
+    """Return a description with a vGPU of the first type on each VF.
+
+    :param root_uuid: of the compute node, which its uuids depend on.
+    """
+    cards = [facts["address"] for facts in description["functions"]]
+    vfs = parents(description)
+    each = len(vfs) // len(cards)
+    type_id = description["parents"][0]["types"][0][0]
+    mdevs = [
+        {
+            "uuid": names.mdev_uuid(
+                names.provider_uuid(root_uuid, cards[number // each]), vf
+            ),
+            "parent": vf,
+            "type": f"nvidia-{type_id}",
+        }
+        for number, vf in enumerate(vfs)
+    ]
+    return description | {"mdevs": mdevs}
+
+
 def make(description: dict[str, Any], root: pathlib.Path) -> None:
     """Make the host's tree, with what libudev and libvirt look for."""
     build.build(description, root)
@@ -93,6 +117,23 @@ def make(description: dict[str, Any], root: pathlib.Path) -> None:
         # A header of type 0, "no bridge" (PCI Local Bus Specification 6.1).
         (place / "config").write_bytes(bytes(64))
         _link(place / "subsystem", sys / "bus/pci")
+
+
+def toggle_mdev(root: pathlib.Path, vf: str) -> None:
+    """Make a vGPU of a VF's first type, or remove it."""
+    mdev = str(uuid.uuid5(uuid.NAMESPACE_DNS, vf))
+    parent = (root / "sys/bus/pci/devices" / vf).resolve()
+    device, index = parent / mdev, root / "sys/bus/mdev/devices"
+    if device.exists():
+        (index / mdev).unlink()
+        (device / "mdev_type").unlink()
+        device.rmdir()
+        return
+    first, *_ = sorted((parent / "mdev_supported_types").iterdir())
+    index.mkdir(parents=True, exist_ok=True)
+    device.mkdir()
+    _link(device / "mdev_type", first)
+    _link(index / mdev, device)
 
 
 def _link(path: pathlib.Path, target: pathlib.Path) -> None:
