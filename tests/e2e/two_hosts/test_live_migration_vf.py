@@ -31,7 +31,8 @@ _LIB = '. "$LAB_GUEST/lib.sh"'
 def cards(lab: Site, two: TwoHosts) -> Iterator[None]:
     """Let the A40 of both hosts make typed VFs."""
     spec = f'{{"address": "{topology.A40_ADDRESS}", "num_vfs": {_VFS}}}'
-    overlay = lab.layout.state / "typed-vfs.conf"
+    # Not in state: Nova looks for compute_id beside configuration files.
+    overlay = lab.layout.etc / "typed-vfs.conf"
     overlay.write_text(f"[nova_accel]\ndevice_spec = {spec}\n")
     hosts = (two.first, two.second)
     for host in hosts:
