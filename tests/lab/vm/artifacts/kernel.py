@@ -87,12 +87,10 @@ def unpack_kernel(place: layout.Layout, release: str) -> None:
     shutil.rmtree(place.kernel, ignore_errors=True)
     for deb in apt.download(place, apt.kernel_packages(place, release)):
         apt.unpack(deb, place.kernel)
-    # Debian's header Makefile includes its common half by absolute path
+    # Debian's header Makefile names both of its halves by absolute paths
     makefile = headers_of(place, release) / "Makefile"
     text = makefile.read_text()
-    makefile.write_text(
-        text.replace("include /usr/src/", f"include {place.kernel}/usr/src/")
-    )
+    makefile.write_text(text.replace("/usr/src/", f"{place.kernel}/usr/src/"))
     if not (place.kernel / "lib/modules" / release / "kernel").exists():
         # Debian 13: everything under /usr/lib
         shutil.rmtree(place.kernel / "lib", ignore_errors=True)
