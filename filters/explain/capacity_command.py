@@ -97,14 +97,14 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     fields = _build_fields(flavor, capacity)
     status = 0 if capacity.total else _FULL
     if arguments.json:
-        values = {
-            name: cell.machine_readable()
-            if isinstance(cell, application.Cell)
-            else cell
-            for name, cell in fields.items()
-        }
-        return json.dumps(values, indent=2) + "\n", status
-    return application.Record(fields, status=status)
+        return json.dumps(fields, indent=2) + "\n", status
+    return application.Record(
+        {
+            name: application.build_cell(value)
+            for name, value in fields.items()
+        },
+        status=status,
+    )
 
 
 def _build_fields(
@@ -115,16 +115,9 @@ def _build_fields(
         "flavor_id": flavor.id,
         "fits_now": capacity.total,
         "largest_group_on_one_host": capacity.largest_group,
-        "hosts": _format_counts(capacity.by_host),
-        "blocked_by": _format_counts(capacity.reasons),
+        "hosts": dict(capacity.by_host),
+        "blocked_by": dict(capacity.reasons),
     }
-
-
-def _format_counts(counts: Mapping[str, int]) -> application.Cell:
-    return application.Cell(
-        dict(counts),
-        "\n".join(f"{name}: {count}" for name, count in counts.items()) or "-",
-    )
 
 
 ACTION = application.Action(

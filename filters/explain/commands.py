@@ -31,7 +31,7 @@ class FlavorSet(application.Command):
     action = "filters.explain.flavor_command:SET"
 
 
-class FlavorShow(application.Command):
+class FlavorShow(application.ShowCommand):
     """Print a flavor's accelerators, and whether a host can serve it now.
 
     It prints also for how many servers there is room now. Example: nova-accel

@@ -192,7 +192,7 @@ class CloudContext:
 # -- show -------------------------------------------------------------------
 
 
-def _show(arguments: argparse.Namespace) -> str:
+def _show(arguments: argparse.Namespace) -> application.Output:
     context = open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
     contents = flavor_specs.read(flavor.specs)
@@ -214,9 +214,18 @@ def _show(arguments: argparse.Namespace) -> str:
             for pin in sorted(flavor_specs.list_pins(flavor.specs))
         },
     )
+    content = flavor_text.as_dict(report)
     if arguments.json:
-        return json.dumps(flavor_text.as_dict(report), indent=2) + "\n"
-    return flavor_text.as_text(report, context.types)
+        return json.dumps(content, indent=2) + "\n"
+    del content["flavor"]
+    fields = {"id": flavor.id, "name": flavor.name, **content}
+    return application.Record(
+        {
+            name: application.build_cell(value)
+            for name, value in fields.items()
+        },
+        text=flavor_text.as_text(report, context.types),
+    )
 
 
 # -- set --------------------------------------------------------------------

@@ -56,6 +56,17 @@ class Cell(columns.FormattableColumn):
         return self._text
 
 
+def build_cell(value: object) -> object:
+    """Return a value, or a cell that prints an object in lines."""
+    if isinstance(value, Mapping):
+        lines = [f"{name}: {each}" for name, each in value.items()]
+    elif isinstance(value, list | tuple):
+        lines = [str(each) for each in value]
+    else:
+        return value
+    return Cell(value, "\n".join(lines) or "-")
+
+
 class Table(NamedTuple):
     """Output of a command that prints rows.
 

@@ -2,6 +2,7 @@
 """Devices of a cloud, and the profiles of each."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping
 
@@ -97,6 +98,8 @@ class VgpuTypes:
             for trait in _list_model_traits(catalog, gpu)
         }
         self.by_trait = catalog.by_trait()
+        # A cloud has thousands of cards, of few models.
+        self.terms = functools.cache(self._build_terms)
 
     def find(self, trait: str) -> vgpu_types.CatalogVgpuType | None:
         """Return the type of a trait, or None.
@@ -134,7 +137,9 @@ class VgpuTypes:
             if bool(vgpu_type.instance) == provider.is_mig
         )
 
-    def terms(self, vgpu_type: vgpu_types.CatalogVgpuType) -> ProfileTerms:
+    def _build_terms(
+        self, vgpu_type: vgpu_types.CatalogVgpuType
+    ) -> ProfileTerms:
         """Return the terms of a type of the catalog."""
         return ProfileTerms(
             name=vgpu_type.name,
@@ -211,8 +216,9 @@ def list_terms(
                     not provider.is_unavailable,
                 )
         for vgpu_type in types.of_device(provider):
-            if vgpu_type.trait not in seen:
-                yield types.terms(vgpu_type), False
+            terms = types.terms(vgpu_type)
+            if terms.required.isdisjoint(seen):
+                yield terms, False
     if names.FPGA_CLASS in capacities:
         yield from _list_region_terms(provider)
     for name in sorted(capacities):

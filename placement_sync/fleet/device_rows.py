@@ -71,7 +71,11 @@ def list_devices(
 ) -> tuple[DeviceRow, ...]:
     """Return a row for each device, by host and address."""
     devices = sorted(fleet.devices, key=lambda d: (d.host, d.address))
-    return tuple(_build_row(d, fleet, types) for d in devices)
+    consumers = fleet.list_consumers()
+    return tuple(
+        _build_row(d, consumers.get(d.uuid, frozenset()), types)
+        for d in devices
+    )
 
 
 def select_free(rows: Iterable[DeviceRow]) -> tuple[DeviceRow, ...]:
@@ -81,16 +85,15 @@ def select_free(rows: Iterable[DeviceRow]) -> tuple[DeviceRow, ...]:
 
 def _build_row(
     device: offered_devices.OfferedDevice,
-    fleet: fleet_state.Fleet,
+    consumers: frozenset[str],
     types: offered_devices.VgpuTypes,
 ) -> DeviceRow:
-    holdings = fleet.list_holdings(device.uuid)
     return DeviceRow(
         device=device,
         state=fleet_query.find_state(device),
         mode=find_mode(device),
         usage=measure(device),
-        consumers=tuple(sorted({h.consumer for h in holdings})),
+        consumers=tuple(sorted(consumers)),
         fits=list_free_profiles(device, types),
     )
 

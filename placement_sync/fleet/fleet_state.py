@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices of a cloud with their holders, as read from Placement and Nova."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 
@@ -47,9 +48,12 @@ class Fleet:
     def devices(self) -> tuple[offered_devices.OfferedDevice, ...]:
         return self.cloud.devices
 
-    def list_holdings(self, provider: str) -> list[Holding]:
-        """Return the holdings of a device, by its provider's uuid."""
-        return [h for h in self.holdings if h.provider == provider]
+    def list_consumers(self) -> Mapping[str, frozenset[str]]:
+        """Return the consumers of each device, by its provider's uuid."""
+        consumers: dict[str, set[str]] = collections.defaultdict(set)
+        for holding in self.holdings:
+            consumers[holding.provider].add(holding.consumer)
+        return {uuid: frozenset(each) for uuid, each in consumers.items()}
 
     def find_project(self, consumer: str) -> str:
         """Return the project of a consumer, empty if it is not known."""

@@ -87,21 +87,24 @@ def list_allocations(
 ) -> tuple[AllocationRow, ...]:
     """Return a row for each holding, by host, address and consumer."""
     devices = {device.uuid: device for device in fleet.devices}
-    rows = [
-        AllocationRow(
-            consumer=holding.consumer,
-            server=fleet.servers.get(holding.consumer),
-            device=devices[holding.provider],
-            parts=split_amounts(
-                holding.amounts,
-                _list_groups(fleet.servers.get(holding.consumer)),
-                types,
-            ),
-            amounts=holding.amounts,
+    rows = []
+    for holding in fleet.holdings:
+        device = devices[holding.provider]
+        server = fleet.servers.get(holding.consumer)
+        groups = (
+            group
+            for group in _list_groups(server)
+            if _is_of_model(group, device, types)
         )
-        for holding in fleet.holdings
-        if holding.provider in devices
-    ]
+        rows.append(
+            AllocationRow(
+                consumer=holding.consumer,
+                server=server,
+                device=device,
+                parts=split_amounts(holding.amounts, groups, types),
+                amounts=holding.amounts,
+            )
+        )
     return tuple(sorted(rows, key=_sort_key))
 
 
@@ -143,6 +146,21 @@ def _list_groups(
         return flavor_specs.read(server.flavor.extra_specs).groups
     except errors.MalformedError:
         return ()
+
+
+def _is_of_model(
+    group: flavors.RequestGroup,
+    device: offered_devices.OfferedDevice,
+    types: offered_devices.VgpuTypes,
+) -> bool:
+    """Return whether the type of a group is not one of another model."""
+    gpu = types.gpu_of(device)
+    requested = {
+        vgpu_type.gpu
+        for trait in group.required
+        if (vgpu_type := types.find(trait)) is not None
+    }
+    return gpu is None or not requested or gpu.key in requested
 
 
 def split_amounts(

@@ -145,10 +145,14 @@ def _place_parts(
                     )
                 )
                 continue
-            holder = vgpu_type and _take_holder(remaining, vgpu_type, types)
-            if not holder:
+            if vgpu_type is None:
                 return None
-            parts.append(_build_server(*holder, start, length))
+            holder = _take_holder(remaining, vgpu_type, types)
+            if holder is None:
+                return None
+            allocation, held_part = holder
+            typed = dataclasses.replace(held_part, name=vgpu_type.name)
+            parts.append(_build_server(allocation, typed, start, length))
     parts.sort(key=lambda part: part.start)
     if remaining or not region or not _are_apart(parts, region):
         return None

@@ -153,13 +153,12 @@ def _list_sections(
     for allocation in allocations:
         if allocation.device is not None:
             by_device[allocation.device.uuid].append(allocation)
+    bars = collections.defaultdict(list)
+    for row in rows:
+        bar = card_bars.build_bar(row, by_device[row.device.uuid], types)
+        bars[row.device.root].append(bar)
     for host in holder_rows.list_hosts(fleet, rows):
-        bars = tuple(
-            card_bars.build_bar(row, by_device[row.device.uuid], types)
-            for row in rows
-            if row.device.root == host.uuid
-        )
-        yield HostSection(row=host, bars=bars)
+        yield HostSection(row=host, bars=tuple(bars[host.uuid]))
 
 
 def _list_flavors(

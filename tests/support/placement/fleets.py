@@ -6,6 +6,8 @@ import dataclasses
 
 from hypothesis import strategies as st
 
+from nova_accel.catalog import loader
+from nova_accel.geometry import occupancy
 from nova_accel.model import names
 from placement_sync.client import nova_api
 from placement_sync.flavors import offered_devices
@@ -103,4 +105,62 @@ def fleets(draw: st.DrawFn) -> fleet_state.Fleet:
         cloud=offered_devices.Cloud(devices=tuple(devices)),
         holdings=tuple(holdings),
         servers=servers,
+    )
+
+
+def example() -> fleet_state.Fleet:
+    """Return a fleet with a card in each mode and in some states."""
+    catalog = loader.load()
+    mig = (
+        ("CUSTOM_VGPU_NVIDIA_A100_1_5C", 0),
+        ("CUSTOM_VGPU_NVIDIA_A100_3_20C", 4),
+    )
+    cards = (
+        clouds.gpu("A40", ("8Q",), at="gpu-01/0000:41:00.0"),
+        clouds.gpu("A40", (), names.FAULTED_TRAIT, at="gpu-01/0000:81:00.0"),
+        clouds.gpu("A40", (), names.DRAINED_TRAIT, at="gpu-02/0000:41:00.0"),
+        clouds.gpu(
+            "A100",
+            ("2-10C",),
+            *(
+                f"{occupancy.PLACE_PREFIX}{start}_1_{trait.removeprefix(names.CUSTOM)}"
+                for trait, start in mig
+            ),
+            layout="mig",
+            at="gpu-03/0000:af:00.0",
+        ),
+    )
+    equal, faulted, drained, in_mig = cards
+    holdings = [
+        holding(equal, 1, "8Q"),
+        holding(equal, 2, "8Q"),
+        holding(equal, 3, "8Q"),
+        holding(faulted, 4, "4Q"),
+        holding(faulted, 5, "4Q"),
+        holding(drained, 6, "8Q"),
+        *(
+            fleet_state.Holding(
+                provider=in_mig.uuid,
+                consumer=consumer(number),
+                amounts=catalog.charges(catalog.by_trait()[trait]),
+            )
+            for number, (trait, _) in enumerate(mig, 7)
+        ),
+    ]
+    projects = ("render", "research", "web")
+    owners = [
+        server(
+            number, projects[number % 3], "4Q" if number in (4, 5) else "8Q"
+        )
+        for number in range(1, 9)
+    ]
+    return fleet_state.Fleet(
+        cloud=offered_devices.Cloud(
+            devices=tuple(
+                with_used(c, [h for h in holdings if h.provider == c.uuid])
+                for c in cards
+            )
+        ),
+        holdings=tuple(holdings),
+        servers={owner.uuid: owner for owner in owners},
     )

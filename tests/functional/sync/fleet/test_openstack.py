@@ -79,8 +79,9 @@ def test_a_user_gets_own_servers_and_a_word_for_the_rest(
 
 
 def test_the_keys_of_the_json_are_those_of_version_1(
-    client: Client,
+    site: Site, client: Client
 ) -> None:
+    site.nova.add_flavor("gpu.8q", **test_fleet.SPECS)
     keys = {}
     for words in (
         ("device", "list", "--long"),
@@ -89,6 +90,8 @@ def test_the_keys_of_the_json_are_those_of_version_1(
         ("host", "list"),
         ("usage", "list"),
         ("profile", "list", "--all", "--long"),
+        ("flavor", "show", "gpu.8q"),
+        ("capacity", "show", "--flavor", "gpu.8q"),
     ):
         status, out, _ = client.run("accel", *words, "-f", "json")
         assert status == 0, words

@@ -150,6 +150,17 @@ def test_an_attached_part_is_apart_from_the_flavors_parts() -> None:
     assert [str(part) for part in row.parts] == ["A40-8Q", "4096 MB"]
 
 
+def test_a_part_of_another_model_is_not_of_the_flavor() -> None:
+    device = clouds.gpu("A10", ("8Q", "16Q"))
+    fleet = Fleet(
+        cloud=offered_devices.Cloud(devices=(device,)),
+        holdings=(fleets.holding(device, 1, "8Q"),),
+        servers={fleets.consumer(1): fleets.server(1, "red", "8Q")},
+    )
+    (row,) = holder_rows.list_allocations(fleet, TYPES)
+    assert [str(part) for part in row.parts] == ["8192 MB"]
+
+
 def test_a_consumer_that_nova_hides_keeps_its_row() -> None:
     device = clouds.gpu("A40", ("4Q",))
     fleet = Fleet(

@@ -19,7 +19,7 @@ from placement_sync.report import (
     report_page,
     report_text,
 )
-from tests.support import examples
+from tests.support import examples, golden
 from tests.support.placement import clouds, fleets
 
 TYPES = offered_devices.VgpuTypes(loader.load())
@@ -201,6 +201,11 @@ def test_flavors_have_room_or_a_problem() -> None:
     bad, row = build_report(fleet, FLAVOR, plain, broken).flavors
     assert (row.request, row.room) == ("1 x A40-8Q", 5)
     assert "accelerator:packing" in bad.problem
+
+
+def test_the_text_of_an_example() -> None:
+    text = report_text.as_text(build_report(fleets.example(), FLAVOR))
+    golden.check(golden.PLACE / "fleet/report.txt", text)
 
 
 class Page(parser.HTMLParser):
