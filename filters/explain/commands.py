@@ -17,6 +17,17 @@ class Explain(application.ListCommand):
     action = "filters.explain.explain_command:ACTION"
 
 
+class FlavorCreate(application.Command):
+    """Create a flavor that requests accelerators.
+
+    The options for the request are those of flavor set. If the request is
+    refused, no flavor is created. Example: nova-accel flavor create gpu.small
+    --vcpus 4 --ram 8192 --disk 20 --profile A40-8Q
+    """
+
+    action = "filters.explain.flavor_command:CREATE"
+
+
 class FlavorSet(application.Command):
     """Set the accelerators that a flavor requests.
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``nova-accel flavor``: set and show a flavor's extra specs."""
+"""Command ``nova-accel flavor``: create, set and show flavors."""
 
 import argparse
 import dataclasses
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from filters.explain import explain_command, simulation
 from filters.placement import queries
@@ -34,7 +35,51 @@ def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
     _add_show_arguments(parser)
-    _add_target(parser)
+    target = _add_target(parser)
+    target.add_argument(
+        "--clear",
+        action="store_true",
+        help="remove all accelerators from the flavor, or those of --group",
+    )
+    _add_request(parser)
+
+
+def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "flavor", metavar="NAME", help="name of the new flavor"
+    )
+    for flag, unit, text in (
+        ("--vcpus", "N", "number of virtual CPUs"),
+        ("--ram", "MB", "memory in MB"),
+        ("--disk", "GB", "root disk in GB"),
+    ):
+        parser.add_argument(
+            flag,
+            metavar=unit,
+            type=_parse_count,
+            required=flag != "--disk",
+            default=0,
+            help=f"set the {text}",
+        )
+    parser.add_argument(
+        "--private",
+        action="store_true",
+        help="show the flavor only to projects that get access to it",
+    )
+    _add_target(parser, is_required=True)
+    parser.set_defaults(clear=False)
+    _add_request(parser)
+
+
+def _add_request(parser: argparse.ArgumentParser) -> None:
+    """Add the options about the devices that a flavor requests."""
+    parser.add_argument(
+        "--count",
+        type=_parse_count,
+        default=1,
+        metavar="N",
+        help="set the number of devices (default 1)",
+    )
     for flag, name, text in _SINGLE_OPTIONS:
         parser.add_argument(flag, metavar=name, help=text)
     for flag, name, text in _REPEATED_OPTIONS:
@@ -60,8 +105,11 @@ def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_target(parser: argparse.ArgumentParser) -> None:
-    target = parser.add_mutually_exclusive_group()
+def _add_target(
+    parser: argparse.ArgumentParser, is_required: bool = False
+) -> Any:
+    """Add the options that name a device; return their group."""
+    target = parser.add_mutually_exclusive_group(required=is_required)
     target.add_argument(
         "--profile",
         metavar="PROFILE",
@@ -76,18 +124,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         help="request devices of this resource class, for example PGPU or"
         " CUSTOM_QAT_VF",
     )
-    target.add_argument(
-        "--clear",
-        action="store_true",
-        help="remove all accelerators from the flavor, or those of --group",
-    )
-    parser.add_argument(
-        "--count",
-        type=_parse_count,
-        default=1,
-        metavar="N",
-        help="set the number of devices (default 1)",
-    )
+    return target
 
 
 _SINGLE_OPTIONS = (
@@ -234,6 +271,33 @@ def _show(arguments: argparse.Namespace) -> application.Output:
 def _set(arguments: argparse.Namespace) -> str:
     context = open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
+    return _change(arguments, context, flavor)
+
+
+def _create(arguments: argparse.Namespace) -> str:
+    """Create a flavor after its request has been checked.
+
+    :raises ServiceError: Nova refuses; then there is no new flavor.
+    """
+    flavor = cloud.Flavor(
+        id="",
+        name=arguments.flavor,
+        specs={},
+        needs={"VCPU": arguments.vcpus, "MEMORY_MB": arguments.ram},
+        disk_gb=arguments.disk,
+    )
+    return _change(arguments, open_cloud(arguments), flavor)
+
+
+def _change(
+    arguments: argparse.Namespace,
+    context: "CloudContext",
+    flavor: cloud.Flavor,
+) -> str:
+    """Change a flavor's extra specs, or create one without an id.
+
+    :return: the changes as text or JSON.
+    """
     offered = offered_devices.Cloud()
     pinned: offered_devices.OfferedDevice | None = None
     if not arguments.clear:
@@ -243,7 +307,9 @@ def _set(arguments: argparse.Namespace) -> str:
     request = _build_request(arguments, context, offered, pinned)
     change = flavor_specs.plan(flavor.specs, request)
     _check_rules(arguments, context, flavor_specs.read(change.specs))
-    if not arguments.dry_run:
+    if not (arguments.dry_run or flavor.id):
+        flavor = _write_new(arguments, context, flavor, change, pinned)
+    elif not arguments.dry_run:
         _write(context, flavor, change, pinned)
     # A dry run does not create the trait that pins the flavor to a device.
     if not (arguments.clear or (arguments.dry_run and pinned)):
@@ -385,6 +451,28 @@ def _warn(reason: str) -> None:
         )
 
 
+def _write_new(
+    arguments: argparse.Namespace,
+    context: CloudContext,
+    flavor: cloud.Flavor,
+    change: flavor_specs.SpecsChange,
+    pinned: offered_devices.OfferedDevice | None,
+) -> cloud.Flavor:
+    """Create a flavor with its extra specs; return it with its id.
+
+    :raises ServiceError: a service refuses; then the flavor is deleted.
+    """
+    created = cloud.create_flavor(
+        context.compute, flavor, is_public=not arguments.private
+    )
+    try:
+        _write(context, created, change, pinned)
+    except errors.ServiceError:
+        cloud.delete_flavor(context.compute, created)
+        raise
+    return created
+
+
 def _write(
     context: CloudContext,
     flavor: cloud.Flavor,
@@ -442,6 +530,9 @@ def _format_change(
 
 SET = application.Action(
     _add_set_arguments, _set, common_options.add_cloud_credentials
+)
+CREATE = application.Action(
+    _add_create_arguments, _create, common_options.add_cloud_credentials
 )
 SHOW = application.Action(
     _add_show_arguments, _show, common_options.add_cloud_credentials

@@ -303,6 +303,36 @@ def _disk_gb(body: Any) -> int:
     return int(body.get("disk") or 0) + ephemeral + -(-swap_mb // 1024)
 
 
+def create_flavor(
+    compute: rest.RestClient, flavor: Flavor, is_public: bool = True
+) -> Flavor:
+    """Create a flavor without extra specs; return it with its id.
+
+    :raises ServiceError: Nova refuses, for example a name that exists.
+    """
+    path = "/flavors"
+    body = {
+        "name": flavor.name,
+        "vcpus": flavor.needs["VCPU"],
+        "ram": flavor.needs["MEMORY_MB"],
+        "disk": flavor.disk_gb,
+        "os-flavor-access:is_public": is_public,
+    }
+    answer = compute.post(path, {"flavor": body})
+    created = provider_records.parse_answer(
+        "POST", path, answer.body, lambda body: str(body["flavor"]["id"])
+    )
+    return dataclasses.replace(flavor, id=created)
+
+
+def delete_flavor(compute: rest.RestClient, flavor: Flavor) -> None:
+    """Delete a flavor.
+
+    :raises ServiceError: Nova refuses.
+    """
+    compute.delete(f"/flavors/{provider_records.quote_name(flavor.id)}")
+
+
 def write_specs(
     compute: rest.RestClient, flavor: Flavor, change: flavor_specs.SpecsChange
 ) -> None:

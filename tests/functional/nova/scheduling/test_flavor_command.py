@@ -92,6 +92,23 @@ class FlavorCommand(scheduled.CommandTestBase):
 
     # -- the tests ----------------------------------------------------------
 
+    def test_a_created_flavor_gets_its_server(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        words = "flavor", "create", "gpu.new", "--vcpus", "1", "--ram", "256"
+        for refused in (("--profile", "X9-9Z"), ("--class", "CUSTOM_NONE")):
+            self.run_command(*words, *refused, status=2)
+        self.run_command(*words, "--profile", "T4-4Q", "--dry-run")
+        names_of = self.admin_api.api_get("/flavors").body["flavors"]
+        self.assertNotIn("gpu.new", [each["name"] for each in names_of])
+        printed = self.run_command(*words, "--profile", "T4-4Q", "--json")
+        created = json.loads(printed)
+        self.assertTrue(created["is_written"])
+        flavor = created["flavor"]["id"]
+        self.assertEqual(self.specs(flavor), created["set"])
+        self.assertEqual(1, len(self.mdevs_of(self.create(flavor))))
+        error = self.run_command(*words, "--profile", "T4-4Q", status=1)
+        self.assertIn("409", error)
+
     def test_a_flavor_that_is_set_gets_its_server(self) -> None:
         self.start_host(*harness.TWO_T4)
         flavor = self.add_flavor(**{"hw:cpu_policy": "shared"})
