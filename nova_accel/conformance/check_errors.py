@@ -49,6 +49,11 @@ class UnreadableFileSource:
         self._check(path)
         return self._source.names(path)
 
+    def mode(self, path: str) -> int:
+        """Return the permission bits of a path."""
+        self._check(path)
+        return self._source.mode(path)
+
     def _check(self, path: str) -> None:
         if path == self._path:
             raise OSError(self._number, os.strerror(self._number))

@@ -6,11 +6,11 @@ NVML's answers, nothing else: no serial number and no udev database. Of
 configuration space it has the first four bytes, the vendor and device
 ids; they show whether a card answers.
 
-It is a gzipped tar of the tree below ``sys/``, of NVIDIA's table of vGPU
-types (``usr/share/nvidia/vgpu/vgpuConfig.xml``) if that was read, and of
-``meta.json``. The latter also has the paths that could not be read, with
-their errno, and the names of the functions in the host's pci.ids, by
-vendor and device id (``models``). Archives are read in memory; they are
+It is a gzipped tar of the tree below ``sys/``, of the other files of
+``allowed_paths`` that were read, and of ``meta.json``. The latter also has
+the paths that could not be read, with their errno, and the names of the
+functions in the host's pci.ids, by vendor and device id (``models``).
+Archives are read in memory; they are
 never unpacked on disk.
 """
 
@@ -30,7 +30,7 @@ from typing import IO, Any, cast
 
 from nova_accel import errors
 from nova_accel.host.nvml import gpu_reader, gpu_state
-from nova_accel.host.sysfs import fs, host_reader, hwdata
+from nova_accel.host.sysfs import allowed_paths, fs, host_reader, hwdata
 from nova_accel.model import strict_json
 
 FORMAT = 1
@@ -45,6 +45,9 @@ _MAX_BYTES = 512 * 1024 * 1024
 _MAX_HEADERS = 32 * 1024
 # Decoded JSON takes up to 25 times as much memory as its text.
 _MAX_META = 16 * 1024 * 1024
+
+# Permission bits of files, and of a device node whose bits were not read.
+_READABLE, _UNREAD = 0o644, 0
 
 Meta = Mapping[str, Any]
 
@@ -181,8 +184,11 @@ def _add(archive: tarfile.TarFile, place: str, record: fs.Record) -> None:
         return
     if isinstance(record, fs.RecordedLink):
         _add_link(archive, name, place, record)
+    elif isinstance(record, fs.RecordedMode):
+        _add_file(archive, name, b"", int(record, 8))
     elif isinstance(record, str):
-        _add_file(archive, name, record.encode())
+        mode = _UNREAD if allowed_paths.is_node(place) else _READABLE
+        _add_file(archive, name, record.encode(), mode)
     elif isinstance(record, bytes):
         _add_file(archive, name, record)
     else:
@@ -203,9 +209,11 @@ def _add_link(
     archive.addfile(info)
 
 
-def _add_file(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add_file(
+    archive: tarfile.TarFile, name: str, content: bytes, mode: int = _READABLE
+) -> None:
     info = tarfile.TarInfo(name)
-    info.mode, info.size = 0o644, len(content)
+    info.mode, info.size = mode, len(content)
     archive.addfile(info, io.BytesIO(content))
 
 
@@ -302,6 +310,8 @@ def _read_record(
         raise errors.ArchiveError(
             path, f"holds {member.name!r}, which is no file, link or directory"
         )
+    if allowed_paths.is_node(f"/{member.name}"):
+        return fs.RecordedMode(oct(member.mode)) if member.mode else ""
     data = content.read()
     if fs.is_config_space(f"/{member.name}"):
         return data

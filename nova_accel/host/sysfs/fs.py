@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounded file access below a root directory; each file is read once.
 
-Only ``TOP`` and a few named files (``_LIMITS``) can be read. The files are on
-this host's disk, or in the memory of a captured host.
+Only the paths of ``allowed_paths`` can be read. The files are on this host's
+disk, or in the memory of a captured host.
 """
 
 import errno
@@ -13,30 +13,16 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from nova_accel import errors
+from nova_accel.host.sysfs import allowed_paths
 
-# Kernel attributes have at most one page (4 KiB; PAGE_SIZE in
-# fs/sysfs/file.c, 64 KiB on some architectures).
-LIMIT = 64 * 1024
-# The only directory that is read, besides the files of _LIMITS.
-TOP = "/sys"
-# NVIDIA's table of vGPU types, where its host driver installs it: 700 kB
-# in release 535, and it grows with each.
-VGPU_CONFIG = "/usr/share/nvidia/vgpu/vgpuConfig.xml"
-# Names of PCI devices: 1.6 MB in 2026, by package hwdata or pci.ids.
-PCI_IDS = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
-# The release of the running kernel, at most 64 bytes (utsname(2)).
-KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
-_LIMITS = {
-    **dict.fromkeys((VGPU_CONFIG, *PCI_IDS), 4 * 1024 * 1024),
-    KERNEL_RELEASE: 64,
-}
-# Directories above these files; they are followed, and not listed.
-_PARENTS = frozenset(
-    path[:end]
-    for path in _LIMITS
-    for end in range(1, len(path))
-    if path[end] == "/"
-)
+# Other modules use these names.
+LIMIT = allowed_paths.LIMIT
+TOP = allowed_paths.TOP
+VGPU_CONFIG = allowed_paths.VGPU_CONFIG
+PCI_IDS = allowed_paths.PCI_IDS
+KERNEL_RELEASE = allowed_paths.KERNEL_RELEASE
+limit = allowed_paths.limit
+is_allowed = allowed_paths.is_allowed
 # A function's configuration space begins with its vendor and device ids
 # (PCI Local Bus Specification, 6.1). No more of it is ever read.
 _HEAD = re.compile(rf"{TOP}/.*/[0-9a-f:]+\.[0-7]/config")
@@ -63,8 +49,14 @@ class RecordedDirectory(tuple[str, ...]):
     __slots__ = ()
 
 
+class RecordedMode(str):
+    """Permission bits of a recorded path, in octal; nothing was read."""
+
+    __slots__ = ()
+
+
 # Result of reading a path: a file's text, the errno of the failure, a
-# link, a directory, or the first bytes of a binary file.
+# link, a directory, permission bits, or the first bytes of a binary file.
 Record = str | int | RecordedLink | RecordedDirectory | bytes
 
 
@@ -95,6 +87,8 @@ class RecordedFiles:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if isinstance(record, int):
             raise OSError(record, os.strerror(record))
+        if isinstance(record, RecordedMode):
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
         if isinstance(record, str):
             return record.encode()
         if isinstance(record, bytes):
@@ -109,6 +103,14 @@ class RecordedFiles:
         if isinstance(record, str | bytes):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return sorted(self._children.get(path, set()) | set(record or ()))
+
+    def mode(self, path: str) -> int:
+        """Return a path's permission bits; ENODATA if not recorded."""
+        record = self._find(path)
+        if isinstance(record, RecordedMode):
+            return int(record, 8)
+        number = record if isinstance(record, int) else errno.ENODATA
+        raise OSError(number, os.strerror(number))
 
     def _add(self, path: str) -> None:
         while path != "/":
@@ -125,27 +127,12 @@ class RecordedFiles:
         return self._records.get(path)
 
 
-def limit(path: str) -> int:
-    """Return the maximum size of the file at a path, in bytes."""
-    return _LIMITS.get(path, LIMIT)
-
-
 def is_config_space(path: str) -> bool:
     """Return whether a path is a function's configuration space.
 
     Only its first bytes are read.
     """
     return _HEAD.fullmatch(path) is not None
-
-
-def is_allowed(path: str) -> bool:
-    """Return whether a path without links may be read."""
-    return (
-        path.startswith(f"{TOP}/")
-        or path == TOP
-        or path in _LIMITS
-        or path in _PARENTS
-    )
 
 
 class FileSource(Protocol):
@@ -167,6 +154,10 @@ class FileSource(Protocol):
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory."""
+        ...
+
+    def mode(self, path: str) -> int:
+        """Return the permission bits of a path; a link is not followed."""
         ...
 
 
@@ -205,6 +196,10 @@ class DiskSource:
     def names(self, path: str) -> list[str]:
         """Return the names in a directory."""
         return os.listdir(self._root + path)
+
+    def mode(self, path: str) -> int:
+        """Return the permission bits of a path."""
+        return stat.S_IMODE(os.lstat(self._root + path).st_mode)
 
 
 def _check_regular(descriptor: int) -> None:
@@ -258,7 +253,7 @@ class Files:
 
     Links are resolved as in a chroot: neither an absolute target nor any
     number of ``..`` leaves the root. A path outside ``/sys`` does not
-    exist (ENOENT), except for the files of ``_LIMITS``.
+    exist (ENOENT), except for those of ``allowed_paths``.
     """
 
     def __init__(self, source: FileSource) -> None:
@@ -268,6 +263,7 @@ class Files:
         self._heads: _Cache[bytes | int] = _Cache()
         self._names: _Cache[tuple[str, ...] | int] = _Cache()
         self._resolved: _Cache[str | int] = _Cache()
+        self._modes: dict[str, RecordedMode | int] = {}
 
     def text(self, path: str) -> str:
         """Return a file's text, as the kernel wrote it.
@@ -313,7 +309,7 @@ class Files:
         :raises UnreadableError: with the errno of the failed read.
         """
         place = self.resolve(path)
-        if place in _PARENTS:
+        if not allowed_paths.is_listed(place):
             raise errors.UnreadableError(path, errno.ENOENT)
         if place not in self._names:
             try:
@@ -324,6 +320,39 @@ class Files:
         if isinstance(names, int):
             raise errors.UnreadableError(place, names)
         return names
+
+    def exists(self, path: str) -> bool:
+        """Return whether a path exists; a link's target need not exist.
+
+        :raises UnreadableError: that can't be read.
+        """
+        try:
+            self._target(self._place(path))
+        except errors.UnreadableError as error:
+            if error.number in (errno.ENOENT, errno.ENOTDIR):
+                return False
+            raise
+        return True
+
+    def mode(self, path: str) -> int:
+        """Return the permission bits of a device node, such as 0o666.
+
+        :raises UnreadableError: with the errno of the failed read; EINVAL
+            if the path is not below /dev.
+        """
+        place = self._place(path)
+        if not allowed_paths.is_node(place):
+            raise errors.UnreadableError(place, errno.EINVAL)
+        if place not in self._modes:
+            try:
+                mode = self.source.mode(place)
+                self._modes[place] = RecordedMode(oct(mode))
+            except OSError as error:
+                self._modes[place] = error.errno or errno.EIO
+        record = self._modes[place]
+        if isinstance(record, int):
+            raise errors.UnreadableError(place, record)
+        return int(record, 8)
 
     def link(self, path: str) -> str:
         """Return the last part of a link's target.
@@ -446,7 +475,7 @@ class Files:
                 records[path] = names
             else:
                 records[path] = RecordedDirectory(names)
-        return records | self._texts | self._heads
+        return records | self._texts | self._heads | self._modes
 
     def _place(self, path: str) -> str:
         """Return the path with the links of its directories resolved."""
@@ -514,7 +543,7 @@ class Files:
         :param place: a resolved path.
         """
         try:
-            return _decode(self.source.content(place), limit(place))
+            return _decode(self.source.content(place), place)
         except OSError as error:
             if error.errno != errno.ELOOP:
                 return error.errno or errno.EIO
@@ -522,17 +551,17 @@ class Files:
             if self._target(place) == _UNREADABLE:
                 return errno.EIO
             target = self.resolve(place)
-            return _decode(self.source.content(target), limit(target))
+            return _decode(self.source.content(target), target)
         except errors.UnreadableError as error:
             return error.number
         except OSError as error:
             return error.errno or errno.EIO
 
 
-def _decode(content: bytes, most: int) -> str | int:
-    if len(content) > most:
+def _decode(content: bytes, place: str) -> str | int:
+    if len(content) > limit(place):
         return errno.EFBIG
     try:
-        return content.decode()
+        return allowed_paths.reduce_text(place, content.decode())
     except UnicodeDecodeError:
         return errno.EILSEQ

@@ -45,6 +45,10 @@ class Counting:
         self.requests.append(("names", path))
         return self._disk.names(path)
 
+    def mode(self, path: str) -> int:
+        self.requests.append(("mode", path))
+        return self._disk.mode(path)
+
 
 def test_a_function_has_the_values_of_the_kernel(
     tmp_path: pathlib.Path,

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths of a host that may be read, and the lines that are retained.
+
+Everything below ``TOP`` may be read. Of the rest of the host only the files
+named here are read; ``nova-accel doctor`` needs most of them. A file that may
+hold a secret is reduced to the lines and words named here as soon as it is
+read, so that no secret gets into a verdict, a log or a capture.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+
+# Kernel attributes have at most one page (4 KiB; PAGE_SIZE in
+# fs/sysfs/file.c, 64 KiB on some architectures).
+LIMIT = 64 * 1024
+TOP = "/sys"
+# NVIDIA's table of vGPU types, where its host driver installs it: 700 kB
+# in release 535, and it grows with each.
+VGPU_CONFIG = "/usr/share/nvidia/vgpu/vgpuConfig.xml"
+# Names of PCI devices: 1.6 MB in 2026, by package hwdata or pci.ids.
+PCI_IDS = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
+# The release of the running kernel, at most 64 bytes (utsname(2)).
+KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
+# The words of the running kernel's command line.
+KERNEL_ARGUMENTS = "/proc/cmdline"
+NOVA_CONF = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
+# Files from which the boot loader takes the kernel's command line.
+BOOT_FILES = ("/etc/default/grub", "/etc/kernel/cmdline")
+MOUNTS = "/proc/self/mountinfo"
+# libvirt's description of each QEMU (src/qemu/qemu_capabilities.c).
+QEMU_CAPABILITIES = "/var/cache/libvirt/qemu/capabilities"
+MODPROBE = (
+    "/etc/modprobe.d",
+    "/run/modprobe.d",
+    "/usr/lib/modprobe.d",
+    "/lib/modprobe.d",
+)
+MODULES_LOAD = ("/etc/modules-load.d", "/usr/lib/modules-load.d")
+KERNEL_MODULES = "/lib/modules"
+VFIO_NODES = "/dev/vfio"
+STATE_DIR = "/var/lib/nova/accel"
+NVSWITCHES = "/proc/driver/nvidia-nvswitch/devices"
+
+_LIMITS = {
+    **dict.fromkeys((VGPU_CONFIG, *PCI_IDS), 4 * 1024 * 1024),
+    KERNEL_RELEASE: 64,
+}
+_FILES = frozenset(
+    (
+        *_LIMITS,
+        *NOVA_CONF,
+        *BOOT_FILES,
+        KERNEL_ARGUMENTS,
+        "/proc/self",
+        "/proc/driver/nvidia/version",
+        "/etc/os-release",
+        "/etc/modules",
+        "/usr/lib/os-release",
+        "/usr/lib/nvidia/sriov-manage",
+        "/usr/share/nvidia/nvswitch/fabricmanager.cfg",
+        "/run/.containerenv",
+        "/run/systemd/container",
+        "/run/udev/control",
+        "/.dockerenv",
+        "/opt/xilinx/xrt/version.json",
+        "/dev/iommu",
+        "/dev/kvm",
+        "/dev/nvidiactl",
+    )
+)
+_TREES = (
+    *MODPROBE,
+    *MODULES_LOAD,
+    KERNEL_MODULES,
+    "/usr/lib/modules",
+    VFIO_NODES,
+    STATE_DIR,
+    NVSWITCHES,
+    QEMU_CAPABILITIES,
+    "/etc/mdevctl.d",
+)
+# Units of systemd, libraries whose link has their version, firmware.
+_PATTERNS = re.compile(
+    r"/(etc|usr/lib|lib)/systemd/system/[\w@.-]+(/[\w@.-]+)?"
+    r"|/usr/lib(64|/[\w-]+-linux-gnu)?/lib(virt|nvidia-ml)\.so\.\d+"
+    r"|(/usr)?/lib/firmware/qat_\w+\.bin(\.\w+)?"
+    r"|/proc/\d+(/mountinfo|/limits)?"
+)
+# Directories above these files; they are followed, and not listed.
+_PARENTS = frozenset(
+    path[:end]
+    for path in (
+        *_FILES,
+        *_TREES,
+        "/etc/systemd/system/",
+        "/lib/firmware/",
+        "/lib/systemd/system/",
+        "/usr/lib/firmware/",
+        "/usr/lib/systemd/system/",
+        "/usr/lib64/",
+        "/usr/lib/x86_64-linux-gnu/",
+        "/usr/lib/aarch64-linux-gnu/",
+    )
+    for end in range(1, len(path))
+    if path[end] == "/"
+)
+
+# Words of the kernel's command line about accelerators.
+_ARGUMENT = re.compile(
+    r"(intel_iommu|amd_iommu|iommu(\.\w+)?|intremap|nointremap|pci|pcie_\w+"
+    r"|vfio\S*|(modprobe\.|rd\.driver\.|module_)blacklist|rdblacklist"
+    r"|(default_)?hugepages\w*|lockdown|nouveau\.\w+|nvidia[\w-]*\.\w+"
+    r"|i915\.\w+|xe\.\w+|kvm\S*)(=\S*)?"
+)
+_BOOT_VARIABLE = re.compile(r"\s*(GRUB_CMDLINE_LINUX\w*)=(.*)")
+_MOUNT_POINTS = re.compile(
+    r"/|/(sys|dev|run/udev|lib/modules|usr/lib/modules|var/lib/nova)(/.*)?"
+)
+# Mount point and options are the fifth and sixth field.
+_MOUNT_FIELDS = 6
+_QEMU_LINE = re.compile(r"\s*<(emulator|version|package)>")
+# Options of nova.conf by section; of the section nova_accel all.
+_OPTIONS = {
+    "DEFAULT": {"compute_driver"},
+    "pci": {"device_spec"},
+    "devices": {"enabled_mdev_types"},
+    "libvirt": {
+        "virt_type",
+        "live_migration_permit_post_copy",
+        "num_pcie_ports",
+    },
+    "filter_scheduler": {
+        "available_filters",
+        "enabled_filters",
+        "weight_classes",
+    },
+}
+_OWN_SECTION = re.compile(r"nova[_-]?acc?el\w*")
+_SECRET = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
+
+
+def limit(path: str) -> int:
+    """Return the maximum size of the file at a path, in bytes."""
+    if path.startswith(f"{QEMU_CAPABILITIES}/"):
+        return 4 * 1024 * 1024
+    return _LIMITS.get(path, LIMIT)
+
+
+def is_allowed(path: str) -> bool:
+    """Return whether a path without links may be read."""
+    return (
+        path == TOP
+        or path.startswith(f"{TOP}/")
+        or path in _FILES
+        or path in _PARENTS
+        or any(path == top or path.startswith(f"{top}/") for top in _TREES)
+        or _PATTERNS.fullmatch(path) is not None
+    )
+
+
+def is_listed(path: str) -> bool:
+    """Return whether the names in a directory may be read."""
+    return path not in _PARENTS
+
+
+def is_node(path: str) -> bool:
+    """Return whether a path is a device node, which is never opened."""
+    return path.startswith("/dev/")
+
+
+def reduce_text(path: str, text: str) -> str:
+    """Return a file's text without the lines that may hold secrets."""
+    for pattern, reduce in _REDUCERS:
+        if pattern.fullmatch(path):
+            return "".join(f"{line}\n" for line in reduce(text.splitlines()))
+    return text
+
+
+def _select_arguments(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        words = (word.strip("\"'") for word in line.split())
+        yield " ".join(word for word in words if _ARGUMENT.fullmatch(word))
+
+
+def _select_boot_lines(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        if match := _BOOT_VARIABLE.fullmatch(line):
+            words = "".join(_select_arguments([match[2].strip("\"' ")]))
+            yield f"{match[1]}={words}"
+
+
+def _select_mounts(lines: list[str]) -> Iterator[str]:
+    """Yield mount point, options and file system of each line.
+
+    Of the fields in proc(5) no other one is needed, and a source may name
+    a server.
+    """
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        *_, point, options = ["", "", *fields.split()[:_MOUNT_FIELDS]]
+        if _MOUNT_POINTS.fullmatch(point):
+            kind = rest.split(" ")[0]
+            yield f"0 0 0:0 / {point} {options} - {kind} none rw"
+
+
+def _select_qemu_lines(lines: list[str]) -> Iterator[str]:
+    yield from filter(_QEMU_LINE.match, lines)
+
+
+def _select_options(lines: list[str]) -> Iterator[str]:
+    section, is_selected = "DEFAULT", False
+    for line in lines:
+        if line.startswith("["):
+            section, is_selected = line.strip().strip("[]"), False
+            yield f"[{section}]"
+        elif line[:1].isspace():
+            if is_selected and line.strip():
+                yield line
+        elif "=" in line and not line.startswith(("#", ";")):
+            name = line.partition("=")[0].strip()
+            is_own = _OWN_SECTION.fullmatch(section) is not None
+            is_selected = not _SECRET.search(name) and (
+                is_own or name in _OPTIONS.get(section, ())
+            )
+            if is_selected:
+                yield line
+            elif is_own:
+                yield f"{name} ="
+
+
+_REDUCERS: tuple[
+    tuple[re.Pattern[str], Callable[[list[str]], Iterator[str]]], ...
+] = (
+    (re.compile(r"/etc/nova/[\w.-]+"), _select_options),
+    (re.compile(r"/proc/cmdline|/etc/kernel/cmdline"), _select_arguments),
+    (re.compile(r"/etc/default/grub"), _select_boot_lines),
+    (re.compile(r"/proc/\w+/mountinfo"), _select_mounts),
+    (re.compile(rf"{QEMU_CAPABILITIES}/[\w.-]+"), _select_qemu_lines),
+)
