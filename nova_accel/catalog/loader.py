@@ -14,9 +14,10 @@ Use::
 import functools
 from importlib import resources
 
-from nova_accel.catalog import vgpu_types
+from nova_accel.catalog import versions, vgpu_types
 
 FILE = "nvidia_vgpu.json"
+VERSIONS_FILE = "versions.json"
 
 
 @functools.cache
@@ -28,7 +29,13 @@ def load() -> vgpu_types.Catalog:
     return vgpu_types.parse(text())
 
 
-def text() -> str:
-    """Return the text of the installed catalog file."""
-    path = resources.files("nova_accel.catalog") / "data" / FILE
+@functools.cache
+def load_versions() -> versions.Versions:
+    """Return the versions that features need."""
+    return versions.parse(text(VERSIONS_FILE))
+
+
+def text(name: str = FILE) -> str:
+    """Return the text of an installed data file."""
+    path = resources.files("nova_accel.catalog") / "data" / name
     return path.read_text(encoding="utf-8")

@@ -37,6 +37,18 @@ class Capture(application.Command):
     action = "nova_accel.cli.capture_command:ACTION"
 
 
+class Doctor(application.Command):
+    """Check whether this host can offer its accelerators.
+
+    Print what keeps accelerators from servers, with the files that prove it
+    and the lines that correct it. Nothing is changed, and nothing of Nova is
+    needed; run it as root to read all files. The exit status is 0 if all is
+    well, 1 with warnings, 2 with failures. Example: nova-accel doctor
+    """
+
+    action = "nova_accel.cli.doctor_command:ACTION"
+
+
 class Heal(application.Command):
     """Offer devices again that were set aside after a failure.
 

@@ -33,11 +33,12 @@ def find(
                         key.lower(), options, 1
                     )
                     yield _report(where, "option", nearest)
-            elif _is_similar(section, group):
+            elif is_similar(section, group):
                 yield _report(f"{path} [{section}]", "section", [f"[{group}]"])
 
 
-def _is_similar(section: str, group: str) -> bool:
+def is_similar(section: str, group: str) -> bool:
+    """Return whether a section's name is a misspelling of a group's."""
     name, letters = (
         re.sub("[^a-z]", "", text.lower()) for text in (group, section)
     )

@@ -74,7 +74,7 @@ def check_group(
     if function.iommu_group is None:
         return NO_GROUP
     group = f"IOMMU group {function.iommu_group}"
-    if _is_mapped_by_firmware(function, host):
+    if is_mapped_by_firmware(function, host):
         return (
             f"the firmware has memory of its own mapped in its {group}"
             " (RMRR, IVMD or RMR), and the kernel refuses such groups to"
@@ -98,7 +98,7 @@ def check_group(
     return ""
 
 
-def _is_mapped_by_firmware(
+def is_mapped_by_firmware(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> bool:
     """Return whether the kernel refuses a group for firmware mappings.

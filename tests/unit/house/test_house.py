@@ -32,6 +32,7 @@ SEAMS = {
     "filters/accelerator_weigher.py": "no order is worth a server not started",
     "nova_accel/cli/application.py": "another package's command raises any",
     "nova_accel/conformance/driver_calls.py": "a driver may raise anything",
+    "nova_accel/discovery/doctor/registry.py": "a check may raise anything",
     "nova_accel/discovery/scan.py": "a driver may raise anything",
     "nova_accel/host/execute/action_executor.py": "libvirt raises anything",
     "nova_accel/host/execute/privileged.py": "Nova's daemon fails in any way",

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of versions and resources of the host."""
+
+import re
+from collections.abc import Iterator
+
+from nova_accel.catalog import loader
+from nova_accel.discovery.doctor import checked_host, host_checks
+from nova_accel.discovery.doctor.host_checks import (
+    Observation,
+    fail,
+    note,
+    warn,
+)
+from nova_accel.host.sysfs import allowed_paths
+
+AREA = host_checks.Area("host", page="support-matrix")
+_Host = checked_host.CheckedHost
+_Results = Iterator[Observation]
+
+_NODES = checked_host.CheckedHost.sys("devices/system/node")
+_MEMLOCK = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
+_DAEMONS = ("virtqemud", "libvirtd")
+_GIB = 1 << 30
+
+
+def _current(host: _Host, program: str) -> tuple[checked_host.Version, str]:
+    """Return the version of a program, and the file that shows it."""
+    if program == "libvirt":
+        return host.libvirt, host.library("libvirt.so.0")[0]
+    if program == "QEMU":
+        return host.qemu, allowed_paths.QEMU_CAPABILITIES
+    return host.kernel, allowed_paths.KERNEL_RELEASE
+
+
+def _uses(host: _Host, condition: str) -> bool:
+    """Return whether a host has the devices that a version floor is for."""
+    if condition == "variant-driver":
+        return any(
+            f.is_vfio_bound and f.driver not in ("vfio-pci", "pci-stub")
+            for f in host.functions.values()
+        )
+    if condition == "mdev":
+        return bool(host.names(host.sys("class/mdev_bus")))
+    if condition == "typed-vf":
+        return any(
+            host.exists(host.path(vf, "nvidia/current_vgpu_type"))
+            for card in host.cards_of(checked_host.NVIDIA)
+            for vf in host.vfs(card)
+        )
+    if condition == "passthrough":
+        return any(card.is_vfio_bound for card in host.cards)
+    return bool(host.cards)
+
+
+def _check_floors(host: _Host, program: str) -> _Results:
+    version, path = _current(host, program)
+    for floor in loader.load_versions().floors:
+        if floor.program != program or not version:
+            continue
+        if version >= floor.minimum or not _uses(host, floor.condition):
+            continue
+        observe = fail if floor.is_required else note
+        yield observe(
+            f"{floor.feature} needs {program} {_format(floor.minimum)}, and"
+            f" this is {_format(version)} (source: {floor.source})",
+            path,
+        )
+
+
+def _format(version: checked_host.Version) -> str:
+    return ".".join(map(str, version))
+
+
+@AREA.check(
+    "libvirt",
+    why="a feature of Nova or of a driver fails",
+    remedy="update libvirt",
+)
+def check_libvirt(host: _Host) -> _Results:
+    """libvirt has all features that the accelerators can use."""
+    return _check_floors(host, "libvirt")
+
+
+@AREA.check(
+    "qemu",
+    why="a feature of Nova or of a driver fails",
+    remedy="update QEMU, then restart libvirt so that it reads the version",
+)
+def check_qemu(host: _Host) -> _Results:
+    """QEMU has all features that the accelerators can use."""
+    return _check_floors(host, "QEMU")
+
+
+@AREA.check(
+    "kernel",
+    why="a feature of Nova or of a driver fails",
+    remedy="update the kernel and reboot",
+)
+def check_kernel_version(host: _Host) -> _Results:
+    """The kernel has all features that the accelerators can use."""
+    return _check_floors(host, "Linux")
+
+
+@AREA.check(
+    "hugepages",
+    why="a guest with huge pages can't start near its card",
+    remedy="echo N > nr_hugepages of the node, or fewer guests with huge"
+    " pages there",
+)
+def check_hugepages(host: _Host) -> _Results:
+    """Nodes with accelerators have free huge pages."""
+    nodes = {c.numa_node for c in host.cards if c.numa_node is not None}
+    for node in sorted(nodes):
+        place = f"{_NODES}/node{node}/hugepages"
+        for size in host.names(place):
+            total = host.text(f"{place}/{size}/nr_hugepages")
+            path = f"{place}/{size}/free_hugepages"
+            if total not in ("", "0") and host.text(path) == "0":
+                yield warn(f"node {node} has no free {size}", path)
+
+
+@AREA.check(
+    "memlock",
+    why="VFIO locks the whole memory of a guest: VFIO_MAP_DMA fails with"
+    " ENOMEM",
+    remedy="systemctl edit virtqemud (or libvirtd): [Service]"
+    " LimitMEMLOCK=infinity; then restart it",
+)
+def check_memlock(host: _Host) -> _Results:
+    """libvirt may lock as much memory as a guest needs."""
+    for name in _DAEMONS:
+        for process in host.text(host.service(name)).split()[:1]:
+            path = f"/proc/{process}/limits"
+            match = _MEMLOCK.search(host.text(path))
+            if match and match[1].isdecimal() and int(match[1]) < _GIB // 16:
+                yield warn(f"{name} may lock {match[1]} bytes", path)
+
+
+@AREA.check(
+    "node-memory",
+    why="no guest can have its memory near the card",
+    remedy="put memory modules into the sockets of this node",
+)
+def check_node_memory(host: _Host) -> _Results:
+    """The NUMA node of each card has memory."""
+    path = f"{_NODES}/has_memory"
+    nodes = _parse_ranges(host.text(path))
+    for card in host.cards:
+        if nodes and card.numa_node is not None:
+            if card.numa_node not in nodes:
+                yield note(
+                    f"node {card.numa_node} of {card.address} has no memory",
+                    path,
+                )
+
+
+def _parse_ranges(text: str) -> set[int]:
+    """Return the numbers of a list such as ``0-1,4``."""
+    numbers: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of NVIDIA's cards, driver, vGPU manager and fabric."""
+
+import re
+from collections.abc import Iterator
+
+from nova_accel.catalog import loader
+from nova_accel.discovery.doctor import checked_host, host_checks, remedies
+from nova_accel.discovery.doctor.host_checks import (
+    Observation,
+    fail,
+    note,
+    warn,
+)
+from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.sysfs import allowed_paths
+from nova_accel.model import pci
+
+AREA = host_checks.Area("nv", page="gpus", technology="nvidia")
+_Host = checked_host.CheckedHost
+_Results = Iterator[Observation]
+
+_LIBRARY = "libnvidia-ml.so.1"
+_KERNEL_VERSION = "/proc/driver/nvidia/version"
+_SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
+_FABRIC_CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
+_MANAGER = "nvidia_vgpu_vfio"
+_NUMBER = re.compile(r"\b(\d{3})\.\d+(?:\.\d+)?\b")
+# Programs that open /dev/nvidia* for good.
+_MONITORS = ("nvidia-dcgm", "dcgm", "dcgm-exporter")
+# NVIDIA's driver has files for typed VFs from this kernel on.
+_TYPED_VFS = (6, 8)
+
+
+def _bound(host: _Host) -> list[pci.PciFunction]:
+    """Return the cards that NVIDIA's driver has."""
+    cards = host.cards_of(checked_host.NVIDIA)
+    return [card for card in cards if card.driver == "nvidia"]
+
+
+def _has_types(host: _Host, function: pci.PciFunction) -> bool:
+    return host.exists(
+        host.path(function, "mdev_supported_types")
+    ) or host.exists(host.path(function, "nvidia/current_vgpu_type"))
+
+
+def _version(host: _Host) -> str:
+    match = _NUMBER.search(host.text(_KERNEL_VERSION))
+    return match[0] if match else host.text(host.sys("module/nvidia/version"))
+
+
+@AREA.check(
+    "library",
+    why='NVML fails with "driver/library version mismatch": MIG, faults and'
+    " NVLink stay unknown",
+    remedy="reboot, or unload and load the modules of the new version:"
+    " modprobe -r nvidia_vgpu_vfio nvidia; modprobe nvidia",
+)
+def check_library(host: _Host) -> _Results:
+    """The library and the kernel module have one version."""
+    path, version = host.library(_LIBRARY)
+    running = _version(host)
+    if version and running and version != running:
+        yield fail(
+            f"the library is {version}, the kernel module {running}",
+            path,
+            _KERNEL_VERSION,
+        )
+
+
+@AREA.check(
+    "modules",
+    why="no vGPU can be created by modules of two releases",
+    remedy="install the vGPU manager of one release, and reboot",
+    ansible="nvidia_vgpu_host",
+)
+def check_modules(host: _Host) -> _Results:
+    """The vGPU module is of the driver's release."""
+    path = host.sys("module", _MANAGER, "version")
+    version = host.text(path)
+    driver = host.text(host.sys("module/nvidia/version"))
+    if version and driver and version != driver:
+        yield fail(
+            f"{_MANAGER} is {version}, nvidia is {driver}",
+            path,
+            host.sys("module/nvidia/version"),
+        )
+
+
+@AREA.check(
+    "manager",
+    why='no vGPU can be created ("Host VGPU Mode: N/A")',
+    remedy="install NVIDIA's vGPU manager of the NVIDIA enterprise portal in"
+    " place of the data centre driver; passthrough and MIG of containers"
+    " need none",
+    ansible="nvidia_vgpu_host",
+)
+def check_manager(host: _Host) -> _Results:
+    """The vGPU manager is loaded where cards have SR-IOV."""
+    if not host.lists_modules or host.is_loaded(_MANAGER):
+        return
+    for card in _bound(host):
+        functions = (card, *host.vfs(card))
+        if card.total_vfs and not any(_has_types(host, f) for f in functions):
+            yield warn(
+                f"{card.address} has the data centre driver",
+                host.sys("module", _MANAGER),
+            )
+
+
+@AREA.check(
+    "vfs",
+    why="a card of this generation makes vGPUs on VFs only",
+    remedy="/usr/lib/nvidia/sriov-manage -e ALL; nova-accel does so if a line"
+    ' of device_spec has "use": "vgpu"',
+    ansible="nvidia_vgpu_host",
+)
+def check_vfs(host: _Host) -> _Results:
+    """Cards with SR-IOV have VFs."""
+    if not host.is_loaded(_MANAGER):
+        return
+    for card in _bound(host):
+        gpu = host.gpus.get(str(card.address))
+        if card.total_vfs and not card.num_vfs and not (gpu and gpu.is_mig):
+            yield warn(
+                f"{card.address} has no VFs",
+                host.path(card, "sriov_numvfs"),
+            )
+
+
+@AREA.check(
+    "kernel-interface",
+    why="nova-accel can create no vGPU on these VFs",
+    remedy="bind the VFs to nvidia and load the vGPU manager for this kernel;"
+    " the release notes of the vGPU manager name the kernels",
+    ansible="nvidia_vgpu_host",
+)
+def check_kernel_interface(host: _Host) -> _Results:
+    """VFs have types of vGPUs, as mediated devices or as typed VFs."""
+    if not host.is_loaded(_MANAGER):
+        return
+    for card in _bound(host):
+        vfs = [vf for vf in host.vfs(card) if vf.driver == "nvidia"]
+        if vfs and not any(_has_types(host, vf) for vf in vfs):
+            form = "nvidia" if host.kernel >= _TYPED_VFS else "mdev"
+            name = "nvidia" if form == "nvidia" else "mdev_supported_types"
+            yield fail(
+                f"the VFs of {card.address} have no types of vGPUs",
+                host.path(vfs[0], name),
+            )
+
+
+@AREA.check(
+    "sriov-manage",
+    why="NVIDIA's script enables VFs; a plain write is refused",
+    remedy="install NVIDIA's vGPU manager, which has the script",
+    ansible="nvidia_vgpu_host",
+)
+def check_sriov_manage(host: _Host) -> _Results:
+    """NVIDIA's script for VFs is installed."""
+    has_directory = host.exists("/usr/lib/nvidia")
+    cards = [card for card in _bound(host) if card.total_vfs]
+    if cards and has_directory and not host.exists(_SRIOV_MANAGE):
+        yield warn("sriov-manage is missing", _SRIOV_MANAGE)
+
+
+@AREA.check(
+    "vgpu-mgr",
+    why="guests with a vGPU do not start without this service",
+    remedy=remedies.start_service("nvidia-vgpu-mgr"),
+    ansible="nvidia_vgpu_host",
+)
+def check_vgpu_mgr(host: _Host) -> _Results:
+    """The service nvidia-vgpu-mgr is active."""
+    name = "nvidia-vgpu-mgr"
+    if host.unit(name) and host.lists_services and not host.is_active(name):
+        yield fail(f"{name} is not active", host.service(name))
+
+
+@AREA.check(
+    "vgpud",
+    why="the driver has no types of vGPUs after the next start",
+    remedy="systemctl enable nvidia-vgpud",
+    ansible="nvidia_vgpu_host",
+)
+def check_vgpud(host: _Host) -> _Results:
+    """The service nvidia-vgpud is enabled."""
+    link = "/etc/systemd/system/multi-user.target.wants/nvidia-vgpud.service"
+    if host.unit("nvidia-vgpud") and not host.exists(link):
+        yield warn("nvidia-vgpud is not enabled", link)
+
+
+@AREA.check(
+    "types",
+    why="sizes of vGPU types are then read from NVML, or unknown",
+    remedy="reinstall NVIDIA's vGPU manager",
+)
+def check_types(host: _Host) -> _Results:
+    """NVIDIA's table of vGPU types is installed."""
+    path = allowed_paths.VGPU_CONFIG
+    has_directory = host.exists("/usr/share/nvidia")
+    if has_directory and host.is_loaded(_MANAGER) and not host.exists(path):
+        yield note("the table of vGPU types is missing", path)
+
+
+@AREA.check(
+    "branch",
+    why="NVIDIA fixes no more security issues of this branch",
+    remedy="install the vGPU manager of a branch with support, then the"
+    " drivers of the guests",
+    ansible="nvidia_vgpu_host",
+)
+def check_branch(host: _Host) -> _Results:
+    """The driver's branch has support."""
+    version = _version(host)
+    number = version.partition(".")[0]
+    if not version or not host.is_loaded(_MANAGER):
+        return
+    versions = loader.load_versions()
+    branch = versions.nvidia_branches.get(number)
+    if branch is None:
+        yield note(
+            f"branch {number} of the driver is not in nova-accel's table of"
+            f" {versions.date}",
+            _KERNEL_VERSION,
+        )
+    elif not branch.is_supported:
+        yield warn(
+            f"vGPU {branch.release} (driver {version}) has no support any"
+            f" more as of {versions.date}",
+            _KERNEL_VERSION,
+        )
+
+
+@AREA.check(
+    "gsp",
+    why="cards of Turing and newer ones need GSP firmware for MIG, vGPUs on"
+    " newer branches and the open modules",
+    remedy="remove NVreg_EnableGpuFirmware=0 from /etc/modprobe.d, then\n"
+    + remedies.REBUILD,
+)
+def check_gsp(host: _Host) -> _Results:
+    """GSP firmware is not switched off."""
+    for line in host.modprobe_lines:
+        if "NVreg_EnableGpuFirmware=0" in line.words:
+            yield note("GSP firmware is switched off", line.path)
+
+
+@AREA.check(
+    "modeset",
+    why="the host's console opens the cards, so that VFs can't be enabled",
+    remedy=remedies.set_module_options("nvidia-drm", "modeset=0"),
+)
+def check_modeset(host: _Host) -> _Results:
+    """NVIDIA's driver shows no console."""
+    if host.parameter("nvidia_drm", "modeset") == "Y":
+        yield note(
+            "nvidia_drm sets display modes",
+            host.sys("module/nvidia_drm/parameters/modeset"),
+        )
+
+
+@AREA.check(
+    "monitors",
+    why='sriov-manage fails while a program has the card open ("Cannot obtain'
+    ' unbindLock")',
+    remedy="systemctl stop nvidia-dcgm dcgm-exporter, enable the VFs, start"
+    " them again",
+)
+def check_monitors(host: _Host) -> _Results:
+    """No program keeps cards open whose VFs have to be enabled."""
+    if all(card.num_vfs or not card.total_vfs for card in _bound(host)):
+        return
+    for name in _MONITORS:
+        if host.is_active(name):
+            yield note(
+                f"{name} has the cards open, and VFs have to be enabled",
+                host.service(name),
+            )
+
+
+@AREA.check(
+    "fabric-manager",
+    why="CUDA fails in guests with GPUs behind NVSwitch (error 802)",
+    remedy=remedies.start_service("nvidia-fabricmanager"),
+    ansible="nvidia_fabric_manager",
+)
+def check_fabric_manager(host: _Host) -> _Results:
+    """NVSwitches are managed by a fabric manager."""
+    name = "nvidia-fabricmanager"
+    switches = host.names(allowed_paths.NVSWITCHES)
+    if switches and host.lists_services and not host.is_active(name):
+        yield fail(
+            f"{len(switches)} NVSwitches, and {name} is not active",
+            allowed_paths.NVSWITCHES,
+            host.service(name),
+        )
+
+
+@AREA.check(
+    "fabric-mode",
+    why="guests with some of the GPUs reach no other GPU over NVSwitch",
+    remedy="set FABRIC_MODE=1 in fabricmanager.cfg, then\n"
+    "systemctl restart nvidia-fabricmanager",
+    ansible="nvidia_fabric_manager",
+)
+def check_fabric_mode(host: _Host) -> _Results:
+    """The fabric manager partitions the fabric for guests."""
+    if not host.names(allowed_paths.NVSWITCHES):
+        return
+    if "FABRIC_MODE=0" in host.text(_FABRIC_CONFIG).split():
+        yield warn("FABRIC_MODE is 0 (bare metal)", _FABRIC_CONFIG)
+
+
+@AREA.check(
+    "nvml",
+    why="MIG, mixed sizes, faults and NVLink stay unknown",
+    remedy="pip install nova-accel[nvml]; run as root; see nvidia-smi",
+)
+def check_nvml(host: _Host) -> _Results:
+    """NVML answers for each card of NVIDIA's driver."""
+    for problem in gpu_reader.problems(host.gpus):
+        yield warn(f"NVML: {problem.where}: {problem.reason}")
+
+
+@AREA.check(
+    "faults",
+    why="nova-accel sets the card aside",
+    remedy="reset the card (nvidia-smi --gpu-reset -i ADDRESS), or replace it;"
+    " then: nova-accel heal ADDRESS",
+)
+def check_faults(host: _Host) -> _Results:
+    """NVML reports no fault of a card."""
+    for address, gpu in host.gpus.items():
+        if gpu.fault:
+            yield fail(f"NVML reports a fault of {address}: {gpu.fault}")
+
+
+@AREA.check(
+    "mig",
+    why="a card in MIG mode without GPU instances makes no vGPU",
+    remedy="nvidia-smi mig -cgi PROFILE -C, or write"
+    ' "mig_instances": "dynamic" into its line of device_spec',
+)
+def check_mig(host: _Host) -> _Results:
+    """Cards in MIG mode have GPU instances."""
+    for address, gpu in host.gpus.items():
+        if gpu.is_mig and not gpu.instances and "instances" not in gpu.unread:
+            yield note(f"{address} is in MIG mode without GPU instances")

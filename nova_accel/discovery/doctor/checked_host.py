@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of a host, in the form that checks need.
+
+An absent file reads as empty. Each method raises ``UnreadableError`` if a file
+exists and can't be read; a check that does not catch it has the result
+unknown.
+"""
+
+import collections
+import dataclasses
+import errno
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from nova_accel import errors
+from nova_accel.catalog import pci_ids
+from nova_accel.host.sysfs import allowed_paths, host_reader
+from nova_accel.model import pci
+
+NVIDIA, AMD, INTEL = "10de", "1002", "8086"
+_FPGA_VENDORS = frozenset({"10ee", "1172"})
+_ABSENT = (errno.ENOENT, errno.ENOTDIR)
+_LIBRARIES = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+)
+_UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system")
+_SERVICES = f"{allowed_paths.TOP}/fs/cgroup/system.slice"
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+# Longest value in a report; of longer files the path is enough.
+_SHOWN = 160
+_BOOT_VARIABLE = re.compile(r"^GRUB_\w+=")
+_QEMU_VERSION = re.compile(r"<version>(\d+)</version>")
+
+Version = tuple[int, ...]
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModprobeLine:
+    """Line of a file of modprobe.d(5), in words."""
+
+    path: str
+    words: tuple[str, ...]
+
+
+class CheckedHost:
+    """Host whose files are checked; each file is read at most once.
+
+    :param reader: the reader of the host. Its ``gpus`` are NVML's answers.
+    """
+
+    def __init__(self, reader: host_reader.HostReader) -> None:
+        self.reader = reader
+        self.gpus = reader.gpus
+
+    # -- files ------------------------------------------------------------
+
+    def text(self, path: str) -> str:
+        """Return a file's text, stripped; empty for an absent file."""
+        return self._read(self.reader.files.text, path, "").strip()
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Return the names in a directory; none for an absent one."""
+        return self._read(self.reader.files.names, path, ())
+
+    def exists(self, path: str) -> bool:
+        """Return whether a path exists."""
+        return self.reader.files.exists(path)
+
+    def link(self, path: str) -> str:
+        """Return the last part of a link's target; empty without one."""
+        return self._read(self.reader.files.link, path, "")
+
+    def mode(self, path: str) -> int:
+        """Return the permission bits of a device node."""
+        return self.reader.files.mode(path)
+
+    def _read(self, read: Callable[[str], T], path: str, absent: T) -> T:
+        try:
+            return read(path)
+        except errors.UnreadableError as error:
+            if error.number in _ABSENT:
+                return absent
+            raise
+
+    def describe(self, path: str) -> str:
+        """Return the value of a path for a report."""
+        files = self.reader.files
+        for read in (files.text, files.link, self._list, self._format_mode):
+            try:
+                words = " ".join(read(path).split())
+                return words if len(words) <= _SHOWN else "(long text)"
+            except errors.UnreadableError as error:
+                if error.number in _ABSENT:
+                    return "(absent)"
+        return "(exists)"
+
+    def _list(self, path: str) -> str:
+        return " ".join(self.reader.files.names(path))
+
+    def _format_mode(self, path: str) -> str:
+        return oct(self.mode(path))
+
+    @staticmethod
+    def sys(*parts: str) -> str:
+        """Return a path below the kernel's directory of devices."""
+        return "/".join((allowed_paths.TOP, *parts))
+
+    # -- PCI functions ----------------------------------------------------
+
+    @functools.cached_property
+    def functions(self) -> Mapping[str, pci.PciFunction]:
+        """Return all PCI functions by address."""
+        return {str(f.address): f for f in self.reader.all_functions()}
+
+    @functools.cached_property
+    def cards(self) -> tuple[pci.PciFunction, ...]:
+        """Return the accelerators of the host, VFs left out."""
+        return tuple(
+            function
+            for function in self.functions.values()
+            if pci_ids.is_candidate(function) and not function.physfn
+        )
+
+    def cards_of(self, vendor: str) -> tuple[pci.PciFunction, ...]:
+        """Return the GPUs of a vendor."""
+        return tuple(
+            f for f in self.cards if f.vendor == vendor and pci_ids.is_gpu(f)
+        )
+
+    @property
+    def qats(self) -> tuple[pci.PciFunction, ...]:
+        """Return the PFs of QAT devices."""
+        return tuple(filter(pci_ids.find_qat, self.cards))
+
+    @property
+    def fpgas(self) -> tuple[pci.PciFunction, ...]:
+        """Return the functions of FPGA cards that a host driver has."""
+        return tuple(
+            f
+            for f in self.cards
+            if f.vendor in _FPGA_VENDORS or f.driver in pci_ids.FPGA_DRIVERS
+        )
+
+    def vfs(self, card: pci.PciFunction) -> Iterator[pci.PciFunction]:
+        """Yield the VFs of a card."""
+        for address in card.virtual_functions:
+            if str(address) in self.functions:
+                yield self.functions[str(address)]
+
+    def path(self, function: pci.PciFunction, name: str) -> str:
+        """Return the path of a function's attribute."""
+        return f"{host_reader.FUNCTIONS}/{function.address}/{name}"
+
+    def attribute(self, function: pci.PciFunction, name: str) -> str:
+        """Return a function's attribute; empty for an absent one."""
+        return self.text(self.path(function, name))
+
+    def count(self, function: pci.PciFunction, name: str) -> int | None:
+        """Return an attribute that is a number, None without one."""
+        text = self.attribute(function, name)
+        return int(text) if text.isdecimal() else None
+
+    # -- kernel and modules -----------------------------------------------
+
+    @functools.cached_property
+    def kernel(self) -> Version:
+        """Return the kernel's version, empty if unknown."""
+        version = self.reader.kernel_version()
+        return version if any(version) else ()
+
+    @property
+    def release(self) -> str:
+        """Return the kernel's release, as ``6.12.9-amd64``."""
+        return self.text(allowed_paths.KERNEL_RELEASE)
+
+    @functools.cached_property
+    def arguments(self) -> tuple[str, ...]:
+        """Return the words of the kernel's command line."""
+        return tuple(self.text(allowed_paths.KERNEL_ARGUMENTS).split())
+
+    @functools.cached_property
+    def boot_arguments(self) -> Mapping[str, str]:
+        """Return the words that the next start will have, with files."""
+        return {
+            word: path
+            for path in allowed_paths.BOOT_FILES
+            for line in self.text(path).splitlines()
+            for word in _BOOT_VARIABLE.sub("", line).split()
+        }
+
+    def argument(self, name: str) -> str:
+        """Return the value of a word of the command line, "" without it."""
+        values = (word.partition("=") for word in self.arguments)
+        return next((v or k for k, _, v in values if k == name), "")
+
+    @functools.cached_property
+    def lists_modules(self) -> bool:
+        """Return whether an absent module is known not to be loaded.
+
+        The kernel's own parameters always have a directory there
+        (kernel/params.c).
+        """
+        return self.exists(self.sys("module/kernel"))
+
+    def is_loaded(self, module: str) -> bool:
+        """Return whether a module is loaded."""
+        return self.exists(self.sys("module", module))
+
+    def parameter(self, module: str, name: str) -> str:
+        """Return a parameter of a loaded module, empty without it."""
+        return self.text(self.sys("module", module, "parameters", name))
+
+    @functools.cached_property
+    def modprobe_lines(self) -> tuple[ModprobeLine, ...]:
+        """Return the lines of all files of modprobe.d(5)."""
+        return tuple(
+            ModprobeLine(path, tuple(words))
+            for path in self._list_files(allowed_paths.MODPROBE)
+            for line in self.text(path).splitlines()
+            if (words := line.partition("#")[0].split())
+        )
+
+    @functools.cached_property
+    def blacklist(self) -> Mapping[str, str]:
+        """Return the blacklisted modules, with the files that name them."""
+        modules = {
+            line.words[1].replace("-", "_"): line.path
+            for line in self.modprobe_lines
+            if line.words[0] == "blacklist" and len(line.words) > 1
+        }
+        for word in self.arguments:
+            name, _, value = word.partition("=")
+            if name.rpartition(".")[2].endswith("blacklist"):
+                for module in value.replace("-", "_").split(","):
+                    modules[module] = allowed_paths.KERNEL_ARGUMENTS
+        return modules
+
+    @functools.cached_property
+    def loaded_at_boot(self) -> frozenset[str]:
+        """Return the modules that modules-load.d(5) names."""
+        files = (*self._list_files(allowed_paths.MODULES_LOAD), "/etc/modules")
+        words = (
+            line.strip().replace("-", "_")
+            for path in files
+            for line in self.text(path).splitlines()
+        )
+        return frozenset(word for word in words if word[:1] not in ("#", ";"))
+
+    def _list_files(self, directories: tuple[str, ...]) -> Iterator[str]:
+        for directory in directories:
+            for name in self.names(directory):
+                if name.endswith(".conf"):
+                    yield f"{directory}/{name}"
+
+    # -- programs and services --------------------------------------------
+
+    def library(self, name: str) -> tuple[str, str]:
+        """Return the path and the version of a shared library, or "".
+
+        The version is the end of the link's target, as in
+        ``libvirt.so.0.11003.0``.
+        """
+        for directory in _LIBRARIES:
+            path = f"{directory}/{name}"
+            if target := self.link(path):
+                return path, target.partition(".so.")[2]
+        return "", ""
+
+    @functools.cached_property
+    def libvirt(self) -> Version:
+        """Return libvirt's version, empty if unknown.
+
+        Its library's version is 0.MAJOR * 1000 + MINOR.MICRO (libvirt,
+        meson.build).
+        """
+        match = _VERSION.fullmatch(self.library("libvirt.so.0")[1])
+        if not match:
+            return ()
+        return (*divmod(int(match[2]), 1000), int(match[3] or 0))
+
+    @functools.cached_property
+    def qemu(self) -> Version:
+        """Return QEMU's version as libvirt has read it, empty if unknown."""
+        versions = [
+            int(match[1])
+            for name in self.names(allowed_paths.QEMU_CAPABILITIES)
+            for match in _QEMU_VERSION.finditer(
+                self.text(f"{allowed_paths.QEMU_CAPABILITIES}/{name}")
+            )
+        ]
+        if not versions:
+            return ()
+        number = max(versions)
+        return number // 1000000, number // 1000 % 1000, number % 1000
+
+    def unit(self, name: str) -> str:
+        """Return the path of an installed unit of systemd, empty if none."""
+        paths = (f"{directory}/{name}.service" for directory in _UNITS)
+        return next(filter(self.exists, paths), "")
+
+    def service(self, name: str) -> str:
+        """Return the path that exists while a service of systemd is active."""
+        return f"{_SERVICES}/{name}.service/cgroup.procs"
+
+    def is_active(self, name: str) -> bool:
+        """Return whether a service of systemd has processes."""
+        return bool(self.text(self.service(name)))
+
+    @functools.cached_property
+    def lists_services(self) -> bool:
+        """Return whether an absent service is known not to be active.
+
+        False in containers, and for version 1 of control groups.
+        """
+        return bool(self.names(_SERVICES))
+
+    # -- container --------------------------------------------------------
+
+    @functools.cached_property
+    def is_container(self) -> bool:
+        """Return whether these files are those of a container."""
+        files = ("/run/.containerenv", "/.dockerenv", "/run/systemd/container")
+        return any(map(self.exists, files))
+
+    @functools.cached_property
+    def mounts(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the options of each mount point; the last mount counts."""
+        lines = self.text(allowed_paths.MOUNTS).splitlines()
+        fields = (line.split() for line in lines)
+        return {words[4]: tuple(words[5].split(",")) for words in fields}
+
+    # -- nova.conf --------------------------------------------------------
+
+    @functools.cached_property
+    def options(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        """Return the values in nova.conf by section and option.
+
+        Options that this library does not read are left out.
+        """
+        options: dict[tuple[str, str], list[str]] = collections.defaultdict(
+            list
+        )
+        for path in allowed_paths.NOVA_CONF:
+            section, name = "DEFAULT", ""
+            for line in self.text(path).splitlines():
+                if line.startswith("["):
+                    section, name = line.strip("[]"), ""
+                elif line[:1].isspace() and name:
+                    options[section, name][-1] += line.strip()
+                elif "=" in line:
+                    name, _, value = (s.strip() for s in line.partition("="))
+                    options[section, name].append(value)
+        return {key: tuple(values) for key, values in options.items()}
+
+    @property
+    def nova_conf(self) -> str:
+        """Return the path of the first nova.conf, empty without one."""
+        return next(filter(self.exists, allowed_paths.NOVA_CONF), "")
+
+    def option(self, section: str, name: str) -> str:
+        """Return the last value of an option, empty if it is not set."""
+        return self.options.get((section, name), ("",))[-1]

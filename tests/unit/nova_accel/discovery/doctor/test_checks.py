@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each check is ok on a good host, and not on a host with one change."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from nova_accel import errors
+from nova_accel.discovery.doctor import checked_host, host_checks, registry
+from nova_accel.discovery.doctor.host_checks import Level, Role
+from tests.support.hosts import prepared
+from tests.unit.nova_accel.discovery.doctor import changes
+
+CHECKS = registry.list_checks()
+IN_USE = registry.select(CHECKS, (Role.COMPUTE, Role.SCHEDULER))
+REMOVAL = registry.select(CHECKS, (Role.REMOVAL,))
+
+
+def levels(
+    host: checked_host.CheckedHost, checks: Iterable[host_checks.HostCheck]
+) -> dict[str, Level]:
+    """Return the levels of all checks that are not ok, by name."""
+    return {
+        result.check.name: result.level
+        for result in registry.run(checks, host)
+        if result.level is not Level.OK
+    }
+
+
+def test_there_are_many_checks_with_one_name_each() -> None:
+    names = [check.name for check in CHECKS]
+    assert len(set(names)) == len(names) >= 90
+
+
+def test_each_check_has_a_case() -> None:
+    assert changes.CASES.keys() == {check.name for check in IN_USE}
+    assert changes.REMOVAL_CASES.keys() == {check.name for check in REMOVAL}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_a_check_explains_itself(check: host_checks.HostCheck) -> None:
+    for text in (check.title, check.why, check.remedy, check.page):
+        assert text
+
+
+def test_each_check_is_ok_on_the_prepared_host() -> None:
+    assert levels(prepared.changed({}), IN_USE) == {}
+
+
+@pytest.mark.parametrize("name", changes.CASES)
+def test_a_change_is_seen_by_its_check_only(name: str) -> None:
+    case = changes.CASES[name]
+    before = levels(prepared.changed(case.before), IN_USE)
+    host = prepared.changed(case.before | case.change, case.gpus)
+    assert name not in before
+    assert levels(host, IN_USE) == before | {name: case.level}
+
+
+def test_each_check_is_ok_after_a_removal() -> None:
+    assert levels(prepared.changed(changes.REMOVED), REMOVAL) == {}
+
+
+@pytest.mark.parametrize("name", changes.REMOVAL_CASES)
+def test_a_rest_is_seen_by_its_check_only(name: str) -> None:
+    case = changes.REMOVAL_CASES[name]
+    host = prepared.changed(changes.REMOVED | case.change)
+    assert levels(host, REMOVAL) == {name: case.level}
+
+
+@pytest.mark.parametrize("name", changes.CASES)
+def test_an_unreadable_file_is_no_failure(name: str) -> None:
+    """The files that prove a failure are unreadable in turn."""
+    case = changes.CASES[name]
+    change = case.before | case.change
+    host = prepared.changed(change, case.gpus)
+    (check,) = [check for check in IN_USE if check.name == name]
+    (result,) = registry.run([check], host)
+    paths = {path for paths in result.readings for path, _ in paths}
+    for path in paths:
+        blocked = prepared.changed(change, case.gpus, real_path(host, path))
+        (again,) = registry.run([check], blocked)
+        assert again.level is not Level.FAIL, path
+
+
+def real_path(host: checked_host.CheckedHost, path: str) -> str:
+    """Return a path without links; its first parent if that is absent."""
+    parent, _, name = path.rpartition("/")
+    try:
+        return f"{host.reader.files.resolve(parent)}/{name}"
+    except errors.UnreadableError:
+        return real_path(host, parent)
