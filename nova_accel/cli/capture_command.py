@@ -6,6 +6,7 @@ import argparse
 from nova_accel.cli import application, host_source
 from nova_accel.config import conf, policy
 from nova_accel.discovery import capture, scan
+from nova_accel.discovery.doctor import checked_host, registry
 from nova_accel.host.sysfs import error_counters
 
 
@@ -25,8 +26,9 @@ def _capture(arguments: argparse.Namespace) -> str:
     )
     settings = conf.Settings(drivers=(), rules=policy.DeviceRules(), root="/")
     state = scan.read(host, host_source.load_drivers(settings), settings.rules)
-    # Read the files of the health check, too, to capture them.
+    # Read the files of all checks, too, to capture them.
     error_counters.find_faults(host, state.devices)
+    registry.run(registry.list_checks(), checked_host.CheckedHost(host))
     name = meta.get("hostname") or "host"
     day = str(meta.get("date", ""))[:10]
     path = arguments.output or f"nova-accel-{name}-{day}.tar.gz"

@@ -29,9 +29,9 @@ class Inspect(application.Command):
 class Capture(application.Command):
     """Write an archive of the host for a bug report.
 
-    The archive has the kernel files and NVML answers that discovery reads.
-    Serial numbers are left out. Run it as root. Example: nova-accel capture
-    -o host.tar.gz
+    The archive has the files and NVML answers that discovery and doctor read.
+    Serial numbers, keys and passwords are left out. Run it as root. Example:
+    nova-accel capture -o host.tar.gz
     """
 
     action = "nova_accel.cli.capture_command:ACTION"

@@ -90,12 +90,13 @@ class CheckedHost:
     def describe(self, path: str) -> str:
         """Return the value of a path for a report."""
         files = self.reader.files
-        for read in (files.text, files.link, self._list, self._format_mode):
+        # A directory is never read as a file: a capture would lose its names.
+        for read in (files.link, self._list, self._format_mode, files.text):
             try:
                 words = " ".join(read(path).split())
                 return words if len(words) <= _SHOWN else "(long text)"
             except errors.UnreadableError as error:
-                if error.number in _ABSENT:
+                if error.number == errno.ENOENT:
                     return "(absent)"
         return "(exists)"
 
