@@ -90,6 +90,10 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             )
         if refusals:
             raise refusals[0]
+        with log_errors("can't check this host"):
+            self._hooks.partitions.reconciler.record_checks(
+                config_checks.log_failed_checks(nova.conf.CONF)
+            )
         with log_errors("can't recover this host's accelerators"):
             self._hooks.passes.start(self.get_nodenames_by_uuid())
         with log_errors("can't start the passes over Placement"):

@@ -185,6 +185,13 @@ class Heartbeat:
                 )
                 self._write(self._status)
 
+    def record_checks(self, names: Iterable[str]) -> None:
+        """Record the checks of the host that failed; they stay recorded."""
+        with self._lock:
+            self._status = dataclasses.replace(
+                self._status, failed_checks=tuple(names)
+            )
+
     def _get_attempt_time(self, default: float) -> float:
         with self._lock:
             if self._pass_started is None:

@@ -233,6 +233,12 @@ def _list_pass_gauges(status: Status) -> Iterator[_Family]:
 
 def _list_host_gauges(status: Status) -> Iterator[_Family]:
     yield (
+        "nova_accel_failed_check",
+        "Checks of the host that failed when the writer started; always 1",
+        ("check",),
+        {(name,): 1 for name in status.failed_checks},
+    )
+    yield (
         "nova_accel_devices",
         "Accelerators of the host by state",
         ("state",),

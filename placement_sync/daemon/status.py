@@ -43,8 +43,9 @@ class Status:
     are of the last complete pass; ``undone`` of the problems are calls
     that Placement refused. ``interval_s`` is 0 if no further pass is
     planned. ``waiting`` is the condition that the next pass waits for,
-    empty if it does not wait. ``is_broken`` is true if the file could not
-    be read.
+    empty if it does not wait. ``failed_checks`` are the checks of the host
+    that failed when the writer started. ``is_broken`` is true if the file
+    could not be read.
     """
 
     writer: str = ""
@@ -65,6 +66,7 @@ class Status:
     undone: int = 0
     error: str = ""
     waiting: str = ""
+    failed_checks: tuple[str, ...] = ()
     is_broken: bool = False
 
     @property

@@ -12,6 +12,7 @@ from nova.pci import whitelist
 from nova_accel import errors, model
 from nova_accel.config import conf, policy
 from nova_accel.discovery import snapshot
+from nova_accel.discovery.doctor import checked_host, host_checks, registry
 from nova_accel.host.state import state_dir
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import conditions
@@ -42,6 +43,30 @@ def check(
     return tuple(
         _find_shared(driver, options, reader, host.refresh(), settings.rules)
     )
+
+
+def log_failed_checks(options: Any) -> tuple[str, ...]:
+    """Log each check of ``nova-accel doctor`` that fails; return the names.
+
+    NVML is not called: the passes report its errors.
+    """
+    settings = conf.read_settings(options)
+    reader = host_reader.HostReader(source=fs.DiskSource(settings.root))
+    checks = registry.select(
+        registry.list_checks(), (host_checks.Role.COMPUTE,)
+    )
+    failed = [
+        result
+        for result in registry.run(checks, checked_host.CheckedHost(reader))
+        if result.level is host_checks.Level.FAIL
+    ]
+    for result in failed:
+        LOG.error(
+            "Check %s of this host failed: %s; see nova-accel doctor",
+            result.check.name,
+            "; ".join(seen.text for seen in result.observations),
+        )
+    return tuple(result.check.name for result in failed)
 
 
 def _log_problems(settings: conf.Settings) -> None:

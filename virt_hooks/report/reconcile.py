@@ -7,7 +7,7 @@ or removed from the host. It holds none of Nova's locks.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from nova_accel import errors, model
@@ -87,6 +87,10 @@ class Reconciler:
                 self._loop.wake, log=self._accel.uevents
             )
             self._udev_monitor.start()
+
+    def record_checks(self, names: Iterable[str]) -> None:
+        """Publish the checks of this host that failed."""
+        self._heartbeat.record_checks(names)
 
     def wake(self) -> None:
         """Run a pass soon."""

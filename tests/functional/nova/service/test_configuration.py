@@ -3,6 +3,7 @@
 
 import json
 import os
+import pathlib
 from typing import Any
 
 import fixtures
@@ -12,6 +13,7 @@ from oslo_config import cfg
 
 from nova_accel import errors
 from tests.functional.nova.support import harness
+from tests.hosts import look
 from virt_hooks.operations import config_checks
 
 SPEC = json.dumps({"vendor_id": "10de", "product_id": "1eb8"})
@@ -74,6 +76,19 @@ class Configuration(harness.AccelTestBase):
         (line,) = self.lines("devce_spec")
         self.assertIn(f"{path} [nova_accel] devce_spec: is ignored", line)
         self.assertIn("did you mean device_spec?", line)
+
+    def test_failed_checks_of_the_host_are_logged(self) -> None:
+        place = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        path = place / "nova.conf"
+        root = look.make("passthrough", place / "host")
+        path.write_text(f"[nova_accel]\nroot = {root}\n")
+        options = cfg.ConfigOpts()
+        options([], default_config_files=[str(path)], default_config_dirs=[])
+        names = config_checks.log_failed_checks(options)
+        self.assertEqual(("iommu.group", "drv.wrong"), names)
+        (line,) = self.lines("Check drv.wrong of this host failed")
+        self.assertIn("ERROR", line)
+        self.assertIn("0000:b4:00.0 is bound to nouveau", line)
 
     def test_an_unusable_state_dir_is_one_error(self) -> None:
         self.start_host(harness.TWO_T4[0], state_dir=os.devnull)

@@ -143,6 +143,17 @@ def test_waiting_is_recorded_beside_the_last_pass(
     assert restarted.record_pass(FinishedPass(), HOST, TREE).waiting == ""
 
 
+def test_failed_checks_are_recorded_with_each_pass(
+    tmp_path: pathlib.Path,
+) -> None:
+    beat = beating(tmp_path)
+    beat.record_checks(["pci.bars"])
+    for _ in range(2):
+        with beat:
+            beat.record_pass(FinishedPass(), HOST, TREE)
+        assert read_only_status(tmp_path).failed_checks == ("pci.bars",)
+
+
 def test_a_file_of_an_earlier_version_is_read(
     tmp_path: pathlib.Path,
 ) -> None:

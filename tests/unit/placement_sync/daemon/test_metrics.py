@@ -40,6 +40,7 @@ GOOD = status.Status(
     devices={"ok": 2, "faulted": 1, "drained": 0},
     use={"VGPU": status.ClassUsage(total=8, reserved=4, claimed=3)},
     problems=(model.Problem(where="0000:05:00.0", reason="EIO"),),
+    failed_checks=("pci.bars",),
 )
 FAILED = dataclasses.replace(
     GOOD, error="Placement is away", attempted=3000.0, calls={}, reads=0,
@@ -110,6 +111,7 @@ def check(series: Series) -> None:
     assert value(series, "pass_seconds") == 0.5
     assert value(series, "interval_seconds") == 60
     assert value(series, "problems") == 1
+    assert value(series, "failed_check", check="pci.bars") == 1
     assert value(series, "passes_total", outcome="ok") == 1
     assert value(series, "passes_total", outcome="failed") == 0
     assert value(series, "devices", state="ok") == 2
