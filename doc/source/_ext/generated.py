@@ -2,8 +2,9 @@
 """Directives that generate reference text from the code.
 
 ``command-help`` prints the help of a command, ``json-keys`` the keys that a
-command prints with ``--json``, and ``messages`` a table of all texts of
-errors, problems and log lines.
+command prints with ``--json``, ``messages`` a table of all texts of errors,
+problems and log lines, and ``host-checks`` one of the checks of
+``nova-accel doctor``.
 """
 
 import ast
@@ -14,7 +15,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,6 +27,11 @@ from filters.explain import simulation
 from nova_accel import model
 from nova_accel.cli import inspect_output
 from nova_accel.config import policy
+from nova_accel.discovery.doctor import (
+    check_report,
+    host_checks,
+    registry,
+)
 from nova_accel.inventory import tree_builder, unoffered
 from nova_accel.model import names, pci, providers
 from placement_sync.audit import findings, heal
@@ -168,10 +174,22 @@ def explain_keys() -> Any:
     )
 
 
+def doctor_keys() -> Any:
+    """Return a report of ``nova-accel doctor`` that has every key."""
+    check = registry.list_checks()[0]
+    result = host_checks.CheckResult(
+        check=check,
+        observations=(host_checks.fail("text", "path"),),
+        readings=((("path", "value"),),),
+    )
+    return check_report.as_dict([result])
+
+
 #: Reports with every key, by command.
 REPORTS = {
     "inspect": inspect_keys,
     "audit": audit_keys,
+    "doctor": doctor_keys,
     "explain": explain_keys,
 }
 # Objects whose keys are names of resource classes, not fixed keys.
@@ -336,13 +354,36 @@ class _Messages(rst.Directive):
     """``.. messages::``, a table of three columns."""
 
     def run(self) -> list[nodes.Node]:
-        root = Path(__file__).resolve().parents[3]
-        group = nodes.tgroup("", cols=3)
-        for width in (60, 15, 25):
-            group += nodes.colspec("", colwidth=width)
-        group += nodes.thead("", _row("Text", "Kind", "Module"))
-        group += nodes.tbody("", *(_row(*row) for row in all_messages(root)))
-        return [nodes.table("", group)]
+        rows = all_messages(Path(__file__).resolve().parents[3])
+        head = ("Text", "Kind", "Module")
+        return [_table((60, 15, 25), head, rows)]
+
+
+class _HostChecks(rst.Directive):
+    """``.. host-checks:: ROLE``, a table of the checks of a role."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        rows = [
+            (check.name, check.title, check.why)
+            for check in registry.list_checks()
+            if check.role == self.arguments[0]
+        ]
+        return [_table((18, 36, 46), ("Check", "Condition", "If not"), rows)]
+
+
+def _table(
+    widths: tuple[int, ...],
+    head: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+) -> nodes.table:
+    group = nodes.tgroup("", cols=len(widths))
+    for width in widths:
+        group += nodes.colspec("", colwidth=width)
+    group += nodes.thead("", _row(*head))
+    group += nodes.tbody("", *(_row(*row) for row in rows))
+    return nodes.table("", group)
 
 
 def _row(*cells: str) -> nodes.row:
@@ -357,4 +398,5 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("command-help", _CommandHelp)
     app.add_directive("json-keys", _JsonKeys)
     app.add_directive("messages", _Messages)
+    app.add_directive("host-checks", _HostChecks)
     return {"parallel_read_safe": True}

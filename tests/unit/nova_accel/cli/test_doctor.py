@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-accel doctor`` prints results, and its status is the worst one."""
 
+import importlib.metadata
 import json
 import pathlib
 
@@ -154,12 +155,14 @@ def test_another_package_adds_checks(
     area = host_checks.Area("other", "gpus", "other")
 
     @area.check("odd", why="w", remedy="r")
-    def check_odd(host: checked_host.CheckedHost) -> list[object]:
+    def check_odd(
+        host: checked_host.CheckedHost,
+    ) -> list[host_checks.Observation]:
         """The card is even."""
         raise ZeroDivisionError
 
     monkeypatch.setattr(
-        registry.importlib.metadata,
+        importlib.metadata,
         "entry_points",
         lambda group: [Point(area)],
     )
@@ -174,7 +177,7 @@ def test_an_entry_point_that_is_no_area_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        registry.importlib.metadata, "entry_points", lambda group: [Point(7)]
+        importlib.metadata, "entry_points", lambda group: [Point(7)]
     )
     with pytest.raises(errors.ConfigurationError, match="other:AREA"):
         registry.list_checks()

@@ -9,6 +9,7 @@ from nova_accel import errors
 from nova_accel.discovery.doctor import checked_host, host_checks, registry
 from nova_accel.discovery.doctor.host_checks import Level, Role
 from tests.support.hosts import prepared
+from tests.unit.docs import pages
 from tests.unit.nova_accel.discovery.doctor import changes
 
 CHECKS = registry.list_checks()
@@ -39,8 +40,8 @@ def test_each_check_has_a_case() -> None:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_a_check_explains_itself(check: host_checks.HostCheck) -> None:
-    for text in (check.title, check.why, check.remedy, check.page):
-        assert text
+    assert check.title and check.why and check.remedy
+    assert (pages.MANUAL / f"admin/{check.page}.rst").is_file()
 
 
 def test_each_check_is_ok_on_the_prepared_host() -> None:
