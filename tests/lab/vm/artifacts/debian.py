@@ -35,9 +35,10 @@ PACKAGES = (
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _TOOL = "mmdebstrap"
 #: $0 is the root directory, $1 is seen at its own path in there, the rest is
-#: the command
+#: the command; the kernel's objtool reads /proc (Linux 7.2)
 _CHROOT = """
-mkdir -p "$0$1" && mount --bind "$1" "$0$1" && shift && exec chroot "$0" "$@"
+mkdir -p "$0$1" && mount --bind "$1" "$0$1" && mount --rbind /proc "$0/proc" &&
+    shift && exec chroot "$0" "$@"
 """
 
 
