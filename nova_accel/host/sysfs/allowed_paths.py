@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 # Kernel attributes have at most one page (4 KiB; PAGE_SIZE in
 # fs/sysfs/file.c, 64 KiB on some architectures).
 LIMIT = 64 * 1024
+_LARGE = 4 * 1024 * 1024
 TOP = "/sys"
 # NVIDIA's table of vGPU types, where its host driver installs it: 700 kB
 # in release 535, and it grows with each.
@@ -42,7 +43,7 @@ STATE_DIR = "/var/lib/nova/accel"
 NVSWITCHES = "/proc/driver/nvidia-nvswitch/devices"
 
 _LIMITS = {
-    **dict.fromkeys((VGPU_CONFIG, *PCI_IDS), 4 * 1024 * 1024),
+    **dict.fromkeys((VGPU_CONFIG, *PCI_IDS), _LARGE),
     KERNEL_RELEASE: 64,
 }
 _FILES = frozenset(
@@ -114,7 +115,7 @@ _ARGUMENT = re.compile(
 )
 _BOOT_VARIABLE = re.compile(r"\s*(GRUB_CMDLINE_LINUX\w*)=(.*)")
 _MOUNT_POINTS = re.compile(
-    r"/|/(sys|dev|run/udev|lib/modules|usr/lib/modules|var/lib/nova)(/.*)?"
+    r"/|/sys|/dev(/vfio)?|/run/udev|(/usr)?/lib/modules|/var/lib/nova(/.*)?"
 )
 # Mount point and options are the fifth and sixth field.
 _MOUNT_FIELDS = 6
@@ -141,9 +142,10 @@ _SECRET = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
 
 def limit(path: str) -> int:
     """Return the maximum size of the file at a path, in bytes."""
-    if path.startswith(f"{QEMU_CAPABILITIES}/"):
-        return 4 * 1024 * 1024
-    return _LIMITS.get(path, LIMIT)
+    is_long = path.startswith(f"{QEMU_CAPABILITIES}/") or (
+        path.startswith("/proc/") and path.endswith("/mountinfo")
+    )
+    return _LIMITS.get(path, _LARGE if is_long else LIMIT)
 
 
 def is_allowed(path: str) -> bool:

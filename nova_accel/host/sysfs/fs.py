@@ -184,11 +184,17 @@ class DiskSource:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(self._root + path, flags)
         try:
-            # One read returns all of a regular file (read(2)).
+            # One read returns all of a kernel attribute (read(2)), but only
+            # a page of a file of /proc (fs/seq_file.c).
             most = _HEAD_SIZE if is_config_space(path) else limit(path) + 1
             content = os.read(descriptor, most)
             if not content:
                 _check_regular(descriptor)
+            while not path.startswith(TOP) and len(content) < most:
+                part = os.read(descriptor, most - len(content))
+                if not part:
+                    break
+                content += part
             return content
         finally:
             os.close(descriptor)

@@ -2,6 +2,7 @@
 """Files outside of /sys are read without their secrets."""
 
 import errno
+import os
 import pathlib
 
 import pytest
@@ -90,3 +91,9 @@ def test_modes_of_other_files_are_not_read(tmp_path: pathlib.Path) -> None:
     (tmp_path / "sys").mkdir()
     with pytest.raises(errors.UnreadableError, match="EINVAL"):
         fs.Files(fs.DiskSource(tmp_path)).mode("/sys")
+
+
+def test_a_file_of_proc_is_read_to_its_end() -> None:
+    """Each read returns at most one page of it."""
+    content = fs.DiskSource("/").content("/proc/self/maps")
+    assert len(content) > os.sysconf("SC_PAGE_SIZE")
