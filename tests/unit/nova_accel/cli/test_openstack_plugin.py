@@ -13,6 +13,7 @@ ROOT = pathlib.Path(__file__).parents[4]
 OF_HOST = {
     "audit",
     "capture",
+    "doctor",
     "drain",
     "heal",
     "inspect",
