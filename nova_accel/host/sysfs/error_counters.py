@@ -89,18 +89,21 @@ def has_changed(last: host_reader.HostReader) -> bool:
 
     :param last: the reader of that reading.
     """
-    fresh = host_reader.HostReader(source=last.files.source)
+    fresh = host_reader.HostReader(files=last.files.without_contents())
     places = (*last.files.heads(), *last.files.texts(_RUNTIME))
     names = {place.removesuffix(f"/{_RUNTIME}") for place in places}
     names = {name.removesuffix(f"/{_HEAD}") for name in names}
     return any(
-        _presence(_read(last, name)) != _presence(_read(fresh, name))
+        _read_presence(last, name) != _read_presence(fresh, name)
         for name in (place.rpartition("/")[2] for place in names)
         if pci.is_address(name)
     )
 
 
-def _presence(reading: health.HealthReading) -> tuple[bool, bool]:
+def _read_presence(
+    reader: host_reader.HostReader, name: str
+) -> tuple[bool, bool]:
+    reading = _read(reader, name, is_counted=False)
     return reading.is_gone, reading.is_powerless
 
 
@@ -147,15 +150,18 @@ def _physical(reader: host_reader.HostReader, name: str) -> str:
     return physfn if pci.is_address(physfn) else name
 
 
-def _read(reader: host_reader.HostReader, name: str) -> health.HealthReading:
+def _read(
+    reader: host_reader.HostReader, name: str, *, is_counted: bool = True
+) -> health.HealthReading:
     try:
         present = frozenset(reader.names(name))
     except errors.UnreadableError:
         return health.HealthReading(address=name)
     power = _text(reader, name, _POWER, present)
+    counts = _text(reader, name, _ERRORS, present) if is_counted else ""
     return health.HealthReading(
         address=name,
-        counts=health.parse_errors(_text(reader, name, _ERRORS, present)),
+        counts=health.parse_errors(counts),
         head=_head(reader, name, present),
         power=power,
     )

@@ -419,6 +419,12 @@ class Files:
         copy._resolved = self._resolved.without(stale)
         return copy
 
+    def without_contents(self) -> "Files":
+        """Return these files with their names and links, but no contents."""
+        copy = self.without(())
+        copy._texts, copy._heads = _Cache(), _Cache()
+        return copy
+
     def known_text(self, place: str) -> str:
         """Return a text that was read before, stripped; empty if none was.
 
