@@ -211,7 +211,7 @@ class FlavorCommand(scheduled.CommandTestBase):
             refused("--profile", "T4-4Q", "--ramfb", "on"),
         )
         self.assertIn(
-            "0000_3b_00_0",
+            "0000:3b:00.0",
             refused("--profile", "T4-4Q", "--device", "host1/0000:99:00.0"),
         )
         self.assertIn("settings alone", refused("--count", "2"))
