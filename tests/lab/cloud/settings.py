@@ -343,6 +343,11 @@ def _nova_compute(
         "cpu_mode": "none",
         "connection_uri": host.libvirt_uri,
         "images_type": "qcow2",
+        # All memory of a guest with a VF counts as written (guest/qemu), and
+        # takes seconds: Nova's own values for vGPUs.
+        "live_migration_downtime": "500000",
+        "live_migration_downtime_steps": "3",
+        "live_migration_downtime_delay": "3",
         # Guests whose processor is emulated twice take their time.
         "device_detach_timeout": "60",
     }
