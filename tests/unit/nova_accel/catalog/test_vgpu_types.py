@@ -3,6 +3,7 @@
 
 import itertools
 import json
+from collections.abc import Callable
 
 import os_traits
 import pytest
@@ -15,13 +16,20 @@ GPUS = CATALOGUE.gpus()
 TYPES = [
     vgpu_type for gpu in GPUS for vgpu_type in CATALOGUE.profiles_of(gpu.key)
 ]
-PLACED = [vgpu_type for vgpu_type in TYPES if vgpu_type.starts_mixed]
-BACKED = [vgpu_type for vgpu_type in TYPES if vgpu_type.instance]
-SLICED = [vgpu_type for vgpu_type in TYPES if not vgpu_type.instance]
+Types = list[vgpu_types.CatalogVgpuType]
 
 
-def name_of(vgpu_type: vgpu_types.CatalogVgpuType) -> str:
-    return vgpu_type.name
+def of_each_gpu(
+    is_included: Callable[[vgpu_types.CatalogVgpuType], object],
+) -> pytest.MarkDecorator:
+    """Run a test with the included types of each GPU that has some."""
+    groups = {
+        gpu.key: list(filter(is_included, CATALOGUE.profiles_of(gpu.key)))
+        for gpu in GPUS
+    }
+    return pytest.mark.parametrize(
+        "types", [pytest.param(t, id=key) for key, t in groups.items() if t]
+    )
 
 
 def key_of(gpu: vgpu_types.CatalogGpu) -> str:
@@ -129,63 +137,57 @@ def test_type_names_are_unique() -> None:
     assert len(rows) == len(GPUS)
 
 
-@pytest.mark.parametrize("vgpu_type", PLACED, ids=name_of)
-def test_every_place_is_in_the_region(
-    vgpu_type: vgpu_types.CatalogVgpuType,
-) -> None:
-    region = gpu_of(vgpu_type).region
-    for starts in (vgpu_type.starts_mixed, vgpu_type.starts_equal):
-        assert list(starts) == sorted(set(starts))
-        assert all(0 <= s <= region - vgpu_type.span for s in starts)
+@of_each_gpu(lambda t: t.starts_mixed)
+def test_every_place_is_in_the_region(types: Types) -> None:
+    for t in types:
+        for starts in (t.starts_mixed, t.starts_equal):
+            assert list(starts) == sorted(set(starts)), t
+            end = gpu_of(t).region - t.span
+            assert all(0 <= start <= end for start in starts), t
 
 
-@pytest.mark.parametrize("vgpu_type", PLACED, ids=name_of)
-def test_the_mixed_limit_follows_from_the_starts(
-    vgpu_type: vgpu_types.CatalogVgpuType,
-) -> None:
-    assert vgpu_type.limit_mixed == min(
-        most(vgpu_type.starts_mixed, vgpu_type.span),
-        vgpu_types.MAX_TIME_SLICED,
-    )
+@of_each_gpu(lambda t: t.starts_mixed)
+def test_the_mixed_limit_follows_from_the_starts(types: Types) -> None:
+    for t in types:
+        room = most(t.starts_mixed, t.span)
+        assert t.limit_mixed == min(room, vgpu_types.MAX_TIME_SLICED), t
 
 
-@pytest.mark.parametrize("vgpu_type", SLICED, ids=name_of)
-def test_equal_sizes_fit_the_memory_and_their_starts(
-    vgpu_type: vgpu_types.CatalogVgpuType,
-) -> None:
-    gpu = gpu_of(vgpu_type)
-    assert 1 <= vgpu_type.limit <= vgpu_types.MAX_TIME_SLICED
-    assert vgpu_type.limit * vgpu_type.framebuffer_mb <= gpu.memory_mb
-    if vgpu_type.starts_equal:
-        assert vgpu_type.limit == most(vgpu_type.starts_equal, vgpu_type.span)
-    else:
-        room = gpu.memory_mb // vgpu_type.framebuffer_mb
-        assert vgpu_type.limit == min(room, vgpu_types.MAX_TIME_SLICED)
+@of_each_gpu(lambda t: not t.instance)
+def test_equal_sizes_fit_the_memory_and_their_starts(types: Types) -> None:
+    for t in types:
+        memory_mb = gpu_of(t).memory_mb
+        assert 1 <= t.limit <= vgpu_types.MAX_TIME_SLICED, t
+        assert t.limit * t.framebuffer_mb <= memory_mb, t
+        if t.starts_equal:
+            assert t.limit == most(t.starts_equal, t.span), t
+        else:
+            room = memory_mb // t.framebuffer_mb
+            assert t.limit == min(room, vgpu_types.MAX_TIME_SLICED), t
 
 
-@pytest.mark.parametrize("vgpu_type", PLACED, ids=name_of)
-def test_a_span_holds_the_framebuffer(
-    vgpu_type: vgpu_types.CatalogVgpuType,
-) -> None:
-    assert vgpu_type.span * 1024 >= vgpu_type.framebuffer_mb
-    assert (vgpu_type.limit_mixed or 0) <= vgpu_type.limit
+@of_each_gpu(lambda t: t.starts_mixed)
+def test_a_span_holds_the_framebuffer(types: Types) -> None:
+    for t in types:
+        assert t.span * 1024 >= t.framebuffer_mb, t
+        assert (t.limit_mixed or 0) <= t.limit, t
 
 
-@pytest.mark.parametrize("vgpu_type", BACKED, ids=name_of)
-def test_mig_limits_follow_from_the_geometry(
-    vgpu_type: vgpu_types.CatalogVgpuType,
-) -> None:
-    gpu = gpu_of(vgpu_type)
-    kind = model.Geometry(kinds=gpu.kinds).kind(vgpu_type.instance)
-    assert kind is not None
-    assert kind.limit is not None
-    assert vgpu_type.limit == kind.limit * vgpu_type.per_instance
-    assert vgpu_type.starts_mixed == vgpu_type.starts_equal == ()
-    assert vgpu_type.span == 0
-    # However instances are mixed, their vGPUs never add up to more memory
-    # than is counted, or Placement would refuse what the card can do.
-    instance_mb = vgpu_type.per_instance * vgpu_type.framebuffer_mb
-    assert instance_mb * gpu.mig_region <= gpu.memory_mb * kind.size
+@of_each_gpu(lambda t: t.instance)
+def test_mig_limits_follow_from_the_geometry(types: Types) -> None:
+    for t in types:
+        gpu = gpu_of(t)
+        kind = model.Geometry(kinds=gpu.kinds).kind(t.instance)
+        assert kind is not None, t
+        assert kind.limit is not None, t
+        assert t.limit == kind.limit * t.per_instance, t
+        assert t.starts_mixed == t.starts_equal == (), t
+        assert t.span == 0, t
+        # However instances are mixed, their vGPUs never add up to more
+        # memory than is counted, or Placement would refuse what the card
+        # can do.
+        instance_mb = t.per_instance * t.framebuffer_mb
+        assert instance_mb * gpu.mig_region <= gpu.memory_mb * kind.size, t
 
 
 @pytest.mark.parametrize(
