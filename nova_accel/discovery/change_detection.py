@@ -58,6 +58,11 @@ _SILENT = (
 FULL_READ_INTERVAL_S = 300
 
 _NVIDIA = "10de"
+# Directories of VFs that show their partitions, by technology.
+_PARTITION_SUFFIXES = {
+    "vendor-vfio": "/nvidia",
+    "mdev": f"/{partial_reader.MDEV_TYPES}",
+}
 
 ReadGpus = Callable[[], Mapping[str, gpu_reader.NvmlGpu]]
 Note_co = TypeVar("Note_co", covariant=True)
@@ -449,7 +454,7 @@ def list_partition_places(
 
     Empty if all of the device has to be read.
     """
-    suffix = "/nvidia" if device.technology == "vendor-vfio" else ""
+    suffix = _PARTITION_SUFFIXES.get(device.technology, "")
     return frozenset(
         f"{slot}{suffix}" for slot in slots if slot in _list_vfs(device)
     )

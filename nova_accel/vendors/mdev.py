@@ -177,7 +177,11 @@ class _MdevCard(mdev_parents.ParentGroup):
         A VF is one slot, for one mdev.
         """
         if self.on_vfs:
-            return sum(1 for count in offer.ready.values() if count > 0)
+            occupied = self.occupied
+            return sum(
+                count > 0 and parent not in occupied
+                for parent, count in offer.ready.items()
+            )
         return sum(offer.ready.values())
 
     def _list_partitions(self) -> tuple[model.Partition, ...]:

@@ -298,6 +298,8 @@ class Lifecycle:
                 ownership.exclude(claims, claim_store.made_only(previous)),
                 is_late,
             )
+            # The kernel's refusal contradicts the last reading.
+            self.host.refresh_cards({claim.device for claim in claims})
             raise
 
     def _plan_actions(

@@ -318,10 +318,7 @@ class Files:
         if not allowed_paths.is_listed(place):
             raise errors.UnreadableError(path, errno.ENOENT)
         if place not in self._names:
-            try:
-                self._names[place] = tuple(sorted(self.source.names(place)))
-            except OSError as error:
-                self._names[place] = error.errno or errno.EIO
+            return self.list_again(place)
         names = self._names[place]
         if isinstance(names, int):
             raise errors.UnreadableError(place, names)
@@ -359,6 +356,21 @@ class Files:
         if isinstance(record, int):
             raise errors.UnreadableError(place, record)
         return int(record, 8)
+
+    def list_again(self, place: str) -> tuple[str, ...]:
+        """Return the present names in a directory, sorted.
+
+        :param place: a resolved path.
+        :raises UnreadableError: with the errno of the failed read.
+        """
+        try:
+            self._names[place] = names = tuple(
+                sorted(self.source.names(place))
+            )
+        except OSError as error:
+            self._names[place] = number = error.errno or errno.EIO
+            raise errors.UnreadableError(place, number) from error
+        return names
 
     def link(self, path: str) -> str:
         """Return the last part of a link's target.

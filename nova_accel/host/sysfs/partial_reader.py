@@ -22,6 +22,8 @@ _FUNCTION_NUMBERS = range(8)
 _CURRENT = "nvidia/current_vgpu_type"
 _CREATABLE = "nvidia/creatable_vgpu_types"
 _NO_TYPE = "0"
+# Directory of the types of an mdev parent.
+MDEV_TYPES = "mdev_supported_types"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -37,7 +39,10 @@ class PartialReader(host_reader.HostReader):
         functions of their PCI slots, their VFs and the members of their
         IOMMU groups are added.
     :param stale: names of functions and parents that are read again, or
-        directories in them (``0000:3b:00.4/nvidia``).
+        directories in them (``0000:3b:00.4/nvidia``). With
+        ``0000:3b:00.4/mdev_supported_types`` the mdevs of a VF are read
+        again, and how many more its card can create of the types in use.
+        If it has lost an mdev or has other types, all of it is read again.
     :raises UnreadableError: the earlier reader could not list the host.
     """
 
@@ -50,9 +55,14 @@ class PartialReader(host_reader.HostReader):
         stale: Iterable[str],
         gpus: Mapping[str, gpu_reader.NvmlGpu] = _NO_GPUS,
     ) -> None:
-        stale = frozenset(stale)
-        places = tuple(_list_places(earlier, stale))
-        super().__init__(files=earlier.files.without(places), gpus=gpus)
+        super().__init__(files=earlier.files.without(()), gpus=gpus)
+        slots, stale = self._split(frozenset(stale))
+        mdevs = [
+            f"{mdev.parent}/{mdev.uuid}"
+            for mdev in earlier.mdevs()
+            if mdev.parent in slots
+        ]
+        self.files = self.files.without(_list_places(self, [*stale, *mdevs]))
         names = frozenset(name for name in stale if "/" not in name)
         #: Functions, mdev parents and mdevs read since the full reading.
         self._newer = _Newer()
@@ -73,7 +83,8 @@ class PartialReader(host_reader.HostReader):
             if key[0] not in names
         }
         self._read_stale(names)
-        if stale and self.files.refresh_alike(self._list_free_capacity(stale)):
+        self._read_slots(slots)
+        if (slots or stale) and self._refresh_capacity(slots, stale):
             for parent in self.mdev_parents():
                 if parent.name not in names:
                     again = self._read_parent(parent.name)
@@ -114,6 +125,35 @@ class PartialReader(host_reader.HostReader):
             return self._newer.parents[name]
         return self._whole.mdev_parent(name)
 
+    def _split(
+        self, stale: frozenset[str]
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the VFs of which only mdevs are read, and the rest."""
+        places = {p for p in stale if p.endswith(f"/{MDEV_TYPES}")}
+        vfs = {place.partition("/")[0] for place in places}
+        slots = frozenset(filter(self._has_same_types, vfs))
+        return slots, (stale - places) | (vfs - slots)
+
+    def _has_same_types(self, name: str) -> bool:
+        """Return whether a VF has changed by new mdevs only, if at all.
+
+        A parent keeps its types, and their texts, while its driver is bound.
+        """
+        try:
+            vf = self.files.resolve(f"{FUNCTIONS}/{name}")
+            types = self.files.resolve(f"{vf}/{MDEV_TYPES}")
+            entries, type_ids = self.files.names(vf), self.files.names(types)
+            new_entries = self.files.list_again(vf)
+            new_type_ids = self.files.list_again(types)
+        except errors.UnreadableError:
+            return False
+        added = frozenset(new_entries).difference(entries)
+        return (
+            type_ids == new_type_ids
+            and frozenset(entries) <= frozenset(new_entries)
+            and all(map(_UUID.fullmatch, added))
+        )
+
     def _read_stale(self, names: Iterable[str]) -> None:
         present = frozenset(self._listed(FUNCTIONS))
         for name in filter(pci.is_address, names):
@@ -129,9 +169,24 @@ class PartialReader(host_reader.HostReader):
             self._newer.parents[name] = (
                 self._read_parent(name) if self._is_parent(name) else None
             )
-            mdevs = self._list_mdevs(name)
-            if mdevs is not None:
-                self._newer.mdevs[name] = mdevs
+            self._read_mdevs_on(name)
+
+    def _read_slots(self, slots: Iterable[str]) -> None:
+        for name in slots:
+            self._read_mdevs_on(name)
+        types = self._list_types_in_use()
+        for name in slots:
+            files = _filter_types(self._list_capacity(name), types)
+            self.files.refresh_alike(files)
+            self._newer.parents[name] = self._read_parent(name)
+
+    def _read_mdevs_on(self, name: str) -> None:
+        mdevs = self._list_mdevs(name)
+        if mdevs is not None:
+            self._newer.mdevs[name] = mdevs
+
+    def _list_types_in_use(self) -> frozenset[str]:
+        return frozenset(mdev.type_id for mdev in self.mdevs())
 
     def _is_parent(self, name: str) -> bool:
         """Return whether a device can make mdevs, or may be able to."""
@@ -158,24 +213,39 @@ class PartialReader(host_reader.HostReader):
             )
         return None
 
-    def _list_free_capacity(self, stale: frozenset[str]) -> Iterator[str]:
-        """Yield the files of what the free VFs not read again can hold."""
-        again = {name.partition("/")[0] for name in stale}
-        again |= {mdev.parent for mdev in self.mdevs()}
-        for name in self._scope:
-            function = self.function(name)
-            if function is None or function.physfn is None or name in again:
-                continue
-            try:
-                place = self.files.resolve(f"{FUNCTIONS}/{name}")
-            except errors.UnreadableError:
-                continue
-            parent = self.mdev_parent(name)
-            for mdev_type in parent.types if parent else ():
-                types = f"{place}/mdev_supported_types"
-                yield f"{types}/{mdev_type.type_id}/available_instances"
-            if self.files.known_text(f"{place}/{_CURRENT}") == _NO_TYPE:
-                yield f"{place}/{_CREATABLE}"
+    def _refresh_capacity(
+        self, slots: frozenset[str], stale: frozenset[str]
+    ) -> bool:
+        """Read what free VFs can hold; return whether it has changed.
+
+        Only for slots: while the types in use read the same, the layout of
+        the card shows what it can hold of the others.
+        """
+        again = slots.union(name.partition("/")[0] for name in stale)
+        again = again.union(mdev.parent for mdev in self.mdevs())
+        free = [name for name in self._scope if name not in again]
+        files = [f for name in free for f in self._list_capacity(name)]
+        if not stale:
+            in_use = _filter_types(files, self._list_types_in_use())
+            if not self.files.refresh_alike(in_use):
+                return False
+        return self.files.refresh_alike(files) or not stale
+
+    def _list_capacity(self, name: str) -> Iterator[str]:
+        """Yield the files of what a VF can hold."""
+        function = self.function(name)
+        if function is None or function.physfn is None:
+            return
+        try:
+            place = self.files.resolve(f"{FUNCTIONS}/{name}")
+        except errors.UnreadableError:
+            return
+        parent = self.mdev_parent(name)
+        for mdev_type in parent.types if parent else ():
+            types = f"{place}/{MDEV_TYPES}"
+            yield f"{types}/{mdev_type.type_id}/available_instances"
+        if self.files.known_text(f"{place}/{_CURRENT}") == _NO_TYPE:
+            yield f"{place}/{_CREATABLE}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -202,6 +272,11 @@ class _Newer:
 
 def _exclude(results: Mapping[str, T], names: frozenset[str]) -> dict[str, T]:
     return {n: result for n, result in results.items() if n not in names}
+
+
+def _filter_types(files: Iterable[str], type_ids: frozenset[str]) -> list[str]:
+    """Return the files in the directories of some mdev types."""
+    return [path for path in files if path.split("/")[-2] in type_ids]
 
 
 def _list_places(

@@ -22,18 +22,23 @@ class ParentGroup:
     def on_vfs(self) -> bool:
         return any(p.physfn for p in self.parents)
 
+    @property
+    def occupied(self) -> frozenset[str]:
+        """Return the names of the functions with mdevs."""
+        return frozenset(mdev.parent for mdev in self.mdevs)
+
     def usable_parents(self) -> Parents:
         """Return the parents that can create mdevs, or have one.
 
         A function that is bound to a VFIO driver creates none, and a PF
         offers no types while its VFs are enabled.
         """
-        holding = {m.parent for m in self.mdevs}
+        occupied = self.occupied
         return tuple(
             p
             for p in self.parents
             if (p.physfn or not self.on_vfs)
-            and (p.name in holding or not is_vfio_bound(p.function))
+            and (p.name in occupied or not is_vfio_bound(p.function))
         )
 
 

@@ -209,9 +209,29 @@ class _MdevGpu(mdev_parents.ParentGroup):
         for name, by_parent in mdev_types.items():
             number = _parse_type_number(next(iter(by_parent.values())).type_id)
             yield dataclasses.replace(
-                _build_offer(name, by_parent, on_vfs=self.on_vfs),
+                _build_offer(
+                    name,
+                    by_parent,
+                    ready=self._count_ready(by_parent),
+                ),
                 xml=self.table.facts(number, self.function),
             )
+
+    def _count_ready(
+        self, mdev_types: Mapping[str, host_reader.MdevType]
+    ) -> int:
+        """Return how many more mdevs of a type the parents can create.
+
+        A VF can create one mdev, and its available number ignores the other
+        VFs. So VFs that can create one are counted, not summed up.
+        """
+        if not self.on_vfs:
+            return sum(t.available or 0 for t in mdev_types.values())
+        occupied = self.occupied
+        return sum(
+            bool(mdev_type.available) and parent not in occupied
+            for parent, mdev_type in mdev_types.items()
+        )
 
     def _list_partitions(self) -> Iterator[model.Partition]:
         labels = self.labels
@@ -251,7 +271,7 @@ class _MdevGpu(mdev_parents.ParentGroup):
 
     def _list_vf_slots(self, host: host_reader.HostReader) -> tuple[str, ...]:
         """Return VFs that are not bound to VFIO, also unreadable VFs."""
-        holding = {m.parent for m in self.mdevs}
+        occupied = self.occupied
         addresses = dict.fromkeys(map(str, self.function.virtual_functions))
         addresses |= dict.fromkeys(p.name for p in self.parents if p.physfn)
         return tuple(
@@ -259,7 +279,7 @@ class _MdevGpu(mdev_parents.ParentGroup):
                 (
                     name
                     for name in addresses
-                    if name in holding
+                    if name in occupied
                     or not mdev_parents.is_vfio_bound(host.function(name))
                 ),
                 key=pci.parse_address,
@@ -298,22 +318,17 @@ def _parse_type_number(type_id: str) -> str:
 
 
 def _build_offer(
-    name: str, mdev_types: Mapping[str, host_reader.MdevType], *, on_vfs: bool
+    name: str, mdev_types: Mapping[str, host_reader.MdevType], *, ready: int
 ) -> type_sources.OfferedType:
-    """Return a type with the data of all its parents.
-
-    A VF can create one mdev, and its available number ignores the other
-    VFs. So VFs that can create one are counted, not summed up.
-    """
+    """Return a type with the data of all its parents."""
     descriptions = [
         mdev_names.parse_description(mdev_type.description)
         for mdev_type in mdev_types.values()
     ]
-    available = [mdev_type.available or 0 for mdev_type in mdev_types.values()]
     api = mdev_parents.find_device_api(mdev_types.values())
     return type_sources.OfferedType(
         name=name,
-        ready=sum(n > 0 for n in available) if on_vfs else sum(available),
+        ready=ready,
         handles={
             parent: mdev_type.type_id
             for parent, mdev_type in mdev_types.items()

@@ -27,14 +27,12 @@ def host(
         yield measured.MeasuredHost(kernel)
 
 
-@pytest.mark.parametrize(
-    ("technology", "bound"), [("vendor-vfio", 20), ("mdev", 200)]
-)
+@pytest.mark.parametrize("technology", measured.TECHNOLOGIES)
 def test_a_spawn_and_a_uevent_read_one_vf(
-    tmp_path: pathlib.Path, own_rights: None, technology: str, bound: int
+    tmp_path: pathlib.Path, own_rights: None, technology: str
 ) -> None:
     with host(tmp_path, technology) as measured_host:
-        assert measured_host.spawn().reads <= bound
+        assert measured_host.spawn().reads <= 20
         assert measured_host.handle_uevent().reads <= 100
 
 
