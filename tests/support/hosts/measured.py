@@ -95,13 +95,17 @@ class MeasuredHost:
         assert card is not None
         return card
 
+    def list_available(self) -> list[model.Profile]:
+        """Return the profiles of the card that a server can have."""
+        return [p for p in self.card.profiles if p.available]
+
     def spawn(self) -> FileOperations:
         """Make the partition of a server, on the last VF of the card."""
         consumer = str(uuid.uuid4())
         group = flavors.RequestGroup(
             suffix="_G",
             resources={names.GPU_CLASS: 1},
-            required=frozenset({self.card.profiles[0].trait}),
+            required=frozenset({self.list_available()[0].trait}),
         )
         slot = model.Slot(
             provider=names.provider_uuid(simulated.ROOT.uuid, CARD),

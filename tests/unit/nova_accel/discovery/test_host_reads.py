@@ -6,23 +6,43 @@
 
 import contextlib
 import pathlib
+import uuid
 from collections.abc import Iterator
 
 import pytest
 
+from nova_accel import errors
+from nova_accel.config import policy
+from nova_accel.discovery import plugin, scan
+from nova_accel.host.sysfs import host_reader
 from tests.lab import fakehost
 from tests.support.hosts import measured
 
 VFS = 64
 
 
-@contextlib.contextmanager
+A40 = fakehost.NvidiaGpu(address=measured.CARD, model="A40", enabled_vfs=8)
+A100 = fakehost.NvidiaGpu(
+    address=measured.CARD,
+    model="A100",
+    enabled_vfs=8,
+    mig=True,
+    instances=(("1g.5gb", 0), ("1g.5gb", 1), ("3g.20gb", 4)),
+)
+
+
 def host(
     root: pathlib.Path, technology: str, cards: int = 1
+) -> contextlib.AbstractContextManager[measured.MeasuredHost]:
+    return simulated_host(root, measured.describe(technology, cards, VFS))
+
+
+@contextlib.contextmanager
+def simulated_host(
+    root: pathlib.Path, spec: fakehost.HostSpec
 ) -> Iterator[measured.MeasuredHost]:
     if reason := fakehost.missing():
         pytest.skip(reason)
-    spec = measured.describe(technology, cards, VFS)
     with fakehost.simulated_sysfs(spec, root) as kernel:
         yield measured.MeasuredHost(kernel)
 
@@ -34,6 +54,52 @@ def test_a_spawn_and_a_uevent_read_one_vf(
     with host(tmp_path, technology) as measured_host:
         assert measured_host.spawn().reads <= 20
         assert measured_host.handle_uevent().reads <= 100
+
+
+@pytest.mark.parametrize("card", [A40, A100], ids=lambda card: card.model)
+def test_a_card_read_by_slots_is_as_a_full_reading_has_it(
+    tmp_path: pathlib.Path, own_rights: None, card: fakehost.NvidiaGpu
+) -> None:
+    spec = fakehost.HostSpec(cards=(card,))
+    with simulated_host(tmp_path, spec) as by_slots:
+        while by_slots.list_available():
+            by_slots.spawn()
+            assert by_slots.life.host.state == scan.read(
+                host_reader.HostReader(tmp_path),
+                plugin.load(),
+                policy.DeviceRules(),
+            )
+        assert len(by_slots.card.partitions) > 1
+
+
+def test_an_mdev_that_another_program_removed_frees_the_card(
+    tmp_path: pathlib.Path, own_rights: None
+) -> None:
+    spec = fakehost.HostSpec(cards=(A40,))
+    with simulated_host(tmp_path, spec) as by_slots:
+        before = by_slots.card
+        by_slots.spawn()
+        by_slots.read_card()
+        (mdev,) = by_slots.card.partitions
+        mdevs = tmp_path / "sys/bus/mdev/devices"
+        (mdevs / mdev.handle / "remove").write_text("1")
+        by_slots.life.host.refresh_cards([measured.CARD], [mdev.parent])
+        assert by_slots.card == before
+
+
+def test_a_refused_spawn_reads_what_another_program_has_made(
+    tmp_path: pathlib.Path, own_rights: None
+) -> None:
+    spec = fakehost.HostSpec(cards=(A40,))
+    with simulated_host(tmp_path, spec) as by_slots:
+        largest = max(by_slots.card.profiles, key=lambda p: p.size)
+        vf, type_id = next(iter(largest.handles.items()))
+        types = tmp_path / f"sys/bus/pci/devices/{vf}/mdev_supported_types"
+        (types / type_id / "create").write_text(str(uuid.uuid4()))
+        with pytest.raises(errors.ActionError):
+            by_slots.spawn()
+        (partition,) = by_slots.card.partitions
+        assert partition.profile == largest.name
 
 
 def test_a_card_among_many_is_read_as_if_it_was_alone(

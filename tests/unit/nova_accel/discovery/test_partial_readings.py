@@ -135,14 +135,60 @@ def test_a_card_whose_function_vanished_is_unknown(l40s: Host) -> None:
     assert L40S in state.unknown
 
 
+UUID = "5d4e7f0a-0000-4000-8000-000000000009"
+
+
 def make_mdev(host: Host, vf: str, type_id: str) -> None:
-    uuid = "5d4e7f0a-0000-4000-8000-000000000009"
-    place = host.function(vf) / uuid
+    place = host.function(vf) / UUID
     place.mkdir()
     types = host.function(vf) / "mdev_supported_types"
     (place / "mdev_type").symlink_to(os.path.relpath(types / type_id, place))
     bus = host.root / "sys/bus/mdev/devices"
-    (bus / uuid).symlink_to(os.path.relpath(place, bus))
+    (bus / UUID).symlink_to(os.path.relpath(place, bus))
+
+
+def find_free_vf(host: Host) -> str:
+    card = look.device(host.snapshot.state, A40)
+    occupied = {partition.parent for partition in card.partitions}
+    return next(slot for slot in card.slots if slot not in occupied)
+
+
+def read_slot(host: Host, vf: str) -> model.Device:
+    """Return the card of a slot that was read, as a full reading has it."""
+    state = host.snapshot.refresh_cards([A40], [vf])
+    assert host.snapshot.refresh() == state
+    return look.device(state, A40)
+
+
+def test_an_mdev_made_again_has_its_present_type(
+    tmp_path: pathlib.Path,
+) -> None:
+    host = Host("a40-vf-mdev", tmp_path)
+    vf = find_free_vf(host)
+    first, second, *_ = look.device(host.snapshot.state, A40).profiles
+    make_mdev(host, vf, first.handles[vf])
+    host.snapshot.refresh_cards([A40], [vf])
+    shutil.rmtree(host.function(vf) / UUID)
+    (host.root / "sys/bus/mdev/devices" / UUID).unlink()
+    make_mdev(host, vf, second.handles[vf])
+    after = read_slot(host, vf)
+    assert second.name in {p.profile for p in after.partitions}
+
+
+def test_types_that_another_driver_registered_are_read(
+    tmp_path: pathlib.Path,
+) -> None:
+    host = Host("a40-vf-mdev", tmp_path)
+    vf = find_free_vf(host)
+    profile = look.device(host.snapshot.state, A40).profiles[0]
+    types = host.function(vf) / "mdev_supported_types"
+    (types / profile.handles[vf]).rename(types / "vfio-pci-1")
+    driver = host.function(vf) / "driver"
+    driver.unlink()
+    driver.symlink_to("../../../bus/pci/drivers/vfio-pci")
+    after = read_slot(host, vf).profile(profile.name)
+    assert after is not None
+    assert vf not in after.handles
 
 
 def test_a_uevent_reads_the_function_that_it_names(
@@ -150,9 +196,8 @@ def test_a_uevent_reads_the_function_that_it_names(
 ) -> None:
     host = Host("a40-vf-mdev", tmp_path)
     card = look.device(host.snapshot.state, A40)
-    typed = {partition.parent for partition in card.partitions}
-    vf = next(slot for slot in card.slots if slot not in typed)
-    make_mdev(host, vf, next(iter(card.profiles)).handles[vf])
+    vf = find_free_vf(host)
+    make_mdev(host, vf, card.profiles[0].handles[vf])
     host.send_uevent(vf)
     host.snapshot.refresh_changed()
     assert len(host.files.operations) <= 400
