@@ -85,8 +85,8 @@ globals().update(
     technologies.matrix(
         Upgrade,
         technologies.MDEV,
-        technologies.TYPED_VF,
         also=(
+            technologies.TYPED_VF,
             technologies.PLAIN_VF,
             technologies.WHOLE,
             technologies.REGION,
