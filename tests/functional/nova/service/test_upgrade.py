@@ -6,10 +6,11 @@ from typing import Any
 
 from tests.functional.nova.support import (
     audit,
-    earlier_release,
+    loaded_release,
     operations,
     technologies,
 )
+from tests.support import earlier_release
 
 
 class Upgrade(operations.OperationsTestBase):
@@ -23,7 +24,7 @@ class Upgrade(operations.OperationsTestBase):
         super().setUp()
 
     def test_upgrade_and_downgrade(self) -> None:
-        with earlier_release.loaded():
+        with loaded_release.loaded():
             self.start_hosts("host1")
             first = self.boot(self.technology.small(self))
             second = self.boot(self.technology.other(self))
@@ -41,7 +42,7 @@ class Upgrade(operations.OperationsTestBase):
         third = self.boot(self.technology.small(self))
         self.assert_agreement("delete and boot", is_passed=True)
         before = self.read_servers(second, third)
-        with earlier_release.loaded():
+        with loaded_release.loaded():
             self.restart()
             self.assert_release(is_earlier=True)
             self.assertEqual(before, self.read_servers(second, third))
@@ -54,7 +55,7 @@ class Upgrade(operations.OperationsTestBase):
     def assert_release(self, is_earlier: bool) -> None:
         """Check which release the code of nova-compute is from."""
         code = inspect.getfile(type(self.computes["host1"].driver._accel))
-        directory = earlier_release.unpack_wheel()
+        directory = loaded_release.unpack_wheel()
         self.assertEqual(is_earlier, code.startswith(directory), code)
 
     def read_servers(self, *servers: Any) -> list[Any]:

@@ -9,10 +9,7 @@ of this release; objects that exist go on with the modules of their own.
 import contextlib
 import functools
 import importlib
-import io
-import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +20,9 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova_accel.config import conf
 from tests.functional import test_activation
 from tests.functional.nova.support import harness
+from tests.support import earlier_release
 
-# The release before the packages were arranged anew, and its module of
-# nova.conf's options.
-COMMIT = "92ab40bcd611844c8c20e09827d78ad400a8916a"
+# Its module of nova.conf's options.
 _OPTIONS = "nova_accel.conf"
 _SHIM = "nova.virt.accel"
 # Nova's tests replace it, and remove theirs at their end.
@@ -38,19 +34,11 @@ def _directory() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="earlier-release-", dir=_TOP)
 
 
-def find_missing() -> str:
-    """Return why the earlier release can't be built, or ""."""
-    git = _run_git("cat-file", "-e", f"{COMMIT}^{{commit}}")
-    return "" if not git.returncode else f"no commit {COMMIT} in this clone"
-
-
 @functools.cache
 def unpack_wheel() -> str:
     """Build the wheel of the earlier release; return where it is unpacked."""
     place = Path(_directory().name)
-    archive = _run_git("archive", COMMIT)
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-        tar.extractall(place / "source", filter="data")
+    earlier_release.extract_source(place / "source")
     wheel = test_activation.build("wheel", place / "source", place / "wheel")
     test_activation.unpack(wheel, place / "packages")
     return str(place / "packages")
@@ -72,15 +60,6 @@ def loaded() -> Iterator[None]:
         _remove_modules()
         sys.modules.update(own)
         _register_options(conf)
-
-
-def _run_git(*words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(  # noqa: S603 - fixed arguments
-        ["git", *words],  # noqa: S607
-        cwd=test_activation.ROOT,
-        capture_output=True,
-        check=False,
-    )
 
 
 def _remove_modules() -> dict[str, ModuleType]:
