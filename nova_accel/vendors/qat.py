@@ -87,7 +87,7 @@ class QatDriver(driver_base.VfDriver):
         self, function: pci.PciFunction, host: host_reader.HostReader
     ) -> tuple[vf_card.VfCard, Iterable[model.Problem]]:
         family = _find_family(function)
-        traits, reasons = _read_services(function, host)
+        traits, reasons = read_services(function, host)
         state, reason = _read_attribute(function, host, _STATE)
         reasons += [reason, _check_fatal_errors(function, host)]
         fault = ""
@@ -205,7 +205,7 @@ def _parse_services(text: str) -> frozenset[str]:
     return frozenset(filter(None, (w.strip() for w in text.split(";"))))
 
 
-def _read_services(
+def read_services(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> tuple[frozenset[str], list[str]]:
     """Return the traits of the VFs' services, and reasons of problems."""
