@@ -41,6 +41,7 @@ SEAMS = {
     "placement_sync/client/compute_rpc.py": "a bus raises its own errors",
     "virt_hooks/spawn/card_modes.py": "a vendor's driver may raise anything",
     "virt_hooks/guest/connection.py": "Nova's connection has its own errors",
+    "virt_hooks/ironic/collector.py": "an inspection must end",
     "virt_hooks/spawn/lifecycle.py": "the undo runs after any failure",
     "virt_hooks/report/server_allocations.py": "Nova's client raises anything",
     "virt_hooks/bypass.py": "other servers never fail",

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks into Ironic: accelerators of bare-metal nodes.
+
+- ``collector``: report of a node, in the ramdisk (ironic-python-agent)
+- ``inspection_hook``: traits of a node, in ironic-conductor
+- ``hardware_manager``: steps of cleaning, deployment and service, in the
+  ramdisk
+- ``accelerator_steps``: the changes of these steps
+
+Neither Nova nor libvirt is needed, and no other package of ``virt_hooks`` is
+imported.
+"""
