@@ -221,6 +221,26 @@ class SetMixedSizes:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SetMigMode:
+    """Switch a GPU's MIG mode; only possible while nothing uses the GPU.
+
+    GPUs before Hopper switch at their next reset (NVIDIA Multi-Instance GPU
+    User Guide, "Enable MIG Mode").
+    """
+
+    gpu: str
+    is_mig: bool
+
+    def undo(self) -> "SetMigMode":
+        return SetMigMode(gpu=self.gpu, is_mig=not self.is_mig)
+
+    def __str__(self) -> str:
+        return (
+            f"switch MIG mode of {self.gpu} {'on' if self.is_mig else 'off'}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRegion:
     """Load a bitstream into an FPGA region that is not in use.
 
@@ -350,6 +370,7 @@ Action = (
     | SetVfCount
     | BindDriver
     | SetMixedSizes
+    | SetMigMode
     | ProgramRegion
     | SetPort
     | SetServices

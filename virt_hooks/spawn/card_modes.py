@@ -208,6 +208,7 @@ def _target(action: actions.Action) -> str:
             actions.CreateInstance(gpu=target)
             | actions.DestroyInstance(gpu=target)
             | actions.SetMixedSizes(gpu=target)
+            | actions.SetMigMode(gpu=target)
         ):
             return target
         case (

@@ -276,6 +276,7 @@ class Executor:
                 actions.CreateInstance()
                 | actions.DestroyInstance()
                 | actions.SetMixedSizes()
+                | actions.SetMigMode()
             ):
                 return _write_gpu(action)
             case _:
@@ -373,6 +374,8 @@ def _write_gpu(action: readback.GpuAction) -> int:
             return privileged.destroy_instance(gpu, kind, first_slice)
         case actions.SetMixedSizes(gpu=gpu, is_mixed=is_mixed):
             return privileged.set_mixed(gpu, is_mixed)
+        case actions.SetMigMode(gpu=gpu, is_mig=is_mig):
+            return privileged.set_mig(gpu, is_mig)
 
 
 def _is_for_all_instances(

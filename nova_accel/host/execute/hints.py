@@ -155,6 +155,15 @@ _BY_ACTION: Mapping[type[actions.Action], Mapping[int, str]] = {
         errno.ENXIO: _NO_NVML,
         errno.ENOSYS: _NO_NVML,
     },
+    actions.SetMigMode: {
+        errno.EINPROGRESS: "the GPU switches at its next reset: reset it"
+        " (nvidia-smi --gpu-reset) or power-cycle the machine",
+        errno.EBUSY: "the mode changes only while nothing uses the GPU: stop"
+        " its programs, and remove its GPU instances and VFs first",
+        errno.EOPNOTSUPP: "the GPU has no MIG mode",
+        errno.ENXIO: _NO_NVML,
+        errno.ENOSYS: _NO_NVML,
+    },
     actions.ProgramRegion: {
         errno.EBUSY: "the region is in use: stop what has /dev/dfl-port.* or"
         " the card open, or wait for another one to be loaded",

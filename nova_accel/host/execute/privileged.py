@@ -261,6 +261,12 @@ def set_mixed(gpu: str, is_mixed: bool) -> int:
 
 
 @_entrypoint()
+def set_mig(gpu: str, is_mig: bool) -> int:
+    """Switch a GPU's MIG mode."""
+    return gpu_reader.set_mig(argument_checks.address(gpu), bool(is_mig))
+
+
+@_entrypoint()
 def set_vf_count(root: str, function: str, count: int, is_probed: bool) -> int:
     """Set the number of VFs of a PF.
 

@@ -32,7 +32,10 @@ VgpuAction = (
     | actions.SetVgpuPlacementId
 )
 GpuAction = (
-    actions.CreateInstance | actions.DestroyInstance | actions.SetMixedSizes
+    actions.CreateInstance
+    | actions.DestroyInstance
+    | actions.SetMixedSizes
+    | actions.SetMigMode
 )
 CardAction = actions.ProgramRegion | actions.SetPort | actions.SetServices
 FunctionAction = actions.BindDriver | actions.ResetFunction | actions.RunScrub
@@ -74,6 +77,7 @@ class Readback:
                 actions.CreateInstance()
                 | actions.DestroyInstance()
                 | actions.SetMixedSizes()
+                | actions.SetMigMode()
             ):
                 return self._is_gpu_done(action)
             case (
@@ -303,6 +307,9 @@ class Readback:
             case actions.SetMixedSizes(gpu=gpu, is_mixed=is_mixed):
                 state = self.gpu(gpu)
                 return state is not None and state.is_mixed is is_mixed
+            case actions.SetMigMode(gpu=gpu, is_mig=is_mig):
+                state = self.gpu(gpu)
+                return state is not None and state.is_mig is is_mig
             case actions.CreateInstance(gpu=gpu, kind=kind, start=start):
                 return start in (self.instance_starts(gpu, kind) or ())
             case actions.DestroyInstance(gpu=gpu, kind=kind, start=slice_):

@@ -36,6 +36,7 @@ from nova_accel.host.nvml.gpu_state import (
 from nova_accel.host.nvml.gpu_writer import (
     create_instance,
     destroy_instance,
+    set_mig,
     set_mixed,
 )
 from nova_accel.host.nvml.nvml_library import NvmlError, call, is_installed
@@ -50,6 +51,7 @@ __all__ = [
     "parse_bus_id",
     "problems",
     "read_gpus",
+    "set_mig",
     "set_mixed",
 ]
 

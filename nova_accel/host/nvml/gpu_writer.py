@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes through NVML: GPU instances and mixed-size mode.
+"""Changes through NVML: GPU instances, mixed-size mode, MIG mode.
 
 All functions need root and are idempotent. Each returns 0 or the errno of
 the refusal. They validate their arguments: a privileged process calls them
@@ -57,6 +57,18 @@ def set_mixed(address: str, is_mixed: bool) -> int:
     """
     _check(address, None, None)
     return _in_session(lambda: _set_mixed(address, is_mixed))
+
+
+def set_mig(address: str, is_mig: bool) -> int:
+    """Switch a GPU's MIG mode.
+
+    EINPROGRESS: the GPU switches at its next reset. EBUSY: a program, a GPU
+    instance or a VF is in use. EOPNOTSUPP: it has no MIG mode.
+
+    :raises MalformedError: the address has another form.
+    """
+    _check(address, None, None)
+    return _in_session(lambda: _set_mig(address, is_mig))
 
 
 def _check(address: str, kind: str | None, start: int | None) -> None:
@@ -185,3 +197,12 @@ def _set_mixed(address: str, is_mixed: bool) -> int:
     if bool(call("nvmlDeviceGetVgpuHeterogeneousMode", gpu)) != is_mixed:
         call("nvmlDeviceSetVgpuHeterogeneousMode", gpu, int(is_mixed))
     return 0
+
+
+def _set_mig(address: str, is_mig: bool) -> int:
+    gpu = nvml_library.gpu(address)
+    _, pending = call("nvmlDeviceGetMigMode", gpu)
+    if bool(pending) != is_mig:
+        call("nvmlDeviceSetMigMode", gpu, int(is_mig))
+    present, _ = call("nvmlDeviceGetMigMode", gpu)
+    return 0 if bool(present) == is_mig else errno.EINPROGRESS

@@ -13,6 +13,7 @@ from tests.support.hosts.executing import GPU, OTHER, executor, failure
 
 pynvml: Any = pytest.importorskip("pynvml")
 pytestmark = pytest.mark.usefixtures("own_rights")
+WITHOUT_VFS = "0000:3f:00.0"
 SMALL, HALF = "1g.5gb", "3g.20gb"
 SPEC = fakehost.HostSpec(
     cards=(
@@ -25,6 +26,9 @@ SPEC = fakehost.HostSpec(
         ),
         fakehost.NvidiaGpu(
             address=OTHER, model="L40S", interface="vfio", enabled_vfs=4
+        ),
+        fakehost.NvidiaGpu(
+            address=WITHOUT_VFS, model="A100", interface="vfio", mig=True
         ),
     )
 )
@@ -161,6 +165,32 @@ def test_the_mode_is_not_changed_while_a_vgpu_exists(
     error = failure(kernel.root, action)
     assert error.number == errno.EBUSY
     assert "holds no vGPU" in error.hint
+
+
+def test_mig_mode_is_switched_and_undone(
+    kernel: fakehost.Controller,
+) -> None:
+    on_host = executor(kernel.root)
+    action = actions.SetMigMode(gpu=WITHOUT_VFS, is_mig=False)
+    assert [on_host.apply(action) for _ in range(2)] == [True, False]
+    assert not kernel.gpus()[WITHOUT_VFS]["mig"]
+    assert on_host.apply(action.undo())
+    assert kernel.gpus()[WITHOUT_VFS]["mig"]
+
+
+def test_mig_mode_stays_while_a_vf_is_enabled(
+    kernel: fakehost.Controller,
+) -> None:
+    error = failure(kernel.root, actions.SetMigMode(gpu=GPU, is_mig=False))
+    assert error.number == errno.EBUSY
+    assert "nothing uses the GPU" in error.hint
+
+
+def test_a_gpu_without_mig_mode_is_eopnotsupp(
+    kernel: fakehost.Controller,
+) -> None:
+    error = failure(kernel.root, actions.SetMigMode(gpu=OTHER, is_mig=True))
+    assert error.number == errno.EOPNOTSUPP
 
 
 def test_an_unknown_gpu_is_enodev(kernel: fakehost.Controller) -> None:

@@ -274,6 +274,8 @@ def test_malformed_gpu_instances_are_refused() -> None:
             privileged.destroy_instance(gpu, kind, start)
     with pytest.raises(errors.MalformedError):
         privileged.set_mixed("0000:3d:00", True)
+    with pytest.raises(errors.MalformedError):
+        privileged.set_mig("0000:3d:00", True)
 
 
 def test_data_of_nvml_survive_the_round_trip() -> None:
