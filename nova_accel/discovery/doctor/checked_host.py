@@ -312,6 +312,20 @@ class CheckedHost:
         """Return whether a service of systemd has processes."""
         return bool(self.text(self.service(name)))
 
+    def is_stopped(self, name: str) -> bool | None:
+        """Return whether an installed service of systemd is not active.
+
+        systemd removes the control group of a service that stops. None if
+        that is not known: these files list no services, or the unit places
+        its control group elsewhere.
+        """
+        if self.is_active(name):
+            return False
+        unit = self.unit(name)
+        if not (unit and self.lists_services) or "Slice=" in self.text(unit):
+            return None
+        return f"{name}.service" not in self.names(_SERVICES)
+
     @functools.cached_property
     def lists_services(self) -> bool:
         """Return whether an absent service is known not to be active.

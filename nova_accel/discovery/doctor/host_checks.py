@@ -53,6 +53,11 @@ def warn(text: str, *paths: str, remedy: str = "") -> Observation:
     return Observation(Level.WARN, text, paths, remedy)
 
 
+def unknown(text: str, *paths: str, remedy: str = "") -> Observation:
+    """Return an observation of a fact that could not be verified."""
+    return Observation(Level.UNKNOWN, text, paths, remedy)
+
+
 def note(text: str, *paths: str, remedy: str = "") -> Observation:
     """Return an observation that is no error."""
     return Observation(Level.NOTE, text, paths, remedy)

@@ -10,6 +10,7 @@ from nova_accel.discovery.doctor.host_checks import (
     Observation,
     fail,
     note,
+    unknown,
     warn,
 )
 from nova_accel.host.nvml import gpu_reader
@@ -26,6 +27,9 @@ _SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
 _FABRIC_CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 _MANAGER = "nvidia_vgpu_vfio"
 _NUMBER = re.compile(r"\b(\d{3})\.\d+(?:\.\d+)?\b")
+# Links of the distribution's alternatives have no version in their target.
+_UNVERSIONED = "the link of the library has no version"
+_COMPARE = "run nvidia-smi, which reports a mismatch"
 # Programs that open /dev/nvidia* for good.
 _MONITORS = ("nvidia-dcgm", "dcgm", "dcgm-exporter")
 # NVIDIA's driver has files for typed VFs from this kernel on.
@@ -36,6 +40,16 @@ def _bound(host: _Host) -> list[pci.PciFunction]:
     """Return the cards that NVIDIA's driver has."""
     cards = host.cards_of(checked_host.NVIDIA)
     return [card for card in cards if card.driver == "nvidia"]
+
+
+def _unseen(host: _Host, name: str) -> Observation:
+    """Return the observation of a service that these files do not show."""
+    return unknown(
+        f"the state of {name} can't be seen: it is not installed here, runs in"
+        " a container, or these files list no services",
+        host.service(name),
+        remedy=f"systemctl status {name}, where it is installed",
+    )
 
 
 def _has_types(host: _Host, function: pci.PciFunction) -> bool:
@@ -60,8 +74,12 @@ def check_library(host: _Host) -> _Results:
     """The library and the kernel module have one version."""
     path, version = host.library(_LIBRARY)
     running = _version(host)
-    if version and running and version != running:
-        yield fail(
+    if not path or not running:
+        return
+    if not _NUMBER.fullmatch(version):
+        yield unknown(_UNVERSIONED, path, remedy=_COMPARE)
+    elif version != running:
+        yield warn(
             f"the library is {version}, the kernel module {running}",
             path,
             _KERNEL_VERSION,
@@ -70,7 +88,7 @@ def check_library(host: _Host) -> _Results:
 
 @AREA.check(
     "modules",
-    why="no vGPU can be created by modules of two releases",
+    why="NVIDIA supports no vGPUs with modules of two releases",
     remedy="install the vGPU manager of one release, and reboot",
     ansible="nvidia_vgpu_host",
 )
@@ -80,7 +98,7 @@ def check_modules(host: _Host) -> _Results:
     version = host.text(path)
     driver = host.text(host.sys("module/nvidia/version"))
     if version and driver and version != driver:
-        yield fail(
+        yield warn(
             f"{_MANAGER} is {version}, nvidia is {driver}",
             path,
             host.sys("module/nvidia/version"),
@@ -141,7 +159,11 @@ def check_kernel_interface(host: _Host) -> _Results:
         return
     for card in _bound(host):
         vfs = [vf for vf in host.vfs(card) if vf.driver == "nvidia"]
-        if vfs and not any(_has_types(host, vf) for vf in vfs):
+        if not vfs or any(_has_types(host, vf) for vf in vfs):
+            continue
+        if not all(host.names(host.path(vf, "")[:-1]) for vf in vfs):
+            yield unknown(f"the VFs of {card.address} can't be listed")
+        else:
             form = "nvidia" if host.kernel >= _TYPED_VFS else "mdev"
             name = "nvidia" if form == "nvidia" else "mdev_supported_types"
             yield fail(
@@ -173,8 +195,12 @@ def check_sriov_manage(host: _Host) -> _Results:
 def check_vgpu_mgr(host: _Host) -> _Results:
     """The service nvidia-vgpu-mgr is active."""
     name = "nvidia-vgpu-mgr"
-    if host.unit(name) and host.lists_services and not host.is_active(name):
+    if not host.is_loaded(_MANAGER) or not _bound(host):
+        return
+    if host.is_stopped(name):
         yield fail(f"{name} is not active", host.service(name))
+    elif not host.is_active(name):
+        yield _unseen(host, name)
 
 
 @AREA.check(
@@ -289,12 +315,16 @@ def check_fabric_manager(host: _Host) -> _Results:
     """NVSwitches are managed by a fabric manager."""
     name = "nvidia-fabricmanager"
     switches = host.names(allowed_paths.NVSWITCHES)
-    if switches and host.lists_services and not host.is_active(name):
+    if not switches or host.is_active(name):
+        return
+    if host.is_stopped(name):
         yield fail(
             f"{len(switches)} NVSwitches, and {name} is not active",
             allowed_paths.NVSWITCHES,
             host.service(name),
         )
+    else:
+        yield _unseen(host, name)
 
 
 @AREA.check(

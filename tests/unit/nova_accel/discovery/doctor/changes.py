@@ -252,11 +252,11 @@ CASES: Mapping[str, Case] = {
     ),
     "container.nvidia": Case(WARN, container("/dev/nvidiactl")),
     "nv.library": Case(
-        FAIL,
+        WARN,
         {f"{LIBRARIES}/libnvidia-ml.so.1": LINK("libnvidia-ml.so.580.105.06")},
     ),
     "nv.modules": Case(
-        FAIL, {"/sys/module/nvidia_vgpu_vfio/version": "570.158.02\n"}
+        WARN, {"/sys/module/nvidia_vgpu_vfio/version": "570.158.02\n"}
     ),
     "nv.manager": Case(
         WARN,
@@ -450,6 +450,38 @@ CASES: Mapping[str, Case] = {
         },
     ),
 }
+
+# Hosts that show too little for a verdict of these checks.
+UNSEEN: tuple[tuple[str, prepared.Change], ...] = (
+    (
+        "nv.library",
+        {
+            f"{LIBRARIES}/libnvidia-ml.so.1": LINK(
+                "/etc/alternatives/nvidia--libnvidia-ml.so.1"
+            )
+        },
+    ),
+    ("nv.vgpu-mgr", {SERVICES: None}),
+    (
+        "nv.vgpu-mgr",
+        {
+            f"{SERVICES}/nvidia-vgpu-mgr.service": None,
+            f"{prepared.UNITS}/nvidia-vgpu-mgr.service": "[Service]\n"
+            "Slice=gpu.slice\n",
+        },
+    ),
+    (
+        "nv.vgpu-mgr",
+        {f"{SERVICES}/nvidia-vgpu-mgr.service/cgroup.procs": ""},
+    ),
+    (
+        "nv.fabric-manager",
+        {
+            f"{SERVICES}/nvidia-fabricmanager.service": None,
+            f"{prepared.UNITS}/nvidia-fabricmanager.service": None,
+        },
+    ),
+)
 
 # The prepared host after a removal, and what can be left behind.
 REMOVED: prepared.Change = {

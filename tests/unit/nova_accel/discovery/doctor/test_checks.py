@@ -57,6 +57,22 @@ def test_a_change_is_seen_by_its_check_only(name: str) -> None:
     assert levels(host, IN_USE) == before | {name: case.level}
 
 
+@pytest.mark.parametrize(("name", "change"), changes.UNSEEN)
+def test_a_state_that_is_not_seen_is_unknown(
+    name: str, change: prepared.Change
+) -> None:
+    assert levels(prepared.changed(change), IN_USE)[name] is Level.UNKNOWN
+
+
+def test_a_host_without_vgpus_needs_no_vgpu_service() -> None:
+    """The unit may be installed with a driver for passthrough."""
+    change: prepared.Change = {
+        "/sys/module/nvidia_vgpu_vfio": None,
+        f"{changes.SERVICES}/nvidia-vgpu-mgr.service": None,
+    }
+    assert "nv.vgpu-mgr" not in levels(prepared.changed(change), IN_USE)
+
+
 def test_each_check_is_ok_after_a_removal() -> None:
     assert levels(prepared.changed(changes.REMOVED), REMOVAL) == {}
 
