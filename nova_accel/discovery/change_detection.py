@@ -126,7 +126,9 @@ class ChangeDetector:
         self._source = source
         self._drivers = drivers
         self._rules = rules
-        self._read_gpus = read_gpus
+        self._call_nvml = read_gpus
+        #: NVML's last answers, also those that changed nothing.
+        self.gpus: Mapping[str, gpu_reader.NvmlGpu] = {}
         self._stores = stores or NoteStores()
         self._uevents = uevents or udev.UeventLog()
         self._notes = _Notes()
@@ -142,6 +144,10 @@ class ChangeDetector:
         # with the number of its reading.
         self._partial: dict[str, tuple[int, partial_reader.PartialReader]] = {}
         self._numbers = itertools.count()
+
+    def _read_gpus(self) -> Mapping[str, gpu_reader.NvmlGpu]:
+        self.gpus = gpus = self._call_nvml()
+        return gpus
 
     def check_notes(self) -> None:
         """Check that the notes on devices can be read.
@@ -377,11 +383,14 @@ class ChangeDetector:
     ) -> Iterator[str]:
         """Yield the GPUs with other GPU instances; "" for other changes.
 
-        Other changes of one GPU may affect the devices of others.
+        Other changes of one GPU may affect the devices of others. Those of
+        guests (boots, licences) change no device.
         """
         for address in gpus.keys() | self._last_reader.gpus.keys():
             gpu = gpus.get(address)
             before = self._get_reader(address).gpus.get(address)
+            if gpu is not None and before is not None:
+                gpu = dataclasses.replace(gpu, vgpus=before.vgpus)
             if gpu != before:
                 is_same = (
                     gpu is not None

@@ -7,11 +7,12 @@ state of the highest-numbered reading, whichever ends last.
 
 import logging
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import model
 from nova_accel.discovery import change_detection
 from nova_accel.discovery.change_detection import list_names
+from nova_accel.host.nvml import gpu_reader
 
 LOG = logging.getLogger(__name__)
 
@@ -41,6 +42,11 @@ class Snapshot:
     def state(self) -> model.HostState:
         """Return the last reading; without devices before the first."""
         return self._state
+
+    @property
+    def gpus(self) -> Mapping[str, gpu_reader.NvmlGpu]:
+        """Return NVML's last answers by PCI address; no I/O."""
+        return self._detector.gpus
 
     def refresh(self) -> model.HostState:
         """Read the whole host now and return it.

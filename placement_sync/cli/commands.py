@@ -82,7 +82,8 @@ class ProfileList(application.ListCommand):
 class ServerShow(application.ListCommand):
     """Print a server's accelerators.
 
-    These are the accelerators of its flavor and attached ones. Example:
+    These are the accelerators of its flavor and attached ones. License and
+    Guest driver are what NVML reports of the guest of a vGPU. Example:
     nova-accel server show vm-1
     """
 

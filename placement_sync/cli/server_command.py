@@ -15,7 +15,10 @@ from nova_accel.config import conf
 from placement_sync.cli import common_options, progress
 from placement_sync.client import nova_api, rest
 
-_COLUMNS = ("Name", "Profile", "Device", "State", "Handle", "Provider")
+_COLUMNS = (
+    *("Name", "Profile", "Device", "State", "Handle", "Provider"),
+    *("License", "Guest driver"),
+)
 _FLAVOR = "(flavor)"
 _WAIT_SUBJECTS = {
     "show": "nova-compute on {}",
@@ -195,6 +198,9 @@ def _format_server(server: str, answer: Any) -> application.Table:
             row["state"],
             row["handle"],
             row["provider_name"],
+            # A nova-compute of an older release has neither.
+            row.get("license", ""),
+            row.get("guest_driver", ""),
         )
         for row in answer["accelerators"]
     ]

@@ -11,13 +11,14 @@ import logging
 import os
 import threading
 import time
+import types
 import urllib.parse
-from collections.abc import Callable, Iterable
-from types import TracebackType
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, Self
 
 from nova_accel import errors, model
-from nova_accel.discovery import capture
+from nova_accel.discovery import capture, vgpu_guests
+from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.state import directories
 from nova_accel.model import providers
 from placement_sync.daemon import status
@@ -26,6 +27,7 @@ LOG = logging.getLogger(__name__)
 
 Status = status.Status
 
+_NO_GPUS: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({})
 _DIRECTORY = "status"
 _SUFFIX = ".json"
 # Readable by monitoring: the files contain no secret.
@@ -114,7 +116,7 @@ class Heartbeat:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        trace: types.TracebackType | None,
     ) -> None:
         if error is not None:
             is_own = isinstance(error, errors.AcceleratorError)
@@ -130,12 +132,14 @@ class Heartbeat:
         host: model.HostState,
         tree: providers.ProviderTree,
         claims: Iterable[model.Claim] = (),
+        gpus: Mapping[str, gpu_reader.NvmlGpu] = _NO_GPUS,
     ) -> Status:
         """Record a pass that ended, and return the new status.
 
         :param host: the snapshot that the pass used.
         :param tree: the desired provider tree of the host.
         :param claims: the claims of the host's servers.
+        :param gpus: NVML's last answers.
         """
         host_claims = tuple(claims)
         now = time.time()
@@ -152,6 +156,7 @@ class Heartbeat:
             problems=(*host.problems, *outcome.problems),
             undone=len(outcome.problems),
             error="",
+            guests=vgpu_guests.list_guests(host_claims, gpus),
         )
 
     def record_failure(self, error: str) -> Status:

@@ -245,6 +245,18 @@ def _list_host_gauges(status: Status) -> Iterator[_Family]:
         {(state,): n for state, n in status.devices.items()},
     )
     yield (
+        "nova_accel_vgpu_license",
+        "State of the licence of a guest with a vGPU; always 1",
+        ("server", "device", "profile", "state", "driver"),
+        {
+            (
+                *(guest.server, guest.device, guest.profile),
+                *(guest.license or "unknown", guest.driver),
+            ): 1
+            for guest in status.guests
+        },
+    )
+    yield (
         "nova_accel_units",
         "Units of a resource class over all devices of the host",
         ("resource_class", "kind"),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nova_accel import errors, model
+from nova_accel.discovery import vgpu_guests
 from nova_accel.model import json_codec, names, providers
 
 # A failed pass is retried after one interval, and then after two
@@ -44,7 +45,8 @@ class Status:
     that Placement refused. ``interval_s`` is 0 if no further pass is
     planned. ``waiting`` is the condition that the next pass waits for,
     empty if it does not wait. ``failed_checks`` are the checks of the host
-    that failed when the writer started. ``is_broken`` is true if the file
+    that failed when the writer started. ``guests`` are the guests of vGPUs
+    in the last complete pass. ``is_broken`` is true if the file
     could not be read.
     """
 
@@ -67,6 +69,7 @@ class Status:
     error: str = ""
     waiting: str = ""
     failed_checks: tuple[str, ...] = ()
+    guests: tuple[vgpu_guests.VgpuGuest, ...] = ()
     is_broken: bool = False
 
     @property

@@ -4,6 +4,7 @@
 from typing import Any
 
 from nova_accel import model
+from nova_accel.discovery import vgpu_guests
 from nova_accel.model import attachment, names
 from virt_hooks.attach import attach_recovery
 from virt_hooks.guest import plug
@@ -28,7 +29,8 @@ class AttachShow:
         Each has a name (empty for the flavor's), profile, device, the uuid
         and name of its provider, handle, technology, and state: ``in the
         guest``, ``made`` if no running guest has it, or the state of an
-        interrupted attachment.
+        interrupted attachment. A vGPU of NVIDIA has the licence and the
+        driver of its guest, as of NVML's last answers.
 
         :raises AcceleratorError: the server is not on this host, or
             libvirt can't be read.
@@ -38,13 +40,20 @@ class AttachShow:
             (each.provider, each.slot): each
             for each in instance_request.attachments_of(instance)
         }
+        claims = self._accel.claims_of(uuid)
+        gpus = self._accel.host.gpus
+        guests = {
+            guest.handle: guest
+            for guest in vgpu_guests.list_guests(claims, gpus)
+        }
         accelerators = [
             self._show_claim(
                 instance,
                 claim,
                 attachments.pop((claim.provider, claim.slot), None),
             )
-            for claim in self._accel.claims_of(uuid)
+            | _show_guest(guests.get(claim.handle))
+            for claim in claims
         ]
         accelerators += [
             _show_unclaimed(each) for each in attachments.values()
@@ -89,6 +98,14 @@ class AttachShow:
         }
 
 
+def _show_guest(guest: vgpu_guests.VgpuGuest | None) -> dict[str, str]:
+    return {
+        "license": guest.license if guest else "",
+        "license_expires": guest.expires if guest else "",
+        "guest_driver": guest.driver if guest else "",
+    }
+
+
 def _show_unclaimed(attached: attachment.Attachment) -> dict[str, str]:
     """Return an attachment that has no claim on this host."""
     state = attached.state
@@ -103,4 +120,4 @@ def _show_unclaimed(attached: attachment.Attachment) -> dict[str, str]:
         "state": "missing"
         if state is attachment.AttachmentState.ATTACHED
         else state.value,
-    }
+    } | _show_guest(None)

@@ -122,7 +122,13 @@ class Reconciler:
             result, desired, host = self._reporter.run_pass()
             self._log_problems(result)
             self._repeat_if_fewer_offer(host)
-            beat.record_pass(result, host, desired, self._accel.claims())
+            beat.record_pass(
+                result,
+                host,
+                desired,
+                self._accel.claims(),
+                self._accel.host.gpus,
+            )
         self._recover()
         return result
 

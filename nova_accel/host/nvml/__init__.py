@@ -3,7 +3,9 @@
 
 - ``gpu_reader``: ``read_gpus()`` returns the GPUs by PCI address.
 - ``gpu_state``: the value types ``NvmlGpu``, ``NvmlGpus``,
-  ``NvmlVgpuType``, and their conversion to JSON values and back.
+  ``NvmlVgpu``, ``NvmlVgpuType``, and their conversion to JSON values and
+  back.
+- ``vgpu_reader``: running vGPUs with licence and driver of their guests.
 - ``gpu_writer``: GPU instances and mixed-size mode; needs root.
 - ``xid_events``: ``XidWatcher`` receives Xid errors, by one process of the
   program ``xid_listener`` per GPU.

@@ -25,10 +25,11 @@ from typing import Any
 from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
 from nova_accel.geometry import topology
-from nova_accel.host.nvml import nvml_library
+from nova_accel.host.nvml import nvml_library, vgpu_reader
 from nova_accel.host.nvml.gpu_state import (
     NvmlGpu,
     NvmlGpus,
+    NvmlVgpu,
     NvmlVgpuType,
     parse_bus_id,
     problems,
@@ -44,6 +45,7 @@ from nova_accel.host.nvml.nvml_library import NvmlError, call, is_installed
 __all__ = [
     "NvmlGpu",
     "NvmlGpus",
+    "NvmlVgpu",
     "NvmlVgpuType",
     "create_instance",
     "destroy_instance",
@@ -251,6 +253,9 @@ def _read_gpu(index: int) -> tuple[NvmlGpu, list[str]]:
         unread=frozenset(reader.errors) & {"types", "kinds", "instances"},
         recovery=read("health", lambda: nvml_library.recovery(handle), None),
         links=read("NVLinks", lambda: _read_links(handle), None),
+        vgpus=read("vGPUs", lambda: vgpu_reader.read_vgpus(handle), None),
+        ecc=read("ECC mode", lambda: nvml_library.ecc_modes(handle), None),
+        fabric=read("fabric", lambda: nvml_library.fabric(handle), None),
         fault="; ".join(reader.faults[:1]),
     )
     return gpu, list(reader.errors.values())

@@ -6,14 +6,17 @@ The plain form is JSON, for archives and child processes.
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from nova_accel import errors, model
 from nova_accel.geometry import topology
 from nova_accel.model import pci
 
 _FORM = "what NVML said, as nova-accel capture writes it"
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,26 @@ class NvmlVgpuType:
     starts: tuple[int, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class NvmlVgpu:
+    """A running vGPU, and what NVML knows of its guest.
+
+    ``server`` is the uuid of the guest's domain, which is that of the
+    server; ``mdev`` is the uuid of a mediated device, empty for a VF;
+    ``type_id`` is the decimal number of its type. ``license`` is the state
+    of its licence (see ``nvml_library.license_name``), ``expires`` the end
+    of it in ISO 8601 or ``permanent``; ``driver`` is the version of the
+    driver in the guest. They are empty if unknown, as while a guest boots.
+    """
+
+    server: str = ""
+    mdev: str = ""
+    type_id: str = ""
+    license: str = ""
+    expires: str = ""
+    driver: str = ""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlGpu:
     """State of one GPU; None for values that NVML does not have.
@@ -46,7 +69,9 @@ class NvmlGpu:
     could not be read: these are unknown, not empty. ``fault`` is NVML's
     error for a faulty GPU, ``recovery`` the recommended action (see
     ``nvml_library.recovery``). ``links`` are the active NVLinks, without
-    peers if the GPU has no NVLink.
+    peers if the GPU has no NVLink. ``vgpus`` are the running vGPUs. ``ecc``
+    is whether ECC is on, and whether it will be after a reset. ``fabric`` is
+    the registration with NVSwitches (see ``nvml_library.fabric``).
     """
 
     address: str
@@ -61,6 +86,9 @@ class NvmlGpu:
     fault: str = ""
     recovery: int | None = None
     links: topology.GpuLinks | None = None
+    vgpus: tuple[NvmlVgpu, ...] | None = None
+    ecc: tuple[bool, bool] | None = None
+    fabric: tuple[str, int] | None = None
 
 
 class NvmlGpus(dict[str, NvmlGpu]):
@@ -173,6 +201,13 @@ def _gpu(gpu: NvmlGpu) -> dict[str, Any]:
             "peers": sorted(gpu.links.peers),
             "is_switched": gpu.links.is_switched,
         },
+        "vgpus": (
+            None
+            if gpu.vgpus is None
+            else [dataclasses.asdict(vgpu) for vgpu in gpu.vgpus]
+        ),
+        "ecc": gpu.ecc and list(gpu.ecc),
+        "fabric": gpu.fabric and list(gpu.fabric),
     }
 
 
@@ -203,6 +238,9 @@ def _parse_gpu(row: Mapping[str, Any]) -> NvmlGpu:
         fault=str(row.get("fault", "")),
         recovery=_number(row.get("recovery")),
         links=_links(row.get("links")),
+        vgpus=_vgpus(row.get("vgpus")),
+        ecc=_pair(row.get("ecc"), bool, bool),
+        fabric=_pair(row.get("fabric"), str, int),
     )
 
 
@@ -231,6 +269,24 @@ def _links(row: Mapping[str, Any] | None) -> topology.GpuLinks | None:
         peers=frozenset(str(pci.parse_address(peer)) for peer in row["peers"]),
         is_switched=bool(row["is_switched"]),
     )
+
+
+def _vgpus(rows: Any) -> tuple[NvmlVgpu, ...] | None:
+    if rows is None:
+        return None
+    fields = [field.name for field in dataclasses.fields(NvmlVgpu)]
+    return tuple(
+        NvmlVgpu(**{name: str(row[name]) for name in fields}) for row in rows
+    )
+
+
+def _pair(
+    values: Any, first: Callable[[Any], T], second: Callable[[Any], U]
+) -> tuple[T, U] | None:
+    if values is None:
+        return None
+    left_value, right_value = values
+    return first(left_value), second(right_value)
 
 
 def _span(at: Any) -> model.Span | None:

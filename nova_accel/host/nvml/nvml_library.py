@@ -157,6 +157,50 @@ def recovery(handle: Any) -> int:
     return int(field.value.uiVal)
 
 
+def _constant_name(prefix: str, value: int) -> str:
+    """Return the rest of a constant's name in lower case, empty for none.
+
+    The numbers of some constants differ between releases.
+    """
+    for name in dir(pynvml):
+        if name.startswith(prefix) and getattr(pynvml, name) == value:
+            return name.removeprefix(prefix).lower()
+    return ""
+
+
+def license_name(state: int) -> str:
+    """Return the name of a licence's state, empty if it is not known."""
+    name = _constant_name("NVML_GRID_LICENSE_STATE_", state)
+    return "" if name == "unknown" else name
+
+
+def ecc_modes(handle: Any) -> tuple[bool, bool]:
+    """Return whether ECC is on, and whether it will be after a reset.
+
+    :raises NvmlError: the GPU has no ECC.
+    """
+    now, pending = call("nvmlDeviceGetEccMode", handle)
+    return bool(now), bool(pending)
+
+
+def fabric(handle: Any) -> tuple[str, int]:
+    """Return the state of a GPU's registration with its NVSwitches.
+
+    It is the name of NVML_GPU_FABRIC_STATE_*, in lower case, and NVML's
+    return code of a completed registration, 0 for success.
+
+    :raises NvmlError: the GPU or the driver has no such state, as before
+        Hopper and R525.
+    """
+    make = getattr(pynvml, "c_nvmlGpuFabricInfo_t", None)
+    if make is None:
+        raise NvmlError("fabric", _FUNCTION_NOT_FOUND, "nvidia-ml-py is older")
+    info = make()
+    call("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info))
+    state = _constant_name("NVML_GPU_FABRIC_STATE_", int(info.state))
+    return state, int(info.status)
+
+
 def listen(handle: Any) -> Any:
     """Return a new event set for the Xid errors of a GPU from now on.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of NVIDIA's cards, driver, vGPU manager and fabric."""
+"""Checks of the files of NVIDIA's driver, vGPU manager and fabric."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,6 @@ from nova_accel.discovery.doctor.host_checks import (
     unknown,
     warn,
 )
-from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import allowed_paths
 from nova_accel.model import pci
 
@@ -340,40 +339,3 @@ def check_fabric_mode(host: _Host) -> _Results:
         return
     if "FABRIC_MODE=0" in host.text(_FABRIC_CONFIG).split():
         yield warn("FABRIC_MODE is 0 (bare metal)", _FABRIC_CONFIG)
-
-
-@AREA.check(
-    "nvml",
-    why="MIG, mixed sizes, faults and NVLink stay unknown",
-    remedy="pip install nova-accel[nvml]; run as root; see nvidia-smi",
-)
-def check_nvml(host: _Host) -> _Results:
-    """NVML answers for each card of NVIDIA's driver."""
-    for problem in gpu_reader.problems(host.gpus):
-        yield warn(f"NVML: {problem.where}: {problem.reason}")
-
-
-@AREA.check(
-    "faults",
-    why="nova-accel sets the card aside",
-    remedy="reset the card (nvidia-smi --gpu-reset -i ADDRESS), or replace it;"
-    " then: nova-accel heal ADDRESS",
-)
-def check_faults(host: _Host) -> _Results:
-    """NVML reports no fault of a card."""
-    for address, gpu in host.gpus.items():
-        if gpu.fault:
-            yield fail(f"NVML reports a fault of {address}: {gpu.fault}")
-
-
-@AREA.check(
-    "mig",
-    why="a card in MIG mode without GPU instances makes no vGPU",
-    remedy="nvidia-smi mig -cgi PROFILE -C, or write"
-    ' "mig_instances": "dynamic" into its line of device_spec',
-)
-def check_mig(host: _Host) -> _Results:
-    """Cards in MIG mode have GPU instances."""
-    for address, gpu in host.gpus.items():
-        if gpu.is_mig and not gpu.instances and "instances" not in gpu.unread:
-            yield note(f"{address} is in MIG mode without GPU instances")

@@ -229,6 +229,28 @@ def test_a_card_of_another_vendor_causes_no_nvml_reading(
     assert change_detection.merge(state, again, [other.address]) == state
 
 
+def test_a_guest_with_a_new_licence_changes_no_device(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("passthrough", tmp_path)
+    send_uevent(root)
+    states = ["licensed", "unlicensed"]
+
+    def read_gpus() -> gpu_reader.NvmlGpus:
+        vgpu = gpu_reader.NvmlVgpu(server="s1", license=states.pop())
+        gpu = gpu_reader.NvmlGpu(address=A40, vgpus=(vgpu,))
+        return gpu_reader.NvmlGpus({A40: gpu})
+
+    detector = change_detection.ChangeDetector(
+        fs.DiskSource(root), look.DRIVERS, policy.DeviceRules(), read_gpus
+    )
+    host = snapshot.Snapshot(detector)
+    host.refresh()
+    assert detector.find_changes() == frozenset()
+    ((vgpu,),) = [gpu.vgpus for gpu in host.gpus.values() if gpu.vgpus]
+    assert vgpu.license == "licensed"
+
+
 class Unreliable(noop.NoopDriver):
     """Describes one card, unless it fails."""
 

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
+from nova_accel.discovery import vgpu_guests
 from placement_sync.daemon import metrics, status
 
 parser: Any = pytest.importorskip("prometheus_client.parser")
@@ -41,6 +42,22 @@ GOOD = status.Status(
     use={"VGPU": status.ClassUsage(total=8, reserved=4, claimed=3)},
     problems=(model.Problem(where="0000:05:00.0", reason="EIO"),),
     failed_checks=("pci.bars",),
+    guests=(
+        vgpu_guests.VgpuGuest(
+            server="s1",
+            device="0000:41:00.0",
+            profile="L40S-8Q",
+            handle="0000:41:00.4",
+            license="unlicensed_restricted",
+            driver="580.95.02",
+        ),
+        vgpu_guests.VgpuGuest(
+            server="s2",
+            device="0000:41:00.0",
+            profile="L40S-8Q",
+            handle="0000:41:00.5",
+        ),
+    ),
 )
 FAILED = dataclasses.replace(
     GOOD, error="Placement is away", attempted=3000.0, calls={}, reads=0,
@@ -112,6 +129,13 @@ def check(series: Series) -> None:
     assert value(series, "interval_seconds") == 60
     assert value(series, "problems") == 1
     assert value(series, "failed_check", check="pci.bars") == 1
+    guest = {"device": "0000:41:00.0", "profile": "L40S-8Q"}
+    for server, state, driver in (
+        ("s1", "unlicensed_restricted", "580.95.02"),
+        ("s2", "unknown", ""),
+    ):
+        labels = guest | {"server": server, "state": state, "driver": driver}
+        assert value(series, "vgpu_license", **labels) == 1
     assert value(series, "passes_total", outcome="ok") == 1
     assert value(series, "passes_total", outcome="failed") == 0
     assert value(series, "devices", state="ok") == 2

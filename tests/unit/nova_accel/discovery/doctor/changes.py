@@ -3,6 +3,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from nova_accel import model
 from nova_accel.discovery.doctor.host_checks import Level
@@ -31,6 +32,7 @@ NOVA_CONF = "/etc/nova/nova.conf"
 STATE = "/var/lib/nova/accel"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 VF = "0000:41:00.4"
+SERVER = "5f0c7a9e-0000-4000-8000-000000000001"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +98,21 @@ def container(*missing: str) -> prepared.Change:
 GONE = b"\xff\xff\xff\xff"
 MIG_GPU = {T4: gpu_reader.NvmlGpu(address=T4, is_mig=True)}
 LOST_GPU = {T4: gpu_reader.NvmlGpu(address=T4, fault="GPU is lost")}
+
+
+def reported(**values: Any) -> Mapping[str, gpu_reader.NvmlGpu]:
+    return {
+        T4: gpu_reader.NvmlGpu(
+            address=T4, driver_version="580.95.02", **values
+        )
+    }
+
+
+def guest(**values: str) -> Mapping[str, gpu_reader.NvmlGpu]:
+    vgpu = gpu_reader.NvmlVgpu(server=SERVER, **values)
+    return reported(vgpus=(vgpu,))
+
+
 NVML_PROBLEM = gpu_reader.NvmlGpus(
     {}, (model.Problem(where="GPU 0", reason="Unknown Error"),)
 )
@@ -318,6 +335,10 @@ CASES: Mapping[str, Case] = {
     "nv.nvml": Case(WARN, {}, gpus=NVML_PROBLEM),
     "nv.faults": Case(FAIL, {}, gpus=LOST_GPU),
     "nv.mig": Case(NOTE, {}, gpus=MIG_GPU),
+    "nv.ecc": Case(WARN, {}, gpus=reported(ecc=(True, False))),
+    "nv.fabric": Case(WARN, {}, gpus=reported(fabric=("completed", 999))),
+    "nv.license": Case(WARN, {}, gpus=guest(license="unlicensed_restricted")),
+    "nv.guest-driver": Case(WARN, {}, gpus=guest(driver="595.58.03")),
     "intel.driver": Case(NOTE, bound(FLEX, "i915") | no_vfs(FLEX)),
     "intel.max-vfs": Case(WARN, {"/sys/module/xe/parameters/max_vfs": "0\n"}),
     "intel.guc": Case(WARN, {"/sys/module/i915/parameters/enable_guc": "0\n"}),
@@ -450,6 +471,15 @@ CASES: Mapping[str, Case] = {
         },
     ),
 }
+
+# Answers of NVML that are no error.
+GOOD_ANSWERS: tuple[Mapping[str, gpu_reader.NvmlGpu], ...] = (
+    reported(ecc=(True, True), fabric=("completed", 0)),
+    reported(fabric=("not_supported", 0)),
+    guest(license="licensed", driver="580.95.02"),
+    guest(license="uninitialized", driver="570.172.08"),
+    guest(driver="582.16"),  # Windows, of the branch 580
+)
 
 # Hosts that show too little for a verdict of these checks.
 UNSEEN: tuple[tuple[str, prepared.Change], ...] = (

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each check is ok on a good host, and not on a host with one change."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 
 from nova_accel import errors
 from nova_accel.discovery.doctor import checked_host, host_checks, registry
 from nova_accel.discovery.doctor.host_checks import Level, Role
+from nova_accel.host.nvml import gpu_reader
 from tests.support.hosts import prepared
 from tests.unit.docs import pages
 from tests.unit.nova_accel.discovery.doctor import changes
@@ -64,11 +65,18 @@ def test_a_state_that_is_not_seen_is_unknown(
     assert levels(prepared.changed(change), IN_USE)[name] is Level.UNKNOWN
 
 
+@pytest.mark.parametrize("gpus", changes.GOOD_ANSWERS)
+def test_good_answers_of_nvml_are_ok(
+    gpus: Mapping[str, gpu_reader.NvmlGpu],
+) -> None:
+    assert levels(prepared.changed({}, gpus), IN_USE) == {}
+
+
 def test_a_host_without_vgpus_needs_no_vgpu_service() -> None:
     """The unit may be installed with a driver for passthrough."""
     change: prepared.Change = {
         "/sys/module/nvidia_vgpu_vfio": None,
-        f"{changes.SERVICES}/nvidia-vgpu-mgr.service": None,
+        f"{prepared.SERVICES}/nvidia-vgpu-mgr.service": None,
     }
     assert "nv.vgpu-mgr" not in levels(prepared.changed(change), IN_USE)
 

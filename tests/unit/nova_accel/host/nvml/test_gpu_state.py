@@ -64,6 +64,13 @@ facts = st.builds(
         peers=st.frozensets(addresses),
         is_switched=st.booleans(),
     ),
+    vgpus=st.none()
+    | st.lists(
+        st.builds(gpu_reader.NvmlVgpu, server=words, license=words),
+        max_size=2,
+    ).map(tuple),
+    ecc=st.none() | st.tuples(st.booleans(), st.booleans()),
+    fabric=st.none() | st.tuples(words, counts),
 )
 
 

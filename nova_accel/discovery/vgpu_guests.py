@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Licences and drivers of the guests that have vGPUs.
+
+NVML names the guest of a vGPU by the uuid of its domain, which is that of
+the server. A guest has one licence for all its vGPUs.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+from nova_accel import model
+from nova_accel.host.nvml import gpu_reader
+
+# States in which NVIDIA's driver limits the guest, now or after some time.
+UNLICENSED = "unlicensed"
+# From the worst state to the best one.
+_STATES = (
+    "unlicensed_restricted",
+    UNLICENSED,
+    "unlicensed_unrestricted",
+    "uninitialized",
+    "licensed",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class VgpuGuest:
+    """Guest of a claimed vGPU; empty fields are unknown.
+
+    ``license`` is a name of ``nvml_library.license_name``, ``expires`` the
+    end of the licence, ``driver`` the version of the driver in the guest.
+    """
+
+    server: str
+    device: str
+    profile: str
+    handle: str
+    license: str = ""
+    expires: str = ""
+    driver: str = ""
+
+
+def is_unlicensed(state: str) -> bool:
+    """Return whether a state of a licence limits the guest."""
+    return state.startswith(UNLICENSED)
+
+
+def list_guests(
+    claims: Iterable[model.Claim], gpus: Mapping[str, gpu_reader.NvmlGpu]
+) -> tuple[VgpuGuest, ...]:
+    """Return the guests of the claims whose vGPUs run.
+
+    Of several vGPUs of a server on one GPU, the worst state counts for each:
+    NVML does not say which of its VFs a vGPU is.
+    """
+    return tuple(
+        _build_guest(claim, min(vgpus, key=_rank))
+        for claim in claims
+        if (vgpus := list(_find(claim, gpus.get(claim.device))))
+    )
+
+
+def _find(
+    claim: model.Claim, gpu: gpu_reader.NvmlGpu | None
+) -> Iterator[gpu_reader.NvmlVgpu]:
+    for vgpu in (gpu.vgpus or ()) if gpu else ():
+        if vgpu.mdev == claim.handle or (
+            vgpu.server == claim.consumer and not vgpu.mdev
+        ):
+            yield vgpu
+
+
+def _rank(vgpu: gpu_reader.NvmlVgpu) -> int:
+    state = vgpu.license
+    return _STATES.index(state) if state in _STATES else len(_STATES)
+
+
+def _build_guest(claim: model.Claim, vgpu: gpu_reader.NvmlVgpu) -> VgpuGuest:
+    return VgpuGuest(
+        server=claim.consumer,
+        device=claim.device,
+        profile=claim.profile,
+        handle=claim.handle,
+        license=vgpu.license,
+        expires=vgpu.expires,
+        driver=vgpu.driver,
+    )
