@@ -188,19 +188,31 @@ def open_cloud(arguments: argparse.Namespace) -> "CloudContext":
     if compute is None:
         raise errors.ConfigurationError("[nova]", "(no credentials)", reason)
     return CloudContext(
-        common_options.open_placement(arguments, options), compute
+        common_options.open_placement(arguments, options),
+        compute,
+        options.settings.rules.default.series,
     )
 
 
 class CloudContext:
-    """Clients of Placement and Nova, and the catalog of vGPU types."""
+    """Clients of Placement and Nova, the vGPU types, and licensed series."""
 
     def __init__(
-        self, placement: rest.RestClient, compute: rest.RestClient
+        self,
+        placement: rest.RestClient,
+        compute: rest.RestClient,
+        series: frozenset[str] = frozenset(),
     ) -> None:
         self.placement = placement
         self.compute = compute
+        self.series = series
         self.types = offered_devices.VgpuTypes(loader.load())
+
+    def explain_rules(self, contents: flavor_specs.FlavorContents) -> str:
+        """Return why no host can ever serve a flavor, or ""."""
+        return flavor_rules.explain_contradiction(
+            contents, self.types
+        ) or flavor_rules.explain_license(contents, self.series)
 
     def explain_refusal(
         self,
@@ -236,9 +248,9 @@ def _show(arguments: argparse.Namespace) -> application.Output:
     offered = offered_devices.Cloud()
     if contents.groups:
         offered = cloud.read(context.placement)
-    refusal = flavor_rules.explain_contradiction(
-        contents, context.types
-    ) or context.explain_refusal(flavor, flavor.specs, offered)
+    refusal = context.explain_rules(contents) or context.explain_refusal(
+        flavor, flavor.specs, offered
+    )
     count = room.count_room(contents, offered, flavor.needs)
     report = flavor_text.FlavorReport(
         flavor={"id": flavor.id, "name": flavor.name},
@@ -437,7 +449,7 @@ def _check_rules(
 
     :raises NotOfferedError: it does, and ``--force`` is not given.
     """
-    reason = flavor_rules.explain_contradiction(contents, context.types)
+    reason = context.explain_rules(contents)
     if reason and not arguments.force:
         raise lookup.NotOfferedError(f"{reason}; --force sets it anyway")
     _warn(reason)

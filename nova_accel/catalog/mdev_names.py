@@ -50,9 +50,9 @@ _PARTS = re.compile(r"-(?:(\d)-)?(\d+)[A-Z]\d*(ME|GFX)?$")
 _MIB_PER_GIB = 1024
 # A larger limit is no limit: a card has at most a u16 of VFs.
 _MAX_INSTANCES = 0xFFFF
-# NVIDIA's series with equal sizes: workstation, compute, applications,
-# business.
-_SERIES = "QCAB"
+#: NVIDIA's series with equal sizes: workstation, compute, applications,
+#: business. Each needs a licence of its own product.
+SERIES = "QCAB"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +134,20 @@ def parse_instance_kind(name: str) -> str:
     return f"{match[1]}g.{match[2]}gb{engines}"
 
 
+def parse_series(name: str) -> str:
+    """Return the series of NVIDIA's type: Q for ``A40-8Q``, "" for none."""
+    match = _PARTS.search(name)
+    letter = name[match.end(2)] if match else ""
+    return letter if letter in SERIES else ""
+
+
 def list_series_names(name: str) -> Iterator[str]:
     """Yield a type's names in NVIDIA's other series: A40-8C for A40-8Q."""
     match = _PARTS.search(name)
     if match is None:
         return
     index = match.end(2)
-    for series in _SERIES.replace(name[index], ""):
+    for series in SERIES.replace(name[index], ""):
         yield f"{name[:index]}{series}{name[index + 1 :]}"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from oslo_config import cfg
 
 from nova_accel import errors, model
-from nova_accel.config import misspellings, policy
+from nova_accel.config import license_options, misspellings, policy
 from nova_accel.model import actions
 
 GROUP = cfg.OptGroup(
@@ -87,6 +87,7 @@ OPTIONS = [
         " device_spec. With dynamic, each empty instance of a card is"
         " destroyed, also one that an operator created.",
     ),
+    *license_options.OPTIONS,
     cfg.ListOpt(
         "bitstream_images",
         default=[],
@@ -287,6 +288,8 @@ class Settings:
     live_migration_link: int = 0
     #: Whether guests may leave a host whose kernel has no IOMMUFD.
     live_migration_without_iommufd: bool = False
+    #: Path of the licence tokens, empty for none.
+    license_dir: str = ""
     problems: tuple[model.Problem, ...] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -339,6 +342,8 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         raise _refusal(
             conf, "root", group.root, "write an absolute path, as /"
         )
+    if invalid := license_options.find_error(group):
+        raise _refusal(conf, *invalid)
     try:
         rules = policy.parse_rules(
             group.device_spec, _build_default_rule(group)
@@ -364,6 +369,7 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         ),
         live_migration_link=group.live_migration_link,
         live_migration_without_iommufd=group.live_migration_without_iommufd,
+        license_dir=group.license_dir,
         problems=tuple(
             misspellings.find(_read_sections(conf), GROUP.name, _NAMES)
         ),
@@ -482,6 +488,7 @@ def _build_default_rule(group: types.SimpleNamespace) -> policy.Rule:
     return policy.Rule(
         is_mixed=None if sizes == _KEEP else sizes == policy.MIXED,
         is_dynamic=group.mig_instances == policy.DYNAMIC,
+        series=frozenset(group.licensed_series),
     )
 
 

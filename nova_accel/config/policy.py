@@ -10,9 +10,11 @@ import fnmatch
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import model
+from nova_accel.catalog import mdev_names
 from nova_accel.config import device_spec
 
 OPTION = device_spec.OPTION
+SERIES_OPTION = "[nova_accel] licensed_series"
 EQUAL, MIXED = "equal", "mixed"
 # Technologies that make a card's vGPUs on its VFs: the VFs are no devices.
 _VGPU_TECHNOLOGIES = ("mdev", "vendor-vfio")
@@ -56,8 +58,9 @@ class Rule:
     ``blank`` is the path of the bitstream that is loaded into FPGA regions
     after each server, empty to keep their function. ``scrub`` is RESET or
     NONE, empty to reset the functions that no driver of the host uses;
-    ``scrub_command`` is run after that, empty for none. ``line`` is the
-    text.
+    ``scrub_command`` is run after that, empty for none. ``series`` are
+    those of NVIDIA's vGPUs that the operator has licences for, empty for
+    all. ``line`` is the text.
     """
 
     address: str = "*"
@@ -75,10 +78,15 @@ class Rule:
     blank: str = ""
     scrub: str = ""
     scrub_command: str = ""
+    series: frozenset[str] = frozenset()
     line: str = ""
 
     def offers(self, profile: str) -> bool:
         """Return whether a profile of that name is offered."""
+        return self.selects(profile) and is_licensed(profile, self.series)
+
+    def selects(self, profile: str) -> bool:
+        """Return whether the line names a profile, licensed or not."""
         return any(fnmatch.fnmatchcase(profile, p) for p in self.profiles)
 
     @property
@@ -121,6 +129,16 @@ class DeviceRules:
     def of(self, device: model.Device) -> Rule:
         """Return the rule of a device; a part has the rule of its card."""
         return self.rule(*_identify(device))
+
+
+def is_licensed(profile: str, series: Collection[str]) -> bool:
+    """Return whether the licences of some series serve a profile.
+
+    :param series: letters of NVIDIA's series, empty for no restriction.
+        Profiles without a series need no licence.
+    """
+    own = mdev_names.parse_series(profile)
+    return not (own and series) or own in series
 
 
 def parse_rules(
@@ -171,6 +189,7 @@ def _parse_rule(line: str, default: Rule) -> Rule:
         scrub=device_spec.parse_choice(line, fields, "scrub", (RESET, NONE))
         or "",
         scrub_command=device_spec.parse_command(line, fields, "scrub_command"),
+        series=default.series,
         line=line,
     )
     _check_limits(rule)
@@ -185,7 +204,7 @@ def _check_limits(rule: Rule) -> None:
                 f"max_instances counts one profile by its name; {name} is a"
                 " glob",
             )
-        if not rule.offers(name):
+        if not rule.selects(name):
             raise device_spec.refusal(
                 rule.line,
                 f"max_instances limits {name}, which profiles leaves out;"
@@ -304,8 +323,14 @@ def _report_unused(line: Rule, is_shadowed: bool) -> model.Problem:
 
 def _report_no_profile(line: Rule, device: model.Device) -> model.Problem:
     names = ", ".join(profile.name for profile in device.profiles)
-    return model.Problem.of_device(
-        device.address,
+    reason = (
         "offers nothing: none of its profiles matches the profiles"
-        f" of {OPTION} = {line.line}; it has {names}",
+        f" of {OPTION} = {line.line}; it has {names}"
     )
+    if any(line.selects(profile.name) for profile in device.profiles):
+        reason = (
+            f"offers nothing: {SERIES_OPTION} ="
+            f" {','.join(sorted(line.series))} has no licence for its"
+            f" profiles; it has {names}"
+        )
+    return model.Problem.of_device(device.address, reason)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules that a flavor breaks on every host."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from nova_accel.catalog import vgpu_types
+from nova_accel.catalog import mdev_names, vgpu_types
+from nova_accel.config import policy
 from nova_accel.model import flavors, names
 from placement_sync.flavors import flavor_specs, offered_devices
 
@@ -18,6 +19,27 @@ def explain_contradiction(
     groups = [group for group in contents.groups if group.suffix]
     reason = _explain_display(contents, groups)
     return reason or _explain_nvidia_mix(groups, types)
+
+
+def explain_license(
+    contents: flavor_specs.FlavorContents, series: Collection[str]
+) -> str:
+    """Return why the licences of some series do not serve a flavor, or "".
+
+    :param series: see ``policy.is_licensed``.
+    """
+    for group in contents.groups:
+        for trait in sorted(filter(_is_nvidia, group.required)):
+            profile = mdev_names.name_from_trait(trait)
+            if not policy.is_licensed(profile, series):
+                return (
+                    f"{profile} needs a licence of series"
+                    f" {mdev_names.parse_series(profile)}, and"
+                    f" {policy.SERIES_OPTION} ="
+                    f" {','.join(sorted(series))}; choose a profile of these"
+                    " series, or add the series if you have licences for it"
+                )
+    return ""
 
 
 def _explain_display(
@@ -61,7 +83,7 @@ def _explain_nvidia_mix(
     series = {
         letter: vgpu_type.name
         for vgpu_type in requested_types
-        if (letter := offered_devices.series(vgpu_type.name))
+        if (letter := mdev_names.parse_series(vgpu_type.name))
     }
     if len(series) > 1:
         return (

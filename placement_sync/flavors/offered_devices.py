@@ -160,12 +160,7 @@ def _rename(name: str, letter: str) -> str:
 
 
 def _is_of_series(name: str, letter: str) -> bool:
-    return series(name) == letter
-
-
-def series(name: str) -> str:
-    """Return the letter of a type's series: ``Q`` of ``A40-8Q``."""
-    return name.rpartition("-")[2].lstrip("0123456789")[:1]
+    return mdev_names.parse_series(name) == letter
 
 
 def _list_model_traits(

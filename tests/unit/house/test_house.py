@@ -74,6 +74,7 @@ IMPURE = {
     "nova_accel.catalog.loader",
     "nova_accel.config.conf",
     "nova_accel.config.config_source",
+    "nova_accel.config.license_options",
 }
 # The lab's kernel modules and QEMU devices are parts of GPL programs.
 STANDINS = "tests/lab/standins/"

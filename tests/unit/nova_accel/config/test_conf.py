@@ -54,6 +54,8 @@ def test_plain_options_apply_to_all_devices(tmp_path: pathlib.Path) -> None:
         ("sync_interval = -1", "write a whole number, 0 or more"),
         ("metrics_port = 65536", "write a whole number from 0 to 65535"),
         ("state_dir = ~/accel", "write an absolute path"),
+        ("licensed_series = Q,X", "write letters of Q, C, A, B"),
+        ("license_dir = licenses", "write an absolute path"),
         ("state_dir = ", "write an absolute path"),
         ("state_dir = $state_dirs/accel", "write it without $"),
         ("state_dir = $pybasedir/accel", "write it without $"),
@@ -67,6 +69,14 @@ def test_a_bad_value_is_refused_with_its_option(
     assert line.partition(" ")[0] in str(caught.value)
     assert word in str(caught.value)
     assert line.partition(" = ")[2].strip('"') in str(caught.value)
+
+
+def test_options_of_licences_are_read(tmp_path: pathlib.Path) -> None:
+    lines = ("licensed_series = Q,B", "license_dir = /etc/nova/licenses")
+    settings = read(tmp_path, *lines)
+    assert settings.rules.default.series == {"Q", "B"}
+    assert settings.license_dir == "/etc/nova/licenses"
+    assert read(tmp_path).rules.default.series == frozenset()
 
 
 def test_sync_options_are_read(tmp_path: pathlib.Path) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """device_spec lines are parsed, and bad ones are refused with a hint."""
 
+import dataclasses
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.config import device_spec, policy
+from tests.support import strategies
 
 
 def test_the_first_matching_line_applies() -> None:
@@ -262,3 +264,33 @@ def test_any_json_is_a_policy_or_a_configuration_error(value: object) -> None:
     except errors.ConfigurationError:
         return
     assert isinstance(rules.rules[0].use, policy.DeviceUse)
+
+
+@pytest.mark.parametrize(
+    ("profile", "is_offered"),
+    [
+        ("L40S-8Q", False),
+        ("A100-1-5CME", True),
+        ("T4-2B4", False),
+        ("10de:26b9", True),
+        ("i915-GVTg_V5_4", True),
+    ],
+)
+def test_profiles_without_a_licence_are_not_offered(
+    profile: str, is_offered: bool
+) -> None:
+    default = policy.Rule(series=frozenset("C"))
+    rules = policy.parse_rules(['{"max_instances": {"L40S-8Q": 1}}'], default)
+    assert rules.rule("0000:41:00.0").offers(profile) is is_offered
+    assert policy.Rule().offers(profile)
+
+
+def test_a_card_without_a_licensed_profile_is_a_problem() -> None:
+    device = strategies.card("0000:41:00.0", 1)
+    profile = model.Profile(name="L40S-8Q", charges={}, trait="T", available=1)
+    device = dataclasses.replace(device, profiles=(profile,))
+    rules = policy.DeviceRules(default=policy.Rule(series=frozenset("CA")))
+    (problem,) = policy.check_lines(rules, [], [device])
+    assert problem.where == "0000:41:00.0"
+    assert "licensed_series = A,C has no licence" in problem.reason
+    assert "L40S-8Q" in problem.reason

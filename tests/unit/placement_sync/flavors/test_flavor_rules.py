@@ -41,3 +41,16 @@ def test_a_console_needs_a_vgpu() -> None:
     assert "console" in explain(**display, **qat)
     assert explain("A40_8Q", **display, **qat) == ""
     assert explain(**qat) == ""
+
+
+def test_a_flavor_without_a_licence_is_refused() -> None:
+    specs = {
+        "resources_GPU1:VGPU": "1",
+        "trait_GPU1:CUSTOM_VGPU_NVIDIA_A40_8Q": "required",
+    }
+    contents = flavor_specs.read(specs)
+    assert flavor_rules.explain_license(contents, frozenset("QB")) == ""
+    assert flavor_rules.explain_license(contents, frozenset()) == ""
+    reason = flavor_rules.explain_license(contents, frozenset("C"))
+    assert "A40-8Q needs a licence of series Q" in reason
+    assert "licensed_series = C" in reason
