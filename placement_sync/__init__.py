@@ -12,6 +12,7 @@ Packages, from the bottom up; a package imports only those before it:
 - ``audit``: comparison of claims, allocations, domains and partitions;
   ``checks.compare``, ``heal.Healer``
 - ``flavors``: profiles of a cloud, extra specs of flavors
+- ``licenses``: licence tokens for guests with NVIDIA vGPUs
 - ``cli``: the ``placement-sync`` command, and ``flavor``, ``profile`` and
   ``server`` of ``nova-accel``
 """

@@ -4,6 +4,7 @@
 import argparse
 import json
 
+from nova_accel import errors
 from nova_accel.cli import application, host_source
 from nova_accel.discovery.doctor import (
     check_report,
@@ -40,6 +41,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="list what to do before nova-accel is removed from this host",
     )
+    parser.add_argument(
+        "--cloud",
+        action="store_true",
+        help="also check, with the nova.conf of this machine, whether"
+        " Placement, Nova's API, the message bus and the licence servers"
+        " answer, and whether the versions of other hosts differ",
+    )
+    host_source.add_config(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--json", action="store_true", help="print JSON instead of text"
@@ -54,14 +63,17 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _check_host(arguments: argparse.Namespace) -> tuple[str, int]:
     checks = registry.select(
-        registry.list_checks(),
+        _list_checks(arguments),
         _select_roles(arguments),
         arguments.technology,
         arguments.only,
     )
     root = host_source.select_root(arguments.root, "/")
     reader, _ = host_source.open_host(root)
-    results = registry.run(checks, checked_host.CheckedHost(reader))
+    host = checked_host.CheckedHost(
+        reader, host_source.list_config_files(arguments)
+    )
+    results = registry.run(checks, host)
     status = check_report.exit_status(results)
     if arguments.json:
         report = check_report.as_dict(results)
@@ -69,6 +81,24 @@ def _check_host(arguments: argparse.Namespace) -> tuple[str, int]:
     if arguments.fix_plan:
         return check_report.as_fix_plan(results), status
     return check_report.as_text(results), status
+
+
+def _list_checks(
+    arguments: argparse.Namespace,
+) -> tuple[host_checks.HostCheck, ...]:
+    """Return the checks, those of the cloud only on this machine.
+
+    :raises MalformedError: the cloud and another host are to be checked.
+    """
+    if not arguments.cloud:
+        return registry.list_checks()
+    if arguments.root is not None:
+        raise errors.MalformedError(
+            "choice",
+            "--cloud with --root",
+            "one of them: another host's archive has no credentials",
+        )
+    return (*registry.list_checks(), *registry.list_cloud_checks())
 
 
 def _select_roles(
@@ -79,7 +109,10 @@ def _select_roles(
         roles.append(host_checks.Role.SCHEDULER)
     if arguments.remove:
         roles.append(host_checks.Role.REMOVAL)
-    return tuple(roles) or (host_checks.Role.COMPUTE,)
+    roles = roles or [host_checks.Role.COMPUTE]
+    if arguments.cloud:
+        roles.append(host_checks.Role.CLOUD)
+    return tuple(roles)
 
 
 ACTION = application.Action(_add_arguments, _check_host)

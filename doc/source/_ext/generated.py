@@ -367,7 +367,10 @@ class _HostChecks(rst.Directive):
     def run(self) -> list[nodes.Node]:
         rows = [
             (check.name, check.title, check.why)
-            for check in registry.list_checks()
+            for check in (
+                *registry.list_checks(),
+                *registry.list_cloud_checks(),
+            )
             if check.role == self.arguments[0]
         ]
         return [_table((18, 36, 46), ("Check", "Condition", "If not"), rows)]

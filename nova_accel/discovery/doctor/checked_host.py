@@ -11,7 +11,7 @@ import dataclasses
 import errno
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from nova_accel import errors
@@ -51,11 +51,18 @@ class CheckedHost:
     """Host whose files are checked; each file is read at most once.
 
     :param reader: the reader of the host. Its ``gpus`` are NVML's answers.
+    :param config_files: the nova.conf files of this machine, for checks of
+        the cloud. These read them themselves, secrets included.
     """
 
-    def __init__(self, reader: host_reader.HostReader) -> None:
+    def __init__(
+        self,
+        reader: host_reader.HostReader,
+        config_files: Sequence[str] = (),
+    ) -> None:
         self.reader = reader
         self.gpus = reader.gpus
+        self.config_files = tuple(config_files)
 
     # -- files ------------------------------------------------------------
 

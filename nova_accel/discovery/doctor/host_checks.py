@@ -27,6 +27,7 @@ class Role(enum.StrEnum):
     COMPUTE = "compute"
     SCHEDULER = "scheduler"
     REMOVAL = "removal"
+    CLOUD = "cloud"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ from nova_accel.discovery.doctor.areas import (
 
 # Areas of other packages: entry points of ``host_checks.Area`` objects.
 GROUP = "nova_accel.checks"
+# Areas whose checks call services. They are loaded only if asked for: they
+# are no pure functions over files.
+CLOUD_GROUP = "nova_accel.cloud_checks"
 
 _AREAS = (
     iommu.AREA,
@@ -51,11 +54,22 @@ def list_checks() -> tuple[host_checks.HostCheck, ...]:
 
     :raises ConfigurationError: an entry point can't be loaded.
     """
-    points = importlib.metadata.entry_points(group=GROUP)
-    installed = [_load(p) for p in sorted(points, key=lambda p: p.name)]
-    return tuple(
-        check for area in (*_AREAS, *installed) for check in area.checks
-    )
+    areas = (*_AREAS, *_load_areas(GROUP))
+    return tuple(check for area in areas for check in area.checks)
+
+
+def list_cloud_checks() -> tuple[host_checks.HostCheck, ...]:
+    """Return the checks that call services of the cloud.
+
+    :raises ConfigurationError: an entry point can't be loaded.
+    """
+    areas = _load_areas(CLOUD_GROUP)
+    return tuple(check for area in areas for check in area.checks)
+
+
+def _load_areas(group: str) -> list[host_checks.Area]:
+    points = importlib.metadata.entry_points(group=group)
+    return [_load(p) for p in sorted(points, key=lambda p: p.name)]
 
 
 def _load(point: importlib.metadata.EntryPoint) -> host_checks.Area:
@@ -63,13 +77,13 @@ def _load(point: importlib.metadata.EntryPoint) -> host_checks.Area:
         area = point.load()
     except Exception as error:  # third-party code may raise anything
         raise errors.ConfigurationError(
-            f"entry point {GROUP}",
+            f"entry point {point.group}",
             point.value,
             f"fails to load ({error!r}); repair or remove its package",
         ) from error
     if not isinstance(area, host_checks.Area):
         raise errors.ConfigurationError(
-            f"entry point {GROUP}",
+            f"entry point {point.group}",
             point.value,
             "is no nova_accel.discovery.doctor.host_checks.Area",
         )

@@ -348,9 +348,19 @@ def test_entry_points_name_code_that_exists() -> None:
                 node.name
                 for node in tree(path).body
                 if isinstance(node, ast.ClassDef | ast.FunctionDef)
-            }
+            } | assigned(tree(path))
             # Nova's validators of extra specs are whole modules.
             assert not attribute or attribute in defined, target
+
+
+def assigned(module: ast.Module) -> set[str]:
+    """Return the names of a module's variables."""
+    return {
+        ast.unparse(target)
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    }
 
 
 def defined(path: Path) -> set[str]:

@@ -139,7 +139,7 @@ def test_a_capture_has_the_results_of_its_host(
 class Point:
     """Entry point of another package."""
 
-    value = "other:AREA"
+    group, value = registry.GROUP, "other:AREA"
 
     def __init__(self, area: object) -> None:
         self._area = area
@@ -181,3 +181,32 @@ def test_an_entry_point_that_is_no_area_is_refused(
     )
     with pytest.raises(errors.ConfigurationError, match="other:AREA"):
         registry.list_checks()
+
+
+def test_services_are_called_only_if_asked_for(
+    archive: str, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    calls: list[tuple[str, ...]] = []
+    area = host_checks.Area("cloud", "doctor", role=host_checks.Role.CLOUD)
+
+    @area.check("service", why="w", remedy="r")
+    def check_service(
+        host: checked_host.CheckedHost,
+    ) -> list[host_checks.Observation]:
+        """The service answers."""
+        calls.append(host.config_files)
+        return [host_checks.fail("no answer")]
+
+    def find(group: str) -> list[Point]:
+        return [Point(area)] if group == registry.CLOUD_GROUP else []
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", find)
+    assert run("--root", archive) == 0
+    assert calls == []
+    assert run("--root", archive, "--cloud") == 2
+    assert "--cloud with --root" in capsys.readouterr().err
+    conf = str(pathlib.Path(archive).with_name("nova.conf"))
+    words = ("--cloud", "--only", "cloud", "--config-file", conf)
+    assert run(*words) == 2
+    assert calls == [(conf,)]
+    assert "FAIL    cloud.service: no answer" in capsys.readouterr().out

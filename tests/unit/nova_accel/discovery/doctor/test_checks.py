@@ -13,7 +13,7 @@ from tests.support.hosts import prepared
 from tests.unit.docs import pages
 from tests.unit.nova_accel.discovery.doctor import changes
 
-CHECKS = registry.list_checks()
+CHECKS = (*registry.list_checks(), *registry.list_cloud_checks())
 IN_USE = registry.select(CHECKS, (Role.COMPUTE, Role.SCHEDULER))
 REMOVAL = registry.select(CHECKS, (Role.REMOVAL,))
 

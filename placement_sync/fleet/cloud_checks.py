@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of ``nova-accel doctor --cloud``: services, and other hosts.
+
+They use the credentials of nova.conf, and read only. No value of nova.conf
+and no token gets into a result.
+"""
+
+import collections
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from nova_accel import errors
+from nova_accel.config import conf
+from nova_accel.discovery.doctor import checked_host, host_checks
+from nova_accel.discovery.doctor.host_checks import (
+    Observation,
+    fail,
+    note,
+    unknown,
+    warn,
+)
+from nova_accel.model import names
+from placement_sync.client import nova_api, provider_records, rest
+from placement_sync.flavors import cloud
+from placement_sync.licenses import license_server, tokens
+
+AREA = host_checks.Area("cloud", page="doctor", role=host_checks.Role.CLOUD)
+_Host = checked_host.CheckedHost
+_Results = Iterator[Observation]
+
+_NO_FILE = "no nova.conf is on this machine"
+_NAME_FILE = "name one with --config-file"
+_DRIVER_PREFIX = names.driver_trait("", "")
+# Hypervisors lose the fields of versions with 2.88; see rest.COMPUTE.
+_HYPERVISORS = "/os-hypervisors/detail"
+_SHOWN_HOSTS = 3
+
+
+@AREA.check(
+    "placement",
+    why="no device of this host is reported, and no server gets one",
+    remedy="correct [placement] of nova.conf; see whether Placement runs",
+)
+def check_placement(host: _Host) -> _Results:
+    """Placement answers with the credentials of nova.conf."""
+    if not host.config_files:
+        yield unknown(_NO_FILE, remedy=_NAME_FILE)
+        return
+    try:
+        _open_placement(host).read(
+            "/resource_classes", provider_records.parse_classes
+        )
+    except errors.AcceleratorError as error:
+        yield fail(str(error))
+
+
+@AREA.check(
+    "compute-api",
+    why="audits, the names of servers and tokens of a series need it",
+    remedy="set credentials in [nova] of nova.conf",
+)
+def check_compute_api(host: _Host) -> _Results:
+    """Nova's API answers with the credentials of nova.conf."""
+    if not host.config_files:
+        yield unknown(_NO_FILE, remedy=_NAME_FILE)
+        return
+    try:
+        list(_list_hypervisors(host))
+    except errors.AcceleratorError as error:
+        yield warn(str(error))
+
+
+@AREA.check(
+    "message-bus",
+    why="nova-compute gets no request, and nova-accel server does not work",
+    remedy="correct [DEFAULT] transport_url; see whether RabbitMQ runs",
+)
+def check_message_bus(host: _Host) -> _Results:
+    """Nova's message bus can be reached."""
+    if not host.config_files:
+        yield unknown(_NO_FILE, remedy=_NAME_FILE)
+        return
+    try:
+        rpc = importlib.import_module("placement_sync.client.compute_rpc")
+    except ImportError as error:
+        yield unknown(f"Nova is not installed here: {error}")
+        return
+    try:
+        rpc.ComputeRpc(host.config_files)
+    except errors.AcceleratorError as error:
+        yield fail(str(error))
+
+
+@AREA.check(
+    "driver-versions",
+    why="a live migration is refused between releases that do not fit",
+    remedy="install one release on all hosts of a pool",
+)
+def check_driver_versions(host: _Host) -> _Results:
+    """Hosts of the cloud have one release of each vendor's driver."""
+    if not host.config_files:
+        return
+    by_vendor: dict[str, dict[str, set[str]]] = {}
+    for device in cloud.read(_open_placement(host)).devices:
+        for trait in device.traits:
+            if trait.startswith(_DRIVER_PREFIX):
+                text = trait.removeprefix(_DRIVER_PREFIX).strip("_")
+                vendor, _, version = text.partition("_")
+                releases = by_vendor.setdefault(vendor.lower(), {})
+                hosts = releases.setdefault(version.replace("_", "."), set())
+                hosts.add(device.host)
+    for vendor, releases in sorted(by_vendor.items()):
+        if len(releases) > 1:
+            yield note(f"drivers of {vendor} differ: {_format(releases)}")
+
+
+@AREA.check(
+    "hypervisor-versions",
+    why="a guest can't be moved live to a host with an older QEMU",
+    remedy="install one release on all hosts of a pool",
+)
+def check_hypervisor_versions(host: _Host) -> _Results:
+    """Hosts of the cloud have one version of QEMU."""
+    if not host.config_files:
+        return
+    versions: dict[str, set[str]] = collections.defaultdict(set)
+    for name, number in _list_hypervisors(host):
+        versions[_format_version(number)].add(name)
+    if len(versions) > 1:
+        yield note(f"versions of QEMU differ: {_format(versions)}")
+
+
+@AREA.check(
+    "license-servers",
+    why="guests get no licence; a network of guests may reach other servers"
+    " than this host",
+    remedy="start the licence server, or permit the connection",
+)
+def check_license_servers(host: _Host) -> _Results:
+    """The licence servers of the tokens in license_dir answer."""
+    directory = conf.read_files(host.config_files).license_dir
+    if not directory:
+        return
+    try:
+        all_tokens = tokens.TokenStore(directory).read_all()
+    except tokens.TokenError as error:
+        yield warn(str(error))
+        return
+    for token in all_tokens:
+        servers = token.list_servers()
+        if not servers:
+            yield unknown(f"the servers in {token.path} are not known")
+        for name, port in servers:
+            reason = license_server.explain_unreachable(name, port)
+            if reason:
+                yield warn(f"licence server {name}:{port} {reason}")
+
+
+def _open_placement(host: _Host) -> rest.RestClient:
+    """Return a client of Placement.
+
+    :raises ConfigurationError: there are no usable credentials.
+    """
+    return rest.from_conf(conf.parse_files(host.config_files)[0])
+
+
+def _list_hypervisors(host: _Host) -> Iterator[tuple[str, int]]:
+    """Yield name and version of each hypervisor.
+
+    :raises AcceleratorError: Nova's API can't be read.
+    """
+    client = rest.compute_client(conf.parse_files(host.config_files)[0])
+    yield from nova_api.read_pages(
+        client, _HYPERVISORS, "hypervisors", _parse_hypervisor
+    )
+
+
+def _parse_hypervisor(body: Any) -> tuple[str, int]:
+    return str(body["hypervisor_hostname"]), int(body["hypervisor_version"])
+
+
+def _format_version(number: int) -> str:
+    """Return libvirt's number of a version, 10002001, as 10.2.1."""
+    return f"{number // 1000000}.{number // 1000 % 1000}.{number % 1000}"
+
+
+def _format(hosts_by_version: Mapping[str, Iterable[str]]) -> str:
+    parts = []
+    for version, hosts in sorted(hosts_by_version.items()):
+        listed = sorted(hosts)
+        text = ", ".join(listed[:_SHOWN_HOSTS])
+        if len(listed) > _SHOWN_HOSTS:
+            text += f" and {len(listed) - _SHOWN_HOSTS} more"
+        parts.append(f"{version} on {text}")
+    return "; ".join(parts)

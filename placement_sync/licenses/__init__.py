@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Licences of guests with NVIDIA vGPUs.
+
+- ``tokens``: ``Token``, the credential of a licence server, and its files
+- ``guest_script``: the script of a guest, as vendordata for cloud-init
+- ``vendordata``: ``LicenseService`` decides which server gets which token
+- ``wsgi``: ``application``, the target of Nova's dynamic vendordata
+- ``license_server``: whether a licence server can be reached
+"""

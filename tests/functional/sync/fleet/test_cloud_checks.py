@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel doctor --cloud`` with a real Placement and a fake Nova."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+import pytest
+
+from nova_accel.model import names
+from tests.functional.sync.support import nova_standin, servers
+
+RUN = """
+import sys
+from nova_accel.cli import commands
+sys.exit(commands.main())
+"""
+PASSWORD = "s3cret-of-the-bus"  # noqa: S105
+
+
+def add_host(placement: servers.Server, name: str, driver: str) -> str:
+    """Create a compute node with one card, and return its uuid."""
+    root, card = str(uuid.uuid4()), str(uuid.uuid4())
+    call = placement.call
+    call("POST", "/resource_providers", {"name": name, "uuid": root})
+    call(
+        "POST",
+        "/resource_providers",
+        {
+            "name": names.provider_name(name, "0000:41:00.0"),
+            "uuid": card,
+            "parent_provider_uuid": root,
+        },
+    )
+    traits = [names.OWNER_TRAIT, names.driver_trait("10de", driver)]
+    for trait in traits:
+        call("PUT", f"/traits/{trait}")
+    body = {"resource_provider_generation": 0, "traits": traits}
+    call("PUT", f"/resource_providers/{card}/traits", body)
+    inventories = {"VGPU": {"total": 4}}
+    body = {"resource_provider_generation": 1, "inventories": inventories}
+    call("PUT", f"/resource_providers/{card}/inventories", body)
+    return root
+
+
+def run_doctor(
+    tmp_path: pathlib.Path, placement: str, compute: str
+) -> dict[str, tuple[str, str]]:
+    """Return verdict and texts of the cloud's checks that are not ok."""
+    conf = tmp_path / "nova.conf"
+    conf.write_text(
+        f"[DEFAULT]\ntransport_url = rabbit://a:{PASSWORD}@127.0.0.1:1/\n"
+        f"[placement]\nauth_type = admin_token\nendpoint = {placement}\n"
+        "token = admin\n"
+        f"[nova]\nauth_type = admin_token\nendpoint = {compute}\n"
+        "token = admin\n"
+    )
+    completed = subprocess.run(  # noqa: S603 - our own words
+        [
+            *(sys.executable, "-W", "ignore", "-c", RUN),
+            *("doctor", "--cloud", "--only", "cloud"),
+            *("--json", "--config-file", str(conf)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert PASSWORD not in completed.stdout + completed.stderr
+    report: dict[str, Any] = json.loads(completed.stdout)
+    return {
+        check["id"]: (
+            check["verdict"],
+            "; ".join(finding["text"] for finding in check["findings"]),
+        )
+        for check in report["checks"]
+        if check["verdict"] != "ok"
+    }
+
+
+def test_services_that_are_away_fail(tmp_path: pathlib.Path) -> None:
+    away = "http://127.0.0.1:1"
+    results = run_doctor(tmp_path, away, away)
+    assert results["cloud.placement"][0] == "fail"
+    assert results["cloud.compute-api"][0] == "warn"
+    assert results["cloud.message-bus"][0] == "fail"
+    assert "127.0.0.1:1 can't be reached" in results["cloud.message-bus"][1]
+
+
+NEW, OLD = ("580.95.02", 10002001), ("570.172.08", 9002000)
+
+
+@pytest.mark.parametrize("last", [NEW, OLD])
+def test_versions_of_other_hosts_are_compared(
+    placement: servers.Server, tmp_path: pathlib.Path, last: tuple[str, int]
+) -> None:
+    hosts = {"node1": NEW, "node2": NEW, "node3": last}
+    with nova_standin.serve() as nova:
+        for name, (driver, version) in hosts.items():
+            nova.add_host(add_host(placement, name, driver), name)
+            nova.hypervisors[-1]["hypervisor_version"] = version
+        results = run_doctor(tmp_path, placement.url, nova.url)
+    del results["cloud.message-bus"]
+    if last == NEW:
+        assert results == {}
+        return
+    assert results == {
+        "cloud.driver-versions": (
+            "note",
+            "drivers of nvidia differ: 570.172.08 on node3;"
+            " 580.95.02 on node1, node2",
+        ),
+        "cloud.hypervisor-versions": (
+            "note",
+            "versions of QEMU differ: 10.2.1 on node1, node2; 9.2.0 on node3",
+        ),
+    }
