@@ -19,7 +19,7 @@ OF_HOST = {
     "inspect",
     "status",
     "sync",
-} | {"undrain"}
+} | {"undrain", "license_vendordata"}
 # Libraries that a laptop with python-openstackclient does not have.
 ABSENT = (
     *("libvirt", "lxml", "nova", "oslo_log", "oslo_messaging"),
