@@ -19,13 +19,13 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
 from nova_accel.geometry import topology
-from nova_accel.host.nvml import nvml_library, vgpu_reader
+from nova_accel.host.nvml import nvml_library, nvml_query, vgpu_reader
 from nova_accel.host.nvml.gpu_state import (
     NvmlGpu,
     NvmlGpus,
@@ -64,26 +64,18 @@ _MEBIBYTE = 1024 * 1024
 # nvml.h: INVALID_GPU_INSTANCE_PROFILE_ID, the profile of time-sliced types.
 _NO_PROFILE = 0xFFFFFFFF
 _UNKNOWN_MODES = (None, None)
-# Exceptions caused by an nvidia-ml-py with other names or values.
-_OTHER_FORM = (AttributeError, TypeError, ValueError)
 _PENDING = (
     "its MIG mode changes when it is reset: take its vGPUs off it and run"
     " nvidia-smi --gpu-reset"
-)
-_SILENT = (
-    "gives no answer in time; look for Xid messages of the NVIDIA driver"
-    " in the kernel's log"
 )
 
 
 # -- reading --------------------------------------------------------------
 
-# One reading at a time. A thread that is still in the driver after the
-# timeout is stuck; no second thread is started for its query.
+# One reading at a time.
 _reading_lock = threading.Lock()
-_stuck: dict[int, threading.Thread] = {}
-# Key of the query for the number of GPUs; other keys are GPU indexes.
-_COUNT_KEY = -1
+# Name of the query for the number of GPUs.
+_COUNT = "NVML"
 # nvml.h: NVML_NVLINK_MAX_LINKS, 18 until 2025 and 36 since. NVML refuses a
 # number that the GPU lacks with NVML_ERROR_INVALID_ARGUMENT.
 _LINK_NUMBERS = range(36)
@@ -107,19 +99,23 @@ def read_gpus(timeout_s: float = TIMEOUT_S) -> NvmlGpus:
         return NvmlGpus({}, reason="nvidia-ml-py is not installed")
     with _reading_lock:
         deadline = time.monotonic() + timeout_s
-        query = _NvmlQuery(_COUNT_KEY, lambda: call("nvmlDeviceGetCount"))
+        query = nvml_query.NvmlQuery(
+            _COUNT, lambda: call("nvmlDeviceGetCount")
+        )
         query.wait(deadline)
         error = query.error
         if isinstance(error, NvmlError) and error.is_not_installed:
             return NvmlGpus({}, reason=str(error))
         if query.result is None:
-            return NvmlGpus({}, (_problem("NVML", query.failure()),))
+            return NvmlGpus({}, (query.problem(),))
         return _read_all(query.result, deadline)
 
 
 def _read_all(count: int, deadline: float) -> NvmlGpus:
     queries = [
-        _NvmlQuery(index, functools.partial(_read_gpu, index))
+        nvml_query.NvmlQuery(
+            f"NVML GPU {index}", functools.partial(_read_gpu, index)
+        )
         for index in range(count)
     ]
     gpus: dict[str, NvmlGpu] = {}
@@ -131,7 +127,7 @@ def _read_all(count: int, deadline: float) -> NvmlGpus:
             error = query.error
             if isinstance(error, NvmlError) and error.is_faulty:
                 lost.append(f"NVML: {error}")
-            unread.append(_problem(f"NVML GPU {query.key}", query.failure()))
+            unread.append(query.problem())
             continue
         gpu, reasons = query.result
         gpus[gpu.address] = gpu
@@ -143,85 +139,13 @@ def _read_all(count: int, deadline: float) -> NvmlGpus:
     )
 
 
-def _problem(where: str, reason: str) -> model.Problem:
-    return model.Problem(where=where, reason=reason)
-
-
-class _NvmlQuery:
-    """A query of NVML in its own thread.
-
-    It starts no thread while an earlier query with its key is stuck.
-    """
-
-    def __init__(self, key: int, query: Callable[[], Any]) -> None:
-        self.key = key
-        self.result: Any = None
-        self.error: Exception | None = None
-        self._query = query
-        self._thread = _stuck.get(key)
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(
-                target=self._run, name=f"nvml-{key}", daemon=True
-            )
-            self._thread.start()
-
-    def wait(self, deadline: float) -> None:
-        """Wait for the end of the query, until the deadline."""
-        thread = self._thread
-        if thread is None or _stuck.get(self.key) is thread:
-            return
-        thread.join(max(0.0, deadline - time.monotonic()))
-        _stuck.pop(self.key, None)
-        if thread.is_alive():
-            _stuck[self.key] = thread
-
-    def failure(self) -> str:
-        """Return why there is no result."""
-        if isinstance(self.error, NvmlError | errors.MalformedError):
-            return str(self.error)
-        return _SILENT if self.error is None else repr(self.error)
-
-    def _run(self) -> None:
-        try:
-            with nvml_library.session():
-                self.result = self._query()
-        except (NvmlError, errors.MalformedError, *_OTHER_FORM) as error:
-            self.error = error
-
-
-class _ValueReader:
-    """Reader of a GPU's optional values; collects the errors.
-
-    ``errors`` has a message by the name of the value, ``faults`` the
-    errors of a faulty GPU.
-    """
-
-    def __init__(self) -> None:
-        self.errors: dict[str, str] = {}
-        self.faults: list[str] = []
-
-    def read(self, name: str, query: Callable[[], Any], default: Any) -> Any:
-        """Return a value, the default if NVML does not have it."""
-        try:
-            return query()
-        except NvmlError as error:
-            if error.is_faulty:
-                self.faults.append(f"NVML: {error}")
-            if not error.is_unsupported:
-                hint = "; run as root" if error.is_forbidden else ""
-                self.errors[name] = (
-                    f"NVML can't read its {name}: {error}{hint}"
-                )
-            return default
-
-
 def _read_gpu(index: int) -> tuple[NvmlGpu, list[str]]:
     """Return a GPU's state, and the errors of values that are missing."""
     handle = call("nvmlDeviceGetHandleByIndex", index)
     address = parse_bus_id(
         nvml_library.text(call("nvmlDeviceGetPciInfo", handle).busId)
     )
-    reader = _ValueReader()
+    reader = nvml_query.ValueReader()
     read = reader.read
     is_mig, is_mig_pending = read(
         "MIG mode", lambda: _mig_modes(handle), _UNKNOWN_MODES

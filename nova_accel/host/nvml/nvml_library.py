@@ -9,8 +9,9 @@ Functions and return codes are those of nvml.h.
 import contextlib
 import ctypes
 import errno
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from nova_accel.model import pci
@@ -50,6 +51,8 @@ _FUNCTION_NOT_FOUND = 13
 _VERSION_MISMATCH = 25
 # The GPU or the driver does not support the call: no error.
 _UNSUPPORTED = frozenset({2, _NOT_SUPPORTED, 6, _FUNCTION_NOT_FOUND})
+# nvml.h: NVML_VALUE_NOT_AVAILABLE, as 64 bits.
+_NOT_AVAILABLE = 2**64 - 1
 # The GPU is faulty: GPU_IS_LOST, RESET_REQUIRED.
 _FAULTY = frozenset({15, 16})
 # No driver or no library: DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND.
@@ -116,8 +119,13 @@ def call(name: str, *arguments: Any) -> Any:
     function = getattr(pynvml, name, None)
     if function is None:
         raise NvmlError(name, _FUNCTION_NOT_FOUND, "nvidia-ml-py has no such")
+    return _convert_errors(name, functools.partial(function, *arguments))
+
+
+def _convert_errors(name: str, function: Callable[[], Any]) -> Any:
+    """Return a function's result; raise pynvml's errors as NvmlError."""
     try:
-        return function(*arguments)
+        return function()
     except pynvml.NVMLError as error:
         raise NvmlError(name, int(error.value), str(error)) from error
 
@@ -230,6 +238,27 @@ def wait(events: Any, timeout_ms: int) -> int | None:
             return None
         raise
     return int(event.eventData)
+
+
+def read_framebuffer_usage(vgpu: int) -> int | None:
+    """Return the framebuffer that a vGPU uses, in bytes.
+
+    nvidia-ml-py's own function has a buffer of 32 bits, and nvml.h's of 64
+    (nvmlVgpuInstanceGetFbUsage): it returns 4 GiB as 0.
+
+    :param vgpu: NVML's number of the vGPU.
+    :returns: None while NVML has no figure (NVML_VALUE_NOT_AVAILABLE).
+    :raises NvmlError: the call failed.
+    """
+    size = ctypes.c_ulonglong(0)
+
+    def read() -> None:
+        name = "nvmlVgpuInstanceGetFbUsage"
+        function = pynvml._nvmlGetFunctionPointer(name)
+        pynvml._nvmlCheckReturn(function(vgpu, ctypes.byref(size)))
+
+    _convert_errors("nvmlVgpuInstanceGetFbUsage", read)
+    return None if size.value == _NOT_AVAILABLE else size.value
 
 
 def profiles(handle: Any) -> dict[str, Any]:

@@ -94,18 +94,23 @@ def test_without_the_library_nothing_is_known(tmp_path: Path) -> None:
     assert number == errno.ENOSYS
 
 
-def build_old(place: Path, *flags: str) -> Path:
+def build(place: Path, source: str, *flags: str) -> Path:
+    """Compile a simulated library into a directory; return that."""
     pytest.importorskip("pynvml")
     if not shutil.which("gcc"):
         pytest.skip("there is no gcc")
     subprocess.run(  # noqa: S603 - our own words
         [
             *("gcc", "-O2", "-Wall", "-shared", "-fPIC", *flags),
-            *("-o", place / "libnvidia-ml.so.1", STANDINS / "oldnvml.c"),
+            *("-o", place / "libnvidia-ml.so.1", STANDINS / source),
         ],
         check=True,
     )
     return place
+
+
+def build_old(place: Path, *flags: str) -> Path:
+    return build(place, "oldnvml.c", *flags)
 
 
 def test_a_lost_and_a_hanging_gpu_affect_no_other(
