@@ -19,6 +19,7 @@ import errno
 import functools
 import inspect
 import os
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -27,8 +28,8 @@ from nova_accel import model
 from nova_accel.config import conf
 from nova_accel.host.execute import argument_checks, root_io
 from nova_accel.host.fpga import bitstream_payload, ioctls
-from nova_accel.host.nvml import gpu_reader, gpu_state
-from nova_accel.model import actions, pci
+from nova_accel.host.nvml import gpu_reader, gpu_state, usage_reader
+from nova_accel.model import actions, pci, usage
 
 try:
     from nova import privsep
@@ -53,6 +54,8 @@ SRIOV_MANAGE = "usr/lib/nvidia/sriov-manage"
 RESET_S = 150
 # A scrub_command may erase a disk.
 SCRUB_S = 300
+# A counter takes up to 120 bytes, and a device has less than 100.
+_TELEMETRY_BYTES = 16 * 1024
 # Set in a process that changes the host with its own rights.
 _own_rights = threading.Event()
 _Arguments = ParamSpec("_Arguments")
@@ -62,6 +65,13 @@ _SILENT = {
     "problems": [["NVML", f"gives no answer in {TIMEOUT_S} s"]],
     "reason": "",
 }
+_NO_USAGE = usage.UsageSample(
+    problems=(
+        model.Problem(
+            where="usage of GPUs", reason=f"no answer in {TIMEOUT_S} s"
+        ),
+    )
+)
 
 
 def _entrypoint(
@@ -230,6 +240,54 @@ def read_gpus() -> gpu_reader.NvmlGpus:
 def read_plain_gpus() -> dict[str, Any]:
     """Return NVML's state of all GPUs as plain values."""
     return gpu_state.to_plain(gpu_reader.read_gpus())
+
+
+def read_usage() -> usage.UsageSample:
+    """Return NVML's usage of all GPUs and vGPUs.
+
+    The daemon reads it, as it has NVML and its rights already. Without
+    nvidia-ml-py the daemon is not called.
+
+    :raises ValueError: the daemon is of another release.
+    """
+    if not gpu_reader.is_installed():
+        return usage.UsageSample()
+    return usage.FORMAT.decode(read_plain_usage())
+
+
+@_entrypoint(late=usage.FORMAT.encode(_NO_USAGE))
+def read_plain_usage() -> str:
+    """Return NVML's usage of all GPUs and vGPUs as a JSON document."""
+    return usage.FORMAT.encode(usage_reader.read_usage())
+
+
+@_entrypoint(late=(errno.ETIMEDOUT, "", ""))
+def read_telemetry(root: str, function: str) -> tuple[int, str, str]:
+    """Return errno, state and counters of a QAT device's telemetry.
+
+    debugfs is for root only. The counters are not read while the state is
+    ``0``, disabled: the kernel would log each attempt. The telemetry is
+    never enabled here.
+
+    :returns: ENOENT for a device or kernel without telemetry.
+    """
+    address = argument_checks.address(function)
+    top = os.path.join(root, "sys/kernel/debug")
+    name = re.compile(rf"qat_[0-9a-z]+_{re.escape(address)}")
+    try:
+        directory = next(filter(name.fullmatch, os.listdir(top)), "")
+    except OSError as error:
+        return error.errno or errno.EIO, "", ""
+    if not directory:
+        return errno.ENOENT, "", ""
+    place = os.path.join(top, directory, "telemetry")
+    number, state = root_io.read(os.path.join(place, "control"))
+    if number or state == "0":
+        return number, state, ""
+    number, text = root_io.read(
+        os.path.join(place, "device_data"), _TELEMETRY_BYTES
+    )
+    return number, state, text
 
 
 @_entrypoint()

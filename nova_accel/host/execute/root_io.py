@@ -24,9 +24,12 @@ KILL_WAIT_S = 5
 _MAX_OUTPUT = 4096
 
 
-def read(path: str) -> tuple[int, str]:
-    """Return 0 and a kernel file's text, or the errno of the refusal."""
-    number, content = read_bytes(path)
+def read(path: str, limit: int = _PAGE) -> tuple[int, str]:
+    """Return 0 and a kernel file's text, or the errno of the refusal.
+
+    :param limit: bytes after which the text is cut.
+    """
+    number, content = read_bytes(path, limit)
     return number, content.decode("ascii", errors="replace").strip()
 
 
@@ -46,12 +49,12 @@ def write(path: str, text: str) -> int:
     return 0
 
 
-def read_bytes(path: str) -> tuple[int, bytes]:
+def read_bytes(path: str, limit: int = _PAGE) -> tuple[int, bytes]:
     """Return 0 and a kernel file's bytes, or the errno of the refusal."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         with open(descriptor, "rb") as opened:
-            return 0, opened.read(_PAGE)
+            return 0, opened.read(limit)
     except OSError as error:
         return error.errno or errno.EIO, b""
 
