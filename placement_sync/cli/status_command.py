@@ -9,8 +9,9 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.cli import application
+from nova_accel.model import usage
 from placement_sync.cli import common_options
-from placement_sync.daemon import heartbeat
+from placement_sync.daemon import heartbeat, usage_rows
 from placement_sync.daemon.status import Status
 
 _OK, _STALE = 0, 1
@@ -88,8 +89,48 @@ def _format_lines(status: Status, now: float) -> Iterator[str]:
             f"  {name}  total {use.total}, reserved {use.reserved},"
             f" claimed {use.claimed}"
         )
-    for problem in status.problems:
+    yield from _format_usage(status, now)
+    for problem in (*status.problems, *status.sample_problems):
         yield f"  problem       {problem.where}: {problem.reason}"
+
+
+def _format_usage(status: Status, now: float) -> Iterator[str]:
+    """Yield the figures of the last sample, nothing without one."""
+    if status.sampled is None:
+        return
+    age_s = max(0.0, now - status.sampled)
+    yield f"  usage         sampled {_format_span(age_s)} ago"
+    for device in status.device_usage:
+        figures = [
+            *_format_figures(device),
+            *(
+                f"{value:g} {unit}"
+                for value, unit in (
+                    (device.power_watts, "W"),
+                    (device.temperature_celsius, "°C"),
+                )
+                if value is not None
+            ),
+        ]
+        yield f"  {device.address}  {', '.join(figures)}"
+    for row in status.servers:
+        if figures := list(_format_figures(row)):
+            yield (
+                f"  server {row.server}  {row.profile} of {row.device}:"
+                f" {', '.join(figures)}"
+            )
+
+
+def _format_figures(
+    row: usage.DeviceUsage | usage_rows.ServerUsage,
+) -> Iterator[str]:
+    for engine in row.engines:
+        yield f"{engine.engine} {engine.ratio:.0%} of the {engine.scope}"
+    if row.memory_used is not None:
+        total = (
+            "" if row.memory_total is None else f"/{row.memory_total >> 20}"
+        )
+        yield f"{row.memory_used >> 20}{total} MiB"
 
 
 def _format_counts(title: str, counts: Any) -> Iterator[str]:

@@ -20,8 +20,8 @@ from nova_accel import errors, model
 from nova_accel.discovery import capture, vgpu_guests
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.state import directories
-from nova_accel.model import providers
-from placement_sync.daemon import status
+from nova_accel.model import providers, usage
+from placement_sync.daemon import status, usage_rows
 
 LOG = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ _SUFFIX = ".json"
 _MODE = 0o644
 # A device takes some kilobytes.
 _MAX_BYTES = 64 << 20
+_NO_PROJECTS: Mapping[str, str] = types.MappingProxyType({})
 
 
 class PassOutcome(Protocol):
@@ -84,15 +85,19 @@ class Heartbeat:
         writer: str,
         interval_s: float = 0.0,
         publish: Callable[[Status], object] | None = None,
+        publish_sample: Callable[[Status], object] | None = None,
     ) -> None:
         """Continue from the status that the writer stored before a restart.
 
         :param writer: ``nova-compute`` or ``placement-sync``.
         :param interval_s: seconds between passes, 0 for a single pass.
-        :param publish: called with each new status.
+        :param publish: called with the status of each new pass.
+        :param publish_sample: called with the status of each new sample.
         """
         self.path = _path(state_dir, writer)
         self._publish = publish
+        self._publish_sample = publish_sample
+        self._sample = usage.UsageSample()
         self._lock = threading.Lock()
         self._pass_started: float | None = None
         self._last_reason = ""
@@ -105,6 +110,9 @@ class Heartbeat:
             started=time.time(),
             interval_s=interval_s,
             waiting="",
+            sampled=None,
+            device_usage=(),
+            sample_problems=(),
         )
 
     def __enter__(self) -> Self:
@@ -133,6 +141,7 @@ class Heartbeat:
         tree: providers.ProviderTree,
         claims: Iterable[model.Claim] = (),
         gpus: Mapping[str, gpu_reader.NvmlGpu] = _NO_GPUS,
+        projects: Mapping[str, str] = _NO_PROJECTS,
     ) -> Status:
         """Record a pass that ended, and return the new status.
 
@@ -140,6 +149,7 @@ class Heartbeat:
         :param tree: the desired provider tree of the host.
         :param claims: the claims of the host's servers.
         :param gpus: NVML's last answers.
+        :param projects: ids of projects by server.
         """
         host_claims = tuple(claims)
         now = time.time()
@@ -157,7 +167,41 @@ class Heartbeat:
             undone=len(outcome.problems),
             error="",
             guests=vgpu_guests.list_guests(host_claims, gpus),
+            room=usage_rows.list_rooms(host, tree, host_claims),
+            servers=usage_rows.list_servers(
+                host, host_claims, projects, self._sample
+            ),
         )
+
+    def record_sample(
+        self,
+        sample: usage.UsageSample,
+        host: model.HostState,
+        claims: Iterable[model.Claim],
+        projects: Mapping[str, str],
+    ) -> None:
+        """Record a sample of the devices; the last pass stays as it is.
+
+        Figures that the sample does not have disappear.
+
+        :param host: the host, as it was last read.
+        :param claims: the present claims of the host's servers.
+        :param projects: ids of projects by server.
+        """
+        with self._lock:
+            self._sample = sample
+            new = self._status = dataclasses.replace(
+                self._status,
+                sampled=time.time(),
+                device_usage=sample.devices,
+                sample_problems=sample.problems,
+                servers=usage_rows.list_servers(
+                    host, claims, projects, sample
+                ),
+            )
+            self._write(new)
+        if self._publish_sample is not None:
+            self._publish_sample(new)
 
     def record_failure(self, error: str) -> Status:
         """Record a pass that failed, and return the new status.

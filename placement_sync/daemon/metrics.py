@@ -14,6 +14,7 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.host.state import directories
+from placement_sync.daemon import usage_metrics
 from placement_sync.daemon.status import Status
 
 try:
@@ -33,10 +34,6 @@ _MODE = 0o644
 # The server has neither TLS nor authentication.
 _LOOPBACK = "127.0.0.1"
 _OUTCOMES = ("ok", "incomplete", "failed")
-
-# A metric's name and help, the names of its labels without ``writer``, and
-# its values by label values.
-_Family = tuple[str, str, tuple[str, ...], dict[tuple[str, ...], float]]
 
 
 class Metrics:
@@ -73,6 +70,14 @@ class Metrics:
         A failed write of the file is logged once.
         """
         self._collector.add(status)
+        self._write_file()
+
+    def update(self, status: Status) -> None:
+        """Replace the published status; its pass was counted before."""
+        self._collector.replace(status)
+        self._write_file()
+
+    def _write_file(self) -> None:
         if not self._textfile:
             return
         try:
@@ -160,6 +165,10 @@ class _StatusCollector:
             self._calls.update(status.calls)
             self._requests.update(read=status.reads, write=status.writes)
 
+    def replace(self, status: Status) -> None:
+        with self._lock:
+            self._status = status
+
     def collect(self) -> Iterable[Any]:
         """Return the metric families; prometheus_client's interface."""
         with self._lock:
@@ -169,11 +178,13 @@ class _StatusCollector:
             families = [
                 *_list_pass_gauges(status),
                 *_list_host_gauges(status),
+                *usage_metrics.list_device_gauges(status),
+                *usage_metrics.list_server_gauges(status),
                 *self._list_counters(),
             ]
         return [_metric(status.writer, family) for family in families]
 
-    def _list_counters(self) -> Iterator[_Family]:
+    def _list_counters(self) -> Iterator[usage_metrics.Family]:
         yield (
             "nova_accel_passes_total",
             "Passes over Placement since the writer started",
@@ -194,7 +205,7 @@ class _StatusCollector:
         )
 
 
-def _list_pass_gauges(status: Status) -> Iterator[_Family]:
+def _list_pass_gauges(status: Status) -> Iterator[usage_metrics.Family]:
     yield (
         "nova_accel_build_info",
         "Version of the library of the writer; always 1",
@@ -231,7 +242,7 @@ def _list_pass_gauges(status: Status) -> Iterator[_Family]:
     )
 
 
-def _list_host_gauges(status: Status) -> Iterator[_Family]:
+def _list_host_gauges(status: Status) -> Iterator[usage_metrics.Family]:
     yield (
         "nova_accel_failed_check",
         "Checks of the host that failed when the writer started; always 1",
@@ -268,7 +279,7 @@ def _list_host_gauges(status: Status) -> Iterator[_Family]:
     )
 
 
-def _metric(writer: str, family: _Family) -> Any:
+def _metric(writer: str, family: usage_metrics.Family) -> Any:
     name, help_text, labels, values = family
     kind = (
         metrics_core.CounterMetricFamily

@@ -9,7 +9,8 @@ from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.discovery import vgpu_guests
-from nova_accel.model import json_codec, names, providers
+from nova_accel.model import json_codec, names, providers, usage
+from placement_sync.daemon import usage_rows
 
 # A failed pass is retried after one interval, and then after two
 # (loop.MAX_BACKOFF): a writer without a success for longer than both needs
@@ -48,6 +49,10 @@ class Status:
     that failed when the writer started. ``guests`` are the guests of vGPUs
     in the last complete pass. ``is_broken`` is true if the file
     could not be read.
+
+    ``room`` and ``servers`` are of the last complete pass or sample.
+    ``device_usage``, ``sampled`` (its time) and ``sample_problems`` are of
+    the last sample (``[nova_accel] stats_interval``).
     """
 
     writer: str = ""
@@ -70,6 +75,11 @@ class Status:
     waiting: str = ""
     failed_checks: tuple[str, ...] = ()
     guests: tuple[vgpu_guests.VgpuGuest, ...] = ()
+    room: tuple[usage_rows.DeviceRoom, ...] = ()
+    servers: tuple[usage_rows.ServerUsage, ...] = ()
+    sampled: float | None = None
+    device_usage: tuple[usage.DeviceUsage, ...] = ()
+    sample_problems: tuple[model.Problem, ...] = ()
     is_broken: bool = False
 
     @property
@@ -99,9 +109,11 @@ class Status:
     def as_dict(self) -> dict[str, Any]:
         """Return the content of the file; times are ISO 8601 and epoch."""
         fields = dataclasses.asdict(self)
-        fields["problems"] = [
-            {"where": p.where, "reason": p.reason} for p in self.problems
-        ]
+        for name in ("problems", "sample_problems"):
+            fields[name] = [
+                {"where": p.where, "reason": p.reason}
+                for p in getattr(self, name)
+            ]
         del fields["is_broken"]
         return (
             {FORMAT.key: FORMAT.version}
@@ -111,7 +123,7 @@ class Status:
 
 
 FORMAT = json_codec.Format(kind=Status)
-_TIMES = ("started", "attempted", "succeeded")
+_TIMES = ("started", "attempted", "succeeded", "sampled")
 
 
 def utc(time_s: float) -> str:
@@ -150,7 +162,9 @@ def count_devices(
     missing devices. While a whole technology can't be read, absent devices
     count as unreadable.
     """
-    counts = collections.Counter(_get_state(device) for device in host.devices)
+    counts = collections.Counter(
+        usage_rows.get_state(device) for device in host.devices
+    )
     present = {device.address for device in host.devices}
     absent = {
         claim.provider: claim.device
@@ -164,14 +178,6 @@ def count_devices(
         absent.keys() - marked
     )
     return {state: counts[state] for state in STATES}
-
-
-def _get_state(device: model.Device) -> str:
-    if device.drain:
-        return "drained"
-    if device.marks_unknown:
-        return "unreadable"
-    return "faulted" if device.fault else "ok"
 
 
 def count_use(
@@ -219,7 +225,11 @@ def parse(text: bytes) -> Status:
 
 def _parse(text: bytes) -> Status:
     fields = FORMAT.load(text)
-    times = {name: fields[name] and fields[name]["epoch"] for name in _TIMES}
+    times = {
+        name: fields[name] and fields[name]["epoch"]
+        for name in _TIMES
+        if name in fields
+    }
     status: Status = json_codec.decode(Status, fields | times)
     for name in _TIMES:
         _format_time(getattr(status, name))  # the time is in range

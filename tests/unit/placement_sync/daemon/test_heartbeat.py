@@ -11,6 +11,7 @@ import time
 import pytest
 
 from nova_accel import errors, model
+from nova_accel.model import usage
 from placement_sync.client import calls
 from placement_sync.daemon import heartbeat
 from tests.support import strategies
@@ -276,3 +277,81 @@ def test_files_of_root_belong_to_the_owner_of_the_directory(
     os.chown(tmp_path, NOBODY, NOBODY)
     beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
     assert (tmp_path / "status").stat().st_uid == NOBODY
+
+
+SAMPLE = usage.UsageSample(
+    devices=(usage.DeviceUsage(address="0000:01:00.0", power_watts=70.5),),
+    partitions=(
+        usage.PartitionUsage(
+            device="0000:01:00.0",
+            handle=CLAIMS[0].handle,
+            engines=(usage.EngineUsage(engine="compute", ratio=0.5),),
+        ),
+    ),
+    problems=(model.Problem(where="usage of GPU 1", reason="lost"),),
+)
+
+
+def test_a_sample_is_no_pass(tmp_path: pathlib.Path) -> None:
+    passes: list[heartbeat.Status] = []
+    samples: list[heartbeat.Status] = []
+    beat = heartbeat.Heartbeat(
+        str(tmp_path), "a", 60.0, passes.append, samples.append
+    )
+    beat.record_pass(FinishedPass(), HOST, TREE, CLAIMS)
+    beat.record_sample(SAMPLE, HOST, CLAIMS, {"server": "project"})
+    (status,) = samples
+    assert len(passes) == 1
+    assert (
+        dataclasses.replace(
+            status,
+            sampled=None,
+            device_usage=(),
+            sample_problems=(),
+            servers=passes[0].servers,
+        )
+        == passes[0]
+    )
+    stored = read_only_status(tmp_path)
+    assert stored.sampled is not None
+    assert stored.device_usage == SAMPLE.devices
+    assert stored.sample_problems == SAMPLE.problems
+    assert [row.project for row in stored.servers] == ["project"] * 2
+    assert stored.servers == status.servers
+
+
+def test_a_pass_keeps_the_figures_of_the_last_sample(
+    tmp_path: pathlib.Path,
+) -> None:
+    beat = beating(tmp_path)
+    beat.record_sample(SAMPLE, HOST, CLAIMS, {})
+    beat.record_pass(FinishedPass(), HOST, TREE, CLAIMS[:1])
+    (row,) = read_only_status(tmp_path).servers
+    assert row.engines == SAMPLE.partitions[0].engines
+
+
+def test_figures_end_with_the_next_sample_and_the_service(
+    tmp_path: pathlib.Path,
+) -> None:
+    beat = beating(tmp_path)
+    beat.record_sample(SAMPLE, HOST, CLAIMS, {})
+    beat.record_sample(usage.UsageSample(), HOST, CLAIMS, {})
+    assert read_only_status(tmp_path).device_usage == ()
+    beat.record_sample(SAMPLE, HOST, CLAIMS, {})
+    beating(tmp_path).record_failure("Placement is away")
+    assert read_only_status(tmp_path).sampled is None
+
+
+def test_a_status_of_an_earlier_release_is_read(
+    tmp_path: pathlib.Path,
+) -> None:
+    beat = beating(tmp_path)
+    good = beat.record_pass(FinishedPass(), HOST, TREE)
+    fields = json.loads(pathlib.Path(beat.path).read_text())
+    for name in ("room", "servers", "sampled", "device_usage",
+                 "sample_problems"):  # fmt: skip
+        del fields[name]
+    pathlib.Path(beat.path).write_text(json.dumps(fields))
+    status = read_only_status(tmp_path)
+    assert (status.room, status.servers, status.sampled) == ((), (), None)
+    assert status.devices == good.devices

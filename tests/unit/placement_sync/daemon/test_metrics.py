@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.discovery import vgpu_guests
-from placement_sync.daemon import metrics, status
+from nova_accel.model import usage
+from placement_sync.daemon import metrics, status, usage_rows
 
 parser: Any = pytest.importorskip("prometheus_client.parser")
 
@@ -56,6 +57,49 @@ GOOD = status.Status(
             device="0000:41:00.0",
             profile="L40S-8Q",
             handle="0000:41:00.5",
+        ),
+    ),
+    room=(
+        usage_rows.DeviceRoom(
+            address="0000:41:00.0",
+            model="T4",
+            state="ok",
+            free={"T4-8Q": 1},
+            fragmentation=0.25,
+        ),
+        usage_rows.DeviceRoom(
+            address="0000:42:00.0", model="T4", state="ok", free={"T4-8Q": 2}
+        ),
+    ),
+    servers=(
+        usage_rows.ServerUsage(
+            server="server",
+            project="project",
+            device="0000:41:00.0",
+            profile="T4-8Q",
+            partition="mdev",
+            memory_total=8 << 30,
+            memory_used=5 << 30,
+            engines=(usage.EngineUsage(engine="compute", ratio=0.75),),
+            is_licensed=False,
+        ),
+        usage_rows.ServerUsage(
+            server="server",
+            project="project",
+            device="0000:42:00.0",
+            profile="T4-8Q",
+            partition="unknown",
+        ),
+    ),
+    sampled=2002.0,
+    device_usage=(
+        usage.DeviceUsage(
+            address="0000:41:00.0",
+            engines=(usage.EngineUsage(engine="encoder", ratio=0),),
+            memory_used=6 << 30,
+            memory_total=16 << 30,
+            power_watts=70.5,
+            temperature_celsius=61,
         ),
     ),
 )
@@ -146,6 +190,70 @@ def check(series: Series) -> None:
     made = value(series, "placement_calls_total", kind="CreateProvider")
     assert made == 1
     assert value(series, "placement_requests_total", kind="read") == 3
+
+
+DEVICE = {"device": "0000:41:00.0"}
+SERVER = {
+    "server": "server",
+    "project": "project",
+    "device": "0000:41:00.0",
+    "profile": "T4-8Q",
+    "partition": "mdev",
+}
+
+
+@pytest.fixture
+def series(tmp_path: pathlib.Path) -> Series:
+    path = tmp_path / "accel.prom"
+    metrics.Metrics(str(path)).publish(GOOD)
+    return parsed(path.read_text())
+
+
+def test_metrics_of_devices(series: Series) -> None:
+    info = {**DEVICE, "model": "T4", "state": "ok"}
+    assert value(series, "device_info", **info) == 1
+    assert value(series, "free_profiles", profile="T4-8Q") == 3
+    assert value(series, "sample_timestamp_seconds") == 2002
+    for name, expected in (
+        ("fragmentation_ratio", 0.25),
+        ("memory_used_bytes", 6 << 30),
+        ("memory_bytes", 16 << 30),
+        ("power_watts", 70.5),
+        ("temperature_celsius", 61),
+    ):
+        assert value(series, f"device_{name}", **DEVICE) == expected
+    engine = {**DEVICE, "engine": "encoder"}
+    assert value(series, "device_utilisation_ratio", **engine) == 0
+
+
+def test_metrics_of_servers(series: Series) -> None:
+    compute = {**SERVER, "engine": "compute", "scope": "device"}
+    assert value(series, "server_info", **SERVER) == 1
+    assert value(series, "server_utilisation_ratio", **compute) == 0.75
+    assert value(series, "server_memory_used_bytes", **SERVER) == 5 << 30
+    assert value(series, "server_memory_bytes", **SERVER) == 8 << 30
+    assert value(series, "server_licensed", **SERVER) == 0
+
+
+def test_an_unknown_figure_has_no_series(series: Series) -> None:
+    unknown = {"device": "0000:42:00.0"}
+    assert value(series, "device_power_watts", **unknown) is None
+    server = SERVER | unknown | {"partition": "unknown"}
+    assert value(series, "server_info", **server) == 1
+    assert value(series, "server_memory_used_bytes", **server) is None
+    assert value(series, "server_licensed", **server) is None
+
+
+def test_a_sample_counts_no_pass_and_removes_servers_that_ended(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "accel.prom"
+    made = metrics.Metrics(str(path))
+    made.publish(GOOD)
+    made.update(dataclasses.replace(GOOD, servers=()))
+    text = path.read_text()
+    assert value(parsed(text), "passes_total", outcome="ok") == 1
+    assert "project" not in text
 
 
 def test_a_file_for_node_exporter(tmp_path: pathlib.Path) -> None:
