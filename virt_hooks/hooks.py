@@ -5,7 +5,7 @@ None of them is a driver; they are constructed from nova.conf, Nova's libvirt
 host and its virtapi.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import nova.conf
@@ -79,7 +79,7 @@ class Hooks:
         self.live_migration = live_migration.LiveMigration(
             partitions, virtapi, settings
         )
-        consumers = claim_checks.Consumers(
+        self.consumers = consumers = claim_checks.Consumers(
             accel,
             domains,
             allocations.providers_of,
@@ -123,6 +123,7 @@ class Hooks:
             self._refresh,
             report,
             self._recover_attachments,
+            self._read_projects,
         )
         return server_partitions.ServerPartitions(
             accel,
@@ -135,6 +136,9 @@ class Hooks:
 
     def _refresh(self) -> None:
         self.passes.refresh(retries_failed=False)
+
+    def _read_projects(self) -> Mapping[str, str]:
+        return self.consumers.projects
 
     def _recover_attachments(self) -> None:
         self.attach_recovery.recover_at_start()

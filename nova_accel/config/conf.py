@@ -155,6 +155,16 @@ OPTIONS = [
         " the metrics. 0: none. Needs prometheus_client.",
     ),
     cfg.IntOpt(
+        "stats_interval",
+        default=0,
+        min=0,
+        help="Seconds between two samples of the utilisation, memory, power"
+        " and temperature of this host's devices and of their partitions,"
+        " for the status of passes and the metrics. nova-compute reads them"
+        " in a thread of its own while it makes passes (sync_interval). 0:"
+        " none.",
+    ),
+    cfg.IntOpt(
         "live_migration_link",
         default=0,
         min=0,
@@ -260,7 +270,8 @@ class BitstreamSettings:
 class SyncSettings:
     """Passes that correct Placement, and their metrics.
 
-    ``interval`` is in seconds, 0 for no passes in nova-compute;
+    ``interval`` is in seconds, 0 for no passes in nova-compute, and so is
+    ``stats_interval``, 0 for no samples of usage;
     ``metrics_textfile`` is a path, empty for none; ``metrics_port`` is on
     the loopback interface, 0 for none.
     """
@@ -268,6 +279,7 @@ class SyncSettings:
     interval: int = 60
     metrics_textfile: str = ""
     metrics_port: int = 0
+    stats_interval: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,6 +378,7 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
             interval=group.sync_interval,
             metrics_textfile=group.metrics_textfile,
             metrics_port=group.metrics_port,
+            stats_interval=group.stats_interval,
         ),
         live_migration_link=group.live_migration_link,
         live_migration_without_iommufd=group.live_migration_without_iommufd,

@@ -61,6 +61,8 @@ class Consumers:
         self._domains = domains
         self._providers_of = providers_of
         self._forget = forget
+        #: Projects of this host's servers, as last read from Nova.
+        self.projects: Mapping[str, str] = {}
         #: Consumers with running guests that were logged.
         self._logged: frozenset[str] = frozenset()
 
@@ -137,6 +139,7 @@ class Consumers:
         servers = objects.InstanceList.get_by_host(
             context, host, expected_attrs=[]
         )
+        self.projects = {s.uuid: s.project_id for s in servers}
         backed = {server.uuid for server in servers}
         if not versions.keys() - backed:
             return {}

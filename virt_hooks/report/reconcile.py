@@ -7,7 +7,7 @@ or removed from the host. It holds none of Nova's locks.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nova_accel import errors, model
@@ -16,7 +16,7 @@ from nova_accel.host.state import drains, notes
 from nova_accel.host.sysfs import udev
 from placement_sync.daemon import heartbeat, loop, metrics
 from placement_sync.sync import sync_pass
-from virt_hooks.report import reporter
+from virt_hooks.report import reporter, usage_sampler
 from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class Reconciler:
         refresh: Callable[[], None],
         reporter: reporter.Reporter,
         recover: Callable[[], None],
+        read_projects: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """Start no thread yet.
 
@@ -50,11 +51,13 @@ class Reconciler:
         :param refresh: reads the host again and cleans up.
         :param recover: recovers interrupted attachments; called after each
             pass, since it needs Nova's resource tracker.
+        :param read_projects: returns the known projects by server, no I/O.
         """
         self._accel = accel
         self._refresh = refresh
         self._reporter = reporter
         self._recover = recover
+        self._read_projects = read_projects
         self._settings = conf.read_settings(options)
         self._metrics: metrics.Metrics | None = None
         self._heartbeat = heartbeat.Heartbeat(
@@ -62,6 +65,10 @@ class Reconciler:
             _WRITER,
             self._settings.sync.interval,
             self._publish_metrics,
+            self._update_metrics,
+        )
+        self._sampler = usage_sampler.UsageSampler(
+            self._settings.root, accel, self._heartbeat, read_projects
         )
         #: Problems that were logged.
         self._problems: frozenset[model.Problem] = frozenset()
@@ -87,6 +94,8 @@ class Reconciler:
                 self._loop.wake, log=self._accel.uevents
             )
             self._udev_monitor.start()
+        if self._settings.sync.stats_interval:
+            self._sampler.start(self._settings.sync.stats_interval)
 
     def record_checks(self, names: Iterable[str]) -> None:
         """Publish the checks of this host that failed."""
@@ -101,6 +110,7 @@ class Reconciler:
         """Run no more passes; wait some seconds for a running pass."""
         if self._udev_monitor is not None:
             self._udev_monitor.stop()
+        self._sampler.stop()
         if self._loop is not None:
             self._loop.stop(_STOP_S)
         if self._metrics is not None:
@@ -128,6 +138,7 @@ class Reconciler:
                 desired,
                 self._accel.claims(),
                 self._accel.host.gpus,
+                self._read_projects(),
             )
         self._recover()
         return result
@@ -166,6 +177,10 @@ class Reconciler:
     def _publish_metrics(self, status: heartbeat.Status) -> None:
         if self._metrics is not None:
             self._metrics.publish(status)
+
+    def _update_metrics(self, status: heartbeat.Status) -> None:
+        if self._metrics is not None:
+            self._metrics.update(status)
 
     def _log_problems(self, result: sync_pass.PassResult) -> None:
         """Log each problem once, when it appears."""
