@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 import time
-import types
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, Self
@@ -34,7 +33,6 @@ _SUFFIX = ".json"
 _MODE = 0o644
 # A device takes some kilobytes.
 _MAX_BYTES = 64 << 20
-_NO_PROJECTS: Mapping[str, str] = types.MappingProxyType({})
 
 
 class PassOutcome(Protocol):
@@ -141,7 +139,7 @@ class Heartbeat:
         tree: providers.ProviderTree,
         claims: Iterable[model.Claim] = (),
         gpus: Mapping[str, gpu_reader.NvmlGpu] = _NO_GPUS,
-        projects: Mapping[str, str] = _NO_PROJECTS,
+        projects: Mapping[str, str] | None = None,
     ) -> Status:
         """Record a pass that ended, and return the new status.
 
@@ -149,7 +147,8 @@ class Heartbeat:
         :param tree: the desired provider tree of the host.
         :param claims: the claims of the host's servers.
         :param gpus: NVML's last answers.
-        :param projects: ids of projects by server.
+        :param projects: ids of projects by server; None for a writer that
+            does not report servers.
         """
         host_claims = tuple(claims)
         now = time.time()
@@ -168,8 +167,12 @@ class Heartbeat:
             error="",
             guests=vgpu_guests.list_guests(host_claims, gpus),
             room=usage_rows.list_rooms(host, tree, host_claims),
-            servers=usage_rows.list_servers(
-                host, host_claims, projects, self._sample
+            servers=(
+                ()
+                if projects is None
+                else usage_rows.list_servers(
+                    host, host_claims, projects, self._sample
+                )
             ),
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.host.state import directories
-from placement_sync.daemon import usage_metrics
+from placement_sync.daemon import operations, usage_metrics
 from placement_sync.daemon.status import Status
 
 try:
@@ -43,17 +43,23 @@ class Metrics:
     placement-sync can be collected together.
     """
 
-    def __init__(self, textfile: str = "", port: int = 0) -> None:
+    def __init__(
+        self,
+        textfile: str = "",
+        port: int = 0,
+        counted: operations.Operations | None = None,
+    ) -> None:
         """Start the server of the port; it has no metrics before a pass.
 
         :param textfile: path of a file for node exporter's textfile
             collector, empty for none.
         :param port: port of the loopback interface, 0 for none.
+        :param counted: operations on servers, None for a writer without.
         :raises ConfigurationError: prometheus_client is not installed, or
             the file or port can't be used.
         """
         self._textfile = textfile
-        self._collector = _StatusCollector()
+        self._collector = _StatusCollector(counted)
         self._server: Any = None
         self._last_reason = ""
         if not textfile and not port:
@@ -151,7 +157,8 @@ class _StatusCollector:
     leave no series behind.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counted: operations.Operations | None = None) -> None:
+        self._operations = counted
         self._status: Status | None = None
         self._passes: collections.Counter[str] = collections.Counter()
         self._calls: collections.Counter[str] = collections.Counter()
@@ -182,7 +189,43 @@ class _StatusCollector:
                 *usage_metrics.list_server_gauges(status),
                 *self._list_counters(),
             ]
-        return [_metric(status.writer, family) for family in families]
+        return [
+            *(_metric(status.writer, family) for family in families),
+            *self._list_operations(status.writer),
+        ]
+
+    def _list_operations(self, writer: str) -> Iterator[Any]:
+        """Yield the metrics of operations, none for a writer without."""
+        if self._operations is None:
+            return
+        histogram = metrics_core.HistogramMetricFamily(
+            "nova_accel_operation_seconds",
+            "Durations of operations on servers that succeeded",
+            labels=("writer", "operation"),
+        )
+        for name, durations in self._operations.durations().items():
+            bounds = [*map(str, map(float, operations.BOUNDS_S)), "+Inf"]
+            counts = [*durations.counts, durations.count]
+            histogram.add_metric(
+                (writer, name),
+                list(zip(bounds, counts, strict=True)),
+                durations.sum_s,
+            )
+        yield histogram
+        yield _metric(
+            writer,
+            (
+                "nova_accel_refusals_total",
+                "Operations on servers that failed",
+                ("operation", "reason"),
+                {
+                    (operation, reason): count
+                    for (operation, reason), count in (
+                        self._operations.refusals().items()
+                    )
+                },
+            ),
+        )
 
     def _list_counters(self) -> Iterator[usage_metrics.Family]:
         yield (

@@ -46,6 +46,7 @@ class HotAttach:
         self._accel, self._host = partitions.accel, partitions.host
         self._allocations = allocations
         self._recovery = recovery
+        self._measure = partitions.reconciler.operations.measure
 
     def attach(
         self, context: Any, uuid: str, profile: str, bitstream: str = ""
@@ -86,7 +87,10 @@ class HotAttach:
             )
             return {"name": attached.name, "device": claim.device}
 
-        with self._recovery.recovered_later(context, uuid):
+        with (
+            self._measure("attach"),
+            self._recovery.recovered_later(context, uuid),
+        ):
             result: dict[str, str] = attach_locked()
         return result
 
@@ -107,7 +111,10 @@ class HotAttach:
             LOG.info("detached %s from server %s", attached.name, uuid)
             return {"name": attached.name, "profile": attached.profile}
 
-        with self._recovery.recovered_later(context, uuid):
+        with (
+            self._measure("detach"),
+            self._recovery.recovered_later(context, uuid),
+        ):
             result: dict[str, str] = detach_locked()
         return result
 

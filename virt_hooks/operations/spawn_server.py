@@ -35,7 +35,10 @@ class Spawn:
         """Fetch bitstreams and make partitions before the stock method."""
         is_rebuild = nova_database.is_rebuilt(instance)
         with rebuild.with_current_slots(instance, is_rebuild):
-            with self._partitions.as_nova_error(context, instance, is_rebuild):
+            with (
+                self._partitions.as_nova_error(context, instance, is_rebuild),
+                self._partitions.reconciler.operations.measure("spawn"),
+            ):
                 request = self._partitions.parse(
                     instance, allocations, is_rebuild
                 )

@@ -14,7 +14,7 @@ from nova_accel import errors, model
 from nova_accel.config import conf
 from nova_accel.host.state import drains, notes
 from nova_accel.host.sysfs import udev
-from placement_sync.daemon import heartbeat, loop, metrics
+from placement_sync.daemon import heartbeat, loop, metrics, operations
 from placement_sync.sync import sync_pass
 from virt_hooks.report import reporter, usage_sampler
 from virt_hooks.spawn import lifecycle
@@ -60,6 +60,8 @@ class Reconciler:
         self._read_projects = read_projects
         self._settings = conf.read_settings(options)
         self._metrics: metrics.Metrics | None = None
+        #: Operations on servers, which the hooks measure.
+        self.operations = operations.Operations()
         self._heartbeat = heartbeat.Heartbeat(
             self._settings.state_dir,
             _WRITER,
@@ -169,7 +171,9 @@ class Reconciler:
         settings = self._settings.sync
         try:
             self._metrics = metrics.Metrics(
-                settings.metrics_textfile, settings.metrics_port
+                settings.metrics_textfile,
+                settings.metrics_port,
+                self.operations,
             )
         except errors.ConfigurationError as error:
             LOG.error("can't publish metrics of the passes: %s", error)

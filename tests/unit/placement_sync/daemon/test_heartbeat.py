@@ -320,12 +320,19 @@ def test_a_sample_is_no_pass(tmp_path: pathlib.Path) -> None:
     assert stored.servers == status.servers
 
 
+def test_a_writer_without_projects_reports_no_servers(
+    tmp_path: pathlib.Path,
+) -> None:
+    beating(tmp_path).record_pass(FinishedPass(), HOST, TREE, CLAIMS)
+    assert read_only_status(tmp_path).servers == ()
+
+
 def test_a_pass_keeps_the_figures_of_the_last_sample(
     tmp_path: pathlib.Path,
 ) -> None:
     beat = beating(tmp_path)
     beat.record_sample(SAMPLE, HOST, CLAIMS, {})
-    beat.record_pass(FinishedPass(), HOST, TREE, CLAIMS[:1])
+    beat.record_pass(FinishedPass(), HOST, TREE, CLAIMS[:1], {})
     (row,) = read_only_status(tmp_path).servers
     assert row.engines == SAMPLE.partitions[0].engines
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from nova_accel import errors, model
 from nova_accel.discovery import vgpu_guests
 from nova_accel.model import usage
-from placement_sync.daemon import metrics, status, usage_rows
+from placement_sync.daemon import metrics, operations, status, usage_rows
 
 parser: Any = pytest.importorskip("prometheus_client.parser")
 
@@ -115,7 +115,7 @@ def parsed(text: str) -> Series:
     series: Series = {}
     for family in parser.text_string_to_metric_families(text):
         assert family.documentation
-        assert family.type in ("gauge", "counter")
+        assert family.type in ("gauge", "counter", "histogram")
         for sample in family.samples:
             key = (sample.name, frozenset(sample.labels.items()))
             assert key not in series
@@ -155,6 +155,42 @@ def served(port: int) -> Iterator[tuple[metrics.Metrics, int]]:
     made = metrics.Metrics(port=port)
     yield made, port
     made.close()
+
+
+def operated() -> operations.Operations:
+    """Return operations: two spawns, and an attachment that was refused."""
+    times = iter((0.0, 0.4, 10.0, 12.0, 20.0))
+    counted = operations.Operations(lambda: next(times))
+    for _ in range(2):
+        with counted.measure("spawn"):
+            pass
+    with pytest.raises(errors.ClaimError), counted.measure("attach"):
+        raise errors.ClaimError("server", "no room")
+    return counted
+
+
+def test_durations_are_a_histogram(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "accel.prom"
+    metrics.Metrics(str(path), counted=operated()).publish(GOOD)
+    series = parsed(path.read_text())
+    spawn = {"operation": "spawn"}
+    for bound, count in (("0.25", 0), ("0.5", 1), ("2.5", 2), ("+Inf", 2)):
+        name = "operation_seconds_bucket"
+        assert value(series, name, **spawn, le=bound) == count
+    assert value(series, "operation_seconds_count", **spawn) == 2
+    assert value(series, "operation_seconds_sum", **spawn) == 2.4
+    assert 'operation="attach",reason="claim"' in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (errors.ServiceError("GET", "/", None, "away"), "service"),
+        (RuntimeError("secret of a tenant"), "other"),
+    ],
+)
+def test_reasons_of_refusals_are_few(error: Exception, reason: str) -> None:
+    assert operations.get_reason(error) == reason
 
 
 def test_a_single_pass_has_no_interval(tmp_path: pathlib.Path) -> None:
@@ -311,8 +347,10 @@ def test_the_manual_has_each_metric_and_no_other(
 ) -> None:
     manual = (ROOT / "doc/source/admin/monitoring.rst").read_text()
     path = tmp_path / "accel.prom"
-    metrics.Metrics(str(path)).publish(GOOD)
+    metrics.Metrics(str(path), counted=operated()).publish(GOOD)
     real = {name for name, _ in parsed(path.read_text())}
+    real = {re.sub(r"_seconds_(bucket|sum|count)$", "_seconds", name)
+            for name in real}  # fmt: skip
     documented = set(re.findall(r"``(nova_accel_\w+)``", manual))
     assert documented == real
     assert set(re.findall(r"nova_accel_\w+", manual)) <= real
