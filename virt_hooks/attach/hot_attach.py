@@ -25,7 +25,7 @@ from virt_hooks.attach import attach_recovery
 from virt_hooks.guest import plug
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import server_partitions
-from virt_hooks.report import server_allocations
+from virt_hooks.report import notifications, server_allocations
 
 LOG = logging.getLogger(__name__)
 
@@ -64,7 +64,11 @@ class HotAttach:
         @utils.synchronized(uuid)
         def attach_locked() -> dict[str, str]:
             instance = self._read_usable(context, uuid)
-            with self._instance_action(context, uuid, "attach_accelerator"):
+            payload = notifications.build_attachment(instance, profile)
+            with (
+                self._instance_action(context, uuid, "attach_accelerator"),
+                notifications.attachment_sent(context, "attach", payload),
+            ):
                 attached = self._allocate_device(
                     context, instance, profile, bitstream
                 )
@@ -79,6 +83,7 @@ class HotAttach:
                         attach_recovery.ATTACHING,
                         None,
                     )
+                payload |= notifications.describe(attached, (claim,))
             LOG.info(
                 "attached %s to server %s: %s",
                 attached.name,
@@ -106,8 +111,14 @@ class HotAttach:
         @utils.synchronized(uuid)
         def detach_locked() -> dict[str, str]:
             instance = self._read_usable(context, uuid)
-            with self._instance_action(context, uuid, "detach_accelerator"):
+            payload = notifications.build_attachment(instance, "", name)
+            with (
+                self._instance_action(context, uuid, "detach_accelerator"),
+                notifications.attachment_sent(context, "detach", payload),
+            ):
+                claims = self._accel.claims_of(uuid)
                 attached = self._detach(context, instance, name)
+                payload |= notifications.describe(attached, claims)
             LOG.info("detached %s from server %s", attached.name, uuid)
             return {"name": attached.name, "profile": attached.profile}
 

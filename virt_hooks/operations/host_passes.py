@@ -8,7 +8,7 @@ from typing import Any
 from nova_accel.model import providers
 from virt_hooks import error_guards
 from virt_hooks.operations import rebuild, server_partitions, suspend
-from virt_hooks.report import claim_checks
+from virt_hooks.report import claim_checks, notifications
 
 
 class HostPasses:
@@ -34,6 +34,7 @@ class HostPasses:
         self._suspended = suspended
         self._list_nodes = list_nodes
         self._refresh_lock = threading.Lock()
+        self._device_events = notifications.DeviceEvents(self._accel)
 
     def start(self, nodes: Mapping[str, str]) -> None:
         """Restore the claims of this host's servers.
@@ -82,6 +83,9 @@ class HostPasses:
             self._accel.set_card_modes(
                 self._startup_servers.list_awaited, retries_failed
             )
+            events = self._device_events.list_changes()
+        # Nova's bus may be slow: no lock is held meanwhile.
+        notifications.send_events(events)
 
     def clean_up(self) -> None:
         """Read the hostdevs of all domains, and remove unused partitions."""

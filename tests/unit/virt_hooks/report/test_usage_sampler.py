@@ -2,9 +2,11 @@
 """Samples of usage end up in the status; a failing source is logged once."""
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
+from oslo_config import cfg
 
 from nova_accel.config import policy
 from nova_accel.discovery import change_detection, snapshot
@@ -13,7 +15,7 @@ from nova_accel.host.sysfs import fs
 from nova_accel.vendors import qat
 from placement_sync.daemon import heartbeat
 from tests.hosts import build
-from virt_hooks.report import usage_sampler
+from virt_hooks.report import reconcile, reporter, usage_sampler
 from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -139,3 +141,39 @@ def test_a_source_that_hangs_stops_neither_passes_nor_the_service(
         sampling.stop()
     finally:
         ends.set()
+
+
+@pytest.mark.parametrize("interval", [0, 1])
+def test_the_service_samples_only_with_an_interval(
+    tmp_path: Path, interval: int
+) -> None:
+    life = start(tmp_path)
+    file = tmp_path / "nova.conf"
+    file.write_text(
+        f"[nova_accel]\nstate_dir = {tmp_path / 'state'}\nroot = {tmp_path}\n"
+        f"sync_interval = 60\nstats_interval = {interval}\n"
+    )
+    options = cfg.ConfigOpts()
+    options([], default_config_files=[str(file)], default_config_dirs=[])
+    service = reconcile.Reconciler(
+        options,
+        life,
+        lambda: None,
+        reporter.Reporter(life, None, options),
+        lambda: None,
+    )
+    service.start()
+    try:
+        deadline = time.monotonic() + (10 if interval else 0.1)
+        while not (is_sampled := has_sample(tmp_path)):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+    finally:
+        service.stop()
+    assert is_sampled is bool(interval)
+
+
+def has_sample(root: Path) -> bool:
+    statuses = heartbeat.read(str(root / "state"))
+    return any(status.sampled is not None for status in statuses)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notifications of attachments and of devices, on Nova's notifiers.
+
+``[notifications] notification_format`` of Nova decides which notifier sends:
+the other one has the driver ``noop``. The payload of a versioned notification
+is the same data as a ``nova_object``.
+
+A notification that can't be sent is logged; it fails nothing.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import nova.conf
+from nova import context as nova_context
+from nova import rpc
+
+from nova_accel import errors, model
+from nova_accel.model import attachment
+from virt_hooks import error_guards
+from virt_hooks.spawn import lifecycle
+
+#: Version of the payloads; a field that is added raises the minor number.
+VERSION = "1.0"
+_NAMESPACE = "nova_accel"
+# Events of a mark that a device gets and loses.
+_EVENTS = {"fault": ("faulted", "healed"), "drain": ("drained", "undrained")}
+
+# Event type and payload.
+DeviceEvent = tuple[str, Mapping[str, Any]]
+# Marks of a device: the reasons by name, empty without the mark.
+_Marks = Mapping[str, str]
+
+
+def build_attachment(
+    instance: Any, profile: str, name: str = ""
+) -> dict[str, Any]:
+    """Return the payload of an attach or detach that begins.
+
+    :param profile: as requested, empty for a detach.
+    :param name: of the attachment to detach, as requested.
+    """
+    return {
+        "instance_uuid": instance.uuid,
+        "tenant_id": instance.project_id,
+        "user_id": instance.user_id,
+        "host": instance.host,
+        "name": name,
+        "profile": profile,
+        "device": "",
+        "partition": "",
+        "resources": {},
+        "reason": "",
+    }
+
+
+def describe(
+    attached: attachment.Attachment, claims: Iterable[model.Claim]
+) -> dict[str, Any]:
+    """Return the fields of a payload that describe an attachment.
+
+    :param claims: of the server; after a restart one may be missing.
+    """
+    places = {
+        (claim.provider, claim.slot): {
+            "device": claim.device,
+            "partition": claim.handle,
+        }
+        for claim in claims
+    }
+    return {
+        "name": attached.name,
+        "profile": attached.profile,
+        "resources": dict(attached.resources),
+        **places.get((attached.provider, attached.slot), {}),
+    }
+
+
+def build_device(
+    host: str,
+    device: model.Device,
+    reason: str,
+    claims: tuple[model.Claim, ...],
+) -> dict[str, Any]:
+    """Return the payload of a device.
+
+    :param reason: of the mark that it got or lost.
+    :param claims: of the servers of the host.
+    """
+    return {
+        "host": host,
+        "device": device.address,
+        "vendor": device.vendor,
+        "model": device.model,
+        "reason": reason,
+        "instance_uuids": sorted(
+            {c.consumer for c in claims if c.device == device.address}
+        ),
+    }
+
+
+@contextlib.contextmanager
+def attachment_sent(
+    context: Any, operation: str, payload: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Send the start of an operation, and its end or error.
+
+    :param operation: ``attach`` or ``detach``.
+    :param payload: of the start; yielded, so that the block adds to it.
+    """
+
+    def send_end(_: Any, error: BaseException | None, __: Any) -> None:
+        if error is None:
+            send(context, f"accelerator.{operation}.end", payload)
+            return
+        reason = type(error).__name__
+        if isinstance(error, errors.AcceleratorError):
+            reason = error.public
+        send(
+            context,
+            f"accelerator.{operation}.error",
+            payload | {"reason": reason},
+            is_error=True,
+        )
+
+    send(context, f"accelerator.{operation}.start", payload)
+    with contextlib.ExitStack() as stack:
+        stack.push(send_end)
+        yield payload
+
+
+def send(
+    context: Any,
+    event: str,
+    payload: Mapping[str, Any],
+    is_error: bool = False,
+) -> None:
+    """Send a notification; log an error."""
+    host = nova.conf.CONF.host
+    priority = "error" if is_error else "info"
+    kind = "Device" if ".device." in event else "Attachment"
+    versioned = {
+        "nova_object.name": f"Accelerator{kind}Payload",
+        "nova_object.namespace": _NAMESPACE,
+        "nova_object.version": VERSION,
+        "nova_object.data": dict(payload),
+    }
+    # rpc.get_notifier() warns of each event that is not Nova's own.
+    notifiers = (
+        (rpc.LEGACY_NOTIFIER, f"compute.{host}", dict(payload)),
+        (rpc.NOTIFIER, f"nova-compute:{host}", versioned),
+    )
+    for notifier, publisher, body in notifiers:
+        if notifier is None:  # before nova-compute has set up its bus
+            continue
+        with error_guards.log_errors("can't send notification %s", event):
+            sender = notifier.prepare(publisher_id=publisher)
+            getattr(sender, priority)(context, event, body)
+
+
+def send_events(events: Iterable[DeviceEvent]) -> None:
+    """Send events of devices; log errors."""
+    for event, payload in events:
+        send(nova_context.get_admin_context(), event, payload)
+
+
+class DeviceEvents:
+    """Finds the faults and drains of devices that begin or end."""
+
+    def __init__(self, accel: lifecycle.Lifecycle) -> None:
+        """Take the marks of the first reading as they are."""
+        self._accel = accel
+        #: Marks at the last reading by address, None before the first.
+        self._marks: Mapping[str, _Marks] | None = None
+
+    def list_changes(self) -> tuple[DeviceEvent, ...]:
+        """Return the events since the last call. Not reentrant.
+
+        A device that is gone or whose marks can't be read keeps those it
+        had: unknown is no change.
+        """
+        host = self._accel.host.state
+        before = self._marks
+        current = {
+            device.address: {mark: getattr(device, mark) for mark in _EVENTS}
+            for device in host.devices
+            if not device.marks_unknown
+        }
+        self._marks = {**(before or {}), **current}
+        if before is None:
+            return ()
+        claims = self._accel.claims()
+        return tuple(
+            (
+                f"accelerator.device.{event}",
+                build_device(nova.conf.CONF.host, device, reason, claims),
+            )
+            for device in host.devices
+            for event, reason in _list_events(
+                before.get(device.address, {}),
+                self._marks.get(device.address, {}),
+            )
+        )
+
+
+def _list_events(old: _Marks, new: _Marks) -> Iterator[tuple[str, str]]:
+    """Yield the events of one device with the reason of the mark."""
+    for mark, (begins, ends) in _EVENTS.items():
+        reason, last = new.get(mark, ""), old.get(mark, "")
+        if bool(reason) != bool(last):
+            yield (begins, reason) if reason else (ends, last)
