@@ -16,6 +16,7 @@ from virt_hooks.attach import (
     attach_recovery,
     attach_rpc,
     attach_show,
+    device_rpc,
     hot_attach,
 )
 from virt_hooks.guest import connection
@@ -105,7 +106,12 @@ class Hooks:
         self.attach_endpoint = attach_rpc.Endpoint(
             self.hot_attach, self.attach_show
         )
-        self.rpc_server = attach_rpc.RpcServer(self.attach_endpoint)
+        self.device_endpoint = device_rpc.DeviceEndpoint(
+            accel, partitions.reconciler.wake
+        )
+        self.rpc_server = attach_rpc.RpcServer(
+            self.attach_endpoint, self.device_endpoint
+        )
 
     def _build_partitions(
         self,

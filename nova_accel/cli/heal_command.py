@@ -6,10 +6,8 @@ from collections.abc import Set
 
 from nova_accel import errors
 from nova_accel.cli import application, host_source
-from nova_accel.discovery import scan
-from nova_accel.host.state import error_baseline, faults
+from nova_accel.discovery import device_marks, scan
 from nova_accel.host.state import state_dir as state_dirs
-from nova_accel.host.sysfs import error_counters
 from nova_accel.inventory import conditions
 
 
@@ -36,37 +34,30 @@ def _heal(arguments: argparse.Namespace) -> str:
     state_dir = arguments.state_dir or settings.state_dir
     if hint := state_dirs.describe_missing(state_dir):
         raise settings.refusal("state_dir", state_dir, hint)
-    notes = faults.FaultNotes(state_dir)
-    baseline = error_baseline.ErrorBaseline(state_dir)
     host, _ = host_source.open_host(settings.root, settings)
     state = scan.read(host, host_source.load_drivers(settings), settings.rules)
-    read_faults = error_counters.find_faults(host, state.devices, baseline)
-    noted = notes.read()
+    marks = device_marks.DeviceMarks(state_dir, lambda: host)
+    current, noted = marks.read_faults(state)
     if not arguments.address:
-        lines = _fault_lines(read_faults, noted)
-        return lines or f"Nothing is set aside in {notes.path}.\n"
+        lines = _fault_lines(current, noted)
+        return lines or f"Nothing is set aside in {state_dir}.\n"
     addresses = {
         text if text in noted else conditions.resolve_address(state, text)
         for text in arguments.address
     }
-    _check_faulted(addresses, noted.keys() | read_faults.keys(), notes.path)
-    for device in state.devices:
-        if device.address in addresses & read_faults.keys():
-            baseline.put(error_counters.read_counts(host, device))
-    healed = notes.heal(addresses) | (addresses & read_faults.keys())
-    remaining = error_counters.find_faults(host, state.devices, baseline)
+    _check_faulted(addresses, noted.keys() | current.keys(), state_dir)
     return "".join(
-        f"{address}: is set aside still: {remaining[address].reason}\n"
-        if address in remaining
+        f"{address}: is set aside still: {reason}\n"
+        if reason
         else f"{address}: offered again from nova-compute's next pass on\n"
-        for address in sorted(healed)
+        for address, reason in marks.heal(state, addresses).items()
     )
 
 
 def _check_faulted(addresses: Set[str], faulted: Set[str], path: str) -> None:
     """Check that all devices are set aside.
 
-    :param path: directory of the notes on faults.
+    :param path: directory of the notes.
     :raises MalformedError: a device is not set aside.
     """
     for address in sorted(addresses - faulted):

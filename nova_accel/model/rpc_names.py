@@ -9,5 +9,7 @@ NAMESPACE = "nova_accel"
 # none.
 VERSION = "1.1"
 VERSION_WITHOUT_DEADLINE = "1.0"
+# Methods about devices of the host: drain, undrain, heal.
+DEVICE_VERSION = "1.2"
 # Keys of a response: the result, or the reason of a refusal.
 RESULT, REFUSED = "told", "refused"

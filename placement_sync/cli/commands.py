@@ -144,6 +144,31 @@ class DeviceShow(application.ShowCommand):
     action = "placement_sync.cli.fleet.fleet_command:DEVICE_SHOW"
 
 
+class DeviceSet(application.ListCommand):
+    """Drain devices from here, or offer drained ones again.
+
+    No new server gets a part of a drained device, and servers that hold it
+    keep running. The nova-compute of the host stores the reason, over Nova's
+    message bus. The exit status is 1 if a wait ends before all servers have
+    released the devices. Example: nova-accel device set node1/0000:41:00.0
+    --drain --reason 'fan fails' --migrate live
+    """
+
+    action = "placement_sync.cli.fleet.device_command:SET"
+
+
+class DeviceHeal(application.ListCommand):
+    """Offer devices again that were set aside after a failure.
+
+    Run it after their repair: nothing is repaired or scrubbed. The
+    nova-compute of the host removes the fault, over Nova's message bus. The
+    exit status is 1 if a fault is still there. Example: nova-accel device
+    heal node1/0000:41:00.0
+    """
+
+    action = "placement_sync.cli.fleet.device_command:HEAL"
+
+
 class AllocationList(application.ListCommand):
     """List the servers that hold accelerators.
 

@@ -63,6 +63,19 @@ def parse_seconds(text: str) -> float:
     return number
 
 
+def parse_option_seconds(text: str) -> float:
+    """Return the seconds of an option whose value may be left out.
+
+    :raises ArgumentTypeError: as ``parse_seconds``.
+    """
+    try:
+        return parse_seconds(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(
+            f"{error}; write devices before this option"
+        ) from error
+
+
 def _add_common(
     parser: argparse.ArgumentParser, without_default: str = ""
 ) -> None:

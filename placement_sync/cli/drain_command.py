@@ -22,7 +22,7 @@ from placement_sync.flavors import offered_devices
 _OK, _UNDONE = 0, 1
 # Seconds. A pass starts within seconds of a drain, unless Placement is slow;
 # an operator may have to migrate servers.
-_MARK_TIMEOUT_S, _EMPTY_TIMEOUT_S = 120.0, 3600.0
+MARK_TIMEOUT_S, EMPTY_TIMEOUT_S = 120.0, 3600.0
 _POLL_S = 1.0
 _ADDRESS = (
     "address of the device or of one of its functions, for example"
@@ -46,21 +46,21 @@ def _add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait",
         nargs="?",
-        const=_MARK_TIMEOUT_S,
-        type=_parse_seconds,
+        const=MARK_TIMEOUT_S,
+        type=common_options.parse_option_seconds,
         metavar="SECONDS",
         help="wait until Placement has the trait of drained devices, for at"
-        f" most this time (default {_MARK_TIMEOUT_S:g})",
+        f" most this time (default {MARK_TIMEOUT_S:g})",
     )
     parser.add_argument(
         "--wait-empty",
         nargs="?",
-        const=_EMPTY_TIMEOUT_S,
-        type=_parse_seconds,
+        const=EMPTY_TIMEOUT_S,
+        type=common_options.parse_option_seconds,
         metavar="SECONDS",
         help="wait until Placement does not offer the devices and no server"
         " uses them, for at most this time (default"
-        f" {_EMPTY_TIMEOUT_S:g})",
+        f" {EMPTY_TIMEOUT_S:g})",
     )
     common_options.add_compute_endpoint(parser)
     common_options.add_arguments(parser)
@@ -69,15 +69,6 @@ def _add_drain_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_undrain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("address", nargs="+", metavar="ADDRESS", help=_ADDRESS)
     common_options.add_arguments(parser)
-
-
-def _parse_seconds(text: str) -> float:
-    try:
-        return common_options.parse_seconds(text)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(
-            f"{error}; write addresses before this option"
-        ) from error
 
 
 def _run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
@@ -381,7 +372,7 @@ def _wait_for_drain(
         if seconds is None:
             continue
         with progress.waiting_for("placement-sync", condition):
-            reason = _poll(find, seconds)
+            reason = poll(find, seconds)
         if reason:
             print(
                 f"placement-sync: gave up waiting for {condition} after"
@@ -415,7 +406,7 @@ def _find_servers(drained: _DrainedProviders, servers: _DrainedServers) -> str:
     return reason if servers.has_claims else ""
 
 
-def _poll(find: Callable[[], str], seconds: float) -> str:
+def poll(find: Callable[[], str], seconds: float) -> str:
     """Poll until there is no reason to wait; return the last reason.
 
     :param find: returns the present reason to wait, or "". It is called

@@ -81,10 +81,7 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
     """
     host_option = arguments.only_host
     options = common_options.resolve_options(arguments)
-    rpc_module = _import_rpc()
-    with progress.waiting_for("nova-accel", "Nova's message bus"):
-        files = options.files or conf.find_default_files()
-        client = rpc_module.ComputeRpc(files)
+    rpc_module, client = open_bus(options, "server")
     identity: rest.Identity | None = None
     if host_option:
         server, host = _check_uuid(arguments.server), str(host_option)
@@ -97,9 +94,7 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
         with progress.waiting_for("nova-accel", "an answer of Nova's API"):
             server, host = find_server(nova, arguments.server)
             identity = nova.read_identity()
-    is_own = bool(options.files) and not (
-        arguments.os_cloud or arguments.connection
-    )
+    is_own = is_of_service(arguments, options)
     parameters = _build_parameters(arguments, action, identity is None)
     with progress.waiting_for(
         "nova-accel", _WAIT_SUBJECTS[action].format(host)
@@ -142,17 +137,38 @@ def _build_parameters(
     return parameters
 
 
-def _import_rpc() -> Any:
-    """Import the RPC client, which imports Nova.
+def open_bus(
+    options: common_options.CommandOptions, command: str
+) -> tuple[Any, Any]:
+    """Return the module of the RPC client, and a client of Nova's bus.
 
+    :param command: name of the command, for the error.
     :raises CommandError: Nova is not installed here.
+    :raises ConfigurationError: no message bus is configured.
+    :raises ServiceError: the bus can't be reached.
     """
     try:
-        return importlib.import_module("placement_sync.client.compute_rpc")
+        # It imports Nova.
+        rpc = importlib.import_module("placement_sync.client.compute_rpc")
     except ImportError as error:
         raise application.CommandError(
-            "server", f"it needs Nova in this Python environment: {error}"
+            command,
+            "it calls nova-compute over Nova's message bus, and needs Nova in"
+            f" this Python environment: {error}; run it where Nova is"
+            " installed, such as on a controller",
         ) from error
+    with progress.waiting_for("nova-accel", "Nova's message bus"):
+        files = options.files or conf.find_default_files()
+        return rpc, rpc.ComputeRpc(files)
+
+
+def is_of_service(
+    arguments: argparse.Namespace, options: common_options.CommandOptions
+) -> bool:
+    """Return whether the credentials are those of a nova.conf."""
+    return bool(options.files) and not (
+        arguments.os_cloud or arguments.connection
+    )
 
 
 def find_server(nova: rest.RestClient, name_or_uuid: str) -> tuple[str, str]:

@@ -24,6 +24,8 @@ CONNECT_SECONDS = rest.CONNECT_SECONDS
 # impl_rabbit.py).
 _HOST, _PORT = "localhost", 5672
 _UNSUPPORTED = "UnsupportedVersion"
+# Methods of the endpoint for devices; all others are about a server.
+_DEVICE_METHODS = frozenset({"drain", "undrain", "heal"})
 
 
 class RpcRefusedError(errors.ServiceError):
@@ -131,9 +133,14 @@ class ComputeRpc:
         """Call nova-compute; an older one without a deadline.
 
         :raises oslo_messaging.MessagingException: the call failed.
+        :raises RpcRefusedError: it is too old for the method.
         """
+        is_of_device = method in _DEVICE_METHODS
+        version = (
+            rpc_names.DEVICE_VERSION if is_of_device else rpc_names.VERSION
+        )
         try:
-            return self._prepare(host, is_long).call(
+            return self._prepare(host, is_long, version).call(
                 request_context, method, **arguments
             )
         except oslo_messaging.UnsupportedVersion:
@@ -141,15 +148,21 @@ class ComputeRpc:
         except oslo_messaging.RemoteError as error:
             if error.exc_type != _UNSUPPORTED:
                 raise
+        if is_of_device:
+            raise RpcRefusedError(
+                "RPC",
+                f"{method} on {host}",
+                None,
+                "its nova-compute runs an older nova-accel; upgrade it, or"
+                " run the command of the host",
+            )
         older = self._prepare(
             host, is_long, rpc_names.VERSION_WITHOUT_DEADLINE
         )
         arguments = {n: v for n, v in arguments.items() if n != "deadline"}
         return older.call(request_context, method, **arguments)
 
-    def _prepare(
-        self, host: str, is_long: bool, version: str = rpc_names.VERSION
-    ) -> Any:
+    def _prepare(self, host: str, is_long: bool, version: str) -> Any:
         return self._client.prepare(
             server=host,
             version=version,

@@ -179,10 +179,7 @@ def find_servers(client: rest.RestClient, name_or_uuid: str) -> list[Server]:
     """
     servers: list[Server] = []
     if is_uuid(name_or_uuid):
-        server = client.find(
-            f"/servers/{provider_records.check_uuid(name_or_uuid)}",
-            lambda body: _parse_server(body["server"]),
-        )
+        server = find_server(client, name_or_uuid)
         servers = [server] if server else []
     if not servers:
         query = {"name": name_or_uuid}
@@ -201,6 +198,28 @@ def find_servers(client: rest.RestClient, name_or_uuid: str) -> list[Server]:
             "the uuid or the name of a server that Nova has",
         )
     return servers
+
+
+def find_server(client: rest.RestClient, uuid: str) -> Server | None:
+    """Return the server of a uuid, None if Nova shows none.
+
+    :raises ServiceError: Nova can't be read.
+    """
+    return client.find(
+        f"/servers/{provider_records.check_uuid(uuid)}",
+        lambda body: _parse_server(body["server"]),
+    )
+
+
+def request_action(
+    client: rest.RestClient, uuid: str, action: Mapping[str, object]
+) -> None:
+    """Request an action of a server, such as ``{"migrate": None}``.
+
+    :raises ServiceError: Nova refuses.
+    """
+    path = f"/servers/{provider_records.check_uuid(uuid)}/action"
+    client.post(path, action)
 
 
 def is_uuid(text: str) -> bool:

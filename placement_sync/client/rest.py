@@ -74,7 +74,8 @@ COMPUTE = Service(name="compute", group="nova", microversion="2.86")
 class Identity:
     """User and project of a token: ids, and the names of the roles.
 
-    ``catalog`` is Keystone's service catalog in the form of version 3.
+    ``catalog`` is Keystone's service catalog in the form of version 3;
+    ``user_name`` is the name of the user, empty if Keystone does not say.
     """
 
     token: str = dataclasses.field(repr=False)
@@ -82,6 +83,7 @@ class Identity:
     project: str
     roles: tuple[str, ...]
     catalog: tuple[Mapping[str, Any], ...] = dataclasses.field(repr=False)
+    user_name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -204,6 +206,7 @@ class RestClient:
             project=access.project_id or "",
             roles=tuple(access.role_names),
             catalog=tuple(access.service_catalog.catalog),
+            user_name=access.username or "",
         )
 
     def _request(

@@ -1,43 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RPC endpoint of nova-compute, and its policy.
+"""RPC endpoint of nova-compute for servers.
 
 A server is first read with the caller's context, as Nova's API reads it: a
 caller who is no administrator can read servers of its own project only. The
 policy rules are then checked with the server's project and user as target.
 """
 
-import datetime
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import oslo_messaging
-from nova import exception, objects, policy, rpc
+from nova import exception, objects, rpc
 from nova.objects import base
-from oslo_policy import policy as oslo_policy
 
 from nova_accel import errors
 from nova_accel.model import rpc_names
-from virt_hooks import nova_private
-from virt_hooks.attach import attach_show, hot_attach
+from virt_hooks.attach import attach_show, hot_attach, rpc_policy
 
 LOG = logging.getLogger(__name__)
 
-# The default is that of operators' actions in Nova's API; policy.yaml of
-# nova-compute can change it. A context that a service made for itself has
-# no roles (nova/context.py, get_admin_context).
-_RULE = "nova_accel:server:{}"
-_DEFAULT = "is_admin:True or role:admin"
-# Rule for reading hosts, devices and reasons that name them.
-_DETAILS = "details"
-_ACTIONS = ("show", "attach", "detach", _DETAILS)
 # Fields of responses that name the host or its devices.
 _OF_HOST = frozenset({"host", "device", "provider", "provider_name", "handle"})
 # Errors of Nova whose texts name no host.
 _PUBLIC = (exception.PolicyNotAuthorized, exception.InstanceNotFound)
-# A rule can be registered once; the first requests may be concurrent.
-_register_lock = threading.Lock()
 
 
 class Endpoint:
@@ -119,8 +105,9 @@ class Endpoint:
 class RpcServer:
     """RPC server on Nova's message bus."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+    def __init__(self, *endpoints: Any) -> None:
+        """Serve endpoints of one namespace and of different versions."""
+        self._endpoints = endpoints
         self._server: Any = None
 
     def start(self, host: str) -> None:
@@ -129,7 +116,7 @@ class RpcServer:
         target = oslo_messaging.Target(topic=rpc_names.TOPIC, server=host)
         self._server = rpc.get_server(
             target,
-            [self._endpoint],
+            [*self._endpoints],
             serializer=base.NovaObjectSerializer(),
         )
         self._server.start()
@@ -154,9 +141,11 @@ def _answer(
     has_details = False
     try:
         target = _read_target(context, server)
-        has_details = _is_allowed(context, _DETAILS, target)
-        _check_deadline(deadline)
-        policy.authorize(context, _RULE.format(action), target)
+        has_details = rpc_policy.is_allowed(
+            context, rpc_policy.SERVER, rpc_policy.DETAILS, target
+        )
+        rpc_policy.check_deadline(deadline)
+        rpc_policy.authorize(context, rpc_policy.SERVER, action, target)
         result = call()
     except (
         errors.AcceleratorError,
@@ -182,30 +171,6 @@ def _public(error: Exception) -> str:
     )
 
 
-def _check_deadline(text: str | None) -> None:
-    """Check that a request may still be started.
-
-    :param text: None for no deadline.
-    :raises MalformedError: the deadline is over, or no time.
-    """
-    if text is None:
-        return
-    try:
-        deadline = datetime.datetime.fromisoformat(text)
-        delay = datetime.datetime.now(datetime.UTC) - deadline
-    except (TypeError, ValueError) as error:
-        raise errors.MalformedError(
-            "deadline", text, "a time in ISO 8601 with its offset from UTC"
-        ) from error
-    if delay > datetime.timedelta():
-        raise errors.MalformedError(
-            "request in time",
-            f"until {text}",
-            f"one that nova-compute gets earlier, it is {delay} late: send it"
-            " again, and see whether the clocks of both hosts agree",
-        )
-
-
 def _read_target(context: Any, server: str) -> dict[str, str]:
     """Return the project and the user of a server, as a policy target.
 
@@ -219,23 +184,6 @@ def _read_target(context: Any, server: str) -> dict[str, str]:
         reason = "there is no such server"
         raise errors.ClaimError(server, reason, public=reason) from error
     return {"project_id": instance.project_id, "user_id": instance.user_id}
-
-
-def _is_allowed(context: Any, action: str, target: dict[str, str]) -> bool:
-    _register_rules()
-    rule = _RULE.format(action)
-    return bool(policy.authorize(context, rule, target, do_raise=False))
-
-
-def _register_rules() -> None:
-    with _register_lock:
-        enforcer = nova_private.policy_enforcer()
-        for each in _ACTIONS:
-            name = _RULE.format(each)
-            if name not in enforcer.registered_rules:
-                enforcer.register_default(
-                    oslo_policy.RuleDefault(name, _DEFAULT)
-                )
 
 
 def _without_host(result: Any) -> Any:

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable
 
 from nova_accel import model
+from nova_accel.discovery.device_marks import DeviceMarks
 from nova_accel.host.execute.serials import SerialNumbers
 from nova_accel.host.state.claims_file import ClaimsFile
 from nova_accel.host.state.device_faults import DeviceFaults
@@ -24,6 +25,7 @@ class HostAccess:
         stay in the mode they are in.
     :ivar faulted: notes on devices at fault and on unclean functions;
         without them faults are logged only.
+    :ivar marks: changes drain marks and faults for an operator.
     :ivar read_bitstream: returns the bitstream of an operator's file, or
         raises BitstreamError; without it regions are not blanked.
     :ivar claims_file: publishes the claims to other processes.
@@ -36,6 +38,7 @@ class HostAccess:
     domains: connection.HostdevReader = connection.NO_DOMAINS
     read_host: Callable[[], host_reader.HostReader] | None = None
     faulted: FaultNotes | None = None
+    marks: DeviceMarks | None = None
     read_bitstream: Callable[[str], model.Bitstream] | None = None
     claims_file: ClaimsFile | None = None
     service_lock: ServiceLock | None = None

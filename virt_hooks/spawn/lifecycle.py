@@ -63,6 +63,8 @@ class Lifecycle:
         self.root: providers.ProviderRoot | None = None
         self._domains = access.domains
         self.uevents = access.uevents
+        #: Notes that an operator changes; None without a place for them.
+        self.marks = access.marks
         self._claims_file = access.claims_file
         self._service_lock = access.service_lock
         self._publish_lock = threading.Lock()

@@ -5,7 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 from nova_accel.config import conf
-from nova_accel.discovery import change_detection, plugin, snapshot
+from nova_accel.discovery import (
+    change_detection,
+    device_marks,
+    plugin,
+    snapshot,
+)
 from nova_accel.host.bitstreams import bitstream_cache
 from nova_accel.host.execute import action_executor, privileged, serials
 from nova_accel.host.nvml import gpu_reader, xid_events
@@ -72,6 +77,9 @@ def read_node(
         domains=domains,
         read_host=detector.open_reader,
         faulted=faulted,
+        marks=device_marks.DeviceMarks(
+            state_dir, detector.open_reader, faulted
+        ),
         read_bitstream=cache.read_file,
         claims_file=claims_file.ClaimsFile(state_dir),
         service_lock=service_lock.ServiceLock(state_dir),

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Migrations of servers off drained devices, by Nova's API.
+
+Nova accepts a migration before it begins: while it runs, the server has a
+task, or the status VERIFY_RESIZE. A server that still holds a device with
+neither of them was not migrated.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+
+from nova_accel import errors
+from placement_sync.client import nova_api, rest
+
+_CONFIRMABLE = "VERIFY_RESIZE"
+
+
+class MigrationKind(enum.StrEnum):
+    """Kind of a migration that an operator can request."""
+
+    COLD = "cold"
+    LIVE = "live"
+
+
+_ACTIONS: Mapping[MigrationKind, Mapping[str, object]] = {
+    MigrationKind.COLD: {"migrate": None},
+    MigrationKind.LIVE: {
+        "os-migrateLive": {"host": None, "block_migration": "auto"}
+    },
+}
+
+
+class ServerMigrations:
+    """Migrations of the servers that hold some devices.
+
+    ``failures`` are the servers that can't be migrated, with the reason.
+    """
+
+    def __init__(self, compute: rest.RestClient, kind: MigrationKind) -> None:
+        """Request nothing yet."""
+        self._compute = compute
+        self._kind = kind
+        self._requested: set[str] = set()
+        self.failures: dict[str, str] = {}
+
+    def advance(self, consumers: Iterable[str]) -> None:
+        """Request missing migrations, and confirm those that need it.
+
+        Each server is migrated once.
+
+        :param consumers: uuids of the servers and migrations that hold the
+            devices now.
+        :raises ServiceError: Nova can't be read.
+        """
+        holders = set(consumers)
+        for uuid in sorted((holders | self._requested) - self.failures.keys()):
+            server = nova_api.find_server(self._compute, uuid)
+            if server is None:
+                continue  # a migration, or a server that was deleted
+            if server.status == _CONFIRMABLE:
+                self._confirm(server)
+            elif uuid not in self._requested:
+                self._request(server)
+            elif uuid in holders and not server.task:
+                self.failures[uuid] = (
+                    f"{server.name} was not migrated, it is {server.status};"
+                    " see `openstack server event list`"
+                )
+
+    def _request(self, server: nova_api.Server) -> None:
+        if server.task:
+            return
+        try:
+            nova_api.request_action(
+                self._compute, server.uuid, _ACTIONS[self._kind]
+            )
+        except errors.ServiceError as error:
+            if error.status is None:
+                raise
+            self.failures[server.uuid] = f"{server.name}: {error.reason}"
+        else:
+            self._requested.add(server.uuid)
+
+    def _confirm(self, server: nova_api.Server) -> None:
+        """Confirm a cold migration, unless this object did not request it."""
+        if server.uuid not in self._requested or server.task:
+            return
+        try:
+            nova_api.request_action(
+                self._compute, server.uuid, {"confirmResize": None}
+            )
+        except errors.ServiceError as error:
+            # Nova may have confirmed it itself ([DEFAULT]
+            # resize_confirm_window).
+            if not error.is_conflict:
+                raise

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel device set`` and ``heal`` work over Nova's message bus."""
+
+import contextlib
+import io
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from nova import context
+
+from nova_accel.cli import commands
+from nova_accel.host.state import faults
+from nova_accel.model import names, rpc_names
+from tests.functional.nova.scheduling import scheduled
+from tests.functional.nova.service import syncing
+from tests.functional.nova.support import harness
+
+CARD = f"host1/{harness.T4}"
+SMALL = harness.vgpu_group("_A", "4Q")
+
+
+class DeviceCommand(syncing.SyncTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(scheduled.without_keystone())
+
+    def execute(self, *words: str) -> tuple[int, str, str]:
+        """Return exit status, output and error output of a command."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            status = commands.main(
+                [
+                    "device",
+                    *words,
+                    *("--endpoint", self.placement.fixture.endpoint),
+                    *("--compute-endpoint", self.api_fixture.base_url),
+                ]
+            )
+        return status, out.getvalue(), err.getvalue()
+
+    def run_command(self, *words: str, status: int = 0) -> list[list[str]]:
+        """Return address, result and reason of each device."""
+        code, out, err = self.execute(*words, "-f", "json")
+        self.assertEqual(status, code, err)
+        return [
+            [row["Address"], row["Result"], row["Reason"]]
+            for row in json.loads(out)
+        ]
+
+    @property
+    def endpoint(self) -> Any:
+        return self.computes["host1"].driver._hooks.device_endpoint
+
+    @contextlib.contextmanager
+    def passes(self) -> Iterator[None]:
+        """Run passes of host1, as its thread does, until the block ends."""
+        is_over = threading.Event()
+
+        def run() -> None:
+            while not is_over.wait(0.2):
+                self.run_pass()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def test_a_drain_and_its_end(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        drain = ("set", CARD, "--drain", "--reason", "the fan  fails")
+        self.assertEqual(
+            [[harness.T4, "drained", "the fan fails"]],
+            self.run_command(*drain),
+        )
+        note = self.drains().read()[harness.T4]
+        self.assertEqual("the fan fails", note.reason)
+        self.run_pass()
+        self.assertIn(names.DRAINED_TRAIT, self.traits(harness.T4))
+        # Without a server that holds it there is nothing to wait for.
+        self.run_command(*drain, "--wait-empty", "0")
+        undrain = ("set", self.provider(harness.T4), "--undrain")
+        self.assertEqual(
+            [[harness.T4, "undrained", ""]], self.run_command(*undrain)
+        )
+        self.assertEqual(
+            [[harness.T4, "unchanged", "it was not drained"]],
+            self.run_command(*undrain),
+        )
+        self.run_pass()
+        self.assertNotIn(names.DRAINED_TRAIT, self.traits(harness.T4))
+
+    def test_a_wait_that_ends_too_early(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot(SMALL)
+        words = ("set", CARD, "--drain", "--reason", "r", "--wait-empty", "0")
+        with self.passes():
+            status, out, err = self.execute(*words)
+        self.assertEqual(1, status)
+        self.assertIn("drained", out)
+        self.assertIn(f"{server['id']} hold them", err)
+
+    def test_a_faulted_device_is_offered_again(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        notes = faults.FaultNotes(self.state_dir())
+        notes.put(harness.T4, "its reset failed", None)
+        self.run_pass()
+        self.assertIn(names.FAULTED_TRAIT, self.traits(harness.T4))
+        self.assertEqual(
+            [[harness.T4, "healed", ""]], self.run_command("heal", CARD)
+        )
+        self.assertEqual(
+            [[harness.T4, "unchanged", "it was not set aside"]],
+            self.run_command("heal", CARD),
+        )
+        self.run_pass()
+        self.assertNotIn(names.FAULTED_TRAIT, self.traits(harness.T4))
+
+    def test_the_servers_of_a_device_are_migrated(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        self.start_host(harness.TWO_T4[0], name="host2")
+        self.power_off_to_move()
+        server = self.boot(SMALL, host="host1")
+        self.be_on("host1")
+        words = ("--reason", "fan fails", "--migrate", "cold")
+        with self.passes():
+            rows = self.run_command("set", CARD, "--drain", *words)
+        self.assertEqual([[harness.T4, "drained", "fan fails"]], rows)
+        record = self.api.get_server(server["id"])
+        self.assertEqual("host2", record["OS-EXT-SRV-ATTR:host"])
+        self.assertEqual(
+            {self.provider(harness.T4, "host2")}, set(self.allocations(server))
+        )
+
+    def test_a_server_without_another_host_is_named(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        self.boot(SMALL, name="painter")
+        words = ("--reason", "fan fails", "--migrate", "cold")
+        with self.passes():
+            status, _, err = self.execute("set", CARD, "--drain", *words)
+        self.assertEqual(1, status)
+        self.assertIn("painter", err)
+
+    def test_callers_that_the_policy_refuses(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        devices = [self.provider(harness.T4)]
+        user = context.RequestContext("joe", "films", roles=["member"])
+        for answer in (
+            self.endpoint.drain(user, devices, "r"),
+            self.endpoint.undrain(user, devices),
+            self.endpoint.heal(user, devices),
+        ):
+            self.assertIn("Policy doesn't allow", answer[rpc_names.REFUSED])
+        self.assertEqual({}, dict(self.drains().read()))
+        chief = context.RequestContext("ann", "films", roles=["admin"])
+        answer = self.endpoint.drain(chief, devices, "fan fails", author="ann")
+        self.assertIn(rpc_names.RESULT, answer)
+        note = self.drains().read()[harness.T4]
+        self.assertEqual("fan fails (ann)", note.reason)
+
+    def test_requests_that_no_device_fits(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        chief = context.RequestContext("ann", "films", roles=["admin"])
+        other = self.compute_rp_uuids["host1"]
+        for answer, reason in (
+            (self.endpoint.drain(chief, [other], "r"), "--force"),
+            (self.endpoint.heal(chief, ["../etc"]), "'../etc' is not"),
+            (
+                self.endpoint.drain(chief, [self.provider(harness.T4)], " "),
+                "1 to 255 characters",
+            ),
+        ):
+            self.assertIn(reason, answer[rpc_names.REFUSED])
+        for words, reason in (
+            (("set", CARD, "--drain"), "--reason TEXT"),
+            (
+                ("set", CARD, "--undrain", "--migrate", "cold"),
+                "one of --drain",
+            ),
+            (("heal", "host1/0000:99:00.0"), harness.T4),
+        ):
+            status, _, err = self.execute(*words)
+            self.assertEqual(2, status, err)
+            self.assertIn(reason, err)

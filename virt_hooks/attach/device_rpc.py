@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RPC endpoint of nova-compute for the devices of its host.
+
+Callers name a device by the uuid of its resource provider, as Placement
+shows it. A uuid that is none of this host's is refused, so no text of a
+request gets into a path.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import oslo_messaging
+from nova import exception
+
+from nova_accel import errors
+from nova_accel.discovery import device_marks
+from nova_accel.host.state import notes
+from nova_accel.model import names, rpc_names
+from virt_hooks.attach import rpc_policy
+from virt_hooks.spawn import lifecycle
+
+LOG = logging.getLogger(__name__)
+
+# Characters of a reason; notes and listings have one line of it.
+_MAX_REASON = 255
+
+
+class DeviceEndpoint:
+    """Methods about devices that nova-compute offers over RPC.
+
+    Each returns a dict with the result, or with the reason of a refusal. The
+    result has a row for each device: ``provider``, ``address`` and, after a
+    heal, the ``fault`` that the host still shows, empty without one.
+    """
+
+    target = oslo_messaging.Target(
+        namespace=rpc_names.NAMESPACE, version=rpc_names.DEVICE_VERSION
+    )
+
+    def __init__(
+        self, accel: lifecycle.Lifecycle, wake: Callable[[], None]
+    ) -> None:
+        """:param wake: requests a pass, which publishes the change."""
+        self._accel, self._wake = accel, wake
+
+    def drain(
+        self,
+        context: Any,
+        devices: Sequence[str],
+        reason: str,
+        author: str = "",
+        deadline: str | None = None,
+    ) -> dict[str, Any]:
+        """Drain devices: they take no new server from now on.
+
+        :param devices: uuids of their providers.
+        :param author: name of the operator, stored with the reason.
+        :param deadline: see nova_accel.model.rpc_names.
+        """
+        return self._answer(
+            context,
+            "drain",
+            deadline,
+            lambda: self._drain(devices, reason, author),
+        )
+
+    def undrain(
+        self,
+        context: Any,
+        devices: Sequence[str],
+        deadline: str | None = None,
+    ) -> dict[str, Any]:
+        """Offer drained devices again; see ``drain``.
+
+        The result has the devices that were drained.
+        """
+        return self._answer(
+            context, "undrain", deadline, lambda: self._undrain(devices)
+        )
+
+    def heal(
+        self,
+        context: Any,
+        devices: Sequence[str],
+        deadline: str | None = None,
+    ) -> dict[str, Any]:
+        """Offer devices again that were set aside; see ``drain``.
+
+        The result has the devices that were set aside.
+        """
+        return self._answer(
+            context, "heal", deadline, lambda: self._heal(devices)
+        )
+
+    def _answer(
+        self,
+        context: Any,
+        action: str,
+        deadline: str | None,
+        call: Callable[[], list[dict[str, str]]],
+    ) -> dict[str, Any]:
+        """Return the result of a call, or the reason of its refusal."""
+        try:
+            rpc_policy.check_deadline(deadline)
+            rpc_policy.authorize(context, rpc_policy.DEVICE, action, {})
+            result = call()
+        except (errors.AcceleratorError, exception.NovaException) as error:
+            LOG.warning("%s of devices is refused: %s", action, error)
+            return {rpc_names.REFUSED: str(error)}
+        self._wake()
+        return {rpc_names.RESULT: result}
+
+    def _drain(
+        self, devices: Sequence[str], reason: str, author: str
+    ) -> list[dict[str, str]]:
+        line = notes.single_line(reason)
+        if not line or len(line) > _MAX_REASON:
+            raise errors.MalformedError(
+                "reason", line, f"1 to {_MAX_REASON} characters"
+            )
+        by_uuid = self._find_addresses(devices)
+        if author:
+            line = f"{line} ({notes.single_line(author)})"
+        self._marks.drain(by_uuid.values(), line)
+        return [_build_row(*item) for item in by_uuid.items()]
+
+    def _undrain(self, devices: Sequence[str]) -> list[dict[str, str]]:
+        by_uuid = self._find_addresses(devices)
+        undrained = self._marks.undrain(by_uuid.values())
+        return [
+            _build_row(uuid, address)
+            for uuid, address in by_uuid.items()
+            if address in undrained
+        ]
+
+    def _heal(self, devices: Sequence[str]) -> list[dict[str, str]]:
+        by_uuid = self._find_addresses(devices)
+        healed = self._marks.heal(
+            self._accel.host.state, frozenset(by_uuid.values())
+        )
+        return [
+            _build_row(uuid, address, healed[address])
+            for uuid, address in by_uuid.items()
+            if address in healed
+        ]
+
+    @property
+    def _marks(self) -> device_marks.DeviceMarks:
+        if self._accel.marks is None:
+            raise errors.MalformedError(
+                "nova-compute with notes on devices", "", "a state_dir"
+            )
+        return self._accel.marks
+
+    def _find_addresses(self, devices: Sequence[str]) -> dict[str, str]:
+        """Return addresses of devices by the uuids of their providers.
+
+        :raises MalformedError: a uuid is of no device of this host.
+        """
+        root = self._accel.root
+        addresses = self._marks.list_addresses(self._accel.host.state)
+        by_uuid = {
+            names.provider_uuid(root.uuid, address): address
+            for address in addresses
+            if root is not None
+        }
+        unknown = [uuid for uuid in devices if uuid not in by_uuid]
+        if unknown:
+            raise errors.MalformedError(
+                "provider of a device that the host has now",
+                ", ".join(map(str, unknown)),
+                "one that `nova-accel inspect` prints there; for a missing"
+                " device use `placement-sync drain --force` on the host",
+            )
+        return {uuid: by_uuid[uuid] for uuid in devices}
+
+
+def _build_row(uuid: str, address: str, fault: str = "") -> dict[str, str]:
+    return {"provider": uuid, "address": address, "fault": fault}
