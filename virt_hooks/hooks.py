@@ -19,7 +19,7 @@ from virt_hooks.attach import (
     device_rpc,
     hot_attach,
 )
-from virt_hooks.guest import connection
+from virt_hooks.guest import connection, device_metadata
 from virt_hooks.instance import bitstream_images
 from virt_hooks.operations import (
     cold_migration,
@@ -49,12 +49,15 @@ class Hooks:
         virtapi: Any,
         host: Any,
         list_nodes: Callable[[], Iterable[str]],
+        build_metadata: Callable[[Any, Any], Any],
     ) -> None:
         """Load the vendor drivers that ``[nova_accel]`` names.
 
         :param virtapi: ``nova.compute.manager.ComputeVirtAPI``.
         :param host: Nova's ``nova.virt.libvirt.host.Host``.
         :param list_nodes: returns the names of this host's compute nodes.
+        :param build_metadata: returns the device metadata of a server, by
+            a request context and the server.
         :raises ConfigurationError: a setting can't be used.
         """
         settings = conf.read_settings(nova.conf.CONF)
@@ -71,6 +74,9 @@ class Hooks:
             accel,
             allocations,
             rebuild_allocations.RebuildAllocations(settings.state_dir),
+        )
+        self.device_metadata = device_metadata.DeviceMetadata(
+            host, accel.claims_of
         )
         self.spawn = spawn_server.Spawn(partitions)
         self.suspend = suspend.Suspend(partitions, domains)
@@ -100,7 +106,7 @@ class Hooks:
             partitions, allocations
         )
         self.hot_attach = hot_attach.HotAttach(
-            partitions, allocations, recovery
+            partitions, allocations, recovery, build_metadata
         )
         self.attach_show = attach_show.AttachShow(partitions, recovery)
         self.attach_endpoint = attach_rpc.Endpoint(

@@ -29,6 +29,7 @@ The life of a server's partitions:
   claimed, and makes the partitions (``_make_partitions()``; an mdev is
   created there).
 - ``_get_guest_config()`` adds the hostdevs of the claims to the guest.
+- ``_build_device_metadata()`` adds them to the metadata of the guest.
 - ``_cleanup()`` calls ``ServerPartitions.cleanup()``, which calls
   ``Lifecycle.release()``: it removes or scrubs the partitions. Nova also
   calls it after a failed spawn.
@@ -67,7 +68,10 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         super().__init__(virtapi, read_only)
         try:
             self._hooks = hooks.Hooks(
-                virtapi, self._host, self.get_available_nodes
+                virtapi,
+                self._host,
+                self.get_available_nodes,
+                self._build_device_metadata,
             )
         except errors.ConfigurationError as error:
             LOG.error("nova-accel can't start: %s", error)
@@ -164,6 +168,10 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     @accelerators_only
     def _get_guest_config(self, *args: Any, **kwargs: Any) -> Any:
         return self._hooks.spawn.get_guest_config(*args, **kwargs)
+
+    @accelerators_only
+    def _build_device_metadata(self, *args: Any, **kwargs: Any) -> Any:
+        return self._hooks.device_metadata.build(*args, **kwargs)
 
     def _vgpu_allocations(self, allocations: Any) -> Any:
         """Remove our providers from those that Nova makes vGPUs for."""

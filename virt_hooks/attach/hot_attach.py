@@ -9,7 +9,7 @@ a task state of its own, so that a later pass can recover it (see
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nova import context as nova_context
@@ -41,7 +41,10 @@ class HotAttach:
         partitions: server_partitions.ServerPartitions,
         allocations: server_allocations.ServerAllocations,
         recovery: attach_recovery.AttachRecovery,
+        build_metadata: Callable[[Any, Any], Any],
     ) -> None:
+        """:param build_metadata: see ``virt_hooks.hooks.Hooks``."""
+        self._build_metadata = build_metadata
         self._partitions = partitions
         self._accel, self._host = partitions.accel, partitions.host
         self._allocations = allocations
@@ -76,6 +79,7 @@ class HotAttach:
                     attached = self._claim_slot(context, instance, attached)
                     claim = self._make_partition(context, instance, attached)
                     plug.add(self._host, instance, claim)
+                    self._set_metadata(context, instance)
                     self._save_state(
                         instance,
                         attached,
@@ -190,8 +194,16 @@ class HotAttach:
         with self._restored_on_error(instance, attached, handles):
             plug.remove_from_guest(self._host, instance, handles)
             plug.remove_from_definition(self._host, instance, handles)
+        self._set_metadata(context, instance)
+        with error_guards.log_errors("can't save the guest's metadata"):
+            instance.save(expected_task_state=[attach_recovery.DETACHING])
         self._recovery.finish_removal(context, instance.uuid, attached)
         return attached
+
+    def _set_metadata(self, context: Any, instance: Any) -> None:
+        """Set the metadata that the guest reads; the server is not saved."""
+        with error_guards.log_errors("can't update the guest's metadata"):
+            instance.device_metadata = self._build_metadata(context, instance)
 
     def _read_usable(self, context: Any, uuid: str) -> Any:
         """Return a server that can be changed now.

@@ -11,6 +11,7 @@ from virt_hooks import nova_driver, nova_private
 
 OVERRIDDEN = {
     "_attach_mediated_devices",
+    "_build_device_metadata",
     "_cleanup",
     "_get_guest_config",
     "_guest_add_mdevs",
