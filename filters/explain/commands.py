@@ -42,6 +42,20 @@ class FlavorSet(application.Command):
     action = "filters.explain.flavor_command:SET"
 
 
+class FlavorImport(application.ListCommand):
+    """Create or change the flavors of a file.
+
+    The file is JSON of `openstack flavor list --long`, of flavor show, or of
+    profile list: then each profile gets a flavor. The accelerators of a
+    flavor are replaced by those of the file; its other extra specs stay.
+    Flavors without accelerators are skipped. All flavors are checked before
+    the first is written; a second import changes nothing. Example: nova-accel
+    flavor import flavors.json --dry-run
+    """
+
+    action = "filters.explain.import_command:ACTION"
+
+
 class FlavorShow(application.ShowCommand):
     """Print a flavor's accelerators, and whether a host can serve it now.
 

@@ -56,7 +56,7 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             flag,
             metavar=unit,
-            type=_parse_count,
+            type=parse_count,
             required=flag != "--disk",
             default=0,
             help=f"set the {text}",
@@ -75,7 +75,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     """Add the options about the devices that a flavor requests."""
     parser.add_argument(
         "--count",
-        type=_parse_count,
+        type=parse_count,
         default=1,
         metavar="N",
         help="set the number of devices (default 1)",
@@ -171,7 +171,8 @@ _SETTINGS = {
 }
 
 
-def _parse_count(text: str) -> int:
+def parse_count(text: str) -> int:
+    """Return a number, 1 or more, for argparse."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")

@@ -130,7 +130,8 @@ class Command(command.Command):
     auth_required = True
 
     def get_description(self) -> str:
-        text: str = super().get_description()
+        # A docstring may wrap an example behind the program's name.
+        text = " ".join(super().get_description().split())
         if self._is_own_program:
             return text
         head, mark, example = text.partition("Example: ")

@@ -162,8 +162,8 @@ class DeviceHeal(application.ListCommand):
 
     Run it after their repair: nothing is repaired or scrubbed. The
     nova-compute of the host removes the fault, over Nova's message bus. The
-    exit status is 1 if a fault is still there. Example: nova-accel device
-    heal node1/0000:41:00.0
+    exit status is 1 if the host still shows a fault. Example: nova-accel
+    device heal node1/0000:41:00.0
     """
 
     action = "placement_sync.cli.fleet.device_command:HEAL"

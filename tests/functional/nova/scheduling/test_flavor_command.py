@@ -4,8 +4,10 @@
 import contextlib
 import io
 import json
+from pathlib import Path
 from typing import Any
 
+import fixtures
 import pytest
 
 from nova_accel.cli import commands
@@ -108,6 +110,68 @@ class FlavorCommand(scheduled.CommandTestBase):
         self.assertEqual(1, len(self.mdevs_of(self.create(flavor))))
         error = self.run_command(*words, "--profile", "T4-4Q", status=1)
         self.assertIn("409", error)
+
+    def import_flavors(
+        self, content: Any, *words: str, status: int = 0
+    ) -> Any:
+        """Return flavors and results of an import; the error of a failure."""
+        path = Path(self.useFixture(fixtures.TempDir()).path) / "flavors.json"
+        path.write_text(json.dumps(content))
+        command = ("flavor", "import", str(path), *words, "--json")
+        output = self.run_command(*command, status=status)
+        if status:
+            return output
+        rows = json.loads(output)["flavors"]
+        return {row["flavor"]: row["result"] for row in rows}
+
+    def test_imported_flavors_get_their_servers(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        specs = {
+            **harness.vgpu_group("_GPU1", "4Q"),
+            "hw:cpu_policy": "shared",
+        }
+        sizes = {"vcpus": 1, "ram": 256, "disk": 1}
+        content = [
+            {"name": "gpu.new", **sizes, "properties": specs},
+            {"name": "plain", **sizes, "properties": {}},
+        ]
+        expected = {"gpu.new": "would be created", "plain": "skipped"}
+        self.assertEqual(expected, self.import_flavors(content, "--dry-run"))
+        expected["gpu.new"] = "created"
+        self.assertEqual(expected, self.import_flavors(content))
+        listed = self.admin_api.api_get("/flavors").body["flavors"]
+        ids = {each["name"]: each["id"] for each in listed}
+        self.assertNotIn("plain", ids)
+        self.assertEqual(specs, self.specs(ids["gpu.new"]))
+        self.assertEqual(1, len(self.mdevs_of(self.create(ids["gpu.new"]))))
+        expected["gpu.new"] = "unchanged"
+        self.assertEqual(expected, self.import_flavors(content))
+        content[0]["properties"] = harness.vgpu_group("_GPU1", "8Q")
+        self.assertEqual("changed", self.import_flavors(content)["gpu.new"])
+        self.assertEqual(
+            {**content[0]["properties"], "hw:cpu_policy": "shared"},
+            self.specs(ids["gpu.new"]),
+        )
+        content[0]["vcpus"] = 2
+        error = self.import_flavors(content, status=2)
+        self.assertIn("Nova can't change the sizes", error)
+
+    def test_what_commands_print_is_imported(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        flavor = self.add_flavor(**harness.vgpu_group("_GPU1", "4Q"))
+        record = self.show_flavor()
+        self.assertEqual({FLAVOR: "unchanged"}, self.import_flavors(record))
+        profiles = json.loads(self.run_command("profile", "list", "--json"))
+        error = self.import_flavors(profiles, status=2)
+        self.assertIn("{profile}", error)
+        words = ("--name", "gpu.{profile}", "--vcpus", "1")
+        error = self.import_flavors(profiles, *words, status=2)
+        self.assertIn("--vcpus and --ram", error)
+        results = self.import_flavors(profiles, *words, "--ram", "256")
+        self.assertEqual("created", results["gpu.t4-4q"])
+        listed = self.admin_api.api_get("/flavors").body["flavors"]
+        (copy,) = (f["id"] for f in listed if f["name"] == "gpu.t4-4q")
+        self.assertEqual(self.specs(flavor), self.specs(copy))
 
     def test_a_flavor_that_is_set_gets_its_server(self) -> None:
         self.start_host(*harness.TWO_T4)

@@ -130,7 +130,7 @@ def test_help_lists_the_commands_of_a_prefix(capsys: Output) -> None:
 def test_the_completion_knows_commands_and_options(capsys: Output) -> None:
     assert commands.main(["complete"]) == 0
     script = capsys.readouterr().out
-    assert "cmds_flavor='create set show'" in script
+    assert "cmds_flavor='create import set show'" in script
     assert re.search("cmds_profile_list='.*--sort-column", script)
 
 
