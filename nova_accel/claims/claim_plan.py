@@ -21,6 +21,9 @@ from nova_accel.model import flavors, names, providers
 # different groups that each fit on seven cards; further matches are ignored.
 MAX_MATCHES = 1000
 
+# A request group, and the claim of one of its slots.
+GroupClaim = tuple[flavors.RequestGroup, model.Claim]
+
 
 def plan(
     consumer: str,
@@ -30,7 +33,24 @@ def plan(
     host: model.HostState,
     allocated: model.Allocations = types.MappingProxyType({}),
 ) -> tuple[model.Claim, ...]:
-    """Return the claims for a consumer's slots.
+    """Return the claims for a consumer's slots; see plan_by_group.
+
+    :raises ClaimError: as there.
+    """
+    return _claims_of(
+        plan_by_group(consumer, groups, slots, root, host, allocated)
+    )
+
+
+def plan_by_group(
+    consumer: str,
+    groups: Iterable[flavors.RequestGroup],
+    slots: Iterable[model.Slot],
+    root: providers.ProviderRoot,
+    host: model.HostState,
+    allocated: model.Allocations = types.MappingProxyType({}),
+) -> tuple[GroupClaim, ...]:
+    """Return the claims for a consumer's slots, each with its group.
 
     The flavor's groups name profiles, Nova's slots name devices: each group
     is matched to the slots of one device that has its profile. Preferred
@@ -55,14 +75,18 @@ def plan(
     requests = tuple(matching.list_slot_requests(open_groups, free, devices))
     matches = matching.match(requests, free, devices, allocated)
     if allocated and next(matches, None) is None:
-        return plan(consumer, groups, slots, root, host)
-    check = _RoomCheck(consumer, devices, free, pinned, host)
+        return plan_by_group(consumer, groups, slots, root, host)
+    check = _RoomCheck(consumer, devices, free, _claims_of(pinned), host)
     matches = matching.match(requests, free, devices, allocated, check)
-    claims = _choose_match(consumer, matches, free)
-    if claims is not None:
-        placed = check.place((*claims, *pinned))
+    assigned = _choose_match(consumer, matches, free)
+    if assigned is not None:
+        pairs = (*assigned, *pinned)
+        placed = check.place(_claims_of(pairs))
         if placed is not None:
-            return placed
+            return tuple(
+                (group, claim)
+                for (group, _), claim in zip(pairs, placed, strict=True)
+            )
     raise errors.ClaimError(
         consumer,
         check.reasons[0]
@@ -94,7 +118,7 @@ class _RoomCheck:
             (group, device, provider, count) for group, _, count in requests
         ]
         claims = (
-            *_assign_slots(self.consumer, assignments, self.free),
+            *_claims_of(_assign_slots(self.consumer, assignments, self.free)),
             *(claim for claim in self.pinned if claim.provider == provider),
         )
         return self.place(claims) is not None
@@ -108,6 +132,10 @@ class _RoomCheck:
             self.reasons.append(reason)
             return None
         return placed
+
+
+def _claims_of(pairs: Iterable[GroupClaim]) -> tuple[model.Claim, ...]:
+    return tuple(claim for _, claim in pairs)
 
 
 def find_existing(
@@ -168,7 +196,7 @@ def _claim_pinned(
     groups: Iterable[flavors.RequestGroup],
     free: dict[str, set[str]],
     devices: Mapping[str, model.Device],
-) -> Iterator[model.Claim]:
+) -> Iterator[GroupClaim]:
     """Yield the claims of groups with a slot; remove it from ``free``."""
     for group in sorted(groups, key=lambda g: g.suffix):
         if group.slot is None:
@@ -186,21 +214,22 @@ def _claim_pinned(
         free[provider].discard(identifier)
         if not free[provider]:
             del free[provider]
-        yield _claim(consumer, group, device, provider, identifier)
+        yield group, _claim(consumer, group, device, provider, identifier)
 
 
 def _choose_match(
     consumer: str,
     matches: Iterator[list[matching.Assignment]],
     free: Mapping[str, set[str]],
-) -> tuple[model.Claim, ...] | None:
+) -> tuple[GroupClaim, ...] | None:
     """Return the claims of the match with most existing partitions.
 
     Of equal ones the providers' UUIDs decide: once the claims of a match
     are made, the same match is chosen again. None without a match.
     """
 
-    def key(claims: tuple[model.Claim, ...]) -> tuple[int, list[str]]:
+    def key(pairs: tuple[GroupClaim, ...]) -> tuple[int, list[str]]:
+        claims = _claims_of(pairs)
         made = sum(c.state is model.ClaimState.MADE for c in claims)
         return -made, [claim.provider for claim in claims]
 
@@ -218,12 +247,12 @@ def _assign_slots(
     consumer: str,
     assignments: Iterable[matching.Assignment],
     free: Mapping[str, set[str]],
-) -> Iterator[model.Claim]:
+) -> Iterator[GroupClaim]:
     """Yield the claims of a match; slots are assigned in sorted order."""
     unassigned = {provider: sorted(slots) for provider, slots in free.items()}
     for group, device, provider, count in assignments:
         for identifier in unassigned[provider][:count]:
-            yield _claim(consumer, group, device, provider, identifier)
+            yield group, _claim(consumer, group, device, provider, identifier)
         del unassigned[provider][:count]
 
 

@@ -67,6 +67,28 @@ def pinned_inputs(
 
 
 @given(pinned_inputs())
+def test_each_claim_is_of_its_group(
+    both: tuple[strategies.ClaimInput, strategies.ClaimInput],
+) -> None:
+    _, claim_input = both
+    try:
+        pairs = claim_plan.plan_by_group(
+            test_claim_plan.CONSUMER,
+            claim_input.groups,
+            claim_input.slots,
+            ROOT,
+            claim_input.host,
+        )
+    except errors.ClaimError:
+        assume(False)
+    devices = {d.address: d for d in claim_input.host.devices}
+    for group, claim in pairs:
+        profile = matching.find_profile(group, devices[claim.device])
+        assert profile is not None and profile.name == claim.profile
+    assert plan(claim_input) == tuple(claim for _, claim in pairs)
+
+
+@given(pinned_inputs())
 def test_a_pinned_group_gets_its_slot_and_the_others_keep_theirs(
     both: tuple[strategies.ClaimInput, strategies.ClaimInput],
 ) -> None:
