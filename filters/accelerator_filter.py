@@ -21,7 +21,7 @@ from nova.scheduler import filters as host_filters
 from nova.scheduler import request_filter, utils
 from oslo_log import log as logging
 
-from filters import glance_images
+from filters import attached_profiles, glance_images
 from filters.explain import no_candidates
 from filters.fit import candidate_fit, fact_reader, vgpu_geometry
 from filters.fit.numa_cells import build_cell_reader, has_pci_devices
@@ -37,13 +37,19 @@ _MAX_REASONS = 24
 
 
 def parse_spec(spec: Any) -> AcceleratorRequest:
-    """Return the accelerator groups of a RequestSpec's flavor.
+    """Return the accelerator groups of a RequestSpec.
+
+    They are those of its flavor, and of the profiles attached to it.
 
     :raises MalformedError: an extra spec has a value that is not allowed.
     """
-    if "extra_specs" not in spec.flavor:
-        return NO_ACCELERATORS
-    return parse_request(spec.flavor.extra_specs)
+    request = NO_ACCELERATORS
+    if "extra_specs" in spec.flavor:
+        request = parse_request(spec.flavor.extra_specs)
+    attached = attached_profiles.list_groups(spec)
+    if not attached:
+        return request
+    return dataclasses.replace(request, groups=(*request.groups, *attached))
 
 
 @request_filter.trace_request_filter
@@ -87,18 +93,21 @@ def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
     return True
 
 
-def install_request_filter() -> None:
-    """Add refuse_hopeless_request to Nova's request filters, once.
+def install_request_filters() -> None:
+    """Add our request filters to Nova's, once and in this order.
 
     Nova reads the list at each request. There is no other way to set the
-    server's fault from outside Nova.
+    server's fault, or to request more than the flavor, from outside Nova.
     """
     installed = {
         (f.__module__, f.__name__) for f in request_filter.ALL_REQUEST_FILTERS
     }
-    key = refuse_hopeless_request.__module__, refuse_hopeless_request.__name__
-    if key not in installed:
-        request_filter.ALL_REQUEST_FILTERS.append(refuse_hopeless_request)
+    for added in (
+        attached_profiles.request_attached_profiles,
+        refuse_hopeless_request,
+    ):
+        if (added.__module__, added.__name__) not in installed:
+            request_filter.ALL_REQUEST_FILTERS.append(added)
 
 
 class AcceleratorFilter(host_filters.BaseHostFilter):
@@ -118,7 +127,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         self._reader = fact_reader.FactReader(get or placement_getter())
         self._memories = fact_reader.RequestMemories()
         self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
-        install_request_filter()
+        install_request_filters()
 
     def filter_all(self, hosts: Iterable[Any], spec: Any) -> Iterable[Any]:
         """Return the hosts that pass, their candidates pruned and ordered.

@@ -13,6 +13,8 @@ import nova.conf
 from nova_accel.config import conf
 from nova_accel.host.state import rebuild_allocations
 from virt_hooks.attach import (
+    attach_devices,
+    attach_evacuated,
     attach_recovery,
     attach_rpc,
     attach_show,
@@ -78,7 +80,9 @@ class Hooks:
         self.device_metadata = device_metadata.DeviceMetadata(
             host, accel.claims_of
         )
-        self.spawn = spawn_server.Spawn(partitions)
+        devices = attach_devices.AttachDevices(partitions, allocations)
+        evacuated = attach_evacuated.EvacuatedAttachments(allocations, devices)
+        self.spawn = spawn_server.Spawn(partitions, evacuated.carried)
         self.suspend = suspend.Suspend(partitions, domains)
         self.cold_migration = cold_migration.ColdMigration(
             partitions, allocations
@@ -106,7 +110,7 @@ class Hooks:
             partitions, allocations
         )
         self.hot_attach = hot_attach.HotAttach(
-            partitions, allocations, recovery, build_metadata
+            partitions, allocations, recovery, devices, build_metadata
         )
         self.attach_show = attach_show.AttachShow(partitions, recovery)
         self.attach_endpoint = attach_rpc.Endpoint(

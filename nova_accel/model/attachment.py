@@ -7,6 +7,7 @@ or write system_metadata.
 
 import dataclasses
 import enum
+import types
 from collections.abc import Iterable, Mapping
 
 from nova_accel import errors
@@ -17,6 +18,8 @@ from nova_accel.model import flavors, json_codec
 MAX_VALUE_LENGTH = 255
 KEY_PREFIX = "nova_accel_attached_"
 NAME_PREFIX = "attached-"
+# Suffixes of the request groups of attachments begin with it.
+GROUP_PREFIX = "_ATTACHED"
 
 
 class AttachmentState(enum.Enum):
@@ -73,12 +76,16 @@ class Attachment:
     def request_group(self) -> flavors.RequestGroup:
         """Return its request group, which only its slot can satisfy."""
         return flavors.RequestGroup(
-            suffix=f"_ATTACHED{self.number}",
+            suffix=f"{GROUP_PREFIX}{self.number}",
             resources=self.resources,
             required=self.required,
             bitstream=self.bitstream,
             slot=(self.provider, self.slot),
         )
+
+    def open_group(self) -> flavors.RequestGroup:
+        """Return its request group on any device, as a move requests it."""
+        return dataclasses.replace(self.request_group(), slot=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +158,25 @@ def remove(
 def with_slot(attachment: Attachment, slot: str) -> Attachment:
     """Return an attachment with the slot that Nova has claimed for it."""
     return dataclasses.replace(attachment, slot=slot)
+
+
+def with_location(
+    attachment: Attachment,
+    provider: str,
+    slot: str,
+    other_resources: Mapping[str, int] = types.MappingProxyType({}),
+) -> Attachment:
+    """Return an attachment that has moved to another provider.
+
+    :param other_resources: those allocated there; a detach reads them
+        again.
+    """
+    return dataclasses.replace(
+        attachment,
+        provider=provider,
+        slot=slot,
+        other_resources=dict(other_resources),
+    )
 
 
 def with_state(attachment: Attachment, state: AttachmentState) -> Attachment:

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+import types
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, Self

@@ -6,5 +6,9 @@
 - ``attach_show``: ``AttachShow``: accelerators of a server
 - ``attach_recovery``: ``AttachRecovery``: undo, and recovery of
   interrupted attachments
-- ``attach_guard``: refuses moves
+- ``attach_devices``: ``AttachDevices``: choice of the device
+- ``attach_actions``: instance actions
+- ``attach_evacuated``: ``EvacuatedAttachments``: attachments of servers
+  that are evacuated to this host
+- ``attach_guard``: refuses moves that would lose a profile
 """

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attach guard: refuses moves of servers with an attached profile.
+"""Attach guard: refuses moves that would lose an attached profile.
 
-On another host Nova claims the resources of the flavor only. Moves are
-refused before anything of the server is changed.
+nova-scheduler requests the resources of attached profiles for a server that
+moves (``filters.attached_profiles``). Where it did not, as without
+AcceleratorFilter or between cells, Nova has claimed the resources of the
+flavor only. Such a move is refused before anything of the server is changed.
 """
 
 from typing import Any
 
 import nova.conf
 from nova import exception
-from nova.compute import task_states, vm_states
+from nova.compute import task_states
 
 from nova_accel import errors
 from virt_hooks.error_guards import Stock
@@ -21,9 +23,9 @@ def migrate_disk_and_power_off(
 ) -> Any:
     """Refuse cold migrations and resizes; the server keeps running.
 
-    :raises nova.exception.InstanceFaultRollback: a profile is attached.
+    :raises nova.exception.InstanceFaultRollback: a profile would be lost.
     """
-    if reason := _refusal(instance, "be migrated or resized"):
+    if reason := _explain_loss(instance):
         raise exception.InstanceFaultRollback(
             exception.ResizeError(reason=reason)
         )
@@ -33,11 +35,14 @@ def migrate_disk_and_power_off(
 def power_off(stock: Stock, instance: Any, *_: Any, **__: Any) -> None:
     """Refuse to power off a server that is to leave its host.
 
-    :raises nova.exception.InstancePowerOffFailure: a profile is attached.
+    :raises nova.exception.InstancePowerOffFailure: a profile would be lost.
     """
-    if _is_leaving(instance.task_state) and (
-        reason := _refusal(instance, "leave its host")
-    ):
+    reason = ""
+    if instance.task_state == task_states.RESIZE_MIGRATING:
+        reason = _explain_loss(instance)
+    elif _is_offloaded(instance.task_state):
+        reason = _explain_unreadable(instance)
+    if reason:
         raise exception.InstancePowerOffFailure(reason=reason)
     stock()
 
@@ -45,36 +50,39 @@ def power_off(stock: Stock, instance: Any, *_: Any, **__: Any) -> None:
 def check_live_migration(instance: Any) -> None:
     """Refuse live migrations before the other checks.
 
-    On the source, those to hosts with an older nova-accel.
+    The slots are checked on the destination, once Nova has claimed them.
 
-    :raises nova.exception.MigrationPreCheckError: a profile is attached.
+    :raises nova.exception.MigrationPreCheckError: the record of the attached
+        profiles can't be read.
     """
-    if reason := _refusal(instance, "be migrated live"):
+    if reason := _explain_unreadable(instance):
         raise exception.MigrationPreCheckError(reason=reason)
 
 
-def _is_leaving(task_state: str | None) -> bool:
-    """Return whether a server is stopped in order to leave its host."""
+def _is_offloaded(task_state: str | None) -> bool:
+    """Return whether a server is stopped in order to be offloaded."""
     if task_state == task_states.SHELVING:
         return bool(nova.conf.CONF.shelved_offload_time == 0)
-    return task_state in (
-        task_states.SHELVING_OFFLOADING,
-        task_states.RESIZE_MIGRATING,
-    )
+    return bool(task_state == task_states.SHELVING_OFFLOADING)
 
 
-def _refusal(instance: Any, operation: str) -> str:
+def _explain_loss(instance: Any) -> str:
     """Return why a server can't be moved, empty if it can."""
+    move = instance.migration_context
+    slots = instance_request.slots_of(move.new_resources) if move else ()
     try:
-        attachments = instance_request.attachments_of(instance)
+        instance_request.check_carried(
+            instance, instance.new_flavor or instance.flavor, slots
+        )
+    except errors.AcceleratorError as error:
+        return str(error)
+    return ""
+
+
+def _explain_unreadable(instance: Any) -> str:
+    """Return why a record of attached profiles can't be read, or nothing."""
+    try:
+        instance_request.attachments_of(instance)
     except errors.MalformedError as error:
-        return f"server {instance.uuid} can't {operation}: {error}"
-    listed = ", ".join(f"{each.name} ({each.profile})" for each in attachments)
-    if not listed:
-        return ""
-    is_shelved = instance.vm_state == vm_states.SHELVED
-    return (
-        f"server {instance.uuid} can't {operation} while {listed} is attached"
-        f" to it; {'unshelve it, then ' if is_shelved else ''}run"
-        f" `nova-accel server detach {instance.uuid}` first"
-    )
+        return f"server {instance.uuid} can't leave its host: {error}"
+    return ""

@@ -296,7 +296,9 @@ class AttachRecovery:
         device. An interrupted detach is undone if the running guest has it.
         """
         handles = self.attached_handles(instance.uuid, attached)
-        is_retained = attached in instance_request.served_attachments(instance)
+        is_retained = attached in instance_request.served_attachments(
+            instance, instance_request.slots_of(instance.resources)
+        )
         if attached.state is attachment.AttachmentState.ATTACHING:
             is_retained = is_retained and plug.is_in_domain(
                 self._host, instance, handles

@@ -20,6 +20,7 @@ class AttachShow:
         partitions: server_partitions.ServerPartitions,
         recovery: attach_recovery.AttachRecovery,
     ) -> None:
+        self._partitions = partitions
         self._accel, self._host = partitions.accel, partitions.host
         self._recovery = recovery
 
@@ -36,6 +37,7 @@ class AttachShow:
             libvirt can't be read.
         """
         instance = self._recovery.read_instance(context, uuid)
+        self._partitions.record_if_moved(instance)
         attachments = {
             (each.provider, each.slot): each
             for each in instance_request.attachments_of(instance)

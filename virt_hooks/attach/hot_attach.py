@@ -7,21 +7,24 @@ a task state of its own, so that a later pass can recover it (see
 """
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nova import context as nova_context
-from nova import exception, objects, utils
+from nova import exception, utils
 from nova.compute import vm_states
 
 from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
 from nova_accel.claims import attach_candidates
-from nova_accel.model import attachment, providers
+from nova_accel.model import attachment
 from virt_hooks import error_guards
-from virt_hooks.attach import attach_recovery
+from virt_hooks.attach import (
+    attach_actions,
+    attach_devices,
+    attach_recovery,
+)
 from virt_hooks.guest import plug
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import server_partitions
@@ -41,11 +44,13 @@ class HotAttach:
         partitions: server_partitions.ServerPartitions,
         allocations: server_allocations.ServerAllocations,
         recovery: attach_recovery.AttachRecovery,
+        devices: attach_devices.AttachDevices,
         build_metadata: Callable[[Any, Any], Any],
     ) -> None:
         """:param build_metadata: see ``virt_hooks.hooks.Hooks``."""
         self._build_metadata = build_metadata
         self._partitions = partitions
+        self._devices = devices
         self._accel, self._host = partitions.accel, partitions.host
         self._allocations = allocations
         self._recovery = recovery
@@ -69,7 +74,12 @@ class HotAttach:
             instance = self._read_usable(context, uuid)
             payload = notifications.build_attachment(instance, profile)
             with (
-                self._instance_action(context, uuid, "attach_accelerator"),
+                attach_actions.recorded(
+                    context,
+                    uuid,
+                    attach_actions.ATTACH,
+                    self._allocations.hostname,
+                ),
                 notifications.attachment_sent(context, "attach", payload),
             ):
                 attached = self._allocate_device(
@@ -117,7 +127,12 @@ class HotAttach:
             instance = self._read_usable(context, uuid)
             payload = notifications.build_attachment(instance, "", name)
             with (
-                self._instance_action(context, uuid, "detach_accelerator"),
+                attach_actions.recorded(
+                    context,
+                    uuid,
+                    attach_actions.DETACH,
+                    self._allocations.hostname,
+                ),
                 notifications.attachment_sent(context, "detach", payload),
             ):
                 claims = self._accel.claims_of(uuid)
@@ -134,45 +149,6 @@ class HotAttach:
         return result
 
     # -- steps of attach and detach ----------------------------------------
-
-    @contextlib.contextmanager
-    def _instance_action(
-        self, context: Any, uuid: str, action: str
-    ) -> Iterator[None]:
-        """Record an instance action with one event, as Nova's methods do.
-
-        The action is in Nova's API before anything of the server changes.
-        If the event can't be finished, the error is logged only.
-        """
-        event = f"compute_{action}"
-        objects.InstanceAction.action_start(
-            context, uuid, action, want_result=False
-        )
-        objects.InstanceActionEvent.event_start(
-            context,
-            uuid,
-            event,
-            want_result=False,
-            host=self._allocations.hostname,
-        )
-
-        def finish(_: Any, error: BaseException | None, trace: Any) -> bool:
-            with error_guards.log_errors("can't finish event %s", event):
-                objects.InstanceActionEvent.event_finish_with_failure(
-                    context,
-                    uuid,
-                    event,
-                    # Of other libraries' exceptions Nova stores the name
-                    # of the class only, unless it gets the text.
-                    exc_val=None if error is None else str(error),
-                    exc_tb=trace,
-                    want_result=False,
-                )
-            return False
-
-        with contextlib.ExitStack() as stack:
-            stack.push(finish)
-            yield
 
     def _detach(
         self, context: Any, instance: Any, name: str
@@ -225,6 +201,8 @@ class HotAttach:
             )
         if reason:
             raise errors.ClaimError(uuid, reason, public=reason)
+        self._partitions.record_if_moved(instance)
+        instance.save()
         return instance
 
     def _allocate_device(
@@ -237,19 +215,15 @@ class HotAttach:
 
         :raises AcceleratorError: no device has room; nothing remains.
         """
-        root = self._accel.root
-        if root is None:
-            raise errors.ClaimError(instance.uuid, "this host has no name yet")
-        candidates = self._find_candidates(context, root, profile, bitstream)
-        open_providers = self._find_open_providers(context, root, candidates)
+        choice = self._devices.choose(
+            context, instance.uuid, profile, bitstream
+        )
         allocations = self._allocations.read(context, instance.uuid)
         number = attachment.find_free_number(
             instance_request.attachments_of(instance)
         )
         recorded: attachment.Attachment | None = None
-        for candidate in attach_candidates.rank(
-            candidates, open_providers, self._accel.claims()
-        ):
+        for candidate in choice.ranked:
             attached = _new_attachment(
                 number, candidate, allocations, bitstream
             )
@@ -265,57 +239,7 @@ class HotAttach:
                 return attached
         if recorded is not None:
             self._recovery.finish_removal(context, instance.uuid, recorded)
-        reasons = "; ".join(
-            attach_candidates.list_refusals(candidates, open_providers)
-        )
-        raise errors.ClaimError(
-            instance.uuid,
-            f"no device of {instance.host} can give {profile} now:"
-            f" {reasons or 'others were faster'}",
-            public=f"no room on its host for {profile} now",
-        )
-
-    def _find_candidates(
-        self,
-        context: Any,
-        root: providers.ProviderRoot,
-        profile: str,
-        bitstream: str,
-    ) -> tuple[attach_candidates.AttachCandidate, ...]:
-        """Return the devices of this host that offer a profile.
-
-        A bitstream is fetched, and the candidates are those that can load
-        it.
-        """
-        find = functools.partial(attach_candidates.find, profile, root)
-        candidates = find(self._accel.host.state, bool(bitstream))
-        if not bitstream:
-            return candidates
-        fetched = self._partitions.images.fetch(
-            context, {bitstream}, self._partitions.list_images()
-        )
-        # The host may have changed during the download.
-        candidates = find(self._accel.host.state, bool(bitstream))
-        return attach_candidates.with_bitstream(candidates, fetched[bitstream])
-
-    def _find_open_providers(
-        self,
-        context: Any,
-        root: providers.ProviderRoot,
-        candidates: tuple[attach_candidates.AttachCandidate, ...],
-    ) -> set[str]:
-        """Return the uuids of the providers that Placement has room on."""
-        groups = [
-            candidate.request_group()
-            for candidate in candidates
-            if not attach_candidates.explain_refusal(candidate)
-        ]
-        open_providers: set[str] = set()
-        for group in {str(group): group for group in groups}.values():
-            open_providers |= self._allocations.find_candidates(
-                context, root.uuid, group
-            )
-        return open_providers
+        raise choice.refusal
 
     def _allocate(
         self, context: Any, uuid: str, attached: attachment.Attachment

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Request of a ``nova.objects.Instance``: groups, slots and bitstreams."""
 
+import collections
 import contextlib
 import dataclasses
 import types
@@ -8,7 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from nova_accel import errors, model
-from nova_accel.model import attachment, flavors, providers
+from nova_accel.claims import claim_plan
+from nova_accel.model import attachment, flavors, names, providers
 
 # Prefix of the resource classes whose slots are of Nova's own libvirt driver
 # (nova/virt/libvirt/driver.py, _update_provider_tree_for_vpmems).
@@ -53,29 +55,83 @@ def parse(
     root: providers.ProviderRoot | None,
     allocated: model.Allocations,
     is_rebuild: bool = False,
+    slots: tuple[model.Slot, ...] | None = None,
 ) -> InstanceRequest:
     """Return the request of a server.
 
     :param instance: a ``nova.objects.Instance``.
     :param root: Nova's root provider, whose slots are left out.
+    :param slots: those claimed here for a server on its way to this host;
+        by default those of the instance.
     :raises MalformedError: its flavor or its record of attachments can't be
         read.
     """
-    extra_specs = instance.flavor.extra_specs
-    attachments = served_attachments(instance)
-    groups = (
-        *flavors.parse_groups(extra_specs),
-        *(each.request_group() for each in attachments),
-    )
+    if slots is None:
+        slots = slots_of(instance.resources, root)
+    groups = groups_of(instance, instance.flavor, slots)
     return InstanceRequest(
         uuid=instance.uuid,
         groups=groups,
-        slots=slots_of(instance.resources, root),
-        attached=frozenset((each.provider, each.slot) for each in attachments),
+        slots=slots,
+        attached=_attached_slots(groups),
         allocated=allocated,
         images=_images_of(groups),
-        options=flavors.parse_options(extra_specs),
+        options=flavors.parse_options(instance.flavor.extra_specs),
         is_rebuild=is_rebuild,
+    )
+
+
+def locate(
+    request: InstanceRequest,
+    attachments: Iterable[attachment.Attachment],
+    root: providers.ProviderRoot,
+    host: model.HostState,
+) -> tuple[attachment.Attachment, ...]:
+    """Return attachments with the slots that they have on this host.
+
+    :param request: of their server, whose partitions are made: a match
+        with existing partitions is preferred, so that it agrees with the
+        claims.
+    :raises ClaimError: the slots do not match the groups.
+    """
+    located = {
+        group.suffix: claim
+        for group, claim in claim_plan.plan_by_group(
+            request.uuid,
+            request.groups,
+            request.slots,
+            root,
+            host,
+            request.allocated,
+        )
+    }
+    return tuple(
+        attachment.with_location(each, claim.provider, claim.slot)
+        if (claim := located.get(each.open_group().suffix))
+        else each
+        for each in attachments
+    )
+
+
+def with_attachments(
+    request: InstanceRequest, attachments: Iterable[attachment.Attachment]
+) -> InstanceRequest:
+    """Return a request whose attached groups have the attachments' slots."""
+    located = {
+        group.suffix: group
+        for group in (each.request_group() for each in attachments)
+    }
+    groups = tuple(located.get(g.suffix, g) for g in request.groups)
+    return dataclasses.replace(
+        request, groups=groups, attached=_attached_slots(groups)
+    )
+
+
+def has_open_attachments(request: InstanceRequest) -> bool:
+    """Return whether attached groups of a request have no slot yet."""
+    return any(
+        group.slot is None and group.suffix.startswith(attachment.GROUP_PREFIX)
+        for group in request.groups
     )
 
 
@@ -88,27 +144,102 @@ def attachments_of(instance: Any) -> tuple[attachment.Attachment, ...]:
     return attachment.parse_metadata(instance.system_metadata)
 
 
-def served_attachments(instance: Any) -> tuple[attachment.Attachment, ...]:
-    """Return the attachments of a server that still have their slot."""
-    slots = {
-        (resource.provider_uuid, resource.identifier)
-        for resource in instance.resources or ()
-    }
+def served_attachments(
+    instance: Any, slots: Iterable[model.Slot]
+) -> tuple[attachment.Attachment, ...]:
+    """Return the attachments of a server whose slot is among some slots."""
+    keys = {(slot.provider, slot.identifier) for slot in slots}
     return tuple(
         each
         for each in attachments_of(instance)
-        if (each.provider, each.slot) in slots
+        if (each.provider, each.slot) in keys
     )
 
 
-def groups_of(instance: Any) -> tuple[flavors.RequestGroup, ...]:
-    """Return the request groups of a server's flavor and attachments.
+def moved_attachments(
+    instance: Any, flavor: Any, slots: Iterable[model.Slot]
+) -> tuple[attachment.Attachment, ...]:
+    """Return the attachments of a server that get others of some slots.
+
+    The scheduler requests the resources of attachments together with those
+    of the flavor, all or none (``filters.attached_profiles``). So they have
+    moved with their server if there are slots for all; else they were left
+    behind, and none is returned.
+
+    :param flavor: a ``nova.objects.Flavor``.
+    """
+    slots = tuple(slots)
+    served = served_attachments(instance, slots)
+    moved = tuple(
+        each
+        for each in attachments_of(instance)
+        if each not in served
+        and each.state is attachment.AttachmentState.ATTACHED
+    )
+    requested: collections.Counter[str] = collections.Counter()
+    for group in (
+        *flavors.parse_groups(flavor.extra_specs),
+        *(each.request_group() for each in (*served, *moved)),
+    ):
+        requested.update(group.resources)
+    counted = collections.Counter(slot.resource_class for slot in slots)
+    classes = {name for each in moved for name in each.resources}
+    if any(
+        counted[name] < requested[name] for name in classes - names.MEASURES
+    ):
+        return ()
+    return moved
+
+
+def list_left_behind(
+    instance: Any, flavor: Any, slots: Iterable[model.Slot]
+) -> tuple[attachment.Attachment, ...]:
+    """Return the attachments of a server without one of some slots."""
+    slots = tuple(slots)
+    carried = (
+        *served_attachments(instance, slots),
+        *moved_attachments(instance, flavor, slots),
+    )
+    return tuple(e for e in attachments_of(instance) if e not in carried)
+
+
+def check_carried(
+    instance: Any, flavor: Any, slots: Iterable[model.Slot]
+) -> None:
+    """Check that a move has slots for the attachments of a server.
+
+    :param flavor: its ``nova.objects.Flavor`` after the move.
+    :param slots: those claimed on the destination.
+    :raises ClaimError: an attachment has none.
+    :raises MalformedError: the record of attachments can't be read.
+    """
+    lost = list_left_behind(instance, flavor, slots)
+    if not lost:
+        return
+    listed = ", ".join(f"{each.name} ({each.profile})" for each in lost)
+    # Nova stores 255 characters of the reason.
+    reason = (
+        f"{listed} got no device on the other host: enable AcceleratorFilter"
+        " in each nova-scheduler, or run `nova-accel server detach`"
+    )
+    raise errors.ClaimError(instance.uuid, reason, public=reason)
+
+
+def groups_of(
+    instance: Any, flavor: Any, slots: Iterable[model.Slot]
+) -> tuple[flavors.RequestGroup, ...]:
+    """Return the request groups that some slots of a server satisfy.
+
+    They are those of a flavor, and of the attachments that have a slot, or
+    got another one by a move: the groups of these are open.
 
     :raises MalformedError: the record of attachments can't be read.
     """
+    slots = tuple(slots)
     return (
-        *flavors.parse_groups(instance.flavor.extra_specs),
-        *(each.request_group() for each in served_attachments(instance)),
+        *flavors.parse_groups(flavor.extra_specs),
+        *(e.request_group() for e in served_attachments(instance, slots)),
+        *(e.open_group() for e in moved_attachments(instance, flavor, slots)),
     )
 
 
@@ -123,18 +254,26 @@ def all_groups_of(instance: Any) -> tuple[flavors.RequestGroup, ...]:
 def images_of(instance: Any) -> frozenset[str]:
     """Return the ids of the images of a server's bitstreams.
 
-    Of attachments only those that still have their slot count: an
-    evacuation loses the others.
+    Of attachments only those that have a slot count: an evacuation may
+    leave the others behind.
     """
     groups = flavors.parse_groups(instance.flavor.extra_specs)
     # A malformed record is reported where the attachments are needed.
     with contextlib.suppress(errors.MalformedError):
-        groups = groups_of(instance)
+        groups = groups_of(
+            instance, instance.flavor, slots_of(instance.resources)
+        )
     return _images_of(groups)
 
 
 def _images_of(groups: Iterable[flavors.RequestGroup]) -> frozenset[str]:
     return frozenset(group.bitstream for group in groups if group.bitstream)
+
+
+def _attached_slots(
+    groups: Iterable[flavors.RequestGroup],
+) -> frozenset[tuple[str, str]]:
+    return frozenset(group.slot for group in groups if group.slot is not None)
 
 
 def slots_of(

@@ -68,6 +68,7 @@ class ColdMigration:
                 )
                 self._partitions.fetch_bitstreams(context, request)
                 self._partitions.ensure(request)
+                request = self._partitions.record_moved(instance, request)
             with self._partitions.ensured(request):
                 result = stock()
             undo.pop_all()
@@ -101,6 +102,7 @@ class ColdMigration:
             instance.uuid, migration.uuid, claim_store.slots_of(new)
         )
         store.transfer(migration.uuid, instance.uuid, old)
+        self._partitions.record_if_moved(instance)
         return stock()
 
     def confirm_migration(

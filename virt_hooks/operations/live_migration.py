@@ -7,7 +7,6 @@ also for servers without a NUMA topology.
 """
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from nova import exception, objects
 from nova_accel import errors
 from nova_accel.claims import migration
 from nova_accel.config import conf
+from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import (
@@ -190,6 +190,9 @@ class LiveMigration:
     ) -> Any:
         """Reconcile Placement after the stock method.
 
+        Nova then applies the migration context and saves the server, with
+        the record of its attachments.
+
         The server has its claims since its partitions were made. If this
         service was restarted since then, its start has restored them
         (``nova_database.StartupServers``).
@@ -198,6 +201,12 @@ class LiveMigration:
             return stock()
         finally:
             if instance_request.has_accelerator_slots(instance.resources):
+                with error_guards.log_errors(
+                    "can't record the attached profiles of %s", instance.uuid
+                ):
+                    self._partitions.record_moved(
+                        instance, self._arriving_server(context, instance)
+                    )
                 self._partitions.reconciler.wake()
 
     def _read_host(self) -> migration.MigrationHost:
@@ -219,7 +228,7 @@ class LiveMigration:
         )
 
     def _arriving_server(
-        self, context: Any, instance: Any, allocs: Any
+        self, context: Any, instance: Any, allocs: Any = None
     ) -> instance_request.InstanceRequest:
         """Return a server's request, with the slots claimed here.
 
@@ -233,12 +242,11 @@ class LiveMigration:
             raise errors.ClaimError(
                 instance.uuid, "Nova has claimed nothing for it here"
             )
-        return dataclasses.replace(
-            self._partitions.parse(instance, allocs),
-            slots=instance_request.slots_of(
-                migration_context.new_resources, self._accel.root
-            ),
+        slots = instance_request.slots_of(
+            migration_context.new_resources, self._accel.root
         )
+        instance_request.check_carried(instance, instance.flavor, slots)
+        return self._partitions.parse(instance, allocs, slots=slots)
 
 
 def post_claim_migrate_data(

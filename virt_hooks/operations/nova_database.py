@@ -84,7 +84,7 @@ class ServerRecords:
         if not is_old and not _is_built(instance):
             self.unbuilt.add(uuid)
         self.slots[uuid] = (*self.slots.get(uuid, ()), *server_slots)
-        self.groups[uuid] = _groups_of(instance, is_old)
+        self.groups[uuid] = _groups_of(instance, is_old, self.slots[uuid])
         self.images[uuid] = instance_request.images_of(instance)
 
 
@@ -296,16 +296,16 @@ def _is_built(instance: Any) -> bool:
 
 
 def _groups_of(
-    instance: Any, is_old: bool
+    instance: Any, is_old: bool, slots: Iterable[model.Slot]
 ) -> tuple[flavors.RequestGroup, ...]:
     """Return the request groups of a server, empty if unreadable.
 
     :param is_old: those of its flavor before a resize.
+    :param slots: its slots on this host.
     """
+    flavor = (is_old and instance.old_flavor) or instance.flavor
     with contextlib.suppress(errors.MalformedError):
-        if is_old and instance.old_flavor:
-            return flavors.parse_groups(instance.old_flavor.extra_specs)
-        return instance_request.groups_of(instance)
+        return instance_request.groups_of(instance, flavor, slots)
     return ()
 
 
@@ -352,5 +352,13 @@ def is_rebuilt(instance: Any) -> bool:
     """
     return (
         instance.host == nova.conf.CONF.host
+        and instance.task_state in _REBUILDING
+    )
+
+
+def is_evacuated(instance: Any) -> bool:
+    """Return whether a server of another host is being rebuilt here."""
+    return (
+        instance.host != nova.conf.CONF.host
         and instance.task_state in _REBUILDING
     )

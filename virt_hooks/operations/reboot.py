@@ -41,6 +41,7 @@ class Reboot:
                 )
             try:
                 self._moves.end_failed_move(instance)
+                self._partitions.record_if_moved(instance)
                 return stock()
             finally:
                 if not self._partitions.accel.claims_of(instance.uuid):

@@ -10,6 +10,7 @@ from nova import context as nova_context
 from nova import exception
 
 from nova_accel import errors, model
+from nova_accel.model import attachment
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection, libvirt_guest
@@ -54,11 +55,16 @@ class ServerPartitions:
     # -- spawn -------------------------------------------------------------
 
     def parse(
-        self, instance: Any, allocations: Any = None, is_rebuild: bool = False
+        self,
+        instance: Any,
+        allocations: Any = None,
+        is_rebuild: bool = False,
+        slots: tuple[model.Slot, ...] | None = None,
     ) -> instance_request.InstanceRequest:
         """Return the request of a server.
 
         :param allocations: Nova's, of a server that comes to this host.
+        :param slots: as of ``instance_request.parse``.
         :raises MalformedError: it can't be read.
         """
         allocated = {
@@ -66,7 +72,7 @@ class ServerPartitions:
             for uuid, record in (allocations or {}).items()
         }
         return instance_request.parse(
-            instance, self.accel.root, allocated, is_rebuild
+            instance, self.accel.root, allocated, is_rebuild, slots
         )
 
     def ensure(
@@ -83,6 +89,43 @@ class ServerPartitions:
             request.allocated,
             self.images.read_cached(request.images),
         )
+
+    def record_moved(
+        self, instance: Any, request: instance_request.InstanceRequest
+    ) -> instance_request.InstanceRequest:
+        """Record the slots that a move gave to a server's attachments.
+
+        The record changes in memory only: in each operation that moves a
+        server, Nova saves the server after the driver has returned. Until
+        then the groups of these attachments are open, so a service that
+        ends before finds the same partitions, and the next operation on
+        the server records their slots.
+
+        :param request: of its slots on this host.
+        :returns: the request with the slots of its attachments.
+        :raises ClaimError: the slots do not match the groups.
+        """
+        root = self.accel.root
+        if root is None or not instance_request.has_open_attachments(request):
+            return request
+        located = instance_request.locate(
+            request,
+            instance_request.attachments_of(instance),
+            root,
+            self.accel.host.state,
+        )
+        instance.system_metadata = attachment.update_metadata(
+            instance.system_metadata, located
+        )
+        return instance_request.with_attachments(request, located)
+
+    def record_if_moved(self, instance: Any) -> None:
+        """Record the slots that a move gave to a server; log errors."""
+        with error_guards.log_errors(
+            "can't read which slots the attached profiles of server %s have",
+            instance.uuid,
+        ):
+            self.record_moved(instance, self.parse(instance))
 
     @contextlib.contextmanager
     def ensured(

@@ -1,24 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spawn of a server, and the configuration of its guest."""
 
-import logging
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
-from nova_accel.model import attachment, flavors
+from nova_accel.model import flavors
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import libvirt_guest
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import nova_database, rebuild, server_partitions
 
-LOG = logging.getLogger(__name__)
+# Returns a context, by Nova's context and the instance.
+Carried = Callable[[Any, Any], contextlib.AbstractContextManager[None]]
 
 
 class Spawn:
     """Makes the partitions of a server, and adds them to its guest."""
 
-    def __init__(self, partitions: server_partitions.ServerPartitions) -> None:
+    def __init__(
+        self,
+        partitions: server_partitions.ServerPartitions,
+        carried: Carried,
+    ) -> None:
+        """Spawn servers.
+
+        :param carried: returns the context in which an evacuated server is
+            spawned with its attachments (``EvacuatedAttachments.carried``).
+        """
         self._partitions = partitions
+        self._carried = carried
 
     def spawn(
         self,
@@ -33,12 +45,26 @@ class Spawn:
         **__: Any,
     ) -> Any:
         """Fetch bitstreams and make partitions before the stock method."""
+        if nova_database.is_evacuated(instance):
+            with self._carried(context, instance):
+                return self._spawn(stock, context, instance, allocations)
+        return self._spawn(stock, context, instance, allocations)
+
+    def _spawn(
+        self, stock: Stock, context: Any, instance: Any, allocations: Any
+    ) -> Any:
         is_rebuild = nova_database.is_rebuilt(instance)
         with rebuild.with_current_slots(instance, is_rebuild):
             with (
                 self._partitions.as_nova_error(context, instance, is_rebuild),
                 self._partitions.reconciler.operations.measure("spawn"),
             ):
+                if not is_rebuild:
+                    instance_request.check_carried(
+                        instance,
+                        instance.flavor,
+                        instance_request.slots_of(instance.resources),
+                    )
                 request = self._partitions.parse(
                     instance, allocations, is_rebuild
                 )
@@ -46,15 +72,13 @@ class Spawn:
                     context, request, is_new=not is_rebuild
                 )
                 claims = self._partitions.ensure(request)
+                request = self._partitions.record_moved(instance, request)
             if claims:
                 # Published at once: otherwise the scheduler would select
                 # this host for profiles that the card can't make any more.
                 self._partitions.publish(context)
             with self._partitions.ensured(request):
-                result = stock()
-        if not is_rebuild:
-            _drop_lost_attachments(instance)
-        return result
+                return stock()
 
     def get_guest_config(
         self, stock: Stock, instance: Any, *_: Any, **__: Any
@@ -72,25 +96,3 @@ class Spawn:
                 config, attached, flavors.Options(), version
             )
         return config
-
-
-def _drop_lost_attachments(instance: Any) -> None:
-    """Remove attachments of another host from an evacuated server.
-
-    Nova saves the server after its spawn. It must not be saved before,
-    since its resources are those of the migration context during the
-    spawn (nova/objects/instance.py, mutated_migration_context).
-    """
-    attachments = instance_request.attachments_of(instance)
-    served = instance_request.served_attachments(instance)
-    if attachments == served:
-        return
-    LOG.warning(
-        "server %s was evacuated without its attached profiles: %s;"
-        " attach them again",
-        instance.uuid,
-        ", ".join(each.profile for each in attachments if each not in served),
-    )
-    instance.system_metadata = attachment.update_metadata(
-        instance.system_metadata, served
-    )

@@ -190,31 +190,76 @@ class ServerAllocations:
             would never be released.
         :raises ClaimError: there is no free slot, or more than one.
         """
-        tracker = self._tracker
-        try:
-            claimed = nova_private.claim_resources(
-                tracker, {provider: {"resources": dict(resources)}}
-            )
-        except exception.ComputeResourcesUnavailable as error:
-            raise errors.ClaimError(instance.uuid, str(error)) from error
-        try:
-            if claimed is None or len(claimed) != 1:
-                raise errors.ClaimError(
-                    instance.uuid,
-                    "Nova claimed no slot on this host: its view of the"
-                    " provider tree is old; the next periodic update repairs"
-                    " it",
-                )
+        claimed = self._claim_one(instance, provider, resources)
+        with self._released_on_error(claimed):
             slot = _slot(claimed[0])
             write(slot)
             instance.save()
-        except BaseException:
-            nova_private.release_resources(tracker, claimed)
-            raise
-        former = instance.resources or ()
-        instance.resources = objects.ResourceList(objects=[*former, *claimed])
+        instance.resources = _joined(instance.resources, claimed)
         instance.save()
         return slot
+
+    @utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
+    def claim_moving_slot(
+        self, instance: Any, provider: str, resources: Mapping[str, int]
+    ) -> model.Slot:
+        """Claim one more slot for a server that moves to this host.
+
+        The slot becomes part of Nova's claim for the move: if the move
+        fails, Nova releases it with the others (claims.py, MoveClaim.abort);
+        else it becomes the server's (resource_tracker.py,
+        finish_evacuation). Only the migration context is saved: the other
+        fields of the instance are those of the context for the time being
+        (objects/instance.py, mutated_migration_context).
+
+        :raises ClaimError: there is no free slot, or more than one.
+        """
+        claimed = self._claim_one(instance, provider, resources)
+        with self._released_on_error(claimed):
+            stored = objects.Instance.get_by_uuid(
+                nova_context.get_admin_context(),
+                instance.uuid,
+                expected_attrs=["migration_context"],
+            )
+            move = stored.migration_context
+            move.new_resources = _joined(move.new_resources, claimed)
+            stored.save()
+        instance.migration_context.new_resources = move.new_resources
+        instance.resources = move.new_resources
+        return _slot(claimed[0])
+
+    def _claim_one(
+        self, instance: Any, provider: str, resources: Mapping[str, int]
+    ) -> Any:
+        """Claim one slot in the tracker, whose lock is held.
+
+        :returns: a list of one ``nova.objects.Resource``.
+        :raises ClaimError: there is no free slot, or more than one.
+        """
+        try:
+            claimed = nova_private.claim_resources(
+                self._tracker, {provider: {"resources": dict(resources)}}
+            )
+        except exception.ComputeResourcesUnavailable as error:
+            raise errors.ClaimError(instance.uuid, str(error)) from error
+        if claimed is None or len(claimed) != 1:
+            nova_private.release_resources(self._tracker, claimed)
+            raise errors.ClaimError(
+                instance.uuid,
+                "Nova claimed no slot on this host: its view of the"
+                " provider tree is old; the next periodic update repairs"
+                " it",
+            )
+        return claimed
+
+    @contextlib.contextmanager
+    def _released_on_error(self, claimed: Any) -> Iterator[None]:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(
+                nova_private.release_resources, self._tracker, claimed
+            )
+            yield
+            on_error.pop_all()
 
     @utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
     def release_slots(
@@ -245,6 +290,11 @@ class ServerAllocations:
         write()
         instance.save()
         nova_private.release_resources(self._tracker, released)
+
+
+def _joined(resources: Any, claimed: Any) -> Any:
+    """Return the ``nova.objects.ResourceList`` of both."""
+    return objects.ResourceList(objects=[*(resources or ()), *claimed])
 
 
 def _read_resources(instance: Any) -> Iterable[Any]:

@@ -160,7 +160,7 @@ def test_a_memory_is_deleted_with_its_request_spec() -> None:
     assert len(memories) == 0
 
 
-def test_the_request_filter_is_added_once(
+def test_the_request_filters_are_added_once(
     request_filters: list[object],
 ) -> None:
     before = len(request_filters)
@@ -168,7 +168,7 @@ def test_the_request_filter_is_added_once(
     accelerator_filter.AcceleratorFilter()
     accelerator_filter.AcceleratorFilter()
 
-    assert len(request_filters) == before + 1
+    assert len(request_filters) == before + 2
     assert request_filters[-1] is accelerator_filter.refuse_hopeless_request
 
 

@@ -10,7 +10,6 @@ from unittest import mock
 import oslo_messaging
 import pytest
 from nova import context, exception, rpc
-from nova.tests.functional.api import client
 
 from nova_accel.cli import commands
 from nova_accel.model import rpc_names
@@ -367,93 +366,3 @@ class Command(attaching.AttachingTestBase):
         self.detach(server)
         self.assertEqual(before, self.collect_state(server))
         self.assert_agreement("none", is_passed=True)
-
-
-class Moves(attaching.AttachingTestBase):
-    """Moves that would lose an attachment are refused, without changes."""
-
-    # Otherwise the caller of a cast would get its error.
-    CAST_AS_CALL = False
-    technology = technologies.MDEV
-
-    def test_moves_are_refused(self) -> None:
-        self.start_hosts("host1", "host2")
-        self.power_off_to_move()
-        server = self.boot(FOUR, host="host1")
-        self.attach(server, PROFILE)
-        before = self.collect_state(server)
-        self.flags(shelved_offload_time=0)
-        for body in (
-            {"migrate": None},
-            {"resize": {"flavorRef": self.flavor({})}},
-            {"shelve": None},
-            {"os-migrateLive": {"host": None, "block_migration": "auto"}},
-        ):
-            with self.subTest(body):
-                self.be_on("host1")
-                self.try_to(server, body)
-                self._wait_for_server_parameter(
-                    server,
-                    {"OS-EXT-STS:task_state": None, "status": "ACTIVE"},
-                )
-                self.until(
-                    lambda: self.assertIn(
-                        "nova-accel server detach", self.reason(server)
-                    )
-                )
-                self.run_periodics()
-                self.assertEqual(before, self.collect_state(server))
-                self.assert_agreement(f"refusal of {body}")
-        self.detach(server)
-        self.be_on("host1")
-        self.migrate(server)
-        self.assert_agreement("migrate")
-
-    def try_to(self, server: Any, body: Any) -> None:
-        try:
-            self.api.post_server_action(server["id"], body)
-        except client.OpenStackApiException as error:
-            self.assertIn(error.response.status_code, (400, 500))
-
-    def test_evacuation_drops_the_attachment(self) -> None:
-        self.start_hosts("host1", "host2")
-        server = self.boot(FOUR, host="host1")
-        self.attach(server, PROFILE)
-        self.computes["host1"].stop()
-        self.force_down(True)
-        self.be_on("host2")
-        self._evacuate_server(server, expected_host="host2")
-        self.assertEqual((), self.attachments(server))
-        self.assertEqual(1, len(self.mdevs_of(server, "host2")))
-        self.assertIn(
-            "was evacuated without its attached profiles", self.messages()
-        )
-        self.assert_agreement("evacuate", False, "host2")
-        self.be_on("host1")
-        self.restart("host1")
-        self.force_down(False)
-        self.assert_agreement("the return of the host", is_passed=True)
-
-
-class RegionMoves(attaching.AttachingTestBase):
-    """An evacuated server leaves its attached region and image behind."""
-
-    technology = technologies.REGION
-
-    def test_evacuation_does_not_need_its_image(self) -> None:
-        self.start_hosts("host1", "host2")
-        server = self.boot({}, host="host1")
-        image = self.image_of(test_fpga.BLUE)
-        words = {"profile": "region", "bitstream": image}
-        self.call_rpc(server, "attach", **words)
-        self.glance.delete(None, image)
-        self.computes["host1"].stop()
-        self.force_down(True)
-        self.be_on("host2")
-        self._evacuate_server(server, expected_host="host2")
-        self.assertEqual((), self.attachments(server))
-        self.assert_agreement("evacuate", False, "host2")
-        self.be_on("host1")
-        self.restart("host1")
-        self.force_down(False)
-        self.assert_agreement("the return of the host", is_passed=True)

@@ -156,20 +156,6 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
         self.assertIn("a newer nova-accel may have written it", reason)
         self.delete_and_check(server)
 
-    @pytest.mark.long
-    def test_offload_of_a_shelved_server(self) -> None:
-        """A shelved server can't detach: the reason says to unshelve it."""
-        server = self.boot_server()
-        self.attach(server, PROFILE)
-        self.be_on("host1")
-        self.shelve(server)
-        body = {"shelveOffload": None}
-        reason = self.refused_by_nova(server, body, "SHELVED")
-        self.assertIn("unshelve it, then run `nova-accel server", reason)
-        self.unshelve(server)
-        self.detach(server)
-        self.assert_agreement("detach", is_passed=True)
-
 
 class TypedFunctions(attaching.AttachingTestBase):
     """Typed VFs of a server whose record is unreadable."""

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Request groups of attached profiles, for servers that move.
+
+Nova's RequestSpec has the flavor only. The record of what was attached to a
+running server is in its system_metadata, which the scheduler reads from the
+server's cell. Placement then allocates flavor and attached profiles
+together, or neither, and Nova's claim on the destination has slots of both.
+"""
+
+import logging
+from typing import Any
+
+from nova import context as nova_context
+from nova import objects
+from nova.compute import task_states
+from nova.scheduler import request_filter
+
+from nova_accel.model import attachment, flavors
+
+LOG = logging.getLogger(__name__)
+
+
+@request_filter.trace_request_filter
+def request_attached_profiles(ctxt: Any, spec: Any) -> bool:
+    """Add the groups of a server's attached profiles to its request.
+
+    Only a server that moves is read: for it Nova names the cell in the
+    request. An evacuation is left as it is: the new host attaches what it
+    has room for. If the server can't be read, its request is unchanged:
+    the hosts refuse a move that would lose a profile.
+
+    :returns: whether groups were added.
+    """
+    cell = _find_cell(spec)
+    if cell is None:
+        return False
+    try:
+        groups = _read_groups(ctxt, cell, spec.instance_uuid)
+        requested = spec.requested_resources or []
+    except Exception:
+        LOG.exception(
+            "Can't read the attached profiles of server %s;"
+            " if it has any, its move will be refused",
+            spec.instance_uuid,
+        )
+        return False
+    # Of a live migration that tries several hosts, Nova sends it again.
+    names = {group.requester_id for group in requested}
+    added = [group for group in groups if group.requester_id not in names]
+    if added:
+        spec.requested_resources = [*requested, *added]
+    return bool(added)
+
+
+def list_groups(spec: Any) -> tuple[flavors.RequestGroup, ...]:
+    """Return the groups of attached profiles that a RequestSpec has."""
+    if "requested_resources" not in spec:
+        return ()
+    return tuple(
+        flavors.RequestGroup(
+            suffix=group.requester_id,
+            resources=dict(group.resources),
+            required=frozenset(group.required_traits),
+        )
+        for group in spec.requested_resources or ()
+        if (group.requester_id or "").startswith(attachment.GROUP_PREFIX)
+    )
+
+
+def _find_cell(spec: Any) -> Any:
+    """Return the cell of a server that moves, None for any other."""
+    if "requested_destination" not in spec or "instance_uuid" not in spec:
+        return None
+    destination = spec.requested_destination
+    if destination is None or "cell" not in destination:
+        return None
+    return destination.cell
+
+
+def _read_groups(ctxt: Any, cell: Any, uuid: str) -> list[Any]:
+    """Return Nova's request groups of a server's attached profiles."""
+    with nova_context.target_cell(ctxt.elevated(), cell) as cell_context:
+        instance = objects.Instance.get_by_uuid(
+            cell_context, uuid, expected_attrs=["system_metadata"]
+        )
+    if instance.task_state == task_states.REBUILDING:
+        return []
+    return [
+        objects.RequestGroup(
+            requester_id=group.suffix,
+            use_same_provider=True,
+            resources=dict(group.resources),
+            required_traits=set(group.required),
+        )
+        for attached in attachment.parse_metadata(instance.system_metadata)
+        if attached.state is attachment.AttachmentState.ATTACHED
+        for group in (attached.open_group(),)
+    ]
