@@ -131,7 +131,7 @@ class FlavorCommand(scheduled.CommandTestBase):
             "hw:cpu_policy": "shared",
         }
         sizes = {"vcpus": 1, "ram": 256, "disk": 1}
-        content = [
+        content: list[dict[str, Any]] = [
             {"name": "gpu.new", **sizes, "properties": specs},
             {"name": "plain", **sizes, "properties": {}},
         ]

@@ -2,7 +2,7 @@
 """Amounts of a server on its compute node, or the reason for none.
 
 The amounts themselves are compared with Nova's own in
-tests/functional/test_node_amounts_nova.py.
+tests/functional/inventory/test_node_amounts.py.
 """
 
 import dataclasses

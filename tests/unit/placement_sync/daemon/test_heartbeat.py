@@ -332,7 +332,7 @@ def test_a_pass_keeps_the_figures_of_the_last_sample(
 ) -> None:
     beat = beating(tmp_path)
     beat.record_sample(SAMPLE, HOST, CLAIMS, {})
-    beat.record_pass(FinishedPass(), HOST, TREE, CLAIMS[:1], {})
+    beat.record_pass(FinishedPass(), HOST, TREE, CLAIMS[:1], projects={})
     (row,) = read_only_status(tmp_path).servers
     assert row.engines == SAMPLE.partitions[0].engines
 

@@ -5,7 +5,7 @@ The reports are in ``tests/hosts/recorded``. To renew them after an intended
 change::
 
     NOVA_ACCEL_UPDATE_GOLDEN=1 pytest \
-        tests/unit/nova_accel/discovery/test_recorded_hosts.py
+        tests/unit/nova_accel/discovery/hosts/test_recorded_hosts.py
     git diff tests/hosts/recorded
 """
 
