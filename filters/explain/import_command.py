@@ -15,7 +15,6 @@ from placement_sync.cli.fleet import fleet_output
 from placement_sync.flavors import (
     cloud,
     flavor_file,
-    flavor_rules,
     flavor_specs,
     lookup,
     offered_devices,
@@ -98,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     offered = cloud.read(context.placement)
     existing = {f.name: f for f in cloud.list_flavors(context.compute)}
     planned = [
-        _plan(arguments, entry, existing, offered, context.types)
+        _plan(arguments, entry, existing, offered, context)
         for entry in entries
     ]
     rows = []
@@ -138,7 +137,7 @@ def _plan(
     entry: flavor_file.FlavorEntry,
     existing: Mapping[str, cloud.Flavor],
     offered: offered_devices.Cloud,
-    types: offered_devices.VgpuTypes,
+    context: flavor_command.CloudContext,
 ) -> _PlannedFlavor:
     """Return the change of one flavor.
 
@@ -147,7 +146,7 @@ def _plan(
     name, specs = entry.name, entry.specs
     if entry.profile:
         name = _build_name(arguments.name, entry.profile)
-        specs = _build_specs(entry.profile, offered, types)
+        specs = _build_specs(entry.profile, offered, context.types)
     flavor = existing.get(name) or cloud.Flavor(
         id="", name=name, specs={}, needs={}
     )
@@ -157,7 +156,7 @@ def _plan(
         return _PlannedFlavor(
             flavor=flavor, change=change, reason=_explain_skip(specs)
         )
-    reason = flavor_rules.explain_contradiction(contents, types)
+    reason = context.explain_rules(contents)
     if reason and not arguments.force:
         raise lookup.NotOfferedError(
             f"flavor {name}: {reason}; --force imports it anyway"

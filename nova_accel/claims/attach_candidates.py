@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
+from nova_accel.config import policy
 from nova_accel.fpga import bitstreams
 from nova_accel.geometry import device_capacity
 from nova_accel.model import flavors, names, providers
 
 _MDEV = "mdev"
+_NO_RULES = policy.DeviceRules()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +20,15 @@ class AttachCandidate:
     """A profile of a device; ``provider`` is the UUID of its provider.
 
     ``bitstream`` is the one to load into its region, None for none.
+    ``unoffered`` is why the operator's options do not offer the profile,
+    empty if they do.
     """
 
     device: model.Device
     profile: model.Profile
     provider: str
     bitstream: model.Bitstream | None = None
+    unoffered: str = ""
 
     @property
     def resources(self) -> Mapping[str, int]:
@@ -51,6 +56,7 @@ def find(
     root: providers.ProviderRoot,
     host: model.HostState,
     has_bitstream: bool = False,
+    rules: policy.DeviceRules = _NO_RULES,
 ) -> tuple[AttachCandidate, ...]:
     """Return every device that has a profile.
 
@@ -58,6 +64,7 @@ def find(
         id of this host, a resource class, or an interface id of an FPGA
         region.
     :param has_bitstream: whether the request has a bitstream.
+    :param rules: options of the operator.
     :raises MalformedError: no device of the host has the profile, or a
         bitstream is missing for an FPGA region or given for another device.
     """
@@ -66,6 +73,7 @@ def find(
             device=device,
             profile=profile,
             provider=names.provider_uuid(root.uuid, device.address),
+            unoffered=rules.of(device).explain_unoffered(profile.name),
         )
         for device in host.devices
         for profile in device.profiles
@@ -175,20 +183,28 @@ def rank(
 def explain_refusal(candidate: AttachCandidate) -> str:
     """Return why a device can't make its profile now, empty if it can."""
     device, name = candidate.device, candidate.profile.name
-    if device.drain:
-        return f"{device.address} is drained: {device.drain}"
-    if device.fault:
-        return f"{device.address} is set aside: {device.fault}"
-    if device.marks_unknown:
-        return f"{device.address}: {device.marks_unknown}"
+    if reason := _explain_marks(device):
+        return reason
     if device.region is not None and candidate.bitstream is not None:
         reason = bitstreams.explain_mismatch(
             candidate.bitstream, device.region, device.vendor_id
         )
         if reason:
             return f"{device.address}: {reason}"
+    if candidate.unoffered:
+        return f"{device.address}: {candidate.unoffered}"
     if device_capacity.choose_place(device, name) is None:
         return f"{device.address} has no place for {name} now"
+    return ""
+
+
+def _explain_marks(device: model.Device) -> str:
+    if device.drain:
+        return f"{device.address} is drained: {device.drain}"
+    if device.fault:
+        return f"{device.address} is set aside: {device.fault}"
+    if device.marks_unknown:
+        return f"{device.address}: {device.marks_unknown}"
     return ""
 
 

@@ -89,6 +89,14 @@ class Rule:
         """Return whether the line names a profile, licensed or not."""
         return any(fnmatch.fnmatchcase(profile, p) for p in self.profiles)
 
+    def explain_unoffered(self, profile: str) -> str:
+        """Return why a profile is not offered, empty if it is."""
+        if not self.selects(profile):
+            return f"the profiles of {OPTION} leave out {profile}"
+        if not is_licensed(profile, self.series):
+            return explain_license(profile, self.series)
+        return ""
+
     @property
     def is_specific(self) -> bool:
         """Return whether the line names devices by address or ids."""
@@ -139,6 +147,15 @@ def is_licensed(profile: str, series: Collection[str]) -> bool:
     """
     own = mdev_names.parse_series(profile)
     return not (own and series) or own in series
+
+
+def explain_license(profile: str, series: Collection[str]) -> str:
+    """Return that a profile needs a licence that the operator lacks."""
+    return (
+        f"{profile} needs a licence of series"
+        f" {mdev_names.parse_series(profile)}, and {SERIES_OPTION} ="
+        f" {','.join(sorted(series))}"
+    )
 
 
 def parse_rules(

@@ -33,11 +33,9 @@ def explain_license(
             profile = mdev_names.name_from_trait(trait)
             if not policy.is_licensed(profile, series):
                 return (
-                    f"{profile} needs a licence of series"
-                    f" {mdev_names.parse_series(profile)}, and"
-                    f" {policy.SERIES_OPTION} ="
-                    f" {','.join(sorted(series))}; choose a profile of these"
-                    " series, or add the series if you have licences for it"
+                    f"{policy.explain_license(profile, series)}; choose a"
+                    " profile of these series, or add the series if you have"
+                    " licences for it"
                 )
     return ""
 

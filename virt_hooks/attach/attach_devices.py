@@ -75,7 +75,9 @@ class AttachDevices:
         bitstream: str,
     ) -> tuple[attach_candidates.AttachCandidate, ...]:
         """Return the devices of this host that offer a profile."""
-        find = functools.partial(attach_candidates.find, profile, root)
+        find = functools.partial(
+            attach_candidates.find, profile, root, rules=self._accel.rules
+        )
         candidates = find(self._accel.host.state, bool(bitstream))
         if not bitstream:
             return candidates

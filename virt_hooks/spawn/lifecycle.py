@@ -57,7 +57,7 @@ class Lifecycle:
         access: host_access.HostAccess = _NO_ACCESS,
     ) -> None:
         self._drivers = drivers
-        self._rules = rules
+        self.rules = rules
         self._executor = executor
         self.host = host
         self.root: providers.ProviderRoot | None = None
@@ -154,7 +154,7 @@ class Lifecycle:
         built = self._built_tree
         if built is None or built[0] is not state or built[1] != inputs:
             tree = tree_builder.build_tree(
-                root, state, self._rules, claims, owner_traits, functions
+                root, state, self.rules, claims, owner_traits, functions
             )
             built = self._built_tree = state, inputs, tree
         return built[2]

@@ -173,6 +173,28 @@ class FlavorCommand(scheduled.CommandTestBase):
         (copy,) = (f["id"] for f in listed if f["name"] == "gpu.t4-4q")
         self.assertEqual(self.specs(flavor), self.specs(copy))
 
+    def test_a_profile_without_a_licence_is_refused(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        place = Path(self.useFixture(fixtures.TempDir()).path)
+        conf = place / "nova.conf"
+        conf.write_text("[nova_accel]\nlicensed_series = C\n")
+        words = (
+            *("flavor", "create", "gpu.new", "--vcpus", "1", "--ram", "256"),
+            *("--config-file", str(conf), "--dry-run", "--profile"),
+        )
+        error = self.run_command(*words, "T4-4Q", status=2)
+        self.assertIn("T4-4Q needs a licence of series Q", error)
+        self.run_command(*words, "T4-4C")
+        content = {
+            "name": "gpu.new",
+            **{"vcpus": 1, "ram": 256, "disk": 1},
+            "properties": harness.vgpu_group("_GPU1", "4Q"),
+        }
+        error = self.import_flavors(
+            [content], "--config-file", str(conf), status=2
+        )
+        self.assertIn("T4-4Q needs a licence of series Q", error)
+
     def test_a_flavor_that_is_set_gets_its_server(self) -> None:
         self.start_host(*harness.TWO_T4)
         flavor = self.add_flavor(**{"hw:cpu_policy": "shared"})

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.claims import attach_candidates
+from nova_accel.config import policy
 from nova_accel.geometry import device_capacity
 from nova_accel.model import names
 from tests.hosts import look
@@ -143,3 +144,36 @@ def test_a_resource_class_selects_its_only_profile(
     host = look.read(look.make("nvme", tmp_path / "other"))
     (offer, *_) = attach_candidates.find("CUSTOM_NVME_VF", ROOT, host)
     assert offer.profile.name == "144d:a824-VF"
+
+
+@given(strategies.claim_inputs())
+def test_profiles_that_options_leave_out_are_refused(
+    claim_input: strategies.ClaimInput,
+) -> None:
+    devices = [
+        dataclasses.replace(
+            device,
+            profiles=(dataclasses.replace(device.profiles[0], name="T4-4Q"),),
+        )
+        for device in claim_input.host.devices
+        if device.profiles and not device.region
+    ]
+    assume(devices)
+    host = model.HostState(devices=(devices[0],))
+    for rule, word in (
+        (policy.Rule(series=frozenset("C")), "needs a licence of series Q"),
+        (policy.Rule(profiles=("*C",)), "leave out T4-4Q"),
+        (policy.Rule(series=frozenset("Q")), ""),
+    ):
+        rules = policy.DeviceRules(default=rule)
+        (offer,) = attach_candidates.find("T4-4Q", ROOT, host, rules=rules)
+        assert word in offer.unoffered
+        assert bool(offer.unoffered) is bool(word)
+        if word:
+            assert word in attach_candidates.explain_refusal(
+                dataclasses.replace(offer, device=unmarked(offer.device))
+            )
+
+
+def unmarked(device: model.Device) -> model.Device:
+    return dataclasses.replace(device, drain="", fault="", marks_unknown="")

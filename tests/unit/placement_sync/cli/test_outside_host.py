@@ -45,13 +45,13 @@ def outside(
         change_detection.ChangeDetector(
             fs.DiskSource(kernel.root),
             life._drivers,
-            life._rules,
+            life.rules,
             stores=change_detection.NoteStores(
                 faulted=faults.FaultNotes(str(state_dir)),
                 drained=drains.DrainNotes(str(state_dir)),
             ),
         ),
-        life._rules,
+        life.rules,
         claims_file.ClaimsFile(str(state_dir)),
     )
 
