@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Target of Nova's dynamic vendordata; the only import of keystonemiddleware.
 
-A WSGI server serves ``application``. Nova authenticates by [vendordata_
-dynamic_auth]; keystonemiddleware verifies its token by [keystone_authtoken],
-and removes the headers with roles that a client sends itself.
+A WSGI server serves ``application``. Nova authenticates with the options of
+``vendordata_dynamic_auth``; keystonemiddleware verifies its token with those
+of ``keystone_authtoken``, and removes headers with roles that a client sends
+itself.
 
-There are no tests or log lines with the text of a token, and the reply must
-not be cached.
+The reply is the only output with the text of a licence token; it must not be
+cached or logged.
 """
 
 import functools

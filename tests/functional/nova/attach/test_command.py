@@ -12,6 +12,7 @@ import pytest
 from nova import context, exception, rpc
 
 from nova_accel.cli import commands
+from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import rpc_names
 from placement_sync.cli import progress
 from placement_sync.client import compute_rpc as client_bus
@@ -74,6 +75,26 @@ class Command(attaching.AttachingTestBase):
         self.assertIn("Detached attached-1 (T4-4Q)", output)
         self.assert_agreement("detach", is_passed=True)
         self.assertEqual(1, len(self.mdevs_of(server)))
+
+    def test_show_has_licence_and_driver_of_the_guest(self) -> None:
+        server = self.boot_server()
+        (mdev,) = self.mdevs_of(server)
+        vgpu = gpu_reader.NvmlVgpu(
+            server=server["id"],
+            mdev=mdev,
+            license="unlicensed_restricted",
+            driver="550.163.01",
+        )
+        card = self.card_of(server)
+        detector = self.computes["host1"].driver._accel.host._detector
+        detector.gpus = {card: gpu_reader.NvmlGpu(address=card, vgpus=(vgpu,))}
+        (accelerator,) = self.command_json("show", server["id"])[
+            "accelerators"
+        ]
+        self.assertEqual("unlicensed_restricted", accelerator["license"])
+        self.assertEqual("550.163.01", accelerator["guest_driver"])
+        table = self.run_command("show", server["id"])
+        self.assertIn("| unlicensed_restricted | 550.163.01", table)
 
     def _get_provider_root(self, uuid: str) -> str:
         path = f"/resource_providers/{uuid}"

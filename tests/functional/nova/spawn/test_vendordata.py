@@ -11,6 +11,7 @@ from wsgiref import simple_server
 import fixtures
 from nova.api.metadata import base
 
+from nova_accel.cli import commands
 from placement_sync.client import rest
 from placement_sync.licenses import guest_script, tokens, vendordata, wsgi
 from tests.functional.nova.support import harness
@@ -81,6 +82,18 @@ class Vendordata(harness.AccelTestBase):
         self.start_host(*harness.TWO_T4)
         metadata = self.read(self.boot({}))
         self.assertEqual("", self.lookup(metadata)["cloud-init"])
+
+    def test_the_file_of_the_command_is_static_vendordata(self) -> None:
+        place = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
+        token = license_tokens.write(place, "t", self.text)
+        output = str(place / "vendor_data.json")
+        words = ("license", "vendordata", "--token", str(token), "-o", output)
+        self.assertEqual(0, commands.main(words))
+        self.flags(vendordata_jsonfile_path=output, group="api")
+        self.start_host(*harness.TWO_T4)
+        metadata = self.read(self.boot({}))
+        answer = metadata.lookup("/openstack/latest/vendor_data.json")
+        self.assertIn(self.text, json.loads(answer)["cloud-init"])
 
     def test_no_log_of_nova_has_the_token(self) -> None:
         self.start_host(*harness.TWO_T4)

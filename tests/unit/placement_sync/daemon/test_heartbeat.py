@@ -11,6 +11,7 @@ import time
 import pytest
 
 from nova_accel import errors, model
+from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import usage
 from placement_sync.client import calls
 from placement_sync.daemon import heartbeat
@@ -142,6 +143,21 @@ def test_waiting_is_recorded_beside_the_last_pass(
     assert restarted.record_failure("Placement is away").waiting == ""
     restarted.record_waiting("for a node")
     assert restarted.record_pass(FinishedPass(), HOST, TREE).waiting == ""
+
+
+def test_guests_are_those_of_the_last_complete_pass(
+    tmp_path: pathlib.Path,
+) -> None:
+    beat = beating(tmp_path)
+    claim = CLAIMS[0]
+    vgpu = gpu_reader.NvmlVgpu(server=claim.consumer, license="licensed")
+    gpu = gpu_reader.NvmlGpu(address=claim.device, vgpus=(vgpu,))
+    gpus = {claim.device: gpu}
+    beat.record_pass(FinishedPass(), HOST, TREE, (claim,), gpus)
+    beat.record_failure("Placement is away")
+    (guest,) = read_only_status(tmp_path).guests
+    assert (guest.server, guest.license) == (claim.consumer, "licensed")
+    assert beat.record_pass(FinishedPass(), HOST, TREE, (claim,)).guests == ()
 
 
 def test_failed_checks_are_recorded_with_each_pass(
