@@ -38,8 +38,9 @@ class ServerUsage:
     """A claimed partition, with the figures that a source has for it.
 
     ``server`` is the uuid of its consumer, ``project`` is empty until Nova
-    was asked. Memory is in bytes; ``memory_total`` is that of the profile,
-    and None for a profile without memory.
+    was asked, ``resource_class`` is empty for a device that is gone.
+    Memory is in bytes; ``memory_total`` is that of the profile, and None for
+    a profile without memory.
     """
 
     server: str
@@ -47,6 +48,7 @@ class ServerUsage:
     device: str
     profile: str
     partition: str
+    resource_class: str = ""
     memory_total: int | None = None
     memory_used: int | None = None
     engines: tuple[usage.EngineUsage, ...] = ()
@@ -200,6 +202,7 @@ def _build_server(
         device=claim.device,
         profile=claim.profile,
         partition=claim.handle,
+        resource_class=device.resource_class if device else "",
         memory_total=None if memory_mb is None else memory_mb * _MIB,
         memory_used=figures.memory_used if figures else None,
         engines=figures.engines if figures else (),

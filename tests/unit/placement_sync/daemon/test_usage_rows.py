@@ -62,6 +62,7 @@ def test_each_claim_has_a_row_without_figures() -> None:
         device=CARD,
         profile="P-2",
         partition=CLAIMS[0].handle,
+        resource_class="VGPU",
         memory_total=200 << 20,
     )
     # Its device is gone.
