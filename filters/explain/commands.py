@@ -11,7 +11,9 @@ class Explain(application.ListCommand):
     apply AcceleratorFilter to the candidates, and print the cards of each
     host with the reason. Nothing is changed. The exit status is 0 if a host
     can serve the flavor; 1 if no host can, or a service does not respond; 2
-    if the input can't be used. Example: nova-accel explain --flavor gpu.small
+    if the input can't be used. For a server, also one in ERROR, its zone, its
+    project and its scheduler hints exclude hosts, and its fault is printed.
+    Example: nova-accel explain --flavor gpu.small
     """
 
     action = "filters.explain.explain_command:ACTION"

@@ -2,11 +2,13 @@
 """``nova-accel explain``: reasons why each card serves a flavor or not."""
 
 import argparse
+import dataclasses
 import json
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from filters.explain import simulation
+from filters.explain import server_request, simulation
 from filters.fit import fact_reader, vgpu_geometry
 from nova_accel import errors
 from nova_accel.catalog import loader
@@ -26,6 +28,13 @@ _LEGEND = (
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="SERVER|FLAVOR",
+        help="explain for the flavor, zone, hints and project of this server,"
+        " by name or uuid; or for a flavor, if no server has the name",
+    )
     parser.add_argument(
         "--flavor",
         metavar="FLAVOR",
@@ -56,7 +65,11 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     :raises QueryError: Placement rejects the flavor's groups.
     """
     chosen = common_options.resolve_options(arguments)
-    simulated = _build_request(arguments, chosen)
+    server = _find_server(arguments, chosen)
+    if server is None:
+        simulated = _build_request(arguments, chosen)
+    else:
+        simulated = _with_specs(arguments, server.simulated)
     client = common_options.open_placement(arguments, chosen)
     devices = cloud.read(client)
     tree = ""
@@ -66,11 +79,87 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         devices = offered_devices.Cloud(
             devices=tuple(of_host), hosts=devices.hosts
         )
-    result = simulate(client, simulated, devices, tree)
+    excluded: Mapping[str, str] = {}
+    if server is not None:
+        compute = _open_compute(arguments, chosen)
+        excluded = server_request.explain_exclusions(
+            server, server_request.read_host_groups(compute, server)
+        )
+    result = simulate(client, simulated, devices, tree, excluded)
     status = 0 if result.is_possible else _NO_HOST
+    if server is not None:
+        notes = (*server_request.list_notes(server), *result.notes)
+        result = dataclasses.replace(result, notes=notes)
     if arguments.json:
-        return json.dumps(simulation.as_dict(result), indent=2) + "\n", status
-    return _format(result, status)
+        content = simulation.as_dict(result)
+        if server is not None:
+            content["server"] = _as_dict(server)
+        return json.dumps(content, indent=2) + "\n", status
+    table = _format(result, status)
+    return table._replace(head=server.describe()) if server else table
+
+
+def _as_dict(server: server_request.ServerRequest) -> dict[str, Any]:
+    return {
+        "uuid": server.server.uuid,
+        "name": server.server.name,
+        "status": server.server.status,
+        "zone": server.zone or None,
+        "hints": dict(server.hints),
+        "fault": server.fault or None,
+    }
+
+
+def _find_server(
+    arguments: argparse.Namespace, chosen: common_options.CommandOptions
+) -> server_request.ServerRequest | None:
+    """Return the server of the arguments; else set the flavor, if any.
+
+    :raises MalformedError: the arguments name a flavor, too.
+    :raises ServiceError: Nova does not respond.
+    """
+    if not arguments.name:
+        return None
+    if arguments.flavor:
+        raise errors.MalformedError(
+            "choice", f"{arguments.name} with --flavor", "one of them"
+        )
+    server = server_request.find_request(
+        _open_compute(arguments, chosen), arguments.name
+    )
+    if server is None:
+        arguments.flavor = arguments.name
+    return server
+
+
+def _open_compute(
+    arguments: argparse.Namespace, chosen: common_options.CommandOptions
+) -> rest.RestClient:
+    compute, why = common_options.open_compute(arguments, chosen)
+    if compute is None:
+        raise errors.MalformedError(
+            "way to Nova", f"none: {why}", "one, or --extra-spec alone"
+        )
+    return compute
+
+
+def _with_specs(
+    arguments: argparse.Namespace, simulated: simulation.SimulatedRequest
+) -> simulation.SimulatedRequest:
+    """Return a request with the extra specs of the arguments.
+
+    :raises MalformedError: it requests no accelerator.
+    """
+    specs = {**simulated.specs, **_parse_pairs(arguments.extra_spec)}
+    simulated = dataclasses.replace(simulated, specs=specs)
+    if not simulated.accelerators.groups:
+        raise errors.MalformedError(
+            "flavor",
+            arguments.name or arguments.flavor or " ".join(specs),
+            "one that asks for accelerators, named by --flavor, or by"
+            " --extra-spec resources_A:VGPU=1 and so on",
+        )
+    return simulated
 
 
 def simulate(
@@ -78,12 +167,14 @@ def simulate(
     simulated: simulation.SimulatedRequest,
     devices: offered_devices.Cloud,
     tree: str = "",
+    excluded: Mapping[str, str] = types.MappingProxyType({}),
 ) -> simulation.SimulationResult:
     """Return the verdicts of Placement and of the filter.
 
     :param client: client of Placement.
     :param devices: the devices that get a verdict.
     :param tree: uuid of the only compute node to simulate.
+    :param excluded: see ``SimulationContext``.
     :raises ServiceError: Placement does not respond.
     :raises QueryError: Placement rejects the flavor's groups.
     """
@@ -92,7 +183,9 @@ def simulate(
         build_getter(client),
         simulated,
         simulation.SimulationContext(
-            cloud=devices, disabled={provider.uuid for provider in disabled}
+            cloud=devices,
+            disabled={provider.uuid for provider in disabled},
+            excluded=excluded,
         ),
         vgpu_geometry.VgpuGeometry(loader.load()),
         tree,
@@ -134,24 +227,13 @@ def _build_request(
     specs: dict[str, str] = {}
     needs: dict[str, int] = {}
     if arguments.flavor:
-        compute, why = common_options.open_compute(arguments, chosen)
-        if compute is None:
-            raise errors.MalformedError(
-                "way to Nova", f"none: {why}", "one, or --extra-spec alone"
-            )
+        compute = _open_compute(arguments, chosen)
         flavor = cloud.find_flavor(compute, arguments.flavor)
         specs.update(flavor.specs)
         needs.update(flavor.needs_with_disk)
-    specs.update(_parse_pairs(arguments.extra_spec))
-    simulated = simulation.SimulatedRequest(specs=specs, needs=needs)
-    if not simulated.accelerators.groups:
-        raise errors.MalformedError(
-            "flavor",
-            arguments.flavor or " ".join(arguments.extra_spec),
-            "one that asks for accelerators, named by --flavor, or by"
-            " --extra-spec resources_A:VGPU=1 and so on",
-        )
-    return simulated
+    return _with_specs(
+        arguments, simulation.SimulatedRequest(specs=specs, needs=needs)
+    )
 
 
 def _parse_pairs(pairs: Sequence[str]) -> dict[str, str]:

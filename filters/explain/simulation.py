@@ -109,10 +109,13 @@ class SimulationContext:
     """Hosts of the simulation, from Placement.
 
     ``disabled`` are the uuids of hosts whose service is disabled.
+    ``excluded`` are the reasons why other hosts can't get the server, by
+    uuid.
     """
 
     cloud: offered_devices.Cloud
     disabled: Collection[str] = ()
+    excluded: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def simulate(
@@ -144,7 +147,8 @@ def simulate(
     )
     hosts = []
     for uuid, devices in _group_devices(request, context.cloud).items():
-        candidates = by_host.get(uuid, [])
+        is_excluded = uuid in context.excluded
+        candidates = [] if is_excluded else by_host.get(uuid, [])
         fitting, rejections = candidate_fit.select(
             request, candidates, host_facts
         )
@@ -235,6 +239,8 @@ def _describe_host(
     simulated: SimulatedRequest, context: SimulationContext, host: str
 ) -> str:
     """Return why a host has no candidate at all, empty if it may have."""
+    if host in context.excluded:
+        return context.excluded[host]
     if host in context.disabled:
         return "the host's compute service is disabled"
     capacities = context.cloud.hosts.get(host, {})

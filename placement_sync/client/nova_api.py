@@ -344,11 +344,7 @@ def find_removed_nodes(
     """
     if not roots:
         return frozenset()
-    hosts = dict(
-        read_pages(
-            client, "/os-hypervisors/detail", "hypervisors", _parse_hypervisor
-        )
-    )
+    hosts = dict(list_hypervisors(client))
     unlisted = set(roots) - hosts.keys()
     if not unlisted:
         return frozenset()
@@ -366,6 +362,18 @@ def find_removed_nodes(
         uuid
         for uuid in unlisted
         if client.get(f"/os-hypervisors/{uuid}").status == _ABSENT
+    )
+
+
+def list_hypervisors(
+    client: rest.RestClient,
+) -> Iterator[tuple[str, str]]:
+    """Yield the uuid and the service's host of each compute node.
+
+    :raises ServiceError: Nova can't be read.
+    """
+    return read_pages(
+        client, "/os-hypervisors/detail", "hypervisors", _parse_hypervisor
     )
 
 

@@ -129,9 +129,12 @@ class RestClient:
         self.reads = 0
         self.writes = 0
 
-    def get(self, path: str) -> Response:
-        """Return the response, without a body if the object is absent."""
-        return self._request("GET", path, None)
+    def get(self, path: str, microversion: str = "") -> Response:
+        """Return the response, without a body if the object is absent.
+
+        :param microversion: instead of the service's usual one.
+        """
+        return self._request("GET", path, None, microversion)
 
     def read(
         self, path: str, parse: Callable[[Any], provider_records.T]

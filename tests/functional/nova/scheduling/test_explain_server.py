@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel explain SERVER`` with Nova's own API and scheduler."""
+
+import contextlib
+import io
+import json
+from typing import Any
+
+from nova_accel.cli import commands
+from tests.functional.nova.scheduling import scheduled
+from tests.functional.nova.support import harness
+
+
+class ExplainServer(scheduled.CommandTestBase):
+    def explain(self, *words: str, status: int) -> dict[str, Any]:
+        """Return the JSON of the command."""
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            code = commands.main(
+                [
+                    *("explain", *words, "--json"),
+                    *("--endpoint", self.placement.fixture.endpoint),
+                    *("--compute-endpoint", self.api_fixture.base_url),
+                ]
+            )
+        self.assertEqual(status, code)
+        answer: dict[str, Any] = json.loads(out.getvalue())
+        return answer
+
+    def add_to_zone(self, host: str, zone: str) -> None:
+        body = {"aggregate": {"name": zone, "availability_zone": zone}}
+        aggregate = self.admin_api.post_aggregate(body)
+        self.admin_api.add_host_to_aggregate(aggregate["id"], host)
+
+    def test_a_server_in_error_has_its_zone_and_its_fault(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        self.start_host(harness.TWO_T4[0], name="host2")
+        self.add_to_zone("host2", "east")
+        whole = harness.vgpu_group("_A", "16Q")
+        self.boot(whole, az="east")
+        server = self.boot(
+            whole, az="east", name="painter", expected_state="ERROR"
+        )
+        answer = self.explain("painter", status=1)
+        self.assertEqual(
+            (server["id"], "ERROR", "east"),
+            tuple(answer["server"][k] for k in ("uuid", "status", "zone")),
+        )
+        self.assertIn("No valid host", answer["server"]["fault"])
+        whys = {
+            host["name"]: host["cards"][0]["why"] for host in answer["hosts"]
+        }
+        self.assertIn("zone nova, the server was requested", whys["host1"])
+        self.assertIn("CUSTOM_VGPU_NVIDIA_T4_16Q", whys["host2"])
+
+    def test_a_name_may_be_that_of_a_flavor(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        self._create_flavor(
+            name="gpu.small",
+            extra_spec=harness.vgpu_group("_A", "4Q"),
+            memory_mb=256,
+            vcpu=1,
+            disk=1,
+            ephemeral=0,
+        )
+        answer = self.explain("gpu.small", status=0)
+        self.assertNotIn("server", answer)
+        self.assertTrue(answer["is_possible"])
