@@ -10,6 +10,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from concurrent import futures
 from typing import Any
 
 from nova_accel import errors
@@ -55,15 +56,18 @@ def read(
     own = {node.uuid: node for node in rows}
     if not own:
         return offered_devices.Cloud()
-    rows = client.read("/resource_providers", provider_records.parse_list)
-    listed = {node.uuid: node for node in rows}
-    summaries: dict[str, providers.Provider] = {}
-    for name in _BULK_CLASSES:
-        if not own.keys() <= summaries.keys():
-            summaries |= client.read(
-                provider_records.summaries_path(name),
-                provider_records.parse_summaries,
-            )
+    with futures.ThreadPoolExecutor(1) as thread:
+        pending = thread.submit(
+            client.read, "/resource_providers", provider_records.parse_list
+        )
+        summaries: dict[str, providers.Provider] = {}
+        for name in _BULK_CLASSES:
+            if not own.keys() <= summaries.keys():
+                summaries |= client.read(
+                    provider_records.summaries_path(name),
+                    provider_records.parse_summaries,
+                )
+        listed = {node.uuid: node for node in pending.result()}
     for uuid in sorted(own.keys() - summaries.keys()):
         summaries[uuid] = _read_provider(client, uuid)
     devices = tuple(

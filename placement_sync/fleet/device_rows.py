@@ -45,7 +45,8 @@ class DeviceRow:
     """State of a device. ``fits`` are free profiles, the largest first.
 
     ``mode`` is the layout of its partitions, empty for a device without
-    them. ``consumers`` are the uuids of its holders.
+    them. ``consumers`` are the uuids of its holders, empty where the fleet
+    has none.
     """
 
     device: offered_devices.OfferedDevice
@@ -72,10 +73,17 @@ def list_devices(
     """Return a row for each device, by host and address."""
     devices = sorted(fleet.devices, key=lambda d: (d.host, d.address))
     consumers = fleet.list_consumers()
-    return tuple(
-        _build_row(d, consumers.get(d.uuid, frozenset()), types)
-        for d in devices
-    )
+    # A cloud has thousands of devices, and few kinds and states of them.
+    fits: dict[object, tuple[FreeProfile, ...]] = {}
+    rows = []
+    for device in devices:
+        capacities = frozenset(device.capacities.items())
+        key = (device.traits, device.model, capacities)
+        if key not in fits:
+            fits[key] = list_free_profiles(device, types)
+        holders = consumers.get(device.uuid, frozenset())
+        rows.append(_build_row(device, holders, fits[key]))
+    return tuple(rows)
 
 
 def select_free(rows: Iterable[DeviceRow]) -> tuple[DeviceRow, ...]:
@@ -86,7 +94,7 @@ def select_free(rows: Iterable[DeviceRow]) -> tuple[DeviceRow, ...]:
 def _build_row(
     device: offered_devices.OfferedDevice,
     consumers: frozenset[str],
-    types: offered_devices.VgpuTypes,
+    fits: tuple[FreeProfile, ...],
 ) -> DeviceRow:
     return DeviceRow(
         device=device,
@@ -94,7 +102,7 @@ def _build_row(
         mode=find_mode(device),
         usage=measure(device),
         consumers=tuple(sorted(consumers)),
-        fits=list_free_profiles(device, types),
+        fits=fits,
     )
 
 

@@ -8,39 +8,45 @@ Nova names all servers.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors
 from placement_sync.client import nova_api, provider_records, rest
-from placement_sync.flavors import cloud, offered_devices
+from placement_sync.flavors import cloud
 from placement_sync.fleet import fleet_state
 
 _ALL_PROJECTS: Mapping[str, object] = {"all_tenants": 1}
 
 
 def read(
-    placement: rest.RestClient, select: cloud.Selection = tuple
+    placement: rest.RestClient,
+    select: cloud.Selection = tuple,
+    limit: int | None = None,
 ) -> fleet_state.Fleet:
     """Return the selected devices and their holdings, without servers.
 
     :param select: returns the devices to include, of all devices.
+    :param limit: most devices with holdings for which these are read; with
+        more of them none are read.
     :raises ServiceError: Placement can't be read.
     """
     offered = cloud.read(placement, select)
+    used = [
+        device.uuid
+        for device in offered.devices
+        if any(capacity.used for capacity in device.capacities.values())
+    ]
+    if limit is not None and len(used) > limit:
+        return fleet_state.Fleet(cloud=offered, has_holdings=False)
     return fleet_state.Fleet(
-        cloud=offered, holdings=_read_holdings(placement, offered.devices)
+        cloud=offered, holdings=_read_holdings(placement, used)
     )
 
 
 def _read_holdings(
-    placement: rest.RestClient,
-    devices: Iterable[offered_devices.OfferedDevice],
+    placement: rest.RestClient, used: Sequence[str]
 ) -> tuple[fleet_state.Holding, ...]:
-    used = [
-        device.uuid
-        for device in devices
-        if any(capacity.used for capacity in device.capacities.values())
-    ]
+    """Return the holdings of devices, by the uuids of their providers."""
     answers = placement.find_each(
         (provider_records.provider_path(u, "allocations") for u in used),
         provider_records.parse_allocations,

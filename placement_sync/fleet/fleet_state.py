@@ -32,7 +32,8 @@ class Fleet:
     ``servers`` are by uuid; a consumer that is not among them is a
     migration, or a server that Nova does not show. ``gaps`` say which
     source could not be read, and why: without one of them, an empty answer
-    means that there is nothing.
+    means that there is nothing. ``has_holdings`` is false if holdings were
+    not read, because too many devices have some.
     """
 
     cloud: offered_devices.Cloud = dataclasses.field(
@@ -43,6 +44,7 @@ class Fleet:
         default_factory=dict
     )
     gaps: tuple[str, ...] = ()
+    has_holdings: bool = True
 
     @property
     def devices(self) -> tuple[offered_devices.OfferedDevice, ...]:

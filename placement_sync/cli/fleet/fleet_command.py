@@ -26,6 +26,12 @@ _DEVICE = (
     "HOST/ADDRESS, ADDRESS or uuid of the device, for example"
     " node1/0000:41:00.0; the address of a card includes its regions"
 )
+# Devices whose holders are counted unless more are asked for: each costs a
+# request.
+MOST_COUNTED = 100
+_NOT_COUNTED = (
+    f"More than {MOST_COUNTED} devices have servers: --servers counts them.\n"
+)
 _NO_DEVICE = "No host offers any accelerator.\n"
 
 
@@ -49,9 +55,19 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_servers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--servers",
+        action="store_true",
+        help="count the servers of all listed devices, with one request for"
+        f" each; by default of up to {MOST_COUNTED} devices in use",
+    )
+
+
 def _add_device_arguments(parser: argparse.ArgumentParser) -> None:
     add_host(parser)
     add_model(parser)
+    _add_servers(parser)
     parser.add_argument(
         "--state",
         choices=fleet_query.STATES,
@@ -111,6 +127,11 @@ def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
 
 
+def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    _add_servers(parser)
+
+
 class CloudReader:
     """Clients of the arguments, and the catalog of vGPU types."""
 
@@ -154,7 +175,9 @@ def _list_devices(arguments: argparse.Namespace) -> application.Output:
         model=arguments.model or "",
         state=arguments.state or "",
     )
-    fleet = fleet_reader.read(reader.placement, query.select)
+    fleet = fleet_reader.read(
+        reader.placement, query.select, _limit_counted(arguments)
+    )
     rows = device_rows.list_devices(fleet, reader.types)
     if arguments.free:
         rows = device_rows.select_free(rows)
@@ -162,10 +185,21 @@ def _list_devices(arguments: argparse.Namespace) -> application.Output:
     return fleet_output.as_output(
         "devices",
         fleet_output.DEVICES_LONG if is_long else fleet_output.DEVICES,
-        [fleet_output.build_device(row) for row in rows],
+        [
+            fleet_output.build_device(row, fleet.has_holdings, is_long)
+            for row in rows
+        ],
         is_json=arguments.json,
-        note="" if rows else "There is no such device.\n",
+        note=_note(fleet) if rows else "There is no such device.\n",
     )
+
+
+def _limit_counted(arguments: argparse.Namespace) -> int | None:
+    return None if arguments.servers else MOST_COUNTED
+
+
+def _note(fleet: fleet_state.Fleet) -> str:
+    return "" if fleet.has_holdings else _NOT_COUNTED
 
 
 def _show_device(arguments: argparse.Namespace) -> application.Output:
@@ -303,16 +337,18 @@ def _list_hosts(arguments: argparse.Namespace) -> application.Output:
     """
     reader = CloudReader(arguments)
     query = fleet_query.FleetQuery(model=arguments.model or "")
-    fleet = fleet_reader.read(reader.placement, query.select)
+    fleet = fleet_reader.read(
+        reader.placement, query.select, _limit_counted(arguments)
+    )
     rows = holder_rows.list_hosts(
         fleet, device_rows.list_devices(fleet, reader.types)
     )
     return fleet_output.as_output(
         "hosts",
         fleet_output.HOSTS,
-        [fleet_output.build_host(row) for row in rows],
+        [fleet_output.build_host(row, fleet.has_holdings) for row in rows],
         is_json=arguments.json,
-        note="" if rows else _NO_DEVICE,
+        note=_note(fleet) if rows else _NO_DEVICE,
     )
 
 
@@ -355,7 +391,7 @@ ALLOCATION_LIST = application.Action(
     common_options.add_cloud_credentials,
 )
 HOST_LIST = application.Action(
-    add_model, _list_hosts, common_options.add_cloud_credentials
+    _add_host_arguments, _list_hosts, common_options.add_cloud_credentials
 )
 USAGE_LIST = application.Action(
     _add_usage_arguments, _list_usages, common_options.add_cloud_credentials

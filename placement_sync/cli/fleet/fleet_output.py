@@ -7,7 +7,7 @@ columns and the values are version 1 of the interface
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_accel.cli import application
 from placement_sync.fleet import device_rows, holder_rows
@@ -32,27 +32,39 @@ _MIG = "mig"
 _NONE = "-"
 
 
-def build_device(row: device_rows.DeviceRow) -> Cells:
-    """Return the cells of a device, all columns."""
-    return {
+def build_device(
+    row: device_rows.DeviceRow,
+    has_holders: bool = True,
+    is_long: bool = True,
+) -> Cells:
+    """Return the cells of a device.
+
+    :param has_holders: whether its holders were read.
+    :param is_long: whether to return all columns.
+    """
+    cells: dict[str, object] = {
         "Host": row.device.host,
         "Address": row.device.address,
         "Model": row.model,
         "State": row.state,
         "Mode": _mode(row.mode),
         "In use": _usage(row.usage),
-        "Servers": len(row.consumers),
+        "Servers": _count(row.consumers, has_holders),
         "Still fits": application.Cell(
             [_free_profile(p) for p in row.fits[:1]], _fits(row)
         ),
+    }
+    if not is_long:
+        return cells
+    traits = sorted(row.device.traits)
+    return {
+        **cells,
         "Device ID": row.device.uuid,
         "Profiles": application.Cell(
             [_free_profile(p) for p in row.fits],
             ", ".join(map(str, row.fits)) or _NONE,
         ),
-        "Traits": application.Cell(
-            sorted(row.device.traits), ", ".join(sorted(row.device.traits))
-        ),
+        "Traits": application.Cell(traits, ", ".join(traits)),
     }
 
 
@@ -114,7 +126,8 @@ def build_allocation(row: holder_rows.AllocationRow) -> Cells:
     }
 
 
-def build_host(row: holder_rows.HostRow) -> Cells:
+def build_host(row: holder_rows.HostRow, has_holders: bool = True) -> Cells:
+    """Return the cells of a host; see ``build_device``."""
     return {
         "Host": row.name,
         "Service": "disabled" if row.is_disabled else "enabled",
@@ -127,7 +140,7 @@ def build_host(row: holder_rows.HostRow) -> Cells:
             [_usage_value(usage) for usage in row.usages],
             ", ".join(map(str, row.usages)),
         ),
-        "Servers": len(row.consumers),
+        "Servers": _count(row.consumers, has_holders),
     }
 
 
@@ -179,6 +192,10 @@ def _value(cell: object) -> object:
     if isinstance(cell, application.Cell):
         return cell.machine_readable()
     return cell
+
+
+def _count(consumers: Collection[str], is_known: bool) -> object:
+    return len(consumers) if is_known else application.Cell(None, _NONE)
 
 
 def _mode(mode: str) -> str:

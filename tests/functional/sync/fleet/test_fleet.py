@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nova_accel.model import names
+from placement_sync.cli.fleet import fleet_command
 from tests.functional.sync.support import (
     captured_hosts,
     nova_standin,
@@ -220,3 +221,21 @@ def test_the_report_has_reserved_units_and_flavors(site: Site) -> None:
     site.nova.refused = ("/flavors",)
     _, out, _ = site.execute("report", "--format", "text")
     assert "Not known: flavors are not known" in out
+
+
+def test_servers_are_counted_for_some_devices_only(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large fleet costs three requests unless all are asked for."""
+    monkeypatch.setattr(fleet_command, "MOST_COUNTED", 0)
+    rows = site.read("device", "list", "--model", "A40")
+    assert [row["Servers"] for row in rows] == [None]
+    assert site.list_requests() == LISTING
+    code, out, _ = site.execute("host", "list")
+    assert code == 0 and "--servers counts them" in out
+    for words, counts in (
+        (("device", "list", "--model", "A40"), [2]),
+        (("host", "list"), [2, 0]),
+    ):
+        rows = site.read(*words, "--servers")
+        assert [row["Servers"] for row in rows] == counts
