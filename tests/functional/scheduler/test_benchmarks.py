@@ -6,7 +6,7 @@ import re
 import pytest
 from nova.scheduler import request_filter
 
-from tests.benchmark import candidates, filter_cost
+from tests.benchmark import candidates, device_list, filter_cost
 
 
 def test_candidates_benchmark(
@@ -47,4 +47,22 @@ def test_filter_cost_benchmark(
         "empty cache": 6,
         "warm cache": 2,
         "flavor without accelerators": 0,
+    }
+
+
+@pytest.mark.long
+def test_device_list_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    size = "--hosts 3 --cards 2 --runs 1"
+
+    assert device_list.main(size.split()) == 0
+
+    first, _, *rows = capsys.readouterr().out.splitlines()
+    assert first == "3 hosts, 6 cards, 3 of them in use"
+    # Three requests, and the holders of three cards.
+    assert {row[:28].strip(): row.split()[-2:] for row in rows} == {
+        "client alone": ["0", "0"],
+        "resource provider list": ["2", "9"],
+        "accel device list": ["6", "6"],
+        "accel device list --long": ["6", "6"],
+        "accel host list": ["6", "3"],
     }
