@@ -186,9 +186,13 @@ def test_the_wheel_adds_to_nova_and_replaces_nothing(wheel: Path) -> None:
     for package in PACKAGES:
         assert f"{package}/py.typed" in names
     tops = {name.partition("/")[0] for name in names}
+    (data,) = [top for top in tops if top.endswith(".data")]
+    (definitions,) = [name for name in names if name.startswith(f"{data}/")]
+    assert definitions.startswith(f"{data}/data/share/nova-accel/metadefs/")
     assert {top for top in tops if "dist-info" not in top} == {
         *PACKAGES,
         "nova",
+        data,
     }
 
 
