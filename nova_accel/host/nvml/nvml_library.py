@@ -9,9 +9,8 @@ Functions and return codes are those of nvml.h.
 import contextlib
 import ctypes
 import errno
-import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from nova_accel.model import pci
@@ -119,13 +118,8 @@ def call(name: str, *arguments: Any) -> Any:
     function = getattr(pynvml, name, None)
     if function is None:
         raise NvmlError(name, _FUNCTION_NOT_FOUND, "nvidia-ml-py has no such")
-    return _convert_errors(name, functools.partial(function, *arguments))
-
-
-def _convert_errors(name: str, function: Callable[[], Any]) -> Any:
-    """Return a function's result; raise pynvml's errors as NvmlError."""
     try:
-        return function()
+        return function(*arguments)
     except pynvml.NVMLError as error:
         raise NvmlError(name, int(error.value), str(error)) from error
 
@@ -250,14 +244,10 @@ def read_framebuffer_usage(vgpu: int) -> int | None:
     :returns: None while NVML has no figure (NVML_VALUE_NOT_AVAILABLE).
     :raises NvmlError: the call failed.
     """
+    name = "nvmlVgpuInstanceGetFbUsage"
     size = ctypes.c_ulonglong(0)
-
-    def read() -> None:
-        name = "nvmlVgpuInstanceGetFbUsage"
-        function = pynvml._nvmlGetFunctionPointer(name)
-        pynvml._nvmlCheckReturn(function(vgpu, ctypes.byref(size)))
-
-    _convert_errors("nvmlVgpuInstanceGetFbUsage", read)
+    function = call("_nvmlGetFunctionPointer", name)
+    call("_nvmlCheckReturn", function(vgpu, ctypes.byref(size)))
     return None if size.value == _NOT_AVAILABLE else size.value
 
 
