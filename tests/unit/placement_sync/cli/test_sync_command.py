@@ -18,12 +18,13 @@ from collections.abc import Callable
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.model import providers
+from nova_accel.model import providers, usage
 from placement_sync.cli import common_options, main, sync_command
 from placement_sync.client import calls
 from placement_sync.daemon import heartbeat, serve
 from placement_sync.sync import sync_pass
 from tests.hosts import look
+from tests.support.hosts import states
 
 ROOT = pathlib.Path(__file__).parents[4]
 DOC = ROOT / "doc/source/admin/placement-sync.rst"
@@ -286,6 +287,42 @@ def test_the_status_lists_each_writer(
     }
     assert not writers["nova-compute"]["is_stale"]
     assert writers["placement-sync"]["is_stale"]
+
+
+@pytest.mark.usefixtures("advance")
+def test_the_status_prints_the_last_sample(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    beat = heartbeat.Heartbeat(str(tmp_path), "nova-compute", 60)
+    sample = usage.UsageSample(
+        devices=(
+            usage.DeviceUsage(
+                address="0000:01:00.0",
+                engines=(usage.EngineUsage(engine="compute", ratio=0.8),),
+                memory_used=6 << 30,
+                memory_total=16 << 30,
+                power_watts=70.5,
+                temperature_celsius=61,
+            ),
+        ),
+        partitions=(
+            usage.PartitionUsage(
+                device="0000:01:00.0",
+                handle=states.CLAIMS[0].handle,
+                memory_used=1 << 20,
+            ),
+        ),
+        problems=(model.Problem(where="usage of GPU 1", reason="lost"),),
+    )
+    beat.record_sample(sample, states.HOST, states.CLAIMS, {})
+    text, _ = run_status(capsys, tmp_path)
+    assert (
+        "  usage         sampled 0 s ago\n"
+        "  0000:01:00.0  compute 80% of the device, 6144/16384 MiB, 70.5 W,"
+        " 61 °C\n"
+        "  server server  P-2 of 0000:01:00.0: 1/200 MiB\n"
+        "  problem       usage of GPU 1: lost\n"
+    ) in text
 
 
 @pytest.mark.usefixtures("advance")
