@@ -65,7 +65,6 @@ class PartitionUsage:
     server: str = ""
     engines: tuple[EngineUsage, ...] = ()
     memory_used: int | None = None
-    is_licensed: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,6 @@ def list_server_gauges(status: Status) -> Iterator[Family]:
     for name, field, help_text in (
         ("memory_used_bytes", "memory_used", "Memory that a server uses"),
         ("memory_bytes", "memory_total", "Memory of a server's partition"),
-        ("licensed", "is_licensed", "Whether a vGPU has its licence"),
     ):
         yield (
             f"nova_accel_server_{name}",

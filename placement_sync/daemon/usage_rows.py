@@ -52,7 +52,6 @@ class ServerUsage:
     memory_total: int | None = None
     memory_used: int | None = None
     engines: tuple[usage.EngineUsage, ...] = ()
-    is_licensed: bool | None = None
 
 
 def get_state(device: model.Device) -> str:
@@ -206,5 +205,4 @@ def _build_server(
         memory_total=None if memory_mb is None else memory_mb * _MIB,
         memory_used=figures.memory_used if figures else None,
         engines=figures.engines if figures else (),
-        is_licensed=figures.is_licensed if figures else None,
     )

@@ -212,11 +212,6 @@ def _read_vgpu(
         if instance == _NO_INSTANCE
         else usage.Scope.INSTANCE
     )
-    license_info = reader.read(
-        "licence",
-        lambda: call("nvmlVgpuInstanceGetLicenseInfo_v2", number),
-        None,
-    )
     handle = reader.read(
         "mdev", lambda: call("nvmlVgpuInstanceGetMdevUUID", number), ""
     )
@@ -230,9 +225,6 @@ def _read_vgpu(
             "memory",
             lambda: nvml_library.read_framebuffer_usage(number),
             None,
-        ),
-        is_licensed=(
-            None if license_info is None else bool(license_info.isLicensed)
         ),
     )
 

@@ -81,7 +81,6 @@ GOOD = status.Status(
             memory_total=8 << 30,
             memory_used=5 << 30,
             engines=(usage.EngineUsage(engine="compute", ratio=0.75),),
-            is_licensed=False,
         ),
         usage_rows.ServerUsage(
             server="server",
@@ -268,7 +267,6 @@ def test_metrics_of_servers(series: Series) -> None:
     assert value(series, "server_utilisation_ratio", **compute) == 0.75
     assert value(series, "server_memory_used_bytes", **SERVER) == 5 << 30
     assert value(series, "server_memory_bytes", **SERVER) == 8 << 30
-    assert value(series, "server_licensed", **SERVER) == 0
 
 
 def test_an_unknown_figure_has_no_series(series: Series) -> None:
@@ -277,7 +275,6 @@ def test_an_unknown_figure_has_no_series(series: Series) -> None:
     server = SERVER | unknown | {"partition": "unknown"}
     assert value(series, "server_info", **server) == 1
     assert value(series, "server_memory_used_bytes", **server) is None
-    assert value(series, "server_licensed", **server) is None
 
 
 def test_a_sample_counts_no_pass_and_removes_servers_that_ended(

@@ -82,7 +82,6 @@ def test_a_vgpu_has_its_last_sample(read: usage.UsageSample) -> None:
     shares = {e.engine: (e.ratio, e.scope) for e in busy.engines}
     assert shares["compute"] == (0.75, usage.Scope.DEVICE)
     assert shares["decoder"] == (0.04, usage.Scope.DEVICE)
-    assert busy.is_licensed is True
 
 
 def test_framebuffer_of_more_than_4_gib_is_exact(
@@ -96,7 +95,6 @@ def test_figures_that_nvml_marks_as_missing_are_unknown(
 ) -> None:
     idle = read.partitions[1]
     assert (idle.engines, idle.memory_used) == ((), None)
-    assert idle.is_licensed is False
 
 
 def test_a_vgpu_in_an_instance_has_its_scope(read: usage.UsageSample) -> None:
@@ -106,7 +104,6 @@ def test_a_vgpu_in_an_instance_has_its_scope(read: usage.UsageSample) -> None:
     assert vgpu.engines[0] == usage.EngineUsage(
         engine="compute", ratio=1, scope=usage.Scope.INSTANCE
     )
-    assert vgpu.is_licensed is None
 
 
 def test_a_lost_and_a_silent_gpu_are_problems(read: usage.UsageSample) -> None:
