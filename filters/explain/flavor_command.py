@@ -48,6 +48,24 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "flavor", metavar="NAME", help="name of the new flavor"
     )
+    add_sizes(parser)
+    parser.set_defaults(disk=0)
+    parser.add_argument(
+        "--private",
+        action="store_true",
+        help="show the flavor only to projects that get access to it",
+    )
+    _add_target(parser, is_required=True)
+    parser.set_defaults(clear=False)
+    _add_request(parser)
+
+
+def add_sizes(parser: argparse.ArgumentParser, condition: str = "") -> None:
+    """Add the options for the sizes of a new flavor.
+
+    :param condition: when an option applies; without one, CPUs and memory
+        are required.
+    """
     for flag, unit, text in (
         ("--vcpus", "N", "number of virtual CPUs"),
         ("--ram", "MB", "memory in MB"),
@@ -57,18 +75,18 @@ def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
             flag,
             metavar=unit,
             type=parse_count,
-            required=flag != "--disk",
-            default=0,
-            help=f"set the {text}",
+            required=not condition and flag != "--disk",
+            help=f"set the {text}{condition}",
         )
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """Add the option by which nothing is written."""
     parser.add_argument(
-        "--private",
+        "--dry-run",
         action="store_true",
-        help="show the flavor only to projects that get access to it",
+        help="print the changes, and write nothing",
     )
-    _add_target(parser, is_required=True)
-    parser.set_defaults(clear=False)
-    _add_request(parser)
 
 
 def _add_request(parser: argparse.ArgumentParser) -> None:
@@ -92,11 +110,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
             choices=values,
             help=f"set the extra spec {flavors.NAMESPACE}{name}",
         )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the changes, and write nothing",
-    )
+    add_dry_run(parser)
     parser.add_argument(
         "--force",
         action="store_true",

@@ -32,28 +32,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", help="file in JSON, - for standard input"
     )
-    for flag, unit, text in (
-        ("--vcpus", "N", "number of virtual CPUs"),
-        ("--ram", "MB", "memory in MB"),
-        ("--disk", "GB", "root disk in GB"),
-    ):
-        parser.add_argument(
-            flag,
-            metavar=unit,
-            type=flavor_command.parse_count,
-            help=f"set the {text} of new flavors for which the file has none",
-        )
+    flavor_command.add_sizes(
+        parser, " of new flavors for which the file has none"
+    )
     parser.add_argument(
         "--name",
         metavar="TEMPLATE",
         help=f"set the name of flavors of profiles, with {_PROFILE} for that"
         f" of the profile, for example gpu.{_PROFILE}",
     )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the changes, and write nothing",
-    )
+    flavor_command.add_dry_run(parser)
     parser.add_argument(
         "--force",
         action="store_true",

@@ -119,16 +119,11 @@ def find_request(
     :raises ServiceError: Nova can't be read.
     """
     try:
-        servers = nova_api.find_servers(compute, name_or_uuid)
+        server = nova_api.find_single_server(compute, name_or_uuid)
+    except nova_api.SeveralServersError:
+        raise
     except errors.MalformedError:
         return None
-    if len(servers) > 1:
-        raise errors.MalformedError(
-            "server of this cloud",
-            name_or_uuid,
-            "a uuid: several servers have that name",
-        )
-    (server,) = servers
     path = f"/servers/{provider_records.check_uuid(server.uuid)}"
     response = compute.get(path, _MICROVERSION)
     return provider_records.parse_answer(

@@ -177,14 +177,7 @@ def find_server(nova: rest.RestClient, name_or_uuid: str) -> tuple[str, str]:
     :raises MalformedError: there is no such server, or it is on no host.
     :raises ServiceError: Nova can't be read.
     """
-    servers = nova_api.find_servers(nova, name_or_uuid)
-    if len(servers) > 1:
-        raise errors.MalformedError(
-            "server of this cloud",
-            name_or_uuid,
-            "a uuid: several servers have that name",
-        )
-    (server,) = servers
+    server = nova_api.find_single_server(nova, name_or_uuid)
     if not server.host:
         raise errors.MalformedError(
             "server on a host",

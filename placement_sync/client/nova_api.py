@@ -92,6 +92,17 @@ class NoAnswerError(errors.AcceleratorError):
     """
 
 
+class SeveralServersError(errors.MalformedError):
+    """Several servers have the name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            "server of this cloud",
+            name,
+            "a uuid: several servers have that name",
+        )
+
+
 def read_service_host(client: rest.RestClient, node: str) -> str:
     """Return the host name of a compute node's service.
 
@@ -198,6 +209,18 @@ def find_servers(client: rest.RestClient, name_or_uuid: str) -> list[Server]:
             "the uuid or the name of a server that Nova has",
         )
     return servers
+
+
+def find_single_server(client: rest.RestClient, name_or_uuid: str) -> Server:
+    """Return the server of a name or a uuid; see ``find_servers``.
+
+    :raises MalformedError: there is none, or several have the name.
+    :raises ServiceError: Nova can't be read.
+    """
+    servers = find_servers(client, name_or_uuid)
+    if len(servers) > 1:
+        raise SeveralServersError(name_or_uuid)
+    return servers[0]
 
 
 def find_server(client: rest.RestClient, uuid: str) -> Server | None:
