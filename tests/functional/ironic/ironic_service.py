@@ -22,7 +22,7 @@ from typing import Any
 import requests
 
 _SECONDS = 60.0
-_PAUSE_S = 0.1
+_PAUSE_S = 0.05
 _HEADERS = {"X-OpenStack-Ironic-API-Version": "1.101"}
 _MEMORY = {"physical_mb": 262144, "total": 262144 << 20}
 _CPU = {"count": 64, "architecture": "x86_64", "model_name": "", "flags": []}
@@ -93,13 +93,14 @@ class Ironic:
         assert answer.ok, f"{method} {path}: {answer.text}"
         return answer.json() if answer.content else None
 
-    def create(self, **fields: Any) -> BareMetal:
-        """Return a new node that can be inspected."""
-        node = BareMetal(
-            uuid=str(uuid.uuid4()),
-            mac="52:54:00:"
-            + ":".join(uuid.uuid4().bytes[:3].hex(" ").split()),
-        )
+    def create(self, mac: str = "", **fields: Any) -> BareMetal:
+        """Return a new node that can be inspected.
+
+        :param mac: address of its port; by default one of its own.
+        """
+        own = uuid.uuid4()
+        mac = mac or f"52:54:00:{own.bytes[:3].hex(':')}"
+        node = BareMetal(uuid=str(own), mac=mac)
         body = {"uuid": node.uuid, "driver": "fake-hardware", **fields}
         self.call("POST", "/nodes", body)
         port = {"address": node.mac, "node_uuid": node.uuid}
@@ -112,13 +113,22 @@ class Ironic:
         path = f"/nodes/{node.uuid}/states/provision"
         self.call("PUT", path, {"target": target})
 
-    def await_state(self, node: BareMetal, state: str) -> None:
-        """Wait until a node is in a state of provisioning."""
+    def await_state(
+        self,
+        node: BareMetal,
+        state: str,
+        process: "subprocess.Popen[bytes] | None" = None,
+    ) -> None:
+        """Wait until a node is in a state of provisioning.
+
+        :param process: one that must run meanwhile.
+        """
         until = time.monotonic() + _SECONDS
         while (present := self.show(node))["provision_state"] != state:
             reached = f"{present['provision_state']}: {present['last_error']}"
             assert present["provision_state"] != "inspect failed", reached
             assert time.monotonic() < until, reached
+            assert process is None or process.poll() is None, reached
             time.sleep(_PAUSE_S)
 
     def begin_inspection(self, node: BareMetal) -> None:

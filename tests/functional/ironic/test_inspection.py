@@ -20,7 +20,11 @@ from tests.support import golden
 from virt_hooks.ironic import collector
 
 Nodes = Mapping[str, ironic_service.BareMetal]
-HOSTS = (*look.NAMES, *(f"recorded-{name}" for name in recorded.NAMES))
+# Without --whole the described hosts are left out.
+HOSTS = (
+    *(f"recorded-{name}" for name in recorded.NAMES),
+    *(pytest.param(name, marks=pytest.mark.long) for name in look.NAMES),
+)
 FOREIGN = ("CUSTOM_RACK_7", "CUSTOM_GPU_LAB", "HW_CPU_X86_VMX")
 T4X2 = "CUSTOM_GPU_NVIDIA_T4_X2"
 
@@ -45,9 +49,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def inspected(ironic: ironic_service.Ironic, place: pathlib.Path) -> Nodes:
-    """Return an inspected node of each host."""
-    nodes = {name: ironic.create() for name in HOSTS}
+def inspected(
+    request: pytest.FixtureRequest,
+    ironic: ironic_service.Ironic,
+    place: pathlib.Path,
+) -> Nodes:
+    """Return an inspected node of each host that a test of this run has."""
+    calls = [getattr(i, "callspec", None) for i in request.session.items]
+    hosts = [c.params["host"] for c in calls if c and "host" in c.params]
+    nodes = {name: ironic.create() for name in dict.fromkeys(hosts)}
     for node in nodes.values():
         ironic.begin_inspection(node)
     for name, node in nodes.items():

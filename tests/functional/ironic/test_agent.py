@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inspection and steps in a real ironic-python-agent, with a real Ironic."""
+
+import functools
+import hashlib
+import http.server
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.functional.ironic import agent_service, ironic_service
+from tests.lab import fakehost
+from tests.lab.fakehost import fpga
+
+PAC, FLEX, T4 = "0000:5e:00.0", "0000:4d:00.0", "0000:71:00.0"
+A10 = "f64e598bea11517fa28e7bc65d885104"
+OLD = "d8424dc4a4a3c413f89e433683f9040b"
+NEW = "f7df405cbd7acf7222f144b0b93acd18"
+SPEC = fakehost.HostSpec(
+    cards=(
+        fakehost.DflCard(address=PAC, functions=(OLD,)),
+        fakehost.PciCard(
+            address=FLEX,
+            vendor=0x8086,
+            device=0x56C0,
+            class_code=0x038000,
+            driver="i915",
+            total_vfs=31,
+            vf_driver="i915",
+        ),
+        fakehost.PciCard(
+            address=T4,
+            vendor=0x10DE,
+            device=0x1EB8,
+            class_code=0x030200,
+            driver="nouveau",
+        ),
+    )
+)
+INSPECTED = [
+    {"vendor_id": "10de", "device_id": "1eb8"},
+    {"vendor_id": "8086", "device_id": "56c0"},
+    {"vendor_id": "8086", "device_id": "09c4"},
+]
+NODE = agent_service.describe_node(*INSPECTED)
+
+
+@pytest.fixture(scope="module")
+def machine(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[fakehost.Controller]:
+    if reason := fakehost.missing() or agent_service.missing():
+        pytest.skip(reason)
+    root = tmp_path_factory.mktemp("machine")
+    with fakehost.simulated_sysfs(SPEC, root) as controller:
+        yield controller
+
+
+@pytest.fixture(scope="module")
+def agent(
+    machine: fakehost.Controller, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[agent_service.Agent]:
+    state = tmp_path_factory.mktemp("agent")
+    with agent_service.start(machine.root, state) as running:
+        agent_service.await_api(running)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def image(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, str]]:
+    """Return URL and checksum of an image for the FPGA card."""
+    place = tmp_path_factory.mktemp("images")
+    content = fpga.gbs(NEW, A10)
+    (place / "image.gbs").write_bytes(content)
+    serve = functools.partial(
+        http.server.SimpleHTTPRequestHandler, directory=str(place)
+    )
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield (
+            f"http://127.0.0.1:{server.server_port}/image.gbs",
+            hashlib.sha256(content).hexdigest(),
+        )
+        server.shutdown()
+        thread.join()
+
+
+def read(machine: fakehost.Controller, function: str, name: str) -> str:
+    place = machine.sys / "bus/pci/devices" / function / name
+    return place.read_text().strip()
+
+
+def loaded(machine: fakehost.Controller) -> list[str]:
+    afus = machine.sys.glob(f"bus/pci/devices/{PAC}/fpga_region/*/*/afu_id")
+    return [path.read_text().strip() for path in afus]
+
+
+def result_of(record: dict[str, Any], phase: str) -> dict[str, Any]:
+    assert record["command_status"] == "SUCCEEDED", record
+    result: dict[str, Any] = record["command_result"][f"{phase}_result"]
+    return result
+
+
+def test_a_machine_is_inspected_by_its_agent(
+    ironic: ironic_service.Ironic,
+    machine: fakehost.Controller,
+    tmp_path: pathlib.Path,
+) -> None:
+    node = ironic.create(mac=agent_service.read_mac())
+    ironic.begin_inspection(node)
+    ironic.await_state(node, "inspect wait")
+    with agent_service.start(machine.root, tmp_path, ironic.url) as running:
+        ironic.await_state(node, "manageable", running.process)
+    assert {
+        "CUSTOM_FPGA_INTEL_ARRIA_10_PAC_X1",
+        f"CUSTOM_FPGA_FUNCTION_{OLD.upper()}",
+        "CUSTOM_GPU_8086_56C0_X1",
+        "CUSTOM_GPU_NVIDIA_T4_X1",
+    } <= ironic.traits(node)
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected"),
+    [
+        ("clean", {"accel_scrub": 60, "accel_verify": 50}),
+        ("deploy", {"accel_program": 0, "accel_set_mode": 0}),
+        ("service", {"accel_program": 0, "accel_set_mode": 0}),
+    ],
+)
+def test_the_agent_offers_the_steps(
+    agent: agent_service.Agent, phase: str, expected: dict[str, int]
+) -> None:
+    record = agent.call(f"{phase}.get_{phase}_steps", node=NODE, ports=[])
+    steps = record["command_result"][f"{phase}_steps"]
+    offered = {
+        step["step"]: step["priority"]
+        for step in steps["AcceleratorHardwareManager"]
+    }
+    assert expected.items() <= offered.items()
+    assert "erase_devices" in str(steps) or phase != "clean"
+
+
+def test_a_node_is_cleaned(
+    agent: agent_service.Agent, machine: fakehost.Controller
+) -> None:
+    machine.set_vfs(FLEX, 4)
+    scrubbed = agent.run_step("clean", "accel_scrub", NODE)
+    assert {FLEX, T4} <= {*result_of(scrubbed, "clean")["reset"]}
+    assert read(machine, FLEX, "sriov_numvfs") == "0"
+    verified = agent.run_step("clean", "accel_verify", NODE)
+    assert result_of(verified, "clean")["devices"] == len(INSPECTED)
+
+
+def test_a_missing_card_fails_the_cleaning(agent: agent_service.Agent) -> None:
+    node = agent_service.describe_node(*INSPECTED, INSPECTED[0])
+    record = agent.run_step("clean", "accel_verify", node)
+    assert record["command_status"] == "FAILED"
+    assert "1 of 2 devices 10de:1eb8" in str(record["command_error"])
+
+
+@pytest.mark.parametrize("phase", ["deploy", "service"])
+def test_an_image_is_loaded(
+    agent: agent_service.Agent,
+    machine: fakehost.Controller,
+    image: tuple[str, str],
+    phase: str,
+) -> None:
+    machine.reboot()
+    assert loaded(machine) == [OLD]
+    url, checksum = image
+    record = agent.run_step(
+        phase, "accel_program", NODE, url=url, checksum=checksum
+    )
+    assert result_of(record, phase)["function"] == NEW
+    assert loaded(machine) == [NEW]
+
+
+def test_an_image_with_another_checksum_is_not_loaded(
+    agent: agent_service.Agent,
+    machine: fakehost.Controller,
+    image: tuple[str, str],
+) -> None:
+    machine.reboot()
+    record = agent.run_step(
+        "deploy", "accel_program", NODE, url=image[0], checksum="0" * 64
+    )
+    assert record["command_status"] == "FAILED"
+    assert "its sha256 is" in str(record["command_error"])
+    assert loaded(machine) == [OLD]
+
+
+def test_a_mode_is_set(
+    agent: agent_service.Agent, machine: fakehost.Controller
+) -> None:
+    record = agent.run_step(
+        "deploy", "accel_set_mode", NODE, num_vfs=2, device=FLEX
+    )
+    assert result_of(record, "deploy")["devices"] == [FLEX]
+    assert read(machine, FLEX, "sriov_numvfs") == "2"
