@@ -8,7 +8,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from filters.explain import server_request, simulation
+from filters.explain import node_simulation, server_request, simulation
 from filters.fit import fact_reader, vgpu_geometry
 from nova_accel import errors
 from nova_accel.catalog import loader
@@ -85,7 +85,10 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         excluded = server_request.explain_exclusions(
             server, server_request.read_host_groups(compute, server)
         )
-    result = simulate(client, simulated, devices, tree, excluded)
+    if simulated.accelerators.groups:
+        result = simulate(client, simulated, devices, tree, excluded)
+    else:
+        result = _simulate_nodes(arguments, client, simulated, devices)
     status = 0 if result.is_possible else _NO_HOST
     if server is not None:
         notes = (*server_request.list_notes(server), *result.notes)
@@ -146,20 +149,32 @@ def _open_compute(
 def _with_specs(
     arguments: argparse.Namespace, simulated: simulation.SimulatedRequest
 ) -> simulation.SimulatedRequest:
-    """Return a request with the extra specs of the arguments.
-
-    :raises MalformedError: it requests no accelerator.
-    """
+    """Return a request with the extra specs of the arguments."""
     specs = {**simulated.specs, **_parse_pairs(arguments.extra_spec)}
-    simulated = dataclasses.replace(simulated, specs=specs)
-    if not simulated.accelerators.groups:
+    return dataclasses.replace(simulated, specs=specs)
+
+
+def _simulate_nodes(
+    arguments: argparse.Namespace,
+    client: rest.RestClient,
+    simulated: simulation.SimulatedRequest,
+    devices: offered_devices.Cloud,
+) -> simulation.SimulationResult:
+    """Return the verdicts on bare-metal nodes.
+
+    :raises MalformedError: the request is for no node either.
+    """
+    group = node_simulation.find_group(simulated, devices.devices)
+    if group is None:
         raise errors.MalformedError(
             "flavor",
-            arguments.name or arguments.flavor or " ".join(specs),
+            arguments.name or arguments.flavor or " ".join(simulated.specs),
             "one that asks for accelerators, named by --flavor, or by"
             " --extra-spec resources_A:VGPU=1 and so on",
         )
-    return simulated
+    return node_simulation.simulate(
+        build_getter(client), simulated, group, devices.devices
+    )
 
 
 def simulate(
@@ -220,8 +235,8 @@ def _build_request(
 ) -> simulation.SimulatedRequest:
     """Return the request for a server of the flavor in the arguments.
 
-    :raises MalformedError: the arguments name no flavor, a flavor without
-        accelerators, or a flavor that Nova does not have.
+    :raises MalformedError: the arguments name no flavor, or a flavor that
+        Nova does not have.
     :raises ServiceError: Nova does not respond.
     """
     specs: dict[str, str] = {}

@@ -23,7 +23,7 @@ from placement_sync.client import (
     rest,
     tree_reader,
 )
-from placement_sync.flavors import flavor_specs, offered_devices
+from placement_sync.flavors import bare_metal, flavor_specs, offered_devices
 
 # Classes that each compute node has. A query for one unit of a class
 # returns the hosts that have a free unit; the next class finds the others.
@@ -45,17 +45,20 @@ def read(
 ) -> offered_devices.Cloud:
     """Return all devices of this library, full and drained ones included.
 
-    Three requests for any number of hosts; one more for all hosts without a
-    free unit of a class, three for each device of a host without Nova's
-    inventories, and one for each unavailable device that is selected.
+    Bare-metal nodes with accelerators are among them. Four requests for any
+    number of hosts; one more for all hosts without a free unit of a class,
+    three for each device of a host without Nova's inventories, and one for
+    each unavailable device that is selected. With bare-metal nodes one more,
+    and three for each of them.
 
     :param select: returns the devices to include, of all devices.
     :raises ServiceError: Placement can't be read.
     """
+    nodes = bare_metal.read_nodes(client)
     rows = tree_reader.list_with_trait(client, names.OWNER_TRAIT)
     own = {node.uuid: node for node in rows}
     if not own:
-        return offered_devices.Cloud()
+        return offered_devices.Cloud(devices=tuple(select(nodes)))
     with futures.ThreadPoolExecutor(1) as thread:
         pending = thread.submit(
             client.read, "/resource_providers", provider_records.parse_list
@@ -76,6 +79,7 @@ def read(
                 _build_device(node, own, listed, summaries)
                 for node in sorted(own.values(), key=lambda node: node.name)
             ]
+            + nodes
         )
     )
     roots = {device.root for device in devices}
@@ -88,7 +92,9 @@ def read(
             if names.DISABLED_TRAIT in summaries[u].traits
         ),
     )
-    unavailable = {d.uuid for d in devices if d.is_unavailable}
+    unavailable = {
+        d.uuid for d in devices if d.is_unavailable and not d.counts
+    }
     return read_totals(client, cloud, unavailable)
 
 

@@ -27,6 +27,9 @@ _GROUP_NAMES = {
     names.GPU_CLASS: "GPU",
     names.WHOLE_GPU_CLASS: "GPU",
 }
+# Begins the classes of nodes that the inspection suggests.
+_NODE_CLASS = "resources:CUSTOM_BAREMETAL"
+_NODE_ZEROS = ("VCPU", "MEMORY_MB", "DISK_GB")
 SETTINGS = (
     "numa_policy",
     "locality",
@@ -41,13 +44,15 @@ SETTINGS = (
 class DeviceRequest:
     """Request for ``count`` equal devices, each in a request group.
 
-    ``bitstream`` is the id of a Glance image, empty for none.
+    ``bitstream`` is the id of a Glance image, empty for none. With
+    ``is_bare_metal`` it is a whole node of Ironic, without a group.
     """
 
     resources: Mapping[str, int]
     required: frozenset[str] = frozenset()
     bitstream: str = ""
     count: int = 1
+    is_bare_metal: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +147,9 @@ def _build_keys(request: FlavorRequest) -> Iterator[tuple[str, str]]:
     devices = request.devices
     if devices is None:
         return
+    if devices.is_bare_metal:
+        yield from _build_node_keys(devices)
+        return
     group = request.group or group_name(devices)
     for number in range(1, devices.count + 1):
         suffix = f"_{group}{number}"
@@ -151,6 +159,20 @@ def _build_keys(request: FlavorRequest) -> Iterator[tuple[str, str]]:
             yield f"trait{suffix}:{trait}", "required"
         if devices.bitstream:
             yield f"{_BITSTREAM}{suffix}", devices.bitstream
+
+
+def _build_node_keys(devices: DeviceRequest) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a flavor of bare-metal nodes.
+
+    Such a node has no inventory of the flavor's own resources (Nova's
+    "Ironic" driver guide, "Flavors").
+    """
+    for name in _NODE_ZEROS:
+        yield f"resources:{name}", "0"
+    for name, amount in devices.resources.items():
+        yield f"resources:{name}", str(amount)
+    for trait in sorted(devices.required):
+        yield f"trait:{trait}", "required"
 
 
 def _is_replaced(
@@ -164,6 +186,9 @@ def _is_replaced(
             return bool(own.fullmatch(key.removeprefix(_BITSTREAM)))
         match = _GROUP_KEY.fullmatch(key)
         return bool(match and own.fullmatch(match["suffix"]))
+    is_node = request.devices is not None and request.devices.is_bare_metal
+    if is_node and key.startswith(_NODE_CLASS):
+        return True
     return is_accelerator_key(key, old)
 
 

@@ -71,6 +71,12 @@ def find_profile(
     )
     if terms is None:
         raise NotOfferedError(_explain_unknown(query.profile, cloud, types))
+    is_bare_metal = terms.kind == offered_devices.BARE_METAL
+    if is_bare_metal and query.count != 1:
+        raise NotOfferedError(
+            f"{terms.name} is a whole node, and a server takes one; remove"
+            " --count"
+        )
     charges = {**terms.charges, **query.charges}
     missing = sorted(terms.unknown - charges.keys())
     if missing and not is_forced:
@@ -87,6 +93,7 @@ def find_profile(
         | frozenset(query.traits),
         bitstream=query.bitstream,
         count=query.count,
+        is_bare_metal=is_bare_metal,
     )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from nova_accel.catalog import mdev_names, vgpu_types
+from nova_accel.inventory import node_traits
 from nova_accel.model import names, providers
 
 # PCI vendor id of NVIDIA, the only vendor in the catalog of vGPU types.
@@ -17,6 +18,8 @@ _QUOTA = re.compile(r"_(\d+)M$")
 # NVIDIA's series at the end of a type's trait: A40_8Q, A100_1_5CME.
 _SERIES_LETTERS = "QCAB"
 _SERIES = re.compile(rf"_\d+([{_SERIES_LETTERS}])\d*(?:ME|GFX)?$")
+# Kind of profiles of whole nodes, and the address of a node.
+BARE_METAL = "bare metal"
 _PROFILE_CLASSES = (names.GPU_CLASS, names.WHOLE_GPU_CLASS, names.MDEV_CLASS)
 UNAVAILABLE_TRAITS = frozenset(
     {
@@ -35,11 +38,15 @@ class OfferedDevice(providers.Provider):
     ``host`` is the name of its compute node. ``card`` is the uuid of the
     card's provider, of its own for a card.
     ``model`` is the trait of the card's model, empty if it has none.
+
+    A bare-metal node of Ironic is one device: a server takes it whole.
+    ``counts`` are its accelerators, empty for a device of a compute node.
     """
 
     host: str
     card: str
     model: str = ""
+    counts: tuple[node_traits.NodeCount, ...] = ()
 
     @property
     def is_unavailable(self) -> bool:
@@ -52,6 +59,9 @@ class OfferedDevice(providers.Provider):
 
     @property
     def address(self) -> str:
+        """Return its address, of a bare-metal node ``bare metal``."""
+        if self.counts:
+            return BARE_METAL
         return names.provider_address(self.host, self.name)
 
 
@@ -201,6 +211,9 @@ def list_terms(
     included. Inventories, which are not considered here, limit the number.
     """
     capacities = provider.capacities
+    if provider.counts:
+        yield from _list_node_terms(provider)
+        return
     seen = set()
     if any(name in capacities for name in _PROFILE_CLASSES):
         for trait in sorted(provider.traits):
@@ -222,6 +235,21 @@ def list_terms(
                 _build_whole_terms(name, provider),
                 not provider.is_unavailable,
             )
+
+
+def _list_node_terms(
+    provider: OfferedDevice,
+) -> Iterator[tuple[ProfileTerms, bool]]:
+    """Yield the terms of a bare-metal node, one for each model in it."""
+    for resource_class in sorted(provider.capacities):
+        for count in provider.counts:
+            terms = ProfileTerms(
+                name=count.trait.removeprefix(names.CUSTOM).lower(),
+                kind=BARE_METAL,
+                charges={resource_class: 1},
+                required=frozenset({count.trait}),
+            )
+            yield terms, not provider.is_unavailable
 
 
 def _build_profile_terms(

@@ -158,7 +158,7 @@ def start(
 
 
 def _add_programs(state: pathlib.Path) -> pathlib.Path:
-    """Add stand-ins of programs that describe other hardware."""
+    """Add programs in place of those that describe other hardware."""
     place = state / "bin"
     place.mkdir()
     for name, output in _STANDINS.items():

@@ -45,7 +45,7 @@ def test_a_cloud_without_accelerators(site: Cloud) -> None:
     assert site.run("--host", "nix", status=2).count("\n") == 1
 
 
-def test_many_hosts_are_three_requests(site: Cloud) -> None:
+def test_many_hosts_are_four_requests(site: Cloud) -> None:
     for name in HOSTS:
         site.add(name, MEMORY_MB=65536, VCPU=64)
     profiles = site.rows()
@@ -53,12 +53,13 @@ def test_many_hosts_are_three_requests(site: Cloud) -> None:
     paths = [
         request.path.partition("?")[0] for request in site.placement.clear()
     ]
-    assert paths[:3] == [
+    assert paths[:4] == [
+        "/traits",
         "/resource_providers",
         "/resource_providers",
         "/allocation_candidates",
     ]
-    assert len(paths) == 4 and paths[3].endswith("/inventories")
+    assert len(paths) == 5 and paths[4].endswith("/inventories")
     a40 = profiles["A40-8Q"]
     # One partition has no allocation and is reserved.
     assert (a40["free"], a40["most"]) == (5, 6)

@@ -72,7 +72,12 @@ def site(
         yield Site(placement, tmp_path, capsys, nova).fill()
 
 
-LISTING = ["allocation_candidates", "resource_providers", "resource_providers"]
+LISTING = [
+    "allocation_candidates",
+    "resource_providers",
+    "resource_providers",
+    "traits",
+]
 
 
 def test_devices_with_state_use_and_room(site: Site) -> None:
