@@ -14,23 +14,17 @@ import pytest
 from tests.functional.ironic import agent_service, ironic_service
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
+from tests.support.hosts import executing
 
-PAC, FLEX, T4 = "0000:5e:00.0", "0000:4d:00.0", "0000:71:00.0"
+PAC, T4 = "0000:5e:00.0", "0000:71:00.0"
+FLEX = executing.FLEX
 A10 = "f64e598bea11517fa28e7bc65d885104"
 OLD = "d8424dc4a4a3c413f89e433683f9040b"
 NEW = "f7df405cbd7acf7222f144b0b93acd18"
 SPEC = fakehost.HostSpec(
     cards=(
         fakehost.DflCard(address=PAC, functions=(OLD,)),
-        fakehost.PciCard(
-            address=FLEX,
-            vendor=0x8086,
-            device=0x56C0,
-            class_code=0x038000,
-            driver="i915",
-            total_vfs=31,
-            vf_driver="i915",
-        ),
+        executing.FLEX_CARD,
         fakehost.PciCard(
             address=T4,
             vendor=0x10DE,

@@ -17,6 +17,16 @@ GPU, OTHER = "0000:3d:00.0", "0000:3e:00.0"
 VF, VF_2, OTHER_VF = "0000:3d:00.4", "0000:3d:00.5", "0000:3e:00.4"
 FLEX, FLEX_VF = "0000:4d:00.0", "0000:4d:00.1"
 CARD = "0000:71:00.0"
+# A card with plain VFs.
+FLEX_CARD = fakehost.PciCard(
+    address=FLEX,
+    vendor=0x8086,
+    device=0x56C0,
+    class_code=0x038000,
+    driver="i915",
+    total_vfs=31,
+    vf_driver="i915",
+)
 SPEC = fakehost.HostSpec(
     cards=(
         fakehost.NvidiaGpu(
@@ -29,15 +39,7 @@ SPEC = fakehost.HostSpec(
             mixed=True,
             enabled_vfs=4,
         ),
-        fakehost.PciCard(
-            address=FLEX,
-            vendor=0x8086,
-            device=0x56C0,
-            class_code=0x038000,
-            driver="i915",
-            total_vfs=31,
-            vf_driver="i915",
-        ),
+        FLEX_CARD,
         fakehost.PciCard(
             address=CARD,
             vendor=0x10DE,

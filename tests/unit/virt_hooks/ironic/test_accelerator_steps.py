@@ -12,11 +12,12 @@ from nova_accel import errors
 from nova_accel.host.nvml import gpu_reader
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga, nvml
+from tests.support.hosts import executing
 from virt_hooks.ironic import accelerator_steps
 
 pytest.importorskip("pynvml")
 pytestmark = pytest.mark.usefixtures("own_rights")
-GPU, FLEX, QAT = "0000:3d:00.0", "0000:4d:00.0", "0000:6b:00.0"
+GPU, FLEX, QAT = "0000:3d:00.0", executing.FLEX, "0000:6b:00.0"
 PAC, PLAIN = "0000:5e:00.0", "0000:71:00.0"
 REGION = f"{PAC}/region-0"
 A10 = "f64e598bea11517fa28e7bc65d885104"
@@ -30,15 +31,7 @@ SPEC = fakehost.HostSpec(
             mig=True,
             instances=(("1g.5gb", 0), ("3g.20gb", 4)),
         ),
-        fakehost.PciCard(
-            address=FLEX,
-            vendor=0x8086,
-            device=0x56C0,
-            class_code=0x038000,
-            driver="i915",
-            total_vfs=31,
-            vf_driver="i915",
-        ),
+        executing.FLEX_CARD,
         fakehost.QatCard(address=QAT),
         fakehost.DflCard(address=PAC),
         fakehost.PciCard(
