@@ -22,7 +22,6 @@ from virt_hooks.instance import instance_request
 from virt_hooks.report import server_allocations
 
 LOG = logging.getLogger(__name__)
-_CONFLICT = 409
 
 
 class EvacuatedAttachments:
@@ -41,7 +40,7 @@ class EvacuatedAttachments:
         """Spawn an evacuated server with its attachments in the block.
 
         An attachment without room here is left behind: an instance action
-        says so. If the block fails, the server keeps its record of them: it
+        says so. If the block fails, the server keeps its record of all: it
         may be evacuated again, or its host return.
 
         :param context: Nova's; Glance is read with it.
@@ -133,17 +132,9 @@ class EvacuatedAttachments:
             here = attachment.with_location(
                 attached, candidate.provider, "", former
             )
-            try:
-                self._allocations.allocate(
-                    context,
-                    instance.uuid,
-                    here.provider,
-                    here.total_resources,
-                )
-            except errors.ServiceError as error:
-                if error.status != _CONFLICT:
-                    raise
-                LOG.info("%s; the next device is tried", error)
+            if not self._allocations.try_allocate(
+                context, instance.uuid, here.provider, here.total_resources
+            ):
                 continue
             with contextlib.ExitStack() as on_error:
                 on_error.callback(

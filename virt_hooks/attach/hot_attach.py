@@ -33,7 +33,6 @@ from virt_hooks.report import notifications, server_allocations
 LOG = logging.getLogger(__name__)
 
 _USABLE = (vm_states.ACTIVE, vm_states.STOPPED)
-_CONFLICT = 409
 
 
 class HotAttach:
@@ -249,16 +248,9 @@ class HotAttach:
         :raises ServiceError: Placement can't be reached; nothing remains.
         """
         with self._recovery.removed_on_error(context, uuid, attached):
-            try:
-                self._allocations.allocate(
-                    context, uuid, attached.provider, attached.total_resources
-                )
-            except errors.ServiceError as error:
-                if error.status != _CONFLICT:
-                    raise
-                LOG.info("%s; the next device is tried", error)
-                return False
-        return True
+            return self._allocations.try_allocate(
+                context, uuid, attached.provider, attached.total_resources
+            )
 
     def _claim_slot(
         self, context: Any, instance: Any, attached: attachment.Attachment

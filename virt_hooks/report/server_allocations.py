@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,11 +16,12 @@ from nova_accel.model import flavors, names
 from placement_sync.client import http_errors, provider_records
 from virt_hooks import nova_private
 
-# The latest microversion that Nova 32 to 34 request candidates with
+LOG = logging.getLogger(__name__)
+# The latest microversion that Nova 31 to 34 request candidates with
 # (scheduler/client/report.py, SAME_SUBTREE_VERSION). Allocations have their
 # consumer's generation since 1.28.
 _MICROVERSION = "1.36"
-_OK, _CHANGED = 200, 204
+_OK, _CHANGED, _CONFLICT = 200, 204, 409
 _CONCURRENT = "placement.concurrent_update"
 # How often allocations are written again after a generation conflict: as
 # often as Nova's own client does (report.py, retries).
@@ -154,6 +156,27 @@ class ServerAllocations:
             if code != _CONCURRENT:
                 break
         raise _service_error(f"allocation of {server}", answer)
+
+    def try_allocate(
+        self,
+        context: Any,
+        server: str,
+        provider: str,
+        amounts: Mapping[str, int],
+    ) -> bool:
+        """Set an allocation as ``allocate`` does; return False without room.
+
+        :raises ServiceError: Placement can't be reached, or refuses it for
+            another reason.
+        """
+        try:
+            self.allocate(context, server, provider, amounts)
+        except errors.ServiceError as error:
+            if error.status != _CONFLICT:
+                raise
+            LOG.info("%s; the next device is tried", error)
+            return False
+        return True
 
     def _read(self, context: Any, server: str) -> Any:
         with _service_errors(f"allocation of {server}"):

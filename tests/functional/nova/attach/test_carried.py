@@ -105,7 +105,9 @@ class Moves(CarriedTestBase):
 
 globals().update(
     technologies.matrix(
-        Moves, technologies.MDEV, also=(technologies.TYPED_VF,)
+        Moves,
+        technologies.MDEV,
+        also=(technologies.TYPED_VF, technologies.REGION),
     )
 )
 
