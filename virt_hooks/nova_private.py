@@ -36,6 +36,17 @@ def release_resources(tracker: Any, resources: Any) -> None:
     tracker._release_assigned_resources(resources)
 
 
+def expire_provider(client: Any, uuid: str) -> None:
+    """Let Nova's client read a provider again; it stays in its cache.
+
+    As ``invalidate_resource_provider(uuid, cacheonly=True)``, which Nova 31
+    does not have.
+
+    :param client: ``nova.scheduler.client.report.SchedulerReportClient``.
+    """
+    client._association_refresh_time.pop(uuid, None)
+
+
 def context_of(instance: Any) -> Any:
     """Return the request context that a Nova object was read with."""
     return instance._context

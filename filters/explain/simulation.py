@@ -168,7 +168,7 @@ def simulate(
 def candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
     """Return the path of Nova's query for a server's candidates.
 
-    As in nova/scheduler/utils.py (ResourceRequest) of releases 32 to 34,
+    As in nova/scheduler/utils.py (ResourceRequest) of releases 31 to 34,
     without additions by images, ports and hints.
 
     :param tree: uuid of the only compute node to query.

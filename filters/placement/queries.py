@@ -17,7 +17,7 @@ from nova_accel import errors
 from nova_accel.model import flavors, names, providers
 from placement_sync.client import provider_records
 
-# The microversion of Nova's own queries in releases 32 to 34
+# The microversion of Nova's own queries in releases 31 to 34
 # (SAME_SUBTREE_VERSION in nova/scheduler/client/report.py). From 1.29 the
 # summaries include every provider of a tree, full ones too; 1.36 allows
 # groups without resources.

@@ -59,11 +59,11 @@ class Service:
     microversion: str
 
 
-# 1.39 is the newest of Placement 14 to 16, the releases beside Nova 32 to
+# 1.39 is the newest of Placement 13 to 16, the releases beside Nova 31 to
 # 34. Required: error codes (1.23), ``reserved`` equal to ``total`` (1.26),
 # and a change of the parent (1.37).
 PLACEMENT = Service(name="placement", group="placement", microversion="1.39")
-# Nova 32 to 34 have it. Required: hypervisors by the uuid of their resource
+# Nova 31 to 34 have it. Required: hypervisors by the uuid of their resource
 # provider (2.53), extra specs in servers (2.61), migrations with uuids and
 # owners (2.80), validation of extra specs (2.86). From 2.88 on hypervisors
 # have fewer fields.

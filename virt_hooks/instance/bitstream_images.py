@@ -299,7 +299,7 @@ def _facts(image: str, answer: Mapping[str, Any]) -> bitstreams.ImageFacts:
 def _signature(properties: Mapping[str, str]) -> str:
     """Return a text of what Nova verifies content with, empty for nothing.
 
-    Same conditions as ``GlanceImageServiceV2._get_verifier`` of Nova 32
+    Same conditions as ``GlanceImageServiceV2._get_verifier`` of Nova 31
     to 34.
     """
     options = nova.conf.CONF.glance

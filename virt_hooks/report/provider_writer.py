@@ -21,6 +21,7 @@ from nova_accel import model
 from nova_accel.model import providers
 from placement_sync.client import calls, resource_providers, rest
 from placement_sync.sync import sync_pass
+from virt_hooks import nova_private
 from virt_hooks.report import nova_provider_tree
 
 LOG = logging.getLogger(__name__)
@@ -158,9 +159,7 @@ class ProviderWriter:
         cache, since another thread may be iterating over it.
         """
         for uuid in uuids:
-            self._virtapi.reportclient.invalidate_resource_provider(
-                uuid, cacheonly=True
-            )
+            nova_private.expire_provider(self._virtapi.reportclient, uuid)
 
 
 def _send(

@@ -9,11 +9,10 @@ from typing import Any
 import fixtures
 import pytest
 from lxml import etree
-from nova import monkey_patch
 
 from nova_accel.cli import commands
 from nova_accel.model import names
-from tests.functional.nova.support import harness
+from tests.functional.nova.support import harness, releases
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.lab.fakehost.technologies.fpga import dfl_card
@@ -27,7 +26,7 @@ ANY = names.interface_trait(INTERFACE)
 #: A hang of the kernel needs a thread of its own. The privileged daemon has
 #: that; here its functions run in Nova's process, under eventlet before 34.
 WAYS_TO_FAIL = ("ERROR", "SAME") + (
-    () if monkey_patch.is_patched() else ("HANG",)
+    () if not releases.is_on_threads() else ("HANG",)
 )
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private names of Nova, as each of its releases has them."""
 
+from unittest import mock
+
 import pytest
 from nova import context, objects, policy
 from nova.virt.libvirt import driver as stock_driver
@@ -42,6 +44,19 @@ class NovaPrivate(harness.AccelTestBase):
         self.assertEqual(1, len(assigned))
         nova_private.release_resources(tracker, claimed)
         self.assertEqual(0, len(assigned))
+
+    def test_an_expired_provider_is_read_again(self) -> None:
+        client = self.driver.virtapi.reportclient
+        root = self.driver._accel.root
+        path = f"/resource_providers/{root.uuid}/traits"
+        nova_private.expire_provider(client, root.uuid)
+        with mock.patch.object(client, "get", wraps=client.get) as get:
+            for _ in range(2):
+                client.get_provider_tree_and_ensure_root(
+                    self.context, root.uuid, name=root.name
+                )
+        reads = [c for c in get.call_args_list if c.args[0] == path]
+        self.assertEqual(1, len(reads))
 
     def test_the_policy_has_an_enforcer(self) -> None:
         enforcer = nova_private.policy_enforcer()

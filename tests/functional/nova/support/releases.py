@@ -9,6 +9,8 @@ from importlib import metadata
 # functional tests pass on native threads.
 _NO_PATCHING = "OS_NOVA_DISABLE_EVENTLET_PATCHING"
 _FIRST_ON_THREADS = 34
+# The first whose nova.monkey_patch has functions.
+_FIRST_WITH_PATCH = 32
 # The first whose functional tests have disks to take live snapshots of.
 _FIRST_WITH_DISKS = 33
 
@@ -43,7 +45,11 @@ def import_harness() -> None:
     os.environ[_NO_PATCHING] = "false" if is_patched else "true"
     importlib.import_module("nova.tests.functional")
     monkey_patch = importlib.import_module("nova.monkey_patch")
-    # Nova 32 patches with the import of its API only: too late for what
-    # these tests import before.
-    if is_patched and not monkey_patch.is_patched():
+    # Nova 31 patches with this import. Nova 32 patches with the import of its
+    # API only: too late for what these tests import before.
+    if (
+        is_patched
+        and _major() >= _FIRST_WITH_PATCH
+        and not monkey_patch.is_patched()
+    ):
         monkey_patch.patch()
