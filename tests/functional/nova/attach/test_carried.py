@@ -182,6 +182,39 @@ class FailedMoves(CarriedTestBase, test_middle.Failing):
         self.recover(server)
         self.assert_carried(server, "recovery")
 
+    @pytest.mark.long
+    def test_a_host_that_does_not_begin(self) -> None:
+        """A hard reboot claims the slots that Nova has for it there."""
+        server = self.boot_with_attachment()
+        self.fail_before_finish(server, "migrate")
+        self.assertEqual("host2", self.host_of(server))
+        self.recover(server)
+        self.assert_carried(server, "recovery")
+        self.delete_and_check(server)
+
+    @pytest.mark.long
+    def test_a_revert_that_fails(self) -> None:
+        server = self.boot_with_attachment()
+        self.migrate(server)
+        self.be_on("host1")
+        self.refuse_guests("host1")
+        self.fail_operation(server, "revertResize")
+        self.recover(server)
+        self.assertEqual("host1", self.host_of(server))
+        self.assert_carried(server, "recovery")
+        self.delete_and_check(server)
+
+    @pytest.mark.long
+    def test_an_evacuation_that_fails_once(self) -> None:
+        server = self.boot_with_attachment()
+        self.computes["host1"].stop()
+        self.force_down(True)
+        self.be_on("host2")
+        self.refuse_guests("host2")
+        self.fail_evacuation(server)
+        self.evacuate_to_second(server)
+        self.assert_carried(server, "evacuate")
+
 
 class LiveMoves(moving.LiveBase, CarriedTestBase):
     CARDS = (harness.TWO_T4[0],)
@@ -198,6 +231,23 @@ class LiveMoves(moving.LiveBase, CarriedTestBase):
             self.assert_carried(server, f"live migration to {destination}")
         self.be_on("host1")
         self.detach_and_check(server)
+
+    @pytest.mark.long
+    def test_restart_of_the_destination_meanwhile(self) -> None:
+        """It restores both claims, of slots that no record names yet."""
+        server = self.boot(FOUR, host="host1")
+        self.attach(server, PROFILE)
+        self.be_on("host1")
+
+        def restart() -> None:
+            self.restart_destination()
+            claims = self.computes["host2"].driver._accel.claims()
+            self.assertEqual(2, len(claims))
+
+        self.meanwhile = restart
+        self._live_migrate(server)
+        self.until(lambda: self.assert_nothing_left("host1"))
+        self.assert_carried(server, "live migration")
 
     def test_a_guest_that_does_not_arrive(self) -> None:
         server = self.boot(FOUR, host="host1")

@@ -63,6 +63,18 @@ class LiveBase(harness.AccelTestBase):
         here._vms.pop(domain.name())
         domain.complete_job()
 
+    def restart_destination(self) -> None:
+        """Restart host2, as far as Nova's harness can in a migration."""
+        driver = self.computes["host2"].driver
+        store = driver._accel.store
+        for claims in (store._claims, store._made, store._restored):
+            claims.clear()
+        hooks = driver._hooks
+        hooks.partitions.startup_servers.__init__(driver._accel)
+        self.be_on("host2")
+        self.computes["host2"].manager.update_available_resource(self.context)
+        self.be_on("host1")
+
     def assert_holds(self, server: Any, card: str, host: str) -> None:
         """Check Nova, Placement and the claims for a server's one card."""
         provider = self.provider(card, host)

@@ -108,18 +108,9 @@ class LiveMdev(moving.LiveBase):
         self.assert_stayed()
 
     def restart_destination(self) -> None:
-        """Restart host2, as far as Nova's harness can in a migration."""
-        driver = self.computes["host2"].driver
-        store = driver._accel.store
-        for claims in (store._claims, store._made, store._restored):
-            claims.clear()
-        hooks = driver._hooks
-        hooks.partitions.startup_servers.__init__(driver._accel)
-        self.be_on("host2")
-        self.computes["host2"].manager.update_available_resource(self.context)
-        self.be_on("host1")
+        super().restart_destination()
         (made,) = self.hosts["host2"].mdevs()
-        (claim,) = driver._accel.claims()
+        (claim,) = self.computes["host2"].driver._accel.claims()
         self.assertEqual(
             (made, self.server["id"]), (claim.handle, claim.consumer)
         )

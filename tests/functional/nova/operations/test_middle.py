@@ -89,6 +89,22 @@ class Failing(operations.OperationsTestBase):
 
     # -- operations --------------------------------------------------------
 
+    def fail_evacuation(self, server: Any) -> None:
+        """Evacuate a server to host2, which fails, and heal that host."""
+        self.api.post_server_action(server["id"], {"evacuate": {}})
+        self._wait_for_server_parameter(
+            server, {"status": "ERROR", "OS-EXT-STS:task_state": None}
+        )
+        self.assert_no_leaks("evacuate", "host2")
+        self.assert_nothing_left("host2")
+        self.heal_hosts()
+
+    def evacuate_to_second(self, server: Any) -> None:
+        self.api.post_server_action(server["id"], {"evacuate": {}})
+        self._wait_for_server_parameter(
+            server, {"OS-EXT-SRV-ATTR:host": "host2", "status": "ACTIVE"}
+        )
+
     def boot_server(self, *hosts: str) -> Any:
         self.start_hosts(*(hosts or ("host1",)))
         return self.boot(self.technology.small(self), host="host1")
@@ -293,17 +309,8 @@ class MiddleOfMoves(Failing):
         self.be_on("host2")
         for fails in (self.refuse_guests, self.refuse_mdevs):
             fails("host2")
-            self.api.post_server_action(server["id"], {"evacuate": {}})
-            self._wait_for_server_parameter(
-                server, {"status": "ERROR", "OS-EXT-STS:task_state": None}
-            )
-            self.assert_no_leaks("evacuate", "host2")
-            self.assert_nothing_left("host2")
-            self.heal_hosts()
-        self.api.post_server_action(server["id"], {"evacuate": {}})
-        self._wait_for_server_parameter(
-            server, {"OS-EXT-SRV-ATTR:host": "host2", "status": "ACTIVE"}
-        )
+            self.fail_evacuation(server)
+        self.evacuate_to_second(server)
         self.assert_agreement("evacuate", False, "host2")
         self.be_on("host1")
         self.restart()
