@@ -21,7 +21,12 @@ from nova.scheduler import utils
 from nova.scheduler import weights as host_weights
 from oslo_log import log as logging
 
-from filters import glance_images, provider_facts, scores
+from filters import (
+    attached_profiles,
+    glance_images,
+    provider_facts,
+    scores,
+)
 from filters.accelerator_filter import parse_spec
 from filters.fit import fact_reader
 from filters.placement import host_usage
@@ -35,6 +40,11 @@ _FREE = "accelerator_free_weight_multiplier"
 _FUNCTION = "accelerator_function_weight_multiplier"
 _PACKING = "accelerator_packing_weight_multiplier"
 
+# Weight of a host with room for all that was attached to an evacuated server.
+# More than all other preferences, and less than Nova's malus for hosts whose
+# builds failed ([filter_scheduler] build_failure_weight_multiplier).
+_ROOM = 1000.0
+
 _Weights = Sequence[float]
 
 
@@ -44,7 +54,8 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
     For servers without accelerators: hosts without accelerators. For
     servers with accelerators: hosts with a free FPGA region that holds
     their function, and hosts whose accelerators are fuller, or emptier.
-    Without data all hosts weigh the same.
+    For servers that are evacuated: hosts with room for what was attached to
+    them. Without data all hosts weigh the same.
 
     Each of the three preferences is normalized to 0..1 over the hosts and
     multiplied for each host, as Nova does it for a weigher; the weight is
@@ -93,6 +104,26 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         return 0.0
 
     def _weigh(self, hosts: Sequence[Any], spec: Any) -> _Weights:
+        return _add(
+            self._weigh_request(hosts, spec),
+            self._weigh_evacuated(hosts, spec),
+        )
+
+    def _weigh_evacuated(self, hosts: Sequence[Any], spec: Any) -> _Weights:
+        """Prefer hosts with room for what an evacuated server had attached.
+
+        The request has no groups of it, so that it excludes no host.
+        """
+        groups = attached_profiles.read_evacuated_groups(spec)
+        cards = self._usage.find_cards() if groups else None
+        if not cards:
+            return [0.0] * len(hosts)
+        return [
+            _ROOM * float(scores.room_share(groups, cards.get(host.uuid, ())))
+            for host in hosts
+        ]
+
+    def _weigh_request(self, hosts: Sequence[Any], spec: Any) -> _Weights:
         request = parse_spec(spec)
         if not request.groups:
             return self._weigh_without_accelerators(hosts)
@@ -114,16 +145,10 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
             )
             for host, count in zip(hosts, counts, strict=True)
         ]
-        return [
-            a + b
-            for a, b in zip(
-                _multiply(
-                    _score_functions(request, records, traits), by_function
-                ),
-                _multiply(_score_fullness(request, records), by_fullness),
-                strict=True,
-            )
-        ]
+        return _add(
+            _multiply(_score_functions(request, records, traits), by_function),
+            _multiply(_score_fullness(request, records), by_fullness),
+        )
 
     def _weigh_without_accelerators(self, hosts: Sequence[Any]) -> _Weights:
         multipliers = _multipliers(hosts, _FREE, self._settings.free)
@@ -218,6 +243,10 @@ def _multipliers(
 ) -> list[float]:
     """Return each host's multiplier: its aggregates', or the default."""
     return [utils.get_weight_multiplier(host, name, default) for host in hosts]
+
+
+def _add(first: _Weights, second: _Weights) -> _Weights:
+    return [a + b for a, b in zip(first, second, strict=True)]
 
 
 def _multiply(

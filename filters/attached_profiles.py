@@ -25,9 +25,10 @@ def request_attached_profiles(ctxt: Any, spec: Any) -> bool:
     """Add the groups of a server's attached profiles to its request.
 
     Only a server that moves is read: for it Nova names the cell in the
-    request. An evacuation is left as it is: the new host attaches what it
-    has room for. If the server can't be read, its request is unchanged:
-    the hosts refuse a move that would lose a profile.
+    request. The request of an evacuation is unchanged: hosts with room are
+    preferred only, and the new host attaches what it has room for. That of
+    a server that can't be read is unchanged, too: the hosts refuse a move
+    that would lose a profile.
 
     :returns: whether groups were added.
     """
@@ -35,7 +36,7 @@ def request_attached_profiles(ctxt: Any, spec: Any) -> bool:
     if cell is None:
         return False
     try:
-        groups = _read_groups(ctxt, cell, spec.instance_uuid)
+        groups, is_evacuated = _read_groups(ctxt, cell, spec.instance_uuid)
         requested = spec.requested_resources or []
     except Exception:
         LOG.exception(
@@ -44,9 +45,20 @@ def request_attached_profiles(ctxt: Any, spec: Any) -> bool:
             spec.instance_uuid,
         )
         return False
+    if is_evacuated:
+        return False
     # Of a live migration that tries several hosts, Nova sends it again.
     names = {group.requester_id for group in requested}
-    added = [group for group in groups if group.requester_id not in names]
+    added = [
+        objects.RequestGroup(
+            requester_id=group.suffix,
+            use_same_provider=True,
+            resources=dict(group.resources),
+            required_traits=set(group.required),
+        )
+        for group in groups
+        if group.suffix not in names
+    ]
     if added:
         spec.requested_resources = [*requested, *added]
     return bool(added)
@@ -67,6 +79,22 @@ def list_groups(spec: Any) -> tuple[flavors.RequestGroup, ...]:
     )
 
 
+def read_evacuated_groups(spec: Any) -> tuple[flavors.RequestGroup, ...]:
+    """Return the groups of what an evacuated server had attached.
+
+    Empty for any other request.
+
+    :raises nova.exception.NovaException: the server can't be read.
+    """
+    cell = _find_cell(spec)
+    if cell is None or list_groups(spec):
+        return ()
+    groups, is_evacuated = _read_groups(
+        spec._context, cell, spec.instance_uuid
+    )
+    return groups if is_evacuated else ()
+
+
 def _find_cell(spec: Any) -> Any:
     """Return the cell of a server that moves, None for any other."""
     if "requested_destination" not in spec or "instance_uuid" not in spec:
@@ -77,22 +105,20 @@ def _find_cell(spec: Any) -> Any:
     return destination.cell
 
 
-def _read_groups(ctxt: Any, cell: Any, uuid: str) -> list[Any]:
-    """Return Nova's request groups of a server's attached profiles."""
+def _read_groups(
+    ctxt: Any, cell: Any, uuid: str
+) -> tuple[tuple[flavors.RequestGroup, ...], bool]:
+    """Return the groups of a server's attachments.
+
+    :returns: the groups, and whether the server is being evacuated.
+    """
     with nova_context.target_cell(ctxt.elevated(), cell) as cell_context:
         instance = objects.Instance.get_by_uuid(
             cell_context, uuid, expected_attrs=["system_metadata"]
         )
-    if instance.task_state == task_states.REBUILDING:
-        return []
-    return [
-        objects.RequestGroup(
-            requester_id=group.suffix,
-            use_same_provider=True,
-            resources=dict(group.resources),
-            required_traits=set(group.required),
-        )
-        for attached in attachment.parse_metadata(instance.system_metadata)
-        if attached.state is attachment.AttachmentState.ATTACHED
-        for group in (attached.open_group(),)
-    ]
+    groups = tuple(
+        each.open_group()
+        for each in attachment.parse_metadata(instance.system_metadata)
+        if each.state is attachment.AttachmentState.ATTACHED
+    )
+    return groups, instance.task_state == task_states.REBUILDING

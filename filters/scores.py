@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from filters import provider_facts
 from filters.request import AcceleratorRequest
-from nova_accel.model import names, providers
+from nova_accel.model import flavors, names, providers
 
 
 def trait_share(
@@ -32,6 +32,32 @@ def trait_share(
         )
         best = max(best, len(provided))
     return Fraction(best, max(1, len(traits)))
+
+
+def room_share(
+    groups: Collection[flavors.RequestGroup],
+    cards: Iterable[providers.Provider],
+) -> Fraction:
+    """Return the share of some request groups that a host has room for.
+
+    Each takes the first of the cards that has its traits and units.
+    """
+    free = [
+        (card.traits, {n: c.free for n, c in card.capacities.items()})
+        for card in cards
+    ]
+    served = 0
+    for group in groups:
+        for traits, units in free:
+            if group.required <= traits and all(
+                units.get(name, 0) >= amount
+                for name, amount in group.resources.items()
+            ):
+                for name, amount in group.resources.items():
+                    units[name] -= amount
+                served += 1
+                break
+    return Fraction(served, max(1, len(groups)))
 
 
 def fullness(

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attached profiles of evacuated servers.
 
-nova-scheduler requests no attached profiles for an evacuation: a server must
-not stay on a dead host because of them. The new host allocates and claims
-them before the spawn, inside Nova's own claim: if the spawn fails, Nova
-releases allocations and slots of the server on this host together.
+For an evacuation nova-scheduler requests the flavor only, and prefers hosts
+with room for the rest: a server must not stay on a dead host because of an
+attached profile. The new host allocates and claims it before the spawn, inside
+Nova's own claim: if the spawn fails, Nova releases all allocations and slots
+of the server on this host.
 """
 
 import contextlib

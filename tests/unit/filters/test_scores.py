@@ -48,6 +48,30 @@ def takes(*uuids: str) -> provider_facts.Candidate:
     return {"allocations": {u: {"resources": {"FPGA": 1}} for u in uuids}}
 
 
+def test_each_group_takes_its_room() -> None:
+    groups = request.parse_request(
+        {
+            f"resources_{suffix}:{name}": amount
+            for suffix in "AB"
+            for name, amount in (
+                ("VGPU", "1"),
+                ("CUSTOM_GPU_MEMORY_MB", "8192"),
+            )
+        }
+        | {f"trait_{suffix}:{A40}": "required" for suffix in "AB"}
+    ).groups
+    fitting = card("a", (7, 8), (0, 49152), A40)
+    small = card("b", (0, 8), (0, 4096), A40)
+    other = card("c", (0, 8), (0, 49152), T4)
+    for cards, share in (
+        ((), Fraction(0)),
+        ((small, other), Fraction(0)),
+        ((fitting,), Fraction(1, 2)),
+        ((small, fitting, other, fitting), Fraction(1)),
+    ):
+        assert scores.room_share(groups, cards) == share
+
+
 def test_the_fullest_class_counts() -> None:
     cards = [
         card("a", (1, 8), (40960, 49152)),

@@ -317,6 +317,26 @@ class Evacuations(CarriedTestBase):
         self.return_host()
 
 
+class PreferredHosts(CarriedTestBase):
+    """The weigher prefers hosts that have room for what was attached."""
+
+    weighers = ("filters.accelerator_weigher.AcceleratorWeigher",)
+
+    def test_an_evacuation_goes_where_the_device_is(self) -> None:
+        """Other servers without accelerators go elsewhere."""
+        self.start_hosts("host1", "host2")
+        self.start_host(name="host3")
+        server = self.boot({}, host="host1")
+        self.attach(server, PROFILE)
+        other = self.boot({})
+        self.assertEqual("host3", self.host_of(other))
+        self.computes["host1"].stop()
+        self.force_down(True)
+        self.be_on("host2")
+        self._evacuate_server(server, expected_host="host2")
+        self.assertEqual(1, len(self.attachments(server)))
+
+
 class RegionEvacuations(Evacuations):
     """A region is left behind if its image is gone."""
 
