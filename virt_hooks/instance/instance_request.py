@@ -176,6 +176,8 @@ def moved_attachments(
         if each not in served
         and each.state is attachment.AttachmentState.ATTACHED
     )
+    if not moved:
+        return ()
     requested: collections.Counter[str] = collections.Counter()
     for group in (
         *flavors.parse_groups(flavor.extra_specs),

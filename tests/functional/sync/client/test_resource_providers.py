@@ -260,8 +260,8 @@ class Interrupted(rest.RestClient):
 
     event: Callable[[], object] | None = None
 
-    def get(self, path: str) -> rest.Response:
-        answer = super().get(path)
+    def get(self, path: str, microversion: str = "") -> rest.Response:
+        answer = super().get(path, microversion)
         if self.event and path.endswith("/inventories"):
             event, self.event = self.event, None
             event()

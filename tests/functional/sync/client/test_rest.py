@@ -5,6 +5,7 @@ import pickle
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from keystoneauth1 import session, token_endpoint
@@ -20,14 +21,14 @@ UUID = "0f5c2d5e-9a0b-4c7a-8d41-2c1a67d9a001"
 
 def catch_error(url: str, method: str = "GET") -> errors.ServiceError:
     client = rest.from_endpoint(url)
-    send = {
+    methods: dict[str, Callable[[str], rest.Response]] = {
         "GET": client.get,
         "PUT": client.put,
         "POST": client.post,
         "DELETE": client.delete,
-    }[method]
+    }
     with pytest.raises(errors.ServiceError) as caught:
-        send(PATH)
+        methods[method](PATH)
     error = caught.value
     assert (error.method, error.path) == (method, PATH)
     assert client.reads + client.writes == 1
