@@ -51,7 +51,7 @@ class Token:
     def list_servers(self) -> tuple[tuple[str, int], ...]:
         """Return hosts and ports of the licence servers in the token.
 
-        None for a token of another form than that of a JSON web token. The
+        Empty for a token of another form than that of a JSON web token. The
         signature is not verified: NVIDIA's client does that.
         """
         try:
