@@ -8,6 +8,7 @@ apt uses on this computer.
 import dataclasses
 import pathlib
 import shutil
+from collections.abc import Sequence
 
 from tests.lab.vm import errors, layout
 from tests.lab.vm.artifacts import apt, run
@@ -49,6 +50,16 @@ def outputs(place: layout.Layout) -> list[pathlib.Path]:
 
 def build_root(place: layout.Layout) -> None:
     """Unpack and configure the packages of the release."""
+    unpack(place, PACKAGES)
+
+
+def unpack(
+    place: layout.Layout, packages: Sequence[str], *options: str
+) -> None:
+    """Unpack and configure packages of the release in its root.
+
+    ``options`` are further ones of mmdebstrap.
+    """
     root = place.debian_root
     if root.exists():
         shutil.rmtree(root)
@@ -59,7 +70,8 @@ def build_root(place: layout.Layout) -> None:
             *("--variant=apt", "--mode=root", "--format=directory"),
             f"--keyring={_KEYRING}",
             '--aptopt=Acquire::Languages "none"',
-            f"--include={','.join(PACKAGES)}",
+            f"--include={','.join(packages)}",
+            *options,
             *(place.debian, str(root), source),
         ]
     )
