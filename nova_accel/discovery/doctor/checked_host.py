@@ -33,6 +33,8 @@ _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 # Longest value in a report; of longer files the path is enough.
 _SHOWN = 160
 _BOOT_VARIABLE = re.compile(r"^GRUB_\w+=")
+# Words that the role nova_accel.host.iommu removes from those of GRUB.
+_REMOVED_WORDS = "GRUB_CMDLINE_LINUX_REMOVED="
 _QEMU_VERSION = re.compile(r"<version>(\d+)</version>")
 
 Version = tuple[int, ...]
@@ -194,12 +196,16 @@ class CheckedHost:
     @functools.cached_property
     def boot_arguments(self) -> Mapping[str, str]:
         """Return the words that the next start will have, with files."""
-        return {
-            word: path
-            for path in allowed_paths.BOOT_FILES
-            for line in self.text(path).splitlines()
-            for word in _BOOT_VARIABLE.sub("", line).split()
-        }
+        words: dict[str, str] = {}
+        removed: set[str] = set()
+        for path in allowed_paths.BOOT_FILES:
+            for line in self.text(path).splitlines():
+                values = _BOOT_VARIABLE.sub("", line).split()
+                if line.startswith(_REMOVED_WORDS):
+                    removed.update(values)
+                else:
+                    words |= dict.fromkeys(values, path)
+        return {w: path for w, path in words.items() if w not in removed}
 
     def argument(self, name: str) -> str:
         """Return the value of a word of the command line, "" without it."""

@@ -26,7 +26,12 @@ KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 KERNEL_ARGUMENTS = "/proc/cmdline"
 NOVA_CONF = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
 # Files from which the boot loader takes the kernel's command line.
-BOOT_FILES = ("/etc/default/grub", "/etc/kernel/cmdline")
+BOOT_FILES = (
+    "/etc/default/grub",
+    # Of the Ansible role nova_accel.host.iommu; it is read after the first.
+    "/etc/default/grub.d/nova-accel.cfg",
+    "/etc/kernel/cmdline",
+)
 MOUNTS = "/proc/self/mountinfo"
 # libvirt's description of each QEMU (src/qemu/qemu_capabilities.c).
 QEMU_CAPABILITIES = "/var/cache/libvirt/qemu/capabilities"
@@ -235,7 +240,7 @@ _REDUCERS: tuple[
 ] = (
     (re.compile(r"/etc/nova/[\w.-]+"), _select_options),
     (re.compile(r"/proc/cmdline|/etc/kernel/cmdline"), _select_arguments),
-    (re.compile(r"/etc/default/grub"), _select_boot_lines),
+    (re.compile(r"/etc/default/grub(\.d/.*)?"), _select_boot_lines),
     (re.compile(r"/proc/\w+/mountinfo"), _select_mounts),
     (re.compile(rf"{QEMU_CAPABILITIES}/[\w.-]+"), _select_qemu_lines),
 )

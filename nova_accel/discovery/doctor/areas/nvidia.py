@@ -337,5 +337,6 @@ def check_fabric_mode(host: _Host) -> _Results:
     """The fabric manager partitions the fabric for guests."""
     if not host.names(allowed_paths.NVSWITCHES):
         return
-    if "FABRIC_MODE=0" in host.text(_FABRIC_CONFIG).split():
+    lines = host.text(_FABRIC_CONFIG).splitlines()
+    if "FABRIC_MODE=0" in map(str.strip, lines):
         yield warn("FABRIC_MODE is 0 (bare metal)", _FABRIC_CONFIG)

@@ -81,6 +81,29 @@ def test_a_host_without_vgpus_needs_no_vgpu_service() -> None:
     assert "nv.vgpu-mgr" not in levels(prepared.changed(change), IN_USE)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {
+            "/etc/default/grub": 'GRUB_CMDLINE_LINUX="intel_iommu=off"\n',
+            "/etc/default/grub.d/nova-accel.cfg": (
+                'GRUB_CMDLINE_LINUX_REMOVED="intel_iommu=off iommu=off"\n'
+                'GRUB_CMDLINE_LINUX="$_words intel_iommu=on iommu=pt"\n'
+            ),
+        },
+        {
+            "/usr/share/nvidia/nvswitch/fabricmanager.cfg": (
+                "# nova-accel nvidia_fabric_manager: FABRIC_MODE=0\n"
+                "FABRIC_MODE=1\n"
+            )
+        },
+    ],
+    ids=["grub", "fabric"],
+)
+def test_the_files_of_roles_are_ok(change: prepared.Change) -> None:
+    assert levels(prepared.changed(change), IN_USE) == {}
+
+
 def test_each_check_is_ok_after_a_removal() -> None:
     assert levels(prepared.changed(changes.REMOVED), REMOVAL) == {}
 
