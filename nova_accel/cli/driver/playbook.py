@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of the collection's playbook on this host, by ansible-runner."""
+
+import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ansible_runner
+import yaml
+
+from nova_accel import errors
+
+_PLAYBOOK = "nova_accel.host.driver"
+# The distribution's Python has the modules of its package manager.
+_INVENTORY = (
+    "localhost ansible_connection=local"
+    " ansible_python_interpreter=/usr/bin/python3\n"
+)
+_FAILURES = ("runner_on_failed", "runner_on_unreachable")
+_INSTALL = (
+    "install the collection, as with ansible-galaxy collection install"
+    " contrib/ansible/ in a source tree of nova-accel"
+)
+
+Report = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlaybookResult:
+    """Result of a run.
+
+    ``failure`` is the first failed task with its message, empty for none.
+    ``pending`` are the roles that need a reboot.
+    """
+
+    changed: int
+    failure: str = ""
+    pending: tuple[str, ...] = ()
+
+
+class PlaybookError(errors.AcceleratorError):
+    """Ansible did not begin.
+
+    :param reason: the cause and what to do.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Ansible: {reason}", reason)
+        self.reason = reason
+
+
+def read_variables(path: str) -> Mapping[str, Any]:
+    """Return the variables in a file of YAML or JSON.
+
+    :raises MalformedError: it can't be read, or is no mapping.
+    """
+    expected = "a file of YAML or JSON with the variables of the roles"
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        # The text of a YAMLError quotes the file, which may hold secrets.
+        is_quoted = isinstance(error, yaml.YAMLError)
+        cause = type(error).__name__ if is_quoted else str(error)
+        raise errors.MalformedError(
+            "file of variables", path, f"{expected} ({cause})"
+        ) from None
+    if not isinstance(content, dict):
+        raise errors.MalformedError("file of variables", path, expected)
+    return content
+
+
+class _RunEvents:
+    """Events of a run: reports changes, keeps the first failure."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.changed, self.failure = 0, ""
+        self.pending: tuple[str, ...] = ()
+
+    def handle(self, event: Mapping[str, Any]) -> bool:
+        """Handle an event; return False, as its file is not needed."""
+        data = event.get("event_data", {})
+        result = data.get("res") or {}
+        role = str(data.get("role", "")).rpartition(".")[2]
+        task = str(data.get("task", ""))
+        title = f"{role}: {task}" if role else task
+        if event.get("event") == "runner_on_ok":
+            facts = result.get("ansible_facts") or {}
+            if "nova_accel_pending" in facts:
+                self.pending = tuple(facts["nova_accel_pending"])
+            if result.get("changed"):
+                self.changed += 1
+                self._report(f"{title}: changed")
+        elif event.get("event") in _FAILURES and not data.get("ignore_errors"):
+            self.failure = self.failure or f"{title}: {_describe(result)}"
+        return False
+
+
+def _describe(result: Mapping[str, Any]) -> str:
+    """Return the message of a failed task, with that of its program."""
+    items = [r for r in result.get("results", ()) if r.get("failed")]
+    failed = items[0] if items else result
+    words = (
+        failed.get("msg") or failed.get("censored"),
+        failed.get("stderr"),
+    )
+    return " ".join(" ".join(str(w).split()) for w in words if w)
+
+
+def run(
+    action: str,
+    roles: Mapping[str, list[str]],
+    variables: Mapping[str, Any],
+    report: Report,
+    *,
+    is_check: bool = False,
+) -> PlaybookResult:
+    """Run an action of roles on this host.
+
+    :param action: ``install``, ``verify`` or ``remove``.
+    :param variables: variables of the operator. They are stored in a
+        directory that only this user can read, and that is removed.
+    :param report: called with a line for each change.
+    :param is_check: change nothing; report what would change.
+    :raises PlaybookError: Ansible did not begin.
+    """
+    progress = _RunEvents(report)
+    extra = {
+        **variables,
+        "nova_accel_action": action,
+        "nova_accel_roles": dict(roles),
+    }
+    path = os.pathsep.join(
+        (os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath))
+    )
+    with tempfile.TemporaryDirectory(prefix="nova-accel.") as directory:
+        runner = ansible_runner.run(
+            private_data_dir=directory,
+            playbook=_PLAYBOOK,
+            inventory=_INVENTORY,
+            extravars=extra,
+            envvars={"PATH": path},
+            cmdline="--check" if is_check else None,
+            event_handler=progress.handle,
+            quiet=True,
+        )
+        if runner.rc and not progress.failure:
+            output = runner.stdout.read()
+            raise PlaybookError(_explain(runner.status, output))
+    return PlaybookResult(progress.changed, progress.failure, progress.pending)
+
+
+def _explain(status: str, output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    if any("could not be found" in line for line in lines):
+        return f"{_PLAYBOOK} is not installed; {_INSTALL}"
+    return f"{status}: {lines[-1] if lines else 'no output'}"
