@@ -25,7 +25,7 @@ from nova_accel import errors
 from placement_sync.daemon import metrics, operations, status, usage_rows
 from tests.unit.placement_sync.daemon import test_metrics
 
-CONTRIB = pathlib.Path(__file__).resolve().parents[3] / "contrib"
+CONTRIB = pathlib.Path(__file__).resolve().parents[4] / "contrib"
 RULES = CONTRIB / "prometheus"
 BOARDS = sorted((CONTRIB / "grafana").glob("*.json"))
 # Values of Grafana's variables: all hosts and projects.

@@ -22,7 +22,7 @@ from typing import Any
 from tests.lab.vm import layout
 from tests.lab.vm.artifacts import debian
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+REPOSITORY = pathlib.Path(__file__).resolve().parents[4]
 COLLECTION = REPOSITORY / "contrib/ansible"
 MANIFESTS = "/var/lib/nova-accel/drivers"
 PACKAGES = (

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-COLLECTION = pathlib.Path(__file__).resolve().parents[3] / "contrib/ansible"
+COLLECTION = pathlib.Path(__file__).resolve().parents[4] / "contrib/ansible"
 
 
 @pytest.mark.long

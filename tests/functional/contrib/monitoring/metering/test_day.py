@@ -24,10 +24,10 @@ from oslo_config import cfg
 from oslo_utils import netutils
 
 from placement_sync.daemon import metering, status, usage_rows
-from tests.functional.monitoring.metering import clouds
+from tests.functional.contrib.monitoring.metering import clouds
 
 pytestmark = pytest.mark.long
-CONTRIB = Path(__file__).resolve().parents[4] / "contrib"
+CONTRIB = Path(__file__).resolve().parents[5] / "contrib"
 # Gnocchi dates a resource when it is created, and CloudKitty bills from then
 # on: the script is that of tomorrow.
 DAY = datetime.datetime.combine(

@@ -28,7 +28,7 @@ from nova_accel.config import conf
 from nova_accel.model import usage
 from placement_sync.daemon import metering, status, usage_rows
 
-CONTRIB = Path(__file__).resolve().parents[4] / "contrib"
+CONTRIB = Path(__file__).resolve().parents[5] / "contrib"
 SERVER = "5b1d6f0e-0000-4000-8000-00000000000a"
 PROJECT, USER = "9c2e4d1b7a5f4c0e8d3b6a9f1e2d3c4b", "1f0c7b2d5e8a4936b1d0c2e3"
 NODE = f"""

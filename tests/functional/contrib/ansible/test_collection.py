@@ -16,7 +16,7 @@ import pytest
 from nova_accel import errors
 from nova_accel.cli.driver import playbook
 
-COLLECTION = pathlib.Path(__file__).resolve().parents[3] / "contrib/ansible"
+COLLECTION = pathlib.Path(__file__).resolve().parents[4] / "contrib/ansible"
 _PLAYBOOK = """\
 - hosts: all
   gather_facts: false

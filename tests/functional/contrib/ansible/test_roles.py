@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.functional.ansible import debian_root
+from tests.functional.contrib.ansible import debian_root
 
 pytestmark = [
     pytest.mark.long,
