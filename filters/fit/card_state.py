@@ -2,10 +2,10 @@
 """State of a vGPU card: layout and partitions, derived from Placement.
 
 The scheduler has no access to the card. Allocations of consumers give the
-sizes of its partitions, the catalogue the placements that a size may have,
+sizes of its partitions, the catalog the placements that a size may have,
 and the card's traits the present placements
 (nova_accel.geometry.occupancy). The traits count only if they add up to the
-allocations. An empty card of the same model is built from the catalogue.
+allocations. An empty card of the same model is built from the catalog.
 """
 
 import collections
@@ -38,13 +38,13 @@ _ADDRESS = "card"
 class CardState:
     """A card's layout, inventories and partitions; equal if they are equal.
 
-    ``gpu`` is the catalogue's key of the model, ``capacity`` the units of
+    ``gpu`` is the catalog's key of the model, ``capacity`` the units of
     each resource class. ``partitions`` are tuples of size in MiB, compute
     slices and number, those of pending servers included.
     ``offered_sizes`` are the sizes in MiB that the host reported as
     possible. ``is_certain`` is False if a consumer has several partitions,
     perhaps of different sizes, or if the host has placements that the
-    catalogue does not have. ``occupancy`` are the present placements, None
+    catalog does not have. ``occupancy`` are the present placements, None
     if they are not known. ``pending`` are the types of earlier servers of
     the same request, whose partitions the host will create next, in order.
     """
@@ -69,9 +69,9 @@ class CardState:
 
 
 class CardStates:
-    """Builder of card states, for models of the catalogue.
+    """Builder of card states, for models of the catalog.
 
-    :param catalog: the catalogue of GPUs and vGPU types.
+    :param catalog: the catalog of GPUs and vGPU types.
     """
 
     def __init__(self, catalog: vgpu_types.Catalog) -> None:
@@ -129,7 +129,7 @@ class CardStates:
 
         None if its layout or its partitions can't be derived.
 
-        :param gpu: the catalogue's key of the model.
+        :param gpu: the catalog's key of the model.
         :param pending: vGPU types of earlier servers of the request.
         """
         layout = _parse_layout(facts.traits)
@@ -237,7 +237,7 @@ class CardStates:
     def _check_starts(
         self, traits: frozenset[str], layout: model.Layout
     ) -> bool:
-        """Return whether all places start where the catalogue has starts.
+        """Return whether all places start where the catalog has starts.
 
         NVML of the host's driver lists other or more starts for some types.
         """
@@ -318,7 +318,7 @@ def build_empty_card(
 ) -> model.Device:
     """Return an empty card of a model.
 
-    :param key: the catalogue's key of the model.
+    :param key: the catalog's key of the model.
     :param capacity: allocatable units, as in the provider's inventories.
     """
     gpu = catalog.gpu(key)

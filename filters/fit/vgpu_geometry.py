@@ -4,7 +4,7 @@
 If the placements of all partitions are known, the result is computed with
 the host's own functions. Otherwise a type is rejected only if it fits in no
 arrangement at all, and the remaining capacity is that of the tightest
-arrangement. The host may have other placements than the catalogue: nothing
+arrangement. The host may have other placements than the catalog: nothing
 is rejected if its report proves so.
 """
 
@@ -27,11 +27,11 @@ Loss = tuple[tuple[int, int], ...]
 
 
 class VgpuGeometry:
-    """Room of cards whose model is in the catalogue.
+    """Room of cards whose model is in the catalog.
 
     ``states`` builds the card states that the methods take.
 
-    :param catalog: the catalogue of GPUs and vGPU types.
+    :param catalog: the catalog of GPUs and vGPU types.
     """
 
     def __init__(self, catalog: vgpu_types.Catalog) -> None:
@@ -53,7 +53,7 @@ class VgpuGeometry:
         """Return whether vGPUs may fit on a card.
 
         False is certain. True is certain if all placements on the card are
-        known and in the catalogue; otherwise there is an arrangement in
+        known and in the catalog; otherwise there is an arrangement in
         which they fit, or the host's placements are not known.
         """
         if not state.is_certain or self._is_offered(state, types):
@@ -200,7 +200,7 @@ class VgpuGeometry:
     def _restore_card(self, state: CardState) -> model.Device | None:
         """Return a card with its partitions at their placements.
 
-        None if the placements are not known or contradict the catalogue.
+        None if the placements are not known or contradict the catalog.
         """
         if state.occupancy is None:
             return None
@@ -255,7 +255,7 @@ class VgpuGeometry:
 
 
 class _UnknownProfileError(Exception):
-    """The catalogue has no such profile for this card."""
+    """The catalog has no such profile for this card."""
 
 
 def _without_sizes(state: CardState) -> CardState:

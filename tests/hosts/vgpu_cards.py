@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of NVIDIA's cards, with the vGPU types of the catalogue."""
+"""Descriptions of NVIDIA's cards, with the vGPU types of the catalog."""
 
 import dataclasses
 from typing import Any

@@ -61,7 +61,7 @@ _HINTS: Mapping[str, str] = {
 }
 _REACH = (
     "see that Glance runs, and that nova.conf [glance] and the service"
-    " catalogue say where"
+    " catalog say where"
 )
 _LEAST_CLIENT_ERROR, _LEAST_SERVER_ERROR = 400, 500
 

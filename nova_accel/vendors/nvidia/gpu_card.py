@@ -78,7 +78,7 @@ class NvidiaCard:
     def has_placements(self) -> bool:
         """Return whether NVML reports placements of mixed-size mode.
 
-        Placements of the catalogue are then not used for any type.
+        Placements of the catalog are then not used for any type.
         """
         return any(nvml_type.starts for nvml_type in self.nvml.types)
 
@@ -88,7 +88,7 @@ class NvidiaCard:
 
     @property
     def model_name(self) -> str:
-        """Return the model's name from its types, or the catalogue."""
+        """Return the model's name from its types, or the catalog."""
         sized = [
             n for n, (_, properties) in self.types.items() if properties.size
         ]
@@ -190,7 +190,7 @@ def read_nvml_names(host: host_reader.HostReader) -> dict[str, str]:
 def find_catalog_gpu(
     function: pci.PciFunction, type_names: tuple[str, ...]
 ) -> vgpu_types.CatalogGpu | None:
-    """Return the catalogue's entry of a card's model, or None."""
+    """Return the catalog's entry of a card's model, or None."""
     return loader.load().of_card(
         type_names,
         function.vendor,
@@ -256,7 +256,7 @@ def _compute_counters(card: NvidiaCard) -> dict[str, int]:
         counters[names.GPU_MEMORY_CLASS] = memory
     if card.is_mig:
         # The largest kind takes all slices: 7g on most cards, 4g on some.
-        # NVML may list only smaller kinds, so the catalogue counts too.
+        # NVML may list only smaller kinds, so the catalog counts too.
         listed = (
             [catalog_gpu.mig_slices]
             if catalog_gpu and catalog_gpu.mig_slices

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA vGPU types, merged from kernel, NVML, XML and catalogue.
+"""NVIDIA vGPU types, merged from kernel, NVML, XML and catalog.
 
 - The kernel lists the types of a card and those that it can create now;
   with mdevs, also their framebuffer and limit.
 - NVML reports the same for the whole card.
 - ``vgpuConfig.xml``, which the host driver ships, has the same.
-- The catalogue has the placements of mixed sizes and the GPU instances.
+- The catalog has the placements of mixed sizes and the GPU instances.
 
 The sources have only the names of types in common.
 """
@@ -69,11 +69,11 @@ def merge(
     *,
     has_placements: bool = False,
 ) -> TypeProperties:
-    """Return the properties of a type; kernel before NVML, XML, catalogue.
+    """Return the properties of a type; kernel before NVML, XML, catalog.
 
     :param nvml: NVML's data of the type, None if it has none.
     :param has_placements: whether NVML reports placements for the card, so
-        that those of the catalogue are ignored.
+        that those of the catalog are ignored.
     """
     catalog_type = _find_catalog_type(offer.name)
     span, limit_mixed = 0, None
@@ -109,7 +109,7 @@ def merge(
 
 
 def _find_catalog_type(name: str) -> vgpu_types.CatalogVgpuType | None:
-    """Return the catalogue's entry of a type, or of one of its size."""
+    """Return the catalog's entry of a type, or of one of its size."""
     catalog = loader.load()
     type_names = (name, *mdev_names.list_series_names(name))
     return next((f for f in map(catalog.find, type_names) if f), None)

@@ -260,9 +260,9 @@ def _build_card(
 def _list_catalog_types(
     function: pci.PciFunction, listed: frozenset[str]
 ) -> frozenset[str]:
-    """Return the types of the card in the catalogue.
+    """Return the types of the card in the catalog.
 
-    VFs list only types that they can get now. If the catalogue has none of
+    VFs list only types that they can get now. If the catalog has none of
     the listed types, its entry is for another card and is ignored.
     """
     gpu = gpu_card.find_catalog_gpu(function, tuple(listed))

@@ -18,7 +18,7 @@ ROOT = "root"
 
 
 def kind(name: str) -> vgpu_types.CatalogVgpuType:
-    """Return a vGPU type of the catalogue."""
+    """Return a vGPU type of the catalog."""
     vgpu_type = CATALOG.find(name)
     assert vgpu_type is not None, name
     return vgpu_type

@@ -15,7 +15,7 @@ HOST = "http://cloud.example"
 
 
 def service(kind: str, *regions: str) -> dict[str, Any]:
-    """Return a service as Keystone's catalogue of version 3 has it."""
+    """Return a service as Keystone's catalog of version 3 has it."""
     return {
         "id": kind,
         "type": kind,
@@ -53,7 +53,7 @@ def make_identity(
 class Context(attaching.AttachingTestBase):
     technology = technologies.MDEV
 
-    def test_catalogue_version_2_has_the_same_endpoints(self) -> None:
+    def test_catalog_version_2_has_the_same_endpoints(self) -> None:
         old = service_catalog.ServiceCatalogV2(
             list(compute_rpc.build_v2_catalog(CATALOG))
         )

@@ -323,7 +323,7 @@ def test_no_clouds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nova_by_placements_credentials(
     keystone: identity.Identity, write: Write
 ) -> None:
-    """This catalogue has no Nova: the error names the option."""
+    """This catalog has no Nova: the error names the option."""
     read = write(by_password(keystone))
     with pytest.raises(errors.ServiceError, match="endpoint_override"):
         rest.compute_client(read).get("/os-hypervisors")

@@ -89,7 +89,7 @@ def test_a_card_has_one_instance_with_media_engines(
     assert not has_room(empty, *types, gpu=gpu)
 
 
-# -- places that NVML lists and the catalogue does not have -------------------
+# -- places that NVML lists and the catalog does not have -------------------
 
 H200 = "H200-7C"
 MOST_H200 = 20
@@ -113,7 +113,7 @@ def test_offered_types_are_not_rejected(count: int) -> None:
     assert has_room(h200(count, starts[:count]), H200, gpu="H200")
 
 
-def test_an_offered_type_fits_beside_places_of_the_catalogue() -> None:
+def test_an_offered_type_fits_beside_places_of_the_catalog() -> None:
     starts = scheduled.kind(H200).starts_mixed
     offering = h200(len(starts), starts)
     withdrawn = dataclasses.replace(
@@ -126,7 +126,7 @@ def test_an_offered_type_fits_beside_places_of_the_catalogue() -> None:
 
 
 @pytest.mark.parametrize("reported", [16, 18])
-def test_the_catalogue_does_not_reject_beside_unknown_places(
+def test_the_catalog_does_not_reject_beside_unknown_places(
     reported: int,
 ) -> None:
     facts = h200(18, range(0, 7 * reported, 7))

@@ -15,7 +15,7 @@ from tests.support import examples
 from tools import refresh_catalog
 
 TEXT = loader.text()
-CATALOGUE = loader.load()
+CATALOG = loader.load()
 A40_5Z = refresh_catalog.HostType(
     name="A40-5Z",
     pci_id="10de:2235",
@@ -27,7 +27,7 @@ A40_5Z = refresh_catalog.HostType(
 
 
 def all_seen() -> list[refresh_catalog.HostType]:
-    """Return the types of a host with every GPU of the catalogue."""
+    """Return the types of a host with every GPU of the catalog."""
     return [
         refresh_catalog.HostType(
             name=vgpu_type.name,
@@ -37,25 +37,25 @@ def all_seen() -> list[refresh_catalog.HostType]:
             instance=vgpu_type.instance,
             per_instance=vgpu_type.per_instance,
         )
-        for gpu in CATALOGUE.gpus()
-        for vgpu_type in CATALOGUE.profiles_of(gpu.key)
+        for gpu in CATALOG.gpus()
+        for vgpu_type in CATALOG.profiles_of(gpu.key)
         if gpu.pci_ids
     ]
 
 
 def words(*seen: refresh_catalog.HostType) -> list[str]:
     return [
-        f"{f.name} {f.text}" for f in refresh_catalog.compare(CATALOGUE, seen)
+        f"{f.name} {f.text}" for f in refresh_catalog.compare(CATALOG, seen)
     ]
 
 
-def test_types_of_the_catalogue_change_nothing() -> None:
+def test_types_of_the_catalog_change_nothing() -> None:
     assert len(all_seen()) > 400
-    assert refresh_catalog.compare(CATALOGUE, all_seen()) == ()
+    assert refresh_catalog.compare(CATALOG, all_seen()) == ()
     assert refresh_catalog.merge(TEXT, all_seen()) == TEXT
 
 
-def test_the_catalogue_is_rendered_as_it_is_stored() -> None:
+def test_the_catalog_is_rendered_as_it_is_stored() -> None:
     """A new type is a change of one line."""
     assert refresh_catalog.render(json.loads(TEXT)) == TEXT
 
@@ -68,7 +68,7 @@ def test_a_new_type_is_added_once() -> None:
     assert catalog.find("A40-5Z") == vgpu_types.CatalogVgpuType(
         name="A40-5Z", gpu="A40", framebuffer_mb=5120, limit=9
     )
-    assert catalog.find("A40-8Q") == CATALOGUE.find("A40-8Q")
+    assert catalog.find("A40-8Q") == CATALOG.find("A40-8Q")
     assert refresh_catalog.merge(merged, [A40_5Z]) == merged
 
 
@@ -83,7 +83,7 @@ def test_a_new_series_of_a_known_size_has_its_places() -> None:
     assert len(before) == len(after)
     assert len([1 for a, b in zip(before, after, strict=True) if a != b]) == 1
     vgpu_type = vgpu_types.parse("\n".join(after)).find("A40-8Z")
-    like = CATALOGUE.find("A40-8Q")
+    like = CATALOG.find("A40-8Q")
     assert vgpu_type is not None
     assert like is not None
     assert vgpu_type.starts_mixed == like.starts_mixed
@@ -155,7 +155,7 @@ def test_an_incomplete_type_is_not_added(
 
 
 def test_different_geometry_is_reported() -> None:
-    gpu = CATALOGUE.gpu("A100")
+    gpu = CATALOG.gpu("A100")
     assert gpu is not None
     assert refresh_catalog.compare_kinds(gpu, gpu.kinds) == ()
     assert refresh_catalog.compare_kinds(None, gpu.kinds) == ()
@@ -172,14 +172,14 @@ def test_different_geometry_is_reported() -> None:
 
 
 @pytest.mark.parametrize("name", examples.share(look.NAMES))
-def test_no_described_host_contradicts_the_catalogue(
+def test_no_described_host_contradicts_the_catalog(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     host, _ = host_source.open_host(str(look.make(name, tmp_path)))
     seen = tuple(refresh_catalog.read_seen(host))
     denied = [
         finding
-        for finding in refresh_catalog.compare(CATALOGUE, seen)
+        for finding in refresh_catalog.compare(CATALOG, seen)
         if "is new" not in finding.text
     ]
     assert denied == []
@@ -198,7 +198,7 @@ def test_the_command_writes_new_types(
     assert catalog.find("P100-16Q") == vgpu_types.CatalogVgpuType(
         name="P100-16Q", gpu="P100", framebuffer_mb=16384, limit=1
     )
-    assert CATALOGUE.find("P100-16Q") is None
+    assert CATALOG.find("P100-16Q") is None
 
 
 def test_the_command_has_no_findings_on_a_known_host(

@@ -23,7 +23,7 @@ TYPES = [
 @pytest.mark.parametrize(
     ("key", "kind"), TYPES, ids=[kind.name for _, kind in TYPES]
 )
-def test_simulated_types_equal_those_of_the_catalogue(
+def test_simulated_types_equal_those_of_the_catalog(
     key: str, kind: nvidia_types.VgpuType
 ) -> None:
     listed = loader.load().find(mdev_names.strip_brand(kind.name))
@@ -41,7 +41,7 @@ def test_simulated_types_equal_those_of_the_catalogue(
 
 
 @pytest.mark.parametrize("key", sorted(nvidia_types.MODELS))
-def test_simulated_instances_equal_those_of_the_catalogue(key: str) -> None:
+def test_simulated_instances_equal_those_of_the_catalog(key: str) -> None:
     gpu = loader.load().gpu(key)
     assert gpu is not None
     listed = {

@@ -11,10 +11,10 @@ import pytest
 from nova_accel import errors, model
 from nova_accel.catalog import loader, vgpu_types
 
-CATALOGUE = loader.load()
-GPUS = CATALOGUE.gpus()
+CATALOG = loader.load()
+GPUS = CATALOG.gpus()
 TYPES = [
-    vgpu_type for gpu in GPUS for vgpu_type in CATALOGUE.profiles_of(gpu.key)
+    vgpu_type for gpu in GPUS for vgpu_type in CATALOG.profiles_of(gpu.key)
 ]
 Types = list[vgpu_types.CatalogVgpuType]
 
@@ -24,7 +24,7 @@ def of_each_gpu(
 ) -> pytest.MarkDecorator:
     """Run a test with the included types of each GPU that has some."""
     groups = {
-        gpu.key: list(filter(is_included, CATALOGUE.profiles_of(gpu.key)))
+        gpu.key: list(filter(is_included, CATALOG.profiles_of(gpu.key)))
         for gpu in GPUS
     }
     return pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def key_of(gpu: vgpu_types.CatalogGpu) -> str:
 
 
 def gpu_of(vgpu_type: vgpu_types.CatalogVgpuType) -> vgpu_types.CatalogGpu:
-    gpu = CATALOGUE.gpu(vgpu_type.gpu)
+    gpu = CATALOG.gpu(vgpu_type.gpu)
     assert gpu is not None
     return gpu
 
@@ -53,7 +53,7 @@ def most(starts: tuple[int, ...], span: int) -> int:
     return best
 
 
-def test_the_catalogue_has_current_types() -> None:
+def test_the_catalog_has_current_types() -> None:
     assert len(TYPES) > 400
     for name in (
         "A40-8Q",
@@ -62,10 +62,10 @@ def test_the_catalogue_has_current_types() -> None:
         "A100-1-5CME",
         "RTX Pro 6000 Blackwell DC-1-24Q",
     ):
-        assert CATALOGUE.find(name) is not None, name
-    assert CATALOGUE.find("NVIDIA A40-8Q") is None
-    assert CATALOGUE.gpu("A41") is None
-    assert CATALOGUE.profiles_of("A41") == ()
+        assert CATALOG.find(name) is not None, name
+    assert CATALOG.find("NVIDIA A40-8Q") is None
+    assert CATALOG.gpu("A41") is None
+    assert CATALOG.profiles_of("A41") == ()
 
 
 @pytest.mark.parametrize(
@@ -102,18 +102,18 @@ def test_the_catalogue_has_current_types() -> None:
     ],
 )
 def test_a_gpu_is_identified_by_its_pci_id(pci_id: str, key: str) -> None:
-    gpu = CATALOGUE.of_card((), *pci_id.split(":"))
+    gpu = CATALOG.of_card((), *pci_id.split(":"))
     assert gpu is not None
     assert gpu.key == key
 
 
 def test_a_gpu_without_types_may_have_any_mode() -> None:
-    gpu = CATALOGUE.gpu("RTXPRO4500")
+    gpu = CATALOG.gpu("RTXPRO4500")
     assert gpu is not None
-    assert CATALOGUE.profiles_of(gpu.key) == ()
+    assert CATALOG.profiles_of(gpu.key) == ()
     assert gpu.can_mix
     assert gpu.can_mig
-    old = CATALOGUE.gpu("P40")
+    old = CATALOG.gpu("P40")
     assert old is not None
     assert not old.can_mix
     assert not old.can_mig
@@ -209,7 +209,7 @@ def test_instances_fit_the_slices(gpu: vgpu_types.CatalogGpu) -> None:
 
 def test_kinds_of_rtx_pro_6000_are_the_published_ones() -> None:
     """`nvidia-smi mig -lgip` and `-lgipp` of R575 and newer."""
-    gpu = CATALOGUE.gpu("RTXPRO6000")
+    gpu = CATALOG.gpu("RTXPRO6000")
     assert gpu is not None
     small, half = (0, 3, 6, 9), (0, 6)
     kinds = {k.name: (k.slices, k.size, k.starts, k.limit) for k in gpu.kinds}
@@ -232,7 +232,7 @@ def test_kinds_of_rtx_pro_6000_are_the_published_ones() -> None:
 def test_modes_and_memory_of_a_gpu_agree_with_its_types(
     gpu: vgpu_types.CatalogGpu,
 ) -> None:
-    types = CATALOGUE.profiles_of(gpu.key)
+    types = CATALOG.profiles_of(gpu.key)
     assert gpu.has_mixed == any(vgpu_type.starts_mixed for vgpu_type in types)
     assert gpu.is_mig_capable == any(vgpu_type.instance for vgpu_type in types)
     assert bool(gpu.region) == gpu.has_mixed
@@ -270,7 +270,7 @@ def test_pci_ids_name_one_gpu_each() -> None:
 
 
 def card(*names: str, ids: str = "") -> str | None:
-    gpu = CATALOGUE.of_card(names, *ids.split(":"))
+    gpu = CATALOG.of_card(names, *ids.split(":"))
     return gpu.key if gpu else None
 
 
@@ -311,7 +311,7 @@ def test_other_json_is_refused(text: str) -> None:
         vgpu_types.parse(text)
 
 
-def test_a_truncated_catalogue_is_refused() -> None:
+def test_a_truncated_catalog_is_refused() -> None:
     whole = loader.text()
     for length in range(0, len(whole) - 2, 997):
         with pytest.raises(errors.MalformedError):

@@ -184,7 +184,7 @@ def test_kinds_are_found_by_ids_or_class() -> None:
     assert not pci_ids.is_qat(function("10de", "37c9"))
 
 
-def test_each_class_of_the_catalogue_requests_an_accelerator() -> None:
+def test_each_class_of_the_catalog_requests_an_accelerator() -> None:
     assert pci_ids.CLASSES == {
         names.QAT_VF_CLASS,
         "CUSTOM_ASCEND",

@@ -119,7 +119,7 @@ def test_passthrough_on_request_takes_a_bound_gpu(
     assert (device.resource_class, device.driver) == ("PGPU", "nvidia")
 
 
-def test_catalogue_data_of_a_card_are_traits(
+def test_catalog_data_of_a_card_are_traits(
     tmp_path: pathlib.Path,
 ) -> None:
     (device,) = card(tmp_path, gpu()).devices

@@ -65,7 +65,7 @@ def test_a_type_has_many_spellings(name: str) -> None:
             "CUSTOM_FPGA_FUNCTION_D8424DC4A4A3C413F89E433683F9040B",
         ),
         ("PCI_10DE_2236", {"PGPU": 1}, "CUSTOM_GPU_PCI_10DE_2236"),
-        # No card of this cloud, but in the catalogue.
+        # No card of this cloud, but in the catalog.
         (
             "L40S-48Q",
             {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 49152},

@@ -203,7 +203,7 @@ def test_each_gpu_is_described(cards: fakehost.Controller) -> None:
 
 
 @pytest.mark.parametrize("address", [L40S, A100, BLACKWELL])
-def test_types_and_kinds_agree_with_the_catalogue(
+def test_types_and_kinds_agree_with_the_catalog(
     cards: fakehost.Controller, address: str
 ) -> None:
     gpu = gpu_reader.read_gpus()[address]
@@ -229,7 +229,7 @@ def test_placements_of_types_are_read_in_mixed_mode(
     assert types
     for vgpu_type in types:
         facts = loader.load().find(vgpu_type.name)
-        # L40S-3B is not in the catalogue.
+        # L40S-3B is not in the catalog.
         if facts is not None:
             assert (vgpu_type.span, vgpu_type.starts) == (
                 facts.span,
@@ -371,7 +371,7 @@ def test_arguments_of_changes_are_checked(
         gpu_writer.destroy_instance(address, kind, start)
 
 
-def test_every_kind_of_the_catalogue_passes_the_check() -> None:
+def test_every_kind_of_the_catalog_passes_the_check() -> None:
     kinds = {k.name for gpu in loader.load().gpus() for k in gpu.kinds}
     assert kinds
     for kind in sorted(kinds):

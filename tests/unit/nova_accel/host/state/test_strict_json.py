@@ -57,7 +57,7 @@ def parse_libvirt_version(number: str) -> None:
     )
 
 
-def read_catalogue(number: str) -> None:
+def read_catalog(number: str) -> None:
     vgpu_types.parse(
         f'{{"format": {vgpu_types.FORMAT}, "gpus": [{{"key": "x",'
         ' "product": "x", "pci_ids": [], "architecture": "",'
@@ -72,7 +72,7 @@ def read_device_spec(number: str) -> None:
 @pytest.mark.parametrize("number", NOT_JSON, ids=lambda text: text[:9])
 @pytest.mark.parametrize(
     "read",
-    [read_attached, parse_libvirt_version, read_catalogue, read_device_spec],
+    [read_attached, parse_libvirt_version, read_catalog, read_device_spec],
 )
 def test_each_reader_raises_its_own_error(
     read: Callable[[str], None], number: str

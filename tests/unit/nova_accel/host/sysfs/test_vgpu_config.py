@@ -62,7 +62,7 @@ def test_the_table_names_unlisted_types(tmp_path: pathlib.Path) -> None:
 def test_the_table_has_sizes_and_limits_of_new_types(
     tmp_path: pathlib.Path,
 ) -> None:
-    """Neither the catalogue nor the name has them."""
+    """Neither the catalog nor the name has them."""
     root = lone(tmp_path, (2000, "NVIDIA L40S-Tiny"))
     write(
         root,

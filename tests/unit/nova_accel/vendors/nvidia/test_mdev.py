@@ -63,7 +63,7 @@ def test_the_model_and_the_hosts_driver_are_traits(
         "CUSTOM_ACCELERATOR_DRIVER_NVIDIA_550_163_02",
         "HW_GPU_CUDA_COMPUTE_CAPABILITY_V6_0",
     } <= card.traits
-    # The catalogue lacks its types; those of the driver are offered.
+    # The catalog lacks its types; those of the driver are offered.
     assert look.profile(card, "P100-8Q").available == 1
     assert look.profile(card, "P100-8A").available == 1
     assert card.counters == {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 16384}
@@ -124,7 +124,7 @@ def test_a_half_readable_card_offers_the_rest(
     # Its mdev is one of the sixteen.
     assert available["T4-1Q"] == 15
     assert available["T4-2B"] == 0  # number unreadable
-    assert available["T4-2Q"] == 7  # memory unreadable, but in the catalogue
+    assert available["T4-2Q"] == 7  # memory unreadable, but in the catalog
     assert available["T4-8Q"] == 0  # number malformed
     assert available["T4-16Q"] == 0  # no device_api
     assert not {"T4-4Q", "nvidia-232", "T4-1B"} & available.keys()

@@ -65,7 +65,7 @@ def test_a_typed_vf_is_a_partition(tmp_path: pathlib.Path) -> None:
     assert (partition.start, partition.instance) == (None, None)
     assert card.counters["VGPU"] == 2
     assert look.profile(card, "L40S-24A").available == 1
-    # Known from the other card and from the catalogue, but not now.
+    # Known from the other card and from the catalog, but not now.
     assert look.profile(card, "L40S-1Q").available == 0
     assert look.profile(card, "L40S-1Q").handles["0000:3d:00.5"] == "1147"
     assert look.profile(card, "L40S-4C").available == 0
@@ -209,7 +209,7 @@ def test_a_half_readable_card_offers_the_rest(
         "0000:28:00.0": "can't make one now",
     }.items():
         assert words in look.reasons(state, where)
-    # A GPU that the catalogue doesn't know may be there to compute.
+    # A GPU that the catalog doesn't know may be there to compute.
     assert look.reasons(state, "0000:26:00.0") == ""
 
 
@@ -285,7 +285,7 @@ def test_vgpus_share_instances(tmp_path: pathlib.Path) -> None:
         if p.available
     }
     # One 1g.24gb is empty; three more of 12 GiB share the 2g.48gb.
-    # A type that the catalogue lacks is like another series of its size.
+    # A type that the catalog lacks is like another series of its size.
     assert available == {
         "1-24Q": 1,
         "1-24C": 1,
@@ -448,10 +448,10 @@ def one_card(gpu: str, vgpus: Mapping[str, Any]) -> dict[str, Any]:
     return {"functions": [function]}
 
 
-def test_places_of_nvml_come_before_those_of_the_catalogue(
+def test_places_of_nvml_come_before_those_of_the_catalog(
     tmp_path: pathlib.Path,
 ) -> None:
-    """The catalogue has 16 places of an H200X-7C, NVIDIA publishes 20."""
+    """The catalog has 16 places of an H200X-7C, NVIDIA publishes 20."""
     types = {"creatable": [[1, "NVIDIA H200X-7C"]]}
     root = build.build(one_card("2335", types), tmp_path)
     without_types = gpu_reader.NvmlGpu(
