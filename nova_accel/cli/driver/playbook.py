@@ -79,6 +79,7 @@ class _RunEvents:
     def __init__(self, report: Report) -> None:
         self._report = report
         self.changed, self.failure = 0, ""
+        self.has_begun = False
         self.pending: tuple[str, ...] = ()
 
     def handle(self, event: Mapping[str, Any]) -> bool:
@@ -88,6 +89,7 @@ class _RunEvents:
         role = str(data.get("role", "")).rpartition(".")[2]
         task = str(data.get("task", ""))
         title = f"{role}: {task}" if role else task
+        self.has_begun |= event.get("event") == "runner_on_start"
         if event.get("event") == "runner_on_ok":
             facts = result.get("ansible_facts") or {}
             if "nova_accel_pending" in facts:
@@ -149,8 +151,10 @@ def run(
             quiet=True,
         )
         if runner.rc and not progress.failure:
-            output = runner.stdout.read()
-            raise PlaybookError(_explain(runner.status, output))
+            reason = _explain(runner.status, runner.stdout.read())
+            if not progress.has_begun:
+                raise PlaybookError(reason)
+            progress.failure = reason
     return PlaybookResult(progress.changed, progress.failure, progress.pending)
 
 

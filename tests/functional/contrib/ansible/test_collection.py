@@ -32,6 +32,9 @@ _PLAYBOOK = """\
     - name: Fail
       ansible.builtin.command: sh -c 'echo broken >&2; exit 3'
       when: is_failing | default(false)
+    - name: End Ansible
+      ansible.builtin.shell: kill -KILL 0
+      when: is_killed | default(false)
 """
 
 
@@ -85,6 +88,14 @@ def test_a_failed_task_is_named_with_its_output(
     result = run(destination, [], is_failing=True)
     assert result.failure.startswith("Fail: ")
     assert "broken" in result.failure
+
+
+def test_a_run_that_ends_in_the_middle_is_a_failure(
+    destination: pathlib.Path,
+) -> None:
+    result = run(destination, [], is_killed=True)
+    assert result.changed == 1
+    assert result.failure
 
 
 def test_a_check_changes_nothing(destination: pathlib.Path) -> None:
