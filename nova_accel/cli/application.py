@@ -10,6 +10,8 @@ own options for credentials, and its connection takes their place.
 """
 
 import argparse
+import contextlib
+import gc
 import importlib
 import importlib.metadata
 import logging
@@ -17,7 +19,7 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cliff import (
@@ -190,12 +192,29 @@ class Command(command.Command):
         raise NotImplementedError
 
 
+@contextlib.contextmanager
+def _pause_collector() -> Iterator[None]:
+    """Pause the cyclic garbage collector.
+
+    The data of a command stay until it ends. Without a pause the collector
+    traverses them again and again: a third of the time of a large list.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
 class _FormattedCommand(Command):
     """Command whose output has a format of cliff."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Return the exit status; that of cliff's own commands is 0."""
-        return self.take_action(parsed_args)
+        with _pause_collector():
+            return self.take_action(parsed_args)
 
     def _produce(
         self,
