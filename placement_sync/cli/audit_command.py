@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, int]:
     )
     placement = common_options.open_placement(arguments, options)
     with progress.waiting_for("placement-sync", "an answer of Placement"):
-        root = common_options.find_root(
+        root = outside_host.find_root(
             arguments,
             options,
             host,

@@ -10,9 +10,7 @@ from typing import Any
 from nova_accel import errors
 from nova_accel.config import conf
 from nova_accel.host.state import state_dir as state_dirs
-from nova_accel.model import providers
-from placement_sync.cli import outside_host
-from placement_sync.client import resource_providers, rest
+from placement_sync.client import rest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -277,76 +275,6 @@ def open_compute(
         return rest.compute_client(options.parsed), ""
     except errors.ConfigurationError as error:
         return None, str(error)
-
-
-def find_root(
-    arguments: argparse.Namespace,
-    options: CommandOptions,
-    host: outside_host.OutsideHost,
-    placement: resource_providers.PlacementClient,
-    create: bool = False,
-) -> providers.ProviderRoot:
-    """Return the compute node of the arguments.
-
-    Placement is read only if the name or the uuid is not known here.
-
-    :param create: whether the node may be missing in Placement.
-    :raises MalformedError: Placement has no such node, or nothing names it.
-    :raises ServiceError: Placement can't be read.
-    """
-    name, node_uuid = resolve_root_name(arguments, options, host)
-    if name and node_uuid:
-        return providers.ProviderRoot(name=name, uuid=node_uuid)
-    if node_uuid:
-        root = placement.fetch(node_uuid).root
-    else:
-        root = placement.find_root(name)
-    if root is not None:
-        return root
-    if create and not name and not options.is_foreign:
-        name = outside_host.read_host_name()
-    if not create or not name:
-        raise errors.MalformedError(
-            "compute node in Placement",
-            name or node_uuid,
-            "one that nova-compute has registered; name it with --host or"
-            " --host-uuid, or register a host without nova-compute by"
-            " --create-root and --host",
-        )
-    return providers.ProviderRoot(
-        name=name, uuid=node_uuid or str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
-    )
-
-
-def resolve_root_name(
-    arguments: argparse.Namespace,
-    options: CommandOptions,
-    host: outside_host.OutsideHost,
-) -> tuple[str, str]:
-    """Return the compute node's name and uuid; one of them may be empty.
-
-    :raises MalformedError: nothing names it.
-    :raises UnreadableError: a file of nova-compute can't be read.
-    """
-    name, node_uuid = arguments.host or "", arguments.host_uuid or ""
-    recorded = host.read_claims()
-    root = recorded.root if recorded.is_known else None
-    if root and name in ("", root.name) and node_uuid in ("", root.uuid):
-        return root.name, root.uuid
-    if name or node_uuid:
-        return name, node_uuid
-    if options.is_foreign:
-        if host.name:
-            return host.name, ""
-        raise errors.MalformedError(
-            "name of the host in --root", "", "a name, by --host"
-        )
-    # nova-compute stores the uuid of its node in its state_path or beside a
-    # configuration file (nova/virt/node.py, COMPUTE_ID_FILE).
-    directories = [os.path.dirname(path) for path in options.files]
-    directories.append(conf.STATE_PATH)
-    node_uuid = outside_host.read_node_uuid(directories) or ""
-    return "" if node_uuid else outside_host.read_host_name(), node_uuid
 
 
 def build_unwritable_error(

@@ -127,7 +127,7 @@ def _open_placement(
     host = outside_host.open_node(
         options.settings, options.root, options.state_dir
     )
-    common_options.resolve_root_name(arguments, options, host)
+    outside_host.resolve_root_name(arguments, options, host)
     return common_options.open_placement(arguments, options)
 
 
@@ -304,7 +304,7 @@ class _DrainedProviders:
         client: rest.RestClient,
     ) -> None:
         self._placement = resource_providers.PlacementClient(client)
-        self._root = common_options.find_root(
+        self._root = outside_host.find_root(
             arguments,
             options,
             outside_host.open_node(

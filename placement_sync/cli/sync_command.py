@@ -120,11 +120,11 @@ class _LockedPasses:
         after a pass that was not complete.
         """
         arguments, options, host = self._arguments, self._options, self._host
-        name = common_options.resolve_root_name(arguments, options, host)
+        name = outside_host.resolve_root_name(arguments, options, host)
         if self.root and self._was_complete and name == self._root_name:
             return self.root
         self._root_name, self._was_complete = name, False
-        return common_options.find_root(
+        return outside_host.find_root(
             arguments, options, host, self._placement, arguments.is_created
         )
 
