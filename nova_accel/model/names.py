@@ -152,6 +152,15 @@ def provider_address(root_name: str, name: str) -> str:
     return _parse_suffix(suffix) or suffix
 
 
+def find_root_name(name: str) -> str:
+    """Return the name of a compute node by the name of its device's provider.
+
+    Empty for a device off the PCI bus: its address may contain the mark.
+    """
+    root_name, _, suffix = name.rpartition(PROVIDER_MARK)
+    return root_name if _parse_suffix(suffix) else ""
+
+
 def is_address(text: str) -> bool:
     """Return whether a text is the address of a PCI function."""
     return bool(_parse_suffix(re.sub(r"[:.]", "_", text)))

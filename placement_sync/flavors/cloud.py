@@ -45,39 +45,31 @@ def read(
 ) -> offered_devices.Cloud:
     """Return all devices of this library, full and drained ones included.
 
-    Bare-metal nodes with accelerators are among them. Four requests for any
-    number of hosts; one more for all hosts without a free unit of a class,
-    three for each device of a host without Nova's inventories, and one for
-    each unavailable device that is selected. With bare-metal nodes one more,
-    and three for each of them.
+    Bare-metal nodes with accelerators are among them. Three requests for any
+    number of hosts; one more for all devices off the PCI bus, one for all
+    hosts without a free unit of a class, three for each device of a host
+    without Nova's inventories, and one for each unavailable device that is
+    selected. With bare-metal nodes one more, and three for each of them.
 
     :param select: returns the devices to include, of all devices.
     :raises ServiceError: Placement can't be read.
     """
+    # The first request alone authenticates: bad credentials are tried once.
     nodes = bare_metal.read_nodes(client)
-    rows = tree_reader.list_with_trait(client, names.OWNER_TRAIT)
+    with futures.ThreadPoolExecutor(1) as thread:
+        pending = thread.submit(_read_bulk, client, _BULK_CLASSES[0])
+        rows = tree_reader.list_with_trait(client, names.OWNER_TRAIT)
     own = {node.uuid: node for node in rows}
     if not own:
+        # The other answer is empty, or an error: the trait does not exist.
         return offered_devices.Cloud(devices=tuple(select(nodes)))
-    with futures.ThreadPoolExecutor(1) as thread:
-        pending = thread.submit(
-            client.read, "/resource_providers", provider_records.parse_list
-        )
-        summaries: dict[str, providers.Provider] = {}
-        for name in _BULK_CLASSES:
-            if not own.keys() <= summaries.keys():
-                summaries |= client.read(
-                    provider_records.summaries_path(name),
-                    provider_records.parse_summaries,
-                )
-        listed = {node.uuid: node for node in pending.result()}
-    for uuid in sorted(own.keys() - summaries.keys()):
-        summaries[uuid] = _read_provider(client, uuid)
+    summaries = _complete(client, own.keys(), pending.result())
+    hosts = _find_root_names(client, rows)
     devices = tuple(
         select(
             [
-                _build_device(node, own, listed, summaries)
-                for node in sorted(own.values(), key=lambda node: node.name)
+                _build_device(node, own, hosts[node.uuid], summaries)
+                for node in sorted(rows, key=lambda node: node.name)
             ]
             + nodes
         )
@@ -96,6 +88,46 @@ def read(
         d.uuid for d in devices if d.is_unavailable and not d.counts
     }
     return read_totals(client, cloud, unavailable)
+
+
+def _read_bulk(
+    client: rest.RestClient, resource_class: str
+) -> dict[str, providers.Provider]:
+    return client.read(
+        provider_records.summaries_path(resource_class),
+        provider_records.parse_summaries,
+    )
+
+
+def _complete(
+    client: rest.RestClient,
+    uuids: Collection[str],
+    summaries: dict[str, providers.Provider],
+) -> dict[str, providers.Provider]:
+    """Return the summaries with those of the other providers in ``uuids``."""
+    for name in _BULK_CLASSES[1:]:
+        if not summaries.keys() >= set(uuids):
+            summaries = summaries | _read_bulk(client, name)
+    missing = sorted(set(uuids) - summaries.keys())
+    return summaries | {uuid: _read_provider(client, uuid) for uuid in missing}
+
+
+def _find_root_names(
+    client: rest.RestClient, devices: Sequence[providers.Provider]
+) -> dict[str, str]:
+    """Return the names of compute nodes by the uuids of their devices."""
+    root_names = {d.uuid: names.find_root_name(d.name) for d in devices}
+    unnamed = [d for d in devices if not root_names[d.uuid]]
+    if unnamed:
+        listed = client.read(
+            "/resource_providers", provider_records.parse_list
+        )
+        listed_names = {p.uuid: p.name for p in listed}
+        for device in unnamed:
+            root_names[device.uuid] = listed_names.get(
+                device.root, device.root
+            )
+    return root_names
 
 
 def read_totals(
@@ -166,18 +198,17 @@ def _inventories_path(uuid: str) -> str:
 def _build_device(
     listed: providers.Provider,
     own: Mapping[str, providers.Provider],
-    listed_providers: Mapping[str, providers.Provider],
+    host: str,
     summaries: Mapping[str, providers.Provider],
 ) -> offered_devices.OfferedDevice:
     top = listed
     while top.parent in own:
         top = own[top.parent]
-    root = listed_providers.get(listed.root)
     model = {t for t in summaries[top.uuid].traits if _is_model(t)}
     return offered_devices.OfferedDevice(
         uuid=listed.uuid,
         name=listed.name,
-        host=root.name if root else listed.root,
+        host=host,
         root=listed.root,
         card=top.uuid,
         model=min(model, default=""),

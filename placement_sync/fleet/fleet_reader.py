@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader of a fleet from Placement and Nova.
 
-Requests to Placement: those of ``cloud.read``, four for any number of
+Requests to Placement: those of ``cloud.read``, three for any number of
 hosts, and one for each selected device with allocated units, eight at the
 same time. A device that the query leaves out costs none. One listing of
 Nova names all servers.

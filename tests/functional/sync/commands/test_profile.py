@@ -45,7 +45,7 @@ def test_a_cloud_without_accelerators(site: Cloud) -> None:
     assert site.run("--host", "nix", status=2).count("\n") == 1
 
 
-def test_many_hosts_are_four_requests(site: Cloud) -> None:
+def test_many_hosts_are_three_requests(site: Cloud) -> None:
     for name in HOSTS:
         site.add(name, MEMORY_MB=65536, VCPU=64)
     profiles = site.rows()
@@ -53,14 +53,13 @@ def test_many_hosts_are_four_requests(site: Cloud) -> None:
     paths = [
         request.path.partition("?")[0] for request in site.placement.clear()
     ]
-    # The list of all providers and the candidates are read at the same time.
-    assert sorted(paths[:4]) == [
+    # Two of them are sent at the same time.
+    assert sorted(paths[:3]) == [
         "/allocation_candidates",
-        "/resource_providers",
         "/resource_providers",
         "/traits",
     ]
-    assert len(paths) == 5 and paths[4].endswith("/inventories")
+    assert len(paths) == 4 and paths[3].endswith("/inventories")
     a40 = profiles["A40-8Q"]
     # One partition has no allocation and is reserved.
     assert (a40["free"], a40["most"]) == (5, 6)
@@ -105,6 +104,21 @@ def test_the_option_all_is_named_if_nothing_is_free(site: Cloud) -> None:
     site.allocate(card, VGPU=5, CUSTOM_GPU_MEMORY_MB=40960)
     assert "--all lists them" in site.run("--host", "a40-vf-mdev")
     assert site.run("--all").count("A40-8Q ") == 1
+
+
+def test_a_device_off_the_pci_bus_has_its_host(site: Cloud) -> None:
+    root = site.add("a40-vf-mdev", MEMORY_MB=65536)
+    card = names.provider_uuid(root, "0000:41:00.0")
+    host = "a40-vf-mdev.example.org"
+    # No address of a PCI function, and the mark of the name is in it.
+    site.placement.call(
+        "PUT",
+        f"/resource_providers/{card}",
+        {"name": f"{host}_accel_x_accel_y", "parent_provider_uuid": root},
+    )
+    client = rest.from_endpoint(site.placement.url)
+    (device,) = cloud.read(client).devices
+    assert (device.host, device.address) == (host, "x_accel_y")
 
 
 def test_a_drained_card_offers_nothing_and_keeps_its_totals(

@@ -72,12 +72,7 @@ def site(
         yield Site(placement, tmp_path, capsys, nova).fill()
 
 
-LISTING = [
-    "allocation_candidates",
-    "resource_providers",
-    "resource_providers",
-    "traits",
-]
+LISTING = ["allocation_candidates", "resource_providers", "traits"]
 
 
 def test_devices_with_state_use_and_room(site: Site) -> None:

@@ -84,3 +84,13 @@ def test_slot_names_are_unique(count: int) -> None:
 def test_more_slots_keep_the_names_of_fewer(few: int, extra: int) -> None:
     both = names.slot_names(few + extra)
     assert both[:few] == names.slot_names(few)
+
+
+@given(words, st.sampled_from(("0000:41:00.0", "0000:3b:00.1/region-2")))
+def test_a_provider_names_its_compute_node(root: str, address: str) -> None:
+    assert names.find_root_name(names.provider_name(root, address)) == root
+
+
+def test_a_name_off_the_pci_bus_names_no_compute_node() -> None:
+    for name in ("cn1_accel_mtty", "cn1_accel_x_accel_y", "cn1"):
+        assert names.find_root_name(name) == ""
