@@ -5,8 +5,10 @@
 
 Both commands run as processes of their own, with one real Placement over
 HTTP, and print JSON; the second one is that of osc-placement. Every n-th card
-has a server. The output has the median seconds, those of the start of the
-client, and the requests that Placement counted.
+has a server. The commands run in turn, so that a busy machine slows all of
+them. The output has the median seconds of the clock, those of the client's
+CPU, both as ratios to ``resource provider list``, and the requests that
+Placement counted.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -44,9 +47,13 @@ Report = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Median seconds of a command, its requests and its rows."""
+    """Seconds of a command, its requests and its rows.
+
+    ``cpu`` are the seconds of the client's CPU, user and system.
+    """
 
     seconds: float
+    cpu: float
     requests: int
     rows: int
 
@@ -69,25 +76,49 @@ class Client:
             "OS_CLOUD": _CLOUD,
         }
 
-    def measure(self, words: Sequence[str], runs: int) -> Cost:
-        """Return the cost of a command; its first run is not counted."""
+    def measure(self, words: Sequence[str]) -> Cost:
+        """Return the cost of one run of a command."""
         program = [sys.executable, "-m", "openstackclient.shell", *words]
-        seconds = []
-        for _ in range(runs + 1):
-            self._server.clear()
-            began = time.perf_counter()
-            output = subprocess.run(  # noqa: S603
-                program,
-                check=True,
-                capture_output=True,
-                env=self._environment,
-            ).stdout
-            seconds.append(time.perf_counter() - began)
+        self._server.clear()
+        began, cpu_began = time.perf_counter(), _read_cpu()
+        output = subprocess.run(  # noqa: S603
+            program,
+            check=True,
+            capture_output=True,
+            env=self._environment,
+        ).stdout
         return Cost(
-            seconds=statistics.median(seconds[1:]),
+            seconds=time.perf_counter() - began,
+            cpu=_read_cpu() - cpu_began,
             requests=len(self._server.requests()),
             rows=len(json.loads(output)) if "json" in words else 0,
         )
+
+    def measure_all(self, runs: int, report: Report) -> dict[str, Cost]:
+        """Return the median costs of all commands, by name.
+
+        The first run of each command is not counted.
+        """
+        costs: dict[str, list[Cost]] = {name: [] for name in COMMANDS}
+        for number in range(runs + 1):
+            for name, words in COMMANDS.items():
+                report(f"run {number} of {runs}: {name}")
+                costs[name].append(self.measure(words))
+        return {name: _build_median(each[1:]) for name, each in costs.items()}
+
+
+def _read_cpu() -> float:
+    """Return the seconds of the CPU of all ended child processes."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _build_median(costs: Sequence[Cost]) -> Cost:
+    return dataclasses.replace(
+        costs[-1],
+        seconds=statistics.median(cost.seconds for cost in costs),
+        cpu=statistics.median(cost.cpu for cost in costs),
+    )
 
 
 def compare(
@@ -105,18 +136,18 @@ def compare(
         f"{options.hosts} hosts, {options.hosts * options.cards} cards,"
         f" {used} of them in use"
     )
-    client = Client(server, place)
-    costs = {}
-    for name, words in COMMANDS.items():
-        report(name)
-        costs[name] = client.measure(words, options.runs)
+    costs = Client(server, place).measure_all(options.runs, report)
     report("")
-    yield f"{'':28}{'seconds':>9}{'ratio':>8}{'requests':>10}{'rows':>8}"
+    yield (
+        f"{'':28}{'seconds':>9}{'ratio':>8}{'client CPU':>12}{'ratio':>8}"
+        f"{'requests':>10}{'rows':>8}"
+    )
+    base = costs[_BASE]
     for name, cost in costs.items():
-        ratio = cost.seconds / costs[_BASE].seconds
         yield (
-            f"{name:28}{cost.seconds:9.2f}{ratio:8.2f}{cost.requests:10}"
-            f"{cost.rows:8}"
+            f"{name:28}{cost.seconds:9.2f}{cost.seconds / base.seconds:8.2f}"
+            f"{cost.cpu:12.2f}{cost.cpu / base.cpu:8.2f}"
+            f"{cost.requests:10}{cost.rows:8}"
         )
 
 
