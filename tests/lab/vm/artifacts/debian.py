@@ -70,6 +70,8 @@ def unpack(
             *("--variant=apt", "--mode=root", "--format=directory"),
             f"--keyring={_KEYRING}",
             '--aptopt=Acquire::Languages "none"',
+            # A mirror may be a snapshot, whose signatures have expired.
+            '--aptopt=Acquire::Check-Valid-Until "false"',
             f"--include={','.join(packages)}",
             *options,
             *(place.debian, str(root), source),
