@@ -32,7 +32,8 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    manager = application.CommandManager()
+    # cliff before 4.10 has no default
+    manager = application.CommandManager(None)
     for name, command in _COMMANDS.items():
         manager.add_command(name, command)
     program = application.Application("placement-sync", _DESCRIPTION, manager)
