@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Debian package: built, installed beside Debian's Nova, purged.
+
+Its commands are those of the install page.
+"""
+
+import configparser
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.functional import test_activation
+from tests.functional.contrib.packages import roots
+from tests.hosts import look
+from tests.support import golden
+from tests.unit.docs import pages
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(os.geteuid() != 0, reason="mounts file systems"),
+]
+
+_PAGE = pages.MANUAL / "install/index.rst"
+_PACKAGE = "python3-nova-accel"
+
+
+def read_commands(*programs: str) -> list[tuple[str, ...]]:
+    """Return the commands of the install page with one of the programs."""
+    commands = map(tuple, pages.commands(_PAGE.read_text()))
+    return [words for words in commands if words[0] in programs]
+
+
+@pytest.fixture(scope="module")
+def package() -> Iterator[pathlib.Path]:
+    """Return the package, built with its Build-Depends alone."""
+    with roots.RootDirectory("trixie") as root:
+        root.copy_commit()
+        commands = read_commands("cp", "apt-get", "dpkg-buildpackage")
+        assert commands[-1][0] == "dpkg-buildpackage"
+        for words in commands:
+            root.run(*words, directory="/mnt/source")
+        (path,) = root.files.glob("*.deb")
+        yield path
+
+
+@pytest.fixture(scope="module", params=["trixie", "sid"])
+def nova(
+    request: pytest.FixtureRequest, package: pathlib.Path
+) -> Iterator[roots.RootDirectory]:
+    """Return a root with a release's nova-compute; the package is at /mnt."""
+    with roots.RootDirectory(request.param) as root:
+        root.run("apt-get", "install", "nova-compute")
+        shutil.copy(package, root.files)
+        (root.files / "source").mkdir()
+        yield root
+
+
+@pytest.fixture(scope="module")
+def before(nova: roots.RootDirectory) -> set[str]:
+    """Return the files before the package is installed."""
+    return nova.list_files()
+
+
+@pytest.fixture(scope="module")
+def host(nova: roots.RootDirectory, before: set[str]) -> roots.RootDirectory:
+    """Return the root with the package."""
+    (install,) = read_commands("apt")
+    nova.run("sh", "-c", " ".join(install), directory="/mnt/source")
+    return nova
+
+
+def test_the_package_has_the_version_of_the_library(
+    host: roots.RootDirectory,
+) -> None:
+    fields = host.run("dpkg-query", "-W", "-f", "${Version}", _PACKAGE)
+    printed = host.run("nova-accel", "--version").split()[-1]
+    assert fields == printed.replace(".dev", "~dev")
+
+
+def test_commands_have_help(host: roots.RootDirectory) -> None:
+    setup = configparser.ConfigParser()
+    setup.read(roots.REPOSITORY / "setup.cfg")
+    lines = setup["options.entry_points"]["nova_accel.commands"].split("\n")
+    names = [line.partition(" ")[0] for line in lines if line]
+    commands = [f"nova-accel {name.replace('_', ' ')}" for name in names]
+    for command in (*commands, "nova-accel", "placement-sync"):
+        assert f"usage: {command}" in host.run(*command.split(), "--help")
+
+
+def test_inspect_prints_the_golden_report(host: roots.RootDirectory) -> None:
+    look.make("a40-vf-mdev", host.files / "tree")
+    command = ("nova-accel", "inspect", "--root", "/mnt/tree", "--json")
+    text = host.run(*command, "--host", "node1")
+    golden.check(golden.PLACE / "a40-vf-mdev.json", text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [test_activation.BY_NAME, test_activation.BY_SOURCE],
+    ids=["compute_driver", "config_source"],
+)
+def test_debians_nova_compute_loads_the_driver(
+    host: roots.RootDirectory, text: str
+) -> None:
+    nova_conf = f"{text}[oslo_concurrency]\nlock_path = /tmp\n"
+    (host.files / "nova.conf").write_text(nova_conf)
+    script = test_activation.AS_NOVA_COMPUTE
+    output = host.run("python3", "-c", script, "/mnt/nova.conf")
+    answer = json.loads(output.splitlines()[-1])
+    assert answer["loaded"] == test_activation.LOADED
+
+
+def test_the_service_is_installed_and_not_enabled(
+    host: roots.RootDirectory,
+) -> None:
+    files = host.list_files()
+    assert "usr/lib/systemd/system/placement-sync.service" in files
+    assert not [
+        name
+        for name in files
+        if name.startswith("etc/systemd") and "placement-sync" in name
+    ]
+
+
+def test_a_purge_leaves_no_file(
+    host: roots.RootDirectory, before: set[str]
+) -> None:
+    host.run("install", "-d", "/var/lib/nova/accel/drained")
+    host.run("apt-get", "purge", "--autoremove", _PACKAGE)
+    assert host.list_files() - before == set()
