@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian package."""
+"""The Debian package, and the library in images of Kolla."""
