@@ -148,36 +148,66 @@ def served_attachments(
     instance: Any, slots: Iterable[model.Slot]
 ) -> tuple[attachment.Attachment, ...]:
     """Return the attachments of a server whose slot is among some slots."""
-    keys = {(slot.provider, slot.identifier) for slot in slots}
-    return tuple(
-        each
-        for each in attachments_of(instance)
-        if (each.provider, each.slot) in keys
-    )
+    return _select_served(attachments_of(instance), slots)
 
 
-def moved_attachments(
-    instance: Any, flavor: Any, slots: Iterable[model.Slot]
+def _select_served(
+    attachments: Iterable[attachment.Attachment], slots: Iterable[model.Slot]
 ) -> tuple[attachment.Attachment, ...]:
-    """Return the attachments of a server that get others of some slots.
+    keys = {(slot.provider, slot.identifier) for slot in slots}
+    return tuple(e for e in attachments if (e.provider, e.slot) in keys)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _SortedAttachments:
+    """Attachments of a server by what some slots of it are.
+
+    ``served`` have their slot among them, ``moved`` get others of them, and
+    ``lost`` have none.
+    """
+
+    served: tuple[attachment.Attachment, ...]
+    moved: tuple[attachment.Attachment, ...]
+    lost: tuple[attachment.Attachment, ...]
+
+
+def _sort_attachments(
+    instance: Any, flavor: Any, slots: tuple[model.Slot, ...]
+) -> _SortedAttachments:
+    """Return the attachments of a server by what some slots of it are.
 
     The scheduler requests the resources of attachments together with those
     of the flavor, all or none (``filters.attached_profiles``). So they have
     moved with their server if there are slots for all; else they were left
-    behind, and none is returned.
+    behind, and are lost.
 
     :param flavor: a ``nova.objects.Flavor``.
+    :raises MalformedError: the record of attachments can't be read.
     """
-    slots = tuple(slots)
-    served = served_attachments(instance, slots)
+    attachments = attachments_of(instance)
+    served = _select_served(attachments, slots)
+    others = tuple(e for e in attachments if e not in served)
     moved = tuple(
-        each
-        for each in attachments_of(instance)
-        if each not in served
-        and each.state is attachment.AttachmentState.ATTACHED
+        e for e in others if e.state is attachment.AttachmentState.ATTACHED
     )
+    if not _has_slots(flavor, served, moved, slots):
+        moved = ()
+    return _SortedAttachments(
+        served=served,
+        moved=moved,
+        lost=tuple(e for e in others if e not in moved),
+    )
+
+
+def _has_slots(
+    flavor: Any,
+    served: tuple[attachment.Attachment, ...],
+    moved: tuple[attachment.Attachment, ...],
+    slots: tuple[model.Slot, ...],
+) -> bool:
+    """Return whether there are slots for the flavor and all attachments."""
     if not moved:
-        return ()
+        return True
     requested: collections.Counter[str] = collections.Counter()
     for group in (
         *flavors.parse_groups(flavor.extra_specs),
@@ -186,23 +216,16 @@ def moved_attachments(
         requested.update(group.resources)
     counted = collections.Counter(slot.resource_class for slot in slots)
     classes = {name for each in moved for name in each.resources}
-    if any(
-        counted[name] < requested[name] for name in classes - names.MEASURES
-    ):
-        return ()
-    return moved
+    return all(
+        counted[name] >= requested[name] for name in classes - names.MEASURES
+    )
 
 
 def list_left_behind(
     instance: Any, flavor: Any, slots: Iterable[model.Slot]
 ) -> tuple[attachment.Attachment, ...]:
     """Return the attachments of a server without one of some slots."""
-    slots = tuple(slots)
-    carried = (
-        *served_attachments(instance, slots),
-        *moved_attachments(instance, flavor, slots),
-    )
-    return tuple(e for e in attachments_of(instance) if e not in carried)
+    return _sort_attachments(instance, flavor, tuple(slots)).lost
 
 
 def check_carried(
@@ -237,11 +260,11 @@ def groups_of(
 
     :raises MalformedError: the record of attachments can't be read.
     """
-    slots = tuple(slots)
+    attachments = _sort_attachments(instance, flavor, tuple(slots))
     return (
         *flavors.parse_groups(flavor.extra_specs),
-        *(e.request_group() for e in served_attachments(instance, slots)),
-        *(e.open_group() for e in moved_attachments(instance, flavor, slots)),
+        *(each.request_group() for each in attachments.served),
+        *(each.open_group() for each in attachments.moved),
     )
 
 
