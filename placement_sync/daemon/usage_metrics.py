@@ -5,7 +5,8 @@ A figure that is not known has no series: unknown is not 0. The series of a
 server end with its claims.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from placement_sync.daemon.status import Status
 
@@ -62,6 +63,7 @@ def list_device_gauges(status: Status) -> Iterator[Family]:
             for engine in row.engines
         },
     )
+    keys = {row: (row.address,) for row in status.device_usage}
     for name, field, help_text in (
         ("memory_used_bytes", "memory_used", "Memory in use"),
         ("memory_bytes", "memory_total", "Memory of a device"),
@@ -72,16 +74,8 @@ def list_device_gauges(status: Status) -> Iterator[Family]:
             "Temperature of a device",
         ),
     ):
-        yield (
-            f"nova_accel_device_{name}",
-            help_text,
-            _DEVICE,
-            {
-                (row.address,): value
-                for row in status.device_usage
-                if (value := getattr(row, field)) is not None
-            },
-        )
+        values = _list_known(keys, field)
+        yield f"nova_accel_device_{name}", help_text, _DEVICE, values
 
 
 def list_server_gauges(status: Status) -> Iterator[Family]:
@@ -110,13 +104,16 @@ def list_server_gauges(status: Status) -> Iterator[Family]:
         ("memory_used_bytes", "memory_used", "Memory that a server uses"),
         ("memory_bytes", "memory_total", "Memory of a server's partition"),
     ):
-        yield (
-            f"nova_accel_server_{name}",
-            help_text,
-            _SERVER,
-            {
-                key: float(value)
-                for row, key in keys.items()
-                if (value := getattr(row, field)) is not None
-            },
-        )
+        values = _list_known(keys, field)
+        yield f"nova_accel_server_{name}", help_text, _SERVER, values
+
+
+def _list_known(
+    keys: Mapping[Any, tuple[str, ...]], field: str
+) -> dict[tuple[str, ...], float]:
+    """Return the known values of a field of rows, by their label values."""
+    return {
+        key: float(value)
+        for row, key in keys.items()
+        if (value := getattr(row, field)) is not None
+    }
