@@ -7,7 +7,7 @@ and no token gets into a result.
 
 import collections
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors
@@ -44,15 +44,13 @@ _SHOWN_HOSTS = 3
 )
 def check_placement(host: _Host) -> _Results:
     """Placement answers with the credentials of nova.conf."""
-    if not host.config_files:
-        yield unknown(_NO_FILE, remedy=_NAME_FILE)
-        return
-    try:
-        _open_placement(host).read(
+    yield from _judge_answer(
+        host,
+        lambda: _open_placement(host).read(
             "/resource_classes", provider_records.parse_classes
-        )
-    except errors.AcceleratorError as error:
-        yield fail(str(error))
+        ),
+        fail,
+    )
 
 
 @AREA.check(
@@ -62,13 +60,7 @@ def check_placement(host: _Host) -> _Results:
 )
 def check_compute_api(host: _Host) -> _Results:
     """Nova's API answers with the credentials of nova.conf."""
-    if not host.config_files:
-        yield unknown(_NO_FILE, remedy=_NAME_FILE)
-        return
-    try:
-        list(_list_hypervisors(host))
-    except errors.AcceleratorError as error:
-        yield warn(str(error))
+    yield from _judge_answer(host, lambda: list(_list_hypervisors(host)), warn)
 
 
 @AREA.check(
@@ -78,18 +70,10 @@ def check_compute_api(host: _Host) -> _Results:
 )
 def check_message_bus(host: _Host) -> _Results:
     """Nova's message bus can be reached."""
-    if not host.config_files:
-        yield unknown(_NO_FILE, remedy=_NAME_FILE)
-        return
     try:
-        rpc = importlib.import_module("placement_sync.client.compute_rpc")
+        yield from _judge_answer(host, lambda: _open_bus(host), fail)
     except ImportError as error:
         yield unknown(f"Nova is not installed here: {error}")
-        return
-    try:
-        rpc.ComputeRpc(host.config_files)
-    except errors.AcceleratorError as error:
-        yield fail(str(error))
 
 
 @AREA.check(
@@ -155,6 +139,35 @@ def check_license_servers(host: _Host) -> _Results:
             reason = license_server.explain_unreachable(name, port)
             if reason:
                 yield warn(f"licence server {name}:{port} {reason}")
+
+
+def _judge_answer(
+    host: _Host,
+    ask: Callable[[], object],
+    judge: Callable[[str], Observation],
+) -> _Results:
+    """Yield an observation unless a service answers.
+
+    :param ask: calls the service.
+    :param judge: returns the observation of its error.
+    """
+    if not host.config_files:
+        yield unknown(_NO_FILE, remedy=_NAME_FILE)
+        return
+    try:
+        ask()
+    except errors.AcceleratorError as error:
+        yield judge(str(error))
+
+
+def _open_bus(host: _Host) -> object:
+    """Return a client of Nova's message bus.
+
+    :raises AcceleratorError: the bus can't be reached.
+    :raises ImportError: Nova is not installed.
+    """
+    rpc = importlib.import_module("placement_sync.client.compute_rpc")
+    return rpc.ComputeRpc(host.config_files)
 
 
 def _open_placement(host: _Host) -> rest.RestClient:
