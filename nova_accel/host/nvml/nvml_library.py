@@ -50,6 +50,8 @@ _FUNCTION_NOT_FOUND = 13
 _VERSION_MISMATCH = 25
 # The GPU or the driver does not support the call: no error.
 _UNSUPPORTED = frozenset({2, _NOT_SUPPORTED, 6, _FUNCTION_NOT_FOUND})
+# nvml.h: nvmlVgpuVmIdType_t, NVML_VGPU_VM_ID_UUID, libvirt's of the domain.
+_VM_UUID = 1
 # nvml.h: NVML_VALUE_NOT_AVAILABLE, as 64 bits.
 _NOT_AVAILABLE = 2**64 - 1
 # The GPU is faulty: GPU_IS_LOST, RESET_REQUIRED.
@@ -232,6 +234,16 @@ def wait(events: Any, timeout_ms: int) -> int | None:
             return None
         raise
     return int(event.eventData)
+
+
+def read_server(vgpu: Any) -> str:
+    """Return the uuid of a vGPU's domain, empty if NVML has another id.
+
+    :param vgpu: NVML's number of the vGPU.
+    :raises NvmlError: the call failed.
+    """
+    name, kind = call("nvmlVgpuInstanceGetVmID", vgpu)
+    return text(name).lower() if kind == _VM_UUID else ""
 
 
 def read_framebuffer_usage(vgpu: int) -> int | None:

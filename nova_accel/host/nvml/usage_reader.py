@@ -23,8 +23,6 @@ from nova_accel.model import device, usage
 TIMEOUT_S = 10.0
 # nvml.h: INVALID_GPU_INSTANCE_ID, of a vGPU that is not in a GPU instance.
 _NO_INSTANCE = 0xFFFFFFFF
-# nvml.h: nvmlVgpuVmIdType_t, NVML_VGPU_VM_ID_UUID.
-_VM_UUID = 1
 # nvml.h: nvmlTemperatureSensors_t, NVML_TEMPERATURE_GPU.
 _GPU_SENSOR = 0
 _PERCENT = 100
@@ -219,7 +217,9 @@ def _read_vgpu(
         device=address,
         profile=mdev_names.strip_brand(name),
         handle=nvml_library.text(handle).lower(),
-        server=reader.read("domain", lambda: _read_domain(number), ""),
+        server=reader.read(
+            "domain", lambda: nvml_library.read_server(number), ""
+        ),
         engines=tuple(_list_vgpu_engines(samples.get(number), scope)),
         memory_used=reader.read(
             "memory",
@@ -227,12 +227,6 @@ def _read_vgpu(
             None,
         ),
     )
-
-
-def _read_domain(number: int) -> str:
-    """Return the uuid of a vGPU's domain, empty if NVML has another id."""
-    name, kind = call("nvmlVgpuInstanceGetVmID", number)
-    return nvml_library.text(name).lower() if kind == _VM_UUID else ""
 
 
 def _list_vgpu_engines(

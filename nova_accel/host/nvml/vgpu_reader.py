@@ -7,15 +7,15 @@ those of nvml.h.
 
 import contextlib
 import datetime
+import functools
 import re
+from collections.abc import Callable
 from typing import Any
 
 from nova_accel.host.nvml import nvml_library
 from nova_accel.host.nvml.gpu_state import NvmlVgpu
 from nova_accel.host.nvml.nvml_library import NvmlError, call
 
-# NVML_VGPU_VM_ID_UUID: the id of the guest is libvirt's uuid of the domain.
-_IS_UUID = 1
 # NVML_GRID_LICENSE_EXPIRY_VALID, NVML_GRID_LICENSE_EXPIRY_PERMANENT.
 _VALID, _PERMANENT = 2, 4
 # NVML answers "Not Available" until the guest has loaded its driver.
@@ -32,14 +32,15 @@ def read_vgpus(gpu: Any) -> tuple[NvmlVgpu, ...]:
     """
     vgpus = []
     for instance in call("nvmlDeviceGetActiveVgpus", gpu):
-        vm, kind = _query("nvmlVgpuInstanceGetVmID", instance) or ("", None)
         number = _query("nvmlVgpuInstanceGetType", instance)
         if number is None:
             continue
         state, expires = _read_license(instance)
         vgpus.append(
             NvmlVgpu(
-                server=nvml_library.text(vm) if kind == _IS_UUID else "",
+                server=_read_if_supported(
+                    functools.partial(nvml_library.read_server, instance), ""
+                ),
                 mdev=_read_text("nvmlVgpuInstanceGetMdevUUID", instance),
                 type_id=str(int(number)),
                 license=state,
@@ -55,11 +56,15 @@ def _query(name: str, instance: Any) -> Any:
 
     :raises NvmlError: the GPU is lost.
     """
+    return _read_if_supported(lambda: call(name, instance), None)
+
+
+def _read_if_supported(query: Callable[[], Any], default: Any) -> Any:
     try:
-        return call(name, instance)
+        return query()
     except NvmlError as error:
         if error.is_unsupported:
-            return None
+            return default
         raise
 
 
