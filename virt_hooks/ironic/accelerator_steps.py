@@ -22,6 +22,7 @@ from nova_accel.host.execute import action_executor, privileged, reset_checks
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
+from nova_accel.vendors.nvidia import plans
 
 LOG = logging.getLogger(__name__)
 
@@ -34,7 +35,6 @@ CHECKS = (
     "pci.power",
 )
 _NVIDIA, _NVIDIA_DRIVER = "10de", "nvidia"
-_TOOL = "sriov-manage"
 _RESET = policy.Rule(scrub=policy.RESET)
 Result = dict[str, Any]
 
@@ -328,7 +328,7 @@ def _build_count(function: pci.PciFunction, count: int) -> actions.SetVfCount:
         function=str(function.address),
         count=count,
         before=function.num_vfs,
-        tool=_TOOL if is_nvidia else "",
+        tool=plans.VF_TOOL if is_nvidia else "",
     )
 
 

@@ -11,7 +11,7 @@ from nova_accel.vendors.nvidia import gpu_card
 
 # NVIDIA's driver refuses writes to sriov_numvfs; NVIDIA's tool unbinds the
 # driver, enables all VFs, and binds the driver again.
-_VF_TOOL = "sriov-manage"
+VF_TOOL = "sriov-manage"
 # The uses of device_spec that these drivers serve.
 USES = (policy.DeviceUse.AUTO, policy.DeviceUse.VGPU, policy.DeviceUse.MIG)
 # The actions that create and remove a vGPU.
@@ -80,7 +80,7 @@ def plan_arrange(
     )
     if enables_vfs:
         yield actions.SetVfCount(
-            function=address, count=function.total_vfs, tool=_VF_TOOL
+            function=address, count=function.total_vfs, tool=VF_TOOL
         )
     nvml = gpu_card.get_nvml_gpu(host, address)
     catalog_gpu = gpu_card.find_catalog_gpu(function, ())
