@@ -89,7 +89,8 @@ def _set(arguments: argparse.Namespace) -> application.Output:
     """
     _check_set(arguments)
     reader = fleet_command.CloudReader(arguments)
-    devices = _select(reader, arguments.device)
+    offered = cloud.read(reader.placement, tuple).devices
+    devices = _select(offered, arguments.device)
     if arguments.undrain:
         results = _call_hosts(arguments, reader, devices, "undrain")
         return _as_output(arguments, devices, results, (_UNDRAINED, ""))
@@ -98,7 +99,7 @@ def _set(arguments: argparse.Namespace) -> application.Output:
     )
     status = _OK
     if arguments.wait_empty is not None or arguments.migrate:
-        status = _wait(arguments, reader, devices)
+        status = _wait(arguments, reader, devices, offered)
     return _as_output(
         arguments, devices, results, (_DRAINED, arguments.reason), status
     )
@@ -131,7 +132,8 @@ def _heal(arguments: argparse.Namespace) -> application.Output:
     :raises ServiceError: a service refuses, or nova-compute does.
     """
     reader = fleet_command.CloudReader(arguments)
-    devices = _select(reader, arguments.device)
+    offered = cloud.read(reader.placement, tuple).devices
+    devices = _select(offered, arguments.device)
     results = _call_hosts(arguments, reader, devices, "heal")
     is_faulted = any(result["fault"] for result in results.values())
     return _as_output(
@@ -144,15 +146,14 @@ def _heal(arguments: argparse.Namespace) -> application.Output:
 
 
 def _select(
-    reader: fleet_command.CloudReader, texts: Sequence[str]
+    offered: Sequence[offered_devices.OfferedDevice], texts: Sequence[str]
 ) -> list[offered_devices.OfferedDevice]:
     """Return the devices of the arguments; a card includes its regions.
 
+    :param offered: all devices of the cloud.
     :raises MalformedError: there is no such device, or several hosts have
         one.
-    :raises ServiceError: Placement can't be read.
     """
-    offered = cloud.read(reader.placement, tuple).devices
     selected: dict[str, offered_devices.OfferedDevice] = {}
     for text in texts:
         devices = fleet_query.FleetQuery(device=text).select(offered)
@@ -304,15 +305,18 @@ def _wait(
     arguments: argparse.Namespace,
     reader: fleet_command.CloudReader,
     devices: Sequence[offered_devices.OfferedDevice],
+    offered: Sequence[offered_devices.OfferedDevice],
 ) -> int:
     """Wait as the arguments request; return the exit status.
 
     Servers are migrated only after Placement has stopped to offer the
     devices: Nova could choose them again.
     """
-    regions = _with_regions(reader, devices)
+    uuids = {device.uuid for device in devices}
     drained = _DrainedDevices(
-        resource_providers.PlacementClient(reader.placement), regions
+        resource_providers.PlacementClient(reader.placement),
+        # The regions of a card are drained with it.
+        [d for d in offered if d.uuid in uuids or d.card in uuids],
     )
     migrations = None
     if arguments.migrate:
@@ -348,19 +352,6 @@ def _wait(
             )
             return _UNDONE
     return _OK
-
-
-def _with_regions(
-    reader: fleet_command.CloudReader,
-    devices: Sequence[offered_devices.OfferedDevice],
-) -> list[offered_devices.OfferedDevice]:
-    """Return devices and the regions of those that are cards."""
-    uuids = {device.uuid for device in devices}
-    return [
-        device
-        for device in cloud.read(reader.placement).devices
-        if device.uuid in uuids or device.card in uuids
-    ]
 
 
 SET = application.Action(
