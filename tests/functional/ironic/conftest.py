@@ -22,9 +22,7 @@ def ironic(
 def placement(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[servers.Server]:
-    place = tmp_path_factory.mktemp("placement")
-    database = f"sqlite:///{place}/placement.sqlite"
-    with servers.start(database, place / "log") as server:
+    with servers.start_sqlite(tmp_path_factory.mktemp("placement")) as server:
         yield server
 
 

@@ -14,9 +14,7 @@ from tests.functional.sync.support import one_card, servers
 def _sqlite(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[servers.Server]:
-    place = tmp_path_factory.mktemp("placement")
-    database = f"sqlite:///{place}/placement.sqlite"
-    with servers.start(database, place / "log") as server:
+    with servers.start_sqlite(tmp_path_factory.mktemp("placement")) as server:
         yield server
 
 

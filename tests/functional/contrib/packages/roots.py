@@ -7,13 +7,16 @@ of this computer.
 """
 
 import fcntl
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from typing import Self
 
+from tests.functional import test_activation
 from tests.lab.vm import layout
 from tests.lab.vm.artifacts import debian
 
@@ -60,6 +63,21 @@ _ENVIRONMENT = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_ROOT_USER_ACTION": "ignore",
 }
+
+
+def find_loaded_driver(
+    files: pathlib.Path, run: Callable[..., str], text: str
+) -> str:
+    """Return what nova-compute loads with a configuration.
+
+    :param files: directory that is /mnt where ``run`` runs a command.
+    :param run: returns the output of a command.
+    """
+    nova_conf = f"{text}[oslo_concurrency]\nlock_path = /tmp\n"
+    (files / "nova.conf").write_text(nova_conf)
+    script = test_activation.AS_NOVA_COMPUTE
+    output = run("python3", "-c", script, "/mnt/nova.conf")
+    return str(json.loads(output.splitlines()[-1])["loaded"])
 
 
 class RootDirectory:

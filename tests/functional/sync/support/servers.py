@@ -126,6 +126,13 @@ def start(database: str, log: Path) -> Iterator[Server]:
             running.kill()
 
 
+def start_sqlite(
+    place: Path,
+) -> contextlib.AbstractContextManager[Server]:
+    """Run Placement on a database of SQLite below a directory."""
+    return start(f"sqlite:///{place}/placement.sqlite", place / "log")
+
+
 def missing_mariadb() -> str:
     """Return why MariaDB can't run here, "" if it can."""
     if not _mariadbd():

@@ -11,8 +11,8 @@ import pytest
 from nova_accel import errors
 from nova_accel.host.nvml import gpu_reader
 from tests.lab import fakehost
-from tests.lab.fakehost import fpga, nvml
-from tests.support.hosts import executing
+from tests.lab.fakehost import fpga
+from tests.support.hosts import executing, simulated_gpus
 from virt_hooks.ironic import accelerator_steps
 
 pytest.importorskip("pynvml")
@@ -50,11 +50,8 @@ CARDS = 5
 def mounted(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
     root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(SPEC, root) as controller:
-        nvml.load(controller)
+    with simulated_gpus.mounted(SPEC, root) as controller:
         yield controller
 
 

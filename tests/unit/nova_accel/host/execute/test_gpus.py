@@ -9,6 +9,7 @@ import pytest
 
 from nova_accel.model import actions
 from tests.lab import fakehost
+from tests.support.hosts import simulated_gpus
 from tests.support.hosts.executing import GPU, OTHER, executor, failure
 
 pynvml: Any = pytest.importorskip("pynvml")
@@ -38,13 +39,8 @@ SPEC = fakehost.HostSpec(
 def mounted(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    from tests.lab.fakehost import nvml
-
     root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(SPEC, root) as controller:
-        nvml.load(controller)
+    with simulated_gpus.mounted(SPEC, root) as controller:
         yield controller
 
 

@@ -16,7 +16,7 @@ from nova_accel import errors, model
 from nova_accel.catalog import loader
 from nova_accel.host.nvml import gpu_reader, gpu_state, gpu_writer
 from tests.lab import fakehost
-from tests.lab.fakehost import nvml
+from tests.support.hosts import simulated_gpus
 
 STANDINS = Path(__file__).parents[4] / "lab/standins/nvml"
 T4, L40S = "0000:3b:00.0", "0000:81:00.0"
@@ -163,12 +163,8 @@ def test_values_that_need_root_are_unread_not_absent(
 def _cards(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[fakehost.Controller]:
-    pytest.importorskip("pynvml")
-    if reason := fakehost.missing():
-        pytest.skip(reason)
     root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(SPEC, root) as controller:
-        nvml.load(controller)
+    with simulated_gpus.mounted(SPEC, root) as controller:
         yield controller
 
 

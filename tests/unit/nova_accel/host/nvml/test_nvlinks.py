@@ -18,7 +18,7 @@ from nova_accel.geometry.topology import GpuLinks
 from nova_accel.host.nvml import gpu_reader, gpu_state
 from nova_accel.host.sysfs import host_reader
 from tests.lab import fakehost
-from tests.lab.fakehost import nvml
+from tests.support.hosts import simulated_gpus
 
 STANDINS = pathlib.Path(__file__).parents[4] / "lab/standins/nvml"
 T4, FIRST, SECOND = "0000:3b:00.0", "0000:41:00.0", "0000:61:00.0"
@@ -51,12 +51,8 @@ SPEC = fakehost.HostSpec(
 def fixture_host(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[fakehost.Controller]:
-    pytest.importorskip("pynvml")
-    if reason := fakehost.missing():
-        pytest.skip(reason)
     root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(SPEC, root) as controller:
-        nvml.load(controller)
+    with simulated_gpus.mounted(SPEC, root) as controller:
         yield controller
 
 
