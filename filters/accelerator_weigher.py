@@ -54,8 +54,8 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
     For servers without accelerators: hosts without accelerators. For
     servers with accelerators: hosts with a free FPGA region that holds
     their function, and hosts whose accelerators are fuller, or emptier.
-    For servers that are evacuated: hosts with room for what was attached to
-    them. Without data all hosts weigh the same.
+    For servers that are evacuated: hosts with room for their attached
+    profiles. Without data all hosts weigh the same.
 
     Each of the three preferences is normalized to 0..1 over the hosts and
     multiplied for each host, as Nova does it for a weigher; the weight is

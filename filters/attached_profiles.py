@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Request groups of attached profiles, for servers that move.
 
-Nova's RequestSpec has the flavor only. The record of what was attached to a
-running server is in its system_metadata, which the scheduler reads from the
-server's cell. Placement then allocates flavor and attached profiles
+Nova's RequestSpec has the flavor only. The record of the attached
+profiles is in the system_metadata of the server, which the scheduler reads
+from its cell. Placement then allocates flavor and attached profiles
 together, or neither, and Nova's claim on the destination has slots of both.
 """
 

@@ -4,7 +4,7 @@
 Nova's Ironic driver gives a node's provider the traits of the node and one
 unit of its resource class, and a server takes the whole node. So the traits
 describe all of the node: none has an address or a NUMA node, or depends on
-what is free.
+free resources.
 
 Ironic allows 50 traits for a node. ``list_traits`` returns the most important
 ones first: faults, counts, models, NVLink and MIG, FPGA regions and their

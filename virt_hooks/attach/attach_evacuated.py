@@ -54,7 +54,7 @@ class EvacuatedAttachments:
             on_error.pop_all()
 
     def _attach_lost(self, context: Any, instance: Any) -> None:
-        """Attach what was lost with the other host, or remove its record."""
+        """Attach profiles of the other host, or remove their records."""
         left_behind = []
         for attached in self._list_lost(instance):
             here = None

@@ -262,7 +262,7 @@ class LiveMoves(moving.LiveBase, CarriedTestBase):
 
 
 class Evacuations(CarriedTestBase):
-    """The new host is asked for what was attached."""
+    """The new host is asked for the attached profiles."""
 
     def evacuate(self, server: Any) -> None:
         self.computes["host1"].stop()
@@ -318,7 +318,7 @@ class Evacuations(CarriedTestBase):
 
 
 class PreferredHosts(CarriedTestBase):
-    """The weigher prefers hosts that have room for what was attached."""
+    """The weigher prefers hosts that have room for attached profiles."""
 
     weighers = ("filters.accelerator_weigher.AcceleratorWeigher",)
 
