@@ -63,6 +63,14 @@ def test_a_block_of_another_role_stays() -> None:
     assert manifest_file.remove_blocks(text, "qat") == text
 
 
+def test_a_diff_has_no_lines_but_the_changed_ones() -> None:
+    before = "transport_url = rabbit://nova:secret@bus\ncompute_driver = x\n"
+    after = manifest_file.disable_lines(before, "nova_accel", "compute_driver")
+    diff = manifest_file.build_diff("/etc/nova/nova.conf", before, after)
+    assert "secret" not in diff["prepared"]
+    assert "\n-compute_driver = x\n" in diff["prepared"]
+
+
 @pytest.fixture
 def place(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "state" / "drivers"

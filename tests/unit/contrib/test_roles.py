@@ -72,6 +72,14 @@ def test_inputs_of_a_role_are_its_options(role: roles.DriverRole) -> None:
     assert {name for names in role.inputs for name in names} <= set(options)
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_the_text_of_nova_conf_is_in_no_result(role: str) -> None:
+    for path in (collection.TOP / "roles" / role / "tasks").iterdir():
+        for task in collection.load("roles", role, "tasks", path.name):
+            read = task.get("ansible.builtin.slurp", {}).get("src", "")
+            assert not read.endswith("nova.conf") or task["no_log"], path
+
+
 def test_technologies_are_those_of_doctor() -> None:
     assert {check.technology for check in CHECKS} >= roles.TECHNOLOGIES
 

@@ -8,6 +8,7 @@ an undo skips changes that were not made.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -31,6 +32,21 @@ class ManifestError(Exception):
 def hash_text(text):
     """Return the SHA-256 of a text, in hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def build_diff(path, before, after):
+    """Return the changed lines of a file, as Ansible prints them.
+
+    No other line is in it: a nova.conf has passwords.
+    """
+    lines = difflib.unified_diff(
+        (before or "").splitlines(keepends=True),
+        (after or "").splitlines(keepends=True),
+        path,
+        path,
+        n=0,
+    )
+    return {"prepared": "".join(lines)}
 
 
 def read_text(path):

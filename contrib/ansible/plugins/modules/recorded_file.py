@@ -142,12 +142,7 @@ def run(module):
     result = {
         "changed": text != before,
         "path": path,
-        "diff": {
-            "before": before or "",
-            "after": text or "",
-            "before_header": path,
-            "after_header": path,
-        },
+        "diff": manifest_file.build_diff(path, before, text),
     }
     if result["changed"] and not module.check_mode:
         record(manifest, parameters, before, text)
