@@ -17,6 +17,7 @@ import importlib.metadata
 import logging
 import os
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,18 @@ _BAD_INPUT = 2
 _TABLE = "table"
 # The words of an example before the command, in both programs.
 _OWN_PROGRAM, _CLIENT_PROGRAM = "nova-accel ", "openstack accel "
+# Characters that a terminal obeys, or that change the order of others.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def _replace_controls(text: str) -> str:
+    """Return a text without control characters but tabs and line ends.
+
+    Captured hosts and scheduler hints of users contain any characters.
+    """
+    return _CONTROLS.sub("?", text)
 
 
 class Cell(columns.FormattableColumn):
@@ -55,7 +68,11 @@ class Cell(columns.FormattableColumn):
         self._text = text
 
     def human_readable(self) -> str:
-        return self._text
+        return _replace_controls(self._text)
+
+
+def _clean_cell(cell: object) -> object:
+    return _replace_controls(cell) if isinstance(cell, str) else cell
 
 
 def build_cell(value: object) -> object:
@@ -183,7 +200,7 @@ class Command(command.Command):
         return action
 
     def _print(self, text: str) -> None:
-        self.app.stdout.write(text)
+        self.app.stdout.write(_replace_controls(text))
         self.app.stdout.flush()
 
     def _print_table(
@@ -248,8 +265,11 @@ class ListCommand(_FormattedCommand, lister.Lister):
             raise TypeError(f"{self.cmd_name} prints rows")
         is_table = parsed_args.formatter == _TABLE
         self._print(output.head if is_table else "")
-        if output.rows or not is_table:
-            self._produce(parsed_args, output.columns, output.rows)
+        rows = output.rows
+        if is_table:
+            rows = [[_clean_cell(cell) for cell in row] for row in rows]
+        if rows or not is_table:
+            self._produce(parsed_args, output.columns, rows)
         self._print(output.notes if is_table else "")
         return output.status
 
@@ -266,8 +286,10 @@ class ShowCommand(_FormattedCommand, show.ShowOne):
         if is_table and self._is_own_program and output.text:
             self._print(output.text)
         else:
-            fields = output.fields
-            self._produce(parsed_args, [*fields], [*fields.values()])
+            values = [*output.fields.values()]
+            if is_table:
+                values = [_clean_cell(value) for value in values]
+            self._produce(parsed_args, [*output.fields], values)
         return output.status
 
 
@@ -455,7 +477,7 @@ class Application(app.App):
     def _fail(self, error: Exception, status: int, head: str = "") -> int:
         if self.options.debug:
             traceback.print_exception(error, file=self.stderr)
-        line = " ".join(str(error).split())
+        line = _replace_controls(" ".join(str(error).split()))
         self.stderr.write(f"{self.NAME}: {head}{line}\n")
         return status
 

@@ -14,11 +14,14 @@ Output = pytest.CaptureFixture[str]
 _POINTS = """\
 [nova_accel.commands]
 broken = no_such_package.commands:Broken
+fine_list = sample:FineList
 fine_word = sample:Fine
 odd = json:dumps
 """
 _COMMAND = """\
 from cliff import command
+
+from nova_accel.cli import application
 
 class Fine(command.Command):
     "All of it."
@@ -30,6 +33,22 @@ class Fine(command.Command):
 
     def take_action(self, arguments):
         self.app.stdout.write(arguments.word + "!")
+
+
+class FineList(application.ListCommand):
+    "Rows of it."
+
+    action = "sample:ACTION"
+
+
+def run(arguments):
+    name = "\\x1b[2J\\u202evm"
+    return application.Table(
+        ("Name", "Text"), [(name, application.Cell(1, name))], name, name
+    )
+
+
+ACTION = application.Action(lambda parser: None, run)
 """
 
 
@@ -53,6 +72,20 @@ def sample(
 def test_a_command_of_another_package_runs(capsys: Output) -> None:
     assert commands.main(["fine", "word", "word"]) == 0
     assert capsys.readouterr().out == "word!"
+
+
+@pytest.mark.usefixtures("sample")
+def test_a_table_has_no_control_characters(capsys: Output) -> None:
+    assert commands.main(["fine", "list"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("?[2J?vm") == 4
+    assert text.replace("\n", "").isprintable()
+
+
+@pytest.mark.usefixtures("sample")
+def test_the_formats_for_programs_have_the_characters(capsys: Output) -> None:
+    assert commands.main(["fine", "list", "-f", "value", "-c", "Name"]) == 0
+    assert capsys.readouterr().out == "\x1b[2J\u202evm\n"
 
 
 @pytest.mark.usefixtures("sample")
