@@ -22,8 +22,9 @@ from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
 
-# Characters of a reason; notes and listings have one line of it.
-_MAX_REASON = 255
+# Characters of a reason, and of an author (Keystone's limit of a name); notes
+# and listings have one line of them.
+_MAX_REASON = _MAX_AUTHOR = 255
 
 
 class DeviceEndpoint:
@@ -121,7 +122,7 @@ class DeviceEndpoint:
             )
         by_uuid = self._find_addresses(devices)
         if author:
-            line = f"{line} ({notes.single_line(author)})"
+            line = f"{line} ({notes.single_line(author)[:_MAX_AUTHOR]})"
         self._marks.drain(by_uuid.values(), line)
         return [_build_row(*item) for item in by_uuid.items()]
 

@@ -164,6 +164,10 @@ class DeviceCommand(syncing.SyncTestBase):
         self.assertIn(rpc_names.RESULT, answer)
         note = self.drains().read()[harness.T4]
         self.assertEqual("fan fails (ann)", note.reason)
+        # A note of any length could not be read again.
+        self.endpoint.drain(chief, devices, "fan fails", author="a" * 99999)
+        note = self.drains().read()[harness.T4]
+        self.assertEqual(f"fan fails ({'a' * 255})", note.reason)
 
     def test_requests_that_no_device_fits(self) -> None:
         self.start_host(harness.TWO_T4[0])
