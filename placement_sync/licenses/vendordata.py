@@ -81,9 +81,11 @@ class LicenseService:
                 "a token of a series needs the flavors of servers; set"
                 " credentials for Nova's API",
             )
-        (found_server,) = nova_api.find_servers(self.compute, server)
-        flavor = found_server.flavor
-        return tuple(_list_flavor_series(flavor)) if flavor else ()
+        # Not by name: a user may name a server like another one's uuid.
+        record = nova_api.find_server(self.compute, server)
+        if record is None or record.flavor is None:
+            return ()
+        return tuple(_list_flavor_series(record.flavor))
 
 
 def _list_flavor_series(flavor: nova_api.ServerFlavor) -> Iterator[str]:

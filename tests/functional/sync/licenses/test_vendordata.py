@@ -219,6 +219,31 @@ def test_the_token_of_the_flavor_s_series_is_used(
     assert status == "503 Service Unavailable"
 
 
+def test_a_server_named_like_another_one_does_not_choose_its_token(
+    placement: servers.Server, store: tokens.TokenStore
+) -> None:
+    server, other = add_server(placement, NVIDIA), str(uuid.uuid4())
+    license_tokens.write(
+        pathlib.Path(store.directory), "C", license_tokens.build(mark="-of-C")
+    )
+    with nova_standin.serve() as nova:
+        nova.add_server(
+            other,
+            "node1",
+            server,
+            **{
+                "resources_A:VGPU": "1",
+                "trait_A:CUSTOM_VGPU_NVIDIA_A40_8C": "required",
+            },
+        )
+        token = vendordata.LicenseService(
+            store,
+            rest.from_endpoint(placement.url),
+            rest.from_endpoint(nova.url, service=rest.COMPUTE),
+        ).find_token(server, PROJECT)
+    assert token is not None and token.path.endswith("default.tok")
+
+
 def write_conf(tmp_path: pathlib.Path, url: str, directory: str) -> str:
     path = tmp_path / "nova.conf"
     path.write_text(
