@@ -340,7 +340,9 @@ def from_functions(
     )
 
 
-def _parse_function(row: Mapping[str, Any]) -> pci.PciFunction | None:
+def _parse_function(row: object) -> pci.PciFunction | None:
+    if not isinstance(row, Mapping):
+        return None
     ids = [_parse_id(row.get(key)) for key in ("vendor_id", "product_id")]
     if not all(ids):
         return None

@@ -30,11 +30,7 @@ def open_image(url: str, checksum: str) -> Iterator[str]:
     :raises BitstreamError: it can't be fetched, or has another checksum.
     :raises MalformedError: an argument has another form.
     """
-    parts = parse.urlsplit(str(url))
-    # A URL may have credentials: neither they nor a signature are logged.
-    place = f"{parts.scheme}://{parts.hostname}{parts.path}"
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise errors.MalformedError("url", place, "http://… or https://…")
+    place = _describe_url(str(url))
     digest = str(checksum).strip().lower()
     if not _DIGEST.fullmatch(digest):
         raise errors.MalformedError(
@@ -44,6 +40,21 @@ def open_image(url: str, checksum: str) -> Iterator[str]:
         path = os.path.join(directory, "image")
         _fetch(url, place, path, digest)
         yield path
+
+
+def _describe_url(url: str) -> str:
+    """Return a URL without credentials and signature, which are secret.
+
+    :raises MalformedError: it is no URL of HTTP.
+    """
+    try:
+        parts = parse.urlsplit(url)
+    except ValueError:  # its text quotes the URL
+        parts = parse.urlsplit("")
+    place = f"{parts.scheme}://{parts.hostname}{parts.path}"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise errors.MalformedError("url", place, "http://… or https://…")
+    return place
 
 
 def _fetch(url: str, place: str, path: str, digest: str) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traits of bare-metal nodes: laws of a change, names, priorities."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,10 +170,13 @@ def test_a_damaged_report_is_refused(document: object) -> None:
 
 
 def test_functions_without_ids_make_a_report_incomplete() -> None:
-    rows = [{"vendor_id": "10de"}, {"vendor_id": "10de", "product_id": "zz"}]
+    rows: list[Any] = [
+        {"vendor_id": "10de"},
+        {"vendor_id": "10de", "product_id": "zz"},
+        "10de:1eb8",
+    ]
     report = node_report.from_functions(rows, loader.load())
     assert not report.is_complete
     assert [p.where for p in report.problems] == [
-        "pci_devices[0]",
-        "pci_devices[1]",
+        f"pci_devices[{number}]" for number in range(3)
     ]

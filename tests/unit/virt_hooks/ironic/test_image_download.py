@@ -65,7 +65,8 @@ def test_another_content_is_refused(
 
 
 @pytest.mark.parametrize(
-    "url", ["file:///etc/shadow", "ftp://host/image", "http://", ""]
+    "url",
+    ["file:///etc/shadow", "ftp://host/image", "http://", "http://[", ""],
 )
 def test_only_http_is_fetched(url: str) -> None:
     with (
