@@ -137,8 +137,9 @@ class CardModeSetter:
                 return False
             try:
                 self._executor.apply_all(due)
-            except errors.AcceleratorError as error:
-                reason = _reason(error)
+            except Exception as error:  # the kernel, or the daemon
+                is_own = isinstance(error, errors.AcceleratorError)
+                reason = str(error) if is_own else repr(error)
                 self._failed[card] = tuple(due)
                 if any(map(_removes_vfs, due)):
                     # The attempt itself removes something from the host.

@@ -113,6 +113,26 @@ def test_a_tool_that_fails_does_not_stop_the_service(
     assert life.host.state.device(BARE) is not None
 
 
+def test_an_unexpected_error_of_a_card_does_not_stop_the_pass(
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unknown:
+        function = simulated_vfio.GPU
+
+    class Newer(vfio_driver.NvidiaVfioDriver):
+        def plan_arrange(
+            self, host: host_reader.HostReader, rules: policy.DeviceRules
+        ) -> tuple[actions.Action, ...]:
+            planned = super().plan_arrange(host, rules)
+            return (Unknown(), *planned)  # type: ignore[arg-type]
+
+    life = started(kernel, ENABLE)
+    life._mode_setter._drivers = {"nvidia_vfio": Newer()}  # type: ignore[union-attr]
+    assert life.set_card_modes()
+    assert life.host.state.device(BARE) is not None
+    assert f"{simulated_vfio.GPU}: not in the mode" in caplog.text
+
+
 def test_uevents_do_not_retry_a_failed_mode(
     kernel: fakehost.Controller, tmp_path: Path
 ) -> None:
