@@ -26,19 +26,23 @@ class DeviceLocks:
             yield
 
     @contextlib.contextmanager
-    def try_hold(self, provider: str) -> Iterator[bool]:
-        """Hold the lock of a card if it is free; yield whether it is held.
+    def try_hold(self, *providers: str) -> Iterator[bool]:
+        """Hold the locks of a card if all are free; yield whether they are.
 
         For periodic passes: they must not wait for a card whose kernel
         driver does not answer.
+
+        :param providers: of the card, and of the part of it to change.
         """
-        lock = self._lock(provider)
-        is_acquired = lock.acquire(blocking=False)
-        try:
-            yield is_acquired
-        finally:
-            if is_acquired:
-                lock.release()
+        with contextlib.ExitStack() as stack:
+            for provider in sorted(set(providers)):
+                lock = self._lock(provider)
+                if not lock.acquire(blocking=False):
+                    stack.close()
+                    yield False
+                    return
+                stack.callback(lock.release)
+            yield True
 
     def is_any_held(self, providers: Iterable[str]) -> bool:
         """Return whether the lock of any of some cards is held now."""

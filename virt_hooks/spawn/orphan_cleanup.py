@@ -60,9 +60,13 @@ class OrphanCleanup:
         """
         notes = self._read_notes()
         self._clean_until = time.monotonic() + CLEAN_S
-        for address in [device.address for device in read_host().devices]:
-            provider = ownership.provider_of(root, address)
-            with self._locks.try_hold(provider) as is_locked:
+        for address, card in [
+            (device.address, device.parent or device.address)
+            for device in read_host().devices
+        ]:
+            # A spawn on another part of the card has the card's lock.
+            keys = (ownership.provider_of(root, a) for a in (address, card))
+            with self._locks.try_hold(*keys) as is_locked:
                 device = read_host().device(address)
                 if not is_alone():
                     break

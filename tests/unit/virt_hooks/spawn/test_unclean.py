@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
+from nova_accel.claims import claim_plan
 from nova_accel.config import policy
 from nova_accel.host.state import faults
+from nova_accel.model import names
+from tests.hosts import look
 from tests.lab import fakehost
 from tests.support.fpga import simulated
 from tests.support.hosts import domains, simulated_scrub
-from tests.support.hosts.simulated import A, B, stopped
+from tests.support.hosts.simulated import ROOT, A, B, stopped
 from tests.support.hosts.simulated_scrub import (
     FLEX,
     FLEX_VF,
@@ -35,6 +38,7 @@ from virt_hooks.spawn import lifecycle, orphan_cleanup
 pytestmark = pytest.mark.usefixtures("own_rights")
 SPEC = simulated_scrub.SPEC
 IDLE = connection.HostdevUse()
+PAC = "0000:05:00.0"
 
 
 def test_after_a_restart_a_pass_scrubs_unclaimed_functions(
@@ -92,6 +96,24 @@ def test_a_function_that_cannot_be_cleaned_is_not_assigned(
         give(later, slot(later, GPU), B)
     assert "could not be scrubbed" in fault(later, GPU)
     assert later.claims() == ()
+
+
+def test_a_region_is_not_cleaned_while_its_card_is_locked(
+    tmp_path: Path,
+) -> None:
+    root, state = look.make("dfl-pac", tmp_path / "host"), tmp_path / "state"
+    life = simulated.started(root, policy.DeviceRules(), state)
+    address = names.region_address(PAC, 0)
+    (claim,) = claim_plan.find_existing(
+        A, (slot(life, address, PAC),), ROOT, life.host.state
+    )
+    notes = faults.FaultNotes(str(state))
+    notes.note_assigned(claim)
+    with life._locks.hold([names.provider_uuid(ROOT.uuid, PAC)]):
+        life.remove_unused(IDLE)
+        assert PAC in notes.read_unreleased()
+    life.remove_unused(IDLE)
+    assert PAC not in notes.read_unreleased()
 
 
 def test_a_function_in_a_guest_is_not_cleaned(
