@@ -53,8 +53,8 @@ class ProviderWriter:
 
     def list_name_conflicts(self) -> set[str]:
         """Return the providers whose names other providers have."""
-        now = time.monotonic()
-        return {u for u, retry in self._name_conflicts.items() if retry > now}
+        now, conflicts = time.monotonic(), dict(self._name_conflicts)
+        return {uuid for uuid, retry in conflicts.items() if retry > now}
 
     def create(
         self, call: calls.CreateProvider, root: providers.ProviderRoot
