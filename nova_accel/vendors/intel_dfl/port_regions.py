@@ -44,11 +44,13 @@ class CardPorts:
     """The regions of a card by number, each with its port or its VFs.
 
     ``pf_ports`` are the ports behind the PF. ``region_vfs`` are the VFs of
-    all other regions; empty if no VFs are enabled.
+    all other regions; empty if no VFs are enabled. ``unknown_vfs`` show a
+    port that can't be read, so that they belong to no region.
     """
 
     pf_ports: Mapping[int, dfl.DflPort]
     region_vfs: Mapping[int, tuple[pci.PciAddress, ...]]
+    unknown_vfs: frozenset[pci.PciAddress] = frozenset()
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -66,10 +68,17 @@ def read_ports(
 
     A VF belongs to the region whose port it shows. The other VFs belong to
     the regions without one, in the order of both. All VFs of a card with
-    one region belong to that region.
+    one region belong to that region. A VF whose port can't be read belongs
+    to none: another server may have the region that it would be taken for.
     """
+    layouts = {
+        vf: dfl.read(host.files, str(vf)) for vf in card.virtual_functions
+    }
+    unknown_vfs = frozenset(vf for vf in layouts if layouts[vf].reasons)
     ports_by_vf = {
-        vf: _read_port_numbers(vf, host) for vf in card.virtual_functions
+        vf: [p.number for p in layout.ports if p.number is not None]
+        for vf, layout in layouts.items()
+        if vf not in unknown_vfs
     }
     numbers = sorted(_list_numbers(card).union(*ports_by_vf.values()))
     pf_ports = {
@@ -89,17 +98,8 @@ def read_ports(
     return CardPorts(
         pf_ports=pf_ports,
         region_vfs={n: tuple(vfs) for n, vfs in region_vfs.items()},
+        unknown_vfs=unknown_vfs,
     )
-
-
-def _read_port_numbers(
-    vf: pci.PciAddress, host: host_reader.HostReader
-) -> list[int]:
-    return [
-        port.number
-        for port in dfl.read(host.files, str(vf)).ports
-        if port.number is not None
-    ]
 
 
 def _assign_by_ports(
@@ -125,7 +125,8 @@ def _assign_by_links(
 ) -> list[pci.PciAddress]:
     """Assign VFs by the numbers of their links; return the rest.
 
-    Needed if a VF is missing: the order of the others would be wrong.
+    Needed if a VF is missing or unknown: the order of the others would be
+    wrong.
     """
     regions_in_order = list(region_vfs.values())
     rest = []
@@ -239,7 +240,7 @@ def _check_card(
 ) -> str:
     """Return why the state of the card prevents a region's use, or ""."""
     if not functions:
-        return _explain_no_function(card)
+        return _explain_no_function(card, card_ports)
     manager = card.manager
     if manager.address not in functions:
         return ""
@@ -260,14 +261,18 @@ def _check_card(
     return ""
 
 
-def _explain_no_function(card: fpga_card.DflCard) -> str:
+def _explain_no_function(
+    card: fpga_card.DflCard, card_ports: CardPorts
+) -> str:
     """Return why a region has no function to assign."""
     if card.layout.node is None:
         return (
             f"the host's driver {card.driver} does not show the card's"
             " management (FME); see the kernel's log, or load it again"
         )
-    if any(port.number is None for port in card.layout.ports):
+    if card_ports.unknown_vfs or any(
+        port.number is None for port in card.layout.ports
+    ):
         return "the function that its port is behind is unknown"
     if not card.manager.total_vfs:
         return (

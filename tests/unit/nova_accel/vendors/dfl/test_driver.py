@@ -102,6 +102,21 @@ def test_the_function_that_a_region_is_behind(pac: model.HostState) -> None:
     assert not look.reasons(pac, whole.address)
 
 
+@pytest.mark.parametrize("path", ["region119/dfl-port.12/id", "region119"])
+def test_a_vf_whose_port_cant_be_read_belongs_to_no_region(
+    tmp_path: pathlib.Path, path: str
+) -> None:
+    root, card = look.make("dfl-pac", tmp_path), "0001:b5:00.0"
+    assert region(look.read(root), card, 1).slots == ("0001:b5:00.1",)
+    place = f"bus/pci/devices/0001:b5:00.1/fpga_region/{path}"
+    build.break_path(root, place, {"fault": "EIO"})
+    state = look.read(root)
+    assert not [d for d in state.devices if "0001:b5:00.1" in d.slots]
+    assert "port is behind is unknown" in look.reasons(
+        state, names.region_address(card, 1)
+    )
+
+
 def test_a_released_port_without_a_vf_is_not_offered(
     pac: model.HostState,
 ) -> None:
