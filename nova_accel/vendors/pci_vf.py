@@ -47,7 +47,7 @@ class PciVfDriver(driver_base.VfDriver):
             is_exact = rule.product_id != "*" or pci.is_address(rule.address)
             has_vfs = bool(function.total_vfs or function.num_vfs)
             if (is_named and (is_exact or has_vfs)) or (
-                _is_nvme(function) and function.total_vfs
+                _is_nvme(function) and has_vfs
             ):
                 yield function, rule
 

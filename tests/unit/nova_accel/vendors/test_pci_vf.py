@@ -67,6 +67,17 @@ def test_vfs_of_an_nvme_disk_are_offered_by_default(
     assert look.reasons(state, DISK) == ""
 
 
+@pytest.mark.parametrize("fault", ["EIO", "missing"])
+def test_vfs_of_a_disk_with_an_unreadable_total_are_offered(
+    tmp_path: pathlib.Path, fault: str
+) -> None:
+    root = look.make("nvme", tmp_path)
+    path = f"bus/pci/devices/{DISK}/sriov_totalvfs"
+    build.break_path(root, path, {"fault": fault})
+    device = look.device(look.read(root), DISK)
+    assert device.counters == {"CUSTOM_NVME_VF": 3}
+
+
 def test_vfs_of_unknown_cards_are_offered_only_if_named(
     tmp_path: pathlib.Path,
 ) -> None:
