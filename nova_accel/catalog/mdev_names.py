@@ -43,13 +43,14 @@ _TRAIT_PREFIX = re.compile(
 _REGION = "region"
 # "-4Q", "-2B4" after the model, "-1-5C", "-1-5CME" when backed by MIG
 _SHAPE = re.compile(r"(?:-\d)?-\d+[A-Z]+\d*$")
-_MEBIBYTES = re.compile(r"(\d+)\s*MB?")
+_MEBIBYTES = re.compile(r"([0-9]{1,10})\s*MB?")
 # Parts of the shape: compute slices if any, GiB, series, media or graphics
 # engines (NVIDIA vGPU user guide, "Virtual GPU types").
-_PARTS = re.compile(r"-(?:(\d)-)?(\d+)[A-Z]\d*(ME|GFX)?$")
+_PARTS = re.compile(r"-(?:(\d)-)?(\d{1,5})[A-Z]\d*(ME|GFX)?$")
 _MIB_PER_GIB = 1024
 # A larger limit is no limit: a card has at most a u16 of VFs.
 _MAX_INSTANCES = 0xFFFF
+_DIGITS = re.compile(r"[0-9]{1,10}")
 #: NVIDIA's series with equal sizes: workstation, compute, applications,
 #: business. Each needs a licence of its own product.
 SERIES = "QCAB"
@@ -84,7 +85,7 @@ def parse_description(text: str) -> TypeDescription:
         memory_mb=int(memory[1]) if memory else None,
         max_instances=(
             int(limit)
-            if limit.isdecimal() and int(limit) <= _MAX_INSTANCES
+            if _DIGITS.fullmatch(limit) and int(limit) <= _MAX_INSTANCES
             else None
         ),
     )

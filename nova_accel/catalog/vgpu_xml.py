@@ -16,7 +16,8 @@ from nova_accel.catalog import mdev_names
 from nova_accel.model import pci
 
 _MEBIBYTE = 1024 * 1024
-_NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|\d+", re.ASCII)
+# Of 64 bits; int() and str() raise ValueError beyond 4300 digits.
+_NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|\d{1,20}", re.ASCII)
 _KIND = "table of vGPU types"
 # Board id of a card's entry for all boards with its chip.
 _ANY_BOARD = 0

@@ -106,7 +106,6 @@ def _unreadable(
         if (
             function is None
             or address in parts
-            or not function.class_code
             or pci_ids.is_candidate(function)
             or rules.rule(
                 address, function.vendor, function.product

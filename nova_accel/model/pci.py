@@ -8,13 +8,12 @@ from nova_accel import errors
 
 # Linux prints the domain with at least four hex digits (five and more
 # behind Intel VMD) and the function as one digit 0-7, also with ARI:
-# drivers/pci/probe.c pci_setup_device(), "%04x:%02x:%02x.%d".
+# drivers/pci/probe.c pci_setup_device(), "%04x:%02x:%02x.%d". The slot has
+# five bits of the routing id (PCI Local Bus Specification).
 _ADDRESS = re.compile(
     r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2})"
-    r":(?P<slot>[0-9a-f]{2})\.(?P<function>[0-7])"
+    r":(?P<slot>[01][0-9a-f])\.(?P<function>[0-7])"
 )
-# Five bits of the routing id (PCI Local Bus Specification).
-_LAST_SLOT = 0x1F
 # Base classes (PCI Code and ID Assignment Specification).
 _DISPLAY = 0x03
 _BRIDGE = 0x06
@@ -54,12 +53,7 @@ def parse_address(text: str) -> PciAddress:
         raise errors.MalformedError(
             "PCI address", text, "DDDD:BB:SS.F in hexadecimal"
         )
-    numbers = {k: int(v, 16) for k, v in match.groupdict().items()}
-    if numbers["slot"] > _LAST_SLOT:
-        raise errors.MalformedError(
-            "PCI address", text, "a slot of at most 1f"
-        )
-    return PciAddress(**numbers)
+    return PciAddress(**{k: int(v, 16) for k, v in match.groupdict().items()})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
-from nova_accel.host.sysfs import host_reader
+from nova_accel.host.sysfs import attributes, host_reader
 from nova_accel.model import actions, pci
 from nova_accel.vendors.common import driver_base, iommu_group, vf_card
 
@@ -206,6 +206,7 @@ def _read_number(
         if error.number == errno.ENOENT:
             return None
         raise
-    if not text.isdecimal():
+    number = attributes.parse_number(text)
+    if number is None:
         raise errors.MalformedError(name, text[:40], "a number of bytes")
-    return int(text)
+    return number

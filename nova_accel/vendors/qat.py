@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
-from nova_accel.host.sysfs import host_reader
+from nova_accel.host.sysfs import attributes, host_reader
 from nova_accel.model import actions, names, pci
 from nova_accel.vendors.common import driver_base, host_use, vf_card
 
@@ -253,7 +253,7 @@ def _check_fatal_errors(
         text = host.attribute(str(function.address), _FATAL).strip()
     except errors.UnreadableError:
         return ""  # Linux before 6.7 does not count them
-    if not text.isdecimal() or not int(text):
+    if not attributes.parse_number(text):
         return ""
     return (
         f"it has had {text[:20]} fatal errors; see the kernel's log, and"

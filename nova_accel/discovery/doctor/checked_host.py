@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from nova_accel import errors
 from nova_accel.catalog import pci_ids
-from nova_accel.host.sysfs import allowed_paths, host_reader
+from nova_accel.host.sysfs import allowed_paths, attributes, host_reader
 from nova_accel.model import pci
 
 NVIDIA, AMD, INTEL = "10de", "1002", "8086"
@@ -172,8 +172,7 @@ class CheckedHost:
 
     def count(self, function: pci.PciFunction, name: str) -> int | None:
         """Return an attribute that is a number, None without one."""
-        text = self.attribute(function, name)
-        return int(text) if text.isdecimal() else None
+        return attributes.parse_number(self.attribute(function, name))
 
     # -- kernel and modules -----------------------------------------------
 

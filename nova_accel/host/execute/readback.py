@@ -10,7 +10,7 @@ from nova_accel import errors
 from nova_accel.host.execute import privileged, reset_checks
 from nova_accel.host.fpga import dfl, xrt
 from nova_accel.host.nvml import gpu_reader
-from nova_accel.host.sysfs import fs
+from nova_accel.host.sysfs import attributes, fs
 from nova_accel.model import actions, names
 
 _FUNCTIONS = "/sys/bus/pci/devices"
@@ -116,8 +116,9 @@ class Readback:
 
     def vf_count(self, function: str) -> int | None:
         """Return how many VFs a PF has enabled, None if unknown."""
-        text = self._attribute(function, "sriov_numvfs")
-        return int(text) if text.isdecimal() else None
+        return attributes.parse_number(
+            self._attribute(function, "sriov_numvfs")
+        )
 
     def is_probing(self, function: str) -> bool:
         """Return whether the host's drivers probe new VFs of a PF."""

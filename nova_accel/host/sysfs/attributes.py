@@ -55,19 +55,24 @@ class Mdev:
 
 # drivers/pci/iov.c, VIRTFN_ID_LEN: "virtfn%u" on the PF for each VF.
 _VIRTFN = re.compile(r"virtfn(\d+)")
-# The largest numbers the kernel prints there: a u16 in each SR-IOV count
-# (drivers/pci/iov.c), and a class of 24 bits.
+# The largest number of SR-IOV counts, a u16 (drivers/pci/iov.c), and of ids.
 _MAX_NUMBER = 0xFFFF
-_MAXIMA = {"class": 0xFFFFFF}
+# A u64 has at most 20 digits. Longer texts are no numbers: int() raises
+# ValueError for those of more than 4300 digits.
+_NUMBER = re.compile(r"[0-9]{1,20}")
 # Consequence of an attribute that exists and can't be read.
 _CONSEQUENCES = {
     "available_instances": "taken for 0",
     "boot_vga": "taken for the host's boot display",
-    "class": "treated as of no class",
     "driver": "taken for bound by the host",
     "iommu_group": "taken for in no IOMMU group",
     "numa_node": "taken for without a NUMA node",
 }
+
+
+def parse_number(text: str) -> int | None:
+    """Return a number from 0 in an attribute's text, None for other texts."""
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,16 +102,15 @@ class DeviceAttributes:
         """Return a number from 0; 0 if it is missing or unreadable."""
         text = self.text(name)
         if text is None:
-            if name == "class" and name not in self.entries:
-                self.note("class is missing; treated as of no class")
             return 0
         try:
             number = int(text, base)
         except ValueError:
             number = -1
-        most = _MAXIMA.get(name, _MAX_NUMBER)
-        if not 0 <= number <= most:
-            self.note(f"{name} is no number from 0 to {most}: {text[:40]!r}")
+        if not 0 <= number <= _MAX_NUMBER:
+            self.note(
+                f"{name} is no number from 0 to {_MAX_NUMBER}: {text[:40]!r}"
+            )
             return 0
         return number
 
@@ -120,10 +124,10 @@ class DeviceAttributes:
         text = self.text("numa_node")
         if text is None or text == "-1":
             return None
-        if not text.isdecimal():
+        node = parse_number(text)
+        if node is None:
             self.note(f"numa_node is no number: {text[:40]!r}")
-            return None
-        return int(text)
+        return node
 
     def driver(self) -> str | None:
         """Return the bound driver, None for none.
@@ -203,8 +207,9 @@ class MdevTypeAttributes:
     def available(self) -> int | None:
         """Return how many mdevs can be made now, None if unknown."""
         text = self.text("available_instances")
-        if text is not None and text.isdecimal():
-            return int(text)
+        number = None if text is None else parse_number(text)
+        if number is not None:
+            return number
         if text is not None:
             self.reasons.append(
                 f"available_instances is no number, taken for 0: {text[:40]!r}"

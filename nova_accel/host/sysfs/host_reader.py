@@ -89,7 +89,7 @@ class HostReader:
     def functions(self) -> tuple[pci.PciFunction, ...]:
         """Return every PCI function to describe, by address.
 
-        A function whose ids can't be read is left out.
+        A function whose ids or class can't be read is left out.
 
         :raises UnreadableError: the bus itself can't be listed.
         """
@@ -206,7 +206,7 @@ class HostReader:
         return tuple(self._problems)
 
     def unknown(self) -> frozenset[str]:
-        """Return the addresses of functions whose ids can't be read."""
+        """Return the addresses of functions with unreadable ids or class."""
         return frozenset(self._unknown)
 
     def _note(self, address: str, reason: str, type_id: str = "") -> None:
@@ -259,8 +259,11 @@ class HostReader:
             entries = frozenset(self.files.names(directory))
             vendor = self._hexadecimal(directory, "vendor")
             product = self._hexadecimal(directory, "device")
+            class_code = self._hexadecimal(directory, "class", digits=6)
         except (errors.UnreadableError, errors.MalformedError) as error:
-            self._note(name, f"its ids can't be read, left out: {error}")
+            self._note(
+                name, f"its ids or class can't be read, left out: {error}"
+            )
             return None
         if vendor == _GONE:
             self._note(
@@ -278,7 +281,7 @@ class HostReader:
             address=pci.parse_address(name),
             vendor=f"{vendor:04x}",
             product=f"{product:04x}",
-            class_code=facts.number("class", 16),
+            class_code=class_code,
             subsystem_vendor=facts.identity("subsystem_vendor"),
             subsystem_product=facts.identity("subsystem_device"),
             driver=facts.driver(),
@@ -292,10 +295,12 @@ class HostReader:
             boot_vga=facts.is_boot_vga(),
         )
 
-    def _hexadecimal(self, directory: str, name: str) -> int:
+    def _hexadecimal(self, directory: str, name: str, digits: int = 4) -> int:
         text = self.files.text(f"{directory}/{name}").strip()
-        if not re.fullmatch(r"0x[0-9a-f]{4}", text):
-            raise errors.MalformedError(name, text[:40], "0x and four digits")
+        if not re.fullmatch(rf"0x[0-9a-f]{{{digits}}}", text):
+            raise errors.MalformedError(
+                name, text[:40], f"0x and {digits} digits"
+            )
         return int(text, 16)
 
     def _read_iommu_group(

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
-from nova_accel.host.sysfs import host_reader
+from nova_accel.host.sysfs import attributes, host_reader
 from nova_accel.model import pci
 
 _CURRENT = "nvidia/current_vgpu_type"
@@ -23,7 +23,7 @@ _CREATABLE = "nvidia/creatable_vgpu_types"
 _PLACEMENT = "nvidia/placement_id"
 _INSTANCE = "nvidia/gpu_instance_id"
 # "1155  : NVIDIA L40S-24Q", below the header "ID    : vGPU Name"
-_LINE = re.compile(r"\s*(\d+)\s*:\s*(\S.*?)\s*")
+_LINE = re.compile(r"\s*([0-9]{1,10})\s*:\s*(\S.*?)\s*")
 _HEADER = re.compile(r"\s*ID\s*:.*", re.IGNORECASE)
 # Errors of reading a placement or instance that is not set; drivers before
 # 580 have no such files.
@@ -168,12 +168,13 @@ def _read_vf(
             return None
         faults[_unreadable(_CURRENT, error)].append(name)
         return TypedVf(address=name, current=None)
-    if not text.isdecimal():
+    current = attributes.parse_number(text)
+    if current is None:
         faults[f"{_CURRENT} is no number: {text[:40]!r}"].append(name)
         return TypedVf(address=name, current=None)
     vf = TypedVf(
         address=name,
-        current=str(int(text)),
+        current=str(current),
         creatable=_read_creatable(host, name, faults),
     )
     if vf.is_free:
@@ -226,8 +227,9 @@ def _read_number(
         if error.number not in _NOTHING_YET:
             faults[_unreadable(attribute, error)].append(name)
         return None
-    if text.isdecimal():
-        return int(text) if int(text) != _NO_NUMBER else None
+    number = attributes.parse_number(text)
+    if number is not None:
+        return number if number != _NO_NUMBER else None
     if text and text != "-1":
         faults[f"{attribute} is no number: {text[:40]!r}"].append(name)
     return None

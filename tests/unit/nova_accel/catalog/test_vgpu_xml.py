@@ -99,7 +99,11 @@ def test_other_text_is_refused(text: str, reason: str) -> None:
         vgpu_xml.parse(text)
 
 
-@pytest.mark.parametrize("odd", ["", "lots", "-1", "0x", "1e3"])
+@pytest.mark.parametrize(
+    "odd",
+    ["", "lots", "-1", "0x", "1e3", "9" * 5000, f"0x{'f' * 5000}"],
+    ids=lambda odd: odd[:4],
+)
 def test_odd_sizes_and_limits_are_unknown(odd: str) -> None:
     text = EXCERPT.replace("0x600000000", odd).replace(">2<", f">{odd}<")
     description = vgpu_xml.parse(text).facts("1155", L40S)

@@ -17,6 +17,8 @@ from tests.support import strategies
 T4 = "0000:3b:00.0"
 A40 = "0000:41:00.0"
 VF = "0000:41:00.4"
+T4_TYPE = f"{T4}/mdev_supported_types/nvidia-222"
+L40S_VF = "0000:3d:00.4/nvidia"
 BARE = "0000:41:00.6"
 GPU = "0000:61:00.0"
 UUID = "0f0e6f0a-0000-4000-8000-0000000000aa"
@@ -67,6 +69,44 @@ def test_an_impossible_vf_count_affects_one_card_only(
     assert [d.address for d in state.devices] == ["0000:3e:00.0", GPU]
     is_number = int(count) <= 0xFFFF
     assert ("no number from 0 to 65535" in all_reasons(state)) is not is_number
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "text"),
+    [
+        ("passthrough", "0000:65:00.0/numa_node", "{}"),
+        ("qat", "0000:6b:00.0/qat_ras/errors_fatal", "{}"),
+        ("intel-vf", "0000:9a:00.0/sriov_admin/vf1/profile/vram_quota", "{}"),
+        ("t4-mdev", f"{T4_TYPE}/available_instances", "{}"),
+        ("t4-mdev", f"{T4_TYPE}/description", "framebuffer={}M"),
+        ("t4-mdev", f"{T4_TYPE}/description", "max_instance={}"),
+        ("l40s-vendor-vfio", f"{L40S_VF}/current_vgpu_type", "{}"),
+        ("l40s-vendor-vfio", f"{L40S_VF}/placement_id", "{}"),
+        ("l40s-vendor-vfio", f"{L40S_VF}/creatable_vgpu_types", "{} : A"),
+    ],
+)
+def test_a_number_of_any_length_fails_no_driver(
+    tmp_path: pathlib.Path, name: str, path: str, text: str
+) -> None:
+    root = look.make(name, tmp_path)
+    digits = "9" * 5000  # int() refuses more than 4300
+    place = f"bus/pci/devices/{path}"
+    build.break_path(root, place, text.format(digits))
+    state = look.read(root)
+    assert state.complete, all_reasons(state)
+
+
+def test_a_link_to_an_impossible_slot_affects_one_function_only(
+    tmp_path: pathlib.Path,
+) -> None:
+    root = look.make("a40-vf-mdev", tmp_path)
+    before = look.read(root).devices
+    place = root / "sys/bus/pci/devices" / VF / "physfn"
+    place.unlink()
+    place.symlink_to("../0000:00:3f.0")
+    assert [d.address for d in look.read(root).devices] == [
+        d.address for d in before
+    ]
 
 
 def test_a_vf_with_a_dangling_physfn_belongs_to_its_card(
@@ -194,7 +234,7 @@ def test_totals_are_capped_at_placements_maximum(
     build.break_path(
         root,
         f"class/mdev_bus/{T4}/mdev_supported_types/nvidia-232/description",
-        "framebuffer=999999999999M, max_instance=4\n",
+        "framebuffer=9999999999M, max_instance=4\n",
     )
     state = look.read(root)
     tree = tree_builder.build_tree(
@@ -211,7 +251,6 @@ def test_totals_are_capped_at_placements_maximum(
     ("name", "then"),
     [
         ("boot_vga", "taken for the host's boot display"),
-        ("class", "treated as of no class"),
         ("numa_node", "taken for without a NUMA node"),
     ],
 )
@@ -224,6 +263,19 @@ def test_the_effect_of_an_unreadable_file_is_reported(
     )
     reasons = look.reasons(look.read(tmp_path), GPU)
     assert f"{name} can't be read, {then}" in reasons
+
+
+@pytest.mark.parametrize(
+    "fault", [{"fault": "EIO"}, {"fault": "missing"}, "0x03"]
+)
+def test_a_function_of_unknown_class_is_unknown(
+    tmp_path: pathlib.Path, fault: str | dict[str, str]
+) -> None:
+    build.build({"functions": [a_gpu(GPU)]}, tmp_path)
+    build.break_path(tmp_path, f"bus/pci/devices/{GPU}/class", fault)
+    state = look.read(tmp_path)
+    assert state.unknown == {GPU}
+    assert "can't be read, left out" in look.reasons(state, GPU)
 
 
 # -- lines of policy --------------------------------------------------------

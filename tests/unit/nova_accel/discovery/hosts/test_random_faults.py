@@ -17,7 +17,7 @@ from nova_accel.inventory import tree_builder
 from tests.hosts import build, look
 from tests.support import examples, strategies
 
-TEXTS = ("", "\n", "-1\n", "0xffff\n", "any text\n", "9" * 30, "\0\0")
+TEXTS = ("", "\n", "-1\n", "0xffff\n", "any text\n", "9" * 5000, "\0\0")
 faults = st.sampled_from([*TEXTS, *({"fault": name} for name in build.FAULTS)])
 rules = st.sampled_from(
     [
