@@ -52,6 +52,23 @@ def _sizes(host: _Host, card: pci.PciFunction, lines: slice) -> list[int]:
     return sizes
 
 
+def _lacks_vf_bars(host: _Host, card: pci.PciFunction) -> bool:
+    """Return whether no BAR for VFs is left.
+
+    Linux 6.1 clears the line of a BAR without an address
+    (drivers/pci/setup-bus.c, reset_resource), so that it looks like one that
+    the card does not have. VFs have a BAR at least.
+    """
+    lines = host.attribute(card, "resource").splitlines()
+    return (
+        card.total_vfs > 0
+        and not card.num_vfs
+        and len(lines) >= _VF_BARS.stop
+        and any(_sizes(host, card, _BARS))
+        and not _sizes(host, card, _VF_BARS)
+    )
+
+
 @AREA.check(
     "bars",
     why="a driver or a guest can't use a card without addresses for its BARs",
@@ -75,7 +92,8 @@ def check_bars(host: _Host) -> _Results:
 def check_vf_bars(host: _Host) -> _Results:
     """Each memory BAR for VFs has an address."""
     for card in host.cards:
-        if 0 in _sizes(host, card, _VF_BARS):
+        sizes = _sizes(host, card, _VF_BARS)
+        if 0 in sizes or _lacks_vf_bars(host, card):
             yield fail(
                 f"{card.address} can't have its {card.total_vfs} VFs: their"
                 " BARs have no addresses",

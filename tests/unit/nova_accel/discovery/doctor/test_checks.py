@@ -104,6 +104,28 @@ def test_the_files_of_roles_are_ok(change: prepared.Change) -> None:
     assert levels(prepared.changed(change), IN_USE) == {}
 
 
+@pytest.mark.parametrize(
+    ("change", "is_missing"),
+    [
+        ({"sriov_numvfs": "0\n"}, True),
+        ({"sriov_numvfs": "2\n"}, False),
+        ({"sriov_numvfs": "0\n", "sriov_totalvfs": "0\n"}, False),
+    ],
+    ids=["no-vfs", "vfs", "no-sr-iov"],
+)
+def test_cleared_bars_of_vfs_are_missing(
+    change: Mapping[str, str], is_missing: bool
+) -> None:
+    """Linux 6.1 clears their lines if it has no room for them."""
+    lines = [prepared.BAR, *[prepared.NO_BAR] * 12]
+    files = {**change, "resource": "\n".join(lines)}
+    host = prepared.changed(
+        changes.no_vfs(prepared.L40S)
+        | {changes.at(prepared.L40S, name): files[name] for name in files}
+    )
+    assert ("pci.vf-bars" in levels(host, IN_USE)) == is_missing
+
+
 def test_each_check_is_ok_after_a_removal() -> None:
     assert levels(prepared.changed(changes.REMOVED), REMOVAL) == {}
 
