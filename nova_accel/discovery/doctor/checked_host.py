@@ -30,6 +30,12 @@ _LIBRARIES = (
 _UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system")
 _SERVICES = f"{allowed_paths.TOP}/fs/cgroup/system.slice"
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+# Of Podman and CRI-O, of Docker, of systemd in a container, and of managers
+# with systemd's container interface (systemd.io/CONTAINER_INTERFACE).
+_CONTAINER = (
+    *("/run/.containerenv", "/.dockerenv", "/run/systemd/container"),
+    "/run/host/container-manager",
+)
 # Longest value in a report; of longer files the path is enough.
 _SHOWN = 160
 _BOOT_VARIABLE = re.compile(r"^GRUB_\w+=")
@@ -351,8 +357,7 @@ class CheckedHost:
     @functools.cached_property
     def is_container(self) -> bool:
         """Return whether these files are those of a container."""
-        files = ("/run/.containerenv", "/.dockerenv", "/run/systemd/container")
-        return any(map(self.exists, files))
+        return any(map(self.exists, _CONTAINER))
 
     @functools.cached_property
     def mounts(self) -> Mapping[str, tuple[str, ...]]:

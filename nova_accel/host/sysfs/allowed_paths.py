@@ -65,6 +65,7 @@ _FILES = frozenset(
         "/usr/lib/nvidia/sriov-manage",
         "/usr/share/nvidia/nvswitch/fabricmanager.cfg",
         "/run/.containerenv",
+        "/run/host/container-manager",
         "/run/systemd/container",
         "/run/udev/control",
         "/.dockerenv",

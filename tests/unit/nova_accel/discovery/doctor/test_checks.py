@@ -126,6 +126,22 @@ def test_cleared_bars_of_vfs_are_missing(
     assert ("pci.vf-bars" in levels(host, IN_USE)) == is_missing
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/.containerenv",
+        "/.dockerenv",
+        "/run/systemd/container",
+        "/run/host/container-manager",
+    ],
+)
+def test_the_file_of_each_manager_shows_a_container(path: str) -> None:
+    change = changes.container("/dev/vfio")
+    del change["/run/.containerenv"]
+    seen = levels(prepared.changed(change | {path: ""}), IN_USE)
+    assert seen["container.vfio"] is Level.FAIL
+
+
 def test_each_check_is_ok_after_a_removal() -> None:
     assert levels(prepared.changed(changes.REMOVED), REMOVAL) == {}
 
