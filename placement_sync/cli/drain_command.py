@@ -17,7 +17,7 @@ from nova_accel.inventory import conditions
 from nova_accel.model import names
 from placement_sync.cli import common_options, outside_host, progress
 from placement_sync.client import provider_records, resource_providers, rest
-from placement_sync.flavors import offered_devices
+from placement_sync.fleet import drained_providers
 
 _OK, _UNDONE = 0, 1
 # Seconds. A pass starts within seconds of a drain, unless Placement is slow;
@@ -111,7 +111,7 @@ def _run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
     if client is None:
         return text, _OK
     print(text, end="", flush=True)
-    return "", _wait_for_drain(arguments, options, host, addresses, client)
+    return "", _wait_for_drain(arguments, options, addresses, client)
 
 
 def _open_placement(
@@ -292,63 +292,35 @@ def _read_server_names(
 # -- waiting ----------------------------------------------------------------
 
 
-class _DrainedProviders:
-    """The providers of drained devices, in Placement."""
+def _read_providers(
+    arguments: argparse.Namespace,
+    options: common_options.CommandOptions,
+    addresses: Iterable[str],
+    client: rest.RestClient,
+) -> drained_providers.DrainedProviders:
+    """Return the providers of drained devices.
 
-    def __init__(
-        self,
-        arguments: argparse.Namespace,
-        options: common_options.CommandOptions,
-        host: model.HostState,
-        addresses: Iterable[str],
-        client: rest.RestClient,
-    ) -> None:
-        self._placement = resource_providers.PlacementClient(client)
-        self._root = outside_host.find_root(
-            arguments,
-            options,
-            outside_host.open_node(
-                options.settings, options.root, options.state_dir
-            ),
-            self._placement,
-        ).uuid
-        devices = {*addresses} | {
-            device.address
-            for device in host.devices
-            if any(_is_device_or_region(device.address, a) for a in addresses)
-        }
-        self._uuids = {names.provider_uuid(self._root, a) for a in devices}
-
-    def are_marked(self, marks: frozenset[str]) -> bool:
-        """Return whether each existing provider has one of some traits."""
-        tree = self._placement.fetch(self._root).tree
-        return all(
-            marks & provider.traits
-            for provider in tree.nodes
-            if provider.uuid in self._uuids
-        )
-
-    def consumers(self) -> frozenset[str]:
-        """Return the consumers with allocations of the providers."""
-        return frozenset(
-            consumer
-            for uuid in self._uuids
-            for consumer in self._placement.fetch_allocations(uuid)
-        )
+    :raises MalformedError: Placement has no provider of the node.
+    :raises ServiceError: Placement can't be read.
+    """
+    placement = resource_providers.PlacementClient(client)
+    node = outside_host.open_node(
+        options.settings, options.root, options.state_dir
+    )
+    root = outside_host.find_root(arguments, options, node, placement).uuid
+    uuids = {names.provider_uuid(root, address) for address in addresses}
+    return drained_providers.DrainedProviders(placement, {root: uuids})
 
 
 def _wait_for_drain(
     arguments: argparse.Namespace,
     options: common_options.CommandOptions,
-    host: model.HostState,
     addresses: Sequence[str],
     client: rest.RestClient,
 ) -> int:
     """Wait as the arguments request; return the exit status."""
     with progress.waiting_for("placement-sync", "an answer of Placement"):
-        drained = _DrainedProviders(
-            arguments, options, host, addresses, client
-        )
+        drained = _read_providers(arguments, options, addresses, client)
     servers = _DrainedServers(options, addresses)
     devices = ", ".join(addresses)
     if arguments.wait_empty is not None and not servers.has_claims:
@@ -360,9 +332,12 @@ def _wait_for_drain(
         )
 
     marked = f"Placement to have the trait of drained devices on {devices}"
+    find_marked = functools.partial(
+        drained.find_offered, frozenset({names.DRAINED_TRAIT})
+    )
     emptied = f"all servers to release {devices}"
     for seconds, find, condition in (
-        (arguments.wait, functools.partial(_find_unmarked, drained), marked),
+        (arguments.wait, find_marked, marked),
         (
             arguments.wait_empty,
             functools.partial(_find_servers, drained, servers),
@@ -383,24 +358,16 @@ def _wait_for_drain(
     return _OK
 
 
-def _find_unmarked(
-    drained: _DrainedProviders,
-    marks: frozenset[str] = frozenset({names.DRAINED_TRAIT}),
+def _find_servers(
+    drained: drained_providers.DrainedProviders, servers: _DrainedServers
 ) -> str:
-    """Return the reason to wait if a provider has none of the traits."""
-    if drained.are_marked(marks):
-        return ""
-    return "Placement does not have the trait yet"
-
-
-def _find_servers(drained: _DrainedProviders, servers: _DrainedServers) -> str:
     """Return the reason to wait while the devices are offered or used."""
     # An offered device can get a server at any time. A missing or
     # unreadable device is not offered, and no pass marks it as drained.
-    if reason := _find_unmarked(drained, offered_devices.UNAVAILABLE_TRAITS):
+    if reason := drained.find_offered():
         return reason
     uuids, reason = servers.read()
-    uuids |= drained.consumers()
+    uuids |= drained.list_consumers()
     if uuids:
         return f"in use by {', '.join(sorted(uuids))}"
     return reason if servers.has_claims else ""

@@ -6,10 +6,9 @@ and Nova's API are read for the devices, their hosts and their holders.
 """
 
 import argparse
-import dataclasses
 import functools
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
@@ -24,7 +23,11 @@ from placement_sync.cli import (
 from placement_sync.cli.fleet import fleet_command, fleet_output
 from placement_sync.client import nova_api, resource_providers
 from placement_sync.flavors import cloud, offered_devices
-from placement_sync.fleet import fleet_query, server_migrations
+from placement_sync.fleet import (
+    drained_providers,
+    fleet_query,
+    server_migrations,
+)
 
 _OK, _UNDONE = 0, 1
 _DEVICE = (
@@ -99,7 +102,7 @@ def _set(arguments: argparse.Namespace) -> application.Output:
     )
     status = _OK
     if arguments.wait_empty is not None or arguments.migrate:
-        status = _wait(arguments, reader, devices, offered)
+        status = _wait(arguments, reader, devices)
     return _as_output(
         arguments, devices, results, (_DRAINED, arguments.reason), status
     )
@@ -255,46 +258,20 @@ _PRESENT = {_UNDRAINED: _DRAINED, _HEALED: "set aside"}
 # -- waiting ----------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _DrainedDevices:
-    """Providers of drained devices, in Placement."""
+def _find_holders(
+    drained: drained_providers.DrainedProviders,
+    migrations: server_migrations.ServerMigrations | None,
+) -> str:
+    """Return the reason to wait while a server holds a device, or "".
 
-    placement: resource_providers.PlacementClient
-    devices: Collection[offered_devices.OfferedDevice]
-
-    def find_offered(self) -> str:
-        """Return the reason to wait while a device is offered, or ""."""
-        for root in {device.root for device in self.devices}:
-            uuids = {d.uuid for d in self.devices if d.root == root}
-            for provider in self.placement.fetch(root).tree.nodes:
-                if provider.uuid in uuids and not (
-                    provider.traits & offered_devices.UNAVAILABLE_TRAITS
-                ):
-                    return f"{provider.name} has no {names.DRAINED_TRAIT} yet"
-        return ""
-
-    def list_consumers(self) -> frozenset[str]:
-        return frozenset(
-            consumer
-            for device in self.devices
-            for consumer in self.placement.fetch_allocations(device.uuid)
-        )
-
-    def find_holders(
-        self, migrations: server_migrations.ServerMigrations | None
-    ) -> str:
-        """Return the reason to wait while a server holds a device, or "".
-
-        :param migrations: are requested and confirmed.
-        """
-        consumers = self.list_consumers()
-        if migrations is not None:
-            migrations.advance(consumers)
-            if consumers and consumers <= migrations.failures.keys():
-                raise _StuckError(
-                    "; ".join(sorted(migrations.failures.values()))
-                )
-        return f"{', '.join(sorted(consumers))} hold them" * bool(consumers)
+    :param migrations: are requested and confirmed.
+    """
+    consumers = drained.list_consumers()
+    if migrations is not None:
+        migrations.advance(consumers)
+        if consumers and consumers <= migrations.failures.keys():
+            raise _StuckError("; ".join(sorted(migrations.failures.values())))
+    return f"{', '.join(sorted(consumers))} hold them" * bool(consumers)
 
 
 class _StuckError(errors.AcceleratorError):
@@ -305,18 +282,18 @@ def _wait(
     arguments: argparse.Namespace,
     reader: fleet_command.CloudReader,
     devices: Sequence[offered_devices.OfferedDevice],
-    offered: Sequence[offered_devices.OfferedDevice],
 ) -> int:
     """Wait as the arguments request; return the exit status.
 
     Servers are migrated only after Placement has stopped to offer the
     devices: Nova could choose them again.
     """
-    uuids = {device.uuid for device in devices}
-    drained = _DrainedDevices(
+    drained = drained_providers.DrainedProviders(
         resource_providers.PlacementClient(reader.placement),
-        # The regions of a card are drained with it.
-        [d for d in offered if d.uuid in uuids or d.card in uuids],
+        {
+            root: {d.uuid for d in devices if d.root == root}
+            for root in {device.root for device in devices}
+        },
     )
     migrations = None
     if arguments.migrate:
@@ -336,7 +313,7 @@ def _wait(
         ),
         (
             seconds,
-            functools.partial(drained.find_holders, migrations),
+            functools.partial(_find_holders, drained, migrations),
             f"all servers to release {addresses}",
         ),
     ):

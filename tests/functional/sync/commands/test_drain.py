@@ -132,7 +132,7 @@ def test_a_card_that_placement_offers_is_not_empty(site: Site) -> None:
     drain = ("drain", CARD, "--reason", "r", *NODE, "--wait-empty", "0")
     _, words = site.execute(*drain, status=1)
     assert "gave up waiting for all servers to release" in words
-    assert "Placement does not have the trait yet" in words
+    assert f"has no {names.DRAINED_TRAIT} yet" in words
     assert names.DRAINED_TRAIT not in site.read(CARD, "traits")
     site.once(*NODE)
     assert site.run(*drain)
