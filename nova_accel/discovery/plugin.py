@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protocol of vendor drivers, and the loader of entry points.
 
-Other packages install drivers and sources of libvirt domains as entry
-points.
+Other packages install drivers, sources of libvirt domains and readers of
+drained devices as entry points.
 """
 
 import importlib.metadata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import Protocol, runtime_checkable
 
 from nova_accel import errors, model
@@ -18,6 +24,10 @@ GROUP = "nova_accel.drivers"
 # Functions that return the ``domains.Domain`` of a hypervisor. They take
 # its URI, None for this host's, and raise DomainsError.
 DOMAINS_GROUP = "nova_accel.domains"
+
+# Classes of ``DrainReader``. They take the files of nova.conf, and raise
+# ConfigurationError.
+DRAINS_GROUP = "nova_accel.drains"
 
 ReadDomains = Callable[[str | None], Iterable[domains.Domain]]
 
@@ -83,6 +93,18 @@ class Driver(Protocol):
         that is in the mode already, or that is in use.
 
         :raises UnreadableError: nothing of this technology can be read.
+        """
+        ...
+
+
+class DrainReader(Protocol):
+    """Reader of drained devices in Placement."""
+
+    def explain_wait(self, root: str, addresses: Collection[str]) -> str:
+        """Return why devices may still get a server, "" if they can't.
+
+        :param root: uuid of the compute node's provider.
+        :raises ServiceError: Placement can't be read.
         """
         ...
 
@@ -169,3 +191,24 @@ def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
             ) from error
         all_domains += read(uri)
     return tuple(all_domains)
+
+
+def open_drains(config_files: Sequence[str]) -> DrainReader:
+    """Return the installed reader of drained devices.
+
+    :raises ConfigurationError: none is installed, it can't be loaded, or
+        the files have no credentials.
+    """
+    for point in importlib.metadata.entry_points(group=DRAINS_GROUP):
+        try:
+            open_reader: Callable[[Sequence[str]], DrainReader] = point.load()
+        except (ImportError, AttributeError) as error:
+            raise errors.ConfigurationError(
+                f"entry point {DRAINS_GROUP}",
+                point.value,
+                f"can't be loaded ({error}); install what it needs",
+            ) from error
+        return open_reader(config_files)
+    raise errors.ConfigurationError(
+        f"entry point {DRAINS_GROUP}", "", "is missing; reinstall nova-accel"
+    )

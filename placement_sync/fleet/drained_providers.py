@@ -2,10 +2,11 @@
 """Providers of drained devices: whether they can still get a server."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from nova_accel.config import conf
 from nova_accel.model import names, providers
-from placement_sync.client import resource_providers
+from placement_sync.client import resource_providers, rest
 from placement_sync.flavors import offered_devices
 
 
@@ -46,3 +47,30 @@ class DrainedProviders:
             for provider in self.placement.fetch(root).tree.nodes:
                 if provider.uuid in uuids or provider.parent in uuids:
                     yield provider
+
+
+class PlacementDrains:
+    """Reader of drained devices for ``nova-accel driver``."""
+
+    def __init__(self, config_files: Sequence[str]) -> None:
+        """Send no request yet.
+
+        :raises ConfigurationError: the files have no usable credentials.
+        """
+        parsed, _ = conf.parse_files(config_files)
+        self._placement = resource_providers.PlacementClient(
+            rest.from_conf(parsed)
+        )
+
+    def explain_wait(self, root: str, addresses: Collection[str]) -> str:
+        """Return why devices may still get a server, "" if they can't.
+
+        :param root: uuid of the compute node.
+        :raises ServiceError: Placement can't be read.
+        """
+        uuids = {names.provider_uuid(root, a) for a in addresses}
+        drained = DrainedProviders(self._placement, {root: uuids})
+        if reason := drained.find_offered():
+            return reason
+        consumers = ", ".join(sorted(drained.list_consumers()))
+        return f"Placement has allocations of {consumers}" if consumers else ""

@@ -2,15 +2,18 @@
 """Servers that hold devices of this host, and the drain of devices.
 
 A driver is replaced only while no server holds a device of its kind. The
-devices are drained first, so that no server gets one meanwhile; nova-compute
-reads the drains in its next pass, within seconds.
+devices are drained first, so that no server gets one meanwhile. nova-compute
+reads the drains in its next pass; a server that was scheduled before has an
+allocation in Placement, and then a claim.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from nova_accel import errors, model
+from nova_accel.discovery import plugin
 from nova_accel.discovery.doctor import checked_host
 from nova_accel.host.state import claims_file, drains
 from nova_accel.model import domains
@@ -34,6 +37,23 @@ class DevicesInUseError(errors.AcceleratorError):
         self.uses = uses
 
 
+class DrainTimeoutError(errors.AcceleratorError):
+    """Drained devices may still get a server.
+
+    :param reason: what the wait was for.
+    """
+
+    def __init__(self, seconds: float, reason: str) -> None:
+        super().__init__(
+            f"after {seconds:g} s {reason}: see whether nova-compute or"
+            " placement-sync makes its passes, and raise --drain-wait, or set"
+            " it to 0",
+            seconds,
+            reason,
+        )
+        self.reason = reason
+
+
 class HeldDevices:
     """Devices of this host that servers may hold.
 
@@ -41,6 +61,7 @@ class HeldDevices:
     :param addresses: addresses of the cards, None for all devices.
     :param read_domains: returns the domains of libvirt: guests of a Nova
         without nova-accel, and of others.
+    :param open_drains: returns the reader of Placement.
     """
 
     def __init__(
@@ -49,12 +70,14 @@ class HeldDevices:
         addresses: Collection[str] | None,
         state_dir: str,
         read_domains: Callable[[], Iterable[domains.Domain]],
+        open_drains: Callable[[], plugin.DrainReader],
     ) -> None:
         self._host = host
         self._addresses = None if addresses is None else frozenset(addresses)
         self._file = claims_file.ClaimsFile(state_dir)
         self._notes = drains.DrainNotes(state_dir)
         self._read_domains = read_domains
+        self._open_drains = open_drains
 
     @property
     def has_nova(self) -> bool:
@@ -133,34 +156,65 @@ class HeldDevices:
 
         Without nova-compute nothing is drained.
 
-        :param seconds: time in which a server that was scheduled before may
-            still come.
+        :param seconds: longest wait until Placement offers the devices to
+            no server, and has none that was scheduled before; 0 to read no
+            Placement.
+        :param report: called with a line when the reason to wait changes.
+        :raises ConfigurationError: there are no credentials of Placement;
+            nothing is drained.
         :raises DevicesInUseError: a server holds a device.
         :raises DomainsError: the domains can't be read.
+        :raises DrainTimeoutError: the wait took too long.
         :raises MalformedError: the claims can't be read.
         """
         self.check()
         if not (self.has_nova and self._addresses):
             return ()
+        reader = self._open_drains() if seconds else None
         addresses = tuple(
             sorted(set(self._addresses) - self._notes.read().keys())
         )
         for address in addresses:
             self._notes.put(address, _REASON)
         report(f"drained {', '.join(sorted(self._addresses))}")
-        try:
-            self._wait(seconds)
-        except errors.AcceleratorError:
-            self.undrain(addresses)
-            raise
+        # An operator may interrupt the wait.
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.undrain, addresses)
+            if reader is not None:
+                self._wait(reader, seconds, report)
+            stack.pop_all()
         return addresses
 
     def undrain(self, addresses: Iterable[str]) -> None:
         """Offer devices again that ``drain`` has drained."""
         self._notes.remove(addresses)
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(
+        self,
+        reader: plugin.DrainReader,
+        seconds: float,
+        report: Callable[[str], None],
+    ) -> None:
         until = time.monotonic() + seconds
-        while (rest := until - time.monotonic()) > 0:
+        last = ""
+        while reason := self._explain_wait(reader):
+            if reason != last:
+                report(f"waiting: {reason}")
+                last = reason
+            rest = until - time.monotonic()
+            if rest <= 0:
+                raise DrainTimeoutError(seconds, reason)
             time.sleep(min(_POLL_S, rest))
             self.check()
+        # Its allocation may have become a claim.
+        self.check()
+
+    def _explain_wait(self, reader: plugin.DrainReader) -> str:
+        """Return why the devices may still get a server."""
+        root = self._file.read().root
+        if root is None:
+            return f"{self._file.path} does not name the compute node"
+        try:
+            return reader.explain_wait(root.uuid, self._addresses or ())
+        except errors.ServiceError as error:
+            return str(error)

@@ -23,7 +23,8 @@ from nova_accel.discovery.doctor import checked_host, host_checks, registry
 from nova_accel.model import domains
 
 _OK, _FAILED = 0, 1
-_DRAIN_WAIT_S = 30.0
+# A pass starts within seconds of a drain, unless Placement is slow.
+_DRAIN_WAIT_S = 120.0
 # Monolithic daemon, or the one of QEMU.
 _LIBVIRT = ("libvirtd", "virtqemud")
 _OWN_ROLE = "nova_accel"
@@ -83,8 +84,9 @@ def _add_change_arguments(parser: argparse.ArgumentParser) -> None:
         type=_parse_seconds,
         default=_DRAIN_WAIT_S,
         metavar="SECONDS",
-        help="set the time after the drain of the devices in which servers"
-        f" that were scheduled before may come (default {_DRAIN_WAIT_S:g})",
+        help="wait for at most this time until Placement offers the drained"
+        " devices to no server, and has none that was scheduled to them"
+        f" before (default {_DRAIN_WAIT_S:g}); 0 to drain without Placement",
     )
     host_source.add_config(parser)
 
@@ -241,15 +243,18 @@ def _check_use(
     is_here = os.path.realpath(settings.root) == "/"
     # libvirt describes this host only.
     read_domains = functools.partial(_read_domains, host) if is_here else tuple
+    open_drains = functools.partial(
+        plugin.open_drains, host_source.list_config_files(arguments)
+    )
     use = device_use.HeldDevices(
-        host, addresses, settings.state_dir, read_domains
+        host, addresses, settings.state_dir, read_domains, open_drains
     )
     if not arguments.check:
         use.check()
         if is_whole:
             # Regions, mdevs of other buses, and cards that were lost.
             device_use.HeldDevices(
-                host, None, settings.state_dir, read_domains
+                host, None, settings.state_dir, read_domains, open_drains
             ).check()
     if not is_here:
         raise settings.refusal(

@@ -10,6 +10,7 @@ import pytest
 
 from nova_accel import model
 from nova_accel.cli import commands
+from nova_accel.discovery import plugin
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from placement_sync.cli import main
@@ -124,6 +125,21 @@ def test_an_empty_card_can_be_waited_for(site: Site, where: str) -> None:
     assert "no new server" in site.run(*drain)
     freed.join()
     assert names.DRAINED_TRAIT in site.read(CARD, "traits")
+
+
+def test_a_change_of_a_driver_waits_for_a_card(site: Site) -> None:
+    """It is offered, then a server was scheduled before, then it is free."""
+    site.once(*NODE)
+    reader = plugin.open_drains((str(site.conf),))
+    card_claim = claim(CARD)
+    allocate(site, card_claim, {"VGPU": 1})
+    site.run("drain", CARD, "--reason", "r")
+    reason = reader.explain_wait(ROOT, [CARD])
+    assert reason.endswith(f"has no {names.DRAINED_TRAIT} yet")
+    site.once(*NODE)
+    assert card_claim.consumer in reader.explain_wait(ROOT, [CARD])
+    allocate(site, card_claim, {})
+    assert reader.explain_wait(ROOT, [CARD]) == ""
 
 
 def test_a_card_that_placement_offers_is_not_empty(site: Site) -> None:

@@ -5,11 +5,13 @@ import dataclasses
 import pathlib
 import threading
 import uuid
+from collections.abc import Callable, Collection
 
 import pytest
 
 from nova_accel import errors, model
 from nova_accel.cli.driver import device_use, roles
+from nova_accel.discovery import plugin
 from nova_accel.host.state import claims_file, drains
 from nova_accel.host.sysfs import fs
 from nova_accel.model import domains, providers
@@ -44,11 +46,28 @@ def publish(
     )
 
 
+class Placement:
+    """Substitute of the reader; it has reasons to wait, one after another."""
+
+    def __init__(self, *reasons: str) -> None:
+        self._reasons = list(reasons)
+
+    def explain_wait(self, root: str, addresses: Collection[str]) -> str:
+        assert root == NODE.uuid
+        assert set(addresses) == {prepared.QAT}
+        return self._reasons.pop(0) if self._reasons else ""
+
+
 def use_of(
-    place: pathlib.Path, technology: str, *guests: domains.Domain
+    place: pathlib.Path,
+    technology: str,
+    *guests: domains.Domain,
+    placement: Callable[[], plugin.DrainReader] = Placement,
 ) -> device_use.HeldDevices:
     addresses = roles.list_devices(HOST, technology)
-    return device_use.HeldDevices(HOST, addresses, str(place), lambda: guests)
+    return device_use.HeldDevices(
+        HOST, addresses, str(place), lambda: guests, placement
+    )
 
 
 def guest(
@@ -116,6 +135,7 @@ def test_an_mdev_of_a_guest_is_refused(tmp_path: pathlib.Path) -> None:
             roles.list_devices(host, technology),
             str(tmp_path),
             lambda: [domain],
+            Placement,
         )
         if not is_refused:
             use.check()
@@ -138,7 +158,9 @@ def test_other_guests_may_run(
 def test_a_reboot_needs_all_devices_free(tmp_path: pathlib.Path) -> None:
     publish(tmp_path, prepared.QAT)
     with pytest.raises(device_use.DevicesInUseError):
-        device_use.HeldDevices(HOST, None, str(tmp_path), tuple).check()
+        device_use.HeldDevices(
+            HOST, None, str(tmp_path), tuple, Placement
+        ).check()
 
 
 def test_unreadable_claims_are_refused(tmp_path: pathlib.Path) -> None:
@@ -173,13 +195,67 @@ def test_a_drain_of_the_operator_stays(tmp_path: pathlib.Path) -> None:
     assert drained(tmp_path) == {prepared.QAT}
 
 
+def drain(
+    place: pathlib.Path, *reasons: str, seconds: float = 9
+) -> tuple[tuple[str, ...], list[str]]:
+    """Drain an empty device; return addresses and reported lines."""
+    publish(place)
+    lines: list[str] = []
+    use = use_of(place, "qat", placement=lambda: Placement(*reasons))
+    return use.drain(seconds, lines.append), lines
+
+
+@pytest.fixture
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_use, "_POLL_S", 0.01)
+
+
+@pytest.mark.usefixtures("_fast")
+def test_a_drain_waits_for_placement(tmp_path: pathlib.Path) -> None:
+    addresses, lines = drain(tmp_path, "it is offered", "it is offered", "b")
+    assert addresses == (prepared.QAT,)
+    assert lines[1:] == ["waiting: it is offered", "waiting: b"]
+
+
+def test_a_drain_without_a_wait_reads_no_placement(
+    tmp_path: pathlib.Path,
+) -> None:
+    addresses, _ = drain(tmp_path, "it is offered", seconds=0)
+    assert addresses == (prepared.QAT,)
+
+
+@pytest.mark.usefixtures("_fast")
+def test_a_wait_that_takes_too_long_ends_the_drain(
+    tmp_path: pathlib.Path,
+) -> None:
+    with pytest.raises(device_use.DrainTimeoutError, match="it is offered"):
+        drain(tmp_path, *["it is offered"] * 999, seconds=0.02)
+    assert drained(tmp_path) == set()
+
+
+def test_nothing_is_drained_without_credentials(
+    tmp_path: pathlib.Path,
+) -> None:
+    publish(tmp_path)
+    use = use_of(tmp_path, "qat", placement=lambda: plugin.open_drains(()))
+    with pytest.raises(errors.ConfigurationError):
+        use.drain(9, print)
+    assert drained(tmp_path) == set()
+
+
+@pytest.mark.usefixtures("_fast")
 def test_a_server_that_comes_during_the_wait_is_refused(
     tmp_path: pathlib.Path,
 ) -> None:
     publish(tmp_path)
     late = threading.Timer(0.05, publish, (tmp_path, prepared.QAT))
     late.start()
+    use = use_of(
+        tmp_path,
+        "qat",
+        placement=lambda: Placement(*["it was scheduled"] * 999),
+    )
     with pytest.raises(device_use.DevicesInUseError):
-        use_of(tmp_path, "qat").drain(0.2, print)
+        use.drain(9, print)
     late.join()
     assert drained(tmp_path) == set()
