@@ -49,11 +49,20 @@ class DeviceMarks:
             | self._faulted.read().keys()
         )
 
-    def drain(self, addresses: Iterable[str], reason: str) -> None:
+    def read_drains(self) -> conditions.Drains:
+        """Return the drains by address.
+
+        :raises UnreadableError: the notes can't be listed.
+        """
+        return self._drained.read()
+
+    def drain(
+        self, addresses: Iterable[str], reason: str, author: str
+    ) -> None:
         """Drain devices: they take no new server from now on."""
         with self._writing():
             for address in addresses:
-                self._drained.put(address, reason)
+                self._drained.put(address, reason, author)
 
     def undrain(self, addresses: Iterable[str]) -> frozenset[str]:
         """End the drain of devices; return those that were drained.

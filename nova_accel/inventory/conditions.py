@@ -182,7 +182,8 @@ def _add_drains(
 
 
 def _reason(drain: model.Drain) -> str:
-    return drain.reason or "its operator gave no reason"
+    reason = drain.reason or "its operator gave no reason"
+    return f"{reason} ({drain.author})" if drain.author else reason
 
 
 def _report_drain(address: str, drain: model.Drain) -> model.Problem:

@@ -263,7 +263,12 @@ class Fault(Note):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Drain(Note):
-    """Mark of an operator that a device accepts no new server."""
+    """Mark of an operator that a device accepts no new server.
+
+    ``author`` is the operator's name, empty if it is not known.
+    """
+
+    author: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,5 +11,7 @@ VERSION = "1.1"
 VERSION_WITHOUT_DEADLINE = "1.0"
 # Methods about devices of the host: drain, undrain, heal.
 DEVICE_VERSION = "1.2"
+# Method list_drains, which reads the notes on drained devices.
+DRAINS_VERSION = "1.3"
 # Keys of a response: the result, or the reason of a refusal.
 RESULT, REFUSED = "told", "refused"

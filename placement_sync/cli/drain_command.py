@@ -4,7 +4,9 @@
 import argparse
 import contextlib
 import functools
+import getpass
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -99,7 +101,7 @@ def _run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
     if reason:
         with _translate_write_errors(options):
             for address in addresses:
-                notes.put(address, reason)
+                notes.put(address, reason, _find_author())
     servers = _DrainedServers(options, addresses)
     text = (
         _format_drains(notes, is_json=True)
@@ -159,6 +161,14 @@ def _run_undrain(arguments: argparse.Namespace) -> tuple[str, int]:
         else f"{', '.join(addresses)}: undrained; it is offered again after"
         " the next pass of nova-compute or placement-sync, in a few seconds\n"
     ), _OK
+
+
+def _find_author() -> str:
+    """Return the name of the user who runs this, before sudo; or ""."""
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):
+        return ""  # the user has no name (an OSError since Python 3.13)
 
 
 @contextlib.contextmanager
@@ -399,13 +409,19 @@ def _format_drains(notes: drains.DrainNotes, is_json: bool) -> str:
     drained = [drain for _, drain in sorted(notes.read().items())]
     if is_json:
         content = [
-            {"address": d.address, "reason": d.reason, "when": d.when}
+            {
+                "address": d.address,
+                "reason": d.reason,
+                "author": d.author,
+                "when": d.when,
+            }
             for d in drained
         ]
         return json.dumps({"drained": content}, indent=2) + "\n"
     return (
         "".join(
-            f"{d.address}  since {d.when or '?'}: {d.reason}\n"
+            f"{d.address}  since {d.when or '?'}"
+            f"{f' by {d.author}' * bool(d.author)}: {d.reason}\n"
             for d in drained
         )
         or f"No device is drained in {notes.path}.\n"

@@ -3,10 +3,11 @@
 
 import dataclasses
 import datetime
+import functools
 import logging
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import oslo_messaging
@@ -24,8 +25,14 @@ CONNECT_SECONDS = rest.CONNECT_SECONDS
 # impl_rabbit.py).
 _HOST, _PORT = "localhost", 5672
 _UNSUPPORTED = "UnsupportedVersion"
-# Methods of the endpoint for devices; all others are about a server.
-_DEVICE_METHODS = frozenset({"drain", "undrain", "heal"})
+# First versions with the methods about devices; all other methods are about
+# a server.
+_DEVICE_METHODS = {
+    "drain": rpc_names.DEVICE_VERSION,
+    "undrain": rpc_names.DEVICE_VERSION,
+    "heal": rpc_names.DEVICE_VERSION,
+    "list_drains": rpc_names.DRAINS_VERSION,
+}
 
 
 class RpcRefusedError(errors.ServiceError):
@@ -78,6 +85,7 @@ class ComputeRpc:
         method: str,
         is_long: bool,
         identity: RequestIdentity | None = None,
+        timeout_s: float | None = None,
         **arguments: Any,
     ) -> Any:
         """Call a method of a host's nova-compute and return its result.
@@ -87,6 +95,8 @@ class ComputeRpc:
             a device.
         :param identity: None for Nova's administrator, who has no token
             for Glance.
+        :param timeout_s: wait at most this time instead. nova-compute may
+            start the request later, so it must not change anything.
         :raises RpcRefusedError: nova-compute refuses.
         :raises ServiceError: nova-compute does not answer.
         """
@@ -98,8 +108,8 @@ class ComputeRpc:
         request = f"{method} on {host}"
         try:
             answer = self._call(
+                functools.partial(self._prepare, host, is_long, timeout_s),
                 host,
-                is_long,
                 _build_context(identity),
                 method,
                 arguments | {"deadline": deadline.isoformat()},
@@ -124,31 +134,27 @@ class ComputeRpc:
 
     def _call(
         self,
+        prepare: Callable[[str], Any],
         host: str,
-        is_long: bool,
         request_context: context.RequestContext,
         method: str,
         arguments: Mapping[str, Any],
     ) -> Any:
         """Call nova-compute; an older one without a deadline.
 
+        :param prepare: returns the client of a version of the endpoint.
         :raises oslo_messaging.MessagingException: the call failed.
         :raises RpcRefusedError: it is too old for the method.
         """
-        is_of_device = method in _DEVICE_METHODS
-        version = (
-            rpc_names.DEVICE_VERSION if is_of_device else rpc_names.VERSION
-        )
+        version = _DEVICE_METHODS.get(method, rpc_names.VERSION)
         try:
-            return self._prepare(host, is_long, version).call(
-                request_context, method, **arguments
-            )
+            return prepare(version).call(request_context, method, **arguments)
         except oslo_messaging.UnsupportedVersion:
             pass
         except oslo_messaging.RemoteError as error:
             if error.exc_type != _UNSUPPORTED:
                 raise
-        if is_of_device:
+        if method in _DEVICE_METHODS:
             raise RpcRefusedError(
                 "RPC",
                 f"{method} on {host}",
@@ -156,19 +162,20 @@ class ComputeRpc:
                 "its nova-compute runs an older nova-accel; upgrade it, or"
                 " run the command of the host",
             )
-        older = self._prepare(
-            host, is_long, rpc_names.VERSION_WITHOUT_DEADLINE
-        )
+        older = prepare(rpc_names.VERSION_WITHOUT_DEADLINE)
         arguments = {n: v for n, v in arguments.items() if n != "deadline"}
         return older.call(request_context, method, **arguments)
 
-    def _prepare(self, host: str, is_long: bool, version: str) -> Any:
+    def _prepare(
+        self, host: str, is_long: bool, timeout_s: float | None, version: str
+    ) -> Any:
+        usual_s = (
+            CONF.long_rpc_timeout if is_long else CONF.rpc_response_timeout
+        )
         return self._client.prepare(
             server=host,
             version=version,
-            timeout=(
-                CONF.long_rpc_timeout if is_long else CONF.rpc_response_timeout
-            ),
+            timeout=timeout_s or usual_s,
             call_monitor_timeout=(
                 CONF.rpc_response_timeout if is_long else None
             ),

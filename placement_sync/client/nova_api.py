@@ -85,6 +85,14 @@ class Migration:
         return self.status in _OVER
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeService:
+    """Service of a compute node. ``is_up`` is Nova's word for its state."""
+
+    host: str
+    is_up: bool
+
+
 class NoAnswerError(errors.AcceleratorError):
     """A source can't be read, or its response proves nothing.
 
@@ -113,14 +121,25 @@ def read_service_host(client: rest.RestClient, node: str) -> str:
     :raises NoAnswerError: Nova has no such node.
     :raises ServiceError: Nova can't be read.
     """
-    host = client.read(f"/os-hypervisors/{node}", _parse_service_host)
-    if host is None:
+    return read_service(client, node).host
+
+
+def read_service(client: rest.RestClient, node: str) -> ComputeService:
+    """Return the service of a compute node; see ``read_service_host``."""
+    service = client.read(f"/os-hypervisors/{node}", _parse_service)
+    if service is None:
         raise NoAnswerError(f"Nova has no compute node {node}")
-    return host
+    return service
 
 
-def _parse_service_host(body: Any) -> str | None:
-    return None if body is None else str(body["hypervisor"]["service"]["host"])
+def _parse_service(body: Any) -> ComputeService | None:
+    if body is None:
+        return None
+    hypervisor = body["hypervisor"]
+    return ComputeService(
+        host=str(hypervisor["service"]["host"]),
+        is_up=hypervisor["state"] == "up",
+    )
 
 
 def read_servers(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from nova_accel.model import names, providers
 from placement_sync.flavors import offered_devices, profile_list
-from placement_sync.fleet import fleet_query, fleet_state
+from placement_sync.fleet import drain_notes, fleet_query, fleet_state
 
 #: Units of the classes that are measured; other classes count themselves.
 UNITS = {names.GPU_MEMORY_CLASS: "MB", names.MIG_SLICE_CLASS: "slices"}
@@ -46,7 +46,7 @@ class DeviceRow:
 
     ``mode`` is the layout of its partitions, empty for a device without
     them. ``consumers`` are the uuids of its holders, empty where the fleet
-    has none.
+    has none, ``drains`` the notes on its drain, if they were read.
     """
 
     device: offered_devices.OfferedDevice
@@ -55,6 +55,7 @@ class DeviceRow:
     usage: UnitUsage
     consumers: tuple[str, ...]
     fits: tuple[FreeProfile, ...]
+    drains: tuple[drain_notes.DrainNote, ...] = ()
 
     @property
     def model(self) -> str:
@@ -82,7 +83,9 @@ def list_devices(
         if key not in fits:
             fits[key] = list_free_profiles(device, types)
         holders = consumers.get(device.uuid, frozenset())
-        rows.append(_build_row(device, holders, fits[key]))
+        row = _build_row(device, holders, fits[key])
+        drains = fleet.drains.get(device.uuid)
+        rows.append(dataclasses.replace(row, drains=drains) if drains else row)
     return tuple(rows)
 
 

@@ -9,10 +9,11 @@ from nova_accel.model import names
 from placement_sync.daemon import status
 from placement_sync.flavors import lookup, offered_devices
 
+DRAINED = "drained"
 # Device states by trait; a device counts as the first of them. The names
 # are those of the status of passes.
 _STATES = {
-    names.DRAINED_TRAIT: "drained",
+    names.DRAINED_TRAIT: DRAINED,
     names.MISSING_TRAIT: "missing",
     names.UNKNOWN_TRAIT: "unreadable",
     names.FAULTED_TRAIT: "faulted",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from placement_sync.client import nova_api
 from placement_sync.flavors import offered_devices
+from placement_sync.fleet import drain_notes
 
 # Units by resource class.
 Amounts = Mapping[str, int]
@@ -33,7 +34,8 @@ class Fleet:
     migration, or a server that Nova does not show. ``gaps`` say which
     source could not be read, and why: without one of them, an empty answer
     means that there is nothing. ``has_holdings`` is false if holdings were
-    not read, because too many devices have some.
+    not read, because too many devices have some. ``drains`` are the notes
+    on drained devices by provider, empty if they were not read.
     """
 
     cloud: offered_devices.Cloud = dataclasses.field(
@@ -45,6 +47,9 @@ class Fleet:
     )
     gaps: tuple[str, ...] = ()
     has_holdings: bool = True
+    drains: Mapping[str, tuple[drain_notes.DrainNote, ...]] = (
+        dataclasses.field(default_factory=dict)
+    )
 
     @property
     def devices(self) -> tuple[offered_devices.OfferedDevice, ...]:

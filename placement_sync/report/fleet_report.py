@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import errors
@@ -15,6 +16,7 @@ from placement_sync.flavors import (
 )
 from placement_sync.fleet import (
     device_rows,
+    drain_notes,
     fleet_query,
     fleet_state,
     holder_rows,
@@ -129,6 +131,7 @@ def build(
     rows = device_rows.list_devices(fleet, types)
     allocations = holder_rows.list_allocations(fleet, types)
     counts = collections.Counter(row.state for row in rows)
+    now = datetime.datetime.fromisoformat(header.created)
     return FleetReport(
         header=header,
         states={s: counts[s] for s in fleet_query.STATES if counts[s]},
@@ -138,7 +141,7 @@ def build(
         flavors=tuple(_list_flavors(flavors, fleet.cloud, types)),
         projects=holder_rows.sum_by_project(fleet),
         fragmentation=tuple(_list_fragmentation(rows, fleet)),
-        problems=tuple(_list_problems(fleet, rows)),
+        problems=tuple(_list_problems(fleet, rows, now)),
         gaps=fleet.gaps,
     )
 
@@ -241,7 +244,9 @@ def _free_mb(row: device_rows.DeviceRow) -> int:
 
 
 def _list_problems(
-    fleet: fleet_state.Fleet, rows: Iterable[device_rows.DeviceRow]
+    fleet: fleet_state.Fleet,
+    rows: Iterable[device_rows.DeviceRow],
+    now: datetime.datetime,
 ) -> Iterator[DeviceProblem]:
     disabled = set()
     for row in rows:
@@ -249,9 +254,11 @@ def _list_problems(
         if device.root in fleet.cloud.disabled:
             disabled.add(device.host)
         if row.state in _REMEDIES:
+            reason = drain_notes.describe_all(row.drains, now)
+            state = f"{row.state}: {reason}" if reason else row.state
             yield DeviceProblem(
                 where=f"{device.host}/{device.address}",
-                problem=f"{row.state}, {len(row.consumers)} servers",
+                problem=f"{state}, {len(row.consumers)} servers",
                 remedy=_REMEDIES[row.state].format(address=device.address),
             )
         if row.usage.used > row.usage.total:

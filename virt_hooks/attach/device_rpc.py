@@ -16,6 +16,7 @@ from nova import exception
 from nova_accel import errors
 from nova_accel.discovery import device_marks
 from nova_accel.host.state import notes
+from nova_accel.inventory import conditions
 from nova_accel.model import names, rpc_names
 from virt_hooks.attach import rpc_policy
 from virt_hooks.spawn import lifecycle
@@ -32,11 +33,12 @@ class DeviceEndpoint:
 
     Each returns a dict with the result, or with the reason of a refusal. The
     result has a row for each device: ``provider``, ``address`` and, after a
-    heal, the ``fault`` that the host still shows, empty without one.
+    heal, the ``fault`` that the host still shows, empty without one. A row
+    of ``list_drains`` has ``reason``, ``author`` and ``when`` instead.
     """
 
     target = oslo_messaging.Target(
-        namespace=rpc_names.NAMESPACE, version=rpc_names.DEVICE_VERSION
+        namespace=rpc_names.NAMESPACE, version=rpc_names.DRAINS_VERSION
     )
 
     def __init__(
@@ -44,6 +46,17 @@ class DeviceEndpoint:
     ) -> None:
         """:param wake: requests a pass, which publishes the change."""
         self._accel, self._wake = accel, wake
+
+    def list_drains(
+        self, context: Any, deadline: str | None = None
+    ) -> dict[str, Any]:
+        """Return a row for each note on a drained device; see ``drain``.
+
+        A card and each of its regions can have notes of their own.
+        """
+        return self._answer(
+            context, "show", deadline, self._list_drains, is_change=False
+        )
 
     def drain(
         self,
@@ -100,8 +113,12 @@ class DeviceEndpoint:
         action: str,
         deadline: str | None,
         call: Callable[[], list[dict[str, str]]],
+        is_change: bool = True,
     ) -> dict[str, Any]:
-        """Return the result of a call, or the reason of its refusal."""
+        """Return the result of a call, or the reason of its refusal.
+
+        :param is_change: request a pass, which publishes the change.
+        """
         try:
             rpc_policy.check_deadline(deadline)
             rpc_policy.authorize(context, rpc_policy.DEVICE, action, {})
@@ -109,8 +126,29 @@ class DeviceEndpoint:
         except (errors.AcceleratorError, exception.NovaException) as error:
             LOG.warning("%s of devices is refused: %s", action, error)
             return {rpc_names.REFUSED: str(error)}
-        self._wake()
+        if is_change:
+            self._wake()
         return {rpc_names.RESULT: result}
+
+    def _list_drains(self) -> list[dict[str, str]]:
+        root, host = self._accel.root, self._accel.host.state
+        if root is None:
+            raise errors.MalformedError(
+                "compute node in Placement", "", "one that is registered"
+            )
+        rows = []
+        for address, drain in sorted(self._marks.read_drains().items()):
+            device = conditions.resolve_address(host, address)
+            rows.append(
+                {
+                    "provider": names.provider_uuid(root.uuid, device),
+                    "address": device,
+                    "reason": drain.reason,
+                    "author": drain.author,
+                    "when": drain.when,
+                }
+            )
+        return rows
 
     def _drain(
         self, devices: Sequence[str], reason: str, author: str
@@ -121,9 +159,8 @@ class DeviceEndpoint:
                 "reason", line, f"1 to {_MAX_REASON} characters"
             )
         by_uuid = self._find_addresses(devices)
-        if author:
-            line = f"{line} ({notes.single_line(author)[:_MAX_AUTHOR]})"
-        self._marks.drain(by_uuid.values(), line)
+        author = notes.single_line(author)[:_MAX_AUTHOR]
+        self._marks.drain(by_uuid.values(), line, author)
         return [_build_row(*item) for item in by_uuid.items()]
 
     def _undrain(self, devices: Sequence[str]) -> list[dict[str, str]]:

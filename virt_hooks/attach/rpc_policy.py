@@ -23,7 +23,7 @@ SERVER, DEVICE = "server", "device"
 DETAILS = "details"
 _ACTIONS = {
     SERVER: ("show", "attach", "detach", DETAILS),
-    DEVICE: ("drain", "undrain", "heal"),
+    DEVICE: ("show", "drain", "undrain", "heal"),
 }
 # A rule can be registered once; the first requests may be concurrent.
 _register_lock = threading.Lock()

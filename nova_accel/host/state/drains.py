@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices that the operator drains: they take no new server."""
 
+import dataclasses
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -28,19 +29,30 @@ class DrainNotes:
 
         :raises UnreadableError: the directory can't be listed.
         """
-        return self._notes.read()
+        return {
+            address: dataclasses.replace(
+                drain, author=notes.single_line(drain.author)
+            )
+            for address, drain in self._notes.read().items()
+        }
 
-    def put(self, address: str, reason: str) -> None:
+    def put(self, address: str, reason: str, author: str = "") -> None:
         """Drain a device: it takes no new server from now on.
 
         :param address: see ``conditions.resolve_address``; a card's also
             drains its regions.
         :param reason: text for the operator; stored as one line.
+        :param author: name of the operator, "" if it is not known.
         :raises OSError: the note can't be written.
         """
         line = notes.single_line(reason)
         self._notes.write(
-            model.Drain(address=address, reason=line, when=notes.now())
+            model.Drain(
+                address=address,
+                reason=line,
+                when=notes.now(),
+                author=notes.single_line(author),
+            )
         )
         LOG.info("%s is drained: %s", address, line)
 

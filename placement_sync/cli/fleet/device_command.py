@@ -18,9 +18,8 @@ from placement_sync.cli import (
     common_options,
     drain_command,
     progress,
-    server_command,
 )
-from placement_sync.cli.fleet import fleet_command, fleet_output
+from placement_sync.cli.fleet import fleet_command, fleet_output, host_calls
 from placement_sync.client import nova_api, resource_providers
 from placement_sync.flavors import cloud, offered_devices
 from placement_sync.fleet import (
@@ -188,7 +187,6 @@ def _call_hosts(
     :raises ConfigurationError: no message bus is configured.
     :raises ServiceError: Nova or a nova-compute refuses.
     """
-    options = common_options.resolve_options(arguments)
     compute = reader.open_compute()
     by_root: dict[str, list[str]] = {}
     for device in devices:
@@ -196,25 +194,13 @@ def _call_hosts(
     hosts = {
         root: nova_api.read_service_host(compute, root) for root in by_root
     }
-    rpc, bus = server_command.open_bus(options, f"device {method}")
-    identity = compute.read_identity()
-    if identity is not None:
-        parameters |= _name_author(method, identity.user_name)
-        identity = rpc.RequestIdentity(
-            identity, server_command.is_of_service(arguments, options)
-        )
+    calls = host_calls.HostCalls(arguments, compute, f"device {method}")
+    parameters |= _name_author(method, calls.user_name)
     results: dict[str, Mapping[str, Any]] = {}
     for root, uuids in by_root.items():
         subject = f"nova-compute on {hosts[root]}"
         with progress.waiting_for("nova-accel", subject):
-            rows = bus.call(
-                hosts[root],
-                method,
-                False,
-                identity,
-                devices=uuids,
-                **parameters,
-            )
+            rows = calls.call(hosts[root], method, devices=uuids, **parameters)
         results |= {row["provider"]: row for row in rows}
     return results
 

@@ -10,7 +10,7 @@ from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.cli import application
 from placement_sync.cli import common_options
-from placement_sync.cli.fleet import fleet_output
+from placement_sync.cli.fleet import fleet_output, host_calls
 from placement_sync.client import nova_api, rest
 from placement_sync.flavors import offered_devices
 from placement_sync.fleet import (
@@ -141,6 +141,7 @@ class CloudReader:
         :raises ConfigurationError: there are no credentials for Placement.
         """
         options = common_options.resolve_options(arguments)
+        self._arguments = arguments
         self.placement = common_options.open_placement(arguments, options)
         self._compute, self._reason = common_options.open_compute(
             arguments, options
@@ -154,6 +155,18 @@ class CloudReader:
             print(f"nova-accel: warning: {gap}", file=sys.stderr)
         return fleet
 
+    def add_drains(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
+        """Return a fleet with the notes on its drained devices."""
+        drained = [
+            device
+            for device in fleet.devices
+            if fleet_query.find_state(device) == fleet_query.DRAINED
+        ]
+        drains = host_calls.read_drains(
+            drained, self.open_compute, self._arguments
+        )
+        return dataclasses.replace(fleet, drains=drains)
+
     def open_compute(self) -> rest.RestClient:
         """Return the client of Nova's API.
 
@@ -165,7 +178,9 @@ class CloudReader:
 
 
 def _list_devices(arguments: argparse.Namespace) -> application.Output:
-    """Return the devices; holders are counted, and Nova is not asked.
+    """Return the devices; holders are counted.
+
+    Nova is asked for the hosts of drained devices only.
 
     :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
@@ -178,6 +193,8 @@ def _list_devices(arguments: argparse.Namespace) -> application.Output:
     fleet = fleet_reader.read(
         reader.placement, query.select, _limit_counted(arguments)
     )
+    if not arguments.free:  # a drained device has no room
+        fleet = reader.add_drains(fleet)
     rows = device_rows.list_devices(fleet, reader.types)
     if arguments.free:
         rows = device_rows.select_free(rows)
@@ -220,7 +237,7 @@ def _show_device(arguments: argparse.Namespace) -> application.Output:
             if fleet.devices
             else "one that a host offers; no host offers any accelerator",
         )
-    fleet = reader.add_servers(fleet)
+    fleet = reader.add_drains(reader.add_servers(fleet))
     (row,) = device_rows.list_devices(fleet, reader.types)
     fields = fleet_output.build_device_fields(
         row, holder_rows.list_allocations(fleet, reader.types)

@@ -6,11 +6,12 @@ columns and the values are version 1 of the interface
 (``openstack.accel.v1``): a later release adds columns, and renames none.
 """
 
+import datetime
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_accel.cli import application
-from placement_sync.fleet import device_rows, holder_rows
+from placement_sync.fleet import device_rows, drain_notes, holder_rows
 
 Cells = Mapping[str, object]
 
@@ -18,7 +19,7 @@ DEVICES = (
     *("Host", "Address", "Model", "State", "Mode", "In use", "Servers"),
     "Still fits",
 )
-DEVICES_LONG = (*DEVICES, "Device ID", "Profiles", "Traits")
+DEVICES_LONG = (*DEVICES, "Device ID", "Profiles", "Traits", "Drains")
 ALLOCATIONS = (
     *("Server ID", "Server", "Project", "Host", "Address", "Profile"),
     "Units",
@@ -65,6 +66,10 @@ def build_device(
             ", ".join(map(str, row.fits)) or _NONE,
         ),
         "Traits": application.Cell(traits, ", ".join(traits)),
+        "Drains": application.Cell(
+            [_drain_value(note) for note in row.drains],
+            _describe_drains(row) or _NONE,
+        ),
     }
 
 
@@ -217,4 +222,19 @@ def _free_profile(profile: device_rows.FreeProfile) -> dict[str, object]:
 def _fits(row: device_rows.DeviceRow) -> str:
     if row.largest is not None:
         return str(row.largest)
-    return "nothing" if row.state == "ok" else _NONE
+    return "nothing" if row.state == "ok" else _describe_drains(row) or _NONE
+
+
+def _describe_drains(row: device_rows.DeviceRow) -> str:
+    now = datetime.datetime.now(datetime.UTC)
+    return drain_notes.describe_all(row.drains, now)
+
+
+def _drain_value(note: drain_notes.DrainNote) -> dict[str, object]:
+    """Return a note; ``unknown`` is the reason why it is not known."""
+    return {
+        "reason": None if note.unknown else note.reason,
+        "author": note.author or None,
+        "since": note.since or None,
+        "unknown": f"{note.unknown}: {note.detail}" if note.unknown else None,
+    }

@@ -2,26 +2,31 @@
 """``nova-accel device set`` and ``heal`` work over Nova's message bus."""
 
 import contextlib
+import datetime
 import io
 import json
 import threading
 from collections.abc import Iterator
 from typing import Any
 
-from nova import context
+import fixtures
+import oslo_messaging
+from nova import context, rpc
 
+from nova_accel import model
 from nova_accel.cli import commands
-from nova_accel.host.state import faults
+from nova_accel.host.state import faults, notes
 from nova_accel.model import names, rpc_names
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.service import syncing
 from tests.functional.nova.support import harness
+from tests.support import golden
 
 CARD = f"host1/{harness.T4}"
 SMALL = harness.vgpu_group("_A", "4Q")
 
 
-class DeviceCommand(syncing.SyncTestBase):
+class DeviceCommandBase(syncing.SyncTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(scheduled.without_keystone())
@@ -73,6 +78,8 @@ class DeviceCommand(syncing.SyncTestBase):
             is_over.set()
             thread.join()
 
+
+class DeviceCommand(DeviceCommandBase):
     def test_a_drain_and_its_end(self) -> None:
         self.start_host(*harness.TWO_T4)
         drain = ("set", CARD, "--drain", "--reason", "the fan  fails")
@@ -109,8 +116,8 @@ class DeviceCommand(syncing.SyncTestBase):
 
     def test_a_faulted_device_is_offered_again(self) -> None:
         self.start_host(harness.TWO_T4[0])
-        notes = faults.FaultNotes(self.state_dir())
-        notes.put(harness.T4, "its reset failed", None)
+        faulted = faults.FaultNotes(self.state_dir())
+        faulted.put(harness.T4, "its reset failed", None)
         self.run_pass()
         self.assertIn(names.FAULTED_TRAIT, self.traits(harness.T4))
         self.assertEqual(
@@ -153,6 +160,7 @@ class DeviceCommand(syncing.SyncTestBase):
         devices = [self.provider(harness.T4)]
         user = context.RequestContext("joe", "films", roles=["member"])
         for answer in (
+            self.endpoint.list_drains(user),
             self.endpoint.drain(user, devices, "r"),
             self.endpoint.undrain(user, devices),
             self.endpoint.heal(user, devices),
@@ -163,11 +171,10 @@ class DeviceCommand(syncing.SyncTestBase):
         answer = self.endpoint.drain(chief, devices, "fan fails", author="ann")
         self.assertIn(rpc_names.RESULT, answer)
         note = self.drains().read()[harness.T4]
-        self.assertEqual("fan fails (ann)", note.reason)
+        self.assertEqual(("fan fails", "ann"), (note.reason, note.author))
         # A note of any length could not be read again.
         self.endpoint.drain(chief, devices, "fan fails", author="a" * 99999)
-        note = self.drains().read()[harness.T4]
-        self.assertEqual(f"fan fails ({'a' * 255})", note.reason)
+        self.assertEqual("a" * 255, self.drains().read()[harness.T4].author)
 
     def test_requests_that_no_device_fits(self) -> None:
         self.start_host(harness.TWO_T4[0])
@@ -193,3 +200,131 @@ class DeviceCommand(syncing.SyncTestBase):
             status, _, err = self.execute(*words)
             self.assertEqual(2, status, err)
             self.assertIn(reason, err)
+
+
+class OlderEndpoint:
+    """The endpoint for devices of version 1.2, which lists no drains."""
+
+    target = oslo_messaging.Target(
+        namespace=rpc_names.NAMESPACE, version=rpc_names.DEVICE_VERSION
+    )
+
+
+class DrainNotes(DeviceCommandBase):
+    """``device list`` and ``show`` have reason, author and age of a drain."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host(*harness.TWO_T4)
+        self.start_host(harness.TWO_T4[0], name="host2")
+
+    def drain(self, author: str = "ops") -> None:
+        self.drains().put(harness.T4, "fan fails", author)
+        self.run_pass()
+
+    def list_devices(self) -> list[dict[str, Any]]:
+        """Return the rows of ``device list --long``; one is drained."""
+        status, out, err = self.execute("list", "--long", "-f", "json")
+        self.assertEqual((0, ""), (status, err))
+        rows: list[dict[str, Any]] = json.loads(out)
+        return rows
+
+    def read_unknown(self) -> str:
+        """Return why the only note is not known, as programs read it."""
+        (drain,) = [d for row in self.list_devices() for d in row["Drains"]]
+        self.assertIsNone(drain["reason"])
+        return str(drain["unknown"])
+
+    def read_cell(self) -> str:
+        """Return what the table has for the only drained device."""
+        status, out, err = self.execute("list", "--state", "drained")
+        self.assertEqual((0, ""), (status, err))
+        return out.splitlines()[3].split("|")[-2].strip()
+
+    def test_the_note_of_the_host(self) -> None:
+        note = model.Drain(
+            address=harness.T4,
+            reason="fan fails",
+            author="ops",
+            when=(
+                datetime.datetime.now(datetime.UTC)
+                - datetime.timedelta(days=2, hours=1)
+            ).isoformat(timespec="seconds"),
+        )
+        notes.NoteDirectory(self.drains().path, model.Drain).write(note)
+        self.run_pass()
+        _, out, _ = self.execute("list")
+        golden.check(golden.PLACE / "fleet/device-list-drained.txt", out)
+        self.assertEqual(
+            [
+                {
+                    "reason": "fan fails",
+                    "author": "ops",
+                    "since": note.when,
+                    "unknown": None,
+                }
+            ],
+            next(
+                row["Drains"]
+                for row in self.list_devices()
+                if row["State"] == "drained"
+            ),
+        )
+        status, out, _ = self.execute("show", CARD)
+        self.assertEqual(0, status)
+        self.assertIn("fan fails (ops, 2d)", out)
+
+    def test_only_hosts_with_a_drained_device_are_called(self) -> None:
+        called: list[str] = []
+        for name, compute in self.computes.items():
+            marks = compute.driver._accel.marks
+            read = marks.read_drains
+            self.useFixture(
+                fixtures.MockPatchObject(
+                    marks,
+                    "read_drains",
+                    lambda name=name, read=read: called.append(name) or read(),
+                )
+            )
+        self.assertEqual([[]] * 3, [r["Drains"] for r in self.list_devices()])
+        self.drain()
+        self.list_devices()
+        self.assertEqual(["host1"], called)
+
+    def test_a_host_that_is_down(self) -> None:
+        self.drain()
+        service = self.api.get_services(binary="nova-compute", host="host1")
+        self.api.put_service(service[0]["id"], {"forced_down": True})
+        self.assertEqual(
+            "reason unknown: host does not answer", self.read_cell()
+        )
+        self.assertIn("nova-compute of host1 is down", self.read_unknown())
+
+    def test_a_nova_compute_that_does_not_answer(self) -> None:
+        self.drain()
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "placement_sync.cli.fleet.host_calls._NOTES_SECONDS", 0.2
+            )
+        )
+        self.computes["host1"].driver._hooks.rpc_server.stop()
+        self.assertEqual(
+            "reason unknown: host does not answer", self.read_cell()
+        )
+        self.assertIn("no nova-compute answers", self.read_unknown())
+
+    def test_an_older_nova_compute(self) -> None:
+        self.drain()
+        self.computes["host1"].driver._hooks.rpc_server.stop()
+        target = oslo_messaging.Target(topic=rpc_names.TOPIC, server="host1")
+        server = rpc.get_server(target, [OlderEndpoint()])
+        server.start()
+        self.addCleanup(server.stop)
+        self.assertIn("runs an older nova-accel", self.read_unknown())
+        self.assertEqual("reason unknown: host refuses", self.read_cell())
+
+    def test_a_drain_that_has_just_ended(self) -> None:
+        """Placement has the trait until the next pass."""
+        self.drain()
+        self.drains().remove([harness.T4])
+        self.assertEqual("reason unknown: host has no note", self.read_cell())

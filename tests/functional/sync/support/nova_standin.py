@@ -58,6 +58,7 @@ class Nova:
                 "id": uuid,
                 "hypervisor_hostname": node,
                 "service": {"host": host},
+                "state": "up",
             }
         )
 

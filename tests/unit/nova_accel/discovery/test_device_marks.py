@@ -31,7 +31,7 @@ def test_notes_name_devices_that_the_host_lacks(
     tmp_path: pathlib.Path,
 ) -> None:
     marks = open_marks(tmp_path)
-    marks.drain([GONE], "it is replaced")
+    marks.drain([GONE], "it is replaced", "ann")
     assert marks.list_addresses(model.HostState()) == {GONE}
     assert marks.undrain([GONE, CARD]) == {GONE}
     assert marks.list_addresses(model.HostState()) == frozenset()
@@ -55,4 +55,4 @@ def test_a_note_that_cant_be_written_names_the_directory(
     marks = open_marks(tmp_path)
     (tmp_path / "state").write_text("no directory")
     with pytest.raises(errors.ConfigurationError, match="state: a note"):
-        marks.drain([CARD], "it is replaced")
+        marks.drain([CARD], "it is replaced", "")

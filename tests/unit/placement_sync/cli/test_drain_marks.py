@@ -120,6 +120,12 @@ def test_two_drains_of_one_device_are_both_listed() -> None:
     assert [p.where for p in drained.problems] == [fpga.CARD, fpga.REGION]
 
 
+def test_a_reason_is_followed_by_its_author() -> None:
+    drain = model.Drain(address=fpga.CARD, reason="one", author="ann")
+    drained = conditions.mark_drains(fpga.host(), {fpga.CARD: drain})
+    assert drains_by(drained)[fpga.CARD] == "one (ann)"
+
+
 def test_a_drain_without_a_reason() -> None:
     drained = conditions.mark_drains(fpga.host(), drain_of(fpga.CARD, ""))
     assert all(device.drain for device in drained.devices)

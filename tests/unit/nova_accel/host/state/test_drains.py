@@ -168,10 +168,11 @@ def test_a_directory_gets_its_owner_after_a_kill(
 
 
 def test_a_drain_survives_a_restart(drained: drains.DrainNotes) -> None:
-    drained.put(GPU, "a fan is loud")
+    drained.put(GPU, "a fan is loud", "ann")
     notes = drains.DrainNotes(os.path.dirname(drained.path)).read()
     assert notes.keys() == {GPU}
     assert (notes[GPU].address, notes[GPU].reason) == (GPU, "a fan is loud")
+    assert notes[GPU].author == "ann"
     assert notes[GPU].when.endswith("+00:00")
 
 
