@@ -17,6 +17,7 @@ from nova_accel import model
 from nova_accel.cli import commands
 from nova_accel.host.state import faults, notes
 from nova_accel.model import names, rpc_names
+from tests.functional.nova.operations import moving
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.service import syncing
 from tests.functional.nova.support import harness
@@ -200,6 +201,29 @@ class DeviceCommand(DeviceCommandBase):
             status, _, err = self.execute(*words)
             self.assertEqual(2, status, err)
             self.assertIn(reason, err)
+
+
+class LiveDrain(moving.LiveBase, DeviceCommandBase):
+    CARDS = (harness.TWO_T4[0],)
+
+    def test_the_servers_of_a_device_are_migrated_live(self) -> None:
+        server = self.boot(SMALL, host="host1")
+        words = ("--reason", "fan fails", "--wait-empty", "--migrate", "live")
+        with self.passes():
+            rows = self.run_command("set", CARD, "--drain", *words)
+        self.assertEqual([[harness.T4, "drained", "fan fails"]], rows)
+        self.assertEqual(1, len(self.destination_xmls))
+        self.assert_holds(server, harness.T4, "host2")
+        self.assertEqual({}, self.usages(harness.T4, "host1"))
+
+    def test_a_live_migration_that_fails_is_named(self) -> None:
+        self.arrives = False
+        self.boot(SMALL, host="host1", name="painter")
+        words = ("--reason", "fan fails", "--migrate", "live")
+        with self.passes():
+            status, _, err = self.execute("set", CARD, "--drain", *words)
+        self.assertEqual(1, status)
+        self.assertIn("painter was not migrated, it is ACTIVE", err)
 
 
 class OlderEndpoint:
