@@ -96,6 +96,16 @@ _CHECKS = (
         placement_checks.find_ended_moves,
     ),
     _Check(
+        "allocations of migrations that failed, of servers on this host",
+        (
+            StateSource.ALLOCATIONS,
+            StateSource.SERVERS,
+            StateSource.MIGRATIONS,
+            StateSource.CLAIMS,
+        ),
+        placement_checks.find_unreverted,
+    ),
+    _Check(
         "claims without a partition in the kernel",
         (StateSource.CLAIMS, StateSource.KERNEL),
         device_checks.find_missing_partitions,

@@ -15,6 +15,7 @@ class FindingKind(enum.Enum):
 
     LEAKED = "leaked-allocation"
     UNALLOCATED = "missing-allocation"
+    UNREVERTED = "unreverted-move"
     MISSING = "missing-device"
     FOREIGN = "foreign-device"
     ORPHAN = "orphan-mdev"

@@ -79,6 +79,7 @@ class Healer:
         ] = {
             FindingKind.LEAKED: self._delete_allocation,
             FindingKind.UNALLOCATED: self._allocate,
+            FindingKind.UNREVERTED: self._revert_allocations,
             FindingKind.ORPHAN: self._remove_mdev,
             FindingKind.GONE: self._delete_provider,
         }
@@ -199,6 +200,41 @@ class Healer:
                 "Allocated %s of compute node %s to server %s, by its flavor",
                 *(_format_amounts(after[root.uuid]), root.name, uuid),
             )
+
+    def _revert_allocations(self, finding: findings.AuditFinding) -> None:
+        """Move the allocations of a failed migration back to its server.
+
+        As Nova does, one request also replaces the allocations that the
+        server has on the destination.
+        """
+        listed = self._reader.collect(frozenset()).migrations or ()
+        migration = next(
+            (m for m in listed if m.uuid == finding.consumer), None
+        )
+        if migration is None:
+            raise NotHealedError("Nova does not list this migration any more")
+        # Read before the proof: their generations make a later change of
+        # another client a conflict.
+        moved, fields, consumer_type = self._read_consumer(migration.uuid)
+        _, own_fields, own_type = self._read_consumer(migration.server)
+        self._prove(finding, self._reader.collect(frozenset()))
+        _check_type(consumer_type)
+        _check_type(own_type)
+        # A consumer without allocations has no generation.
+        own_fields = own_fields or fields | {"consumer_generation": None}
+        self._placement.post(
+            "/allocations",
+            {
+                migration.server: _build_body(moved) | own_fields,
+                migration.uuid: _build_body({}) | fields,
+            },
+            _UNTYPED,
+        )
+        LOG.info(
+            "Moved the allocations of failed migration %s back to server %s:"
+            " %d providers",
+            *(migration.uuid, migration.server, len(moved)),
+        )
 
     def _put_allocations(
         self,

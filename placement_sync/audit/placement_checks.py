@@ -228,6 +228,61 @@ def find_ended_moves(
         )
 
 
+def find_unreverted(
+    index: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
+    """Yield failed migrations that still have their server's allocations.
+
+    Nova moves these back to the server when a migration fails. It does not
+    if the service of the source host ended during the migration: then the
+    server has the allocations of the destination (``_reset_live_migration``
+    in nova/compute/manager.py).
+    """
+    own = {(a.consumer, a.provider) for a in index.allocations}
+    reported = set()
+    for allocation in sorted(index.allocations, key=lambda a: a.provider):
+        migration = index.migrations.get(allocation.consumer)
+        if migration is None or migration.uuid in reported:
+            continue
+        server = index.servers.get(migration.server)
+        if (
+            server is None
+            or not migration.has_failed
+            or (server.uuid, allocation.provider) in own
+            or not _is_stable_here(index, server)
+            or not index.has_claim(server.uuid, allocation.provider)
+        ):
+            continue
+        reported.add(migration.uuid)
+        yield _build_unreverted(index, allocation, migration)
+
+
+def _build_unreverted(
+    index: collected_state.StateIndex,
+    allocation: collected_state.Allocation,
+    migration: nova_api.Migration,
+) -> findings.AuditFinding:
+    """Return the finding; it is safe if the guest is on this host, too."""
+    has_domain = index.domain(migration.server) is not None
+    return findings.AuditFinding(
+        kind=findings.FindingKind.UNREVERTED,
+        where=index.where(allocation.provider),
+        provider=allocation.provider,
+        consumer=migration.uuid,
+        reason=f"is a {migration.kind or 'migration'} that has failed"
+        f" ({migration.status}), and has the allocations of server"
+        f" {migration.server}, which is on this host"
+        + ("" if has_domain else "; its guest may be on the destination"),
+        remedy=(
+            "" if has_domain else "end the guest on the destination, then "
+        )
+        + f"{_CLIENT} allocation show {migration.uuid}, allocation delete"
+        f" {migration.uuid}, and allocation set {migration.server} with the"
+        " allocations shown, which replaces those of the destination",
+        is_safe=has_domain,
+    )
+
+
 def _build_leaked(
     index: collected_state.StateIndex,
     allocation: collected_state.Allocation,

@@ -23,6 +23,7 @@ from placement_sync.client import provider_records, rest
 _OVER = frozenset(
     {"confirmed", "reverted", "error", "failed", "completed", "cancelled"}
 )
+_FAILED = frozenset({"error", "failed", "cancelled"})
 # Nova's own limit of a page ([api] max_limit).
 PAGE = 1000
 _ABSENT = 404
@@ -83,6 +84,11 @@ class Migration:
     def is_over(self) -> bool:
         """Return whether its allocations should be gone."""
         return self.status in _OVER
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether its server stays on the source host."""
+        return self.status in _FAILED
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

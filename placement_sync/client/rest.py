@@ -184,8 +184,14 @@ class RestClient:
         """
         return self._request("PUT", path, body, microversion)
 
-    def post(self, path: str, body: Any = None) -> Response:
-        return self._request("POST", path, body)
+    def post(
+        self, path: str, body: Any = None, microversion: str = ""
+    ) -> Response:
+        """Send a POST.
+
+        :param microversion: instead of the service's usual one.
+        """
+        return self._request("POST", path, body, microversion)
 
     def delete(self, path: str) -> Response:
         return self._request("DELETE", path, None)

@@ -14,7 +14,7 @@ from nova_accel.model import pci
 from tests.functional.nova.operations import moving
 from tests.functional.nova.spawn.test_failure import CREATE
 from tests.functional.nova.spawn.test_typed_vfs import CARD, L40S, typed_group
-from tests.functional.nova.support import harness
+from tests.functional.nova.support import audit, harness
 from tests.lab import fakehost
 
 SMALL = harness.vgpu_group("_A", "4Q")
@@ -149,6 +149,29 @@ class LiveMdev(moving.LiveBase):
             driver = self.computes["host2"].driver
             driver.get_available_resource("host2")
             self.assertEqual(count, len(self.hosts["host2"].mdevs()), task)
+
+    @pytest.mark.long
+    def test_a_source_that_died_on_the_way(self) -> None:
+        """Nova ends the migration, and leaves the allocations as they are."""
+        self.arrives, self.meanwhile = False, self.restart_source
+        no_rollback = fixtures.MockPatch(
+            "nova.compute.manager.ComputeManager._rollback_live_migration"
+        )
+        with no_rollback:
+            self._live_migrate(self.server, "error")
+        self.run_periodics()
+        self.assertEqual({}, self.hosts["host2"].mdevs())
+        (finding,) = audit.run(self, status=1)["findings"]
+        self.assertEqual("unreverted-move", finding["kind"])
+
+    def restart_source(self) -> None:
+        """Do what Nova does at the start of a service for such a server."""
+        instance = objects.Instance.get_by_uuid(
+            self.context, self.server["id"]
+        )
+        self.computes["host1"].manager._reset_live_migration(
+            self.context, instance
+        )
 
     @pytest.mark.long
     def test_a_server_without_accelerators(self) -> None:

@@ -85,12 +85,9 @@ def site(
         {
             "resource_provider_generation": 0,
             "inventories": {
-                name: {"total": total}
-                for name, total in (
-                    ("VCPU", 64),
-                    ("MEMORY_MB", 65536),
-                    ("DISK_GB", 1024),
-                )
+                "VCPU": {"total": 64},
+                "MEMORY_MB": {"total": 65536},
+                "DISK_GB": {"total": 1024},
             },
         },
     )
@@ -304,13 +301,16 @@ def test_an_unproved_server_gets_no_allocation(
     assert not any(each.is_write for each in site.placement.requests())
 
 
-def test_an_allocation_of_a_move_is_its_server_s(site: Site) -> None:
-    """During the move and after it."""
+@pytest.mark.parametrize("is_all", [False, True])
+def test_allocations_of_a_failed_move_return(site: Site, is_all: bool) -> None:
     site.start(A, "slot-0")
-    site.remove_allocation(A)
-    site.allocate(MOVE, CARD)
+    before = site.amounts(A)
+    site.remove_allocation(A, is_all=is_all)
+    site.allocate(MOVE, CARD, VCPU=1)
     site.nova.add_move(MOVE, A, "error", ROOT.name)
-    assert UNALLOCATED not in kinds(site.run()["findings"])
+    healed = site.run("--heal", status=0)["mended"]
+    assert kinds(healed) == [("unreverted-move", CARD, MOVE)]
+    assert (site.amounts(A), site.amounts(MOVE)) == (before, {})
 
 
 def test_a_consumer_is_deleted_with_its_last_allocation(site: Site) -> None:

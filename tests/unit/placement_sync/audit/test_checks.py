@@ -85,6 +85,31 @@ def test_an_allocation_of_an_ended_move_is_not_safe(
     assert not checks.compare(state).findings[0].is_safe
 
 
+@given(audited.worlds(), st.sampled_from(["error", "failed", "cancelled"]))
+@fast
+def test_a_failed_move_with_its_server_s_allocation(
+    state: collected_state.CollectedState, status: str
+) -> None:
+    state = audited.lived(state, "leaving", OTHER, CARDS[0], FREE)
+    *others, move = state.migrations or ()
+    move = dataclasses.replace(move, status=status)
+    state = dataclasses.replace(state, migrations=(*others, move))
+    assert compare(state) == expect(
+        FindingKind.UNREVERTED, CARDS[0], move.uuid
+    )
+    assert checks.compare(state).findings[0].is_safe
+    elsewhere = dataclasses.replace(state, domains=())
+    (unsafe,) = (
+        finding
+        for finding in checks.compare(elsewhere).findings
+        if finding.kind is FindingKind.UNREVERTED
+    )
+    assert not unsafe.is_safe
+
+    own = [audited.allocation(OTHER, CARDS[0])]
+    assert compare(audited.grown(state, allocations=own)) == set()
+
+
 @given(
     audited.worlds(),
     st.sampled_from([CARDS[0], NVIDIA, WHOLE]),
