@@ -5,13 +5,14 @@ import argparse
 import dataclasses
 import http
 import sys
+from collections.abc import Iterable
 
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.cli import application
 from placement_sync.cli import common_options
 from placement_sync.cli.fleet import fleet_output, host_calls
-from placement_sync.client import nova_api, rest
+from placement_sync.client import nova_api, provider_records, rest
 from placement_sync.flavors import offered_devices
 from placement_sync.fleet import (
     device_rows,
@@ -287,8 +288,9 @@ def _read_holders(
         return reader.add_servers(
             fleet_reader.read(reader.placement, query.select)
         )
-    consumers = {arguments.server.lower()}
-    if not nova_api.is_uuid(arguments.server):
+    if nova_api.is_uuid(arguments.server):
+        consumers = {provider_records.check_uuid(arguments.server)}
+    else:
         servers = nova_api.find_servers(
             reader.open_compute(), arguments.server
         )
@@ -324,9 +326,13 @@ def _list_own_servers(
         " attached accelerators",
         file=sys.stderr,
     )
-    return holder_rows.list_requested(
-        nova_api.list_servers(reader.open_compute(), {}), reader.types
+    compute = reader.open_compute()
+    servers: Iterable[nova_api.Server] = (
+        nova_api.find_servers(compute, arguments.server)
+        if arguments.server
+        else nova_api.list_servers(compute, {})
     )
+    return holder_rows.list_requested(servers, reader.types)
 
 
 def _is_selected(
@@ -335,11 +341,6 @@ def _is_selected(
     server = row.server
     if arguments.project and (
         server is None or server.project != arguments.project
-    ):
-        return False
-    if arguments.server and arguments.server not in (
-        row.consumer,
-        server.name if server else "",
     ):
         return False
     return not arguments.profile or any(

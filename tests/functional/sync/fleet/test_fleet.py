@@ -133,6 +133,7 @@ def test_allocations_are_filtered(site: Site) -> None:
     for words, count in (
         (("--server", "vm-a"), 1),
         (("--server", VM), 1),
+        (("--server", VM.replace("-", "").upper()), 1),
         (("--project", "p"), 1),
         (("--project", "other"), 0),
         (("--profile", "nvidia a40-8q"), 1),
