@@ -15,6 +15,7 @@ from nova_accel.catalog import loader
 from nova_accel.cli import application
 from nova_accel.model import names
 from placement_sync.cli import common_options
+from placement_sync.cli.fleet import fleet_command
 from placement_sync.client import rest, tree_reader
 from placement_sync.flavors import cloud, lookup, offered_devices
 
@@ -64,14 +65,13 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     :raises ServiceError: Placement or Nova does not respond.
     :raises QueryError: Placement rejects the flavor's groups.
     """
-    chosen = common_options.resolve_options(arguments)
-    server = _find_server(arguments, chosen)
+    reader = fleet_command.CloudReader(arguments)
+    server = _find_server(arguments, reader)
     if server is None:
-        simulated = _build_request(arguments, chosen)
+        simulated = _build_request(arguments, reader)
     else:
         simulated = _with_specs(arguments, server.simulated)
-    client = common_options.open_placement(arguments, chosen)
-    devices = cloud.read(client)
+    devices = cloud.read(reader.placement)
     tree = ""
     if arguments.only_host:
         of_host = lookup.select_host(devices.devices, arguments.only_host)
@@ -81,10 +81,9 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         )
     excluded: Mapping[str, str] = {}
     if server is not None:
-        compute = _open_compute(arguments, chosen)
-        excluded = server_request.explain_exclusions(
-            server, server_request.read_host_groups(compute, server)
-        )
+        groups = server_request.read_host_groups(reader.open_compute(), server)
+        excluded = server_request.explain_exclusions(server, groups)
+    client = reader.placement
     if simulated.accelerators.groups:
         result = simulate(client, simulated, devices, tree, excluded)
     else:
@@ -114,7 +113,7 @@ def _as_dict(server: server_request.ServerRequest) -> dict[str, Any]:
 
 
 def _find_server(
-    arguments: argparse.Namespace, chosen: common_options.CommandOptions
+    arguments: argparse.Namespace, reader: fleet_command.CloudReader
 ) -> server_request.ServerRequest | None:
     """Return the server of the arguments; else set the flavor, if any.
 
@@ -127,23 +126,10 @@ def _find_server(
         raise errors.MalformedError(
             "choice", f"{arguments.name} with --flavor", "one of them"
         )
-    server = server_request.find_request(
-        _open_compute(arguments, chosen), arguments.name
-    )
+    server = server_request.find_request(reader.open_compute(), arguments.name)
     if server is None:
         arguments.flavor = arguments.name
     return server
-
-
-def _open_compute(
-    arguments: argparse.Namespace, chosen: common_options.CommandOptions
-) -> rest.RestClient:
-    compute, why = common_options.open_compute(arguments, chosen)
-    if compute is None:
-        raise errors.MalformedError(
-            "way to Nova", f"none: {why}", "one, or --extra-spec alone"
-        )
-    return compute
 
 
 def _with_specs(
@@ -231,7 +217,7 @@ def build_getter(client: rest.RestClient) -> fact_reader.Get:
 
 
 def _build_request(
-    arguments: argparse.Namespace, chosen: common_options.CommandOptions
+    arguments: argparse.Namespace, reader: fleet_command.CloudReader
 ) -> simulation.SimulatedRequest:
     """Return the request for a server of the flavor in the arguments.
 
@@ -242,8 +228,7 @@ def _build_request(
     specs: dict[str, str] = {}
     needs: dict[str, int] = {}
     if arguments.flavor:
-        compute = _open_compute(arguments, chosen)
-        flavor = cloud.find_flavor(compute, arguments.flavor)
+        flavor = cloud.find_flavor(reader.open_compute(), arguments.flavor)
         specs.update(flavor.specs)
         needs.update(flavor.needs_with_disk)
     return _with_specs(

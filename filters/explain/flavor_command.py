@@ -11,10 +11,10 @@ from typing import Any
 from filters.explain import explain_command, simulation
 from filters.placement import queries
 from nova_accel import errors
-from nova_accel.catalog import loader
 from nova_accel.cli import application
 from nova_accel.model import flavors, names
 from placement_sync.cli import common_options
+from placement_sync.cli.fleet import fleet_command
 from placement_sync.client import resource_providers, rest, tree_reader
 from placement_sync.flavors import (
     cloud,
@@ -198,14 +198,13 @@ def open_cloud(arguments: argparse.Namespace) -> "CloudContext":
 
     :raises AcceleratorError: an argument can't be used.
     """
-    options = common_options.resolve_options(arguments)
-    compute, reason = common_options.open_compute(arguments, options)
-    if compute is None:
-        raise errors.ConfigurationError("[nova]", "(no credentials)", reason)
+    reader = fleet_command.CloudReader(arguments)
+    settings = common_options.resolve_options(arguments).settings
     return CloudContext(
-        common_options.open_placement(arguments, options),
-        compute,
-        options.settings.rules.default.series,
+        reader.placement,
+        reader.open_compute(),
+        reader.types,
+        settings.rules.default.series,
     )
 
 
@@ -216,12 +215,13 @@ class CloudContext:
         self,
         placement: rest.RestClient,
         compute: rest.RestClient,
-        series: frozenset[str] = frozenset(),
+        types: offered_devices.VgpuTypes,
+        series: frozenset[str],
     ) -> None:
         self.placement = placement
         self.compute = compute
+        self.types = types
         self.series = series
-        self.types = offered_devices.VgpuTypes(loader.load())
 
     def explain_rules(self, contents: flavor_specs.FlavorContents) -> str:
         """Return why no host can ever serve a flavor, or ""."""
