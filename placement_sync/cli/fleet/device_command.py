@@ -180,7 +180,7 @@ def _call_hosts(
     reader: fleet_command.CloudReader,
     devices: Iterable[offered_devices.OfferedDevice],
     method: str,
-    **parameters: str,
+    **parameters: Any,
 ) -> dict[str, Mapping[str, Any]]:
     """Call the nova-compute of each host; return its rows by device.
 

@@ -302,13 +302,13 @@ class DrainNotes(DeviceCommandBase):
         called: list[str] = []
         for name, compute in self.computes.items():
             marks = compute.driver._accel.marks
-            read = marks.read_drains
+
+            def read(name: str = name, read: Any = marks.read_drains) -> Any:
+                called.append(name)
+                return read()
+
             self.useFixture(
-                fixtures.MockPatchObject(
-                    marks,
-                    "read_drains",
-                    lambda name=name, read=read: called.append(name) or read(),
-                )
+                fixtures.MockPatchObject(marks, "read_drains", read)
             )
         self.assertEqual([[]] * 3, [r["Drains"] for r in self.list_devices()])
         self.drain()

@@ -121,7 +121,7 @@ def test_cleared_bars_of_vfs_are_missing(
     files = {**change, "resource": "\n".join(lines)}
     host = prepared.changed(
         changes.no_vfs(prepared.L40S)
-        | {changes.at(prepared.L40S, name): files[name] for name in files}
+        | {prepared.at(prepared.L40S, name): files[name] for name in files}
     )
     assert ("pci.vf-bars" in levels(host, IN_USE)) == is_missing
 
