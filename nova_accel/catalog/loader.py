@@ -31,7 +31,7 @@ def load() -> vgpu_types.Catalog:
 
 @functools.cache
 def load_versions() -> versions.Versions:
-    """Return the versions that features need."""
+    """Return the versions of vendors' drivers."""
     return versions.parse(text(VERSIONS_FILE))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of programs, drivers and kernels that features need.
+"""Versions of vendors' drivers, and of the kernels that they support.
 
 The data are in ``data/versions.json``, each with its source; ``date`` is when
 the sources were read.
@@ -8,23 +8,6 @@ the sources were read.
 import dataclasses
 import json
 from collections.abc import Mapping
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
-    """Lowest version of a program that has a feature.
-
-    ``program`` is ``libvirt``, ``QEMU`` or ``Linux``. ``condition`` names the
-    devices for which the feature is: ``card`` for any. ``is_required`` is
-    True if nothing works without it.
-    """
-
-    program: str
-    minimum: tuple[int, ...]
-    condition: str
-    feature: str
-    is_required: bool
-    source: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +23,6 @@ class Versions:
     """All version data; ``nvidia_branches`` by the driver's first number."""
 
     date: str
-    floors: tuple[Floor, ...]
     nvidia_branches: Mapping[str, DriverBranch]
     gim_kernels: frozenset[tuple[int, ...]]
 
@@ -50,10 +32,6 @@ def parse(text: str) -> Versions:
     data = json.loads(text)
     return Versions(
         date=data["date"],
-        floors=tuple(
-            Floor(**row | {"minimum": tuple(row["minimum"])})
-            for row in data["floors"]
-        ),
         nvidia_branches={
             branch: DriverBranch(**row)
             for branch, row in data["nvidia_branches"].items()

@@ -8,6 +8,7 @@
 from collections.abc import Iterable
 
 from nova_accel import errors, model
+from nova_accel.catalog import features
 from nova_accel.claims import claim_plan, matching, migration
 from nova_accel.host.sysfs import fs, host_reader, modules
 from nova_accel.model import names
@@ -15,9 +16,6 @@ from virt_hooks.guest import connection
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import live_migration_checks, live_migration_wire
 from virt_hooks.spawn import lifecycle, spawn_checks
-
-# libvirt's encoding of versions: 8006000 is 8.6.0 (virGetVersion).
-_MAJOR, _MINOR = 1_000_000, 1_000
 
 
 class HostAbilities:
@@ -36,8 +34,8 @@ class HostAbilities:
         """
         reader = self._reader()
         return migration.MigrationHost(
-            libvirt=_version(libvirt),
-            qemu=_version(qemu),
+            libvirt=features.parse_number(libvirt),
+            qemu=features.parse_number(qemu),
             kernel=reader.kernel_release(),
             drivers=modules.read_versions(reader.files, migration.DRIVERS),
             has_post_copy=has_post_copy,
@@ -57,12 +55,6 @@ class HostAbilities:
 
     def _reader(self) -> host_reader.HostReader:
         return host_reader.HostReader(source=fs.DiskSource(self._root))
-
-
-def _version(number: int) -> migration.Version:
-    if number <= 0:
-        return ()
-    return (number // _MAJOR, number // _MINOR % _MINOR, number % _MINOR)
 
 
 class MigrationPartitions:

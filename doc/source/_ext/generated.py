@@ -3,8 +3,8 @@
 
 ``command-help`` prints the help of a command, ``json-keys`` the keys that a
 command prints with ``--json``, ``messages`` a table of all texts of errors,
-problems and log lines, and ``host-checks`` one of the checks of
-``nova-accel doctor``.
+problems and log lines, ``host-checks`` one of the checks of ``nova-accel
+doctor``, and ``features`` one of the versions that features need.
 """
 
 import ast
@@ -25,6 +25,7 @@ from docutils.parsers import rst
 
 from filters.explain import simulation
 from nova_accel import model
+from nova_accel.catalog import features
 from nova_accel.cli import inspect_output
 from nova_accel.config import policy
 from nova_accel.discovery.doctor import (
@@ -376,6 +377,31 @@ class _HostChecks(rst.Directive):
         return [_table((18, 36, 46), ("Check", "Condition", "If not"), rows)]
 
 
+#: Columns of the table of features.
+_PROGRAMS = (features.LINUX, features.QEMU, features.LIBVIRT)
+
+
+def feature_rows() -> list[tuple[str, ...]]:
+    """Return name, versions, and place of the trial of each feature."""
+    return [
+        (
+            feature.name,
+            *(features.join(feature.minimum(name)) for name in _PROGRAMS),
+            str(feature.nova),
+            f"{feature.trial.value}: {feature.place}",
+        )
+        for feature in features.TABLE
+    ]
+
+
+class _Features(rst.Directive):
+    """``.. features::``, a table of the versions that features need."""
+
+    def run(self) -> list[nodes.Node]:
+        head = ("Feature", *_PROGRAMS, "Nova", "Tried")
+        return [_table((34, 8, 9, 9, 7, 33), head, feature_rows())]
+
+
 def _table(
     widths: tuple[int, ...],
     head: tuple[str, ...],
@@ -402,4 +428,5 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("json-keys", _JsonKeys)
     app.add_directive("messages", _Messages)
     app.add_directive("host-checks", _HostChecks)
+    app.add_directive("features", _Features)
     return {"parallel_read_safe": True}

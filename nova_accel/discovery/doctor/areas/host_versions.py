@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from nova_accel.catalog import loader
+from nova_accel.catalog import features
 from nova_accel.discovery.doctor import checked_host, host_checks
 from nova_accel.discovery.doctor.host_checks import (
     Observation,
@@ -26,22 +26,23 @@ _GIB = 1 << 30
 
 def _current(host: _Host, program: str) -> tuple[checked_host.Version, str]:
     """Return the version of a program, and the file that shows it."""
-    if program == "libvirt":
+    if program == features.LIBVIRT:
         return host.libvirt, host.library("libvirt.so.0")[0]
-    if program == "QEMU":
+    if program == features.QEMU:
         return host.qemu, allowed_paths.QEMU_CAPABILITIES
     return host.kernel, allowed_paths.KERNEL_RELEASE
 
 
 def _uses(host: _Host, condition: str) -> bool:
-    """Return whether a host has the devices that a version floor is for."""
+    """Return whether a host has the devices that a feature is for."""
+    parents = host.names(host.sys("class/mdev_bus"))
     if condition == "variant-driver":
         return any(
             f.is_vfio_bound and f.driver not in ("vfio-pci", "pci-stub")
             for f in host.functions.values()
         )
     if condition == "mdev":
-        return bool(host.names(host.sys("class/mdev_bus")))
+        return bool(parents)
     if condition == "typed-vf":
         return any(
             host.exists(host.path(vf, "nvidia/current_vgpu_type"))
@@ -50,26 +51,28 @@ def _uses(host: _Host, condition: str) -> bool:
         )
     if condition == "passthrough":
         return any(card.is_vfio_bound for card in host.cards)
+    if condition in features.DRIVERS:
+        return condition in parents or any(
+            (f.driver or "").replace("-", "_") == condition
+            for f in host.functions.values()
+        )
     return bool(host.cards)
 
 
 def _check_floors(host: _Host, program: str) -> _Results:
     version, path = _current(host, program)
-    for floor in loader.load_versions().floors:
-        if floor.program != program or not version:
+    for feature in features.TABLE:
+        floor = feature.floors.get(program)
+        if floor is None or not version or version >= floor.minimum:
             continue
-        if version >= floor.minimum or not _uses(host, floor.condition):
+        if not _uses(host, feature.condition):
             continue
-        observe = fail if floor.is_required else note
+        observe = fail if feature.is_required else note
         yield observe(
-            f"{floor.feature} needs {program} {_format(floor.minimum)}, and"
-            f" this is {_format(version)} (source: {floor.source})",
+            f"{feature.name} needs {program} {features.join(floor.minimum)},"
+            f" and this is {features.join(version)} (source: {floor.source})",
             path,
         )
-
-
-def _format(version: checked_host.Version) -> str:
-    return ".".join(map(str, version))
 
 
 @AREA.check(
@@ -79,7 +82,7 @@ def _format(version: checked_host.Version) -> str:
 )
 def check_libvirt(host: _Host) -> _Results:
     """libvirt has all features that the accelerators can use."""
-    return _check_floors(host, "libvirt")
+    return _check_floors(host, features.LIBVIRT)
 
 
 @AREA.check(
@@ -89,7 +92,7 @@ def check_libvirt(host: _Host) -> _Results:
 )
 def check_qemu(host: _Host) -> _Results:
     """QEMU has all features that the accelerators can use."""
-    return _check_floors(host, "QEMU")
+    return _check_floors(host, features.QEMU)
 
 
 @AREA.check(
@@ -99,7 +102,7 @@ def check_qemu(host: _Host) -> _Results:
 )
 def check_kernel_version(host: _Host) -> _Results:
     """The kernel has all features that the accelerators can use."""
-    return _check_floors(host, "Linux")
+    return _check_floors(host, features.LINUX)
 
 
 @AREA.check(

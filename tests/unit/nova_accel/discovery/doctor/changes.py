@@ -388,7 +388,7 @@ CASES: Mapping[str, Case] = {
         WARN, {"/sys/class/fpga_manager/fpga0/state": "write error\n"}
     ),
     "host.libvirt": Case(
-        NOTE,
+        FAIL,
         {f"{LIBRARIES}/libvirt.so.0": LINK("libvirt.so.0.9000.0")},
     ),
     "host.qemu": Case(
