@@ -21,7 +21,7 @@ from virt_hooks.attach import (
     device_rpc,
     hot_attach,
 )
-from virt_hooks.guest import connection, device_metadata
+from virt_hooks.guest import connection, device_metadata, hypervisor
 from virt_hooks.instance import bitstream_images
 from virt_hooks.operations import (
     cold_migration,
@@ -144,6 +144,7 @@ class Hooks:
         return server_partitions.ServerPartitions(
             accel,
             host,
+            hypervisor.HypervisorReader(host, settings.use_iommufd),
             images,
             nova_database.StartupServers(accel),
             report,

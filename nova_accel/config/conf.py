@@ -182,6 +182,14 @@ OPTIONS = [
         " documentation's page on live migration: with QEMU's defaults such a"
         " migration fails after it has begun.",
     ),
+    cfg.BoolOpt(
+        "use_iommufd",
+        default=False,
+        help="Assign the PCI functions of all guests by IOMMUFD of the kernel."
+        " It needs libvirt 12.1, QEMU 9.0 and /dev/iommu; without them such a"
+        " server fails. Those of guests with encrypted memory"
+        " (hw:mem_encryption) are assigned so in any case.",
+    ),
     cfg.StrOpt(
         "root",
         default="/",
@@ -300,6 +308,8 @@ class Settings:
     live_migration_link: int = 0
     #: Whether guests may leave a host whose kernel has no IOMMUFD.
     live_migration_without_iommufd: bool = False
+    #: Whether all PCI functions are assigned by IOMMUFD.
+    use_iommufd: bool = False
     #: Path of the licence tokens, empty for none.
     license_dir: str = ""
     problems: tuple[model.Problem, ...] = ()
@@ -343,17 +353,11 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
     :raises ConfigurationError: a value is not valid.
     """
     group = _read_group(conf, OPTIONS)
-    if not os.path.isabs(group.state_dir):
-        raise _refusal(
-            conf,
-            "state_dir",
-            group.state_dir,
-            "write an absolute path, as /var/lib/nova/accel",
-        )
-    if not os.path.isabs(group.root):
-        raise _refusal(
-            conf, "root", group.root, "write an absolute path, as /"
-        )
+    for option, example in (("state_dir", _DEFAULT_STATE_DIR), ("root", "/")):
+        value = getattr(group, option)
+        if not os.path.isabs(value):
+            hint = f"write an absolute path, as {example}"
+            raise _refusal(conf, option, value, hint)
     if invalid := license_options.find_error(group):
         raise _refusal(conf, *invalid)
     try:
@@ -382,6 +386,7 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         ),
         live_migration_link=group.live_migration_link,
         live_migration_without_iommufd=group.live_migration_without_iommufd,
+        use_iommufd=group.use_iommufd,
         license_dir=group.license_dir,
         problems=tuple(
             misspellings.find(_read_sections(conf), GROUP.name, _NAMES)

@@ -197,6 +197,22 @@ TABLE: tuple[ExtraSpec, ...] = (
         since="0.1.0",
     ),
     ExtraSpec(
+        key=flavors.MEMORY_NODES,
+        meaning=(
+            "Number of NUMA nodes that the guest gets for the memory of each"
+            " whole GPU. The nodes are empty when the guest starts, and the"
+            " driver in the guest adds the memory of the GPU to them: for"
+            " GPUs whose memory is coherent with the CPU's, as those of"
+            " NVIDIA Grace Hopper and Grace Blackwell, which need 8. It needs"
+            " libvirt 11.8 and QEMU 9.0."
+        ),
+        form="([0-9]|1[0-5])",
+        form_in_words=(f"a whole number from 0 to {flavors.MAX_MEMORY_NODES}"),
+        default_in_words="none",
+        example="8",
+        since="0.1.0",
+    ),
+    ExtraSpec(
         key=flavors.BITSTREAM,
         meaning=(
             "Id of the Glance image with the bitstream to load into the FPGA"

@@ -13,6 +13,10 @@ from nova_accel.model import names
 # Namespace of the library's keys; nova_accel.model.extra_specs lists them.
 NAMESPACE = "accelerator:"
 BITSTREAM = "fpga_bitstream"
+MEMORY_NODES = "memory_nodes"
+# Of a guest with eight GPUs there are 128 then, the limit of QEMU
+# (include/sysemu/numa.h, MAX_NODES).
+MAX_MEMORY_NODES = 15
 # Nova's own key patterns (nova/scheduler/utils.py,
 # ResourceRequest.XS_KEYPAT): an optional suffix of up to 64 characters
 # behind "resources" or "trait" names the request group.
@@ -56,12 +60,14 @@ class Options:
 
     ``has_display`` makes vGPUs consoles of the guest, ``has_ramfb`` shows
     them already in the firmware. ``has_rom`` exposes the expansion ROMs of
-    its PCI functions to the guest.
+    its PCI functions to the guest. ``memory_nodes`` is the number of NUMA
+    nodes of the guest for the memory of each whole function, 0 for none.
     """
 
     has_display: bool | None = None
     has_ramfb: bool | None = None
     has_rom: bool | None = None
+    memory_nodes: int = 0
 
 
 class SpecValue(enum.Enum):
@@ -167,15 +173,17 @@ def parse_options(extra_specs: Mapping[str, str]) -> Options:
     """Return a flavor's options of the guest's devices.
 
     It reads ``accelerator:display``, ``accelerator:ramfb`` and
-    ``accelerator:rom``, each ``on`` or ``off``.
+    ``accelerator:rom``, each ``on`` or ``off``, and
+    ``accelerator:memory_nodes``.
 
-    :raises MalformedError: a value is neither, or ramfb is on without
+    :raises MalformedError: a value is not allowed, or ramfb is on without
         display.
     """
     options = Options(
         has_display=_parse_switch(extra_specs, "display"),
         has_ramfb=_parse_switch(extra_specs, "ramfb"),
         has_rom=_parse_switch(extra_specs, "rom"),
+        memory_nodes=_parse_memory_nodes(extra_specs),
     )
     if options.has_ramfb and not options.has_display:
         raise errors.MalformedError(
@@ -189,6 +197,18 @@ def parse_options(extra_specs: Mapping[str, str]) -> Options:
 def _parse_switch(extra_specs: Mapping[str, str], name: str) -> bool | None:
     switch = _parse_value(extra_specs, name, Switch)
     return None if switch is None else switch is Switch.ON
+
+
+def _parse_memory_nodes(extra_specs: Mapping[str, str]) -> int:
+    key = f"{NAMESPACE}{MEMORY_NODES}"
+    text = str(extra_specs.get(key, "0")).strip()
+    if not re.fullmatch("[0-9]{1,2}", text) or int(text) > MAX_MEMORY_NODES:
+        raise errors.MalformedError(
+            f"flavor extra spec {key}",
+            text,
+            f"a whole number from 0 to {MAX_MEMORY_NODES}",
+        )
+    return int(text)
 
 
 def parse_groups(extra_specs: Mapping[str, str]) -> tuple[RequestGroup, ...]:

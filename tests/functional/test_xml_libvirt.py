@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from nova_accel import model
+from nova_accel.catalog import features
 from nova_accel.model import flavors
 from tests.support import examples, strategies
 from tests.unit.virt_hooks.guest.test_hostdev import (
@@ -27,10 +28,17 @@ from tests.unit.virt_hooks.guest.test_hostdev import (
     VF,
     WHOLE,
 )
-from virt_hooks.guest import connection, guest_pci, hostdev, nodedev
+from virt_hooks.guest import (
+    connection,
+    guest_pci,
+    hostdev,
+    hypervisor,
+    nodedev,
+)
 
 SCHEMAS = Path("/usr/share/libvirt/schemas")
-VERSION: int = libvirt.getVersion()
+VERSION = features.parse_number(libvirt.getVersion())
+HOST = hypervisor.Hypervisor(libvirt=VERSION)
 # One connection serves all examples of a test.
 SHARED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -70,7 +78,7 @@ def build_domain(
     """Return a domain with the devices of some claims."""
     bare = domain(machine, *beside, kind=kind)
     added = hostdev.plan_elements(
-        claims, guest_pci.parse_guest(bare), options, VERSION
+        claims, guest_pci.parse_guest(bare), options, HOST
     )
     return domain(machine, *beside, *added, kind=kind)
 
@@ -162,7 +170,7 @@ ALL = pytest.mark.parametrize(
             (TYPED,),
             FIRMWARE,
             marks=pytest.mark.skipif(
-                VERSION < hostdev.FIRST_PCI_DISPLAY,
+                VERSION < features.DISPLAY.minimum(features.LIBVIRT),
                 reason="this libvirt is older than displays of functions",
             ),
         ),

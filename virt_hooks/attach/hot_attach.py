@@ -87,7 +87,12 @@ class HotAttach:
                 with self._recovery.removed_on_error(context, uuid, attached):
                     attached = self._claim_slot(context, instance, attached)
                     claim = self._make_partition(context, instance, attached)
-                    plug.add(self._host, instance, claim)
+                    plug.add(
+                        self._host,
+                        instance,
+                        claim,
+                        self._partitions.hypervisor,
+                    )
                     self._set_metadata(context, instance)
                     self._save_state(
                         instance,

@@ -4,6 +4,8 @@
 - ``connection``: ``HostdevUse``, ``LibvirtDomains``, ``NodeDevices``; the
   only import of libvirt
 - ``hostdev``: ``plan_elements``, the XML of claims
+- ``guest_checks``: ``check``, whether a guest can have its devices
+- ``hypervisor``: ``HypervisorReader``, libvirt and QEMU of the host
 - ``guest_pci``: ``parse_guest``, ``plan_layout``: PCI slots of a guest
 - ``nodedev``: names and XML of mdevs as node devices
 - ``libvirt_guest``: ``add_claims``, ``read_use``: Nova's guest objects

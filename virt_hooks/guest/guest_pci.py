@@ -12,16 +12,23 @@ from nova_accel.model import pci
 # on bus 0 of an i440FX, 0 is the host bridge, 1 the PIIX3 and 2 the
 # primary video card.
 _LAST_SLOT = 0x1F
+# Types of launchSecurity (libvirt's formatdomain) of x86. The memory of the
+# second group can't be mapped by the kernel's older interface of VFIO
+# (virt/kvm/guest_memfd.c: it is not mapped in QEMU).
+_ENCRYPTED = frozenset({"sev", "sev-snp", "tdx"})
+_NEEDS_IOMMUFD = frozenset({"sev-snp", "tdx"})
 _RESERVED_SLOTS = frozenset({0, 1, 2})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """PCI buses, slots and special devices in the XML of a guest.
+    """PCI buses, slots, special devices and memory in the XML of a guest.
 
     ``machine`` is QEMU's machine type, empty for QEMU's default. ``buses``
     are the PCI buses in use once libvirt has numbered the controllers,
-    ``slots`` the slots of bus 0 in use.
+    ``slots`` the slots of bus 0 in use. ``encryption`` is the type of its
+    launchSecurity, empty without one. ``cells`` is the number of its NUMA
+    nodes, 0 without NUMA.
     """
 
     machine: str = ""
@@ -30,6 +37,18 @@ class Guest:
     has_ap: bool = False
     buses: frozenset[int] = frozenset({0})
     slots: frozenset[int] = frozenset()
+    encryption: str = ""
+    cells: int = 0
+
+    @property
+    def has_private_memory(self) -> bool:
+        """Return whether the memory of the guest is encrypted."""
+        return self.encryption in _ENCRYPTED
+
+    @property
+    def needs_iommufd(self) -> bool:
+        """Return whether devices reach its memory only by IOMMUFD."""
+        return self.encryption in _NEEDS_IOMMUFD
 
     @property
     def is_express(self) -> bool:
@@ -76,6 +95,7 @@ def parse_guest(text: str) -> Guest:
     """Parse a guest's XML, defined in libvirt or not yet."""
     root = ElementTree.fromstring(text)  # noqa: S314 - Nova's or libvirtd's
     kind = root.find("./os/type")
+    security = root.find("./launchSecurity")
     addresses = [
         address
         for address in root.iterfind("./devices/*/address[@type='pci']")
@@ -100,6 +120,8 @@ def parse_guest(text: str) -> Guest:
             for address in addresses
             if _number(address, "bus") == 0
         ),
+        encryption="" if security is None else security.get("type") or "",
+        cells=len(root.findall("./cpu/numa/cell")),
     )
 
 

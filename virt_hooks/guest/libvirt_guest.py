@@ -2,6 +2,7 @@
 """Hostdev elements in the guests that Nova builds."""
 
 import contextlib
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,14 +12,14 @@ from nova.virt.libvirt import config as vconfig
 
 from nova_accel import model
 from nova_accel.model import flavors
-from virt_hooks.guest import connection, guest_pci, hostdev
+from virt_hooks.guest import connection, guest_pci, hostdev, hypervisor
 
 
 def add_claims(
     config: Any,
     claims: Iterable[model.Claim],
     options: flavors.Options,
-    libvirt_version: int,
+    reader: hypervisor.HypervisorReader,
 ) -> None:
     """Add the devices of a server's claims to its guest's configuration.
 
@@ -29,8 +30,33 @@ def add_claims(
     if not claims:
         return
     guest = guest_pci.parse_guest(config.to_xml())
-    for xml in hostdev.plan_elements(claims, guest, options, libvirt_version):
+    host = reader.read(guest)
+    for xml in hostdev.plan_elements(claims, guest, options, host):
         config.add_device(RawElement(xml))
+    nodes = hostdev.plan_memory_nodes(claims, guest, options)
+    _add_empty_nodes(config, itertools.chain(*nodes.values()))
+
+
+def _add_empty_nodes(config: Any, nodes: Iterable[int]) -> None:
+    """Add NUMA nodes without CPUs and memory to a guest's configuration."""
+    ids = list(nodes)
+    if not ids:
+        return
+    if config.cpu is None:
+        config.cpu = vconfig.LibvirtConfigGuestCPU()
+    if config.cpu.numa is None:
+        config.cpu.numa = vconfig.LibvirtConfigGuestCPUNUMA()
+    cells = config.cpu.numa.cells
+    if not cells:
+        cells.append(_cell(0, set(range(config.vcpus)), config.memory))
+    cells.extend(_cell(number, None, 0) for number in ids)
+
+
+def _cell(number: int, cpus: set[int] | None, memory: int) -> Any:
+    """Return a NUMA node; ``memory`` is in KiB."""
+    cell = vconfig.LibvirtConfigGuestCPUNUMACell()
+    cell.id, cell.cpus, cell.memory = number, cpus, memory
+    return cell
 
 
 def read_use(host: Any, instance: Any) -> connection.HostdevUse:

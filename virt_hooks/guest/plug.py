@@ -15,12 +15,23 @@ from nova.compute import power_state
 
 from nova_accel import errors, model
 from nova_accel.model import flavors
-from virt_hooks.guest import connection, guest_pci, hostdev, libvirt_guest
+from virt_hooks.guest import (
+    connection,
+    guest_pci,
+    hostdev,
+    hypervisor,
+    libvirt_guest,
+)
 
 _ROOT_PORT = "<controller"
 
 
-def add(host: Any, instance: Any, claim: model.Claim) -> None:
+def add(
+    host: Any,
+    instance: Any,
+    claim: model.Claim,
+    reader: hypervisor.HypervisorReader,
+) -> None:
     """Add the devices of a claim to a server's domain, and verify.
 
     They are added to the definition first, then to the guest if it runs. A
@@ -38,11 +49,9 @@ def add(host: Any, instance: Any, claim: model.Claim) -> None:
     with connection.translated_errors(guest.name):
         is_running = guest.is_active()
         definition = guest.get_xml_desc(dump_inactive=True)
+        machine = guest_pci.parse_guest(definition)
         elements = hostdev.plan_elements(
-            (claim,),
-            guest_pci.parse_guest(definition),
-            flavors.Options(),
-            host.get_connection().getLibVersion(),
+            (claim,), machine, flavors.Options(), reader.read(machine)
         )
         if is_running and any(e.startswith(_ROOT_PORT) for e in elements):
             raise errors.ClaimError(

@@ -13,7 +13,7 @@ from nova_accel import errors, model
 from nova_accel.model import attachment
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
-from virt_hooks.guest import connection, libvirt_guest
+from virt_hooks.guest import connection, hypervisor, libvirt_guest
 from virt_hooks.instance import bitstream_images, instance_request
 from virt_hooks.operations import nova_database
 from virt_hooks.report import reconcile, reporter
@@ -27,6 +27,7 @@ class ServerPartitions:
         self,
         accel: lifecycle.Lifecycle,
         host: Any,
+        hypervisor_reader: hypervisor.HypervisorReader,
         images: bitstream_images.BitstreamImages,
         startup_servers: nova_database.StartupServers,
         reporter: reporter.Reporter,
@@ -38,6 +39,7 @@ class ServerPartitions:
         """
         self.accel = accel
         self.host = host
+        self.hypervisor = hypervisor_reader
         self.images = images
         self.startup_servers = startup_servers
         self.reporter = reporter

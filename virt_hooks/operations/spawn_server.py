@@ -87,12 +87,12 @@ class Spawn:
         request, claims = self._partitions.read_for_guest(instance)
         config = stock()
         with error_guards.as_nova_error():
-            version = self._partitions.host.get_connection().getLibVersion()
+            reader = self._partitions.hypervisor
             own = request.list_claims(claims, is_attached=False)
             attached = request.list_claims(claims, is_attached=True)
-            libvirt_guest.add_claims(config, own, request.options, version)
+            libvirt_guest.add_claims(config, own, request.options, reader)
             # The options of the flavor are for its own devices only.
             libvirt_guest.add_claims(
-                config, attached, flavors.Options(), version
+                config, attached, flavors.Options(), reader
             )
         return config

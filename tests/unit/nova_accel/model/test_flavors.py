@@ -95,6 +95,7 @@ def test_the_order_of_extra_specs_does_not_matter() -> None:
             flavors.Options(has_display=True, has_ramfb=True),
         ),
         ({"accelerator:rom": "off"}, flavors.Options(has_rom=False)),
+        ({"accelerator:memory_nodes": "8"}, flavors.Options(memory_nodes=8)),
         ({"accelerator:ramfb": "off"}, flavors.Options(has_ramfb=False)),
         (
             {"accelerator:numa_policy": "preferred", "display": "maybe"},
@@ -125,3 +126,11 @@ def test_a_value_other_than_on_or_off_is_refused(
 def test_ramfb_needs_a_display(display: dict[str, str]) -> None:
     with pytest.raises(errors.MalformedError, match="display=on beside it"):
         flavors.parse_options(display | {"accelerator:ramfb": "on"})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "16", "-1", "1.5", "x", "\N{ARABIC-INDIC DIGIT THREE}"]
+)
+def test_a_number_of_memory_nodes_is_refused(text: str) -> None:
+    with pytest.raises(errors.MalformedError, match="from 0 to 15"):
+        flavors.parse_options({"accelerator:memory_nodes": text})

@@ -11,9 +11,19 @@ from hypothesis import strategies as st
 from nova_accel import errors, model
 from nova_accel.model import flavors, pci
 from tests.support import strategies
-from virt_hooks.guest import connection, guest_pci, hostdev
+from virt_hooks.guest import connection, guest_pci, hostdev, hypervisor
 
-OLD, NEW = 9_000_000, hostdev.FIRST_PCI_DISPLAY
+NEWEST = hypervisor.Hypervisor(
+    libvirt=(12, 8, 0), qemu=(11, 1, 0), has_iommufd=True
+)
+
+
+def host_of(*libvirt: int) -> hypervisor.Hypervisor:
+    """Return a host with this libvirt and the QEMU of Debian 12."""
+    return hypervisor.Hypervisor(libvirt=libvirt, qemu=(7, 2, 0))
+
+
+OLD, NEW = host_of(9, 0, 0), host_of(10, 3, 0)
 PLAIN = flavors.Options()
 SCREEN = flavors.Options(has_display=True)
 FIRMWARE = flavors.Options(has_display=True, has_ramfb=True)
@@ -50,12 +60,12 @@ def elements(
     *claims: model.Claim,
     machine: guest_pci.Guest = Q35,
     options: flavors.Options = PLAIN,
-    version: int = NEW,
+    host: hypervisor.Hypervisor = NEW,
 ) -> list[ElementTree.Element]:
     """Return the elements of some claims, parsed."""
     return [
         ElementTree.fromstring(xml)
-        for xml in hostdev.plan_elements(claims, machine, options, version)
+        for xml in hostdev.plan_elements(claims, machine, options, host)
     ]
 
 
@@ -257,7 +267,10 @@ def test_a_full_bus_is_left_to_libvirt() -> None:
 
 
 GUEST = """
-<domain type="kvm"><os><type machine="pc-q35-7.2">hvm</type></os><devices>
+<domain type="kvm"><os><type machine="pc-q35-7.2">hvm</type></os>
+<launchSecurity type="tdx"/>
+<cpu><numa><cell id="0"/><cell id="1"/></numa></cpu>
+<devices>
 <controller type="pci" model="pcie-root"/>
 <controller type="pci" model="pcie-root-port"/>
 <controller type="pci" model="pcie-root-port" index="3"/>
@@ -280,6 +293,8 @@ def test_used_addresses_of_a_guest() -> None:
         # 0 the root, 1 the port without an index, 2 a disk's, 3 written
         buses=frozenset({0, 1, 2, 3}),
         slots=frozenset({0x1D}),
+        encryption="tdx",
+        cells=2,
     )
     assert guest_pci.parse_guest("<domain/>") == guest_pci.Guest()
 
@@ -324,17 +339,17 @@ def test_a_display_can_be_refused_too() -> None:
     blind = guest_pci.Guest()
     (attributes,) = hostdevs(MDEV, options=off, machine=blind)
     assert attributes["display"] == "off"
-    (attributes,) = hostdevs(TYPED, options=off, version=NEW)
+    (attributes,) = hostdevs(TYPED, options=off, host=NEW)
     assert attributes["display"] == "off"
-    (attributes,) = hostdevs(TYPED, options=off, version=OLD)
+    (attributes,) = hostdevs(TYPED, options=off, host=OLD)
     assert "display" not in attributes
 
 
 def test_a_function_s_display_needs_a_libvirt_that_knows_it() -> None:
-    (attributes,) = hostdevs(TYPED, options=FIRMWARE, version=NEW)
+    (attributes,) = hostdevs(TYPED, options=FIRMWARE, host=NEW)
     assert (attributes["display"], attributes["ramfb"]) == ("on", "on")
     with pytest.raises(errors.ClaimError) as caught:
-        hostdevs(TYPED, options=SCREEN, version=10_002_001)
+        hostdevs(TYPED, options=SCREEN, host=host_of(10, 2, 1))
     assert "needs libvirt 10.3.0, this host has 10.2.1" in str(caught.value)
 
 
@@ -387,3 +402,143 @@ def test_a_guest_has_one_matrix() -> None:
     taken = dataclasses.replace(Q35, has_ap=True)
     with pytest.raises(errors.ClaimError, match="gives it 2"):
         hostdevs(adapter, machine=taken)
+
+
+# -- IOMMUFD ---------------------------------------------------------------
+
+POLICY = dataclasses.replace(NEWEST, uses_iommufd=True)
+
+
+def encrypted(kind: str) -> guest_pci.Guest:
+    return dataclasses.replace(Q35, encryption=kind)
+
+
+def iommufds(*claims: model.Claim, **arguments: object) -> list[str | None]:
+    """Return the attribute iommufd of each hostdev."""
+    parsed = elements(*claims, **arguments)  # type: ignore[arg-type]
+    drivers = [e.find("./driver") for e in parsed if e.tag == "hostdev"]
+    return [None if d is None else d.get("iommufd") for d in drivers]
+
+
+@pytest.mark.parametrize("kind", ["sev", "sev-snp", "tdx"])
+def test_functions_of_an_encrypted_guest_have_iommufd(kind: str) -> None:
+    machine = encrypted(kind)
+    assert iommufds(WHOLE, TYPED, machine=machine, host=NEWEST) == ["yes"] * 2
+
+
+@pytest.mark.parametrize("kind", ["", "s390-pv"])
+def test_functions_of_other_guests_have_none(kind: str) -> None:
+    assert iommufds(WHOLE, machine=encrypted(kind), host=NEWEST) == [None]
+
+
+def test_a_configured_host_uses_iommufd_for_functions_only() -> None:
+    assert iommufds(CARD, MDEV, host=POLICY) == ["yes"] * 4 + [None]
+
+
+def test_sev_does_not_need_iommufd() -> None:
+    assert iommufds(WHOLE, machine=encrypted("sev"), host=OLD) == [None]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"libvirt": (12, 0, 0)},
+            "needs libvirt 12.1.0, this host has 12.0.0",
+        ),
+        ({"qemu": (8, 2, 2)}, "needs QEMU 9.0.0, this host has 8.2.2"),
+        ({"qemu": ()}, "needs QEMU 9.0.0, this host has an unknown version"),
+        ({"has_iommufd": False}, "libvirt says that this host has none"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("machine", "host", "subject"),
+    [
+        (encrypted("tdx"), NEWEST, r"encrypted memory \(tdx\)"),
+        (encrypted("sev-snp"), NEWEST, r"encrypted memory \(sev-snp\)"),
+        (Q35, POLICY, r"use_iommufd in \[nova_accel\]"),
+    ],
+)
+def test_a_host_without_iommufd_is_refused(
+    machine: guest_pci.Guest,
+    host: hypervisor.Hypervisor,
+    subject: str,
+    changes: dict[str, object],
+    reason: str,
+) -> None:
+    poor = dataclasses.replace(host, **changes)  # type: ignore[arg-type]
+    with pytest.raises(errors.ClaimError, match=f"{subject}.*{reason}"):
+        elements(WHOLE, machine=machine, host=poor)
+
+
+def test_an_mdev_is_refused_in_an_encrypted_guest() -> None:
+    with pytest.raises(errors.ClaimError, match="without hw:mem_encryption"):
+        elements(MDEV, machine=encrypted("sev-snp"), host=NEWEST)
+
+
+@pytest.mark.parametrize(
+    ("values", "has_iommufd"),
+    [
+        ("<value>yes</value><value>no</value>", True),
+        ("<value>no</value>", False),
+        ("", False),
+    ],
+)
+def test_libvirt_says_whether_a_host_has_iommufd(
+    values: str, has_iommufd: bool
+) -> None:
+    text = (
+        '<domainCapabilities><devices><hostdev supported="yes"><enum'
+        ' name="mode"><value>yes</value></enum>'
+        f'<enum name="iommufd">{values}</enum></hostdev></devices>'
+        "</domainCapabilities>"
+    )
+    assert hypervisor.parse_iommufd(text) is has_iommufd
+
+
+# -- NUMA nodes for the memory of GPUs -------------------------------------
+
+EIGHT = flavors.Options(memory_nodes=8)
+
+
+def nodesets(*claims: model.Claim, **arguments: object) -> list[str | None]:
+    """Return the nodes of each hostdev."""
+    parsed = elements(*claims, **arguments)  # type: ignore[arg-type]
+    nodes = [e.find("./acpi") for e in parsed if e.tag == "hostdev"]
+    return [None if node is None else node.get("nodeset") for node in nodes]
+
+
+def test_each_whole_gpu_has_memory_nodes_of_its_own() -> None:
+    other = dataclasses.replace(WHOLE, handle="0000:66:00.0")
+    assert nodesets(CARD, MDEV, other, options=EIGHT, host=NEWEST) == [
+        "1,2,3,4,5,6,7,8",
+        *[None] * 4,
+        "9,10,11,12,13,14,15,16",
+    ]
+
+
+def test_memory_nodes_follow_the_nodes_of_the_guest() -> None:
+    machine = dataclasses.replace(Q35, cells=2)
+    options = flavors.Options(memory_nodes=2)
+    assert nodesets(WHOLE, machine=machine, options=options, host=NEWEST) == [
+        "2,3"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("claim", "host", "reason"),
+    [
+        (TYPED, NEWEST, "none of its devices is a whole"),
+        (WHOLE, NEW, "needs libvirt 11.8.0, this host has 10.3.0"),
+        (
+            WHOLE,
+            dataclasses.replace(NEWEST, qemu=(8, 2, 2)),
+            "needs QEMU 9.0.0, this host has 8.2.2",
+        ),
+    ],
+)
+def test_memory_nodes_are_refused(
+    claim: model.Claim, host: hypervisor.Hypervisor, reason: str
+) -> None:
+    with pytest.raises(errors.ClaimError, match=reason):
+        elements(claim, options=EIGHT, host=host)
