@@ -15,6 +15,8 @@ Every override calls the stock method and adds to it. The exceptions:
 - An override that refuses, and one whose partitions can't be made, raises
   before the stock method; so does ``update_provider_tree()`` after it has
   created providers.
+- ``_live_migration_operation()`` replaces the guest where an mdev becomes a
+  typed VF.
 - ``_vgpu_allocations()``, ``_guest_add_mdevs()``,
   ``_attach_mediated_devices()`` and ``check_source_migrate_data_at_dest()``
   hide our providers and mdevs from the stock method.
@@ -285,6 +287,29 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     @accelerators_only
     def pre_live_migration(self, *args: Any, **kwargs: Any) -> Any:
         return self._hooks.live_migration.pre_live_migration(*args, **kwargs)
+
+    @accelerators_only
+    def _live_migration_operation(
+        self,
+        _stock: Stock,
+        context: Any,
+        instance: Any,
+        dest: str,
+        block_migration: bool,
+        migrate_data: Any,
+        guest: Any,
+        device_names: Any,
+    ) -> Any:
+        """Change the guest's XML where an mdev becomes a typed VF."""
+        return super()._live_migration_operation(
+            context,
+            instance,
+            dest,
+            block_migration,
+            migrate_data,
+            live_migration.change_devices(guest, migrate_data),
+            device_names,
+        )
 
     @accelerators_only
     def post_live_migration_at_source(self, *args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,8 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-Version = tuple[int, ...]
+from nova_accel.catalog import features
+from nova_accel.catalog.features import Version
 
 _MS_PER_S = 1000
 _RELEASE = re.compile(r"(\d+)\.(\d+)")
@@ -21,58 +22,22 @@ _LAST_DOMAIN, _LAST_BUS = 0xFFFF, 0xFF
 _SLOTS, _FUNCTIONS = 32, 8
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationAbility:
-    """Requirements for moving the partitions of a kernel driver.
-
-    ``kernel``, ``libvirt`` and ``qemu`` are the first versions that support
-    it. ``is_vendor`` is True for a driver outside of the kernel, whose
-    state is compatible only with the same version; drivers of the kernel
-    check the compatibility of the state themselves.
-    """
-
-    kernel: Version
-    libvirt: Version
-    qemu: Version
-    is_vendor: bool = False
-
-
-# Nova's own requirements: MIN_MDEV_LIVEMIG_* and MIN_VFIO_PCI_VARIANT_* in
-# nova/virt/libvirt/driver.py. Linux 5.18 added the interface by which QEMU
-# moves the state of devices (include/uapi/linux/vfio.h,
-# VFIO_DEVICE_FEATURE_MIGRATION).
-_FIRST_KERNEL = (5, 18)
-_FOR_MDEVS = (8, 6, 0), (8, 1, 0)
-_FOR_FUNCTIONS = (10, 0, 0), (8, 2, 2)
-
-
-def _requires(
-    kernel: Version,
-    programs: tuple[Version, Version],
-    is_vendor: bool = False,
-) -> MigrationAbility:
-    libvirt, qemu = programs
-    return MigrationAbility(
-        kernel=kernel, libvirt=libvirt, qemu=qemu, is_vendor=is_vendor
-    )
-
-
-# By technology and kernel driver: drivers/vfio/pci/ and
-# samples/vfio-mdev/mtty.c in the kernel, each since the release that added
-# it. Partitions of other drivers can't be moved.
-_ABILITIES: Mapping[tuple[str, str], MigrationAbility] = {
-    ("mdev", "nvidia"): _requires(_FIRST_KERNEL, _FOR_MDEVS, is_vendor=True),
-    ("mdev", "mtty"): _requires((6, 7), _FOR_MDEVS),
-    ("vendor-vfio", "nvidia"): _requires(
-        _FIRST_KERNEL, _FOR_FUNCTIONS, is_vendor=True
-    ),
-    ("vf", "hisi_acc_vfio_pci"): _requires(_FIRST_KERNEL, _FOR_FUNCTIONS),
-    ("vf", "mlx5_vfio_pci"): _requires(_FIRST_KERNEL, _FOR_FUNCTIONS),
-    ("vf", "pds_vfio_pci"): _requires((6, 6), _FOR_FUNCTIONS),
-    ("vf", "qat_vfio_pci"): _requires((6, 10), _FOR_FUNCTIONS),
-    ("vf", "virtio_vfio_pci"): _requires((6, 13), _FOR_FUNCTIONS),
-    ("vf", "xe_vfio_pci"): _requires((6, 19), _FOR_FUNCTIONS),
+# By technology and kernel driver. Partitions of other drivers can't be moved.
+_ABILITIES: Mapping[tuple[str, str], features.Feature] = {
+    ("mdev", "nvidia"): features.MDEV_MIGRATION,
+    ("vendor-vfio", "nvidia"): features.TYPED_MIGRATION,
+} | {
+    ("mdev" if driver == "mtty" else "vf", driver): feature
+    for driver, feature in features.DRIVERS.items()
 }
+
+# What a partition can become at the destination: the same vGPU in the other
+# form of its vendor's driver.
+_OTHER_TECHNOLOGY = {("mdev", "nvidia"): "vendor-vfio"}
+
+# Drivers outside of the kernel, whose state is compatible only with the same
+# version; drivers of the kernel check the compatibility themselves.
+_OF_VENDORS = frozenset({"nvidia"})
 
 #: The kernel modules whose versions ``MigrationHost.drivers`` has.
 DRIVERS = tuple(sorted({driver for _, driver in _ABILITIES}))
@@ -178,14 +143,17 @@ def check_destination(
     :param offers: partitions that the destination can make or has made.
     """
     reasons: list[str] = []
+    parts = tuple(parts)
     for part in parts:
-        ability = _ABILITIES.get((part.technology, part.driver))
-        if ability is None:
+        if (part.technology, part.driver) not in _ABILITIES:
             reasons.append(_explain_unsupported(part))
             continue
-        reasons += _find_old_programs(part, destination, "the destination")
-        reasons.append(_check_offers(part, offers))
-        reasons.append(_compare_drivers(part, ability, source, destination))
+        if _changes_technology(part, offers):
+            reasons += _check_change(part, parts, source, destination)
+        else:
+            reasons += _find_old_programs(part, destination, "the destination")
+            reasons.append(_check_offers(part, offers))
+        reasons.append(_compare_drivers(part, source, destination))
     return _unique(reasons)
 
 
@@ -211,15 +179,29 @@ def plan_pairs(
 ) -> Mapping[str, str]:
     """Return the new handle of each partition, by old handle.
 
-    Equal partitions are paired in the order of each host. Empty where a
-    partition would remain without a pair.
+    Equal partitions are paired in the order of each host, or those of one
+    profile where all change their technology. Empty where a partition would
+    remain without a pair.
     """
+    before, after = tuple(before), tuple(after)
+    changed = [_other_kind(part) for part in before]
+    return _pair(before, [_kind(part) for part in before], after) or _pair(
+        before, changed, after
+    )
+
+
+def _pair(
+    before: Sequence[MigrationPartition],
+    kinds: Sequence[tuple[str, str, str]],
+    after: Sequence[MigrationPartition],
+) -> Mapping[str, str]:
+    """Return the new handles of partitions that become these kinds."""
     free: dict[tuple[str, str, str], list[str]] = {}
     for part in after:
         free.setdefault(_kind(part), []).append(part.handle)
     pairs: dict[str, str] = {}
-    for part in before:
-        handles = free.get(_kind(part))
+    for part, kind in zip(before, kinds, strict=True):
+        handles = free.get(kind)
         if not handles:
             return {}
         pairs[part.handle] = handles.pop(0)
@@ -228,6 +210,12 @@ def plan_pairs(
 
 def _kind(part: MigrationPartition) -> tuple[str, str, str]:
     return part.technology, part.profile, part.device_api
+
+
+def _other_kind(part: MigrationPartition) -> tuple[str, str, str]:
+    """Return the kind that a partition can become, or its own."""
+    technology = _OTHER_TECHNOLOGY.get((part.technology, part.driver))
+    return (technology, part.profile, "") if technology else _kind(part)
 
 
 def _explain_unsupported(part: MigrationPartition) -> str:
@@ -249,22 +237,30 @@ def _explain_unsupported(part: MigrationPartition) -> str:
 
 
 def _find_old_programs(
-    part: MigrationPartition, host: MigrationHost, host_name: str
+    part: MigrationPartition,
+    host: MigrationHost,
+    host_name: str,
+    feature: features.Feature | None = None,
 ) -> Iterable[str]:
-    """Yield the programs of a host that are too old for a partition."""
-    ability = _ABILITIES.get((part.technology, part.driver))
+    """Yield the programs of a host that are too old for a partition.
+
+    :param feature: by default the migration of such partitions.
+    """
+    ability = feature or _ABILITIES.get((part.technology, part.driver))
     if ability is None:
         return
-    for name, version, minimum in (
-        ("libvirt", host.libvirt, ability.libvirt),
-        ("QEMU", host.qemu, ability.qemu),
-        ("Linux", _parse_release(host.kernel), ability.kernel),
+    for name, version in (
+        (features.LIBVIRT, host.libvirt),
+        (features.QEMU, host.qemu),
+        (features.LINUX, _parse_release(host.kernel)),
     ):
-        need = f"to move {part.profile} it needs {_join(minimum)}"
+        minimum = ability.minimum(name)
+        need = f"to move {part.profile} it needs {features.join(minimum)}"
+        current = features.join(version)
         if not version:
             yield f"the version of {name} on {host_name} is unknown; {need}"
         elif version < minimum:
-            yield f"{host_name} has {name} {_join(version)}; {need}: update it"
+            yield f"{host_name} has {name} {current}; {need}: update it"
 
 
 def _explain_missing_log(part: MigrationPartition, host: MigrationHost) -> str:
@@ -282,6 +278,34 @@ def _explain_missing_log(part: MigrationPartition, host: MigrationHost) -> str:
         " live migration says, and set [nova_accel]"
         " live_migration_without_iommufd = True on this host"
     )
+
+
+def _changes_technology(
+    part: MigrationPartition, offers: Sequence[MigrationPartition]
+) -> bool:
+    """Return whether the destination has a profile in another form only."""
+    technologies = {o.technology for o in offers if o.profile == part.profile}
+    other = _OTHER_TECHNOLOGY.get((part.technology, part.driver))
+    return part.technology not in technologies and other in technologies
+
+
+def _check_change(
+    part: MigrationPartition,
+    parts: Sequence[MigrationPartition],
+    source: MigrationHost,
+    destination: MigrationHost,
+) -> Iterator[str]:
+    """Yield why a partition can't become one of another technology."""
+    feature = features.MDEV_TO_VF
+    yield from _find_old_programs(part, source, "this host", feature)
+    yield from _find_old_programs(
+        part, destination, "the destination", feature
+    )
+    if any(other.technology != part.technology for other in parts):
+        yield (
+            f"the destination makes {part.profile} as a typed VF: an mdev can"
+            f" become one only if all devices of the server are mdevs; {_HINT}"
+        )
 
 
 def _check_offers(
@@ -307,7 +331,6 @@ def _check_offers(
 
 def _compare_drivers(
     part: MigrationPartition,
-    ability: MigrationAbility,
     source: MigrationHost,
     destination: MigrationHost,
 ) -> str:
@@ -317,7 +340,7 @@ def _compare_drivers(
             f"the kernel driver {part.driver} is not loaded at the"
             f" destination; if it is installed, run modprobe {part.driver}"
         )
-    if not ability.is_vendor:
+    if part.driver not in _OF_VENDORS:
         return ""
     version = source.drivers.get(part.driver, "")
     other = destination.drivers[part.driver]
@@ -355,10 +378,6 @@ def _parse_release(text: str) -> Version:
     """Return the first two numbers of a kernel release, () without them."""
     match = _RELEASE.match(text)
     return (int(match[1]), int(match[2])) if match else ()
-
-
-def _join(version: Version) -> str:
-    return ".".join(map(str, version))
 
 
 def _unique(reasons: Iterable[str]) -> tuple[str, ...]:

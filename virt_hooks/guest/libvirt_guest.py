@@ -3,7 +3,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lxml import etree
@@ -11,7 +11,7 @@ from nova import exception
 from nova.virt.libvirt import config as vconfig
 
 from nova_accel import model
-from nova_accel.model import flavors
+from nova_accel.model import flavors, pci
 from virt_hooks.guest import connection, guest_pci, hostdev, hypervisor
 
 
@@ -98,3 +98,43 @@ class RawElement(vconfig.LibvirtConfigGuestDevice):
     def format_dom(self) -> Any:
         """Return the element."""
         return etree.fromstring(self._xml)
+
+
+class ChangedGuest:
+    """Nova's ``Guest`` that arrives with typed VFs in place of its mdevs."""
+
+    def __init__(self, guest: Any, functions: Mapping[str, str]) -> None:
+        """:param functions: PCI addresses by the uuids of mdevs."""
+        self._guest, self._functions = guest, functions
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._guest, name)
+
+    def get_xml_desc(self, *args: Any, **kwargs: Any) -> str:
+        """Return the XML of the guest; changed, if it is to migrate."""
+        text: str = self._guest.get_xml_desc(*args, **kwargs)
+        if not kwargs.get("dump_migratable"):
+            return text
+        return replace_mdevs(text, self._functions)
+
+
+def replace_mdevs(text: str, functions: Mapping[str, str]) -> str:
+    """Return a guest's XML with typed VFs in place of mdevs.
+
+    The guest sees them at the same addresses, with the same options.
+
+    :param functions: see ``ChangedGuest``.
+    """
+    root = etree.fromstring(text)
+    for element in root.iterfind("./devices/hostdev[@type='mdev']"):
+        address = element.find("./source/address")
+        function = functions.get(address.get("uuid", "").lower())
+        if function is None:
+            continue
+        element.set("type", "pci")
+        element.attrib.pop("model")
+        address.attrib.clear()
+        address.attrib.update(
+            hostdev.source_address(pci.parse_address(function))
+        )
+    return str(etree.tostring(root, encoding="unicode"))

@@ -17,8 +17,10 @@ from nova import exception, objects
 from nova_accel import errors
 from nova_accel.claims import migration
 from nova_accel.config import conf
+from nova_accel.model import pci
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
+from virt_hooks.guest import libvirt_guest
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import (
     live_migration_checks,
@@ -247,6 +249,24 @@ class LiveMigration:
         )
         instance_request.check_carried(instance, instance.flavor, slots)
         return self._partitions.parse(instance, allocs, slots=slots)
+
+
+def change_devices(guest: Any, migrate_data: Any) -> Any:
+    """Return the guest with the devices that it has at the destination.
+
+    Nova replaces the uuids of mdevs itself. Where an mdev becomes a typed
+    VF, its new handle is a PCI address.
+    """
+    if "target_mdevs" not in migrate_data:
+        return guest
+    functions = {
+        uuid: handle
+        for uuid, handle in migrate_data.target_mdevs.items()
+        if pci.is_address(handle)
+    }
+    if not functions:
+        return guest
+    return libvirt_guest.ChangedGuest(guest, functions)
 
 
 def post_claim_migrate_data(

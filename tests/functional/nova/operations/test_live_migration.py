@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Both hosts agree after each outcome of a live migration."""
 
+import dataclasses
 from typing import Any
 
 import fixtures
@@ -13,7 +14,12 @@ from nova_accel.host.state import drains
 from nova_accel.model import pci
 from tests.functional.nova.operations import moving
 from tests.functional.nova.spawn.test_failure import CREATE
-from tests.functional.nova.spawn.test_typed_vfs import CARD, L40S, typed_group
+from tests.functional.nova.spawn.test_typed_vfs import (
+    CARD,
+    EIGHT,
+    L40S,
+    typed_group,
+)
 from tests.functional.nova.support import audit, harness
 from tests.lab import fakehost
 
@@ -309,6 +315,64 @@ class LiveChain(moving.LiveBase):
         for server in self.api.get_servers(search_opts={"host": host}):
             if self.functions_of(server, host)[0] in functions:
                 self._delete_server(server)
+
+
+class LiveMdevToVf(moving.LiveBase):
+    """host1 has the card's vGPUs as mdevs, host2 as typed VFs."""
+
+    CARDS = (dataclasses.replace(CARD, interface="mdev"),)
+    lib_version = 11_000_000
+
+    def start_host(self, *cards: Any, name: str = "host1", **opts: Any) -> Any:
+        cards = (CARD,) if name == "host2" else cards
+        return super().start_host(*cards, name=name, **opts)
+
+    def _get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        connection = super()._get_connection(*args, **kwargs)
+        connection.fakeLibVersion = self.lib_version
+        return connection
+
+    def test_completed(self) -> None:
+        server = self.boot(typed_group("8Q"), host="host1")
+        (before,) = self.mdevs_of(server)
+        self._live_migrate(server)
+        self.assertNotIn(before, self.destination_xmls[-1])
+        self.assertEqual([], self.mdevs_of(server, "host2"))
+        (function,) = self.functions_of(server, "host2")
+        self.assertEqual({function: EIGHT}, self.vgpu_types("host2"))
+        self.assert_holds(server, L40S, "host2")
+        # Nova removes them after it has completed the migration.
+        self.until(lambda: self.assertEqual({}, self.usages(L40S, "host1")))
+        self.assert_nothing_left("host1")
+        self.run_periodics()
+        self.be_on("host2")
+        self._reboot_server(server, hard=True)
+        self.assertEqual([function], self.functions_of(server, "host2"))
+        self._delete_server(server)
+        self.assert_nothing_left("host2")
+
+    @pytest.mark.long
+    def test_failed(self) -> None:
+        server = self.boot(typed_group("8Q"), host="host1")
+        before = self.mdevs_of(server)
+        self.arrives = False
+        self._live_migrate(server, "failed")
+        self.assertEqual(before, self.mdevs_of(server))
+        self.assert_holds(server, L40S, "host1")
+        self.assert_nothing_left("host2")
+        self.assertEqual({}, self.vgpu_types("host2"))
+
+    @pytest.mark.long
+    def test_a_libvirt_that_can_not(self) -> None:
+        for name in ("host1", "host2"):
+            there = self.computes[name].driver._host.get_connection()
+            there.fakeLibVersion = moving.LIBVIRT
+        server = self.boot(typed_group("8Q"), host="host1")
+        self.assertRaises(
+            client.OpenStackApiException, self._live_migrate, server
+        )
+        self.assertIn("it needs 11.0.0", self.stdlog.logger.output)
+        self.assert_holds(server, L40S, "host1")
 
 
 class Refusals(moving.LiveBase):

@@ -18,6 +18,7 @@ OVERRIDDEN = {
     "_get_guest_config",
     "_guest_add_mdevs",
     "_hard_reboot",
+    "_live_migration_operation",
     "_resume_guest_after_snapshot",
     "_vgpu_allocations",
 }

@@ -207,7 +207,7 @@ def test_the_destination_must_offer_the_profile() -> None:
     eight = dataclasses.replace(VGPU, profile="T4-8Q")
     (reason,) = arriving(VGPU, offers=(eight,))
     assert "no card that makes T4-4Q as mdev" in reason
-    typed = dataclasses.replace(VGPU, technology="vendor-vfio")
+    typed = dataclasses.replace(VGPU, technology="vf")
     assert len(arriving(VGPU, offers=(typed,))) == 1
     assert len(arriving(VGPU, offers=())) == 1
     other = dataclasses.replace(VGPU, device_api="vfio-ccw")
@@ -295,6 +295,66 @@ def test_pairs_exist_only_if_all_devices_are_paired(
     alike = sorted(p.profile for p in old) == sorted(p.profile for p in new)
     pairs = migration.plan_pairs(named(old, "old"), named(new, "new"))
     assert bool(pairs) == (alike and bool(old))
+
+
+# -- from an mdev to a typed VF ---------------------------------------------
+
+NEWER = dataclasses.replace(HOST, libvirt=(11, 0, 0))
+AS_VF = dataclasses.replace(
+    VGPU, technology="vendor-vfio", device_api="", handle="0000:3e:00.4"
+)
+
+
+@pytest.mark.parametrize(
+    ("parts", "source", "destination", "words"),
+    [
+        ((VGPU,), NEWER, NEWER, []),
+        ((VGPU,), HOST, NEWER, ["this host has libvirt 10.0.0", "11.0.0"]),
+        ((VGPU,), NEWER, HOST, ["the destination has libvirt 10.0.0"]),
+        (
+            (VGPU, TYPED),
+            NEWER,
+            NEWER,
+            ["only if all devices of the server are mdevs"],
+        ),
+    ],
+)
+def test_an_mdev_becomes_a_typed_vf(
+    parts: tuple[MigrationPartition, ...],
+    source: MigrationHost,
+    destination: MigrationHost,
+    words: list[str],
+) -> None:
+    reasons = migration.check_destination(
+        parts, source, (AS_VF, TYPED), destination
+    )
+    assert bool(reasons) == bool(words)
+    assert all(word in "; ".join(reasons) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("part", "offer"),
+    [
+        (AS_VF, VGPU),
+        (MTTY, dataclasses.replace(AS_VF, profile="mtty-2")),
+        (VGPU, dataclasses.replace(AS_VF, profile="T4-8Q")),
+    ],
+)
+def test_no_other_partition_changes_its_technology(
+    part: MigrationPartition, offer: MigrationPartition
+) -> None:
+    reasons = migration.check_destination((part,), NEWER, (offer,), NEWER)
+    assert f"no card that makes {part.profile}" in "; ".join(reasons)
+
+
+def test_mdevs_are_paired_with_typed_vfs_of_their_profile() -> None:
+    other = dataclasses.replace(VGPU, profile="T4-8Q", handle="other")
+    other_vf = dataclasses.replace(AS_VF, profile="T4-8Q", handle="vf")
+    assert migration.plan_pairs((VGPU, other), (other_vf, AS_VF)) == {
+        VGPU.handle: AS_VF.handle,
+        "other": "vf",
+    }
+    assert migration.plan_pairs((VGPU,), (other_vf,)) == {}
 
 
 # -- laws -------------------------------------------------------------------
