@@ -60,7 +60,13 @@ def check_placement(host: _Host) -> _Results:
 )
 def check_compute_api(host: _Host) -> _Results:
     """Nova's API answers with the credentials of nova.conf."""
-    yield from _judge_answer(host, lambda: list(_list_hypervisors(host)), warn)
+    yield from _judge_answer(
+        host,
+        lambda: _open_compute(host).read(
+            f"{_HYPERVISORS}?limit=1", lambda body: body["hypervisors"]
+        ),
+        warn,
+    )
 
 
 @AREA.check(
@@ -178,14 +184,21 @@ def _open_placement(host: _Host) -> rest.RestClient:
     return rest.from_conf(conf.parse_files(host.config_files)[0])
 
 
+def _open_compute(host: _Host) -> rest.RestClient:
+    """Return a client of Nova's API.
+
+    :raises ConfigurationError: there are no usable credentials.
+    """
+    return rest.compute_client(conf.parse_files(host.config_files)[0])
+
+
 def _list_hypervisors(host: _Host) -> Iterator[tuple[str, int]]:
     """Yield name and version of each hypervisor.
 
     :raises AcceleratorError: Nova's API can't be read.
     """
-    client = rest.compute_client(conf.parse_files(host.config_files)[0])
     yield from nova_api.read_pages(
-        client, _HYPERVISORS, "hypervisors", _parse_hypervisor
+        _open_compute(host), _HYPERVISORS, "hypervisors", _parse_hypervisor
     )
 
 

@@ -102,7 +102,11 @@ def test_versions_of_other_hosts_are_compared(
         for name, (driver, version) in hosts.items():
             nova.add_host(add_host(placement, name, driver), name)
             nova.hypervisors[-1]["hypervisor_version"] = version
+        paths: list[str] = []
+        nova.before = paths.append
         results = run_doctor(tmp_path, placement.url, nova.url)
+    # One to see whether Nova answers, and the two pages of one listing.
+    assert paths.count("/os-hypervisors/detail") == 3
     del results["cloud.message-bus"]
     if last == NEW:
         assert results == {}
