@@ -5,5 +5,6 @@
 - ``matching``: assignment of request groups to devices
 - ``attach_candidates``: devices for a hot-attached profile, best first
 - ``migration``: checks of a live migration, order of PCI address changes
+- ``reported``: claims of the partitions that NVML or a driver reports
 - ``scrub``: plan for scrubbing functions between two servers
 """

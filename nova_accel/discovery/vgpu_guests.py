@@ -6,9 +6,10 @@ the server. A guest has one licence for all its vGPUs.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from nova_accel import model
+from nova_accel.claims import reported
 from nova_accel.host.nvml import gpu_reader
 
 # States in which NVIDIA's driver limits the guest, now or after some time.
@@ -53,21 +54,19 @@ def list_guests(
     Of several vGPUs of a server on one GPU, the worst state counts for each:
     NVML does not say which of its VFs a vGPU is.
     """
+    all_claims = tuple(claims)
+    by_claim: dict[model.Claim, list[gpu_reader.NvmlVgpu]] = {}
+    for address, gpu in gpus.items():
+        for vgpu in gpu.vgpus or ():
+            for claim in reported.find_claims(
+                all_claims, address, vgpu.mdev, vgpu.server
+            ):
+                by_claim.setdefault(claim, []).append(vgpu)
     return tuple(
-        _build_guest(claim, min(vgpus, key=_rank))
-        for claim in claims
-        if (vgpus := list(_find(claim, gpus.get(claim.device))))
+        _build_guest(claim, min(by_claim[claim], key=_rank))
+        for claim in all_claims
+        if claim in by_claim
     )
-
-
-def _find(
-    claim: model.Claim, gpu: gpu_reader.NvmlGpu | None
-) -> Iterator[gpu_reader.NvmlVgpu]:
-    for vgpu in (gpu.vgpus or ()) if gpu else ():
-        if vgpu.mdev == claim.handle or (
-            vgpu.server == claim.consumer and not vgpu.mdev
-        ):
-            yield vgpu
 
 
 def _rank(vgpu: gpu_reader.NvmlVgpu) -> int:

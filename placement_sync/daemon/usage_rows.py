@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import model
-from nova_accel.catalog import mdev_names
+from nova_accel.claims import reported
 from nova_accel.geometry import device_capacity
 from nova_accel.model import names, providers, usage
 
@@ -166,25 +166,19 @@ def _match(
 ) -> Iterator[tuple[model.ClaimKey, usage.PartitionUsage]]:
     """Yield the claims that have figures, with these.
 
-    Figures without a handle are those of a server's only partition of a
-    profile on a device. Of several equal partitions it is not known which
-    one has them: these get none.
+    Of several equal partitions it is not known which one has them: these
+    get none.
     """
-    by_handle = {claim.handle: claim for claim in claims}
-    alike: dict[tuple[str, str, str], list[model.Claim]] = (
-        collections.defaultdict(list)
-    )
-    for claim in claims:
-        name = mdev_names.strip_brand(claim.profile)
-        alike[claim.consumer, claim.device, name].append(claim)
     for partition in partitions:
-        claim_of_handle = by_handle.get(partition.handle)
-        if claim_of_handle is not None:
-            yield claim_of_handle.key, partition
-        elif not partition.handle:
-            key = (partition.server, partition.device, partition.profile)
-            if len(alike[key]) == 1:
-                yield alike[key][0].key, partition
+        candidates = reported.find_claims(
+            claims,
+            partition.device,
+            partition.handle,
+            partition.server,
+            partition.profile,
+        )
+        if len(candidates) == 1:
+            yield candidates[0].key, partition
 
 
 def _build_server(
