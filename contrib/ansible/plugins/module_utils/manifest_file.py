@@ -29,6 +29,14 @@ class ManifestError(Exception):
     """A change can't be recorded or undone; the text says what to do."""
 
 
+def exit_module(module, run):
+    """End a module with the result of its function, or with its error."""
+    try:
+        module.exit_json(**run(module))
+    except (ManifestError, OSError, ValueError) as error:
+        module.fail_json(msg=str(error))
+
+
 def hash_text(text):
     """Return the SHA-256 of a text, in hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -219,10 +219,7 @@ def main():
         },
         supports_check_mode=True,
     )
-    try:
-        module.exit_json(**run(module))
-    except (manifest_file.ManifestError, OSError, ValueError) as error:
-        module.fail_json(msg=str(error))
+    manifest_file.exit_module(module, run)
 
 
 if __name__ == "__main__":
