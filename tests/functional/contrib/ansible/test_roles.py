@@ -12,13 +12,12 @@ import json
 import os
 import pathlib
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.functional.contrib.ansible import debian_root
+from tests.functional.contrib.ansible import debian_host
 
 pytestmark = [
     pytest.mark.long,
@@ -26,9 +25,6 @@ pytestmark = [
 ]
 
 Variables = Mapping[str, Any]
-_LAB = pathlib.Path(
-    os.environ.get("NOVA_ACCEL_LAB", debian_root.REPOSITORY / ".lab")
-)
 _SUBSTITUTES = pathlib.Path(__file__).with_name("substitutes")
 _NOVA_CONF = """\
 [DEFAULT]
@@ -45,23 +41,14 @@ WantedBy=multi-user.target
 """
 
 
-@pytest.fixture(scope="module")
-def root() -> pathlib.Path:
-    return debian_root.build(_LAB)
-
-
 @pytest.fixture
-def host(root: pathlib.Path) -> Iterator[debian_root.DebianHost]:
-    # overlayfs needs a directory that is no overlay and no tmpfs of a
-    # container.
-    place = pathlib.Path(tempfile.mkdtemp(dir=root.parent))
-    host = debian_root.DebianHost(root, place)
-    yield host
-    host.remove()
+def host() -> Iterator[debian_host.DebianHost]:
+    with debian_host.DebianHost() as host:
+        yield host
 
 
 def build_package(
-    host: debian_root.DebianHost, name: str, files: Mapping[str, str]
+    host: debian_host.DebianHost, name: str, files: Mapping[str, str]
 ) -> list[dict[str, str]]:
     """Build a substitute of a package; return it for a role."""
     top = host.files / name
@@ -72,13 +59,13 @@ def build_package(
         target = top / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
-    host.run("dpkg-deb", "--build", f"/run/test/{name}")
+    host.run("dpkg-deb", "--build", f"/mnt/{name}")
     content = (host.files / f"{name}.deb").read_bytes()
     digest = hashlib.sha256(content).hexdigest()
-    return [{"source": f"/run/test/{name}.deb", "sha256": digest}]
+    return [{"source": f"/mnt/{name}.deb", "sha256": digest}]
 
 
-def prepare_iommu(host: debian_root.DebianHost) -> Variables:
+def prepare_iommu(host: debian_host.DebianHost) -> Variables:
     line = 'GRUB_CMDLINE_LINUX="intel_iommu=off console=ttyS0"\n'
     host.write("/etc/default/grub", line)
     host.write("/boot/vmlinuz-6.12.0-test", "")
@@ -86,7 +73,7 @@ def prepare_iommu(host: debian_root.DebianHost) -> Variables:
     return {"iommu_arguments": ["intel_iommu=on"]}
 
 
-def prepare_nova(host: debian_root.DebianHost) -> Variables:
+def prepare_nova(host: debian_host.DebianHost) -> Variables:
     host.write("/etc/nova/nova.conf", _NOVA_CONF)
     host.write("/var/lib/nova/compute_id", "")
     return {"nova_accel_services": ["compute", "scheduler"]} | {
@@ -94,22 +81,22 @@ def prepare_nova(host: debian_root.DebianHost) -> Variables:
     }
 
 
-def prepare_blacklist(host: debian_root.DebianHost) -> Variables:
+def prepare_blacklist(host: debian_host.DebianHost) -> Variables:
     host.write("/etc/modprobe.d/local.conf", "blacklist vfio-pci\n# xe\n")
     return {}
 
 
-def prepare_vfio(host: debian_root.DebianHost) -> Variables:
+def prepare_vfio(host: debian_host.DebianHost) -> Variables:
     text = "options vfio-pci ids=10de:2235\noptions kvm nested=1\n"
     host.write("/etc/modprobe.d/local.conf", text)
     return {"vfio_released_ids": ["10de:2235"]}
 
 
-def prepare_vgpu(host: debian_root.DebianHost) -> Variables:
+def prepare_vgpu(host: debian_host.DebianHost) -> Variables:
     source = _SUBSTITUTES / "vgpu-kvm.run"
     shutil.copy(source, host.files)
     return {
-        "nvidia_vgpu_host_installer": f"/run/test/{source.name}",
+        "nvidia_vgpu_host_installer": f"/mnt/{source.name}",
         "nvidia_vgpu_host_sha256": hashlib.sha256(
             source.read_bytes()
         ).hexdigest(),
@@ -117,7 +104,7 @@ def prepare_vgpu(host: debian_root.DebianHost) -> Variables:
     }
 
 
-def prepare_fabric(host: debian_root.DebianHost) -> Variables:
+def prepare_fabric(host: debian_host.DebianHost) -> Variables:
     config = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
     unit = "/usr/lib/systemd/system/nvidia-fabricmanager.service"
     files = {config: "LOG_LEVEL=4\nFABRIC_MODE=0\n", unit: _UNIT}
@@ -125,7 +112,7 @@ def prepare_fabric(host: debian_root.DebianHost) -> Variables:
     return {"nvidia_fabric_manager_package_files": package}
 
 
-def prepare_gim(host: debian_root.DebianHost) -> Variables:
+def prepare_gim(host: debian_host.DebianHost) -> Variables:
     package = build_package(host, "gim-dkms", {"/usr/src/gim/Makefile": "\n"})
     return {
         "amd_gim_package_files": package,
@@ -133,13 +120,13 @@ def prepare_gim(host: debian_root.DebianHost) -> Variables:
     }
 
 
-def prepare_xrt(host: debian_root.DebianHost) -> Variables:
+def prepare_xrt(host: debian_host.DebianHost) -> Variables:
     version = {"/opt/xilinx/xrt/version.json": "{}\n"}
     package = build_package(host, "xrt", version)
     return {"xrt_package_files": package, "xrt_prerequisites": ["make"]}
 
 
-def prepare_datacenter(host: debian_root.DebianHost) -> Variables:
+def prepare_datacenter(host: debian_host.DebianHost) -> Variables:
     package = build_package(host, "nvidia-open", {"/usr/src/nvidia/x": "\n"})
     return {
         "nvidia_datacenter_packages": [],
@@ -154,7 +141,7 @@ def without_preparation(variables: Variables) -> Callable[..., Variables]:
 class Case(NamedTuple):
     """A role, its preparation, and a file that it writes."""
 
-    prepare: Callable[[debian_root.DebianHost], Variables]
+    prepare: Callable[[debian_host.DebianHost], Variables]
     path: str
     text: str
 
@@ -177,7 +164,7 @@ CASES = {
         prepare_vgpu, "/usr/lib/nvidia/sriov-manage", "substitute"
     ),
     "nvidia_datacenter": Case(
-        prepare_datacenter, f"{debian_root.MANIFESTS}/nvidia_datacenter.json",
+        prepare_datacenter, f"{debian_host.MANIFESTS}/nvidia_datacenter.json",
         "nvidia-open",
     ),
     "nvidia_fabric_manager": Case(
@@ -198,7 +185,7 @@ CASES = {
     # qatlib is Debian's own; its firmware is in non-free-firmware.
     "qat": Case(
         without_preparation({"qat_packages": [], "qat_host_use": True}),
-        f"{debian_root.MANIFESTS}/qat.json",
+        f"{debian_host.MANIFESTS}/qat.json",
         "qatlib-service",
     ),
     "dfl_opae": Case(
@@ -217,7 +204,7 @@ CASES = {
 
 @pytest.mark.parametrize("role", CASES)
 def test_a_removal_restores_the_host(
-    host: debian_root.DebianHost, role: str
+    host: debian_host.DebianHost, role: str
 ) -> None:
     case = CASES[role]
     variables = case.prepare(host)
@@ -239,24 +226,24 @@ def test_a_removal_restores_the_host(
 
 
 def test_the_command_installs_and_removes(
-    host: debian_root.DebianHost,
+    host: debian_host.DebianHost,
 ) -> None:
     files = host.list_files()
     command = ("nova-accel", "driver")
-    install = host.run(*command, "install", "--role", "blacklist")
+    install = host.execute(*command, "install", "--role", "blacklist")
     assert install.returncode == 0, install.stdout + install.stderr
     assert "reboot this host for blacklist" in install.stdout
     assert "blacklist: Blacklist modules: changed" in install.stderr
-    status = host.run(*command, "status", "-f", "json")
+    status = host.execute(*command, "status", "-f", "json")
     (row,) = json.loads(status.stdout)
     assert (row["Role"], row["Reboot"]) == ("blacklist", True)
-    remove = host.run(*command, "remove")
+    remove = host.execute(*command, "remove")
     assert remove.returncode == 0, remove.stdout + remove.stderr
     assert host.list_files() == files
 
 
 def test_a_failed_installer_ends_the_play(
-    host: debian_root.DebianHost,
+    host: debian_host.DebianHost,
 ) -> None:
     variables = {
         **prepare_vgpu(host),
@@ -272,7 +259,7 @@ def test_a_failed_installer_ends_the_play(
 
 
 def test_a_file_with_another_checksum_is_refused(
-    host: debian_root.DebianHost,
+    host: debian_host.DebianHost,
 ) -> None:
     variables = {**prepare_vgpu(host), "nvidia_vgpu_host_sha256": "0" * 64}
     install = host.play("install", "nvidia_vgpu_host", variables)
@@ -282,7 +269,7 @@ def test_a_file_with_another_checksum_is_refused(
 
 
 def test_a_failed_check_ends_a_verification(
-    host: debian_root.DebianHost,
+    host: debian_host.DebianHost,
 ) -> None:
     tree = host.files / "bad/sys/bus/pci/devices/0000:65:00.0"
     tree.mkdir(parents=True)
@@ -292,13 +279,13 @@ def test_a_failed_check_ends_a_verification(
         ("config", ""), ("resource", ""), ("numa_node", "0"),
     ):  # fmt: skip
         (tree / name).write_text(f"{text}\n")
-    verify = host.play("verify", "iommu", {"doctor_root": "/run/test/bad"})
+    verify = host.play("verify", "iommu", {"doctor_root": "/mnt/bad"})
     assert verify.status != 0
     assert "iommu.enabled" in verify.output
 
 
 def test_a_file_changed_by_others_is_not_restored(
-    host: debian_root.DebianHost,
+    host: debian_host.DebianHost,
 ) -> None:
     install = host.play("install", "blacklist", {})
     assert install.status == 0, install.output

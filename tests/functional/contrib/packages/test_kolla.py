@@ -17,7 +17,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.functional import test_activation
-from tests.functional.contrib.packages import roots
+from tests.functional.contrib import roots
+from tests.functional.contrib.packages import package_root
 from tests.unit.docs import pages
 
 pytestmark = [
@@ -60,7 +61,7 @@ def commands() -> list[list[str]]:
 @pytest.fixture(scope="module")
 def context(commands: list[list[str]]) -> Iterator[pathlib.Path]:
     """Return a checkout with the wheel, and the substitute beside it."""
-    with roots.RootDirectory("trixie") as root:
+    with package_root.PackageRoot("trixie") as root:
         root.copy_commit()
         root.run(*_INSTALL, "passwd", "python3-libvirt", "python3-venv")
         root.run("useradd", "--system", "nova")
@@ -92,9 +93,9 @@ def context(commands: list[list[str]]) -> Iterator[pathlib.Path]:
 
 
 @pytest.fixture(scope="module")
-def builder(context: pathlib.Path) -> Iterator[roots.RootDirectory]:
+def builder(context: pathlib.Path) -> Iterator[package_root.PackageRoot]:
     """Return a root with buildah and the substitute image."""
-    with roots.RootDirectory("trixie") as root:
+    with package_root.PackageRoot("trixie") as root:
         root.run(*_INSTALL, "buildah", "netavark")
         for name in ("source", "image.tar"):
             (context / name).rename(root.files / name)
@@ -105,8 +106,8 @@ def builder(context: pathlib.Path) -> Iterator[roots.RootDirectory]:
 
 @pytest.fixture(scope="module")
 def image(
-    builder: roots.RootDirectory, commands: list[list[str]]
-) -> roots.RootDirectory:
+    builder: package_root.PackageRoot, commands: list[list[str]]
+) -> package_root.PackageRoot:
     """Return the root with a container of the built image."""
     _, build = commands
     line = re.sub(r"IMAGE=\S+", "IMAGE=substitute", " ".join(build[2:]))
@@ -119,18 +120,18 @@ def image(
     return builder
 
 
-def run(root: roots.RootDirectory, *command: str) -> str:
+def run(root: package_root.PackageRoot, *command: str) -> str:
     """Run a command in a container of the image."""
     options = (*_OPTIONS, "--volume", "/mnt:/mnt:ro")
     return root.run(*_BUILDAH, "run", *options, "container", "--", *command)
 
 
-def test_the_image_keeps_its_user(image: roots.RootDirectory) -> None:
+def test_the_image_keeps_its_user(image: package_root.PackageRoot) -> None:
     assert run(image, "id", "-un").strip() == "nova"
 
 
 def test_libvirt_is_that_of_the_distribution(
-    image: roots.RootDirectory,
+    image: package_root.PackageRoot,
 ) -> None:
     script = "import libvirtmod; print(libvirtmod.__file__)"
     output = run(image, "python3", "-c", script)
@@ -143,13 +144,13 @@ def test_libvirt_is_that_of_the_distribution(
     ids=["compute_driver", "config_source"],
 )
 def test_nova_compute_of_the_image_loads_the_driver(
-    image: roots.RootDirectory, text: str
+    image: package_root.PackageRoot, text: str
 ) -> None:
-    loaded = roots.find_loaded_driver(
+    loaded = package_root.find_loaded_driver(
         image.files, functools.partial(run, image), text
     )
     assert loaded == test_activation.LOADED
 
 
-def test_no_file_of_the_build_is_left(image: roots.RootDirectory) -> None:
+def test_no_file_of_the_build_is_left(image: package_root.PackageRoot) -> None:
     assert not run(image, "ls", "-A", "/tmp").strip()  # noqa: S108
