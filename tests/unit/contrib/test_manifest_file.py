@@ -51,6 +51,13 @@ def test_disabled_lines_are_restored(text: str) -> None:
     assert not any(line.startswith("a") for line in disabled.splitlines())
 
 
+@hypothesis.given(TEXTS, TEXTS)
+def test_the_block_of_the_role_is_not_disabled(text: str, block: str) -> None:
+    disabled = manifest_file.disable_lines(text, "qat", "a")
+    added = manifest_file.set_block(disabled, "qat", block)
+    assert manifest_file.disable_lines(added, "qat", "a") == added
+
+
 def test_continuation_lines_are_disabled_too() -> None:
     text = "types = x,\n  y\nother = 1\n"
     disabled = manifest_file.disable_lines(text, "nova_accel", "types")

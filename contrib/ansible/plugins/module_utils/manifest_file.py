@@ -108,8 +108,18 @@ def _compile_block(name):
 def disable_lines(text, role, pattern):
     """Return a file's text with its matching lines made comments.
 
-    Lines that begin with a space continue the line before.
+    Lines that begin with a space continue the line before. The blocks of the
+    role are left.
     """
+    parts, end = [], 0
+    for block in _compile_block(rf"{re.escape(role)}(?: \w+)?").finditer(text):
+        parts.append(_disable_lines(text[end : block.start()], role, pattern))
+        parts.append(block[0])
+        end = block.end()
+    return "".join((*parts, _disable_lines(text[end:], role, pattern)))
+
+
+def _disable_lines(text, role, pattern):
     compiled = re.compile(pattern)
     mark = DISABLED.format(role)
     lines = []
