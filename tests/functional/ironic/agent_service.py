@@ -15,25 +15,13 @@ import socket
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-import requests
+from tests.support import agent_api
 
-_SECONDS = 60.0
-_PAUSE_S = 0.05
 INTERFACE = "eth0"
-# Ironic gives each agent one of its own.
-_TOKEN = "token-of-tests"  # noqa: S105
 # linux/sockios.h; the address is in ifr_hwaddr, after name and family.
 _SIOCGIFHWADDR, _ADDRESS = 0x8927, slice(18, 24)
-# Programs that the agent asks for the machine's name, its boot and its BMC.
-_STANDINS = {
-    "lshw": '{"id": "machine", "class": "system"}',
-    "dmidecode": "",
-    "ipmitool": "",
-}
 _CONF = """
 [DEFAULT]
 listen_host = 127.0.0.1
@@ -53,49 +41,17 @@ debug = true
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Agent:
+class Agent(agent_api.AgentClient):
     """A running agent."""
 
-    url: str
     log: pathlib.Path
     process: "subprocess.Popen[bytes]"
 
-    def post(self, command: str, **params: Any) -> requests.Response:
-        return requests.post(
-            f"{self.url}/v1/commands",
-            params={"wait": "true", "agent_token": _TOKEN},
-            json={"name": command, "params": params},
-            timeout=_SECONDS,
-        )
+    def is_running(self) -> bool:
+        return self.process.poll() is None
 
-    def call(self, command: str, **params: Any) -> dict[str, Any]:
-        """Run a command; return its record, failed or not."""
-        answer = self.post(command, **params)
-        assert answer.ok, answer.text
-        record: dict[str, Any] = answer.json()
-        return record
-
-    def run_step(
-        self, phase: str, step: str, node: Any, **args: Any
-    ) -> dict[str, Any]:
-        """Run a step of cleaning, deployment or service, as Ironic does."""
-        description = {"step": step, "interface": "deploy", "args": args}
-        return self.call(
-            f"{phase}.execute_{phase}_step",
-            step=description,
-            node=node,
-            ports=[],
-        )
-
-
-def describe_node(*accelerators: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a node as Ironic describes it to its agent."""
-    return {
-        "uuid": "node",
-        "properties": {"accelerators": list(accelerators)},
-        "instance_info": {},
-        "driver_internal_info": {},
-    }
+    def read_log(self) -> str:
+        return self.log.read_text()
 
 
 def missing() -> str:
@@ -128,11 +84,11 @@ def start(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    path = os.environ["PATH"]
+    path = f"{agent_api.add_programs(state)}:{os.environ['PATH']}"
     log, conf = state / "agent.log", state / "agent.conf"
     mode = f"api_url = {api_url}" if api_url else "standalone = true"
     conf.write_text(
-        _CONF.format(port=port, log=log, token=_TOKEN) + mode + "\n"
+        _CONF.format(port=port, log=log, token=agent_api.TOKEN) + mode + "\n"
     )
     programs = pathlib.Path(sys.executable).parent
     with (
@@ -146,7 +102,7 @@ def start(
             ],
             stdout=words,
             stderr=words,
-            env=os.environ | {"PATH": f"{_add_programs(state)}:{path}"},
+            env=os.environ | {"PATH": path},
             start_new_session=True,
         ) as running,
     ):
@@ -155,28 +111,3 @@ def start(
             yield Agent(url=url, log=log, process=running)
         finally:
             os.killpg(running.pid, signal.SIGKILL)
-
-
-def _add_programs(state: pathlib.Path) -> pathlib.Path:
-    """Add programs in place of those that describe other hardware."""
-    place = state / "bin"
-    place.mkdir()
-    for name, output in _STANDINS.items():
-        program = place / name
-        program.write_text(f"#!/bin/sh\necho '{output}'\n")
-        program.chmod(0o755)
-    return place
-
-
-def await_api(agent: Agent) -> None:
-    """Wait until an agent answers, and knows the commands of cleaning."""
-    until = time.monotonic() + _SECONDS
-    while True:
-        with contextlib.suppress(requests.ConnectionError):
-            node = describe_node()
-            if agent.post("clean.get_clean_steps", node=node, ports=[]).ok:
-                return
-        is_late = time.monotonic() > until
-        is_gone = agent.process.poll() is not None
-        assert not is_late and not is_gone, agent.log.read_text()
-        time.sleep(_PAUSE_S)

@@ -7,13 +7,13 @@ import http.server
 import pathlib
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.functional.ironic import agent_service, ironic_service
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
+from tests.support import agent_api
 from tests.support.hosts import executing
 
 PAC, T4 = "0000:5e:00.0", "0000:71:00.0"
@@ -39,7 +39,7 @@ INSPECTED = [
     {"vendor_id": "8086", "device_id": "56c0"},
     {"vendor_id": "8086", "device_id": "09c4"},
 ]
-NODE = agent_service.describe_node(*INSPECTED)
+NODE = agent_api.describe_node(*INSPECTED)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def agent(
 ) -> Iterator[agent_service.Agent]:
     state = tmp_path_factory.mktemp("agent")
     with agent_service.start(machine.root, state) as running:
-        agent_service.await_api(running)
+        running.await_api()
         yield running
 
 
@@ -95,12 +95,6 @@ def loaded(machine: fakehost.Controller) -> list[str]:
     return [path.read_text().strip() for path in afus]
 
 
-def result_of(record: dict[str, Any], phase: str) -> dict[str, Any]:
-    assert record["command_status"] == "SUCCEEDED", record
-    result: dict[str, Any] = record["command_result"][f"{phase}_result"]
-    return result
-
-
 def test_a_machine_is_inspected_by_its_agent(
     ironic: ironic_service.Ironic,
     machine: fakehost.Controller,
@@ -130,14 +124,9 @@ def test_a_machine_is_inspected_by_its_agent(
 def test_the_agent_offers_the_steps(
     agent: agent_service.Agent, phase: str, expected: dict[str, int]
 ) -> None:
-    record = agent.call(f"{phase}.get_{phase}_steps", node=NODE, ports=[])
-    steps = record["command_result"][f"{phase}_steps"]
-    offered = {
-        step["step"]: step["priority"]
-        for step in steps["AcceleratorHardwareManager"]
-    }
+    offered = agent.list_steps(phase, NODE)
     assert expected.items() <= offered.items()
-    assert "erase_devices" in str(steps) or phase != "clean"
+    assert "erase_devices" in offered or phase != "clean"
 
 
 def test_a_node_is_cleaned(
@@ -145,17 +134,17 @@ def test_a_node_is_cleaned(
 ) -> None:
     machine.set_vfs(FLEX, 4)
     scrubbed = agent.run_step("clean", "accel_scrub", NODE)
-    assert {FLEX, T4} <= {*result_of(scrubbed, "clean")["reset"]}
+    assert {FLEX, T4} <= {*agent_api.result_of(scrubbed, "clean")["reset"]}
     assert read(machine, FLEX, "sriov_numvfs") == "0"
     verified = agent.run_step("clean", "accel_verify", NODE)
-    assert result_of(verified, "clean")["devices"] == len(INSPECTED)
+    assert agent_api.result_of(verified, "clean")["devices"] == len(INSPECTED)
 
 
 def test_a_missing_card_fails_the_cleaning(agent: agent_service.Agent) -> None:
-    node = agent_service.describe_node(*INSPECTED, INSPECTED[0])
+    node = agent_api.describe_node(*INSPECTED, INSPECTED[0])
     record = agent.run_step("clean", "accel_verify", node)
-    assert record["command_status"] == "FAILED"
-    assert "1 of 2 devices 10de:1eb8" in str(record["command_error"])
+    error = agent_api.error_of(record)
+    assert "1 of 2 devices 10de:1eb8" in error
 
 
 @pytest.mark.parametrize("phase", ["deploy", "service"])
@@ -171,7 +160,7 @@ def test_an_image_is_loaded(
     record = agent.run_step(
         phase, "accel_program", NODE, url=url, checksum=checksum
     )
-    assert result_of(record, phase)["function"] == NEW
+    assert agent_api.result_of(record, phase)["function"] == NEW
     assert loaded(machine) == [NEW]
 
 
@@ -184,8 +173,7 @@ def test_an_image_with_another_checksum_is_not_loaded(
     record = agent.run_step(
         "deploy", "accel_program", NODE, url=image[0], checksum="0" * 64
     )
-    assert record["command_status"] == "FAILED"
-    assert "its sha256 is" in str(record["command_error"])
+    assert "its sha256 is" in agent_api.error_of(record)
     assert loaded(machine) == [OLD]
 
 
@@ -195,5 +183,5 @@ def test_a_mode_is_set(
     record = agent.run_step(
         "deploy", "accel_set_mode", NODE, num_vfs=2, device=FLEX
     )
-    assert result_of(record, "deploy")["devices"] == [FLEX]
+    assert agent_api.result_of(record, "deploy")["devices"] == [FLEX]
     assert read(machine, FLEX, "sriov_numvfs") == "2"
