@@ -9,7 +9,7 @@ from tests.lab.vm.errors import (
     PrepareError,
 )
 from tests.lab.vm.job import run_job
-from tests.lab.vm.layout import PORT_VARIABLE, libvirt_uri
+from tests.lab.vm.layout import PORT_VARIABLE, agent_url, libvirt_uri
 from tests.lab.vm.prepare import prepare
 from tests.lab.vm.serve import (
     exec_prefix,
@@ -53,6 +53,7 @@ __all__ = [
     "LabVmError",
     "NotRunningError",
     "PrepareError",
+    "agent_url",
     "exec_prefix",
     "guest_exec",
     "is_up",

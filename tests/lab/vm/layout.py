@@ -8,11 +8,11 @@ import re
 
 from tests.lab.vm import errors
 
-#: first TCP port on 127.0.0.1, two for each machine; the environment variable
-#: lets two labs run side by side
+#: first TCP port on 127.0.0.1, three for each machine; the environment
+#: variable lets two labs run side by side
 PORT_VARIABLE = "NOVA_ACCEL_LAB_PORT"
 DEFAULT_PORT = 16599
-_PORTS = 2
+_PORTS = 3
 
 #: paths travel on the kernel's command line and in QEMU options, where white
 #: space and commas separate
@@ -29,7 +29,11 @@ STANDIN_SOURCES = pathlib.Path(__file__).resolve().parent.parent / "standins"
 
 
 def port_base(number: int = 0) -> int:
-    """Return a machine's first port: libvirt, then the command channel."""
+    """Return a machine's first port.
+
+    It is libvirt's; the next are the command channel's and that of an
+    ironic-python-agent.
+    """
     text = os.environ.get(PORT_VARIABLE, str(DEFAULT_PORT))
     if not text.isdecimal() or not 1024 <= int(text) <= 65000:
         msg = f"{PORT_VARIABLE}={text}: give a port from 1024 to 65000"
@@ -40,6 +44,11 @@ def port_base(number: int = 0) -> int:
 def libvirt_uri(number: int = 0) -> str:
     """Return the URI of a served machine's libvirtd."""
     return f"qemu+tcp://127.0.0.1:{port_base(number)}/system"
+
+
+def agent_url(number: int = 0) -> str:
+    """Return the URL of an ironic-python-agent in a served machine."""
+    return f"http://127.0.0.1:{port_base(number) + 2}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ _VOLATILE = (
 
 def _ports(number: int) -> dict[int, int]:
     base = layout.port_base(number)
-    return {base: 16509, base + 1: 7001}
+    return {base: 16509, base + 1: 7001, base + 2: 9999}
 
 
 def is_up(lab: pathlib.Path, number: int = 0) -> bool:
