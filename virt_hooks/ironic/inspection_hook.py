@@ -32,6 +32,23 @@ _FUNCTIONS = "pci_devices"
 class AcceleratorHook(base.InspectionHook):
     """Sets what flavors and runbooks select nodes with accelerators by."""
 
+    def preprocess(
+        self,
+        task: Any,
+        inventory: Mapping[str, Any],
+        plugin_data: Mapping[str, Any],
+    ) -> None:
+        """Set the property for an inspection over Redfish.
+
+        After all hooks, Ironic's RedfishInspect replaces the properties by the
+        dict that the node had before them. A property set after a hook has
+        saved the node, which makes a new dict, is lost.
+        """
+        functions = inventory.get(_FUNCTIONS)
+        if functions:
+            report = node_report.from_functions(functions, loader.load())
+            _set_property(task.node, report)
+
     def __call__(
         self,
         task: Any,
@@ -52,8 +69,7 @@ class AcceleratorHook(base.InspectionHook):
                 f"{first.where}: {first.reason}",
             )
         _set_traits(task, report)
-        if report.is_complete or not node.properties.get(_PROPERTY):
-            node.set_property(_PROPERTY, node_traits.list_properties(report))
+        _set_property(node, report)
         suggestion = node_traits.suggest_resource_class(report)
         if suggestion and report.is_complete and not node.resource_class:
             LOG.info("Node %s: set resource class %s", node.uuid, suggestion)
@@ -89,6 +105,11 @@ def _find_report(
         )
         return None
     return node_report.from_functions(functions, loader.load())
+
+
+def _set_property(node: Any, report: node_report.NodeReport) -> None:
+    if report.is_complete or not node.properties.get(_PROPERTY):
+        node.set_property(_PROPERTY, node_traits.list_properties(report))
 
 
 def _set_traits(task: Any, report: node_report.NodeReport) -> None:

@@ -34,12 +34,12 @@ rpc_transport = none
 state_path = {place}
 host = conductor
 my_ip = 127.0.0.1
-enabled_hardware_types = fake-hardware
-enabled_inspect_interfaces = agent
-enabled_boot_interfaces = fake
-enabled_deploy_interfaces = fake
-enabled_management_interfaces = fake
-enabled_power_interfaces = fake
+enabled_hardware_types = fake-hardware,redfish
+enabled_inspect_interfaces = agent,redfish
+enabled_boot_interfaces = fake,redfish-virtual-media
+enabled_deploy_interfaces = fake,ramdisk
+enabled_management_interfaces = fake,redfish
+enabled_power_interfaces = fake,redfish
 enabled_network_interfaces = noop
 enabled_vendor_interfaces = no-vendor
 enabled_console_interfaces = no-console
@@ -59,6 +59,8 @@ automated_clean = false
 [inspector]
 require_managed_boot = false
 hooks = $default_hooks,accelerators,accel
+[redfish]
+inspection_hooks = $default_inspection_hooks,accelerators,accel
 [inventory]
 data_backend = database
 [oslo_concurrency]
