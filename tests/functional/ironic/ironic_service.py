@@ -37,7 +37,7 @@ my_ip = 127.0.0.1
 enabled_hardware_types = fake-hardware,redfish
 enabled_inspect_interfaces = agent,redfish
 enabled_boot_interfaces = fake,redfish-virtual-media
-enabled_deploy_interfaces = fake,ramdisk
+enabled_deploy_interfaces = fake,direct
 enabled_management_interfaces = fake,redfish
 enabled_power_interfaces = fake,redfish
 enabled_network_interfaces = noop
@@ -48,10 +48,15 @@ enabled_rescue_interfaces = no-rescue
 enabled_bios_interfaces = no-bios
 enabled_firmware_interfaces = no-firmware
 tempdir = {place}
+[agent]
+require_tls = false
 [api]
 host_ip = 127.0.0.1
 port = {port}
 api_workers = 1
+[service_catalog]
+auth_type = none
+endpoint_override = http://127.0.0.1:{port}
 [database]
 connection = sqlite:///{place}/ironic.sqlite
 [conductor]
@@ -111,9 +116,11 @@ class Ironic:
         self.await_state(node, "manageable")
         return node
 
-    def change_state(self, node: BareMetal, target: str) -> None:
+    def change_state(
+        self, node: BareMetal, target: str, **arguments: Any
+    ) -> None:
         path = f"/nodes/{node.uuid}/states/provision"
-        self.call("PUT", path, {"target": target})
+        self.call("PUT", path, {"target": target, **arguments})
 
     def await_state(
         self,
@@ -128,7 +135,7 @@ class Ironic:
         until = time.monotonic() + _SECONDS
         while (present := self.show(node))["provision_state"] != state:
             reached = f"{present['provision_state']}: {present['last_error']}"
-            assert present["provision_state"] != "inspect failed", reached
+            assert not present["provision_state"].endswith("failed"), reached
             assert time.monotonic() < until, reached
             assert process is None or process.poll() is None, reached
             time.sleep(_PAUSE_S)

@@ -58,6 +58,8 @@ def agent(
     machine: fakehost.Controller, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[agent_service.Agent]:
     state = tmp_path_factory.mktemp("agent")
+    # Its /dev has the names that nodes have after the reboots of the tests.
+    machine.reboot()
     with agent_service.start(machine.root, state) as running:
         running.await_api()
         yield running
@@ -95,22 +97,52 @@ def loaded(machine: fakehost.Controller) -> list[str]:
     return [path.read_text().strip() for path in afus]
 
 
-def test_a_machine_is_inspected_by_its_agent(
+@pytest.fixture(scope="module")
+def inspected(
     ironic: ironic_service.Ironic,
     machine: fakehost.Controller,
-    tmp_path: pathlib.Path,
-) -> None:
-    node = ironic.create(mac=agent_service.read_mac())
+    tmp_path_factory: pytest.TempPathFactory,
+) -> ironic_service.BareMetal:
+    """Return the machine's node, which its agent has inspected."""
+    place = tmp_path_factory.mktemp("inspection")
+    node = ironic.create(agent_service.read_mac(), deploy_interface="direct")
     ironic.begin_inspection(node)
     ironic.await_state(node, "inspect wait")
-    with agent_service.start(machine.root, tmp_path, ironic.url) as running:
+    with agent_service.start(machine.root, place, ironic.url) as running:
         ironic.await_state(node, "manageable", running.process)
+    return node
+
+
+def test_a_machine_is_inspected_by_its_agent(
+    ironic: ironic_service.Ironic, inspected: ironic_service.BareMetal
+) -> None:
     assert {
         "CUSTOM_FPGA_INTEL_ARRIA_10_PAC_X1",
         f"CUSTOM_FPGA_FUNCTION_{OLD.upper()}",
         "CUSTOM_GPU_8086_56C0_X1",
         "CUSTOM_GPU_NVIDIA_T4_X1",
-    } <= ironic.traits(node)
+    } <= ironic.traits(inspected)
+
+
+@pytest.mark.long
+def test_ironic_cleans_a_node_through_its_agent(
+    ironic: ironic_service.Ironic,
+    machine: fakehost.Controller,
+    inspected: ironic_service.BareMetal,
+    tmp_path: pathlib.Path,
+) -> None:
+    machine.set_vfs(FLEX, 4)
+    # Not its automated cleaning, which erases disks: the agent sees those of
+    # the computer that runs this test.
+    steps = [
+        {"interface": "deploy", "step": name}
+        for name in ("accel_scrub", "accel_verify")
+    ]
+    ironic.change_state(inspected, "clean", clean_steps=steps)
+    ironic.await_state(inspected, "clean wait")
+    with agent_service.start(machine.root, tmp_path, ironic.url) as running:
+        ironic.await_state(inspected, "manageable", running.process)
+    assert read(machine, FLEX, "sriov_numvfs") == "0"
 
 
 @pytest.mark.parametrize(
