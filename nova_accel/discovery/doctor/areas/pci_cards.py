@@ -253,6 +253,19 @@ def check_aer_fatal(host: _Host) -> _Results:
                 f"{card.address} had {count} fatal PCIe errors",
                 host.path(card, "aer_dev_fatal"),
             )
+            continue
+        # Linux 6.1 counts a fatal error at the root port only: it does not
+        # read the card then (drivers/pci/pcie/aer.c,
+        # aer_get_device_error_info).
+        path = host.path(card, "../aer_rootport_total_err_fatal")
+        if (total := host.text(path)) not in ("", "0"):
+            yield warn(
+                f"the root port of {card.address} had {total} fatal PCIe"
+                " errors",
+                path,
+                remedy="look for the card in the kernel's log (journalctl -k"
+                " --grep AER), then replace or reseat it",
+            )
 
 
 @AREA.check(

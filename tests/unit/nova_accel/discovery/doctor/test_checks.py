@@ -126,6 +126,14 @@ def test_cleared_bars_of_vfs_are_missing(
     assert ("pci.vf-bars" in levels(host, IN_USE)) == is_missing
 
 
+def test_a_fatal_error_is_seen_at_the_root_port() -> None:
+    """Linux 6.1 does not count it at the card."""
+    port = prepared.at(prepared.L40S, "..").rpartition(f"/{prepared.L40S}")[0]
+    change: prepared.Change = {f"{port}/aer_rootport_total_err_fatal": "1\n"}
+    seen = levels(prepared.changed(change), IN_USE)
+    assert seen == {"pci.aer-fatal": Level.WARN}
+
+
 @pytest.mark.parametrize(
     "path",
     [
