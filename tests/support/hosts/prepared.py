@@ -29,6 +29,9 @@ UNITS = "/usr/lib/systemd/system"
 SERVICES = "/sys/fs/cgroup/system.slice"
 TYPE1 = "/sys/module/vfio_iommu_type1/parameters"
 HUGEPAGES = "/sys/devices/system/node/node0/hugepages/hugepages-1048576kB"
+SECURE_BOOT = (
+    "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+)
 CAPABILITIES = "/var/cache/libvirt/qemu/capabilities/0f.xml"
 
 Change = dict[str, fs.Record | None]
@@ -240,8 +243,7 @@ _READY: dict[str, fs.Record] = {
     },
     "/sys/firmware/acpi/tables/DMAR": "",
     "/sys/firmware/acpi/tables/FACP": "",
-    "/sys/firmware/efi/efivars/"
-    "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c": "\x06\0\0\0\x01",
+    SECURE_BOOT: "\x06\0\0\0\x01",
     "/sys/kernel/security/lockdown": "[none] integrity confidentiality\n",
     "/sys/module/kernel/parameters/panic": "0\n",
     "/sys/module/nvidia/taint": "PO\n",

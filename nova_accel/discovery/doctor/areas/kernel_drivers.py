@@ -198,6 +198,13 @@ def check_headers(host: _Host) -> _Results:
         yield warn("the kernel's headers are not installed", f"{top}/build")
 
 
+def _lockdown_level(host: _Host) -> str:
+    """Return the level of lockdown, empty if it is off or unknown."""
+    text = host.text(_LOCKDOWN)
+    levels = ("integrity", "confidentiality")
+    return next((level for level in levels if f"[{level}]" in text), "")
+
+
 @AREA.check(
     "secure-boot",
     why="the kernel refuses modules without a signature that it accepts",
@@ -205,17 +212,24 @@ def check_headers(host: _Host) -> _Results:
     " in the firmware's menu",
 )
 def check_secure_boot(host: _Host) -> _Results:
-    """Built modules are loaded under Secure Boot."""
-    if not host.text(_SECURE_BOOT).endswith("\x01"):
+    """Built modules are loaded under Secure Boot and lockdown."""
+    is_secure = host.text(_SECURE_BOOT).endswith("\x01")
+    level = _lockdown_level(host)
+    if not (is_secure or level):
         return
+    cause, path = (
+        ("Secure Boot", _SECURE_BOOT)
+        if is_secure
+        else (f"lockdown={level}", _LOCKDOWN)
+    )
     present = _built_modules(host, host.release)
     for module in _OUT_OF_TREE:
         is_needed = module in present and host.lists_modules
         if is_needed and not host.is_loaded(module):
             yield warn(
-                f"{module} is installed and not loaded under Secure Boot",
+                f"{module} is installed and not loaded under {cause}",
                 present[module],
-                _SECURE_BOOT,
+                path,
             )
 
 
@@ -241,6 +255,5 @@ def check_unsigned(host: _Host) -> _Results:
 )
 def check_lockdown(host: _Host) -> _Results:
     """The kernel is not locked down."""
-    for level in ("integrity", "confidentiality"):
-        if f"[{level}]" in host.text(_LOCKDOWN):
-            yield note(f"the kernel is locked down: {level}", _LOCKDOWN)
+    if level := _lockdown_level(host):
+        yield note(f"the kernel is locked down: {level}", _LOCKDOWN)

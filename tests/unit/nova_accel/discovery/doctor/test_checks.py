@@ -134,6 +134,16 @@ def test_a_fatal_error_is_seen_at_the_root_port() -> None:
     assert seen == {"pci.aer-fatal": Level.WARN}
 
 
+def test_a_module_that_lockdown_refuses_is_seen() -> None:
+    change: prepared.Change = {
+        prepared.SECURE_BOOT: None,
+        "/sys/kernel/security/lockdown": "none [integrity] confidentiality\n",
+        f"{prepared.MODULES}/extra/xocl.ko": "",
+    }
+    seen = levels(prepared.changed(change), IN_USE)
+    assert seen == {"drv.secure-boot": Level.WARN, "drv.lockdown": Level.NOTE}
+
+
 @pytest.mark.parametrize(
     "path",
     [
