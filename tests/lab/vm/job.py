@@ -7,11 +7,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+from typing import TypedDict, Unpack
 
-from tests.lab.vm import errors, layout, machine
+from tests.lab.vm import errors, layout, machine, topology
 
 #: timeout(1): "If ... sent the KILL signal, exit with 128+9"
 _TIMEOUT_KILLED = 128 + signal.SIGKILL
+
+
+class Hardware(TypedDict, total=False):
+    """Fields of ``machine.Machine`` that a job can set."""
+
+    devices: topology.Topology
+    words: tuple[str, ...]
+    blacklist: str
+    root: pathlib.Path
+    files: tuple[pathlib.Path, ...]
 
 
 def run_job(
@@ -19,7 +30,8 @@ def run_job(
     job: pathlib.Path,
     *,
     timeout_s: float = 300,
-    topology: bool = True,
+    share: pathlib.Path | None = None,
+    **hardware: Unpack[Hardware],
 ) -> int:
     """Boot, run the shell script ``job`` inside as root, power off.
 
@@ -28,6 +40,8 @@ def run_job(
     copied to standard output while it runs. Returns its exit status.
     Raises BootError when the machine dies before the job ends, and
     JobTimeoutError after ``timeout_s`` seconds.
+
+    :param share: a directory that is read-write inside at the same path.
     """
     place = layout.layout_of(lab)
     place.jobs.mkdir(parents=True, exist_ok=True)
@@ -38,8 +52,9 @@ def run_job(
     boot = machine.Machine(
         place=place,
         run_dir=run_dir,
-        with_topology=topology,
+        share=share,
         console="stdio,signal=off",
+        **hardware,
     )
     status = _run(boot, timeout_s)
     shutil.rmtree(run_dir)

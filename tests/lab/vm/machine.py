@@ -29,7 +29,7 @@ _WIRE_NETWORK, _WIRE_MAC, _WIRE_FIRST = "10.0.3", "52:54:00:6c:62", 10
 VIRTIOFSD = pathlib.Path("/usr/lib/qemu/virtiofsd")
 
 #: kernel modules that only cost time, or would take a device we want free
-_BLACKLIST = (
+BLACKLIST = (
     "ahci,libata,nouveau,drm,lpc_ich,i2c_i801,intel_agp,button,pcspkr,psmouse"
 )
 
@@ -96,12 +96,19 @@ class Machine:
 
     place: layout.Layout
     run_dir: pathlib.Path
-    with_topology: bool = True
+    devices: topology.Topology = topology.STANDARD
     memory_mib: int = MEMORY_MIB
     #: a directory that is read-write inside at the same path
     share: pathlib.Path | None = None
+    #: another root directory than the layout's; ``files`` are this computer's
+    #: directories that are seen in it at the same paths
+    root: pathlib.Path | None = None
+    files: tuple[pathlib.Path, ...] = ()
     #: TCP ports: on the host's loopback -> in the machine
     forwards: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    #: words of the kernel's command line that a host's administrator sets
+    words: tuple[str, ...] = ("intel_iommu=on", "iommu.strict=0")
+    blacklist: str = BLACKLIST
     #: lab.NAME=VALUE on the kernel's command line: $LAB_NAME inside
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: serial ports: name inside -> socket in ``run_dir``
@@ -138,15 +145,13 @@ class Machine:
             args += ["-chardev", listen, "-device"]
             args += [f"virtserialport,chardev={name},name={name}"]
         args += self._network()
-        if self.with_topology:
-            args += topology.topology_args()
-        return args
+        return [*args, *self.devices.arguments()]
 
     def _preload(self) -> list[str]:
         """Return env(1) and what it sets for QEMU alone."""
-        if not self.with_topology:
+        if not self.devices.functions:
             return []
-        functions = topology.fakepci_environment(topology.FAKE_FUNCTIONS)
+        functions = topology.fakepci_environment(self.devices.functions)
         library = self.place.standins / "fakepci.so"
         return ["env", f"FAKEPCI={functions}", f"LD_PRELOAD={library}"]
 
@@ -189,8 +194,8 @@ class Machine:
         words = [
             "console=ttyS0 quiet panic=-1 nokaslr mitigations=off",
             "random.trust_cpu=on cryptomgr.notests",
-            f"module_blacklist={_BLACKLIST}",
-            "intel_iommu=on iommu.strict=0",
+            f"module_blacklist={self.blacklist}",
+            *self.words,
             *(f"lab.{name}={value}" for name, value in options.items()),
         ]
         if not has_kvm():
@@ -209,7 +214,7 @@ class Machine:
         A machine on this computer's own root sees the lab's files there, and
         one on another root in a share of their own.
         """
-        root = self.place.debian_root
+        root = self.root or self.place.debian_root
         shares = {"hostroot": Share(root, cache="always", is_writable=False)}
         if self._own_files():
             shares["files"] = Share(
@@ -221,9 +226,10 @@ class Machine:
 
     def _own_files(self) -> list[str]:
         """Return the directories that another root has not."""
-        if self.place.debian == layout.STOCK:
+        if self.root is None and self.place.debian == layout.STOCK:
             return []
-        return [str(self.place.root), str(layout.GUEST_FILES)]
+        files = (self.place.root, layout.GUEST_FILES, *self.files)
+        return list(map(str, files))
 
     def _files(self) -> list[str]:
         args = _share_9p("out", self.run_dir)

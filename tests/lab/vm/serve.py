@@ -19,7 +19,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from tests.lab.vm import errors, layout, machine, processes, progress
+from tests.lab.vm import (
+    errors,
+    layout,
+    machine,
+    processes,
+    progress,
+    topology,
+)
 from tests.lab.vm.artifacts import remotefs
 
 #: loaded in the served machine; a new fake driver is added here
@@ -131,7 +138,7 @@ def _machine(
     return machine.Machine(
         place=place,
         run_dir=place.serve,
-        with_topology=has_cards,
+        devices=topology.STANDARD if has_cards else topology.NO_DEVICES,
         memory_mib=machine.MEMORY_MIB if is_first else _FURTHER_MIB,
         share=shared,
         forwards=_ports(place.number),

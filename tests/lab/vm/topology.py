@@ -6,7 +6,8 @@ device is 0000:01:00.0, the second 0000:02:00.0, and so on.
 """
 
 import dataclasses
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,8 @@ class FakeFunction:
     vf_bars: tuple[str, ...] = ()
     #: an FPGA card with a device feature list in its first BAR
     is_dfl: bool = False
+    #: reports errors of PCI Express; not with VFs
+    has_aer: bool = False
 
     def entry(self) -> str:
         """Return this function as an entry of $FAKEPCI."""
@@ -51,6 +54,8 @@ class FakeFunction:
             words.append(f"vfdevice={self.vf_device}")
         if self.is_dfl:
             words.append("dfl=1")
+        if self.has_aer:
+            words.append("aer=1")
         return ",".join(words)
 
 
@@ -118,38 +123,93 @@ def fakepci_environment(functions: Iterable[FakeFunction]) -> str:
     return ";".join(function.entry() for function in functions)
 
 
-def _root_port(number: int) -> list[str]:
-    return [
-        "-device",
+_IOMMU = ("intel-iommu,intremap=on,caching-mode=on",)
+
+
+def _root_port(number: int) -> str:
+    return (
         f"pcie-root-port,id=rp{number},bus=pcie.0,"
-        f"chassis={number},slot={number}",
-    ]
+        f"chassis={number},slot={number}"
+    )
 
 
-def _fake_device(number: int, function: FakeFunction) -> list[str]:
-    return [
-        *_root_port(number),
-        "-device",
-        f"{function.name},bus=rp{number}",
-    ]
+def _fake_devices(number: int, function: FakeFunction) -> tuple[str, ...]:
+    return _root_port(number), f"{function.name},bus=rp{number}"
 
 
-def topology_args() -> list[str]:
-    """Return QEMU's arguments: an IOMMU and the devices behind root ports."""
-    args = ["-device", "intel-iommu,intremap=on,caching-mode=on"]
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """The devices of a machine.
+
+    ``devices`` and ``properties`` are arguments of QEMU's -device and
+    -global.
+    """
+
+    functions: tuple[FakeFunction, ...] = ()
+    devices: tuple[str, ...] = ()
+    properties: tuple[str, ...] = ()
+
+    def arguments(self) -> list[str]:
+        """Return QEMU's arguments."""
+        pairs = [("-global", text) for text in self.properties]
+        pairs += [("-device", text) for text in self.devices]
+        return list(itertools.chain.from_iterable(pairs))
+
+
+def _standard_devices() -> Iterator[str]:
+    """Yield an IOMMU, and the devices behind root ports."""
+    yield from _IOMMU
     for number, function in enumerate(FIRST_FUNCTIONS, start=1):
-        args += _fake_device(number, function)
+        yield from _fake_devices(number, function)
     number = len(FIRST_FUNCTIONS) + 1
+    yield _root_port(number)
     # queue and vector counts: what QEMU asks for each secondary controller
     # (docs/system/devices/nvme.rst, "SR-IOV and Virtualization Enhancements")
-    return [
-        *args,
-        *_root_port(number),
-        "-device",
-        "nvme-subsys,id=subsys0",
-        "-device",
+    yield "nvme-subsys,id=subsys0"
+    yield (
         f"nvme,bus=rp{number},serial=lab0,subsys=subsys0,"
         f"sriov_max_vfs={NVME_VFS},sriov_vq_flexible={2 * NVME_VFS},"
-        f"sriov_vi_flexible={NVME_VFS},max_ioqpairs=10,msix_qsize=9",
-        *_fake_device(number + 1, PAC),
-    ]
+        f"sriov_vi_flexible={NVME_VFS},max_ioqpairs=10,msix_qsize=9"
+    )
+    yield from _fake_devices(number + 1, PAC)
+
+
+NO_DEVICES = Topology()
+SINGLE_GPU = Topology(
+    functions=(T4,), devices=(*_IOMMU, *_fake_devices(1, T4))
+)
+STANDARD = Topology(
+    functions=FAKE_FUNCTIONS, devices=tuple(_standard_devices())
+)
+
+# A host with faults of its hardware and its firmware, beside good devices:
+# - VFs of a card take 4 GiB, and the host bridge has 1 GiB for 64-bit BARs;
+# - two root ports of one slot do not isolate their devices from each other.
+AER_GPU = dataclasses.replace(T4, name="lab-aer", has_aer=True)
+HUNGRY_FLEX = dataclasses.replace(
+    FLEX, name="lab-hungry", vfs=16, vf_bars=("256M",)
+)
+AER_ADDRESS = "0000:02:00.0"
+HUNGRY_ADDRESS = "0000:03:00.0"
+GROUPED_ADDRESS, SIBLING_ADDRESS = "0000:04:00.0", "0000:05:00.0"
+
+
+def _faulty_devices() -> Iterator[str]:
+    functions = (A40, AER_GPU, HUNGRY_FLEX)
+    for number, function in enumerate(functions, start=1):
+        yield from _fake_devices(number, function)
+    for number, device in enumerate((T4.name, "nvme,serial=lab0")):
+        yield (
+            f"pcie-root-port,id=shared{number},bus=pcie.0,addr=0x10.{number},"
+            f"multifunction=on,disable-acs=on,chassis=16,slot={16 + number}"
+        )
+        yield f"{device},bus=shared{number}"
+
+
+FAULTY = Topology(
+    functions=(A40, AER_GPU, HUNGRY_FLEX, T4),
+    devices=(*_IOMMU, *_faulty_devices()),
+    properties=("q35-pcihost.pci-hole64-size=1G",),
+)
+#: The same without an IOMMU: as with VT-d off in the firmware.
+WITHOUT_IOMMU = dataclasses.replace(FAULTY, devices=tuple(_faulty_devices()))

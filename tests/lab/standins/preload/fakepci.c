@@ -20,6 +20,7 @@
  *           vfdevice                hexadecimal; default: device
  *           vfbar0 vfbar1           sizes of the virtual functions' BARs
  *           dfl                     1: BAR 0 is that of an FPGA card
+ *           aer                     1: Advanced Error Reporting; without vfs
  *
  * No QEMU header is used.  The one structure whose layout matters,
  * PCIDeviceClass, is measured at run time on QEMU's "edu" device, whose
@@ -64,6 +65,9 @@ void pcie_cap_flr_init(void *dev);
 void pcie_cap_flr_write_config(void *dev, uint32_t addr, uint32_t val,
 			       int len);
 void pcie_ari_init(void *dev, uint16_t offset, uint16_t nextfn);
+int pcie_aer_init(void *dev, uint8_t version, uint16_t offset, uint16_t size,
+		  void *errp);
+void pcie_aer_exit(void *dev);
 void pcie_sriov_pf_init(void *dev, uint16_t offset, const char *vfname,
 			uint16_t vf_dev_id, uint16_t init_vfs,
 			uint16_t total_vfs, uint16_t vf_offset,
@@ -99,7 +103,10 @@ enum {
 	BAR_MEM32 = 0x00,
 	BAR_MEM64_PREFETCH = 0x0c,
 	CAP_EXPRESS = 0x80,	/* in conventional configuration space */
-	ECAP_ARI = 0x100,	/* extended capabilities */
+	ECAP_ARI = 0x100,	/* extended capabilities; the first is here */
+	ECAP_AER = 0x100,
+	AER_VERSION = 2,
+	AER_SIZE = 0x48,
 	ECAP_SRIOV = 0x160,
 	MEMORY_REGION_ROOM = 4096,	/* > sizeof(MemoryRegion), any QEMU */
 	MAX_BARS = 3,
@@ -110,7 +117,7 @@ struct function {
 	char name[64];
 	const struct function *physical;	/* set in a virtual function */
 	unsigned vendor, device, class_id, revision, subvendor, subdevice;
-	unsigned vfs, vf_device, vf_offset, vf_stride, dfl;
+	unsigned vfs, vf_device, vf_offset, vf_stride, dfl, aer;
 	uint64_t bar[MAX_BARS];
 	uint64_t vf_bar[MAX_BARS];
 };
@@ -172,6 +179,8 @@ static void realize_physical(void *dev, const struct function *f)
 			pci_register_bar(dev, i ? i * 2 - 1 : 0,
 					 i ? BAR_MEM64_PREFETCH : BAR_MEM32,
 					 new_bar(dev, f, i, f->bar[i]));
+	if (f->aer)
+		pcie_aer_init(dev, AER_VERSION, ECAP_AER, AER_SIZE, NULL);
 	if (!f->vfs)
 		return;
 	snprintf(vf_name, sizeof(vf_name), "%.60s-vf", f->name);
@@ -200,7 +209,11 @@ static void fake_realize(void *dev, void **errp)
 
 static void fake_exit(void *dev)
 {
-	if (function_of(dev)->vfs)
+	const struct function *f = function_of(dev);
+
+	if (f->aer)
+		pcie_aer_exit(dev);
+	if (f->vfs)
 		pcie_sriov_pf_exit(dev);
 }
 
@@ -305,6 +318,7 @@ static bool set_number(struct function *f, const char *key, const char *value)
 		{ "vfoffset", 10, &f->vf_offset },
 		{ "vfstride", 10, &f->vf_stride },
 		{ "dfl", 10, &f->dfl },
+		{ "aer", 10, &f->aer },
 	};
 
 	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
@@ -352,6 +366,8 @@ static void parse_entry(char *entry)
 		if (!set_number(f, word, value) && !set_bar(f, word, value))
 			die("unknown key", word);
 	}
+	if (f->aer && f->vfs)
+		die("aer with vfs", f->name);
 	if (!f->subvendor)
 		f->subvendor = f->vendor;
 	if (!f->vf_device)
