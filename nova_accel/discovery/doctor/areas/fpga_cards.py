@@ -72,7 +72,7 @@ def check_errors(host: _Host) -> _Results:
     """No Intel FPGA reports an error."""
     for card in host.fpgas:
         for path in _error_files(host, card):
-            if int(host.text(path) or "0", 16):
+            if host.text(path).strip("0x"):
                 yield warn(
                     f"{card.address} reports error {host.text(path)}", path
                 )

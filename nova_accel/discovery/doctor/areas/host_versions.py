@@ -12,13 +12,14 @@ from nova_accel.discovery.doctor.host_checks import (
     note,
     warn,
 )
-from nova_accel.host.sysfs import allowed_paths
+from nova_accel.host.sysfs import allowed_paths, attributes
 
 AREA = host_checks.Area("host", page="support-matrix")
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
 _NODES = checked_host.CheckedHost.sys("devices/system/node")
+_RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 _MEMLOCK = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
 _DAEMONS = ("virtqemud", "libvirtd")
 _GIB = 1 << 30
@@ -136,8 +137,9 @@ def check_memlock(host: _Host) -> _Results:
         for process in host.text(host.service(name)).split()[:1]:
             path = f"/proc/{process}/limits"
             match = _MEMLOCK.search(host.text(path))
-            if match and match[1].isdecimal() and int(match[1]) < _GIB // 16:
-                yield warn(f"{name} may lock {match[1]} bytes", path)
+            most = attributes.parse_number(match[1]) if match else None
+            if most is not None and most < _GIB // 16:
+                yield warn(f"{name} may lock {most} bytes", path)
 
 
 @AREA.check(
@@ -159,9 +161,12 @@ def check_node_memory(host: _Host) -> _Results:
 
 
 def _parse_ranges(text: str) -> set[int]:
-    """Return the numbers of a list such as ``0-1,4``."""
+    """Return the numbers of a list such as ``0-1,4``.
+
+    Parts of another form are ignored; a node has at most four digits
+    (include/linux/numa.h, NODES_SHIFT).
+    """
     numbers: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        numbers |= set(range(int(first), int(last or first) + 1))
+    for match in filter(None, map(_RANGE.fullmatch, text.split(","))):
+        numbers |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
     return numbers

@@ -11,7 +11,7 @@ from nova_accel.discovery.doctor.host_checks import (
     note,
     warn,
 )
-from nova_accel.host.sysfs import allowed_paths
+from nova_accel.host.sysfs import allowed_paths, attributes
 from nova_accel.model import pci
 
 INTEL = host_checks.Area("intel", page="gpus", technology="intel")
@@ -75,7 +75,8 @@ def check_max_vfs(host: _Host) -> _Results:
 def check_guc(host: _Host) -> _Results:
     """The driver i915 submits work through the GuC."""
     value = host.parameter("i915", "enable_guc")
-    if any(_gpus(host)) and value.isdecimal() and not int(value) & 1:
+    number = attributes.parse_number(value)
+    if any(_gpus(host)) and number is not None and not number & 1:
         yield warn(
             f"i915 was loaded with enable_guc={value}",
             host.sys("module/i915/parameters/enable_guc"),

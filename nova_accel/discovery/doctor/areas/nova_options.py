@@ -14,6 +14,7 @@ from nova_accel.discovery.doctor.host_checks import (
     note,
     warn,
 )
+from nova_accel.host.sysfs import attributes
 
 AREA = host_checks.Area("nova", page="configuration")
 SCHEDULER = host_checks.Area(
@@ -180,9 +181,9 @@ def check_virt_type(host: _Host) -> _Results:
 )
 def check_pcie_ports(host: _Host) -> _Results:
     """Guests have free PCIe ports for hot attach."""
-    value = host.option("libvirt", "num_pcie_ports")
-    if value.isdecimal() and 0 < int(value) < _MIN_PORTS:
-        yield note(f"num_pcie_ports = {value}", host.nova_conf)
+    ports = attributes.parse_number(host.option("libvirt", "num_pcie_ports"))
+    if ports and ports < _MIN_PORTS:
+        yield note(f"num_pcie_ports = {ports}", host.nova_conf)
 
 
 def _words(host: _Host, name: str) -> list[str]:

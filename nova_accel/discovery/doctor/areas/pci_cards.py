@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of PCI functions: BARs, buses, links, errors and resets."""
 
+import re
 from collections.abc import Iterator
 
 from nova_accel.catalog import pci_ids
@@ -11,7 +12,7 @@ from nova_accel.discovery.doctor.host_checks import (
     note,
     warn,
 )
-from nova_accel.host.sysfs import allowed_paths
+from nova_accel.host.sysfs import allowed_paths, attributes
 from nova_accel.model import pci
 
 AREA = host_checks.Area("pci", page="other-accelerators")
@@ -30,7 +31,8 @@ _MANY_ERRORS = 1000
 _CHECKED_BY_VENDOR = ("nvidia", "i915", "amdgpu")
 # drivers/pci/pci.h: PCIE_LNK_WIDTH_UNKNOWN.
 _UNKNOWN_WIDTH = 255
-_RESOURCE_FIELDS = 3
+# Start, end and flags of a line of ``resource``.
+_RESOURCE = re.compile(r"0x([0-9a-f]{16}) 0x([0-9a-f]{16}) 0x([0-9a-f]{16})")
 _MEMORY_REMEDY = (
     'switch on "Above 4G decoding" and a larger MMIO window in the'
     " firmware's setup (HPE: PciResourcePadding=High), or\n"
@@ -42,10 +44,10 @@ def _sizes(host: _Host, card: pci.PciFunction, lines: slice) -> list[int]:
     """Return the sizes of memory BARs, 0 for one without an address."""
     sizes = []
     for line in host.attribute(card, "resource").splitlines()[lines]:
-        words = line.split()
-        if len(words) != _RESOURCE_FIELDS:
+        match = _RESOURCE.fullmatch(line)
+        if match is None:
             continue
-        start, end, flags = (int(word, 16) for word in words)
+        start, end, flags = (int(word, 16) for word in match.groups())
         if flags & _MEMORY:
             is_unset = not start or flags & _UNSET
             sizes.append(0 if is_unset else end - start + 1)
@@ -130,16 +132,16 @@ def check_vf_bus(host: _Host) -> _Results:
         offset = host.count(card, "sriov_offset")
         stride = host.count(card, "sriov_stride")
         bridge = host.path(card, "../subordinate_bus_number")
-        last_bus = host.text(bridge)
-        if not card.total_vfs or offset is None or not last_bus.isdecimal():
+        last_bus = attributes.parse_number(host.text(bridge))
+        if not card.total_vfs or offset is None or last_bus is None:
             continue
         first = card.address.slot << 3 | card.address.function
         last = first + offset + (stride or 0) * (card.total_vfs - 1)
-        if card.address.bus + (last >> 8) > int(last_bus):
+        if card.address.bus + (last >> 8) > last_bus:
             yield fail(
                 f"the last VF of {card.address} is on bus"
                 f" {card.address.bus + (last >> 8):02x}, behind the last one"
-                f" of its bridge ({int(last_bus):02x})",
+                f" of its bridge ({last_bus:02x})",
                 host.path(card, "sriov_offset"),
                 bridge,
             )
@@ -237,7 +239,7 @@ def check_link_speed(host: _Host) -> _Results:
 
 def _error_count(host: _Host, card: pci.PciFunction, name: str) -> int:
     last = host.attribute(card, name).rpartition(" ")[2]
-    return int(last) if last.isdecimal() else 0
+    return attributes.parse_number(last) or 0
 
 
 @AREA.check(

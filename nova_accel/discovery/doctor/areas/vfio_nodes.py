@@ -10,7 +10,7 @@ from nova_accel.discovery.doctor.host_checks import (
     note,
     warn,
 )
-from nova_accel.host.sysfs import allowed_paths
+from nova_accel.host.sysfs import allowed_paths, attributes
 from nova_accel.model import pci
 
 AREA = host_checks.Area("vfio", page="troubleshooting")
@@ -176,8 +176,10 @@ def check_iommufd(host: _Host) -> _Results:
 )
 def check_dma_limit(host: _Host) -> _Results:
     """Guests can map as many regions as the kernel's default allows."""
-    limit = host.parameter("vfio_iommu_type1", "dma_entry_limit")
-    if limit.isdecimal() and int(limit) < _ENTRIES:
+    limit = attributes.parse_number(
+        host.parameter("vfio_iommu_type1", "dma_entry_limit")
+    )
+    if limit is not None and limit < _ENTRIES:
         yield warn(
             f"a guest can map {limit} regions only",
             host.sys("module/vfio_iommu_type1/parameters/dma_entry_limit"),

@@ -49,6 +49,20 @@ def test_each_check_is_ok_on_the_prepared_host() -> None:
     assert levels(prepared.changed({}), IN_USE) == {}
 
 
+@pytest.mark.parametrize("odd", ["9" * 5000, "?", "0-", "0x"])
+def test_no_check_fails_for_texts_of_another_form(odd: str) -> None:
+    change: prepared.Change = {
+        path: odd
+        for path, record in prepared.records().items()
+        if type(record) is str
+        and not path.endswith(("/vendor", "/device", "/class"))
+    }
+    conf = {changes.NOVA_CONF: f"[libvirt]\nnum_pcie_ports = {odd}\n"}
+    results = registry.run(IN_USE, prepared.changed({**change, **conf}))
+    texts = [o.text for result in results for o in result.observations]
+    assert not [text for text in texts if "check failed" in text]
+
+
 @pytest.mark.parametrize("name", changes.CASES)
 def test_a_change_is_seen_by_its_check_only(name: str) -> None:
     case = changes.CASES[name]
