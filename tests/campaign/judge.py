@@ -81,10 +81,17 @@ class Judge:
                 self._world.revive(host)
                 self._world.force_down(False, host)
         self._life.unplugged.clear()
+        for host in worlds.HOSTS:
+            self._undrain(host)
         for _ in range(2):
             self._pass()
         self._reboot_half_moved()
         self._pass()
+
+    def _undrain(self, host: str) -> None:
+        marks = self._world.computes[host].driver._accel.marks
+        state = self._world.computes[host].driver._accel.host.state
+        marks.undrain(marks.list_addresses(state))
 
     def _reboot_half_moved(self) -> None:
         """Do what Nova says of a server whose move failed at its new host.

@@ -16,6 +16,7 @@ from nova import exception, objects
 from nova.compute import vm_states
 from nova.tests.functional.api import client
 
+from nova_accel.model import names, rpc_names
 from tests.campaign import world as worlds
 from tests.campaign.faults import Fault, has_points
 from tests.functional.nova.support import harness
@@ -53,7 +54,16 @@ _SERVER = {
     vm_states.SHELVED_OFFLOADED: {"unshelve": 3, "delete": 1},
 }
 _DOWN = {"evacuate": 5, "delete": 1}
-_HOST = {"restart": 3, "passes": 3, "unplug": 1, "down": 0.7, "blackout": 0.3}
+_HOST = {
+    "restart": 3,
+    "passes": 3,
+    "unplug": 1,
+    "down": 0.7,
+    "blackout": 0.3,
+    "drain": 1,
+    "undrain": 1,
+    "heal": 0.7,
+}
 _MOST_SERVERS = 3
 #: The directories of a simulated host, and of its ``state_dir``.
 _TEMPORARY = re.compile(r"/\S*/tmp[^/ ]*")
@@ -355,6 +365,33 @@ class Life:
 
     def host_passes(self, step: Step) -> None:
         self.world.periodics(str(step.target))
+
+    def host_drain(self, step: Step) -> None:
+        self.mark(str(step.target), "drain", "by the campaign")
+
+    def host_undrain(self, step: Step) -> None:
+        self.mark(str(step.target), "undrain")
+
+    def host_heal(self, step: Step) -> None:
+        self.mark(str(step.target), "heal")
+
+    def mark(self, host: str, action: str, *arguments: str) -> None:
+        """Change the marks of a host's first device, as over RPC."""
+        driver = self.world.computes[host].driver
+        root = driver._accel.root
+        addresses = sorted(
+            d.address for d in driver._accel.host.state.devices if d.profiles
+        )
+        providers = [
+            names.provider_uuid(root.uuid, address)
+            for address in addresses[:1]
+        ]
+        with self.world.at(host):
+            result = getattr(driver._hooks.device_endpoint, action)(
+                self.world.context, providers, *arguments
+            )
+        if rpc_names.REFUSED in result:
+            raise RuntimeError(result[rpc_names.REFUSED])
 
     def host_unplug(self, step: Step) -> None:
         host = str(step.target)
