@@ -121,10 +121,6 @@ class TrackedUse:
             self._use = use = use.without(self._released)
         return use
 
-    def replace(self, use: HostdevUse) -> None:
-        """Replace the host devices by those that a caller has read."""
-        self._use = use
-
     def release(self, claims: Iterable[model.Claim]) -> None:
         """Exclude the partitions of released claims."""
         handles = {

@@ -527,23 +527,13 @@ class Lifecycle:
         return False
 
     def clean_up(self) -> None:
-        """Read the hostdevs of all domains, and remove unused partitions.
-
-        Partitions that are released meanwhile count as unused. Not
-        reentrant.
-        """
-        self._remove_orphans(self._use.read())
-
-    def remove_unused(self, use: connection.HostdevUse) -> None:
         """Remove partitions that are provably owned and unused.
 
-        :param use: the host devices of the host's domains; whole functions
-            among them are reserved unless a claim has them.
+        It reads the hostdevs of all domains. Partitions that are released
+        meanwhile count as unused; whole functions in a domain are reserved
+        unless a claim has them. Not reentrant.
         """
-        self._use.replace(use)
-        self._remove_orphans(use)
-
-    def _remove_orphans(self, use: connection.HostdevUse) -> None:
+        use = self._use.read()
         if self.is_alone and not self._has_checked_scrubs:
             self._release.set_aside_interrupted(self.claims())
             self._has_checked_scrubs = True

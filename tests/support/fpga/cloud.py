@@ -164,7 +164,7 @@ class Cloud:
                 self.life.restore(server.name, server.slots)
         if self.life.host.state.complete and not self.life.host.state.unknown:
             self._unrecalled.clear()
-        self.life.remove_unused(self.libvirt.use())
+        self.life.clean_up()
         self.judge.check_log()
         self.is_fresh = True
 

@@ -13,7 +13,6 @@ from nova_accel.vendors import mdev
 from nova_accel.vendors.nvidia import mdev_driver, vfio_driver
 from tests.lab import fakehost
 from tests.support import strategies
-from virt_hooks.guest import connection
 from virt_hooks.spawn import host_access, lifecycle
 
 ROOT = strategies.ROOT
@@ -28,7 +27,6 @@ SPEC = fakehost.HostSpec(
 A, B = "aaaaaaaa-0000-4000-8000-00000000000a", "bbbbbbbb-0000-4000-8000-0000b"
 FOUR_Q, EIGHT_Q = "CUSTOM_VGPU_NVIDIA_T4_4Q", "CUSTOM_VGPU_NVIDIA_T4_8Q"
 MTTY = "CUSTOM_MDEV_MTTY_1"
-IDLE = connection.HostdevUse()
 NO_ACCESS = host_access.HostAccess()
 
 

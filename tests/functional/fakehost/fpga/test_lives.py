@@ -169,7 +169,7 @@ def test_a_server_that_never_got_a_region_does_not_clean_it(
     notes = faults.FaultNotes(str(tmp_path / "state")).read_unreleased()
     assert [*notes] == [slot.identifier]
     before = len(kernel.programmings())
-    life.remove_unused(simulated.using())
+    life.clean_up()
     assert len(kernel.programmings()) == before + 1
     assert not faults.FaultNotes(str(tmp_path / "state")).read_unreleased()
 

@@ -69,7 +69,7 @@ def test_both_build_the_same_tree(
     tmp_path: pathlib.Path,
 ) -> None:
     seen = outside(kernel, life, tmp_path)
-    life.remove_unused(simulated.IDLE)
+    life.clean_up()
     assert_same_tree(life, seen)
     slots = (simulated.slot(0), simulated.slot(1))
     life.ensure(simulated.A, (simulated.asks(simulated.FOUR_Q, 2),), slots)
@@ -105,7 +105,7 @@ def test_a_claims_file_of_another_node_is_ignored(
     tmp_path: pathlib.Path,
 ) -> None:
     seen = outside(kernel, life, tmp_path)
-    life.remove_unused(simulated.IDLE)
+    life.clean_up()
     root = providers.ProviderRoot(name="other", uuid=str(uuid.uuid4()))
     own = names.provider_uuid(root.uuid, simulated.GPU)
     assert seen.read_view(root).tree.node(own) is not None

@@ -29,7 +29,6 @@ from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 SPEC = simulated_scrub.SPEC
-NOTHING = connection.HostdevUse()
 
 
 def start_with_fewer_vfs(
@@ -69,9 +68,7 @@ def test_a_successor_spawns_during_a_cleanup(
     libvirt = domains.SimulatedDomains()
     older = started(kernel, state, domains=libvirt)
     kernel.hang(f"bus/pci/devices/{FLEX_VF}/reset")
-    cleanup = threading.Thread(
-        target=older.remove_unused, args=(NOTHING,), daemon=True
-    )
+    cleanup = threading.Thread(target=older.clean_up, daemon=True)
     cleanup.start()
     wait_begun(state)
 
@@ -139,7 +136,7 @@ def test_a_scrub_of_this_service_is_not_interrupted(
     give(dead, slot(dead, GPU), "gone")
     life = started(kernel, state)
     life.set_alone(False)
-    life.remove_unused(NOTHING)
+    life.clean_up()
     kernel.hang(f"bus/pci/devices/{GPU}/reset")
     spawn = threading.Thread(
         target=give, args=(life, slot(life, GPU), B), daemon=True
@@ -147,7 +144,7 @@ def test_a_scrub_of_this_service_is_not_interrupted(
     spawn.start()
     wait_begun(state)
     life.set_alone(True)
-    life.remove_unused(NOTHING)
+    life.clean_up()
     kernel.heal()
     spawn.join(10)
     assert not spawn.is_alive()

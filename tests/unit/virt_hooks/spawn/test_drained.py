@@ -14,7 +14,6 @@ from tests.lab import fakehost
 from tests.support.hosts.simulated import (
     FOUR_Q,
     GPU,
-    IDLE,
     OTHER,
     A,
     B,
@@ -122,7 +121,7 @@ def test_its_server_keeps_it(
     assert accel.ensure(A, GROUPS, (slot(),)) == claims
     assert spawn(accel, A, slot()) == claims
     accel.host.refresh_changed()
-    accel.remove_unused(IDLE)
+    accel.clean_up()
     assert kernel.writes() == before
     assert not is_offered(accel)
     record = node(accel).inventories["VGPU"]

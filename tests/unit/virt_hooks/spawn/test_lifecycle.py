@@ -16,7 +16,6 @@ from tests.support.hosts.simulated import (
     EIGHT_Q,
     FOUR_Q,
     GPU,
-    IDLE,
     MTTY,
     OTHER,
     A,
@@ -239,11 +238,11 @@ def test_a_driver_s_own_failure_affects_no_other_claim(
     assert set(kernel.mdevs()) == {stuck.handle}
     life.ensure(B, groups[1:], slots[1:])
     life.store.remove_claims(B, slots[1:])
-    life.remove_unused(IDLE)
+    life.clean_up()
     assert set(kernel.mdevs()) == {stuck.handle}
     assert "a bug" in caplog.text
     life._release._drivers = drivers
-    life.remove_unused(IDLE)
+    life.clean_up()
     assert kernel.mdevs() == {}
 
 
@@ -269,7 +268,7 @@ def test_a_partition_that_cannot_be_removed_stays_reserved(
     assert "it stays reserved and is tried again" in caplog.text
     assert life.claims() == ()
     assert node(life).inventories["VGPU"].reserved == 1
-    life.remove_unused(IDLE)
+    life.clean_up()
     life.host.refresh()
     assert kernel.mdevs() == {}
     assert node(life).inventories["VGPU"].reserved == 0
@@ -292,5 +291,5 @@ def test_a_node_that_is_not_registered_claims_nothing(
     with pytest.raises(errors.ClaimError, match="not registered itself yet"):
         life.ensure(A, (asks(FOUR_Q),), (slot(),))
     assert life.tree(tree_builder.OWNER_TRAITS) is None
-    life.remove_unused(IDLE)
+    life.clean_up()
     life.release(A, (slot(),), stopped)

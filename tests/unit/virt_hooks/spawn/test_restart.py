@@ -14,11 +14,11 @@ from nova_accel.discovery import snapshot
 from nova_accel.host.execute import action_executor
 from nova_accel.model import actions, names
 from tests.lab import fakehost
+from tests.support.hosts import domains
 from tests.support.hosts.simulated import (
     EIGHT_Q,
     FOUR_Q,
     GPU,
-    IDLE,
     MTTY,
     OTHER,
     ROOT,
@@ -31,7 +31,7 @@ from tests.support.hosts.simulated import (
     stopped,
 )
 from virt_hooks.guest import connection
-from virt_hooks.spawn import lifecycle
+from virt_hooks.spawn import host_access, lifecycle
 
 # -- concurrency -----------------------------------------------------------
 
@@ -147,7 +147,7 @@ def test_a_restart_loses_nothing(
 
     again = started(kernel)
     assert sorted(again.restore(A, slots), key=str) == sorted(claims, key=str)
-    again.remove_unused(IDLE)
+    again.clean_up()
     assert kernel.writes() == written
     assert node(again) == node(life)
     assert again.ensure(A, groups, slots) == claims
@@ -165,7 +165,7 @@ def test_newer_claims_stay_when_a_server_is_restored(
     again.store.set_claims(A, (second,))
     assert again.restore(A, (slot(0),)) == (first,)
     assert sorted(again.claims(), key=str) == sorted((first, second), key=str)
-    again.remove_unused(IDLE)
+    again.clean_up()
     assert set(kernel.mdevs()) == {first.handle, second.handle}
     again.release(A, both, stopped)
     assert kernel.mdevs() == {}
@@ -243,7 +243,7 @@ def test_after_a_reboot_the_room_of_a_stopped_server_is_kept(
     assert claim == dataclasses.replace(former, state=model.ClaimState.PLANNED)
     assert kernel.mdevs() == {}
     assert node(again) == before
-    again.remove_unused(IDLE)
+    again.clean_up()
     assert again.claims() == (claim,)
 
     eight = asks(EIGHT_Q)
@@ -285,11 +285,12 @@ def test_room_of_another_server_is_not_kept(
 
 
 def test_only_provable_orphans_are_removed(
-    kernel: fakehost.Controller,
-    life: lifecycle.Lifecycle,
-    caplog: pytest.LogCaptureFixture,
+    kernel: fakehost.Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
+    libvirt = domains.SimulatedDomains()
+    access = host_access.HostAccess(domains=libvirt)
+    life = started(kernel, access=access)
     on_host = action_executor.Executor(str(kernel.root))
     uuids = {
         "foreign": "83c32df7-d52e-4ec1-9668-1f3c7e4df107",
@@ -303,8 +304,9 @@ def test_only_provable_orphans_are_removed(
         )
     life.host.refresh()
     use = connection.HostdevUse(mdevs=frozenset({uuids["in a domain"]}))
+    libvirt.set_use(use)
     for _ in range(2):
-        life.remove_unused(use)
+        life.clean_up()
         life.host.refresh()
     assert set(kernel.mdevs()) == {
         claim.handle,

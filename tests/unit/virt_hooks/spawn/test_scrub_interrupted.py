@@ -27,12 +27,10 @@ from tests.support.hosts.simulated_scrub import (
     slot,
     started,
 )
-from virt_hooks.guest import connection
 from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 SPEC = simulated_scrub.SPEC
-NOTHING = connection.HostdevUse()
 
 
 @pytest.fixture
@@ -71,7 +69,7 @@ def restart(
     life = started(kernel, state)
     if slots:
         life.restore(A, slots)
-    life.remove_unused(NOTHING)
+    life.clean_up()
     life.host.refresh()
     return life
 
@@ -125,9 +123,9 @@ def test_a_later_pass_ignores_a_running_scrub(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     life = started(kernel, state)
-    life.remove_unused(NOTHING)
+    life.clean_up()
     faults.FaultNotes(str(state)).begin_scrub(GPU, GPU)
-    life.remove_unused(NOTHING)
+    life.clean_up()
     assert list_scrubs(state) == [GPU]
     life.host.refresh()
     assert fault(life, GPU) == ""
@@ -142,7 +140,7 @@ def test_a_function_is_scrubbed_without_notes(
     before = node(life, FLEX)
     faults.FaultNotes(str(state)).begin_scrub(FLEX_VF, FLEX)
     faults.FaultNotes(str(state)).end_scrub(FLEX_VF)
-    life.remove_unused(NOTHING)
+    life.clean_up()
     assert node(life, FLEX) == before
     life.release(A, (vf_slot,), stopped)
     assert resets(kernel) == [FLEX_VF]

@@ -12,7 +12,7 @@ from nova_accel.host.execute import privileged
 from nova_accel.host.state import faults
 from tests.lab import fakehost
 from tests.support.hosts import domains, simulated_vfio
-from tests.support.hosts.simulated import IDLE, A, B, node, stopped
+from tests.support.hosts.simulated import A, B, node, stopped
 from tests.support.hosts.simulated_vfio import (
     EIGHT,
     EIGHT_Q,
@@ -89,10 +89,10 @@ def test_what_an_operator_types_after_a_failed_release_stays(
     assert types(kernel) == {FIRST: EIGHT}
     clear_by_hand(kernel, FIRST)
     life.host.refresh()
-    life.remove_unused(IDLE)
+    life.clean_up()
     type_by_hand(kernel, FIRST)
     life.host.refresh()
-    life.remove_unused(IDLE)
+    life.clean_up()
     assert types(kernel) == {FIRST: EIGHT}
     assert node(life, GPU).inventories["VGPU"].reserved == 1
 
@@ -106,9 +106,9 @@ def test_a_server_of_an_older_release_gets_a_note(
     faults.FaultNotes(str(tmp_path)).note_clean(FIRST)
     upgraded = started(kernel, state_dir=str(tmp_path))
     upgraded.restore(A, (slot(),))
-    upgraded.remove_unused(IDLE)
+    upgraded.clean_up()
     later = started(kernel, state_dir=str(tmp_path))
-    later.remove_unused(IDLE)
+    later.clean_up()
     assert types(kernel) == {}
 
 
@@ -121,10 +121,10 @@ def test_a_failed_release_is_not_forgotten_while_the_type_is_unreadable(
     life.release(A, (slot(),), stopped)
     kernel.fail(TYPE, "EIO", on="read")
     life.host.refresh()
-    life.remove_unused(IDLE)
+    life.clean_up()
     kernel.heal()
     life.host.refresh()
-    life.remove_unused(IDLE)
+    life.clean_up()
     assert types(kernel) == {}
 
 
@@ -147,12 +147,12 @@ def test_a_restart_clears_a_vf_without_server(
     """Its server was deleted while no service was running."""
     started(kernel, state_dir=str(tmp_path)).ensure(A, (asks(),), (slot(),))
     later = started(kernel, state_dir=str(tmp_path))
-    later.remove_unused(IDLE)
+    later.clean_up()
     assert types(kernel) == {}
     assert node(later, GPU).inventories["VGPU"].reserved == 0
     type_by_hand(kernel, FIRST)
     later.host.refresh()
-    later.remove_unused(IDLE)
+    later.clean_up()
     assert types(kernel) == {FIRST: EIGHT}, "made by an operator"
 
 
@@ -173,7 +173,7 @@ def test_a_restart_restores_a_server_s_claims(
     written = kernel.writes()
     again = started(kernel)
     assert again.restore(A, (slot(),)) == claims
-    again.remove_unused(IDLE)
+    again.clean_up()
     assert again.ensure(A, (asks(),), (slot(),)) == claims
     assert kernel.writes() == written
     again.release(A, (slot(),), stopped)
@@ -190,18 +190,21 @@ def test_a_restored_server_s_failed_release_is_tried_again(
     again.release(A, (slot(),), stopped)
     assert types(kernel) == {FIRST: EIGHT}
     assert node(again, GPU).inventories["VGPU"].reserved == 1
-    again.remove_unused(IDLE)
+    again.clean_up()
     assert types(kernel) == {}
     assert node(again, GPU).inventories["VGPU"].reserved == 0
 
 
 def test_a_vf_in_a_guest_is_not_cleared(
-    kernel: fakehost.Controller, life: lifecycle.Lifecycle
+    kernel: fakehost.Controller,
+    life: lifecycle.Lifecycle,
+    libvirt: domains.SimulatedDomains,
 ) -> None:
     life.ensure(A, (asks(),), (slot(),))
     kernel.fail("*/current_vgpu_type", "EBUSY", times=1, on="write")
     life.release(A, (slot(),), stopped)
-    life.remove_unused(connection.HostdevUse(functions=frozenset({FIRST})))
+    libvirt.set_use(connection.HostdevUse(functions=frozenset({FIRST})))
+    life.clean_up()
     assert types(kernel) == {FIRST: EIGHT}
 
 
@@ -226,7 +229,7 @@ def test_a_foreign_vf_stays_and_is_reserved(
     type_by_hand(kernel, SECOND)
     life = started(kernel)
     for _ in range(3):
-        life.remove_unused(IDLE)
+        life.clean_up()
     assert types(kernel) == {SECOND: EIGHT}
     assert node(life, GPU).inventories["VGPU"].reserved == 1
     assert SECOND not in node(life, GPU).slots["VGPU"]
@@ -240,7 +243,7 @@ def test_a_released_vf_that_is_typed_again_is_foreign(
     life.release(A, (slot(),), stopped)
     type_by_hand(kernel, FIRST)
     life.host.refresh()
-    life.remove_unused(IDLE)
+    life.clean_up()
     assert types(kernel) == {FIRST: EIGHT}
 
 
@@ -292,7 +295,7 @@ def test_a_spawn_that_fails_leaves_no_type(
     assert types(kernel) == {}
     type_by_hand(kernel, FIRST)
     life.host.refresh()
-    life.remove_unused(IDLE)
+    life.clean_up()
     assert types(kernel) == {FIRST: EIGHT}, "it is not owned"
 
 
@@ -304,10 +307,10 @@ def test_a_type_that_appears_late_is_cleared(
     with pytest.raises(errors.ActionError):
         life.ensure(A, (asks(),), (slot(),))
     assert life.claims() == ()
-    life.remove_unused(IDLE)
+    life.clean_up()
     type_by_hand(kernel, FIRST)
     life.host.refresh()
-    life.remove_unused(IDLE)
+    life.clean_up()
     assert types(kernel) == {}
 
 
@@ -341,7 +344,7 @@ def test_a_card_that_hangs_delays_no_other(
     def work() -> None:
         other = slot("0000:3e:00.4")
         life.ensure(B, (asks(),), (other,))
-        life.remove_unused(IDLE)
+        life.clean_up()
         life.release(B, (other,), stopped)
 
     beside = threading.Thread(target=work, daemon=True)

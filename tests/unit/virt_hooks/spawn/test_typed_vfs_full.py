@@ -11,7 +11,7 @@ from nova_accel.host.sysfs import fs
 from tests.hosts import vgpu_config
 from tests.lab import fakehost
 from tests.support.hosts import simulated_vfio
-from tests.support.hosts.simulated import IDLE, A, B, node, stopped
+from tests.support.hosts.simulated import A, B, node, stopped
 from tests.support.hosts.simulated_vfio import (
     FIRST,
     GPU,
@@ -69,7 +69,7 @@ def again(
     for server, function in HELD.items():
         (claim,) = life.restore(server, (slot(function),))
         assert (claim.handle, claim.type_id) == (function, NUMBER)
-    life.remove_unused(IDLE)
+    life.clean_up()
     yield life
     place.unlink(missing_ok=True)
 

@@ -47,11 +47,11 @@ def test_after_a_restart_a_pass_scrubs_unclaimed_functions(
     before = started(kernel, state)
     give(before, slot(before, GPU))
     later = started(kernel, state)
-    later.remove_unused(IDLE)
+    later.clean_up()
     assert GPU in resets(kernel)
     assert dict(faults.FaultNotes(str(state)).read_unreleased()) == {}
     count = len(resets(kernel))
-    later.remove_unused(IDLE)
+    later.clean_up()
     give(later, slot(later, GPU), B)
     assert len(resets(kernel)) == count, "it was seen clean"
 
@@ -64,10 +64,10 @@ def test_a_pass_ends_though_much_is_to_be_cleaned(
     give(before, slot(before, FLEX, FLEX_VF), B)
     later = started(kernel, state)
     monkeypatch.setattr(orphan_cleanup, "CLEAN_S", 0.0)
-    later.remove_unused(IDLE)
+    later.clean_up()
     assert resets(kernel) == []
     monkeypatch.undo()
-    later.remove_unused(IDLE)
+    later.clean_up()
     assert {GPU, FLEX_VF} <= {*resets(kernel)}
 
 
@@ -138,10 +138,13 @@ def test_a_function_seen_in_a_guest_counts_as_unclean(
     kernel: fakehost.Controller, state: Path
 ) -> None:
     """A guest that no claim of this library explains."""
-    life = started(kernel, state)
-    life.remove_unused(connection.HostdevUse(functions=frozenset({FLEX_VF})))
+    libvirt = domains.SimulatedDomains()
+    life = started(kernel, state, domains=libvirt)
+    libvirt.set_use(connection.HostdevUse(functions=frozenset({FLEX_VF})))
+    life.clean_up()
     assert [*faults.FaultNotes(str(state)).read_unreleased()] == [FLEX_VF]
-    life.remove_unused(IDLE)
+    libvirt.set_use(IDLE)
+    life.clean_up()
     assert resets(kernel) == [FLEX_VF]
 
 
@@ -162,7 +165,7 @@ def start_with_use(
     rule = f'{{"address": "{FLEX}", "use": {use}}}'
     life = simulated.started(kernel.root, policy.parse_rules([rule]), state)
     life.set_card_modes()
-    life.remove_unused(IDLE)
+    life.clean_up()
     return life
 
 
@@ -266,7 +269,7 @@ def test_a_function_restored_before_it_is_assigned_is_scrubbed(
     give(before, slot(before, card, function), A)
     later = started(kernel, state)
     later.restore(B, (slot(later, card, function),))
-    later.remove_unused(IDLE)
+    later.clean_up()
     give(later, slot(later, card, function), B)
     assert (function or card) in resets(kernel)
 

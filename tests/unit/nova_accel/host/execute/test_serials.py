@@ -22,7 +22,6 @@ from tests.support.hosts.simulated_scrub import (
     slot,
     started,
 )
-from virt_hooks.guest import connection
 from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -124,7 +123,7 @@ def test_a_device_of_another_slot_is_faulted_and_not_scrubbed(
         give(life, slot(life, TWO), B)
     with booted(tmp_path, 2) as kernel:
         life = started(kernel, state)
-        life.remove_unused(connection.HostdevUse())
+        life.clean_up()
         assert resets(kernel) == []
         assert f"that server {B} had as {TWO}" in fault(life, ONE)
 
