@@ -17,7 +17,7 @@ from nova_accel import model
 from nova_accel.catalog import features
 from nova_accel.model import flavors
 from tests.functional import test_xml_libvirt
-from tests.functional.contrib.packages import roots
+from tests.functional.contrib.packages import package_root
 from tests.functional.test_xml_libvirt import VNC
 from tests.unit.virt_hooks.guest.test_hostdev import (
     CARD,
@@ -44,7 +44,7 @@ _NODES = flavors.Options(memory_nodes=2)
 class Release:
     """libvirt and QEMU of a release."""
 
-    def __init__(self, root: roots.RootDirectory) -> None:
+    def __init__(self, root: package_root.PackageRoot) -> None:
         self._root = root
         text = self._run("version")
         libvirt, qemu = (
@@ -76,7 +76,7 @@ class Release:
 
 @pytest.fixture(scope="module", params=["trixie", "sid"])
 def release(request: pytest.FixtureRequest) -> Iterator[Release]:
-    with roots.RootDirectory(request.param) as root:
+    with package_root.PackageRoot(request.param) as root:
         root.run(
             *("apt-get", "install", "libvirt-daemon-driver-qemu"),
             *("libvirt-clients", "qemu-system-x86"),

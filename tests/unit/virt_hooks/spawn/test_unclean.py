@@ -110,9 +110,9 @@ def test_a_region_is_not_cleaned_while_its_card_is_locked(
     notes = faults.FaultNotes(str(state))
     notes.note_assigned(claim)
     with life._locks.hold([names.provider_uuid(ROOT.uuid, PAC)]):
-        life.remove_unused(IDLE)
+        life.clean_up()
         assert PAC in notes.read_unreleased()
-    life.remove_unused(IDLE)
+    life.clean_up()
     assert PAC not in notes.read_unreleased()
 
 
