@@ -2,7 +2,6 @@
 """Cards are set to the modes that policy asks for."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,14 @@ from tests.support.hosts.simulated_vfio import BARE, ENABLE, started
 from virt_hooks.guest import connection
 from virt_hooks.spawn import lifecycle
 
+SPEC = simulated_vfio.SPEC
+
 
 @pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(simulated_vfio.SPEC, root) as controller:
-        controller.write_sriov_manage(root / privileged.SRIOV_MANAGE)
-        yield controller
+def mounted(mounted: fakehost.Controller) -> fakehost.Controller:
+    """Return the host with NVIDIA's tool for VFs."""
+    mounted.write_sriov_manage(mounted.root / privileged.SRIOV_MANAGE)
+    return mounted
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 """Typed VFs, whose id does not show their owner, are set and cleared."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,17 +33,14 @@ from virt_hooks.spawn import lifecycle
 
 TYPE = f"bus/pci/devices/{FIRST}/nvidia/current_vgpu_type"
 
+SPEC = simulated_vfio.SPEC
+
 
 @pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(simulated_vfio.SPEC, root) as controller:
-        controller.write_sriov_manage(root / privileged.SRIOV_MANAGE)
-        yield controller
+def mounted(mounted: fakehost.Controller) -> fakehost.Controller:
+    """Return the host with NVIDIA's tool for VFs."""
+    mounted.write_sriov_manage(mounted.root / privileged.SRIOV_MANAGE)
+    return mounted
 
 
 @pytest.fixture

@@ -29,19 +29,8 @@ OTHER = "CUSTOM_VGPU_NVIDIA_L40S_24A"
 NUMBER = "1155"
 HELD = {A: FIRST, B: SECOND}
 THIRD = "0000:3d:00.6"
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    """Return a host with nothing but one L40S, and no NVML."""
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    spec = fakehost.HostSpec(cards=simulated_vfio.SPEC.cards[:1])
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(spec, root) as controller:
-        yield controller
+# One L40S, and no NVML.
+SPEC = fakehost.HostSpec(cards=simulated_vfio.SPEC.cards[:1])
 
 
 @pytest.fixture

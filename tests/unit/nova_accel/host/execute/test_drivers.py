@@ -2,7 +2,6 @@
 """Drivers are bound and unbound on a simulated kernel."""
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,7 @@ from tests.support.hosts.executing import (
 )
 
 pytestmark = pytest.mark.usefixtures("own_rights")
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(executing.SPEC, root) as controller:
-        yield controller
+SPEC = executing.SPEC
 
 
 def bind(driver: str, function: str = CARD) -> actions.BindDriver:

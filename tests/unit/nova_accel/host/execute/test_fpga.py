@@ -5,7 +5,6 @@ import dataclasses
 import errno
 import hashlib
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,17 +32,6 @@ SPEC = fakehost.HostSpec(
         fakehost.QatCard(address=QAT_USED, enabled=True),
     )
 )
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(SPEC, root) as controller:
-        yield controller
 
 
 def load(

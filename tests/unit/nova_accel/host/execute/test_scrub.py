@@ -24,18 +24,8 @@ from tests.support.hosts.executing import (
 )
 
 pytestmark = pytest.mark.usefixtures("own_rights")
+SPEC = executing.SPEC
 COMMAND = "/opt/wipe"
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(executing.SPEC, root) as controller:
-        yield controller
 
 
 def reset(function: str = CARD) -> actions.ResetFunction:

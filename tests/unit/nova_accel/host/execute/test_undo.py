@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The undo of every action restores the host after a failure."""
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,17 +26,6 @@ from tests.support.hosts.executing import (
 pytestmark = pytest.mark.usefixtures("own_rights")
 UUIDS = [f"83c32df7-d52e-4ec1-9668-1f3c7e4df1{n:02}" for n in range(4)]
 SPEC = fakehost.HostSpec(cards=(*executing.SPEC.cards, fakehost.Mtty()))
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(SPEC, root) as controller:
-        yield controller
 
 
 vfs = st.sampled_from([VF, VF_2, OTHER_VF])

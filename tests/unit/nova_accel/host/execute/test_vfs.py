@@ -30,17 +30,14 @@ from tests.support.hosts.executing import (
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 
+SPEC = executing.SPEC
+
 
 @pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(executing.SPEC, root) as controller:
-        controller.write_sriov_manage(root / privileged.SRIOV_MANAGE)
-        yield controller
+def mounted(mounted: fakehost.Controller) -> fakehost.Controller:
+    """Return the host with NVIDIA's tool for VFs."""
+    mounted.write_sriov_manage(mounted.root / privileged.SRIOV_MANAGE)
+    return mounted
 
 
 def vfs(

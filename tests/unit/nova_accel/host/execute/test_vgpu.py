@@ -4,7 +4,6 @@
 import errno
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,18 +27,8 @@ from tests.support.hosts.executing import (
 )
 
 pytestmark = pytest.mark.usefixtures("own_rights")
+SPEC = executing.SPEC
 UUID = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    if reason := fakehost.missing():
-        pytest.skip(reason)
-    root = tmp_path_factory.mktemp("host")
-    with fakehost.simulated_sysfs(executing.SPEC, root) as controller:
-        yield controller
 
 
 def typed(type_id: str = ONE_Q, function: str = VF) -> actions.SetVgpuType:
