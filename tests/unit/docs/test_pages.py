@@ -39,6 +39,9 @@ def is_inside(node: ast.Module | ast.ClassDef, names: list[str]) -> bool:
             return is_inside(child, names[1:])
         if isinstance(child, ast.FunctionDef) and child.name == names[0]:
             return len(names) == 1
+        if isinstance(child, ast.AnnAssign):
+            if ast.unparse(child.target) == names[0]:
+                return len(names) == 1
     return False
 
 

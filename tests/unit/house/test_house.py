@@ -366,9 +366,11 @@ def assigned(module: ast.Module) -> set[str]:
 
 
 def defined(path: Path) -> set[str]:
-    """Return names of classes, functions and methods of a module."""
+    """Return names that a module defines, and those of methods."""
     names = set()
     for node in tree(path).body:
+        if isinstance(node, ast.AnnAssign):
+            names.add(ast.unparse(node.target))
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):

@@ -30,6 +30,8 @@ SHARED = "0000:17:00.0"
 AWAY = "0000:1a:00.0"
 FUNCTION = "5a3c1f0e6f1d4b6c8f0e0c3b1d5e7a90"
 INTERFACE = "08cd2b8e0d6c4b8f9a6a3e2e4b4d5b8d"
+# Without one of these a function is unknown as a whole.
+IDENTITY = ("vendor", "device", "class")
 CARDS = (
     U250, U280, IN_GUEST, GOLDEN, OFFLINE, UNMANAGED, NO_USER, SHARED, AWAY,
 )  # fmt: skip
@@ -386,7 +388,7 @@ def test_no_unreadable_file_loses_a_card_or_raises(
         for place, content in contents.items():
             restore(place, content)
     reported = {d.address for d in state.devices} | state.unknown
-    lost = {p.parent.name for p in contents if p.name in ("vendor", "device")}
+    lost = {p.parent.name for p in contents if p.name in IDENTITY}
     readable = {c for c in CARDS if c not in lost}
     assert readable <= reported
     assert {names.region_address(c, 0) for c in readable} <= reported
