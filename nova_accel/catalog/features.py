@@ -163,7 +163,7 @@ MEMORY_NODES = Feature(
     place=_SID,
 )
 IOMMUFD = Feature(
-    name="PCI functions by IOMMUFD, and in guests with encrypted memory",
+    name="PCI functions by IOMMUFD (use_iommufd)",
     condition="passthrough",
     floors={
         LINUX: _kernel((6, 6), "drivers/vfio/Kconfig (VFIO_DEVICE_CDEV)"),
@@ -172,6 +172,15 @@ IOMMUFD = Feature(
     },
     trial=Trial.TEXT,
     place=_SID,
+)
+# It needs IOMMUFD, whose floors are not repeated in the checks of hosts.
+ENCRYPTED = Feature(
+    name="PCI functions in guests with SEV-SNP or TDX, by IOMMUFD",
+    condition="passthrough",
+    floors={},
+    trial=Trial.TEXT,
+    place=f"{_SID}, in guests without encryption",
+    nova=34,
 )
 MDEV_MIGRATION = Feature(
     name="live migration of mdevs",
@@ -231,6 +240,7 @@ TABLE: tuple[Feature, ...] = (
     VARIANT_DRIVER,
     MEMORY_NODES,
     IOMMUFD,
+    ENCRYPTED,
     MDEV_MIGRATION,
     TYPED_MIGRATION,
     MDEV_TO_VF,
