@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tests.functional.contrib.packages import roots
+from tests.functional.contrib.packages import package_root
 
 pytestmark = [
     pytest.mark.long,
@@ -33,7 +33,7 @@ _ROOMS = tuple(
 
 
 def test_unit_tests_pass_on_the_python_of_sid() -> None:
-    with roots.RootDirectory("sid") as root:
+    with package_root.PackageRoot("sid") as root:
         root.copy_commit()
         root.run("apt-get", "install", *_PACKAGES)
         version = root.run(
