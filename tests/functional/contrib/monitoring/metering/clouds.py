@@ -12,7 +12,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SCRIPTS = Path(sys.executable).parent
 DEADLINE_S = 60
@@ -54,6 +54,13 @@ RESOURCE_TYPE = {
         )
     },
 }
+
+
+class Gnocchi(NamedTuple):
+    """Address of Gnocchi's API, and the socket of its database."""
+
+    url: str
+    database: Path
 
 
 def find_port() -> int:
@@ -136,8 +143,8 @@ def execute(database: Path, statement: str) -> None:
 
 
 @contextlib.contextmanager
-def gnocchi(place: Path) -> Iterator[str]:
-    """Run Gnocchi meanwhile; yield the address of its API."""
+def gnocchi(place: Path) -> Iterator[Gnocchi]:
+    """Run Gnocchi meanwhile."""
     with mariadb(place) as database, contextlib.ExitStack() as stack:
         execute(database, "CREATE DATABASE gnocchi")
         file = place / "gnocchi.conf"
@@ -155,7 +162,7 @@ def gnocchi(place: Path) -> Iterator[str]:
         url = f"http://127.0.0.1:{port}"
         until(lambda: request(f"{url}/v1/status"), "Gnocchi does not start")
         request(f"{url}/v1/resource_type", RESOURCE_TYPE)
-        yield url
+        yield Gnocchi(url, database)
 
 
 def await_measures(url: str) -> None:

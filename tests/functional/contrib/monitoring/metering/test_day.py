@@ -2,12 +2,14 @@
 """A scripted day is billed to the interval.
 
 The pollsters poll each five minutes of the script, Ceilometer publishes to a
-real Gnocchi, and CloudKitty collects each period of five minutes from it.
+real Gnocchi, and CloudKitty collects, rates and stores each period of five
+minutes from it.
 """
 
 import collections
 import dataclasses
 import datetime
+import decimal
 import json
 import time
 import types
@@ -24,7 +26,7 @@ from oslo_config import cfg
 from oslo_utils import netutils
 
 from placement_sync.daemon import metering, status, usage_rows
-from tests.functional.contrib.monitoring.metering import clouds
+from tests.functional.contrib.monitoring.metering import billing, clouds
 
 pytestmark = pytest.mark.long
 CONTRIB = Path(__file__).resolve().parents[5] / "contrib"
@@ -81,12 +83,24 @@ SCRIPT = (
          end="11:00", memory_gib=8),
 )  # fmt: skip
 BEGIN_H, END_H = 9, 14
+# Of an hour.
+PRICES = {
+    "T4-2Q": decimal.Decimal("0.30"),
+    "T4-4Q": decimal.Decimal("0.60"),
+    "T4-8Q": decimal.Decimal("1.20"),
+}
+
+
+def list_periods() -> Iterator[datetime.datetime]:
+    """Yield the beginnings of the intervals of the script."""
+    for second in range(BEGIN_H * 3600, END_H * 3600, INTERVAL_S):
+        yield DAY + datetime.timedelta(seconds=second)
 
 
 def list_polls() -> Iterator[datetime.datetime]:
-    for second in range(BEGIN_H * 3600, END_H * 3600, INTERVAL_S):
+    for begin in list_periods():
         # A poll is somewhere in its interval.
-        yield DAY + datetime.timedelta(seconds=second + 40)
+        yield begin + datetime.timedelta(seconds=40)
 
 
 def write_status(state: Path, now: datetime.datetime) -> None:
@@ -195,8 +209,7 @@ def collect(url: str, metric: str) -> Mapping[tuple[str, str], float]:
     # CloudKitty appends the name of the type to rate.
     (name,) = (n for n in collected.conf if n.split("@#")[0] == metric)
     bill: dict[tuple[str, str], float] = collections.defaultdict(float)
-    for second in range(BEGIN_H * 3600, END_H * 3600, INTERVAL_S):
-        begin = DAY + datetime.timedelta(seconds=second)
+    for begin in list_periods():
         end = begin + datetime.timedelta(seconds=INTERVAL_S)
         for point in collected.fetch_all(name, begin, end):
             key = point.groupby["project_id"], point.metadata["profile"]
@@ -205,25 +218,55 @@ def collect(url: str, metric: str) -> Mapping[tuple[str, str], float]:
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cloud(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[clouds.Gnocchi]:
     place = tmp_path_factory.mktemp("day")
-    with clouds.gnocchi(place) as url:
-        meter(place, url)
-        clouds.await_measures(url)
-        yield url
+    with clouds.gnocchi(place) as cloud:
+        meter(place, cloud.url)
+        clouds.await_measures(cloud.url)
+        yield cloud
 
 
-def test_units_are_billed_to_the_interval(cloud: str) -> None:
-    bill = collect(cloud, "accelerator.units")
+def test_units_are_billed_to_the_interval(cloud: clouds.Gnocchi) -> None:
+    bill = collect(cloud.url, "accelerator.units")
     expected = {(s.project, s.profile): s.seconds() for s in SCRIPT}
     assert bill.keys() == expected.keys()
     for key, seconds in expected.items():
         assert abs(bill[key] - seconds) <= INTERVAL_S, key
 
 
-def test_memory_is_billed_to_the_interval(cloud: str) -> None:
-    bill = collect(cloud, "accelerator.memory")
+def test_memory_is_billed_to_the_interval(cloud: clouds.Gnocchi) -> None:
+    bill = collect(cloud.url, "accelerator.memory")
     for span in SCRIPT:
         billed = bill[span.project, span.profile]
         expected = span.seconds() * span.memory_gib
         assert abs(billed - expected) <= INTERVAL_S * span.memory_gib, span
+
+
+def test_the_bill_of_each_project_is_that_of_the_script(
+    cloud: clouds.Gnocchi, tmp_path: Path
+) -> None:
+    metrics = CONTRIB / "cloudkitty/gnocchi.yml"
+    billing.configure(tmp_path, cloud, metrics, INTERVAL_S)
+    start = DAY - datetime.timedelta(days=62)
+    billing.set_prices(PRICES, INTERVAL_S, start)
+    billing.rate({span.project for span in SCRIPT}, list_periods())
+    bill = billing.sum_by_project(DAY, DAY + datetime.timedelta(days=1))
+    # A period is billed if the partition was there when it was polled.
+    polled, scripted, tolerance = (
+        collections.defaultdict[str, decimal.Decimal](decimal.Decimal)
+        for _ in range(3)
+    )
+    for span in SCRIPT:
+        price = PRICES[span.profile] * INTERVAL_S / billing.HOUR_S
+        begin, end = span.times
+        polled[span.project] += price * sum(
+            begin <= now < end for now in list_polls()
+        )
+        periods = decimal.Decimal(span.seconds()) / INTERVAL_S
+        scripted[span.project] += price * periods
+        tolerance[span.project] += price
+    assert bill == polled
+    for project, price in scripted.items():
+        assert abs(bill[project] - price) <= tolerance[project], project
