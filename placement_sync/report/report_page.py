@@ -28,7 +28,7 @@ def render(report: fleet_report.FleetReport) -> str:
         raise errors.ConfigurationError(
             "--format",
             "html",
-            "it needs Jinja2; install nova-accel[report], or choose text",
+            "it needs Jinja2: install it (nova-accel[report]), or choose text",
             "command line",
         ) from error
     environment = jinja2.Environment(

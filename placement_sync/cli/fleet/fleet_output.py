@@ -31,6 +31,8 @@ USAGES = ("Project", "Resource class", "Units", "Servers", "Devices")
 _MIG = "mig"
 # A cell without a value, and devices that take no servers.
 _NONE = "-"
+# The project of a migration, or of a server that Nova does not show.
+_UNKNOWN = "(not known)"
 
 
 def build_device(
@@ -151,7 +153,7 @@ def build_host(row: holder_rows.HostRow, has_holders: bool = True) -> Cells:
 
 def build_usage(row: holder_rows.ProjectUsage) -> Cells:
     return {
-        "Project": row.project,
+        "Project": application.Cell(row.project, row.project or _UNKNOWN),
         "Resource class": row.resource_class,
         "Units": row.units,
         "Servers": len(row.consumers),

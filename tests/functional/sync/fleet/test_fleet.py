@@ -155,6 +155,8 @@ def test_servers_that_nova_refuses_are_no_empty_list(site: Site) -> None:
     assert code == 1 and len(json.loads(out)) == 2
     assert "403 not you" in err and err.count("\n") == 1
     assert site.read("usage", "list", status=1)[0]["Project"] == ""
+    _, out, _ = site.execute("usage", "list")
+    assert "| (not known) |" in out
 
 
 def test_hosts_and_projects_are_sums(site: Site) -> None:
