@@ -24,7 +24,12 @@ PCI_IDS = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
 KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 # The words of the running kernel's command line.
 KERNEL_ARGUMENTS = "/proc/cmdline"
-NOVA_CONF = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
+# The last one is what Kolla-Ansible has merged for its container.
+NOVA_CONF = (
+    "/etc/nova/nova.conf",
+    "/etc/nova/nova-compute.conf",
+    "/etc/kolla/nova-compute/nova.conf",
+)
 # Files from which the boot loader takes the kernel's command line.
 BOOT_FILES = (
     "/etc/default/grub",
@@ -239,7 +244,10 @@ def _select_options(lines: list[str]) -> Iterator[str]:
 _REDUCERS: tuple[
     tuple[re.Pattern[str], Callable[[list[str]], Iterator[str]]], ...
 ] = (
-    (re.compile(r"/etc/nova/[\w.-]+"), _select_options),
+    (
+        re.compile(r"/etc/nova/[\w.-]+|/etc/kolla/nova-compute/nova\.conf"),
+        _select_options,
+    ),
     (re.compile(r"/proc/cmdline|/etc/kernel/cmdline"), _select_arguments),
     (re.compile(r"/etc/default/grub(\.d/.*)?"), _select_boot_lines),
     (re.compile(r"/proc/\w+/mountinfo"), _select_mounts),

@@ -64,14 +64,17 @@ def host() -> Iterator[debian_host.DebianHost]:
         yield host
 
 
-def merge(host: debian_host.DebianHost, service: str) -> cfg.ConfigOpts:
-    """Return the options of a service, as Kolla-Ansible merges its files."""
-    texts = [
-        host.read(f"{_OVERRIDES}/{name}")
-        for name in ("nova.conf", f"nova/{service}.conf")
-    ]
+def merge(host: debian_host.DebianHost, service: str) -> str:
+    """Return the nova.conf of a service, as Kolla-Ansible merges it."""
+    names = ("nova.conf", f"nova/{service}.conf")
+    overrides = [host.read(f"{_OVERRIDES}/{name}") for name in names]
+    return "\n".join([_KOLLA, *overrides])
+
+
+def parse(host: debian_host.DebianHost, service: str) -> cfg.ConfigOpts:
+    """Return the options of a service."""
     path = host.files / "merged.conf"
-    path.write_text("\n".join([_KOLLA, *texts]))
+    path.write_text(merge(host, service))
     options = cfg.ConfigOpts()
     options.register_opt(cfg.StrOpt("compute_driver"))
     options.register_opt(cfg.ListOpt("enabled_mdev_types"), "devices")
@@ -92,11 +95,11 @@ def test_the_overrides_of_kolla_activate_the_library(
     files = host.list_files()
     install = host.play("install", "nova_accel", variables)
     assert install.status == 0, install.output
-    compute = merge(host, "nova-compute")
+    compute = parse(host, "nova-compute")
     assert compute.compute_driver == "accel.AccelLibvirtDriver"
     assert compute.devices.enabled_mdev_types is None
     assert compute.nova_accel.state_dir == "/var/lib/nova/accel"
-    scheduler = merge(host, "nova-scheduler")
+    scheduler = parse(host, "nova-scheduler")
     filters = scheduler.filter_scheduler.enabled_filters
     assert filters == [
         *_FILTERS.split(" = ")[1].split(", "),
@@ -107,6 +110,25 @@ def test_the_overrides_of_kolla_activate_the_library(
     remove = host.play("remove", "nova_accel", variables)
     assert remove.status == 0, remove.output
     assert host.list_files() == files
+
+
+def test_a_compute_host_of_kolla_is_verified(
+    host: debian_host.DebianHost,
+) -> None:
+    """Its nova.conf is from before the overrides, then from after them."""
+    path = "/etc/kolla/nova-compute/nova.conf"
+    host.write(f"{_OVERRIDES}/nova.conf", _COMMON)
+    variables = {"nova_accel_deployment": "kolla"}
+    install = host.play("install", "nova_accel", variables)
+    assert install.status == 0, install.output
+    host.write(path, f"{_KOLLA}[nova_accel]\nsync_interval = 60\n")
+    verify = host.play("verify", "nova_accel", variables)
+    assert verify.status != 0
+    assert "nova.driver" in verify.output
+    host.write(path, merge(host, "nova-compute"))
+    host.run("install", "-d", "/var/lib/nova/accel")
+    verify = host.play("verify", "nova_accel", variables)
+    assert verify.status == 0, verify.output
 
 
 def test_the_arguments_of_the_kernel_are_those_of_grubby(

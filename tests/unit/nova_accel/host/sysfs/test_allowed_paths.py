@@ -26,7 +26,7 @@ password = {SECRET}
 admin_token = {SECRET}
 """
 LINES = {
-    "/etc/nova/nova.conf": NOVA_CONF,
+    **dict.fromkeys(allowed_paths.NOVA_CONF, NOVA_CONF),
     "/proc/cmdline": f"intel_iommu=on rd.luks.key={SECRET} pci=realloc\n",
     "/etc/default/grub": f'GRUB_CMDLINE_LINUX="iommu=pt key={SECRET}"\n'
     f'GRUB_PASSWORD="{SECRET}"\n',
