@@ -116,6 +116,14 @@ class Ironic:
         self.await_state(node, "manageable")
         return node
 
+    def adopt(self, node: BareMetal) -> None:
+        """Let a node be in use, as one that was deployed without Ironic."""
+        image = {"image_source": "http://127.0.0.1/", "image_checksum": "0"}
+        change = {"op": "add", "path": "/instance_info", "value": image}
+        self.call("PATCH", f"/nodes/{node.uuid}", [change])
+        self.change_state(node, "adopt")
+        self.await_state(node, "active")
+
     def change_state(
         self, node: BareMetal, target: str, **arguments: Any
     ) -> None:

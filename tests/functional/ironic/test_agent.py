@@ -145,6 +145,29 @@ def test_ironic_cleans_a_node_through_its_agent(
     assert read(machine, FLEX, "sriov_numvfs") == "0"
 
 
+@pytest.mark.long
+def test_ironic_services_a_node_through_its_agent(
+    ironic: ironic_service.Ironic,
+    machine: fakehost.Controller,
+    inspected: ironic_service.BareMetal,
+    image: tuple[str, str],
+    tmp_path: pathlib.Path,
+) -> None:
+    machine.reboot()
+    ironic.adopt(inspected)
+    url, checksum = image
+    step = {
+        "interface": "deploy",
+        "step": "accel_program",
+        "args": {"url": url, "checksum": checksum},
+    }
+    ironic.change_state(inspected, "service", service_steps=[step])
+    ironic.await_state(inspected, "service wait")
+    with agent_service.start(machine.root, tmp_path, ironic.url) as running:
+        ironic.await_state(inspected, "active", running.process)
+    assert loaded(machine) == [NEW]
+
+
 @pytest.mark.parametrize(
     ("phase", "expected"),
     [
