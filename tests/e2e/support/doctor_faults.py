@@ -12,7 +12,7 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nova_accel.cli import commands
@@ -72,8 +72,8 @@ def _inject(status: int, counter: str) -> str:
 
 def _container() -> list[str]:
     """Return a container without mounts of the host, but for the program."""
-    mounts = {str(_REPOSITORY)}
-    mounts |= {str(pathlib.Path(p).resolve()) for p in _python_directories()}
+    python = (sys.prefix, sys.base_prefix)
+    mounts = {pathlib.Path(path).resolve() for path in python} | {_REPOSITORY}
     return [
         *("systemd-nspawn", "--quiet", "--pipe", "--directory=/"),
         *("--volatile=yes", "--register=no", "--keep-unit"),
@@ -83,10 +83,6 @@ def _container() -> list[str]:
         str(pathlib.Path(sys.prefix).resolve() / "bin/python"),
         *("-m", "nova_accel.cli.commands"),
     ]
-
-
-def _python_directories() -> Iterator[str]:
-    yield from (sys.prefix, sys.base_prefix)
 
 
 # The GPU with AER is bound to vfio-pci before. Errors are counted up to the
