@@ -7,6 +7,7 @@ that differs. APT, dpkg and all programs are real; systemd does not run, no
 service starts, and the kernel is that of this computer.
 """
 
+import contextlib
 import fcntl
 import filecmp
 import hashlib
@@ -146,6 +147,18 @@ class RootDirectory:
         output = done.stdout + done.stderr
         assert done.returncode == 0, f"{command}: {output[-4000:]}"
         return done.stdout
+
+    @contextlib.contextmanager
+    def mounted(self) -> Iterator[pathlib.Path]:
+        """Mount the root by itself, read-only; yield its directory."""
+        merged = self._place / "merged"
+        layers = f"lowerdir={self._place / 'upper'}:{self._lower}"
+        argv = ("mount", "-t", "overlay", "-o", layers, "overlay", merged)
+        subprocess.run(argv, check=True)  # noqa: S603 - our own directories
+        try:
+            yield merged
+        finally:
+            subprocess.run(["umount", merged], check=True)  # noqa: S603, S607
 
     def list_files(self) -> Mapping[str, str]:
         """Return the paths that differ from the release, and their states."""

@@ -168,6 +168,14 @@ lab_udev() {
     /lib/systemd/systemd-udevd --daemon --resolve-names=never
 }
 
+# lab_load_modules: load the modules that systemd's services load at the start:
+# those of modules-load.d, and those of the PCI functions
+lab_load_modules() {
+    /usr/lib/systemd/systemd-modules-load && lab_udev &&
+        udevadm trigger --action=add --subsystem-match=pci &&
+        udevadm settle --timeout=600
+}
+
 # lab_qemu: let guests migrate with their mdevs where another Debian's kernel
 # has no IOMMUFD: guest/qemu takes the place of QEMU
 lab_qemu() {
