@@ -84,7 +84,7 @@ def check_group(
         return f"the members of {group} are unknown"
     unknown = host.unknown()
     for address in sorted(set(function.group_members) - set(together)):
-        if str(address) in unknown:
+        if str(address) in unknown and not _is_port(address, host):
             return (
                 f"{address} in its {group} can't be"
                 " read, so the host may be using it"
@@ -96,6 +96,14 @@ def check_group(
                 f" by the host's driver {other.driver}; {hint}"
             )
     return ""
+
+
+def _is_port(address: pci.PciAddress, host: host_reader.HostReader) -> bool:
+    """Return whether the port driver is bound to an unknown function."""
+    try:
+        return host.target(str(address), "driver") == _PORT_DRIVER
+    except errors.UnreadableError:
+        return False
 
 
 def is_mapped_by_firmware(

@@ -278,6 +278,23 @@ def test_a_function_of_unknown_class_is_unknown(
     assert "can't be read, left out" in look.reasons(state, GPU)
 
 
+@pytest.mark.parametrize(
+    ("driver", "expected"), [("pcieport", [GPU]), ("unknown", [])]
+)
+def test_an_unreadable_function_of_a_group_may_be_a_port(
+    tmp_path: pathlib.Path, driver: str, expected: list[str]
+) -> None:
+    bridge = "0000:60:01.0"
+    port = a_gpu(bridge, driver=driver, group=7, **{"class": "060400"})
+    build.build({"functions": [port, a_gpu(GPU, group=7)]}, tmp_path)
+    build.break_path(
+        tmp_path, f"bus/pci/devices/{bridge}/class", {"fault": "EIO"}
+    )
+    state = look.read(tmp_path)
+    assert [device.address for device in state.devices] == expected
+    assert bridge in state.unknown
+
+
 # -- lines of policy --------------------------------------------------------
 
 
