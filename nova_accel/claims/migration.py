@@ -384,7 +384,9 @@ def _unique(reasons: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, reasons)))
 
 
-def plan_pci_changes(pairs: Mapping[str, str]) -> Mapping[str, str]:
+def plan_pci_changes(
+    pairs: Mapping[str, str], present: Collection[str] = ()
+) -> Mapping[str, str]:
     """Return the steps, in order, that change all addresses in ``pairs``.
 
     Nova replaces addresses in a guest's XML one pair after another, each
@@ -394,10 +396,18 @@ def plan_pci_changes(pairs: Mapping[str, str]) -> Mapping[str, str]:
     still has; in a cycle one of them gets a temporary address first.
 
     :param pairs: new PCI addresses by old ones, all different.
-    :raises ValueError: two new addresses are equal.
+    :param present: addresses that other devices in the XML have already, in
+        place of an mdev. Nova could take such a device for that of a pair.
+    :raises ValueError: two new addresses are equal, or an address of a pair
+        is present.
     """
     if len(set(pairs.values())) < len(pairs):
         raise ValueError(f"two devices can't get one address: {pairs}")
+    if shared := sorted({*pairs, *pairs.values()}.intersection(present)):
+        raise ValueError(
+            f"{shared[0]} is the address of a typed VF at the destination, and"
+            f" of another device of the guest: {pairs}"
+        )
     pending = {old: new for old, new in pairs.items() if old != new}
     unused = _unused_addresses({*pairs, *pairs.values()})
     steps: dict[str, str] = {}

@@ -292,8 +292,9 @@ def _set_handle_pairs(
     if "pci_dev_map_src_dst" in migrate_data:
         functions |= migrate_data.pci_dev_map_src_dst
     migrate_data.target_mdevs = dict(pairs.mdevs)
+    typed = frozenset(filter(pci.is_address, pairs.mdevs.values()))
     migrate_data.pci_dev_map_src_dst = dict(
-        migration.plan_pci_changes(functions)
+        migration.plan_pci_changes(functions, typed)
     )
 
 

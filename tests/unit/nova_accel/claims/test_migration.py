@@ -463,3 +463,12 @@ def test_the_detour_avoids_addresses_in_use() -> None:
 def test_two_devices_cannot_get_one_address() -> None:
     with pytest.raises(ValueError, match="one address"):
         migration.plan_pci_changes({A: C, B: C})
+
+
+@pytest.mark.parametrize("pairs", [{A: B}, {B: A}])
+def test_an_address_of_a_device_that_was_an_mdev_is_refused(
+    pairs: dict[str, str],
+) -> None:
+    with pytest.raises(ValueError, match=f"{A} is the address of a typed VF"):
+        migration.plan_pci_changes(pairs, {A})
+    assert migration.plan_pci_changes(pairs, {C}) == pairs
