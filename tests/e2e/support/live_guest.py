@@ -7,9 +7,10 @@ registers are what a migration has to carry.
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.e2e.support import agreement
 from tests.e2e.support.second_host import TwoHosts
 from tests.e2e.support.site import wait_for
 from tests.lab.cloud.hosts import Host
@@ -23,16 +24,26 @@ printf %s "$2" >&3
 timeout 30 grep -a -m 1 '^=.* [0-9a-f]\\{8\\}' <&3
 """
 _LINE = re.compile(r"=(.*) ([0-9a-f]{8})")
-#: Lets through what libvirt says, and makes the memory of a guest take long.
-_SLOW_WIRE = """
+#: Changes a host's end of the wire. "slow" makes the memory of a guest, about
+#: 1 MB, take long; libvirt's messages wait for seconds behind it, and its
+#: connection of the migration ends after 30 seconds without an answer.
+_WIRE = """
 wire=$(ip -o -4 address | awk '/10\\.0\\.3\\./ { print $2 }')
-modprobe sch_tbf
 case $1 in
-slow) tc qdisc add dev "$wire" root tbf rate 400kbit burst 16kb latency 1s ;;
+slow)
+    modprobe sch_tbf
+    tc qdisc add dev "$wire" root tbf rate "$2" burst 16kb latency 4s
+    ;;
 fast) tc qdisc del dev "$wire" root ;;
+*) ip link set "$wire" "$1" ;;
 esac
 """
+#: Prints QEMU's connections to the other host (libvirt's migration_port_min).
+_CONNECTIONS = "ss -Htn state established dport '>=' :49152"
 _MIGRATIONS = "2.80"
+#: Statuses of a migration whose server stays where it was. Nova sets the
+#: second one where libvirt's error comes after the first.
+FAILED = ("failed", "error")
 _FINAL = frozenset({"completed", "failed", "error", "cancelled"})
 
 
@@ -43,13 +54,31 @@ def upload_image(two: TwoHosts) -> str:
 
 
 @contextlib.contextmanager
-def slow_wire(host: Host) -> Iterator[None]:
-    """Slow down what a host sends to the other one."""
-    host.run(_SLOW_WIRE, "slow")
+def slow_wire(host: Host, rate: str = "400kbit") -> Iterator[None]:
+    """Slow down what a host sends to the other one.
+
+    :param rate: as tc(8) takes it; by default a guest takes 20 seconds.
+    """
+    host.run(_WIRE, "slow", rate)
     try:
         yield
     finally:
-        host.run(_SLOW_WIRE, "fast")
+        host.run(_WIRE, "fast")
+
+
+@contextlib.contextmanager
+def cut_wire(host: Host) -> Iterator[None]:
+    """Cut the wire on which a host takes guests; Nova does not use it."""
+    host.run(_WIRE, "down")
+    try:
+        yield
+    finally:
+        host.run(_WIRE, "up")
+
+
+def count_connections(host: Host) -> int:
+    """Return how many connections carry guests away from a host."""
+    return len(host.run(_CONNECTIONS).splitlines())
 
 
 class LiveGuest:
@@ -79,8 +108,16 @@ class LiveGuest:
         assert ticks > self._ticks, (ticks, self._ticks)
         self._ticks = ticks
 
-    def _read(self, text: str = "") -> tuple[str, int]:
-        output = self.host.run(_SERIAL_PORT, self.server.id, text)
+    def check_arrived(self, registers: str, host: Host) -> None:
+        """Check the registers on a host that Nova does not have it on."""
+        seen, ticks = self._read(host=host)
+        assert seen == registers, seen
+        assert ticks > self._ticks, (ticks, self._ticks)
+
+    def _read(
+        self, text: str = "", host: Host | None = None
+    ) -> tuple[str, int]:
+        output = (host or self.host).run(_SERIAL_PORT, self.server.id, text)
         match = _LINE.search(output)
         assert match, output
         return match[1], int(match[2], 16)
@@ -108,7 +145,7 @@ class LiveGuest:
         """Wait for the end of a migration; return its status."""
 
         def read_status() -> str:
-            status = self._migrations()[number]
+            status = self.status(number)
             server = self._lab.api.compute.get_server(self.server.id)
             is_over = status in _FINAL and server.task_state is None
             return status if is_over else ""
@@ -123,9 +160,23 @@ class LiveGuest:
 
     def await_transfer(self, number: int) -> None:
         """Wait until QEMU sends the guest's memory."""
+        wait_for(lambda: self.status(number) == "running", "the transfer")
+
+    def await_arrival(self, host: Host) -> None:
+        """Wait until it runs on a host and is gone from the other one."""
+        two = self._two
+        source = two.second if host == two.first else two.first
         wait_for(
-            lambda: self._migrations()[number] == "running", "the transfer"
+            lambda: (
+                self.server.id not in agreement.running(source)
+                and self.server.id in agreement.running(host)
+            ),
+            "the guest to arrive",
         )
+
+    def status(self, number: int) -> str:
+        """Return the status of a migration."""
+        return self._migrations()[number]
 
     def abort(self, number: int) -> None:
         """Ask Nova to abort a migration that runs."""
@@ -143,3 +194,7 @@ class LiveGuest:
         assert answer.status_code == 200, answer.text
         listed = answer.json()["migrations"]
         return {item["id"]: item["status"] for item in listed}
+
+
+#: Boots a server, of a flavor or with an mdev, on the first host.
+Booter = Callable[..., LiveGuest]

@@ -15,6 +15,8 @@ from tests.lab.cloud.hosts import Host
 from tests.lab.vm.layout import layout_of
 
 MTTY_1, MTTY_2 = "mtty-1", "mtty-2"
+#: Restarts a host's nova-compute with options of a section of its file.
+Restarter = Callable[..., None]
 #: Powers off and gives devices away when it is asked to.
 _GUEST = "acker.img"
 #: Most that Nova is left to end what it has said to have done.

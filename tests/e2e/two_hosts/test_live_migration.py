@@ -6,14 +6,20 @@ Placement, both hosts' libvirt and both kernels agree, and the guest's devices
 have their state.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from tests.e2e.support import agreement
-from tests.e2e.support.live_guest import LiveGuest, slow_wire, upload_image
-from tests.e2e.support.second_host import MTTY_1, MTTY_2, TwoHosts
+from tests.e2e.support.live_guest import (
+    FAILED,
+    Booter,
+    count_connections,
+    slow_wire,
+)
+from tests.e2e.support.second_host import (
+    MTTY_1,
+    MTTY_2,
+    Restarter,
+    TwoHosts,
+)
 from tests.e2e.support.site import Site, wait_for
 
 pytestmark = [
@@ -25,21 +31,10 @@ pytestmark = [
 #: Where this file is, QEMU starts guests with its own defaults (guest/qemu).
 _STOCK_QEMU = "/run/qemu-stock"
 #: Nova sets the second status where libvirt's error comes after the first.
-_FAILED, _ABORTED = ("failed", "error"), ("cancelled", "error")
-Booter = Callable[..., LiveGuest]
-
-
-@pytest.fixture
-def boot(two: TwoHosts) -> Booter:
-    """Return a function that boots a server on the first host."""
-    image = upload_image(two)
-
-    def boot_server(flavor: Any = None) -> LiveGuest:
-        chosen = flavor or two.flavor(MTTY_2)
-        server = two.boot("e2e-live", two.first, chosen, image)
-        return LiveGuest(two, server)
-
-    return boot_server
+_ABORTED = ("cancelled", "error")
+_CONNECTIONS = 2
+#: Of two guests.
+_REGISTERS = ("K", "Q")
 
 
 def test_there_and_back(two: TwoHosts, boot: Booter) -> None:
@@ -70,34 +65,48 @@ def test_two_mdevs_in_one_server(
     guest.check_registers("KL")
 
 
-def test_refused_by_a_host_whose_card_is_full(
-    two: TwoHosts, boot: Booter
+def test_two_servers_at_once(
+    two: TwoHosts, boot: Booter, restart: Restarter
 ) -> None:
-    guest = boot()
-    guest.set_registers("K")
+    restart(two.first, "DEFAULT", max_concurrent_live_migrations="2")
     small = two.flavor(MTTY_1)
-    for name in ("e2e-filler-1", "e2e-filler-2"):
-        two.boot(name, two.second, small, two.image())
+    guests = [boot(small), boot(small)]
+    for guest, registers in zip(guests, _REGISTERS, strict=True):
+        guest.set_registers(registers)
 
-    assert guest.migrate(two.second) == "error"
-    two.check("refused", first=MTTY_2, second=f"{MTTY_1} {MTTY_1}")
-    guest.check_registers("K")
+    with slow_wire(two.first):
+        moves = [(guest, guest.begin(two.second)) for guest in guests]
+        for guest, number in moves:
+            guest.await_transfer(number)
+        assert {guest.status(number) for guest, number in moves} == {"running"}
+    for guest, number in moves:
+        assert guest.finish(number) == "completed"
+    two.check("migrated", second=f"{MTTY_1} {MTTY_1}")
+    for guest, registers in zip(guests, _REGISTERS, strict=True):
+        guest.check_registers(registers)
 
 
-def test_refused_without_a_log_of_written_pages(
-    lab: Site, two: TwoHosts, boot: Booter
+def test_over_several_connections(
+    two: TwoHosts, boot: Booter, restart: Restarter
 ) -> None:
+    """QEMU sends memory over these, and the rest over one more (multifd)."""
+    restart(
+        two.first,
+        "libvirt",
+        live_migration_parallel_connections=str(_CONNECTIONS),
+    )
     guest = boot()
     guest.set_registers("K")
-    lab.restart_compute("log", "live_migration_without_iommufd = False")
-    offset = lab.log_offset("nova-compute")
-    try:
-        assert guest.migrate(two.second) == "error"
-        assert lab.logged("nova-compute", "has no IOMMUFD", offset)
-        two.check("refused", first=MTTY_2)
-        guest.check_registers("K")
-    finally:
-        lab.cloud.restart_compute()
+
+    with slow_wire(two.first):
+        number = guest.begin(two.second)
+        wait_for(
+            lambda: count_connections(two.first) == _CONNECTIONS + 1,
+            "the connections",
+        )
+    assert guest.finish(number) == "completed"
+    two.check("migrated", second=MTTY_2)
+    guest.check_registers("K")
 
 
 def test_failed_in_the_middle_and_again(
@@ -111,7 +120,7 @@ def test_failed_in_the_middle_and_again(
         two.first.run(f"rm {_STOCK_QEMU}")
     guest.set_registers("K")
 
-    assert guest.migrate(two.second) in _FAILED
+    assert guest.migrate(two.second) in FAILED
     two.check("failed", first=MTTY_2)
     guest.check_registers("K")
 
@@ -134,25 +143,5 @@ def test_aborted_and_again(two: TwoHosts, boot: Booter) -> None:
     guest.check_registers("K")
 
     assert guest.migrate(two.second) == "completed"
-    two.check("migrated", second=MTTY_2)
-    guest.check_registers("K")
-
-
-def test_destination_is_killed_during_the_transfer(
-    two: TwoHosts, boot: Booter
-) -> None:
-    """libvirt moves the guest; nova-compute there finishes once it is back."""
-    guest = boot()
-    guest.set_registers("K")
-    with slow_wire(two.first):
-        number = guest.begin(two.second)
-        guest.await_transfer(number)
-        two.second.kill_compute()
-    wait_for(
-        lambda: guest.server.id in agreement.running(two.second),
-        "the guest to arrive",
-    )
-    two.second.start_compute()
-    assert guest.finish(number) == "completed"
     two.check("migrated", second=MTTY_2)
     guest.check_registers("K")

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.lab.cloud import settings
 from tests.lab.cloud.cloud import COMPUTE, Cloud
 from tests.lab.cloud.options import Options, read_options
-from tests.lab.cloud.processes import LabError
+from tests.lab.cloud.processes import LabError, is_stopped, run
 from tests.lab.vm import errors, layout, machine, serve
 
 
@@ -78,12 +78,24 @@ class Host:
         """End its nova-compute."""
         self.cloud.processes.stop(self._process)
 
+    def freeze_compute(self) -> None:
+        """Let its nova-compute run no further, until it is killed."""
+        self._signal_compute(signal.SIGSTOP)
+
     def kill_compute(self) -> None:
         """End its nova-compute in the middle of whatever it does."""
+        self._signal_compute(signal.SIGKILL)
+
+    def _signal_compute(self, number: signal.Signals) -> None:
         pid = self.cloud.processes.pid(self._process)
         if pid is None:
             raise LabError(f"{self._process} does not run")
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(pid, number)
+
+    def is_compute_alive(self) -> bool:
+        """Return whether its nova-compute runs and is not frozen."""
+        pid = self.cloud.processes.pid(self._process)
+        return pid is not None and not is_stopped(pid)
 
     def switch_off(self) -> None:
         """Take the power from it; its nova-compute must be ended before."""
@@ -118,6 +130,23 @@ class Host:
         done = serve.guest_exec(lab, argv, number=self.number)
         if done.returncode:
             raise LabError(f"{self.node}: {script}: {done.stderr}")
+        return str(done.stdout)
+
+    def synced(self, *arguments: str) -> str:
+        """Run placement-sync where its nova-compute runs; return its output.
+
+        :raises LabError: it fails.
+        """
+        place = self.cloud.layout
+        argv = [
+            *serve.exec_prefix(place.lab, self.number),
+            place.program("placement-sync"),
+            *arguments,
+            f"--config-file={place.etc / self._process}.conf",
+        ]
+        done = run(argv, place.client_environment())
+        if done.returncode:
+            raise LabError(f"{self.node}: {done.stdout}{done.stderr}")
         return str(done.stdout)
 
     def mdevs(self) -> dict[str, str]:

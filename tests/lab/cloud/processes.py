@@ -51,12 +51,22 @@ def start_time(pid: int) -> str | None:
     Field 22 of ``/proc/PID/stat`` (proc(5)); with the pid it names a process
     for good, where a pid alone may have been given to another one since.
     """
+    fields = _read_stat(pid)
+    return None if fields[0] in ("", "Z") else fields[19]
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped by SIGSTOP."""
+    return _read_stat(pid)[0] == "T"
+
+
+def _read_stat(pid: int) -> list[str]:
+    """Return the fields from the state on, [""] when it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else fields[19]
+        return [""]
+    return text.rpartition(")")[2].split()
 
 
 class Processes:
