@@ -22,6 +22,7 @@ from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
+from tests.functional.fakehost.support.cards import store
 from tests.lab import fakehost
 from tests.lab.fakehost.control.controller import ENVIRONMENT
 from virt_hooks.spawn import lifecycle
@@ -228,12 +229,3 @@ class Node:
         for handles in self._guests.values():
             for handle in handles:
                 os.close(handle)
-
-
-def store(path: Path, text: str) -> None:
-    """Write a kernel file once."""
-    handle = os.open(path, os.O_WRONLY)
-    try:
-        os.write(handle, text.encode())
-    finally:
-        os.close(handle)

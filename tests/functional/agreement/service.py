@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib import parse
 
-import jsonschema
 import sqlalchemy
 from oslo_db.sqlalchemy import engines
 from placement import db_api, deploy
@@ -20,6 +19,7 @@ from webob import Request
 
 from nova_accel.model import names, providers
 from placement_sync.client import calls
+from tests.functional.sync.support import placement_app
 
 VERSION = "placement 1.39"
 OK = 300
@@ -45,19 +45,9 @@ WHERE p.uuid = :uuid""")
 def skip_slow_checks() -> None:
     """Skip work that costs a third of the time and proves nothing here.
 
-    jsonschema checks each of Placement's schemas at first use only, and
     oslo.db does not yield after each query: there is no other thread.
     """
-    checked: dict[int, object] = {}
-    validator = jsonschema.Draft202012Validator
-    check = validator.check_schema
-
-    def check_once(schema: Any, *args: Any, **kwargs: Any) -> None:
-        if checked.get(id(schema)) is not schema:
-            check(schema, *args, **kwargs)
-            checked[id(schema)] = schema
-
-    validator.check_schema = check_once
+    placement_app.check_schemas_once()
     engines._thread_yield = lambda *_: None
 
 

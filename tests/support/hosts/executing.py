@@ -91,6 +91,12 @@ def read(kernel: fakehost.Controller, function: str, name: str) -> str:
     return path.read_text().strip()
 
 
+def driver_of(kernel: fakehost.Controller, function: str) -> tuple[str, str]:
+    """Return a function's driver and its override."""
+    facts = kernel.functions()[function]
+    return facts["driver"], facts["override"]
+
+
 def path_of(function: str, name: str) -> str:
     """Return the path of a function's file, relative to sys."""
     return f"bus/pci/devices/{function}/{name}"

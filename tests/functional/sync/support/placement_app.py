@@ -62,7 +62,7 @@ def load(database: str) -> Callable[..., Iterable[bytes]]:
     return application
 
 
-def _check_schemas_once() -> None:
+def check_schemas_once() -> None:
     """Skip a third of the work, which proves nothing here.
 
     jsonschema checks each of Placement's schemas with each request.
@@ -190,7 +190,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 def main() -> None:
     database, lock = sys.argv[1:]
-    _check_schemas_once()
+    check_schemas_once()
     server = Server(load(database), lock == "serial")
     print("port", server.server_port, flush=True)
     # Standard input ends when the parent process ends, in any way.

@@ -12,6 +12,7 @@ from tests.support.hosts import executing
 from tests.support.hosts.executing import (
     CARD,
     FLEX,
+    driver_of,
     executor,
     failure,
     path_of,
@@ -25,11 +26,6 @@ def bind(driver: str, function: str = CARD) -> actions.BindDriver:
     return actions.BindDriver(function=function, driver=driver)
 
 
-def driver(kernel: fakehost.Controller, function: str) -> tuple[str, str]:
-    facts = kernel.functions()[function]
-    return facts["driver"], facts["override"]
-
-
 def test_a_function_is_bound_to_vfio_pci_and_back(
     kernel: fakehost.Controller,
 ) -> None:
@@ -40,10 +36,10 @@ def test_a_function_is_bound_to_vfio_pci_and_back(
     )
     assert [on_host.apply(action) for _ in range(2)] == [True, False]
     # The override keeps it from other drivers at the next scan of the bus.
-    assert driver(kernel, CARD) == ("vfio-pci", "vfio-pci")
+    assert driver_of(kernel, CARD) == ("vfio-pci", "vfio-pci")
     assert [on_host.apply(action.undo()) for _ in range(2)] == [True, False]
     assert executing.state(kernel) == before
-    assert driver(kernel, CARD) == ("nouveau", "")
+    assert driver_of(kernel, CARD) == ("nouveau", "")
 
 
 def test_a_function_is_unbound_and_bound_again(
@@ -52,9 +48,9 @@ def test_a_function_is_unbound_and_bound_again(
     on_host = executor(kernel.root)
     on_host.apply(bind("vfio-pci"))
     assert [on_host.apply(bind("")) for _ in range(2)] == [True, False]
-    assert driver(kernel, CARD) == ("", "")
+    assert driver_of(kernel, CARD) == ("", "")
     assert on_host.apply(bind("nouveau"))
-    assert driver(kernel, CARD) == ("nouveau", "")
+    assert driver_of(kernel, CARD) == ("nouveau", "")
 
 
 def test_an_override_without_a_driver_is_cleared(
@@ -65,7 +61,7 @@ def test_an_override_without_a_driver_is_cleared(
     override = kernel.sys / path_of(CARD, "driver_override")
     override.write_text("vfio-pci")
     assert on_host.apply(bind(""))
-    assert driver(kernel, CARD) == ("", "")
+    assert driver_of(kernel, CARD) == ("", "")
 
 
 def test_an_unloaded_driver_is_refused_before_any_write(
@@ -114,7 +110,7 @@ def test_undo_restores_the_actual_driver_not_the_planned_one(
         bind("no-such-driver", FLEX),
     )
     assert error.number == errno.ENOPKG
-    assert driver(kernel, CARD) == ("nouveau", "")
+    assert driver_of(kernel, CARD) == ("nouveau", "")
 
 
 def test_a_missing_function_is_enoent(kernel: fakehost.Controller) -> None:

@@ -22,6 +22,7 @@ from tests.support.hosts.executing import (
     failure,
     path_of,
 )
+from tests.support.hosts.simulated_scrub import resets
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 SPEC = executing.SPEC
@@ -34,14 +35,6 @@ def reset(function: str = CARD) -> actions.ResetFunction:
 
 def run(command: str = COMMAND, function: str = CARD) -> actions.RunScrub:
     return actions.RunScrub(command=command, function=function)
-
-
-def resets(kernel: fakehost.Controller) -> list[str]:
-    return [
-        write["path"].split("/")[-2]
-        for write in kernel.writes()
-        if write["path"].endswith("/reset")
-    ]
 
 
 # -- reset ------------------------------------------------------------------

@@ -23,6 +23,7 @@ from tests.support.hosts.executing import (
     GPU,
     ONE_Q,
     VF,
+    driver_of,
     executor,
     failure,
     read,
@@ -61,11 +62,6 @@ def writes(kernel: fakehost.Controller) -> list[tuple[str, str]]:
     ]
 
 
-def driver(kernel: fakehost.Controller, function: str) -> tuple[str, str]:
-    facts = kernel.functions()[function]
-    return facts["driver"], facts["override"]
-
-
 # -- VF counts -------------------------------------------------------------
 
 
@@ -96,11 +92,11 @@ def test_autoprobe_is_set_as_planned(
 ) -> None:
     action = dataclasses.replace(vfs(2), is_probed=False)
     executor(kernel.root).apply(action)
-    assert driver(kernel, FLEX_VF) == ("", "")
+    assert driver_of(kernel, FLEX_VF) == ("", "")
     # It stays 0: otherwise a VF that a guest releases gets a host driver.
     assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "0"
     executor(kernel.root).apply_all([action.undo(), vfs(2)])
-    assert driver(kernel, FLEX_VF) == ("i915", "")
+    assert driver_of(kernel, FLEX_VF) == ("i915", "")
     assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
 
 
@@ -165,7 +161,7 @@ def test_nvidias_tool_enables_and_disables_all_vfs(
     assert kernel.functions()[GPU]["vfs"] == 0
     assert [on_host.apply(tool(32)) for _ in range(2)] == [True, False]
     assert kernel.functions()[GPU]["vfs"] == 32
-    assert driver(kernel, GPU) == ("nvidia", "")
+    assert driver_of(kernel, GPU) == ("nvidia", "")
     assert on_host.apply(tool(32).undo())
     assert kernel.functions()[GPU]["vfs"] == 0
 
