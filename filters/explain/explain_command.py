@@ -34,7 +34,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="SERVER|FLAVOR",
         help="explain for the flavor, zone, hints and project of this server,"
-        " by name or uuid; or for a flavor, if no server has the name",
+        " by name or uuid; or for a flavor, by name or id; a name of both is"
+        " refused",
     )
     parser.add_argument(
         "--flavor",
@@ -120,15 +121,25 @@ def _find_server(
     :raises MalformedError: the arguments name a flavor, too.
     :raises ServiceError: Nova does not respond.
     """
-    if not arguments.name:
+    name = arguments.name
+    if not name:
         return None
     if arguments.flavor:
         raise errors.MalformedError(
-            "choice", f"{arguments.name} with --flavor", "one of them"
+            "choice", f"{name} with --flavor", "one of them"
         )
-    server = server_request.find_request(reader.open_compute(), arguments.name)
+    compute = reader.open_compute()
+    server = server_request.find_request(compute, name)
     if server is None:
-        arguments.flavor = arguments.name
+        arguments.flavor = name
+    # Users choose the names of servers.
+    elif name in {flavor.name for flavor in cloud.list_flavors(compute)}:
+        raise errors.MalformedError(
+            "name of one object",
+            name,
+            f"--flavor {name}, or the uuid of the server with this name:"
+            f" {server.server.uuid}",
+        )
     return server
 
 

@@ -66,3 +66,14 @@ class ExplainServer(scheduled.CommandTestBase):
         answer = self.explain("gpu.small", status=0)
         self.assertNotIn("server", answer)
         self.assertTrue(answer["is_possible"])
+
+    def test_a_server_does_not_hide_the_flavor_of_its_name(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot(harness.vgpu_group("_A", "4Q"))
+        name = self.api.get_server(server["id"])["flavor"]["original_name"]
+        self.api.put_server(server["id"], {"server": {"name": name}})
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err):
+            self.assertRaises(ValueError, self.explain, name, status=2)
+        self.assertIn(f"--flavor {name}", err.getvalue())
+        self.assertIn(server["id"], err.getvalue())
