@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nova_accel import model
 from tests.functional.agreement import node
+from tests.functional.fakehost.support.cards import store
 
 
 class Stranger:
@@ -48,7 +49,7 @@ class Stranger:
         parent, kind = self._chance.choice(options)
         handle = str(uuid.UUID(int=self._chance.getrandbits(128)))
         types = self._host.kernel.sys / f"class/mdev_bus/{parent}"
-        node.store(types / f"mdev_supported_types/{kind}/create", handle)
+        store(types / f"mdev_supported_types/{kind}/create", handle)
         self.partitions[handle] = device.address
         return device.address
 
@@ -62,7 +63,7 @@ class Stranger:
         if not options:
             return ""
         slot, number = self._chance.choice(options)
-        node.store(self._files(slot) / "current_vgpu_type", number)
+        store(self._files(slot) / "current_vgpu_type", number)
         self.partitions[slot] = device.address
         return device.address
 
@@ -71,8 +72,8 @@ class Stranger:
 
     def _remove(self, handle: str) -> str:
         if ":" in handle:
-            node.store(self._files(handle) / "current_vgpu_type", "0")
+            store(self._files(handle) / "current_vgpu_type", "0")
         else:
             mdevs = self._host.kernel.sys / "bus/mdev/devices"
-            node.store(mdevs / handle / "remove", "1")
+            store(mdevs / handle / "remove", "1")
         return self.partitions.pop(handle)

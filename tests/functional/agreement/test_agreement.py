@@ -21,7 +21,8 @@ import pytest
 
 from nova_accel import model
 from nova_accel.model import names
-from tests.functional.agreement import cards, node, run, worker
+from tests.functional.agreement import cards, run, worker
+from tests.functional.fakehost.support.cards import store
 from tests.lab import fakehost
 from tests.support import workers
 from tests.support.examples import examples
@@ -103,7 +104,7 @@ def test_wrong_records_are_detected(cloud: run.Run) -> None:
         assert disagreement.kind.startswith(kind)
     cloud.disagreements.clear()
     # Another program makes a vGPU.
-    node.store(
+    store(
         host.kernel.sys
         / f"class/mdev_bus/{cards.T4}/mdev_supported_types/nvidia-234/create",
         str(uuid.uuid4()),
