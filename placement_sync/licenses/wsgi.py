@@ -22,6 +22,7 @@ from keystonemiddleware import auth_token
 
 from nova_accel import errors
 from nova_accel.config import conf
+from nova_accel.model import strict_json
 from placement_sync.client import rest
 from placement_sync.licenses import tokens, vendordata
 
@@ -97,7 +98,7 @@ def _parse_request(environment: Environment) -> tuple[str, str]:
     length = int(environment["CONTENT_LENGTH"])
     if not 0 < length <= _MAX_BYTES:
         raise ValueError("length")
-    body = json.loads(environment["wsgi.input"].read(length))
+    body = strict_json.loads(environment["wsgi.input"].read(length))
     server, project = body["instance-id"], body["project-id"]
     if not (isinstance(server, str) and isinstance(project, str)):
         raise TypeError("ids")
