@@ -126,10 +126,11 @@ class LicenseVendordata(application.Command):
 class DeviceList(application.ListCommand):
     """List the devices of the cloud, their states and what still fits.
 
-    They are read from Placement. In use are the units that servers hold; Still
-    fits is the largest profile that has room, and how many of it at most. A
-    state other than ok is missing (the host lost the device), unreadable,
-    faulted or drained. Example: nova-accel device list --model A40 --free
+    They are read from Placement, reasons of drains over Nova's message bus. In
+    use are the units that servers hold; Still fits is the largest profile that
+    has room, and how many of it at most, or the reason of a drain. A state
+    other than ok is missing (the host lost the device), unreadable, faulted or
+    drained. Example: nova-accel device list --model A40 --free
     """
 
     action = "placement_sync.cli.fleet.fleet_command:DEVICE_LIST"

@@ -80,7 +80,7 @@ def read_drains(
         return {}
     try:
         compute = open_compute()
-        calls = HostCalls(arguments, compute, "reason of a drain")
+        calls = HostCalls(arguments, compute, "device list")
     except errors.ServiceError as error:
         return _mark_unknown(devices, "message bus does not answer", error)
     except errors.AcceleratorError as error:
