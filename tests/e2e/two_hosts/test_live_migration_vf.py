@@ -25,6 +25,11 @@ pytestmark = [
 
 _VFS = 2
 _LIB = '. "$LAB_GUEST/lib.sh"'
+_OTHER_VERSION = "550.54.15"
+_SHOW_VERSION = """
+echo "$1" > /run/nvidia-version
+mount --bind /run/nvidia-version /sys/module/nvidia/version
+"""
 
 
 @pytest.fixture
@@ -61,6 +66,34 @@ def test_there_and_back(lab: Site, two: TwoHosts, cards: None) -> None:
     retry_comparison(lambda: _check(two, guest, two.second, two.first))
     guest.check_registers("K")
     assert guest.migrate() == "completed"
+    retry_comparison(lambda: _check(two, guest, two.first, two.second))
+    guest.check_registers("K")
+
+
+@pytest.fixture
+def other_version(two: TwoHosts) -> Iterator[None]:
+    """Show another version of the second host's driver."""
+    two.second.run(_SHOW_VERSION, _OTHER_VERSION)
+    yield
+    two.second.run("umount /sys/module/nvidia/version")
+
+
+def test_refused_by_a_host_with_another_version_of_the_driver(
+    lab: Site, two: TwoHosts, cards: None, other_version: None
+) -> None:
+    server = two.boot(
+        "e2e-live-vf",
+        two.first,
+        vgpu(lab, "A40_8Q", 8192),
+        upload_image(two),
+    )
+    guest = LiveGuest(two, server)
+    guest.set_registers("K")
+    offset = lab.log_offset("nova-compute")
+
+    assert guest.migrate(two.second) == "error"
+    reason = f"and {_OTHER_VERSION} at the destination"
+    assert lab.logged("nova-compute", reason, offset)
     retry_comparison(lambda: _check(two, guest, two.first, two.second))
     guest.check_registers("K")
 
