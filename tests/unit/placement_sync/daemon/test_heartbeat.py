@@ -125,7 +125,7 @@ def test_a_failure_retains_the_last_success(tmp_path: pathlib.Path) -> None:
 
 
 def test_waiting_is_recorded_beside_the_last_pass(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
     published: list[heartbeat.Status] = []
@@ -137,9 +137,11 @@ def test_waiting_is_recorded_beside_the_last_pass(
     assert (status.waiting, status.outcome) == ("for a node", "ok")
     assert status.devices == good.devices
     assert published == []
+    later = status.started + 1
+    monkeypatch.setattr("time.time", lambda: later)
     restarted = beating(tmp_path)
     restarted.record_waiting("for a node")
-    assert read_only_status(tmp_path).started > status.started
+    assert read_only_status(tmp_path).started == later
     assert restarted.record_failure("Placement is away").waiting == ""
     restarted.record_waiting("for a node")
     assert restarted.record_pass(FinishedPass(), HOST, TREE).waiting == ""
