@@ -116,6 +116,20 @@ class Record(NamedTuple):
 Output = str | tuple[str, int] | Table | Record
 
 
+def parse_seconds(text: str) -> float:
+    """Return a number of seconds, 0 or more, for argparse.
+
+    :raises ArgumentTypeError: the text is not such a number.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return number
+
+
 class Action(NamedTuple):
     """Implementation of a command.
 

@@ -46,7 +46,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pause",
-        type=common_options.parse_seconds,
+        type=application.parse_seconds,
         default=PAUSE_S,
         metavar="SECONDS",
         help="set the seconds between two comparisons; only findings of both"

@@ -8,6 +8,7 @@ import uuid
 from typing import Any
 
 from nova_accel import errors
+from nova_accel.cli import application
 from nova_accel.config import conf
 from nova_accel.host.state import state_dir as state_dirs
 from placement_sync.client import rest
@@ -47,27 +48,13 @@ def add_compute_endpoint(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_seconds(text: str) -> float:
-    """Return a number of seconds, 0 or more, for argparse.
-
-    :raises ArgumentTypeError: the text is not such a number.
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return number
-
-
 def parse_option_seconds(text: str) -> float:
     """Return the seconds of an option whose value may be left out.
 
-    :raises ArgumentTypeError: as ``parse_seconds``.
+    :raises ArgumentTypeError: as ``application.parse_seconds``.
     """
     try:
-        return parse_seconds(text)
+        return application.parse_seconds(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(
             f"{error}; write devices before this option"

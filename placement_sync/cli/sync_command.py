@@ -311,7 +311,7 @@ def _add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    number = common_options.parse_seconds(text)
+    number = application.parse_seconds(text)
     if not number:
         raise argparse.ArgumentTypeError("must be more than 0 seconds")
     return number

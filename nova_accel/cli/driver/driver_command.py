@@ -81,7 +81,7 @@ def _add_change_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--drain-wait",
-        type=_parse_seconds,
+        type=application.parse_seconds,
         default=_DRAIN_WAIT_S,
         metavar="SECONDS",
         help="wait for at most this time until Placement offers the drained"
@@ -89,13 +89,6 @@ def _add_change_arguments(parser: argparse.ArgumentParser) -> None:
         f" before (default {_DRAIN_WAIT_S:g}); 0 to drain without Placement",
     )
     host_source.add_config(parser)
-
-
-def _parse_seconds(text: str) -> float:
-    seconds = float(text) if text.replace(".", "", 1).isdecimal() else -1.0
-    if seconds < 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: write seconds, as 30")
-    return seconds
 
 
 def _add_status_arguments(parser: argparse.ArgumentParser) -> None:

@@ -173,4 +173,4 @@ def test_a_host_without_changes_says_so(
 def test_a_time_that_is_none_is_refused(seconds: str, capsys: Output) -> None:
     with pytest.raises(SystemExit):
         run("install", "--drain-wait", seconds)
-    assert "write seconds" in capsys.readouterr().err
+    assert "is no number of seconds" in capsys.readouterr().err
