@@ -63,7 +63,11 @@ class ComputeRpc:
         """
         if rpc.TRANSPORT is None:
             _configure(files)
-            _check_url(files)
+            try:
+                _check_url(files)
+            except errors.ConfigurationError:
+                rpc.cleanup()
+                raise
             # The command prints an error in one line. Nova's libraries add
             # a handler to the root logger that would print it once more.
             logger = logging.getLogger("oslo.messaging")
@@ -189,6 +193,8 @@ def _configure(files: Sequence[str]) -> None:
     :raises ConfigurationError: transport_url can't be used.
     """
     arguments = [a for path in files for a in ("--config-file", path)]
+    # A shell of several commands may have configured Nova before.
+    CONF.reset()
     try:
         config.parse_args(
             ["nova-accel", *arguments],

@@ -42,11 +42,17 @@ def command(conf: pathlib.Path) -> list[str]:
     ]
 
 
-def run(conf: pathlib.Path, content: str) -> tuple[int, str]:
-    """Return exit status and standard error of ``server show``."""
+def run(
+    conf: pathlib.Path, content: str, interpreter: list[str] | None = None
+) -> tuple[int, str]:
+    """Return exit status and standard error of ``server show``.
+
+    :param interpreter: a Python command that gets the words of the command.
+    """
     conf.write_text(content)
+    words = command(conf)
     ended = subprocess.run(  # noqa: S603
-        command(conf),
+        interpreter + words[5:] if interpreter else words,
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -65,6 +71,23 @@ def test_a_conf_without_transport_url_is_refused(
     assert status == 2
     assert "transport_url" in words and str(conf) in words
     assert "--config-file" in words and words.count("\n") == 1
+
+
+def test_each_command_of_a_shell_reads_its_own_conf(
+    tmp_path: pathlib.Path,
+) -> None:
+    twice = (
+        "import sys; from nova_accel.cli import commands;"
+        " statuses = [commands.main(sys.argv[1:]) for _ in range(2)];"
+        " sys.exit(statuses != [2, 2])"
+    )
+    status, words = run(
+        tmp_path / "nova.conf",
+        "[DEFAULT]\nhost = host1\n",
+        [sys.executable, "-W", "ignore", "-c", twice],
+    )
+    first, second = words.splitlines()
+    assert status == 0 and first == second and "transport_url" in first
 
 
 def test_a_transport_url_that_cant_be_used_is_not_printed(
