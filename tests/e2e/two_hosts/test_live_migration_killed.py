@@ -128,9 +128,14 @@ def test_source_is_killed_after_the_transfer(
     """
     guest = boot()
     guest.set_registers("K")
-    with slow_wire(two.first):
+    with slow_wire(two.first, _SLOWER):
         number = guest.begin(two.second)
         guest.await_transfer(number)
+        # Nova sets that status before it calls libvirt.
+        wait_for(
+            lambda: guest.server.id in agreement.running(two.second),
+            "libvirt to begin",
+        )
         two.first.freeze_compute()
     guest.await_arrival(two.second)
     two.first.kill_compute()
