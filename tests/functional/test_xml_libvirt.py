@@ -119,6 +119,10 @@ def qemu(
     loop = threading.Thread(target=serve, daemon=True)
     loop.start()
     root = tmp_path_factory.mktemp("qemu")
+    # libvirt compares whether QEMU had KVM when it was asked with whether its
+    # user may open /dev/kvm, and asks QEMU anew at each device if they differ.
+    (root / "etc").mkdir()
+    (root / "etc/qemu.conf").write_text('user = "root"\ngroup = "root"\n')
     try:
         connected = libvirt.open(f"qemu:///embed?root={root}")
     except libvirt.libvirtError as error:
