@@ -199,12 +199,11 @@ def open_cloud(arguments: argparse.Namespace) -> "CloudContext":
     :raises AcceleratorError: an argument can't be used.
     """
     reader = fleet_command.CloudReader(arguments)
-    settings = common_options.resolve_options(arguments).settings
     return CloudContext(
         reader.placement,
         reader.open_compute(),
         reader.types,
-        settings.rules.default.series,
+        reader.options.settings.rules.default.series,
     )
 
 

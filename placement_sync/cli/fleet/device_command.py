@@ -194,7 +194,9 @@ def _call_hosts(
     hosts = {
         root: nova_api.read_service_host(compute, root) for root in by_root
     }
-    calls = host_calls.HostCalls(arguments, compute, f"device {method}")
+    calls = host_calls.HostCalls(
+        arguments, reader.options, compute, f"device {method}"
+    )
     parameters |= _name_author(method, calls.user_name)
     results: dict[str, Mapping[str, Any]] = {}
     for root, uuids in by_root.items():

@@ -134,18 +134,18 @@ def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class CloudReader:
-    """Clients of the arguments, and the catalog of vGPU types."""
+    """Clients and options of the arguments, and the catalog of vGPU types."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         """Send no request yet.
 
         :raises ConfigurationError: there are no credentials for Placement.
         """
-        options = common_options.resolve_options(arguments)
         self._arguments = arguments
-        self.placement = common_options.open_placement(arguments, options)
+        self.options = common_options.resolve_options(arguments)
+        self.placement = common_options.open_placement(arguments, self.options)
         self._compute, self._reason = common_options.open_compute(
-            arguments, options
+            arguments, self.options
         )
         self.types = offered_devices.VgpuTypes(loader.load())
 
@@ -164,7 +164,7 @@ class CloudReader:
             if fleet_query.find_state(device) == fleet_query.DRAINED
         ]
         drains = host_calls.read_drains(
-            drained, self.open_compute, self._arguments
+            drained, self.open_compute, self._arguments, self.options
         )
         return dataclasses.replace(fleet, drains=drains)
 

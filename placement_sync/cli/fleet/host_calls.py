@@ -25,17 +25,18 @@ class HostCalls:
     def __init__(
         self,
         arguments: argparse.Namespace,
+        options: common_options.CommandOptions,
         compute: rest.RestClient,
         command: str,
     ) -> None:
         """Connect to the message bus.
 
+        :param options: those of the arguments.
         :param command: name of the command, for errors.
         :raises CommandError: Nova is not installed here.
         :raises ConfigurationError: no message bus is configured.
         :raises ServiceError: the bus or Keystone can't be reached.
         """
-        options = common_options.resolve_options(arguments)
         self._rpc, self._bus = server_command.open_bus(options, command)
         identity = compute.read_identity()
         self.user_name = identity.user_name if identity else ""
@@ -69,6 +70,7 @@ def read_drains(
     devices: Collection[offered_devices.OfferedDevice],
     open_compute: Callable[[], rest.RestClient],
     arguments: argparse.Namespace,
+    options: common_options.CommandOptions,
 ) -> Notes:
     """Return the notes on drained devices, by the uuids of their providers.
 
@@ -80,7 +82,7 @@ def read_drains(
         return {}
     try:
         compute = open_compute()
-        calls = HostCalls(arguments, compute, "device list")
+        calls = HostCalls(arguments, options, compute, "device list")
     except errors.ServiceError as error:
         return _mark_unknown(devices, "message bus does not answer", error)
     except errors.AcceleratorError as error:
