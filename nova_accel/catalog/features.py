@@ -100,6 +100,8 @@ _MDEV_FLOORS = {
     LIBVIRT: _nova((8, 6, 0), "MIN_MDEV_LIVEMIG_LIBVIRT_VERSION"),
     QEMU: _nova((8, 1, 0), "MIN_MDEV_LIVEMIG_QEMU_VERSION"),
 }
+# iommufd and acpi-generic-initiator.
+_NEW_OBJECTS = _floor((9, 0, 0), "QEMU 9.0, qapi/qom.json")
 # The interface by which QEMU moves the state of devices.
 _MIGRATION_V2 = _kernel(
     (5, 18), "include/uapi/linux/vfio.h (VFIO_DEVICE_FEATURE_MIGRATION)"
@@ -146,9 +148,7 @@ ADDRESS_SIZE = Feature(
 VARIANT_DRIVER = Feature(
     name="VFIO variant drivers, bound by libvirt",
     condition="variant-driver",
-    floors={
-        LIBVIRT: _nova((10, 0, 0), "MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION")
-    },
+    floors={LIBVIRT: _VARIANT_FLOORS[LIBVIRT]},
     trial=Trial.NONE,
     place=_NO_DEVICE,
 )
@@ -157,7 +157,7 @@ MEMORY_NODES = Feature(
     condition="passthrough",
     floors={
         LIBVIRT: _news(11, 8, 0),
-        QEMU: _floor((9, 0, 0), "QEMU 9.0, qapi/qom.json"),
+        QEMU: _NEW_OBJECTS,
     },
     trial=Trial.TEXT,
     place=_SID,
@@ -168,7 +168,7 @@ IOMMUFD = Feature(
     floors={
         LINUX: _kernel((6, 6), "drivers/vfio/Kconfig (VFIO_DEVICE_CDEV)"),
         LIBVIRT: _news(12, 1, 0),
-        QEMU: _floor((9, 0, 0), "QEMU 9.0, qapi/qom.json"),
+        QEMU: _NEW_OBJECTS,
     },
     trial=Trial.TEXT,
     place=_SID,
