@@ -15,6 +15,12 @@ import requests
 
 # Ironic gives each agent one of its own.
 TOKEN = "token-of-tests"  # noqa: S105
+#: Our steps and their priorities, by the phase in which they run.
+OUR_STEPS = {
+    "clean": {"accel_scrub": 60, "accel_verify": 50},
+    "deploy": {"accel_program": 0, "accel_set_mode": 0},
+    "service": {"accel_program": 0, "accel_set_mode": 0},
+}
 # Programs that the agent asks for the machine's name, its boot and its BMC.
 _STANDINS = {
     "lshw": '{"id": "machine", "class": "system"}',

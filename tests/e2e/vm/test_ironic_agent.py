@@ -90,14 +90,7 @@ def test_the_agent_inspects_the_machine(
     } <= {*traits}
 
 
-@pytest.mark.parametrize(
-    ("phase", "expected"),
-    [
-        ("clean", {"accel_scrub": 60, "accel_verify": 50}),
-        ("deploy", {"accel_program": 0, "accel_set_mode": 0}),
-        ("service", {"accel_program": 0, "accel_set_mode": 0}),
-    ],
-)
+@pytest.mark.parametrize(("phase", "expected"), agent_api.OUR_STEPS.items())
 def test_the_agent_offers_the_steps(
     agent: ramdisk.RamdiskAgent,
     node: dict[str, Any],

@@ -168,14 +168,7 @@ def test_ironic_services_a_node_through_its_agent(
     assert loaded(machine) == [NEW]
 
 
-@pytest.mark.parametrize(
-    ("phase", "expected"),
-    [
-        ("clean", {"accel_scrub": 60, "accel_verify": 50}),
-        ("deploy", {"accel_program": 0, "accel_set_mode": 0}),
-        ("service", {"accel_program": 0, "accel_set_mode": 0}),
-    ],
-)
+@pytest.mark.parametrize(("phase", "expected"), agent_api.OUR_STEPS.items())
 def test_the_agent_offers_the_steps(
     agent: agent_service.Agent, phase: str, expected: dict[str, int]
 ) -> None:
