@@ -51,7 +51,7 @@ def cards(lab: Site, two: TwoHosts) -> Iterator[None]:
         host.start_compute()
 
 
-def test_there_and_back(lab: Site, two: TwoHosts, cards: None) -> None:
+def boot_guest(lab: Site, two: TwoHosts) -> LiveGuest:
     server = two.boot(
         "e2e-live-vf",
         two.first,
@@ -60,6 +60,11 @@ def test_there_and_back(lab: Site, two: TwoHosts, cards: None) -> None:
     )
     guest = LiveGuest(two, server)
     guest.set_registers("K")
+    return guest
+
+
+def test_there_and_back(lab: Site, two: TwoHosts, cards: None) -> None:
+    guest = boot_guest(lab, two)
     retry_comparison(lambda: _check(two, guest, two.first, two.second))
 
     assert guest.migrate(two.second) == "completed"
@@ -81,14 +86,7 @@ def other_version(two: TwoHosts) -> Iterator[None]:
 def test_refused_by_a_host_with_another_version_of_the_driver(
     lab: Site, two: TwoHosts, cards: None, other_version: None
 ) -> None:
-    server = two.boot(
-        "e2e-live-vf",
-        two.first,
-        vgpu(lab, "A40_8Q", 8192),
-        upload_image(two),
-    )
-    guest = LiveGuest(two, server)
-    guest.set_registers("K")
+    guest = boot_guest(lab, two)
     offset = lab.log_offset("nova-compute")
 
     assert guest.migrate(two.second) == "error"
