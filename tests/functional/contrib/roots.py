@@ -200,7 +200,7 @@ def _unpack(release: str, name: str, packages: Sequence[str]) -> layout.Layout:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists() or complete.read_text() != content:
             complete.unlink(missing_ok=True)
-            # With APT's lists an update reads what has changed only.
+            # With APT's lists an update reads their changes only.
             debian.unpack(place, packages, "--skip=cleanup/apt/lists")
             complete.write_text(content)
     return place
