@@ -277,7 +277,7 @@ def _format(
         rows=[
             (
                 host.name,
-                card.name.removeprefix(names.provider_name(host.name, "")),
+                names.provider_address(host.name, card.name),
                 card.verdict,
                 card.why,
             )
