@@ -35,6 +35,11 @@ _REMEDIES = {
 }
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun, for example ``1 device``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReportHeader:
     """Origin of a report: time in ISO 8601, version, and the user."""
@@ -258,7 +263,7 @@ def _list_problems(
             state = f"{row.state}: {reason}" if reason else row.state
             yield DeviceProblem(
                 where=f"{device.host}/{device.address}",
-                problem=f"{state}, {len(row.consumers)} servers",
+                problem=f"{state}, {count_of(len(row.consumers), 'server')}",
                 remedy=_REMEDIES[row.state].format(address=device.address),
             )
         if row.usage.used > row.usage.total:

@@ -47,6 +47,7 @@ def render(report: fleet_report.FleetReport) -> str:
         report=report,
         summary=report_text.summarize(report),
         describe=report_text.describe_fragmentation,
+        count_of=fleet_report.count_of,
         colors={name: n % COLORS for n, name in enumerate(projects)},
         is_open=len(report.hosts) <= _MAX_OPEN,
     )

@@ -23,9 +23,10 @@ def summarize(report: fleet_report.FleetReport) -> str:
     states = ", ".join(f"{n} {state}" for state, n in report.states.items())
     count = sum(report.states.values())
     parts = [
-        f"{len(report.hosts)} hosts",
-        f"{count} devices" + (f" ({states})" if states else ""),
-        f"{report.server_count} servers",
+        fleet_report.count_of(len(report.hosts), "host"),
+        fleet_report.count_of(count, "device")
+        + (f" ({states})" if states else ""),
+        fleet_report.count_of(report.server_count, "server"),
         *(f"{usage} in use" for usage in report.usages),
     ]
     return ", ".join(parts)
@@ -80,10 +81,11 @@ def _list_sums(report: fleet_report.FleetReport) -> Iterator[str]:
         yield f"  {flavor.name}: {flavor.request or '?'}, {cause}"
     yield "\nHolders by project"
     for project in report.projects:
+        devices = fleet_report.count_of(len(project.devices), "device")
+        servers = fleet_report.count_of(len(project.consumers), "server")
         yield (
             f"  {project.project or '(not known)'}: {project.resource_class}"
-            f" {project.units} on {len(project.devices)} devices,"
-            f" {len(project.consumers)} servers"
+            f" {project.units} on {devices}, {servers}"
         )
     yield "\nFragmentation"
     for item in report.fragmentation:
