@@ -8,6 +8,7 @@ from nova_accel.config import conf, policy
 from nova_accel.discovery import capture, scan
 from nova_accel.discovery.doctor import checked_host, registry
 from nova_accel.host.sysfs import error_counters
+from nova_accel.inventory import wording
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +38,9 @@ def _capture(arguments: argparse.Namespace) -> str:
     )
     count = capture.save(host, path, {**meta, "models": models})
     return (
-        f"{path}: {count} paths,"
-        f" {len(state.devices)} devices, {len(state.problems)} problems.\n"
+        f"{path}: {wording.count_of(count, 'path')},"
+        f" {wording.count_of(len(state.devices), 'device')},"
+        f" {wording.count_of(len(state.problems), 'problem')}.\n"
         f"Read it with: nova-accel inspect --root {path}\n"
     )
 

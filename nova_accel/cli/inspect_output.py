@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel import model
-from nova_accel.inventory import unoffered
+from nova_accel.inventory import unoffered, wording
 from nova_accel.model import names, providers
 
 _WITH_BITSTREAM = " accelerator:fpga_bitstream=IMAGE_ID"
@@ -162,14 +162,10 @@ def _headline(state: model.HostState, name: str) -> Iterator[str]:
         return
     partitions = sum(len(d.partitions) for d in state.devices)
     yield (
-        f"{name}: {_count(len(state.devices), 'device')},"
-        f" {_count(partitions, 'partition')},"
-        f" {_count(len(state.problems), 'problem')}"
+        f"{name}: {wording.count_of(len(state.devices), 'device')},"
+        f" {wording.count_of(partitions, 'partition')},"
+        f" {wording.count_of(len(state.problems), 'problem')}"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _section(title: str, lines: Iterable[str]) -> list[str]:

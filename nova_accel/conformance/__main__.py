@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from nova_accel import conformance, errors
 from nova_accel.cli import host_source
 from nova_accel.discovery import plugin
+from nova_accel.inventory import wording
 
 _FINDINGS, _BAD_INPUT = 1, 2
 
@@ -29,10 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except errors.AcceleratorError as error:
         print(f"conformance: {error}", file=sys.stderr)
         return _BAD_INPUT
-    hosts = len(arguments.root)
-    print(
-        f"{arguments.name}: {hosts} host{'s' * (hosts != 1)}, {count} findings"
-    )
+    hosts = wording.count_of(len(arguments.root), "host")
+    findings = wording.count_of(count, "finding")
+    print(f"{arguments.name}: {hosts}, {findings}")
     return _FINDINGS if count else 0
 
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from nova_accel import model
+from nova_accel.inventory import wording
 from nova_accel.model import pci
 
 # Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats: each line is
@@ -189,8 +190,9 @@ def _explain_fatal(
     )
     since = "it was enumerated" if count == reading.fatal else "the last heal"
     return (
-        f"{reading.address} had {count} uncorrectable fatal"
-        f" error{'s' if count > 1 else ''} since {since}"
+        f"{reading.address} had"
+        f" {wording.count_of(count, 'uncorrectable fatal error')}"
+        f" since {since}"
         f" ({kinds or 'of no known kind'}): look for them in the kernel's"
         " log, put the card in order, then run"
         f" `nova-accel heal {device}`"

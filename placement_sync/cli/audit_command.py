@@ -15,6 +15,7 @@ from nova_accel.config import conf
 from nova_accel.discovery import plugin
 from nova_accel.host.execute import action_executor, privileged
 from nova_accel.host.nvml import gpu_reader
+from nova_accel.inventory import wording
 from nova_accel.model import providers
 from placement_sync.audit import (
     checks,
@@ -220,8 +221,8 @@ def as_text(
     """Return the report as text."""
     lines = list(_format_results(results))
     count = len(report.findings)
-    plural = "" if count == 1 else "s"
-    lines.append(f"{root.name}: {count or 'no'} finding{plural}")
+    text = wording.count_of(count, "finding") if count else "no findings"
+    lines.append(f"{root.name}: {text}")
     lines += _format_findings(report.findings)
     lines += _format_gaps(report.gaps)
     return "\n".join(lines) + "\n"

@@ -4,6 +4,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
+from nova_accel.inventory import wording
 from nova_accel.model import flavors, names
 from placement_sync.flavors import flavor_specs, lookup, offered_devices
 
@@ -83,8 +84,7 @@ def _format_lines(
         yield f"no host can serve it now: {report.refusal}"
         return
     yield "can be served: yes"
-    plural = "" if report.room == 1 else "s"
-    yield f"room now: {report.room} server{plural} at most"
+    yield f"room now: {wording.count_of(report.room, 'server')} at most"
 
 
 def _format_devices(

@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import errors
+from nova_accel.inventory import wording
 from nova_accel.model import names
 from placement_sync.flavors import (
     flavor_specs,
@@ -33,11 +34,6 @@ _REMEDIES = {
     "unreadable": "the host can't read its notes; read the log of its"
     " nova-compute",
 }
-
-
-def count_of(number: int, noun: str) -> str:
-    """Return a number with its noun, for example ``1 device``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,9 +257,10 @@ def _list_problems(
         if row.state in _REMEDIES:
             reason = drain_notes.describe_all(row.drains, now)
             state = f"{row.state}: {reason}" if reason else row.state
+            servers = wording.count_of(len(row.consumers), "server")
             yield DeviceProblem(
                 where=f"{device.host}/{device.address}",
-                problem=f"{state}, {count_of(len(row.consumers), 'server')}",
+                problem=f"{state}, {servers}",
                 remedy=_REMEDIES[row.state].format(address=device.address),
             )
         if row.usage.used > row.usage.total:

@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 from nova_accel import errors
+from nova_accel.inventory import wording
 from placement_sync.report import fleet_report, report_text
 
 # Colors of servers; a project has one of them.
@@ -47,7 +48,7 @@ def render(report: fleet_report.FleetReport) -> str:
         report=report,
         summary=report_text.summarize(report),
         describe=report_text.describe_fragmentation,
-        count_of=fleet_report.count_of,
+        count_of=wording.count_of,
         colors={name: n % COLORS for n, name in enumerate(projects)},
         is_open=len(report.hosts) <= _MAX_OPEN,
     )

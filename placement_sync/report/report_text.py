@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from nova_accel.inventory import wording
 from placement_sync.fleet import device_rows
 from placement_sync.report import card_bars, fleet_report
 
@@ -23,10 +24,9 @@ def summarize(report: fleet_report.FleetReport) -> str:
     states = ", ".join(f"{n} {state}" for state, n in report.states.items())
     count = sum(report.states.values())
     parts = [
-        fleet_report.count_of(len(report.hosts), "host"),
-        fleet_report.count_of(count, "device")
-        + (f" ({states})" if states else ""),
-        fleet_report.count_of(report.server_count, "server"),
+        wording.count_of(len(report.hosts), "host"),
+        wording.count_of(count, "device") + (f" ({states})" if states else ""),
+        wording.count_of(report.server_count, "server"),
         *(f"{usage} in use" for usage in report.usages),
     ]
     return ", ".join(parts)
@@ -81,8 +81,8 @@ def _list_sums(report: fleet_report.FleetReport) -> Iterator[str]:
         yield f"  {flavor.name}: {flavor.request or '?'}, {cause}"
     yield "\nHolders by project"
     for project in report.projects:
-        devices = fleet_report.count_of(len(project.devices), "device")
-        servers = fleet_report.count_of(len(project.consumers), "server")
+        devices = wording.count_of(len(project.devices), "device")
+        servers = wording.count_of(len(project.consumers), "server")
         yield (
             f"  {project.project or '(not known)'}: {project.resource_class}"
             f" {project.units} on {devices}, {servers}"
