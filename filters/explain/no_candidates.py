@@ -133,17 +133,24 @@ def describe_missing(
     traits: frozenset[str],
     capacities: Mapping[str, providers.ClassCapacity],
 ) -> str:
-    """Return what a provider lacks for a group, empty if it has room."""
+    """Return what a provider lacks for a group, empty if it has room.
+
+    If the flavor names another device, nothing else is returned.
+    """
+    pins = sorted(
+        trait
+        for trait in group.required - traits
+        if trait.startswith(PIN_PREFIX)
+    )
+    if pins:
+        return f"is not the device of {', '.join(pins)}"
     causes = _list_trait_causes(group, traits)
-    sufficient = []
     for name, amount in group.resources.items():
         if name not in capacities:
             causes.append(f"has no {name}")
         elif amount > capacities[name].free:
             causes.append(f"{name} {capacities[name]}, {amount} needed")
-        else:
-            sufficient.append(f"{name} {capacities[name]}")
-    return ", ".join(causes + sufficient) if causes else ""
+    return ", ".join(causes)
 
 
 def limit_lines(lines: Iterable[str], limit: int) -> list[str]:

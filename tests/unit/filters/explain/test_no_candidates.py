@@ -71,8 +71,7 @@ def test_the_profile_is_not_offered_now() -> None:
         "host1_accel_1: does not offer CUSTOM_VGPU_X now,"
         " CUSTOM_GPU_MEMORY_MB 0 of 32768 left, 8192 needed,"
         " VGPU 0 of 4 left, 1 needed",
-        "host2_accel_1: does not offer CUSTOM_VGPU_X now,"
-        " CUSTOM_GPU_MEMORY_MB 24576 of 32768 left, VGPU 3 of 4 left",
+        "host2_accel_1: does not offer CUSTOM_VGPU_X now",
     )
 
 
@@ -88,8 +87,7 @@ def test_all_providers_of_the_profile_are_full() -> None:
     )
     assert refusal.details[:2] == (
         "CUSTOM_GPU_MEMORY_MB 32768 of 32768 left on 1; VGPU 0 of 4 left on 1",
-        "host1_accel_1: VGPU 0 of 4 left, 1 needed,"
-        " CUSTOM_GPU_MEMORY_MB 32768 of 32768 left",
+        "host1_accel_1: VGPU 0 of 4 left, 1 needed",
     )
     assert str(refusal).startswith(refusal.summary + "; CUSTOM_GPU_MEMORY_MB")
 
@@ -129,6 +127,17 @@ def test_the_fault_names_no_host_and_is_short() -> None:
 
     assert "host1" not in refusal.fault
     assert len(refusal.fault) <= ROOM
+
+
+def test_of_another_device_than_the_named_one_nothing_else_is_said() -> None:
+    pin = "CUSTOM_DEVICE_AT_HOST1_0000_65_00_0"
+    group = dataclasses.replace(GROUP, required=GROUP.required | {pin})
+
+    for traits in (frozenset[str](), GROUP.required):
+        text = no_candidates.describe_missing(group, traits, {})
+        assert text == f"is not the device of {pin}"
+    text = no_candidates.describe_missing(group, frozenset({pin}), {})
+    assert "has no VGPU" in text and pin not in text
 
 
 def test_the_fault_names_no_pinned_device() -> None:
