@@ -3,6 +3,7 @@
 
 import argparse
 import dataclasses
+import http
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -258,36 +259,65 @@ class CloudContext:
 def _show(arguments: argparse.Namespace) -> application.Output:
     context = open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
-    contents = flavor_specs.read(flavor.specs)
-    offered = offered_devices.Cloud()
-    if contents.groups:
-        offered = cloud.read(context.placement)
-    refusal = context.explain_rules(contents) or context.explain_refusal(
-        flavor, flavor.specs, offered
+    report = _build_report(context, flavor)
+    content = flavor_text.as_dict(report)
+    if arguments.json:
+        return json.dumps(content, indent=2) + "\n"
+    del content["flavor"]
+    texts = flavor_text.as_cells(report, context.types)
+    return application.Record(
+        {"id": flavor.id, "name": flavor.name}
+        | {
+            name: application.Cell(value, texts[name])
+            if name in texts
+            else value
+            for name, value in content.items()
+        },
+        text=flavor_text.as_text(report, context.types),
     )
-    count = room.count_room(contents, offered, flavor.needs)
+
+
+def _build_report(
+    context: CloudContext, flavor: cloud.Flavor
+) -> flavor_text.FlavorReport:
+    """Return a flavor and its capacity, which some users may not know.
+
+    :raises ServiceError: Placement does not respond.
+    """
+    contents = flavor_specs.read(flavor.specs)
+    refusal = context.explain_rules(contents)
     report = flavor_text.FlavorReport(
         flavor={"id": flavor.id, "name": flavor.name},
         contents=contents,
         specs=flavor.specs,
+        refusal=refusal,
+        room=None,
+        carriers={},
+    )
+    offered = offered_devices.Cloud()
+    if contents.groups:
+        try:
+            offered = cloud.read(context.placement)
+        except errors.ServiceError as error:
+            if error.status != http.HTTPStatus.FORBIDDEN:
+                raise
+            print(
+                "nova-accel: warning: Placement refuses to show devices to"
+                f" you ({error.reason}): whether a host can serve the flavor"
+                " now is not known",
+                file=sys.stderr,
+            )
+            return report
+    refusal = refusal or context.explain_refusal(flavor, flavor.specs, offered)
+    count = room.count_room(contents, offered, flavor.needs)
+    return dataclasses.replace(
+        report,
         refusal=refusal,
         room=0 if refusal else count,
         carriers={
             pin: tuple(d.name for d in offered.devices if pin in d.traits)
             for pin in sorted(flavor_specs.list_pins(flavor.specs))
         },
-    )
-    content = flavor_text.as_dict(report)
-    if arguments.json:
-        return json.dumps(content, indent=2) + "\n"
-    del content["flavor"]
-    fields = {"id": flavor.id, "name": flavor.name, **content}
-    return application.Record(
-        {
-            name: application.build_cell(value)
-            for name, value in fields.items()
-        },
-        text=flavor_text.as_text(report, context.types),
     )
 
 

@@ -85,6 +85,8 @@ def check_response(
         return
     code, message = parse_error(content)
     hint = "" if is_absent else _HINTS.get(status, "")
+    if hint:
+        message = message.rstrip(" .")
     reason = "; ".join(text for text in (message, hint) if text)
     raise errors.ServiceError(
         method, path, status, reason or "no reason given", code

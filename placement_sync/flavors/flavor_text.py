@@ -18,17 +18,25 @@ class FlavorReport:
     """A flavor, and the capacity of the cloud for it.
 
     ``flavor`` has its id and name. ``refusal`` is why no host can serve it
-    now, empty if a host can. ``room`` is the number of servers
-    that there is room for now, at most. ``carriers`` are the names of the
-    devices with each pin trait of the flavor.
+    now, empty if a host can. ``room`` is the number of servers that there is
+    room for now, at most; None if Placement shows no devices to the user, who
+    knows no ``refusal`` then but one by the flavor itself. ``carriers`` are
+    the names of the devices with each pin trait of the flavor.
     """
 
     flavor: Mapping[str, str]
     contents: flavor_specs.FlavorContents
     specs: Mapping[str, str]
     refusal: str
-    room: int
+    room: int | None
     carriers: Mapping[str, Sequence[str]]
+
+    @property
+    def can_be_served(self) -> bool | None:
+        """Return whether a host can serve it now; None if not known."""
+        if self.refusal:
+            return False
+        return None if self.room is None else True
 
 
 def as_dict(report: FlavorReport) -> dict[str, object]:
@@ -54,7 +62,7 @@ def as_dict(report: FlavorReport) -> dict[str, object]:
             t: list(device_names)
             for t, device_names in report.carriers.items()
         },
-        "can_be_served": not report.refusal,
+        "can_be_served": report.can_be_served,
         "reason": report.refusal or None,
         "room": report.room,
     }
@@ -69,22 +77,49 @@ def as_text(report: FlavorReport, types: offered_devices.VgpuTypes) -> str:
     return "\n".join(lines) + "\n"
 
 
+def as_cells(
+    report: FlavorReport, types: offered_devices.VgpuTypes
+) -> Mapping[str, str]:
+    """Return the text of those keys of ``as_dict`` that have objects."""
+    cells = {
+        "groups": _format_groups(report, types),
+        "settings": _format_settings(report),
+        "devices": _format_pins(report),
+    }
+    return {name: "\n".join(lines) or "-" for name, lines in cells.items()}
+
+
 def _format_lines(
+    report: FlavorReport, types: offered_devices.VgpuTypes
+) -> Iterator[str]:
+    yield from _format_groups(report, types)
+    yield from _format_settings(report)
+    if report.contents.is_isolated:
+        yield "group_policy: isolate (no two groups on one provider)"
+    for text in _format_pins(report):
+        yield f"device: {text}"
+    if report.refusal:
+        yield f"no host can serve it now: {report.refusal}"
+    elif report.room is not None:
+        yield "can be served: yes"
+        yield f"room now: {wording.count_of(report.room, 'server')} at most"
+
+
+def _format_groups(
     report: FlavorReport, types: offered_devices.VgpuTypes
 ) -> Iterator[str]:
     for group_name, devices in flavor_specs.list_requests(report.contents):
         yield from _format_devices(group_name, devices, types)
+
+
+def _format_settings(report: FlavorReport) -> Iterator[str]:
     for name, value, is_default in _list_settings(report):
         yield f"{name}: {value}{' (default)' * is_default}"
-    if report.contents.is_isolated:
-        yield "group_policy: isolate (no two groups on one provider)"
+
+
+def _format_pins(report: FlavorReport) -> Iterator[str]:
     for trait, device_names in report.carriers.items():
-        yield f"device: {_format_pin(trait, device_names)}"
-    if report.refusal:
-        yield f"no host can serve it now: {report.refusal}"
-        return
-    yield "can be served: yes"
-    yield f"room now: {wording.count_of(report.room, 'server')} at most"
+        yield _format_pin(trait, device_names)
 
 
 def _format_devices(

@@ -78,6 +78,22 @@ def test_a_user_gets_own_servers_and_a_word_for_the_rest(
         assert "403" in err
 
 
+def test_a_user_sees_a_flavor_without_the_room_for_it(
+    site: Site, client: Client
+) -> None:
+    site.nova.add_flavor("gpu.8q", **test_fleet.SPECS)
+    words = "accel", "flavor", "show", "gpu.8q"
+    known = json.loads(client.run(*words, "-f", "json")[1])
+
+    status, out, err = client.run(*words, "-f", "json", user="alice")
+    assert status == 0
+    assert json.loads(out) == known | {"can_be_served": None, "room": None}
+    assert "Placement refuses to show devices" in err and "403" not in err
+    status, out, _ = client.run(*words, user="alice")
+    assert status == 0
+    assert "1 x A40-8Q" in out and "numa_policy: preferred (default)" in out
+
+
 def test_the_keys_of_the_json_are_those_of_version_1(
     site: Site, client: Client
 ) -> None:
