@@ -16,14 +16,20 @@ _MEASURED = (names.MIG_SLICE_CLASS, names.GPU_MEMORY_CLASS)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UnitUsage:
-    """Used units and all units of one resource class, reserved included."""
+    """Used units and all units of one resource class, reserved included.
+
+    ``unit`` is empty for a device without inventories, such as an FPGA whose
+    regions have them.
+    """
 
     used: int
     total: int
     unit: str
 
     def __str__(self) -> str:
-        """Return ``4096/16384 MB``."""
+        """Return ``4096/16384 MB``, or ``-`` without a resource class."""
+        if not self.unit:
+            return "-"
         return f"{self.used}/{self.total} {self.unit}"
 
 

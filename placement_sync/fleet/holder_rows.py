@@ -258,12 +258,13 @@ def _build_host(
 def sum_usages(
     usages: Iterable[device_rows.UnitUsage],
 ) -> tuple[device_rows.UnitUsage, ...]:
-    """Return the sums of usages, one for each unit."""
+    """Return the sums of usages, one for each unit that there is."""
     used: collections.Counter[str] = collections.Counter()
     total: collections.Counter[str] = collections.Counter()
     for usage in usages:
-        used[usage.unit] += usage.used
-        total[usage.unit] += usage.total
+        if usage.unit:
+            used[usage.unit] += usage.used
+            total[usage.unit] += usage.total
     return tuple(
         device_rows.UnitUsage(used=used[unit], total=total[unit], unit=unit)
         for unit in sorted(total)

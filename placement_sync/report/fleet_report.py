@@ -34,6 +34,8 @@ _REMEDIES = {
     "unreadable": "the host can't read its notes; read the log of its"
     " nova-compute",
 }
+# Of a missing device that no server holds.
+_REMEDY_UNUSED = "the host does not have it any more; its next pass removes it"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +246,13 @@ def _free_mb(row: device_rows.DeviceRow) -> int:
     return row.device.capacities[names.GPU_MEMORY_CLASS].free
 
 
+def _find_remedy(row: device_rows.DeviceRow) -> str:
+    """Return the remedy of a device that is not ok."""
+    if row.state == "missing" and not (row.consumers or row.usage.used):
+        return _REMEDY_UNUSED
+    return _REMEDIES[row.state].format(address=row.device.address)
+
+
 def _list_problems(
     fleet: fleet_state.Fleet,
     rows: Iterable[device_rows.DeviceRow],
@@ -261,7 +270,7 @@ def _list_problems(
             yield DeviceProblem(
                 where=f"{device.host}/{device.address}",
                 problem=f"{state}, {servers}",
-                remedy=_REMEDIES[row.state].format(address=device.address),
+                remedy=_find_remedy(row),
             )
         if row.usage.used > row.usage.total:
             yield DeviceProblem(

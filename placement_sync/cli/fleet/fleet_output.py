@@ -224,7 +224,8 @@ def _free_profile(profile: device_rows.FreeProfile) -> dict[str, object]:
 def _fits(row: device_rows.DeviceRow) -> str:
     if row.largest is not None:
         return str(row.largest)
-    return "nothing" if row.state == "ok" else _describe_drains(row) or _NONE
+    is_full = row.state == "ok" and bool(row.usage.unit)
+    return "nothing" if is_full else _describe_drains(row) or _NONE
 
 
 def _describe_drains(row: device_rows.DeviceRow) -> str:

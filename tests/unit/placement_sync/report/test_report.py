@@ -236,6 +236,27 @@ class Page(parser.HTMLParser):
         assert self.open.pop() == tag
 
 
+def test_a_missing_device_without_servers_needs_no_work() -> None:
+    card = clouds.gpu("A40", ("8Q",), names.MISSING_TRAIT)
+    (problem,) = build_report(make_fleet(devices=(card,))).problems
+    assert problem.problem == "missing, 0 servers"
+    assert "its next pass removes it" in problem.remedy
+
+    held = make_fleet(fleets.holding(card, 1, "8Q"), devices=(card,))
+    (problem,) = build_report(held).problems
+    assert problem.problem == "missing, 1 server"
+    assert "delete these servers" in problem.remedy
+
+
+def test_a_device_without_inventories_counts_for_nothing() -> None:
+    """Such as an FPGA whose regions have them."""
+    card, region = clouds.device({}, "INTEL_PAC"), clouds.region("f")
+    report = build_report(make_fleet(devices=(card, region)))
+
+    assert report_text.summarize(report).endswith(", 0/1 FPGA in use")
+    assert "]  -  ok" in report_text.as_text(report)
+
+
 def test_the_page_is_whole_and_loads_nothing() -> None:
     card = clouds.gpu("A40", ("8Q",))
     fleet = make_fleet(fleets.holding(card, 1, "8Q"), devices=(card,))
