@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden files: expected output, renewed on request."""
 
+import difflib
 import os
 import pathlib
 
@@ -18,4 +19,8 @@ def check(path: pathlib.Path, text: str) -> None:
         path.write_text(text)
         pytest.skip(f"wrote {path.name}")
     assert path.is_file(), f"no such golden file; write it with {UPDATE}=1"
-    assert text == path.read_text()
+    expected = path.read_text()
+    difference = difflib.unified_diff(
+        expected.splitlines(), text.splitlines(), "expected", "printed"
+    )
+    assert text == expected, "\n".join((path.name, *difference))

@@ -219,7 +219,8 @@ class PartialReader(host_reader.HostReader):
         """Read what free VFs can hold; return whether it has changed.
 
         Only for slots: while the types in use read the same, the layout of
-        the card shows what it can hold of the others.
+        the card shows what it can hold of the others. In mixed mode it does
+        not, and whole VFs are read (``change_detection``).
         """
         again = slots.union(name.partition("/")[0] for name in stale)
         again = again.union(mdev.parent for mdev in self.mdevs())

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import pytest
 
 from nova_accel import model
-from nova_accel.model import names
+from nova_accel.model import flavors, names
 from tests.functional.agreement import cards, run, worker
 from tests.functional.fakehost.support.cards import store
 from tests.lab import fakehost
@@ -83,6 +83,28 @@ def test_every_technology_is_there(cloud: run.Run) -> None:
     assert {d.geometry.layout for d in devices} == set(model.Layout)
     assert len(devices) == sum(len(spec.cards) for spec in cards.HOSTS)
     assert any(d.geometry.is_dynamic for d in devices)
+
+
+def test_a_vgpu_takes_the_place_of_one_of_another_size(
+    cloud: run.Run,
+) -> None:
+    """The second A40-4Q is where the last A40-24Q could have been."""
+    (host,) = (h for h in cloud.hosts if h.root.name == "mixed")
+    provider = names.provider_uuid(host.root.uuid, cards.A40_MIXED)
+    for name, is_left in (("A40-16Q", 1), ("A40-4Q", 1), ("A40-4Q", 0)):
+        profile = host.device(provider).profile(name)
+        assert profile
+        group = flavors.RequestGroup(
+            suffix="_G",
+            resources=profile.charges,
+            required=frozenset({profile.trait}),
+        )
+        slots = host.slots(provider, profile.charges)
+        assert slots
+        server = str(uuid.uuid4())
+        host.spawn(server, group, slots, {provider: profile.charges})
+        large = host.device(provider).profile("A40-24Q")
+        assert large and large.available == is_left, name
 
 
 def test_wrong_records_are_detected(cloud: run.Run) -> None:
