@@ -22,6 +22,13 @@ _REBUILDING = (
     task_states.REBUILD_BLOCK_DEVICE_MAPPING,
     task_states.REBUILD_SPAWNING,
 )
+# Task states in which Nova removes a server's allocations before it says that
+# the server has left the host.
+_LEAVING = (
+    task_states.SHELVING_OFFLOADING,
+    task_states.DELETING,
+    task_states.SOFT_DELETING,
+)
 # Task states of a server that a resize has assigned to its new host.
 _ARRIVING = (task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
 
@@ -354,6 +361,11 @@ def is_rebuilt(instance: Any) -> bool:
         instance.host == nova.conf.CONF.host
         and instance.task_state in _REBUILDING
     )
+
+
+def is_leaving(instance: Any) -> bool:
+    """Return whether Nova takes a server from its host, or deletes it."""
+    return instance.task_state in _LEAVING
 
 
 def is_evacuated(instance: Any) -> bool:

@@ -106,7 +106,9 @@ class RebuiltServers:
         instance = _read(uuid)
         if instance is None or instance.host != nova.conf.CONF.host:
             return True
-        if nova_database.is_rebuilt(instance):
+        if nova_database.is_rebuilt(instance) or nova_database.is_leaving(
+            instance
+        ):
             return False
         if instance.resources and not self._placement.providers_of(uuid):
             if self._has_lost_slots(instance):

@@ -11,7 +11,9 @@ from unittest import mock
 
 import oslo_messaging
 import pytest
-from nova.compute import manager
+from nova import context as nova_context
+from nova import objects
+from nova.compute import manager, task_states
 from nova.db.main import api as db
 from oslo_utils.fixture import uuidsentinel as uuids
 
@@ -228,6 +230,28 @@ class MiddleInPlace(Failing):
         self.run_periodics()
         self.assertEqual(allocations, self.allocations(server))
         self.recover(server)
+        self.delete_and_check(server)
+
+    def test_a_pass_while_a_rebuilt_server_is_offloaded(self) -> None:
+        """Nova removes the allocations before it says that it has left."""
+        server = self.boot_server()
+        allocations = self.allocations(server)
+        driver = self.computes["host1"].driver
+        driver._hooks.rebuilt_servers._allocations.put(
+            server["id"], allocations
+        )
+        self._delete_server_allocations(server["id"])
+        for task, expected in (
+            (task_states.SHELVING_OFFLOADING, {}),
+            (None, allocations),
+        ):
+            instance = objects.Instance.get_by_uuid(
+                nova_context.get_admin_context(), server["id"]
+            )
+            instance.task_state = task
+            instance.save()
+            self.run_periodics()
+            self.assertEqual(expected, self.allocations(server))
         self.delete_and_check(server)
 
     @pytest.mark.long
