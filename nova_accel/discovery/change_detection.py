@@ -462,8 +462,8 @@ def list_partition_places(
     """Return the places from which the partitions in some slots are read.
 
     Empty if all of the device has to be read. In mixed mode sysfs does not
-    tell where mdevs are: they change what the card can hold of any type, so
-    the whole slots are read, and with them all types of the free ones.
+    have the places of mdevs: they change what the card can hold of any type,
+    so the whole slots are read, and with them all types of the free ones.
     """
     suffix = _PARTITION_SUFFIXES.get(device.technology, "")
     is_mixed = device.geometry.layout is model.Layout.MIXED

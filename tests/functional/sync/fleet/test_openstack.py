@@ -83,11 +83,14 @@ def test_a_user_sees_a_flavor_without_the_room_for_it(
 ) -> None:
     site.nova.add_flavor("gpu.8q", **test_fleet.SPECS)
     words = "accel", "flavor", "show", "gpu.8q"
-    known = json.loads(client.run(*words, "-f", "json")[1])
+    everything = json.loads(client.run(*words, "-f", "json")[1])
 
     status, out, err = client.run(*words, "-f", "json", user="alice")
     assert status == 0
-    assert json.loads(out) == known | {"can_be_served": None, "room": None}
+    assert json.loads(out) == everything | {
+        "can_be_served": None,
+        "room": None,
+    }
     assert "Placement refuses to show devices" in err and "403" not in err
     status, out, _ = client.run(*words, user="alice")
     assert status == 0

@@ -242,8 +242,8 @@ def test_a_missing_device_without_servers_needs_no_work() -> None:
     assert problem.problem == "missing, 0 servers"
     assert "its next pass removes it" in problem.remedy
 
-    held = make_fleet(fleets.holding(card, 1, "8Q"), devices=(card,))
-    (problem,) = build_report(held).problems
+    in_use = make_fleet(fleets.holding(card, 1, "8Q"), devices=(card,))
+    (problem,) = build_report(in_use).problems
     assert problem.problem == "missing, 1 server"
     assert "delete these servers" in problem.remedy
 
