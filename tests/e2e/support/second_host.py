@@ -5,6 +5,7 @@ It costs memory and a processor's time, so it is there for some tests only.
 """
 
 import contextlib
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 from tests.e2e.support.agreement import Agreement
 from tests.e2e.support.site import Site
 from tests.lab.cloud.hosts import Host
+from tests.lab.cloud.installations import Installation
+from tests.lab.cloud.layout import Layout
 from tests.lab.vm.layout import layout_of
 
 MTTY_1, MTTY_2 = "mtty-1", "mtty-2"
@@ -19,6 +22,8 @@ MTTY_1, MTTY_2 = "mtty-1", "mtty-2"
 Restarter = Callable[..., None]
 #: Powers off and gives devices away when it is asked to.
 _GUEST = "acker.img"
+_SET_VERSIONS = "UPDATE services SET version = ?"
+_DATABASE_S = 60.0
 #: Most that Nova is left to end what it has said to have done.
 _SETTLING_S = 60.0
 
@@ -41,12 +46,25 @@ def retry_comparison(compare: Callable[[], None]) -> None:
             return
 
 
-class TwoHosts:
-    """The lab's own host and a second one, with what tests do on both."""
+def record_release(layout: Layout, nova: Installation) -> None:
+    """Have all of Nova's services recorded with the number of a release."""
+    path = layout.databases / "nova_cell1.sqlite"
+    connection = sqlite3.connect(path, timeout=_DATABASE_S)
+    with contextlib.closing(connection) as database:
+        database.execute(_SET_VERSIONS, (nova.service_version(),))
+        database.commit()
 
-    def __init__(self, lab: Site) -> None:
-        self.lab = lab
-        self.first, self.second = Host(lab.cloud, 0), Host(lab.cloud, 1)
+
+class TwoHosts:
+    """The lab's own host and a second one, with what tests do on both.
+
+    :param nova: what the second host's nova-compute is started from, if it
+        is not that of the control plane.
+    """
+
+    def __init__(self, lab: Site, nova: Installation | None = None) -> None:
+        self.lab, self._nova = lab, nova
+        self.first, self.second = Host(lab.cloud, 0), Host(lab.cloud, 1, nova)
         self.law = Agreement(lab, (self.first, self.second))
 
     def start(self) -> None:
@@ -78,8 +96,20 @@ class TwoHosts:
         finally:
             compute.enable_service(self.service(host))
 
+    def lower_versions(self) -> None:
+        """Have Nova's services recorded with the second host's release.
+
+        Nova starts no service where all others of its kind are newer, and
+        reports none of these as alive again: those of this cloud count as
+        not upgraded until they start again.
+        """
+        if self._nova is not None:
+            record_release(self.lab.layout, self._nova)
+
     def set_dead(self, host: Host, is_dead: bool) -> None:
         """Report to Nova that a host is dead, or alive again."""
+        if not is_dead:
+            self.lower_versions()
         self.lab.api.compute.update_service_forced_down(
             self.service(host), forced=is_dead
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.support import releases
 from tests.e2e.support.live_guest import Booter, LiveGuest, upload_image
 from tests.e2e.support.second_host import MTTY_2, Restarter, TwoHosts
 from tests.e2e.support.site import Site
@@ -15,14 +16,11 @@ from tests.lab.cloud.options import read_options
 from tests.lab.vm.layout import STOCK
 
 
-@pytest.fixture(scope="package")
-def two(lab: Site) -> Iterator[TwoHosts]:
-    """Return both hosts."""
-    both = TwoHosts(lab)
-    both.start()
-    yield both
-    lab.clean()
-    both.stop()
+@pytest.fixture(scope="package", params=[releases.OWN])
+def two(request: pytest.FixtureRequest, lab: Site) -> Iterator[TwoHosts]:
+    """Return both hosts; ``on_all_releases`` runs a test on each release."""
+    with releases.start_hosts(lab, request.param) as both:
+        yield both
 
 
 @pytest.fixture(scope="session")

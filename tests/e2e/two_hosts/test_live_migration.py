@@ -14,6 +14,7 @@ from tests.e2e.support.live_guest import (
     count_connections,
     slow_wire,
 )
+from tests.e2e.support.releases import on_all_releases
 from tests.e2e.support.second_host import (
     MTTY_1,
     MTTY_2,
@@ -37,6 +38,7 @@ _CONNECTIONS = 2
 _REGISTERS = ("K", "Q")
 
 
+@on_all_releases
 def test_there_and_back(two: TwoHosts, boot: Booter) -> None:
     guest = boot()
     guest.set_registers("K")

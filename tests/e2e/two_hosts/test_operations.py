@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.support import agreement
+from tests.e2e.support.releases import on_all_releases
 from tests.e2e.support.second_host import MTTY_1, MTTY_2, TwoHosts
 from tests.e2e.support.site import Site, wait_for
 from tests.lab.cloud.hosts import Host
@@ -63,6 +64,7 @@ class Life:
         self.do("confirmResize", "ACTIVE")
 
 
+@on_all_releases
 def test_what_is_done_to_a_server_where_it_is(
     lab: Site, two: TwoHosts
 ) -> None:
@@ -107,6 +109,7 @@ def test_what_is_done_to_a_server_where_it_is(
     two.check("unshelved", second=MTTY_2)
 
 
+@on_all_releases
 def test_a_server_moves_between_two_hosts(lab: Site, two: TwoHosts) -> None:
     image = two.image()
     small, large, plain = map(two.flavor, (MTTY_1, MTTY_2, ""))
@@ -146,6 +149,7 @@ def test_a_server_moves_between_two_hosts(lab: Site, two: TwoHosts) -> None:
     two.check("the dead host is back", first=MTTY_2)
 
 
+@on_all_releases
 def test_one_more_is_attached_and_detached(lab: Site, two: TwoHosts) -> None:
     """Seen by a guest that runs; it answers when it is to give it away."""
     image, flavor = two.image(), two.flavor(MTTY_2)

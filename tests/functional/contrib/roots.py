@@ -44,7 +44,7 @@ root=$2/merged
 rm -rf "$2/work/work/incompat"
 mount -t overlay overlay \
     -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work,volatile" "$root"
-mount -t proc proc "$root/proc"
+mount --rbind /proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
@@ -122,19 +122,26 @@ class RootDirectory:
         """Return the text of a file that the release does not have."""
         return (self._place / "upper" / path.lstrip("/")).read_text()
 
+    def prefix(self, directory: str = "/") -> tuple[str, ...]:
+        """Return what to put before a command that is to run in the root.
+
+        Another one can't run there meanwhile. The root has the /sys, /proc
+        and /dev of the process that runs it.
+        """
+        variables = (f"{k}={v}" for k, v in self._environment.items())
+        return (
+            *("unshare", "--mount", "--propagation", "private"),
+            *("sh", "-c", _SCRIPT, "sh"),
+            *(str(self._lower), str(self._place), *self._mounts, "--"),
+            *("env", "-i", f"--chdir={directory}", *variables),
+        )
+
     def execute(
         self, *command: str, directory: str = "/"
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the root; its status may be any."""
-        variables = (f"{k}={v}" for k, v in self._environment.items())
         return subprocess.run(  # noqa: S603 - commands of the tests
-            [
-                *("unshare", "--mount", "--propagation", "private"),
-                *("sh", "-c", _SCRIPT, "sh"),
-                *(str(self._lower), str(self._place), *self._mounts, "--"),
-                *("env", "-i", f"--chdir={directory}", *variables),
-                *command,
-            ],
+            [*self.prefix(directory), *command],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

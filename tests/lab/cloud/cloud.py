@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from tests.lab.cloud import backends, settings
+from tests.lab.cloud import backends, installations, settings
 from tests.lab.cloud.layout import Layout
 from tests.lab.cloud.options import Options, read_options
 from tests.lab.cloud.processes import (
@@ -47,6 +47,8 @@ class Cloud:
         """Take the layout; nothing is started."""
         self.layout = layout
         self.processes = Processes(layout)
+        #: What its own services are started from.
+        self.nova = installations.find_own(layout)
         self._host: settings.ComputeHost | None = None
 
     def is_up(self) -> bool:
@@ -195,13 +197,13 @@ class Cloud:
         """Start a WSGI service and wait until it answers."""
         process = self.processes.spawn(
             name,
-            [
-                self.layout.program("python"),
+            self.nova.argv(
+                "python",
                 str(self.layout.inside / "lab_serve.py"),
                 f"{module}:application",
                 str(self.layout.port(name)),
                 str(threads),
-            ],
+            ),
             env,
         )
         probe = http_answers(self.layout.url(name, "/"))
@@ -230,29 +232,34 @@ class Cloud:
         files = [self.layout.etc / "nova.conf"]
         if overlay is not None:
             files.append(overlay)
-        argv = [
-            self.layout.program(name),
-            *(f"--config-file={path}" for path in files),
-        ]
+        argv = self.nova.argv(name, *(f"--config-file={f}" for f in files))
         process = self.processes.spawn(name, argv)
         probe = self.processes.says(name, ready, seen)
         self.processes.wait(name, probe, process)
 
     def start_compute(
-        self, name: str, prefix: Sequence[str], overlay: Path | None = None
+        self,
+        name: str,
+        prefix: Sequence[str],
+        overlay: Path | None = None,
+        nova: installations.Installation | None = None,
     ) -> None:
         """Start a nova-compute where its hardware's /sys is /sys.
 
         :param name: of the process, its log and its configuration.
         :param prefix: what makes that /sys its own.
+        :param nova: that of the host, if it is not the control plane's.
         """
+        nova = nova or self.nova
         files = [self.layout.etc / f"{name}.conf"]
+        if nova != installations.find_own(self.layout):
+            files.append(settings.write_helper(self.layout, nova, files[0]))
         if overlay is not None:
             files.append(overlay)
         log = self.processes.log(name)
         seen = log.stat().st_size if log.exists() else 0
-        program = self.layout.program(COMPUTE)
-        argv = [*prefix, program, *(f"--config-file={f}" for f in files)]
+        words = nova.argv(COMPUTE, *(f"--config-file={f}" for f in files))
+        argv = [*prefix, *words]
         process = self.processes.spawn(name, argv)
         ready = self.processes.says(name, COMPUTE_READY, seen)
         self.processes.wait(name, ready, process)

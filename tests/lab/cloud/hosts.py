@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.lab.cloud import settings
 from tests.lab.cloud.cloud import COMPUTE, Cloud
+from tests.lab.cloud.installations import Installation
 from tests.lab.cloud.options import Options, read_options
 from tests.lab.cloud.processes import LabError, is_stopped, run
 from tests.lab.vm import errors, layout, machine, serve
@@ -20,10 +21,15 @@ from tests.lab.vm import errors, layout, machine, serve
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """One of them: the lab's own is number 0."""
+    """One of them: the lab's own is number 0.
+
+    ``nova`` is what its nova-compute is started from; None for that of the
+    control plane.
+    """
 
     cloud: Cloud
     number: int
+    nova: Installation | None = None
 
     @property
     def name(self) -> str:
@@ -55,6 +61,10 @@ class Host:
             migration_address=machine.wire_address(self.number),
         )
         options = read_options(place) or Options()
+        if self.nova is not None and self.nova.activation:
+            options = dataclasses.replace(
+                options, activation=self.nova.activation
+            )
         text = settings.further_compute(place, options, reached, self.number)
         (place.etc / f"{self._process}.conf").write_text(text)
         self.start_compute()
@@ -72,7 +82,7 @@ class Host:
         """
         self.stop_compute()
         prefix = serve.exec_prefix(self.cloud.layout.lab, self.number)
-        self.cloud.start_compute(self._process, prefix, overlay)
+        self.cloud.start_compute(self._process, prefix, overlay, self.nova)
 
     def stop_compute(self) -> None:
         """End its nova-compute."""

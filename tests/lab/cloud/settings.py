@@ -2,9 +2,11 @@
 """The services' configuration files, as values and as text."""
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.lab.cloud.installations import Installation
 from tests.lab.cloud.layout import Layout
 from tests.lab.cloud.options import Options
 from tests.lab.vm.layout import STOCK
@@ -65,11 +67,20 @@ def database(layout: Layout, name: str) -> str:
     return f"sqlite:///{path}?timeout=60&plugin=lab_sqlite"
 
 
-def clouds_yaml(layout: Layout) -> str:
-    """Return the clients' configuration."""
+def clouds_yaml(
+    layout: Layout, clouds: Mapping[str, Mapping[str, str]] | None = None
+) -> str:
+    """Return a configuration of clients, the administrator's by default.
+
+    :param clouds: by the name of each entry, how its credentials differ
+        from the administrator's.
+    """
     auth = {"auth_url": layout.url("keystone", "/v3"), **_USER}
-    pairs = "".join(f"      {k}: {v}\n" for k, v in auth.items())
-    return f"clouds:\n  lab:\n    region_name: RegionOne\n    auth:\n{pairs}"
+    entries = {
+        name: {"region_name": "RegionOne", "auth": {**auth, **changes}}
+        for name, changes in (clouds or {"lab": {}}).items()
+    }
+    return json.dumps({"clouds": entries}, indent=2)
 
 
 def unified_limits(layout: Layout, endpoint: str) -> str:
@@ -138,6 +149,18 @@ def further_compute(
     if "nova_accel" in ini:
         ini["nova_accel"]["state_dir"] = str(state / "accel")
     return render(ini)
+
+
+def write_helper(layout: Layout, nova: Installation, conf: Path) -> Path:
+    """Write a configuration file with an installation's own helper.
+
+    :param conf: the configuration of the nova-compute that starts it.
+    """
+    helper = nova.programs / "privsep-helper"
+    path = layout.etc / f"{conf.stem}-helper.conf"
+    command = f"{helper} --config-file {conf}"
+    path.write_text(render({"nova_sys_admin": {"helper_command": command}}))
+    return path
 
 
 def write_settings(
@@ -274,6 +297,8 @@ def _nova_common(layout: Layout) -> Ini:
         },
         "service_user": {"send_service_user_token": "true", **credentials},
         "keystone_authtoken": _token_check(layout),
+        # As in each cloud whose hosts have several releases.
+        "upgrade_levels": {"compute": "auto"},
         "vnc": {"enabled": "false"},
     }
 

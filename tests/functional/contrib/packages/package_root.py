@@ -4,7 +4,7 @@
 import json
 import pathlib
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tests.functional import test_activation
 from tests.functional.contrib import roots
@@ -31,8 +31,10 @@ def find_loaded_driver(
 class PackageRoot(roots.RootDirectory):
     """Root with a compiler."""
 
-    def __init__(self, release: str) -> None:
-        super().__init__(release, "packages", _PACKAGES)
+    def __init__(
+        self, release: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(release, "packages", _PACKAGES, environment)
 
     def copy_commit(self) -> None:
         """Write the commit that is checked out to ``source``."""

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Installations of Nova with the library in it: the lab's own, and others."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.lab.cloud.layout import Layout
+from tests.lab.cloud.processes import LabError, run
+
+_CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
+#: What the control plane and nova-compute need beside Nova.
+_REQUIREMENTS = ("libvirt-python", "PyMySQL", "waitress")
+#: Distributions that an older Nova takes in an older version.
+_FREE = ("nova==", "openstack-placement==", "oslo-policy==")
+_VERSION = "from nova.objects import service; print(service.SERVICE_VERSION)"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """Directory of the programs of a Nova, and how to run them.
+
+    ``prefix`` comes before a command that is to run there. ``activation`` is
+    how the library is switched on, one of ``options.ACTIVATIONS``; empty for
+    the lab's choice.
+    """
+
+    programs: Path
+    prefix: tuple[str, ...] = ()
+    activation: str = ""
+
+    def argv(self, program: str, *arguments: str) -> list[str]:
+        """Return the command that runs a program."""
+        return [*self.prefix, str(self.programs / program), *arguments]
+
+    def service_version(self) -> int:
+        """Return the number of the release that Nova's services report.
+
+        :raises LabError: Nova can't be imported.
+        """
+        done = run(self.argv("python3", "-c", _VERSION))
+        if done.returncode:
+            raise LabError(f"{self.programs}: {done.stderr}")
+        return int(done.stdout.split()[-1])
+
+
+def find_own(layout: Layout) -> Installation:
+    """Return the installation in the lab's virtual environment."""
+    return Installation(programs=layout.venv / "bin")
+
+
+def install_release(layout: Layout, version: str) -> Installation:
+    """Install a release of Nova from PyPI, and the lab's wheel, once.
+
+    :raises LabError: it can't be installed.
+    """
+    place = layout.cache / f"nova-{version}"
+    complete = place / "complete"
+    if not complete.exists():
+        _run(layout, "venv", "--clear", str(place))
+        lines = _CONSTRAINTS.read_text().splitlines(keepends=True)
+        constraints = place / "constraints.txt"
+        constraints.write_text(
+            "".join(line for line in lines if not line.startswith(_FREE))
+        )
+        pinned = ("--constraint", str(constraints), f"nova=={version}")
+        _install(layout, place, (*pinned, *_REQUIREMENTS, _wheel(layout)))
+        complete.touch()
+    _install(layout, place, ("--no-deps", "--reinstall", _wheel(layout)))
+    return Installation(programs=place / "bin")
+
+
+def install_library(layout: Layout, target: Path) -> None:
+    """Unpack the lab's wheel into a directory of packages.
+
+    :raises LabError: it can't be unpacked.
+    """
+    words = ("--no-deps", "--target", str(target), _wheel(layout))
+    _run(layout, "pip", "install", *words)
+
+
+def _install(layout: Layout, place: Path, words: Sequence[str]) -> None:
+    python = str(place / "bin/python")
+    _run(layout, "pip", "install", "--python", python, *words)
+
+
+def _wheel(layout: Layout) -> str:
+    (wheel,) = (layout.lab / "wheel").glob("*.whl")
+    return str(wheel)
+
+
+def _run(layout: Layout, *words: str) -> None:
+    done = run([layout.program("uv"), *words])
+    if done.returncode:
+        raise LabError(f"uv {' '.join(words)}: {done.stderr}")
