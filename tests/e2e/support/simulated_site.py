@@ -106,8 +106,7 @@ class Simulated:
     def stop(self) -> None:
         """Take the hosts away, and all that is known of them."""
         simulated.stop(self.lab.cloud, HOSTS)
-        for flavor in self._flavors.values():
-            self.lab.api.compute.delete_flavor(flavor)
+        self.delete_flavors()
         for host in HOSTS:
             devices = self.lab.providers(host)
             # A region before its card, whose name is shorter.
@@ -118,6 +117,12 @@ class Simulated:
         for service in self.lab.api.compute.services():
             if service.host in HOSTS:
                 self.lab.api.compute.delete_service(service)
+
+    def delete_flavors(self) -> None:
+        """Delete the flavors that ``flavor`` has made."""
+        while self._flavors:
+            _, flavor = self._flavors.popitem()
+            self.lab.api.compute.delete_flavor(flavor)
 
     def sync(self, name: str, *arguments: str) -> str:
         """Run placement-sync for a host; return what it says."""
