@@ -26,6 +26,7 @@ import os
 
 # HTTP status codes (RFC 9110, RFC 6585).
 _CONFLICT = 409
+_FORBIDDEN = 403
 _TOO_MANY = 429
 _SERVER_FAILED = 500
 
@@ -328,6 +329,11 @@ class ServiceError(AcceleratorError):
     def is_conflict(self) -> bool:
         """Return whether the request conflicts with another change (409)."""
         return self.status == _CONFLICT
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Return whether the user may not send the request (403)."""
+        return self.status == _FORBIDDEN
 
     @property
     def is_transient(self) -> bool:

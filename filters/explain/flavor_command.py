@@ -3,7 +3,6 @@
 
 import argparse
 import dataclasses
-import http
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -299,7 +298,7 @@ def _build_report(
         try:
             offered = cloud.read(context.placement)
         except errors.ServiceError as error:
-            if error.status != http.HTTPStatus.FORBIDDEN:
+            if not error.is_forbidden:
                 raise
             print(
                 "nova-accel: warning: Placement refuses to show devices to"

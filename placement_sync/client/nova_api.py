@@ -6,7 +6,6 @@ object, and if its cell answers.
 """
 
 import dataclasses
-import http
 import types
 import urllib.parse
 import uuid as uuids
@@ -222,7 +221,7 @@ def find_servers(client: rest.RestClient, name_or_uuid: str) -> list[Server]:
         try:
             listed = [*list_servers(client, {"all_tenants": 1, **query})]
         except errors.ServiceError as error:
-            if error.status != http.HTTPStatus.FORBIDDEN:
+            if not error.is_forbidden:
                 raise
             listed = [*list_servers(client, query)]
         # Nova takes the name as a regular expression.

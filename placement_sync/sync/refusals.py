@@ -17,7 +17,6 @@ HAS_CHILDREN = "placement.resource_provider.cannot_delete_parent"
 _CLASS_IN_USE = "placement.inventory.inuse"
 _IN_USE = "placement.resource_provider.inuse"
 _UNAUTHORIZED = 401
-_FORBIDDEN = 403
 _INTERNAL = 500
 
 _HINTS = {
@@ -244,7 +243,7 @@ def _build_taken_names_problem(taken: list[RefusedCall]) -> model.Problem:
 
 
 def _get_hint(refusal: RefusedCall) -> str:
-    if refusal.error.status == _FORBIDDEN:
+    if refusal.error.is_forbidden:
         return _HINT_FORBIDDEN
     hint = _HINTS.get(refusal.error.code, _HINT_OTHER)
     return hint.format(name=refusal.call.name, uuid=refusal.provider)

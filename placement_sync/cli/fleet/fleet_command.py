@@ -3,7 +3,6 @@
 
 import argparse
 import dataclasses
-import http
 import sys
 from collections.abc import Iterable
 
@@ -260,7 +259,7 @@ def _list_allocations(arguments: argparse.Namespace) -> application.Output:
         rows = holder_rows.list_allocations(fleet, reader.types)
         status = _INCOMPLETE if fleet.gaps else _OK
     except errors.ServiceError as error:
-        if error.status != http.HTTPStatus.FORBIDDEN:
+        if not error.is_forbidden:
             raise
         rows = _list_own_servers(arguments, reader, error)
     rows = tuple(row for row in rows if _is_selected(arguments, row))

@@ -82,11 +82,13 @@ def _read_flavors(
 def _build_header(client: rest.RestClient) -> fleet_report.ReportHeader:
     now = datetime.datetime.now(datetime.UTC)
     identity = client.read_identity()
-    user = f"user {identity.user_name or identity.user}" if identity else ""
+    user = "no user"
+    if identity:
+        user = f"user {identity.user_name or identity.user}"
     return fleet_report.ReportHeader(
         created=now.isoformat(timespec="seconds"),
         version=capture.library_version(),
-        user=user or "no user",
+        user=user,
     )
 
 
