@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.support import fpga_site
 from tests.e2e.support.site import Site, fault
+from tests.lab.cloud.installations import find_wheel, run_uv
 from tests.lab.cloud.processes import run
 from tests.lab.vm import topology
 from tests.support import earlier_release
@@ -64,11 +65,14 @@ def wheels(
     """Return the wheels of the earlier release and of this one."""
     if reason := earlier_release.find_missing():
         pytest.skip(reason)
-    (own,) = (lab.layout.lab / "wheel").glob("*.whl")
+    own = find_wheel(lab.layout)
     place = tmp_path_factory.mktemp("earlier")
     earlier_release.extract_source(place / "source")
     python = ("--python", lab.layout.program("python"))
-    _uv(lab, "build", "--wheel", *python, "--out-dir", place, place / "source")
+    run_uv(
+        lab.layout,
+        *("build", "--wheel", *python, "--out-dir", place, place / "source"),
+    )
     (earlier,) = place.glob("*.whl")
     assert earlier.name != own.name
     yield earlier, own
@@ -199,11 +203,6 @@ def _find_wrong(lab: Site) -> list[Any]:
 def _install(lab: Site, wheel: Path) -> None:
     python = lab.layout.program("python")
     flags = ("--no-deps", "--reinstall-package", "nova-accel")
-    _uv(lab, "pip", "install", "--python", python, *flags, wheel)
+    run_uv(lab.layout, "pip", "install", "--python", python, *flags, wheel)
     done = run([python, "-I", "-c", _VERSION])
     assert done.stdout.strip() == wheel.name.split("-")[1], done.stderr
-
-
-def _uv(lab: Site, *arguments: str | Path) -> None:
-    done = run([lab.layout.program("uv"), *map(str, arguments)])
-    assert done.returncode == 0, done.stderr

@@ -11,8 +11,6 @@ from tests.e2e.support.simulated_site import Simulated
 from tests.e2e.support.site import Site, wait_for
 
 _LIB = '. "$LAB_GUEST/lib.sh"'
-
-
 # A pass keeps what it finds to be free; the next one removes it.
 _OFTEN = "[DEFAULT]\nupdate_resources_interval = 10\n"
 

@@ -10,13 +10,13 @@ from typing import Any
 from tests.e2e.support.site import Site
 from tests.e2e.support.vm_site import REPOSITORY
 from tests.lab.cloud import settings
+from tests.lab.cloud.installations import CONSTRAINTS, find_wheel, run_uv
 from tests.lab.cloud.layout import Layout
 from tests.lab.cloud.processes import run
 
 #: A user without any rights but those of a member of a project.
 MEMBER = "alice"
 _PAGE = REPOSITORY / "doc/source/admin/fleet.rst"
-_CONSTRAINTS = REPOSITORY / "tests/lab/constraints.txt"
 _PASSWORD = "not-a-secret"  # noqa: S105
 # An overlay, so that the machine's own /etc stays as it is.
 _WITH_CONFIGURATION = """
@@ -48,17 +48,17 @@ def install_laptop(lab: Site, place: pathlib.Path) -> ClientMachine:
     """
     layout = lab.layout
     python = str(place / "venv/bin/python")
-    _run(layout, "uv", "venv", "-q", str(place / "venv"))
-    (wheel,) = (layout.lab / "wheel").glob("*.whl")
+    run_uv(layout, "venv", "-q", place / "venv")
+    wheel = find_wheel(layout)
     for words in re.findall(r"\$ pip install (.*)", _PAGE.read_text()):
         packages = [
             str(wheel) if word == "nova-accel" else word
             for word in words.split()
         ]
-        _run(
+        run_uv(
             layout,
-            *("uv", "pip", "install", "-q", "--python", python),
-            *("--constraint", str(_CONSTRAINTS), *packages),
+            *("pip", "install", "-q", "--python", python),
+            *("--constraint", CONSTRAINTS, *packages),
         )
     return ClientMachine(
         name="laptop",
@@ -113,8 +113,3 @@ def _write_clouds(layout: Layout, place: pathlib.Path) -> dict[str, str]:
         "OS_CLIENT_CONFIG_FILE": str(path),
         "PYTHONWARNINGS": "ignore",
     }
-
-
-def _run(layout: Layout, program: str, *arguments: str) -> None:
-    done = run([layout.program(program), *arguments])
-    assert done.returncode == 0, done.stderr

@@ -76,7 +76,7 @@ def _restore(lab: Site, nova: Installation) -> None:
     It refuses services that are recorded with a number that is too low.
     """
     lab.cloud.nova = nova
-    record_release(lab.layout, nova)
+    record_release(lab.layout, nova.service_version())
     lab.cloud.restart_control()
     lab.cloud.restart_scheduler()
     lab.cloud.restart_compute()

@@ -46,12 +46,12 @@ def retry_comparison(compare: Callable[[], None]) -> None:
             return
 
 
-def record_release(layout: Layout, nova: Installation) -> None:
+def record_release(layout: Layout, version: int) -> None:
     """Have all of Nova's services recorded with the number of a release."""
     path = layout.databases / "nova_cell1.sqlite"
     connection = sqlite3.connect(path, timeout=_DATABASE_S)
     with contextlib.closing(connection) as database:
-        database.execute(_SET_VERSIONS, (nova.service_version(),))
+        database.execute(_SET_VERSIONS, (version,))
         database.commit()
 
 
@@ -63,7 +63,9 @@ class TwoHosts:
     """
 
     def __init__(self, lab: Site, nova: Installation | None = None) -> None:
-        self.lab, self._nova = lab, nova
+        self.lab = lab
+        # Asked before its nova-compute runs: a root runs one command.
+        self._version = nova.service_version() if nova else None
         self.first, self.second = Host(lab.cloud, 0), Host(lab.cloud, 1, nova)
         self.law = Agreement(lab, (self.first, self.second))
 
@@ -103,8 +105,8 @@ class TwoHosts:
         reports none of these as alive again: those of this cloud count as
         not upgraded until they start again.
         """
-        if self._nova is not None:
-            record_release(self.lab.layout, self._nova)
+        if self._version is not None:
+            record_release(self.lab.layout, self._version)
 
     def set_dead(self, host: Host, is_dead: bool) -> None:
         """Report to Nova that a host is dead, or alive again."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.lab.cloud.layout import Layout
 from tests.lab.cloud.processes import LabError, run
 
-_CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
+#: Versions with which the lab is tested.
+CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
 #: What the control plane and nova-compute need beside Nova.
 _REQUIREMENTS = ("libvirt-python", "PyMySQL", "waitress")
 #: Distributions that an older Nova takes in an older version.
@@ -57,16 +58,16 @@ def install_release(layout: Layout, version: str) -> Installation:
     place = layout.cache / f"nova-{version}"
     complete = place / "complete"
     if not complete.exists():
-        _run(layout, "venv", "--clear", str(place))
-        lines = _CONSTRAINTS.read_text().splitlines(keepends=True)
+        run_uv(layout, "venv", "--clear", str(place))
+        lines = CONSTRAINTS.read_text().splitlines(keepends=True)
         constraints = place / "constraints.txt"
         constraints.write_text(
             "".join(line for line in lines if not line.startswith(_FREE))
         )
         pinned = ("--constraint", str(constraints), f"nova=={version}")
-        _install(layout, place, (*pinned, *_REQUIREMENTS, _wheel(layout)))
+        _install(layout, place, (*pinned, *_REQUIREMENTS, find_wheel(layout)))
         complete.touch()
-    _install(layout, place, ("--no-deps", "--reinstall", _wheel(layout)))
+    _install(layout, place, ("--no-deps", "--reinstall", find_wheel(layout)))
     return Installation(programs=place / "bin")
 
 
@@ -75,21 +76,27 @@ def install_library(layout: Layout, target: Path) -> None:
 
     :raises LabError: it can't be unpacked.
     """
-    words = ("--no-deps", "--target", str(target), _wheel(layout))
-    _run(layout, "pip", "install", *words)
+    words = ("--no-deps", "--target", str(target), find_wheel(layout))
+    run_uv(layout, "pip", "install", *words)
 
 
-def _install(layout: Layout, place: Path, words: Sequence[str]) -> None:
+def _install(layout: Layout, place: Path, words: Sequence[str | Path]) -> None:
     python = str(place / "bin/python")
-    _run(layout, "pip", "install", "--python", python, *words)
+    run_uv(layout, "pip", "install", "--python", python, *words)
 
 
-def _wheel(layout: Layout) -> str:
+def find_wheel(layout: Layout) -> Path:
+    """Return the wheel of the library that the lab runs."""
     (wheel,) = (layout.lab / "wheel").glob("*.whl")
-    return str(wheel)
+    return wheel
 
 
-def _run(layout: Layout, *words: str) -> None:
-    done = run([layout.program("uv"), *words])
+def run_uv(layout: Layout, *words: str | Path) -> None:
+    """Run the lab's uv.
+
+    :raises LabError: it fails.
+    """
+    argv = [layout.program("uv"), *map(str, words)]
+    done = run(argv)
     if done.returncode:
-        raise LabError(f"uv {' '.join(words)}: {done.stderr}")
+        raise LabError(f"{' '.join(argv)}: {done.stderr}")
