@@ -2,6 +2,7 @@
 """Servers and migrations of this host in Nova's database."""
 
 import contextlib
+import enum
 import functools
 import threading
 from collections.abc import Callable, Iterable
@@ -36,6 +37,17 @@ _ARRIVING = (task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
 _SlotKeys = frozenset[tuple[str, str]]
 
 
+class _Doubt(enum.IntEnum):
+    """Doubt that Nova still assigns its slots to a server."""
+
+    NONE = 0
+    #: It is in error, or may return from another host.
+    FAILED = 1
+    NEVER_STARTED = 2
+    #: Nova has ended its guest to delete it.
+    ENDED = 3
+
+
 class ServerRecords:
     """Slots, groups and images by server, as read at one time."""
 
@@ -43,10 +55,7 @@ class ServerRecords:
         self.slots: dict[str, tuple[model.Slot, ...]] = {}
         self.groups: dict[str, tuple[flavors.RequestGroup, ...]] = {}
         self.images: dict[str, frozenset[str]] = {}
-        #: Servers on another host that may return.
-        self.leaving: set[str] = set()
-        #: Servers that were never started, or are in error.
-        self.failed: set[str] = set()
+        self._doubts: dict[str, _Doubt] = {}
         #: Servers that are to be spawned on this host.
         self.unbuilt: set[str] = set()
 
@@ -60,17 +69,22 @@ class ServerRecords:
 
         A failed migration stays in the list of migrations. A server whose
         delete failed in the end, or whose failed build could not be saved,
-        keeps its slots in Nova's database.
+        keeps its slots in Nova's database. Of two servers with one slot the
+        less doubtful one has it; both if they are equally doubtful.
         """
-        stale = self.slots.keys() & (self.leaving | self.failed)
-        assigned = _keys(
-            slot
-            for uuid, server_slots in self.slots.items()
-            if uuid not in stale
-            for slot in server_slots
-        )
-        for uuid in stale:
-            self.slots[uuid] = _exclude(self.slots[uuid], assigned)
+        least: dict[tuple[str, str], _Doubt] = {}
+        for uuid, server_slots in self.slots.items():
+            for key in _keys(server_slots):
+                least[key] = min(
+                    self._doubts[uuid], least.get(key, _Doubt.ENDED)
+                )
+        for uuid, server_slots in self.slots.items():
+            reassigned = {
+                key
+                for key in _keys(server_slots)
+                if least[key] < self._doubts[uuid]
+            }
+            self.slots[uuid] = _exclude(server_slots, frozenset(reassigned))
 
     def add(
         self,
@@ -78,16 +92,19 @@ class ServerRecords:
         server_slots: Iterable[model.Slot],
         consumer: str = "",
         is_old: bool = False,
+        is_leaving: bool = False,
     ) -> None:
         """Add a server.
 
         :param consumer: uuid of the consumer if it is not the server.
         :param is_old: the slots are those before a resize.
+        :param is_leaving: it is on another host, and may return.
         """
         uuid = consumer or instance.uuid
-        is_in_error = instance.vm_state == vm_states.ERROR
-        if is_in_error or instance.launched_at is None:
-            self.failed.add(uuid)
+        doubt = max(
+            _doubt(instance), _Doubt.FAILED if is_leaving else _Doubt.NONE
+        )
+        self._doubts[uuid] = max(doubt, self._doubts.get(uuid, _Doubt.NONE))
         if not is_old and not _is_built(instance):
             self.unbuilt.add(uuid)
         self.slots[uuid] = (*self.slots.get(uuid, ()), *server_slots)
@@ -271,8 +288,7 @@ def _add_leaving(context: Any, migration: Any, records: ServerRecords) -> None:
         return
     if instance.host != nova.conf.CONF.host:
         old = instance_request.slots_of(migration_context.old_resources)
-        records.add(instance, old, is_old=True)
-        records.leaving.add(instance.uuid)
+        records.add(instance, old, is_old=True, is_leaving=True)
     elif instance.vm_state == vm_states.RESIZED:
         old = instance_request.slots_released_by_resize(instance, migration)
         records.add(instance, old, migration.uuid, is_old=True)
@@ -291,6 +307,23 @@ def _add_arriving(
     records.add(
         instance, instance_request.slots_of(migration_context.new_resources)
     )
+
+
+def _doubt(instance: Any) -> _Doubt:
+    """Return the doubt that Nova still assigns its slots to a server.
+
+    Nova saves ``terminated_at`` before it frees the slots, and sets the server
+    to ERROR if the delete fails after that (nova/compute/manager.py,
+    _delete_instance). A rebuild starts such a server again.
+    """
+    started, ended = instance.launched_at, instance.terminated_at
+    if ended is not None and (started is None or started <= ended):
+        return _Doubt.ENDED
+    if started is None:
+        return _Doubt.NEVER_STARTED
+    if instance.vm_state == vm_states.ERROR:
+        return _Doubt.FAILED
+    return _Doubt.NONE
 
 
 def _is_built(instance: Any) -> bool:

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers are deleted in each of their states."""
 
+from unittest import mock
+
+from nova.compute import manager
+
 from tests.functional.nova.support import operations, technologies
 
 
@@ -32,6 +36,42 @@ class Deleted(operations.OperationsTestBase):
             self.assert_nothing_left()
         self.run_periodics()
         self.assert_agreement("the end")
+
+
+class FailedDelete(operations.OperationsTestBase):
+    """A server whose delete fails after Nova has freed its slot."""
+
+    technology = technologies.WHOLE
+    CAST_AS_CALL = False
+
+    def test_the_slot_has_another_server_in_error(self) -> None:
+        """Nova's database has the slot twice when the service starts."""
+        self.start_hosts("host1")
+        deleted = self.boot(self.technology.small(self))
+        (slot,) = self.slots(deleted)
+        with mock.patch.object(
+            manager.ComputeManager,
+            "_delete_scheduler_instance_info",
+            side_effect=OSError("no scheduler"),
+        ):
+            self.api.delete_server(deleted["id"])
+            deleted = self._wait_for_state_change(deleted, "ERROR")
+        servers = [
+            self.boot(self.technology.small(self))
+            for _ in self.technology.cards
+        ]
+        (owner,) = (s for s in servers if self.slots(s) == [slot])
+        self.reset_state(owner)
+        accel = self.restart().driver._accel
+        self.run_periodics()
+        self.assertEqual((), accel.claims_of(deleted["id"]))
+        self.assertEqual(1, len(accel.claims_of(owner["id"])))
+        self._delete_server(deleted)
+        self.reboot_hard(owner)
+        self.assert_agreement("delete and hard reboot")
+        for server in servers:
+            self._delete_server(server)
+        self.assert_nothing_left()
 
 
 globals().update(
