@@ -23,13 +23,9 @@ _REBUILDING = (
     task_states.REBUILD_BLOCK_DEVICE_MAPPING,
     task_states.REBUILD_SPAWNING,
 )
-# Task states in which Nova removes a server's allocations before it says that
-# the server has left the host.
-_LEAVING = (
-    task_states.SHELVING_OFFLOADING,
-    task_states.DELETING,
-    task_states.SOFT_DELETING,
-)
+# Task states in which Nova removes a server's allocations before it saves
+# that the server has left the host.
+_LEAVING = (task_states.SHELVING_OFFLOADING, task_states.DELETING)
 # Task states of a server that a resize has assigned to its new host.
 _ARRIVING = (task_states.RESIZE_MIGRATED, task_states.RESIZE_FINISH)
 
@@ -397,8 +393,17 @@ def is_rebuilt(instance: Any) -> bool:
 
 
 def is_leaving(instance: Any) -> bool:
-    """Return whether Nova takes a server from its host, or deletes it."""
-    return instance.task_state in _LEAVING
+    """Return whether Nova takes a server from its host, or deletes it.
+
+    Nova saves the state of a server that is offloaded or deleted before it
+    removes the host from the server's record (nova/compute/manager.py,
+    _shelve_offload_instance).
+    """
+    return instance.task_state in _LEAVING or bool(
+        vm_states.allow_resource_removal(
+            instance.vm_state, instance.task_state
+        )
+    )
 
 
 def is_evacuated(instance: Any) -> bool:

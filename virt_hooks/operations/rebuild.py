@@ -103,6 +103,9 @@ class RebuiltServers:
         :raises nova.exception.NovaException: Nova's database or Placement
             can't be read.
         """
+        # Read first: Nova removes the allocations of a server that leaves
+        # before it saves that.
+        is_allocated = bool(self._placement.providers_of(uuid))
         instance = _read(uuid)
         if instance is None or instance.host != nova.conf.CONF.host:
             return True
@@ -110,7 +113,7 @@ class RebuiltServers:
             instance
         ):
             return False
-        if instance.resources and not self._placement.providers_of(uuid):
+        if instance.resources and not is_allocated:
             if self._has_lost_slots(instance):
                 LOG.warning(
                     "allocations of server %s are not restored: Nova has"

@@ -13,7 +13,7 @@ import oslo_messaging
 import pytest
 from nova import context as nova_context
 from nova import objects
-from nova.compute import manager, task_states
+from nova.compute import manager, task_states, vm_states
 from nova.db.main import api as db
 from oslo_utils.fixture import uuidsentinel as uuids
 
@@ -233,7 +233,10 @@ class MiddleInPlace(Failing):
         self.delete_and_check(server)
 
     def test_a_pass_while_a_rebuilt_server_is_offloaded(self) -> None:
-        """Nova removes the allocations before it says that it has left."""
+        """Nova removes the allocations before the server has no host.
+
+        In between it updates its provider tree, which takes seconds.
+        """
         server = self.boot_server()
         allocations = self.allocations(server)
         driver = self.computes["host1"].driver
@@ -241,14 +244,15 @@ class MiddleInPlace(Failing):
             server["id"], allocations
         )
         self._delete_server_allocations(server["id"])
-        for task, expected in (
-            (task_states.SHELVING_OFFLOADING, {}),
-            (None, allocations),
+        for state, task, expected in (
+            (vm_states.ACTIVE, task_states.SHELVING_OFFLOADING, {}),
+            (vm_states.SHELVED_OFFLOADED, None, {}),
+            (vm_states.ACTIVE, None, allocations),
         ):
             instance = objects.Instance.get_by_uuid(
                 nova_context.get_admin_context(), server["id"]
             )
-            instance.task_state = task
+            instance.vm_state, instance.task_state = state, task
             instance.save()
             self.run_periodics()
             self.assertEqual(expected, self.allocations(server))
