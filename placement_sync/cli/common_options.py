@@ -219,9 +219,7 @@ def open_placement(
         return rest.from_connection(arguments.connection)
     if arguments.endpoint is not None:
         return rest.from_endpoint(arguments.endpoint)
-    if arguments.os_cloud is not None or (
-        os.environ.get("OS_CLOUD") and not options.files
-    ):
+    if _is_cloud_named(arguments, options):
         return rest.from_cloud(
             arguments.os_cloud or "", arguments.os_region_name or ""
         )
@@ -245,10 +243,7 @@ def open_compute(
         url = arguments.compute_endpoint
         return rest.from_endpoint(url, service=rest.COMPUTE), ""
     has_endpoint = arguments.endpoint is not None
-    is_in_environment = os.environ.get("OS_CLOUD") and not options.files
-    if arguments.os_cloud is not None or (
-        is_in_environment and not has_endpoint
-    ):
+    if not has_endpoint and _is_cloud_named(arguments, options):
         return rest.compute_client(
             cloud=arguments.os_cloud or "",
             region=arguments.os_region_name or "",
@@ -262,6 +257,35 @@ def open_compute(
         return rest.compute_client(options.parsed), ""
     except errors.ConfigurationError as error:
         return None, str(error)
+
+
+def open_identity(
+    arguments: argparse.Namespace, options: CommandOptions
+) -> rest.RestClient | None:
+    """Return a client of Keystone, None for a cloud without it.
+
+    :raises ConfigurationError: see ``open_placement``.
+    """
+    if arguments.connection is not None:
+        return rest.from_connection(arguments.connection, rest.IDENTITY)
+    if arguments.endpoint is not None:
+        return None
+    if _is_cloud_named(arguments, options):
+        return rest.from_cloud(
+            arguments.os_cloud or "",
+            arguments.os_region_name or "",
+            rest.IDENTITY,
+        )
+    return rest.identity_client(options.parsed)
+
+
+def _is_cloud_named(
+    arguments: argparse.Namespace, options: CommandOptions
+) -> bool:
+    """Return whether an entry of clouds.yaml has the credentials."""
+    return arguments.os_cloud is not None or bool(
+        os.environ.get("OS_CLOUD") and not options.files
+    )
 
 
 def build_unwritable_error(

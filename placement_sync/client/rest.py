@@ -51,12 +51,15 @@ class Service:
     """An OpenStack service.
 
     ``name`` is its name in openstacksdk and its type in Keystone's catalog,
-    ``group`` the group of its options in nova.conf.
+    ``group`` the group of its options in nova.conf. ``microversion`` is empty
+    for a service without them. ``version`` is the major version to discover,
+    because the catalog's address may lack it; empty for none.
     """
 
     name: str
     group: str
-    microversion: str
+    microversion: str = ""
+    version: str = ""
 
 
 # 1.39 is the newest of Placement 13 to 16, the releases beside Nova 31 to
@@ -68,6 +71,7 @@ PLACEMENT = Service(name="placement", group="placement", microversion="1.39")
 # owners (2.80), validation of extra specs (2.86). From 2.88 on hypervisors
 # have fewer fields.
 COMPUTE = Service(name="compute", group="nova", microversion="2.86")
+IDENTITY = Service(name="identity", group="keystone", version="3")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,8 +261,8 @@ class RestClient:
     def _open_adapter(self) -> proxy.Proxy:
         """Return openstacksdk's adapter of the service.
 
-        Version discovery is disabled, as in Nova: behind some proxies the
-        links in the version document are wrong.
+        Version discovery of Placement and Nova is disabled, as in Nova:
+        behind some proxies the links in the version document are wrong.
         """
         with self._lock:
             if self._adapter is None:
@@ -271,6 +275,9 @@ class RestClient:
                 adapter.session = self._connection.session
                 adapter.version = None
                 adapter.min_version = adapter.max_version = None
+                if self._service.version:
+                    adapter.min_version = self._service.version
+                    adapter.max_version = f"{self._service.version}.latest"
                 self._adapter = adapter
             return self._adapter
 
@@ -307,6 +314,17 @@ def compute_client(
     if not own.auth_section and not own.auth_type:
         group = PLACEMENT.group
     return _from_group(conf, group, COMPUTE)
+
+
+def identity_client(conf: Any) -> RestClient:
+    """Return a client of Keystone with the credentials of Placement.
+
+    :param conf: see ``from_conf``.
+    :raises ConfigurationError: credentials are missing or malformed.
+    """
+    for group in (IDENTITY.group, PLACEMENT.group):
+        _register(conf, group)
+    return _from_group(conf, PLACEMENT.group, IDENTITY)
 
 
 def from_cloud(

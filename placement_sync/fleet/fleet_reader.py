@@ -4,14 +4,14 @@
 Requests to Placement: those of ``cloud.read``, three for any number of
 hosts, and one for each selected device with allocated units, eight at the
 same time. A device that the query leaves out costs none. One listing of
-Nova names all servers.
+Nova names all servers, and Keystone is asked for each project of them.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors
-from placement_sync.client import nova_api, provider_records, rest
+from placement_sync.client import nova_api, projects, provider_records, rest
 from placement_sync.flavors import cloud
 from placement_sync.fleet import fleet_state
 
@@ -84,6 +84,25 @@ def add_servers(
         gap = f"names and projects of servers are not known: {error}"
         return dataclasses.replace(fleet, gaps=(*fleet.gaps, gap))
     return dataclasses.replace(fleet, servers=servers)
+
+
+def read_project_names(
+    servers: Iterable[nova_api.Server], identity: rest.RestClient | None
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return the names of the servers' projects by id, and the gaps.
+
+    Names that can't be read are a gap, no error: the ids say as much.
+
+    :param identity: client of Keystone; None for a cloud without it, in
+        which no project has a name.
+    """
+    ids = {server.project for server in servers}
+    if identity is None or not ids:
+        return {}, ()
+    try:
+        return projects.read_names(identity, ids), ()
+    except errors.ServiceError as error:
+        return {}, (f"names of projects are not known: {error}",)
 
 
 def find_holders(

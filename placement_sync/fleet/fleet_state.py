@@ -31,11 +31,13 @@ class Fleet:
     """Devices of a query, their holders, and the reasons of unread sources.
 
     ``servers`` are by uuid; a consumer that is not among them is a
-    migration, or a server that Nova does not show. ``gaps`` say which
-    source could not be read, and why: without one of them, an empty answer
-    means that there is nothing. ``has_holdings`` is false if holdings were
-    not read, because too many devices have some. ``drains`` are the notes
-    on drained devices by provider, empty if they were not read.
+    migration, or a server that Nova does not show. ``project_names`` are
+    those of the servers' projects, by id, as far as they were read. ``gaps``
+    say which source could not be read, and why: without one of them, an
+    empty answer means that there is nothing. ``has_holdings`` is false if
+    holdings were not read, because too many devices have some. ``drains``
+    are the notes on drained devices by provider, empty if they were not
+    read.
     """
 
     cloud: offered_devices.Cloud = dataclasses.field(
@@ -45,6 +47,7 @@ class Fleet:
     servers: Mapping[str, nova_api.Server] = dataclasses.field(
         default_factory=dict
     )
+    project_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     gaps: tuple[str, ...] = ()
     has_holdings: bool = True
     drains: Mapping[str, tuple[drain_notes.DrainNote, ...]] = (

@@ -36,7 +36,8 @@ class AllocationRow:
     """Holding of a consumer, with its device.
 
     ``server`` is None for a consumer that Nova does not show, ``device`` is
-    None for a user who may not read Placement.
+    None for a user who may not read Placement. ``project_name`` is empty if
+    it was not read.
     """
 
     consumer: str
@@ -44,6 +45,12 @@ class AllocationRow:
     device: offered_devices.OfferedDevice | None
     parts: tuple[HeldPart, ...]
     amounts: fleet_state.Amounts
+    project_name: str = ""
+
+    @property
+    def project(self) -> str:
+        """Return the id of the server's project, empty if unknown."""
+        return self.server.project if self.server is not None else ""
 
     @property
     def model(self) -> str:
@@ -57,14 +64,21 @@ class AllocationRow:
 class ProjectUsage:
     """Units of a resource class that a project holds, over all devices.
 
-    ``project`` is empty for holders whose project is not known.
+    ``project`` is its id, empty for holders whose project is not known;
+    ``name`` is empty if it was not read.
     """
 
     project: str
+    name: str
     resource_class: str
     units: int
     consumers: frozenset[str]
     devices: frozenset[str]
+
+    @property
+    def label(self) -> str:
+        """Return the project in words."""
+        return self.name or self.project or "(not known)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +117,14 @@ def list_allocations(
                 device=device,
                 parts=split_amounts(holding.amounts, groups, types),
                 amounts=holding.amounts,
+                project_name=_name_project(fleet, holding.consumer),
             )
         )
     return tuple(sorted(rows, key=_sort_key))
+
+
+def _name_project(fleet: fleet_state.Fleet, consumer: str) -> str:
+    return fleet.project_names.get(fleet.find_project(consumer), "")
 
 
 def _sort_key(row: AllocationRow) -> tuple[str, str, str]:
@@ -117,11 +136,15 @@ def _sort_key(row: AllocationRow) -> tuple[str, str, str]:
 
 
 def list_requested(
-    servers: Iterable[nova_api.Server], types: offered_devices.VgpuTypes
+    servers: Iterable[nova_api.Server],
+    types: offered_devices.VgpuTypes,
+    project_names: Mapping[str, str],
 ) -> tuple[AllocationRow, ...]:
     """Return a row for each part that a server's flavor requests.
 
     For users who may not read allocations from Placement.
+
+    :param project_names: by id, as far as they were read.
     """
     return tuple(
         AllocationRow(
@@ -130,6 +153,7 @@ def list_requested(
             device=None,
             parts=split_amounts(group.resources, (group,), types),
             amounts=group.resources,
+            project_name=project_names.get(server.project, ""),
         )
         for server in servers
         for group in _list_groups(server)
@@ -200,23 +224,26 @@ def format_amounts(amounts: fleet_state.Amounts) -> str:
 def sum_by_project(
     fleet: fleet_state.Fleet,
 ) -> tuple[ProjectUsage, ...]:
-    """Return the units of each project, by project and resource class."""
-    by_key: dict[tuple[str, str], list[fleet_state.Holding]] = (
+    """Return the units of each project, by name, id and resource class."""
+    by_key: dict[tuple[str, str, str], list[fleet_state.Holding]] = (
         collections.defaultdict(list)
     )
     for holding in fleet.holdings:
-        project = fleet.find_project(holding.consumer)
-        for name in holding.amounts:
-            by_key[project, name].append(holding)
+        consumer = holding.consumer
+        project = fleet.find_project(consumer)
+        for resource_class in holding.amounts:
+            key = _name_project(fleet, consumer), project, resource_class
+            by_key[key].append(holding)
     return tuple(
         ProjectUsage(
             project=project,
-            resource_class=name,
-            units=sum(holding.amounts[name] for holding in holdings),
+            name=name,
+            resource_class=resource_class,
+            units=sum(holding.amounts[resource_class] for holding in holdings),
             consumers=frozenset(h.consumer for h in holdings),
             devices=frozenset(h.provider for h in holdings),
         )
-        for (project, name), holdings in sorted(by_key.items())
+        for (name, project, resource_class), holdings in sorted(by_key.items())
     )
 
 

@@ -84,7 +84,7 @@ def _list_sums(report: fleet_report.FleetReport) -> Iterator[str]:
         devices = wording.count_of(len(project.devices), "device")
         servers = wording.count_of(len(project.consumers), "server")
         yield (
-            f"  {project.project or '(not known)'}: {project.resource_class}"
+            f"  {project.label}: {project.resource_class}"
             f" {project.units} on {devices}, {servers}"
         )
     yield "\nFragmentation"
@@ -136,6 +136,7 @@ def as_dict(report: fleet_report.FleetReport) -> dict[str, Any]:
         "projects": [
             {
                 "project": project.project,
+                "project_name": project.name,
                 "resource_class": project.resource_class,
                 "units": project.units,
                 "servers": sorted(project.consumers),

@@ -4,7 +4,7 @@
 import argparse
 import dataclasses
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from nova_accel import errors
 from nova_accel.catalog import loader
@@ -103,7 +103,7 @@ def _add_allocation_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--project",
         metavar="PROJECT",
-        help="list only allocations of servers of this project, by its id",
+        help="list only allocations of servers of this project, by name or id",
     )
     parser.add_argument(
         "--profile",
@@ -121,7 +121,7 @@ def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--project",
         metavar="PROJECT",
-        help="print only this project, by its id",
+        help="print only this project, by name or id",
     )
     add_host(parser)
     add_model(parser)
@@ -130,6 +130,11 @@ def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     _add_servers(parser)
+
+
+def _warn(*texts: str) -> None:
+    for text in texts:
+        print(f"nova-accel: warning: {text}", file=sys.stderr)
 
 
 class CloudReader:
@@ -146,14 +151,28 @@ class CloudReader:
         self._compute, self._reason = common_options.open_compute(
             arguments, self.options
         )
+        self._identity = common_options.open_identity(arguments, self.options)
         self.types = offered_devices.VgpuTypes(loader.load())
 
     def add_servers(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
         """Return a fleet with the holders' servers; warn of each gap."""
         fleet = fleet_reader.add_servers(fleet, self._compute, self._reason)
-        for gap in fleet.gaps:
-            print(f"nova-accel: warning: {gap}", file=sys.stderr)
+        names, gaps = fleet_reader.read_project_names(
+            fleet.servers.values(), self._identity
+        )
+        fleet = dataclasses.replace(
+            fleet, project_names=names, gaps=(*fleet.gaps, *gaps)
+        )
+        _warn(*fleet.gaps)
         return fleet
+
+    def list_requested(
+        self, servers: Sequence[nova_api.Server]
+    ) -> tuple[holder_rows.AllocationRow, ...]:
+        """Return what the flavors of servers request; warn of each gap."""
+        names, gaps = fleet_reader.read_project_names(servers, self._identity)
+        _warn(*gaps)
+        return holder_rows.list_requested(servers, self.types, names)
 
     def add_drains(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
         """Return a fleet with the notes on its drained devices."""
@@ -318,28 +337,26 @@ def _list_own_servers(
     """
     if arguments.only_host or arguments.model or arguments.device:
         raise refusal
-    print(
-        "nova-accel: warning: Placement refuses to show devices and"
-        f" allocations to you ({refusal.reason}): these are the accelerators"
-        " in the flavors of your own servers, without hosts, devices and"
-        " attached accelerators",
-        file=sys.stderr,
+    _warn(
+        "Placement refuses to show devices and allocations to you"
+        f" ({refusal.reason}): these are the accelerators in the flavors of"
+        " your own servers, without hosts, devices and attached accelerators"
     )
     compute = reader.open_compute()
-    servers: Iterable[nova_api.Server] = (
+    servers = tuple(
         nova_api.find_servers(compute, arguments.server)
         if arguments.server
         else nova_api.list_servers(compute, {})
     )
-    return holder_rows.list_requested(servers, reader.types)
+    return reader.list_requested(servers)
 
 
 def _is_selected(
     arguments: argparse.Namespace, row: holder_rows.AllocationRow
 ) -> bool:
-    server = row.server
-    if arguments.project and (
-        server is None or server.project != arguments.project
+    if arguments.project and arguments.project not in (
+        row.project,
+        row.project_name,
     ):
         return False
     return not arguments.profile or any(
@@ -384,7 +401,7 @@ def _list_usages(arguments: argparse.Namespace) -> application.Output:
     rows = [
         row
         for row in holder_rows.sum_by_project(fleet)
-        if arguments.project in (None, row.project)
+        if arguments.project in (None, row.project, row.name)
     ]
     return fleet_output.as_output(
         "usages",

@@ -31,8 +31,6 @@ USAGES = ("Project", "Resource class", "Units", "Servers", "Devices")
 _MIG = "mig"
 # A cell without a value, and devices that take no servers.
 _NONE = "-"
-# The project of a migration, or of a server that Nova does not show.
-_UNKNOWN = "(not known)"
 
 
 def build_device(
@@ -115,7 +113,9 @@ def build_allocation(row: holder_rows.AllocationRow) -> Cells:
     return {
         "Server ID": row.consumer,
         "Server": server.name if server else "",
-        "Project": server.project if server else "",
+        "Project": application.Cell(
+            row.project, row.project_name or row.project
+        ),
         "Host": device.host if device is not None else "",
         "Address": device.address if device is not None else "",
         "Profile": application.Cell(
@@ -153,7 +153,7 @@ def build_host(row: holder_rows.HostRow, has_holders: bool = True) -> Cells:
 
 def build_usage(row: holder_rows.ProjectUsage) -> Cells:
     return {
-        "Project": application.Cell(row.project, row.project or _UNKNOWN),
+        "Project": application.Cell(row.project, row.label),
         "Resource class": row.resource_class,
         "Units": row.units,
         "Servers": len(row.consumers),

@@ -12,7 +12,12 @@ from keystoneauth1 import loading
 
 from nova_accel import errors
 from nova_accel.config import conf
-from placement_sync.client import http_errors, resource_providers, rest
+from placement_sync.client import (
+    http_errors,
+    projects,
+    resource_providers,
+    rest,
+)
 from tests.functional.sync.support import identity, servers
 
 PASSWORD_OPTIONS = f"""
@@ -84,6 +89,15 @@ def test_password(keystone: identity.Identity, write: Write) -> None:
     assert client.get(PATH).body == {"resource_providers": []}
     assert client.put("/traits/CUSTOM_A").status == 201
     assert keystone.tokens == ["secret-token-1"]
+
+
+def test_projects_of_a_keystone_at_an_address_without_version(
+    keystone: identity.Identity, write: Write
+) -> None:
+    keystone.names["a"] = "rendering"
+    client = rest.identity_client(write(by_password(keystone)))
+    named = projects.read_names(client, ["a", "deleted", "../x", ""])
+    assert named == {"a": "rendering"}
 
 
 def test_a_section_of_its_own(
@@ -402,7 +416,8 @@ def test_identity_of_a_cloud(
     assert user is not None
     assert (user.user, user.project, user.roles) == ("u", "p", ("admin",))
     assert user.token == keystone.tokens[-1]
-    assert [service["type"] for service in user.catalog] == ["placement"]
+    types = [service["type"] for service in user.catalog]
+    assert types == ["placement", "identity"]
     assert user.token not in repr(user)
 
 

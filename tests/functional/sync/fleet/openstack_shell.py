@@ -10,15 +10,16 @@ from osc_lib import clientmanager
 
 
 class OpenStack:
-    """The command ``openstack``, for one Placement and one Nova.
+    """The command ``openstack``, for a Placement, a Nova and a Keystone.
 
-    Both accept any token, and take it for the user's name.
+    All accept any token, and take it for the user's name.
     """
 
     def __init__(
         self,
         placement: str,
         nova: str,
+        keystone: str,
         place: pathlib.Path,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
@@ -30,6 +31,7 @@ class OpenStack:
                 "auth": {"endpoint": placement, "token": user},
                 "placement_endpoint_override": placement,
                 "compute_endpoint_override": nova,
+                "identity_endpoint_override": keystone,
             }
             for user in ("admin", "alice")
         }

@@ -9,6 +9,7 @@ import pytest
 
 from tests.functional.sync.fleet import openstack_shell, test_fleet
 from tests.functional.sync.support import (
+    identity,
     nova_standin,
     servers,
 )
@@ -29,14 +30,26 @@ def site(
 
 
 @pytest.fixture
+def keystone(site: Site) -> Iterator[identity.Identity]:
+    with identity.Identity(site.placement.url).running() as running:
+        yield running
+
+
+@pytest.fixture
 def client(
     site: Site,
+    keystone: identity.Identity,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Client:
     return Client(
-        site.placement.url, site.nova.url, tmp_path, monkeypatch, capsys
+        site.placement.url,
+        site.nova.url,
+        f"{keystone.url}/v3",
+        tmp_path,
+        monkeypatch,
+        capsys,
     )
 
 
@@ -76,6 +89,30 @@ def test_a_user_gets_own_servers_and_a_word_for_the_rest(
         status, out, err = client.run(*refused, user="alice")
         assert (status, out) == (1, ""), refused
         assert "403" in err
+
+
+def test_projects_have_names(
+    client: Client, keystone: identity.Identity
+) -> None:
+    keystone.names["p"] = "rendering"
+    assert "| rendering " in client.run("accel", "usage", "list")[1]
+    words = "accel", "allocation", "list", "--project", "rendering"
+    _, out, _ = client.run(*words, "-f", "json")
+    assert [row["Project"] for row in json.loads(out)] == ["p"]
+    _, out, _ = client.run("accel", "report", "--format", "text")
+    assert "  rendering: VGPU 1 on 1 device" in out
+    _, out, _ = client.run("accel", "allocation", "list", user="alice")
+    assert "| rendering " in out
+
+
+def test_names_of_projects_that_keystone_refuses(
+    client: Client, keystone: identity.Identity
+) -> None:
+    keystone.answers["/v3/projects/p"] = 403
+    status, out, err = client.run("accel", "usage", "list", "-f", "json")
+    assert (status, json.loads(out)[-1]["Project"]) == (1, "p")
+    assert err.startswith("nova-accel: warning: names of projects are not")
+    assert err.count("\n") == 1
 
 
 def test_a_user_sees_a_flavor_without_the_room_for_it(

@@ -3,7 +3,8 @@
 
 It serves the part of the v3 API that keystoneauth uses. It forwards requests
 below ``/placement`` to Placement if their token is valid. ``answers`` are
-statuses by path that replace Keystone's own answers.
+statuses by path that replace Keystone's own answers. It names the projects
+of ``names`` to any token.
 """
 
 import contextlib
@@ -72,6 +73,7 @@ class Identity:
         self.tokens: list[str] = []
         self.refused = 0
         self.answers: dict[str, int] = {}
+        self.names: dict[str, str] = {}
         self._server = http.server.ThreadingHTTPServer(
             ("127.0.0.1", 0), self._handler()
         )
@@ -112,7 +114,15 @@ class Identity:
             return self._gate(method, path, token, body)
         if path == "/v3/auth/tokens":
             return self._token(json.loads(body)["auth"])
+        if path.startswith("/v3/projects/"):
+            return self._project(path.removeprefix("/v3/projects/"))
         return 200, {}, json.dumps(self._versions()).encode()
+
+    def _project(self, project: str) -> tuple[int, dict[str, str], bytes]:
+        if project not in self.names:
+            return 404, {}, b'{"error": {"message": "no such project"}}'
+        body = {"project": {"id": project, "name": self.names[project]}}
+        return 200, {}, json.dumps(body).encode()
 
     def _versions(self) -> Any:
         return {
@@ -139,23 +149,26 @@ class Identity:
                 "roles": [{"id": "r", "name": "admin"}],
                 "issued_at": "2026-01-01T00:00:00.000000Z",
                 "expires_at": "2096-01-01T00:00:00.000000Z",
-                "catalog": [self._service()],
+                "catalog": [
+                    self._service("placement", f"{self.url}/placement"),
+                    self._service("identity", self.url),
+                ],
             }
         }
         return 201, {"X-Subject-Token": token}, json.dumps(body).encode()
 
-    def _service(self) -> Any:
+    def _service(self, name: str, url: str) -> Any:
         return {
-            "id": "s",
-            "type": "placement",
-            "name": "placement",
+            "id": name,
+            "type": name,
+            "name": name,
             "endpoints": [
                 {
                     "id": interface,
                     "interface": interface,
                     "region": REGION,
                     "region_id": REGION,
-                    "url": f"{self.url}/placement",
+                    "url": url,
                 }
                 for interface in ("internal", "public")
             ],

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of projects, read from Keystone."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from placement_sync.client import provider_records, rest
+
+
+def read_names(
+    identity: rest.RestClient, projects: Iterable[str]
+) -> Mapping[str, str]:
+    """Return the names of projects by id, with one request for each.
+
+    Keystone lists projects to administrators only, and shows each user the
+    user's own one. A deleted project has no name.
+
+    :param projects: ids.
+    :raises ServiceError: Keystone can't be read, or refuses.
+    """
+    ids = sorted(set(projects) - {""})
+    paths = [f"/projects/{provider_records.quote_name(p)}" for p in ids]
+    names = identity.find_each(paths, _parse_name)
+    return {
+        project: name
+        for project, name in zip(ids, names, strict=True)
+        if name is not None
+    }
+
+
+def _parse_name(body: Any) -> str:
+    return str(body["project"]["name"])
