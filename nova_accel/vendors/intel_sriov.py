@@ -64,14 +64,13 @@ class IntelSriovDriver(driver_base.VfDriver):
     def build_card(
         self, function: pci.PciFunction, host: host_reader.HostReader
     ) -> tuple[vf_card.VfCard, Iterable[model.Problem]]:
-        quotas, problems = _read_quotas(function, host)
         card = vf_card.VfCard(
             function=function,
             plugin=self.name,
             drivers=_DRIVERS,
-            quotas=quotas,
+            quotas=_read_quotas(function, host),
         )
-        return card, problems
+        return card, ()
 
     def plan_card(
         self,
@@ -97,9 +96,12 @@ _EMPTY = (
 
 def _read_quotas(
     function: pci.PciFunction, host: host_reader.HostReader
-) -> tuple[Mapping[pci.PciAddress, vf_card.VfQuota], list[model.Problem]]:
-    """Return the quotas of VFs by address, and the read problems."""
-    problems: list[model.Problem] = []
+) -> Mapping[pci.PciAddress, vf_card.VfQuota]:
+    """Return the quotas of VFs by address.
+
+    A VF whose quota can't be read can't be used: without a size it would
+    be offered as one that has no memory of its own.
+    """
     quotas = {}
     i915_directories = tuple(_list_i915_directories(function, host))
     for address, number in vf_card.read_vf_numbers(function, host).items():
@@ -110,12 +112,10 @@ def _read_quotas(
                 else _read_xe_quota(function, host, number + 1)
             )
         except errors.AcceleratorError as error:
-            problems.append(
-                model.Problem.of_device(
-                    address, f"its quotas can't be read: {error}"
-                )
+            quotas[address] = vf_card.VfQuota(
+                reason=f"its quota can't be read: {error}"
             )
-    return quotas, problems
+    return quotas
 
 
 def _is_integrated(function: pci.PciFunction) -> bool:

@@ -127,6 +127,23 @@ def test_without_quotas_a_vf_has_a_plain_profile(
     assert card.counters == {"VGPU": 2}
 
 
+def test_vfs_whose_quotas_are_unreadable_are_no_plain_vfs(
+    tmp_path: pathlib.Path,
+) -> None:
+    faults = [
+        {
+            "path": f"bus/pci/devices/{FLEX}/sriov_admin/vf{n}/profile"
+            "/vram_quota",
+            "is": {"fault": "EIO"},
+        }
+        for n in (1, 2)
+    ]
+    state = read(tmp_path, [flex()], faults=faults)
+    assert [d.counters for d in state.devices if d.counters] == []
+    for vf in ("0000:4d:00.1", "0000:4d:00.2"):
+        assert "its quota can't be read" in look.reasons(state, vf)
+
+
 def test_vfs_are_numbered_by_their_links(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("broken-vf", tmp_path))
     card = look.device(state, FLEX)
