@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
-from filters.explain import explain_command, flavor_command, simulation
+from filters.explain import cloud_context, explain_command, simulation
 from nova_accel import errors
 from nova_accel.cli import application
 from placement_sync.cli import common_options
@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     :raises ServiceError: a service does not respond.
     :raises QueryError: Placement rejects the flavor's groups.
     """
-    context = flavor_command.open_cloud(arguments)
+    context = cloud_context.open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
     contents = flavor_specs.read(flavor.specs)
     if not contents.groups:

@@ -5,20 +5,16 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from filters.explain import explain_command, simulation
-from filters.placement import queries
+from filters.explain import cloud_context, flavor_options
 from nova_accel import errors
 from nova_accel.cli import application
-from nova_accel.model import flavors, names
+from nova_accel.model import names
 from placement_sync.cli import common_options
-from placement_sync.cli.fleet import fleet_command
-from placement_sync.client import resource_providers, rest, tree_reader
+from placement_sync.client import resource_providers, tree_reader
 from placement_sync.flavors import (
     cloud,
-    flavor_rules,
     flavor_specs,
     flavor_text,
     lookup,
@@ -26,237 +22,11 @@ from placement_sync.flavors import (
     room,
 )
 
-
-def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "flavor", metavar="FLAVOR", help="name or id of the flavor"
-    )
-
-
-def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_show_arguments(parser)
-    target = _add_target(parser)
-    target.add_argument(
-        "--clear",
-        action="store_true",
-        help="remove all accelerators from the flavor, or those of --group",
-    )
-    _add_request(parser)
-
-
-def _add_create_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "flavor", metavar="NAME", help="name of the new flavor"
-    )
-    add_sizes(parser)
-    parser.set_defaults(disk=0)
-    parser.add_argument(
-        "--private",
-        action="store_true",
-        help="show the flavor only to projects that get access to it",
-    )
-    _add_target(parser, is_required=True)
-    parser.set_defaults(clear=False)
-    _add_request(parser)
-
-
-def add_sizes(parser: argparse.ArgumentParser, condition: str = "") -> None:
-    """Add the options for the sizes of a new flavor.
-
-    :param condition: when an option applies; without one, CPUs and memory
-        are required.
-    """
-    for flag, unit, text in (
-        ("--vcpus", "N", "number of virtual CPUs"),
-        ("--ram", "MB", "memory in MB"),
-        ("--disk", "GB", "root disk in GB"),
-    ):
-        parser.add_argument(
-            flag,
-            metavar=unit,
-            type=parse_count,
-            required=not condition and flag != "--disk",
-            help=f"set the {text}{condition}",
-        )
-
-
-def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """Add the option by which nothing is written."""
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the changes, and write nothing",
-    )
-
-
-def _add_request(parser: argparse.ArgumentParser) -> None:
-    """Add the options about the devices that a flavor requests."""
-    parser.add_argument(
-        "--count",
-        type=parse_count,
-        default=1,
-        metavar="N",
-        help="set the number of devices (default 1)",
-    )
-    for flag, name, text in _SINGLE_OPTIONS:
-        parser.add_argument(flag, metavar=name, help=text)
-    for flag, name, text in _REPEATED_OPTIONS:
-        parser.add_argument(
-            flag, metavar=name, help=text, action="append", default=[]
-        )
-    for name, values in _SETTINGS.items():
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            choices=values,
-            help=f"set the extra spec {flavors.NAMESPACE}{name}",
-        )
-    add_dry_run(parser)
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="set the flavor even if no guest of it can start, or if the"
-        " profile is unknown",
-    )
-
-
-def _add_target(
-    parser: argparse.ArgumentParser, is_required: bool = False
-) -> Any:
-    """Add the options that name a device; return their group."""
-    target = parser.add_mutually_exclusive_group(required=is_required)
-    target.add_argument(
-        "--profile",
-        metavar="PROFILE",
-        help="request this profile of `nova-accel profile list`, for example"
-        " A40-8Q: a name, a trait, or the id of an FPGA function or"
-        " interface",
-    )
-    target.add_argument(
-        "--class",
-        dest="resource_class",
-        metavar="CLASS",
-        help="request devices of this resource class, for example PGPU or"
-        " CUSTOM_QAT_VF",
-    )
-    return target
-
-
-_SINGLE_OPTIONS = (
-    (
-        "--model",
-        "MODEL",
-        "require cards of this model, for example A40, with --class",
-    ),
-    (
-        "--device",
-        "HOST/ADDRESS",
-        "require this device, for example node1/0000:41:00.0",
-    ),
-    (
-        "--bitstream",
-        "IMAGE",
-        "load this Glance image, by uuid, into the FPGA region",
-    ),
-    (
-        "--group",
-        "NAME",
-        "set the name of the request groups; groups of other names stay",
-    ),
-)
-_REPEATED_OPTIONS = (
-    ("--trait", "TRAIT", "require this trait, too; may be repeated"),
-    (
-        "--charge",
-        "CLASS=N",
-        "set the amount that one device charges, if it is unknown, for"
-        " example CUSTOM_GPU_MEMORY_MB=4096; may be repeated",
-    ),
-)
-_SETTINGS = {
-    name: tuple(value.value for value in values)
-    for name, values in {
-        "numa_policy": flavors.NumaPolicy,
-        "locality": flavors.Locality,
-        "packing": flavors.Packing,
-        "display": flavors.Switch,
-        "ramfb": flavors.Switch,
-        "rom": flavors.Switch,
-    }.items()
-}
-
-
-def parse_count(text: str) -> int:
-    """Return a number, 1 or more, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return number
-
-
-def open_cloud(arguments: argparse.Namespace) -> "CloudContext":
-    """Return the clients of the arguments.
-
-    :raises AcceleratorError: an argument can't be used.
-    """
-    reader = fleet_command.CloudReader(arguments)
-    return CloudContext(
-        reader.placement,
-        reader.open_compute(),
-        reader.types,
-        reader.options.settings.rules.default.series,
-    )
-
-
-class CloudContext:
-    """Clients of Placement and Nova, the vGPU types, and licensed series."""
-
-    def __init__(
-        self,
-        placement: rest.RestClient,
-        compute: rest.RestClient,
-        types: offered_devices.VgpuTypes,
-        series: frozenset[str],
-    ) -> None:
-        self.placement = placement
-        self.compute = compute
-        self.types = types
-        self.series = series
-
-    def explain_rules(self, contents: flavor_specs.FlavorContents) -> str:
-        """Return why no host can ever serve a flavor, or ""."""
-        return flavor_rules.explain_contradiction(
-            contents, self.types
-        ) or flavor_rules.explain_license(contents, self.series)
-
-    def explain_refusal(
-        self,
-        flavor: cloud.Flavor,
-        specs: Mapping[str, str],
-        offered: offered_devices.Cloud,
-    ) -> str:
-        """Return why no host can serve a flavor now, or "".
-
-        :param specs: its extra specs, in place of those that Nova has.
-        :raises ServiceError: Placement can't be read.
-        """
-        simulated = simulation.SimulatedRequest(
-            specs=specs, needs=flavor.needs_with_disk
-        )
-        if not simulated.accelerators.groups:
-            return ""
-        try:
-            return explain_command.simulate(
-                self.placement, simulated, offered
-            ).refusal
-        except queries.QueryError as error:
-            return str(error)
-
-
 # -- show -------------------------------------------------------------------
 
 
 def _show(arguments: argparse.Namespace) -> application.Output:
-    context = open_cloud(arguments)
+    context = cloud_context.open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
     report = _build_report(context, flavor)
     content = flavor_text.as_dict(report)
@@ -277,7 +47,7 @@ def _show(arguments: argparse.Namespace) -> application.Output:
 
 
 def _build_report(
-    context: CloudContext, flavor: cloud.Flavor
+    context: cloud_context.CloudContext, flavor: cloud.Flavor
 ) -> flavor_text.FlavorReport:
     """Return a flavor and its capacity, which some users may not know.
 
@@ -285,46 +55,56 @@ def _build_report(
     """
     contents = flavor_specs.read(flavor.specs)
     refusal = context.explain_rules(contents)
-    report = flavor_text.FlavorReport(
+    offered: offered_devices.Cloud | None = offered_devices.Cloud()
+    if contents.groups:
+        offered = _read_offered(context)
+    count = None
+    carriers = {}
+    if offered is not None:
+        refusal = refusal or context.explain_refusal(
+            flavor, flavor.specs, offered
+        )
+        count = room.count_room(contents, offered, flavor.needs)
+        carriers = {
+            pin: tuple(d.name for d in offered.devices if pin in d.traits)
+            for pin in sorted(flavor_specs.list_pins(flavor.specs))
+        }
+    return flavor_text.FlavorReport(
         flavor={"id": flavor.id, "name": flavor.name},
         contents=contents,
         specs=flavor.specs,
         refusal=refusal,
-        room=None,
-        carriers={},
+        room=0 if count and refusal else count,
+        carriers=carriers,
     )
-    offered = offered_devices.Cloud()
-    if contents.groups:
-        try:
-            offered = cloud.read(context.placement)
-        except errors.ServiceError as error:
-            if not error.is_forbidden:
-                raise
-            print(
-                "nova-accel: warning: Placement refuses to show devices to"
-                f" you ({error.reason}): whether a host can serve the flavor"
-                " now is not known",
-                file=sys.stderr,
-            )
-            return report
-    refusal = refusal or context.explain_refusal(flavor, flavor.specs, offered)
-    count = room.count_room(contents, offered, flavor.needs)
-    return dataclasses.replace(
-        report,
-        refusal=refusal,
-        room=0 if refusal else count,
-        carriers={
-            pin: tuple(d.name for d in offered.devices if pin in d.traits)
-            for pin in sorted(flavor_specs.list_pins(flavor.specs))
-        },
-    )
+
+
+def _read_offered(
+    context: cloud_context.CloudContext,
+) -> offered_devices.Cloud | None:
+    """Return the devices of all hosts, None if this user may not see them.
+
+    :raises ServiceError: Placement does not respond.
+    """
+    try:
+        return cloud.read(context.placement)
+    except errors.ServiceError as error:
+        if not error.is_forbidden:
+            raise
+        print(
+            "nova-accel: warning: Placement refuses to show devices to you"
+            f" ({error.reason}): whether a host can serve the flavor now is"
+            " not known",
+            file=sys.stderr,
+        )
+        return None
 
 
 # -- set --------------------------------------------------------------------
 
 
 def _set(arguments: argparse.Namespace) -> str:
-    context = open_cloud(arguments)
+    context = cloud_context.open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
     return _change(arguments, context, flavor)
 
@@ -341,12 +121,12 @@ def _create(arguments: argparse.Namespace) -> str:
         needs={"VCPU": arguments.vcpus, "MEMORY_MB": arguments.ram},
         disk_gb=arguments.disk,
     )
-    return _change(arguments, open_cloud(arguments), flavor)
+    return _change(arguments, cloud_context.open_cloud(arguments), flavor)
 
 
 def _change(
     arguments: argparse.Namespace,
-    context: "CloudContext",
+    context: cloud_context.CloudContext,
     flavor: cloud.Flavor,
 ) -> str:
     """Change a flavor's extra specs, or create one without an id.
@@ -359,7 +139,9 @@ def _change(
         offered = cloud.read(context.placement)
     if arguments.device:
         pinned, offered = _find_pinned(arguments.device, offered)
-    request = _build_request(arguments, context, offered, pinned)
+    request = flavor_options.build_request(
+        arguments, context.types, offered, pinned
+    )
     change = flavor_specs.plan(flavor.specs, request)
     _check_rules(arguments, context, flavor_specs.read(change.specs))
     if not (arguments.dry_run or flavor.id):
@@ -372,82 +154,6 @@ def _change(
     if arguments.json:
         return _as_json(flavor, change, arguments.dry_run)
     return "".join(_format_change(flavor, change, arguments.dry_run))
-
-
-def _build_request(
-    arguments: argparse.Namespace,
-    context: CloudContext,
-    offered: offered_devices.Cloud,
-    pinned: offered_devices.OfferedDevice | None,
-) -> flavor_specs.FlavorRequest:
-    """Return the request of the arguments.
-
-    :raises MalformedError: the arguments contradict each other.
-    :raises NotOfferedError: the profile, class or model is unknown.
-    """
-    settings = {
-        name: value
-        for name in _SETTINGS
-        if (value := getattr(arguments, name)) is not None
-    }
-    if arguments.group is not None:
-        flavor_specs.check_group(arguments.group)
-    profile = arguments.profile or arguments.resource_class
-    if profile is None:
-        _check_settings(arguments, settings)
-        return flavor_specs.FlavorRequest(
-            settings=settings, group=arguments.group or ""
-        )
-    devices = lookup.find_profile(
-        lookup.ProfileQuery(
-            profile=profile,
-            model=arguments.model or "",
-            traits=tuple(arguments.trait),
-            charges=dict(map(_parse_charge, arguments.charge)),
-            bitstream=arguments.bitstream or "",
-            count=arguments.count,
-        ),
-        offered,
-        context.types,
-        arguments.force,
-    )
-    if pinned is not None:
-        trait = names.pin_trait(pinned.host, pinned.address)
-        devices = dataclasses.replace(
-            devices, required=devices.required | {trait}
-        )
-    return flavor_specs.FlavorRequest(
-        devices=devices, settings=settings, group=arguments.group or ""
-    )
-
-
-def _check_settings(
-    arguments: argparse.Namespace, settings: dict[str, str]
-) -> None:
-    """Check the arguments of a call without --profile and --class."""
-    unused = [
-        f"--{name}"
-        for name in ("model", "device", "bitstream", "trait", "charge")
-        if getattr(arguments, name)
-    ]
-    if arguments.count != 1:
-        unused.append("--count")
-    if unused or bool(settings) == arguments.clear:
-        flags = [*unused, *(f"--{n.replace('_', '-')}" for n in settings)]
-        raise errors.MalformedError(
-            "choice",
-            " ".join(flags + ["--clear"] * arguments.clear),
-            "--profile or --class with it, settings alone, or --clear alone",
-        )
-
-
-def _parse_charge(text: str) -> tuple[str, int]:
-    name, _, amount = text.partition("=")
-    if not name or not amount.isdecimal() or not int(amount):
-        raise errors.MalformedError(
-            "--charge", text, "CLASS=N, such as CUSTOM_GPU_MEMORY_MB=4096"
-        )
-    return name, int(amount)
 
 
 def _find_pinned(
@@ -485,7 +191,7 @@ def _find_pinned(
 
 def _check_rules(
     arguments: argparse.Namespace,
-    context: CloudContext,
+    context: cloud_context.CloudContext,
     contents: flavor_specs.FlavorContents,
 ) -> None:
     """Refuse a flavor that contradicts itself, or warn with --force.
@@ -508,7 +214,7 @@ def _warn(reason: str) -> None:
 
 def _write_new(
     arguments: argparse.Namespace,
-    context: CloudContext,
+    context: cloud_context.CloudContext,
     flavor: cloud.Flavor,
     change: flavor_specs.SpecsChange,
     pinned: offered_devices.OfferedDevice | None,
@@ -529,7 +235,7 @@ def _write_new(
 
 
 def _write(
-    context: CloudContext,
+    context: cloud_context.CloudContext,
     flavor: cloud.Flavor,
     change: flavor_specs.SpecsChange,
     pinned: offered_devices.OfferedDevice | None,
@@ -584,11 +290,17 @@ def _format_change(
 
 
 SET = application.Action(
-    _add_set_arguments, _set, common_options.add_cloud_credentials
+    flavor_options.add_set_arguments,
+    _set,
+    common_options.add_cloud_credentials,
 )
 CREATE = application.Action(
-    _add_create_arguments, _create, common_options.add_cloud_credentials
+    flavor_options.add_create_arguments,
+    _create,
+    common_options.add_cloud_credentials,
 )
 SHOW = application.Action(
-    _add_show_arguments, _show, common_options.add_cloud_credentials
+    flavor_options.add_show_arguments,
+    _show,
+    common_options.add_cloud_credentials,
 )

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 
-from filters.explain import flavor_command
+from filters.explain import cloud_context, flavor_options
 from nova_accel import errors
 from nova_accel.cli import application
 from placement_sync.cli import common_options
@@ -32,7 +32,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", help="file in JSON, - for standard input"
     )
-    flavor_command.add_sizes(
+    flavor_options.add_sizes(
         parser, " of new flavors for which the file has none"
     )
     parser.add_argument(
@@ -41,7 +41,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"set the name of flavors of profiles, with {_PROFILE} for that"
         f" of the profile, for example gpu.{_PROFILE}",
     )
-    flavor_command.add_dry_run(parser)
+    flavor_options.add_dry_run(parser)
     parser.add_argument(
         "--force",
         action="store_true",
@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         written; a second import continues.
     """
     entries = flavor_file.parse(_read(arguments.file))
-    context = flavor_command.open_cloud(arguments)
+    context = cloud_context.open_cloud(arguments)
     offered = cloud.read(context.placement)
     existing = {f.name: f for f in cloud.list_flavors(context.compute)}
     planned = [
@@ -125,7 +125,7 @@ def _plan(
     entry: flavor_file.FlavorEntry,
     existing: Mapping[str, cloud.Flavor],
     offered: offered_devices.Cloud,
-    context: flavor_command.CloudContext,
+    context: cloud_context.CloudContext,
 ) -> _PlannedFlavor:
     """Return the change of one flavor.
 
@@ -250,7 +250,7 @@ def _with_sizes(
 
 
 def _write(
-    context: flavor_command.CloudContext, planned: _PlannedFlavor
+    context: cloud_context.CloudContext, planned: _PlannedFlavor
 ) -> None:
     """Create or change a flavor.
 
@@ -273,7 +273,7 @@ def _write(
 
 
 def _warn(
-    context: flavor_command.CloudContext,
+    context: cloud_context.CloudContext,
     planned: _PlannedFlavor,
     offered: offered_devices.Cloud,
 ) -> None:
