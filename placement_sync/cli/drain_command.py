@@ -8,8 +8,7 @@ import getpass
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from nova_accel import errors, model
 from nova_accel.cli import application
@@ -25,7 +24,6 @@ _OK, _UNDONE = 0, 1
 # Seconds. A pass starts within seconds of a drain, unless Placement is slow;
 # an operator may have to migrate servers.
 MARK_TIMEOUT_S, EMPTY_TIMEOUT_S = 120.0, 3600.0
-_POLL_S = 1.0
 _ADDRESS = (
     "address of the device or of one of its functions, for example"
     " 0000:5e:00.0, or of an FPGA region, for example 0000:5e:00.0/region-0;"
@@ -341,31 +339,21 @@ def _wait_for_drain(
             file=sys.stderr,
         )
 
-    marked = f"Placement to have the trait of drained devices on {devices}"
-    find_marked = functools.partial(
-        drained.find_offered, frozenset({names.DRAINED_TRAIT})
-    )
-    emptied = f"all servers to release {devices}"
-    for seconds, find, condition in (
-        (arguments.wait, find_marked, marked),
-        (
-            arguments.wait_empty,
-            functools.partial(_find_servers, drained, servers),
-            emptied,
+    wait = functools.partial(progress.wait_until, "placement-sync")
+    is_done = arguments.wait is None or wait(
+        f"Placement to have the trait of drained devices on {devices}",
+        functools.partial(
+            drained.find_offered, frozenset({names.DRAINED_TRAIT})
         ),
-    ):
-        if seconds is None:
-            continue
-        with progress.waiting_for("placement-sync", condition):
-            reason = poll(find, seconds)
-        if reason:
-            print(
-                f"placement-sync: gave up waiting for {condition} after"
-                f" {seconds:g} s: {reason}",
-                file=sys.stderr,
-            )
-            return _UNDONE
-    return _OK
+        arguments.wait,
+    )
+    if is_done and arguments.wait_empty is not None:
+        is_done = wait(
+            f"all servers to release {devices}",
+            functools.partial(_find_servers, drained, servers),
+            arguments.wait_empty,
+        )
+    return _OK if is_done else _UNDONE
 
 
 def _find_servers(
@@ -381,24 +369,6 @@ def _find_servers(
     if uuids:
         return f"in use by {', '.join(sorted(uuids))}"
     return reason if servers.has_claims else ""
-
-
-def poll(find: Callable[[], str], seconds: float) -> str:
-    """Poll until there is no reason to wait; return the last reason.
-
-    :param find: returns the present reason to wait, or "". It is called
-        again after a ServiceError.
-    :param seconds: timeout.
-    """
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            reason = find()
-        except errors.ServiceError as error:
-            reason = str(error)
-        if not reason or time.monotonic() >= until:
-            return reason
-        time.sleep(min(_POLL_S, max(0.0, until - time.monotonic())))
 
 
 def _format_choice(addresses: Iterable[str]) -> str:

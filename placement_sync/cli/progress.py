@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages to a user at a terminal while a command waits."""
+"""Waits of commands, and their messages to a user at a terminal."""
 
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+
+from nova_accel import errors
 
 # A command that ends earlier prints its result only.
 DELAY_S = 2.0
+# Seconds between two checks of a condition.
+_POLL_S = 1.0
+
+
+class NeverMetError(errors.AcceleratorError):
+    """The condition of a wait can't be met any more."""
 
 
 @contextlib.contextmanager
@@ -30,6 +39,42 @@ def waiting_for(command: str, subject: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def wait_until(
+    command: str, condition: str, find: Callable[[], str], seconds: float
+) -> bool:
+    """Wait for a condition; print the reason and return False without it.
+
+    :param command: name of the program, printed first.
+    :param condition: noun behind "waiting for".
+    :param find: returns the present reason to wait, or "". It is called
+        again after a ServiceError, and not after a NeverMetError.
+    :param seconds: timeout.
+    """
+    with waiting_for(command, condition):
+        try:
+            reason = _poll(find, seconds)
+        except NeverMetError as error:
+            reason = str(error)
+    if reason:
+        _print(f"{command}: gave up waiting for {condition}: {reason}")
+    return not reason
+
+
+def _poll(find: Callable[[], str], seconds: float) -> str:
+    """Return the last reason to wait, empty if there is none any more."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            reason = find()
+        except errors.ServiceError as error:
+            reason = str(error)
+        if not reason:
+            return ""
+        if time.monotonic() >= until:
+            return f"{reason}, after {seconds:g} s"
+        time.sleep(min(_POLL_S, max(0.0, until - time.monotonic())))
 
 
 def _print(line: str) -> None:

@@ -7,7 +7,6 @@ and Nova's API are read for the devices, their hosts and their holders.
 
 import argparse
 import functools
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -253,17 +252,15 @@ def _find_holders(
     """Return the reason to wait while a server holds a device, or "".
 
     :param migrations: are requested and confirmed.
+    :raises NeverMetError: Nova migrates none of the servers that hold them.
     """
     consumers = drained.list_consumers()
     if migrations is not None:
         migrations.advance(consumers)
         if consumers and consumers <= migrations.failures.keys():
-            raise _StuckError("; ".join(sorted(migrations.failures.values())))
+            refusals = sorted(migrations.failures.values())
+            raise progress.NeverMetError("; ".join(refusals))
     return f"{', '.join(sorted(consumers))} hold them" * bool(consumers)
-
-
-class _StuckError(errors.AcceleratorError):
-    """All holders of drained devices refuse to be migrated."""
 
 
 def _wait(
@@ -293,30 +290,17 @@ def _wait(
     if seconds is None:
         seconds = drain_command.EMPTY_TIMEOUT_S
     addresses = ", ".join(f"{d.host}/{d.address}" for d in devices)
-    for timeout, find, subject in (
-        (
-            drain_command.MARK_TIMEOUT_S,
-            drained.find_offered,
-            f"Placement to have {names.DRAINED_TRAIT} on {addresses}",
-        ),
-        (
-            seconds,
-            functools.partial(_find_holders, drained, migrations),
-            f"all servers to release {addresses}",
-        ),
-    ):
-        with progress.waiting_for("nova-accel", subject):
-            try:
-                reason = drain_command.poll(find, timeout)
-            except _StuckError as error:
-                reason = str(error)
-        if reason:
-            print(
-                f"nova-accel: gave up waiting for {subject}: {reason}",
-                file=sys.stderr,
-            )
-            return _UNDONE
-    return _OK
+    wait = functools.partial(progress.wait_until, "nova-accel")
+    is_done = wait(
+        f"Placement to have {names.DRAINED_TRAIT} on {addresses}",
+        drained.find_offered,
+        drain_command.MARK_TIMEOUT_S,
+    ) and wait(
+        f"all servers to release {addresses}",
+        functools.partial(_find_holders, drained, migrations),
+        seconds,
+    )
+    return _OK if is_done else _UNDONE
 
 
 SET = application.Action(
