@@ -76,6 +76,7 @@ class Hooks:
             accel,
             allocations,
             rebuild_allocations.RebuildAllocations(settings.state_dir),
+            partitions.reporter.publish,
         )
         self.device_metadata = device_metadata.DeviceMetadata(
             host, accel.claims_of

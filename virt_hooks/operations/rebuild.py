@@ -10,7 +10,7 @@ are written again.
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import nova.conf
@@ -36,11 +36,17 @@ class RebuiltServers:
         accel: lifecycle.Lifecycle,
         placement: server_allocations.ServerAllocations,
         allocations: rebuild_allocations.RebuildAllocations,
+        publish: Callable[[Any], None],
     ) -> None:
-        """Write the noted allocations again through ``placement``."""
+        """Write the noted allocations again through ``placement``.
+
+        :param publish: sends changes of the provider tree to Placement; it
+            takes Nova's request context.
+        """
         self._accel = accel
         self._placement = placement
         self._allocations = allocations
+        self._publish = publish
         # A pass and a reboot would allocate twice.
         self._restore_lock = threading.Lock()
         #: Servers that had their allocations, or need none, in the last
@@ -121,14 +127,34 @@ class RebuiltServers:
                     uuid,
                 )
                 return True
-            self._placement.create(
-                instance, {p: {"resources": a} for p, a in amounts.items()}
-            )
+            with self._without_reservations(uuid):
+                self._placement.create(
+                    instance, {p: {"resources": a} for p, a in amounts.items()}
+                )
             LOG.warning(
                 "restored allocations of server %s after a failed rebuild",
                 uuid,
             )
         return True
+
+    @contextlib.contextmanager
+    def _without_reservations(self, uuid: str) -> Iterator[None]:
+        """Offer what is reserved for a server, so that it can be allocated.
+
+        The amounts of claims without allocations are reserved. Without an
+        allocation at the end they are reserved again with the next pass.
+        """
+        reserved = self._accel.unallocated
+        others = {key: n for key, n in reserved.items() if key[0] != uuid}
+        if len(others) == len(reserved):
+            yield
+            return
+        self._accel.set_unallocated(others)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self._accel.set_unallocated, reserved)
+            self._publish(nova_context.get_admin_context())
+            yield
+            on_error.pop_all()
 
     def _has_lost_slots(self, instance: Any) -> bool:
         """Return whether another server has a claim on one of the slots.

@@ -232,6 +232,29 @@ class MiddleInPlace(Failing):
         self.recover(server)
         self.delete_and_check(server)
 
+    def test_allocations_that_can_not_be_restored_at_once(self) -> None:
+        """They are reserved then, and no allocation of them has room."""
+        self.technology = technologies.WHOLE
+        server = self.boot_server()
+        allocations = self.allocations(server)
+        driver = self.computes["host1"].driver
+        driver._hooks.rebuilt_servers._allocations.put(
+            server["id"], allocations
+        )
+        self._delete_server_allocations(server["id"])
+        driver._hooks.missing_allocations._next_check = 0
+        with mock.patch.object(
+            driver.virtapi.reportclient, "claim_resources", return_value=False
+        ):
+            self.run_periodics()
+        self.assertNotEqual({}, driver._accel.unallocated)
+        self.assertEqual({}, self.allocations(server))
+        self.run_periodics()
+        self.assertEqual(allocations, self.allocations(server))
+        self.run_periodics()
+        self.assert_agreement("restored")
+        self.delete_and_check(server)
+
     def test_a_pass_while_a_rebuilt_server_is_offloaded(self) -> None:
         """Nova removes the allocations before the server has no host.
 
