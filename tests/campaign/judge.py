@@ -219,6 +219,42 @@ class Judge:
         if instance.vm_state not in _STEADY or instance.task_state:
             return
         subject = f"{instance.vm_state} server {who} on {host}"
+        if claimed.get(who) or self._has_requested(instance):
+            self._check_slots(host, subject, who, slots, claimed, placement)
+        domain = self._world.connection(host)._vms.get(instance.name)
+        if domain is None or not domain.isActive():
+            return
+        handles = {
+            handle
+            for claim in self._accel(host).claims_of(who)
+            for handle in (claim.handle, *claim.members)
+        }
+        use = connection.parse_hostdevs(domain.XMLDesc(0))
+        if {*use.mdevs, *use.functions} != handles:
+            self._note("lost", f"{subject} runs with {use}, claimed {handles}")
+
+    def _has_requested(self, instance: Any) -> bool:
+        """Return whether a server's flavor or an attachment asks for a device.
+
+        Nova assigns slot and allocations of a resize that failed to a server
+        without any that it migrates live to the same host later.
+        """
+        number = self._life.servers.index(instance.uuid)
+        return bool(instance.flavor.extra_specs) or any(
+            step.name == "attach" and step.target == number
+            for step in self._life.steps
+        )
+
+    def _check_slots(
+        self,
+        host: str,
+        subject: str,
+        who: str,
+        slots: Any,
+        claimed: Any,
+        placement: Any,
+    ) -> None:
+        """Compare the slots, the claims and the allocations of a server."""
         if claimed.get(who, set()) != slots:
             self._note(
                 "lost",
@@ -235,17 +271,6 @@ class Judge:
                 "lost",
                 f"{subject} has {slots}, allocated is {placement.get(who)}",
             )
-        domain = self._world.connection(host)._vms.get(instance.name)
-        if domain is None or not domain.isActive():
-            return
-        handles = {
-            handle
-            for claim in self._accel(host).claims_of(who)
-            for handle in (claim.handle, *claim.members)
-        }
-        use = connection.parse_hostdevs(domain.XMLDesc(0))
-        if {*use.mdevs, *use.functions} != handles:
-            self._note("lost", f"{subject} runs with {use}, claimed {handles}")
 
     def _is_given_up(self, host: str, who: str) -> bool:
         """Return whether Nova has deleted allocations that aren't rebuilt."""

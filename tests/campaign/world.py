@@ -72,6 +72,8 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
             running_deleted_instance_timeout=0,
         )
         self.flags(max_attempts=1, group="scheduler")
+        # Faults leave servers of former lives in Nova's count of its quota.
+        self.flags(instances=-1, cores=-1, ram=-1, group="quota")
         self.power_off_to_move()
         self.injector = self.useFixture(
             faults.Injector(
