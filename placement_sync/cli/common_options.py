@@ -215,14 +215,11 @@ def open_placement(
     :raises ConfigurationError: there are no credentials, or they can't be
         used.
     """
-    if arguments.connection is not None:
-        return rest.from_connection(arguments.connection)
+    client = _open_login(arguments, options, rest.PLACEMENT)
+    if client is not None:
+        return client
     if arguments.endpoint is not None:
         return rest.from_endpoint(arguments.endpoint)
-    if _is_cloud_named(arguments, options):
-        return rest.from_cloud(
-            arguments.os_cloud or "", arguments.os_region_name or ""
-        )
     if not options.files:
         raise errors.ConfigurationError(
             "[placement]",
@@ -237,18 +234,13 @@ def open_compute(
     arguments: argparse.Namespace, options: CommandOptions
 ) -> tuple[rest.RestClient | None, str]:
     """Return a client of Nova's API, or None and the reason."""
-    if arguments.connection is not None:
-        return rest.from_connection(arguments.connection, rest.COMPUTE), ""
-    if arguments.compute_endpoint:
+    if arguments.connection is None and arguments.compute_endpoint:
         url = arguments.compute_endpoint
         return rest.from_endpoint(url, service=rest.COMPUTE), ""
-    has_endpoint = arguments.endpoint is not None
-    if not has_endpoint and _is_cloud_named(arguments, options):
-        return rest.compute_client(
-            cloud=arguments.os_cloud or "",
-            region=arguments.os_region_name or "",
-        ), ""
-    if has_endpoint or not options.files:
+    client = _open_login(arguments, options, rest.COMPUTE)
+    if client is not None:
+        return client, ""
+    if arguments.endpoint is not None or not options.files:
         return None, (
             "there are no credentials for it; name an entry of clouds.yaml"
             " with --os-cloud, or nova.conf with --config-file"
@@ -266,25 +258,30 @@ def open_identity(
 
     :raises ConfigurationError: see ``open_placement``.
     """
-    if arguments.connection is not None:
-        return rest.from_connection(arguments.connection, rest.IDENTITY)
-    if arguments.endpoint is not None:
-        return None
-    if _is_cloud_named(arguments, options):
-        return rest.from_cloud(
-            arguments.os_cloud or "",
-            arguments.os_region_name or "",
-            rest.IDENTITY,
-        )
+    client = _open_login(arguments, options, rest.IDENTITY)
+    if client is not None or arguments.endpoint is not None:
+        return client
     return rest.identity_client(options.parsed)
 
 
-def _is_cloud_named(
-    arguments: argparse.Namespace, options: CommandOptions
-) -> bool:
-    """Return whether an entry of clouds.yaml has the credentials."""
-    return arguments.os_cloud is not None or bool(
-        os.environ.get("OS_CLOUD") and not options.files
+def _open_login(
+    arguments: argparse.Namespace,
+    options: CommandOptions,
+    service: rest.Service,
+) -> rest.RestClient | None:
+    """Return a client with the credentials of another program or of a cloud.
+
+    None if the arguments name neither.
+    """
+    if arguments.connection is not None:
+        return rest.from_connection(arguments.connection, service)
+    is_in_environment = os.environ.get("OS_CLOUD") and not options.files
+    if arguments.endpoint is not None or not (
+        arguments.os_cloud is not None or is_in_environment
+    ):
+        return None
+    return rest.from_cloud(
+        arguments.os_cloud or "", arguments.os_region_name or "", service
     )
 
 

@@ -293,20 +293,16 @@ def from_conf(conf: Any, service: Service = PLACEMENT) -> RestClient:
     return _from_group(conf, service.group, service)
 
 
-def compute_client(
-    conf: Any = None, cloud: str = "", region: str = ""
-) -> RestClient:
+def compute_client(conf: Any) -> RestClient:
     """Return a client of Nova's API.
 
     The ``[nova]`` group of nova.conf configures it. Without ``auth_type``
     there, the credentials of ``[placement]`` are used, and its region and
     interfaces where ``[nova]`` does not set them.
 
-    :param conf: see ``from_conf``; None for a cloud of clouds.yaml.
+    :param conf: see ``from_conf``.
     :raises ConfigurationError: credentials are missing or malformed.
     """
-    if conf is None:
-        return from_cloud(cloud, region, COMPUTE)
     for group in (COMPUTE.group, PLACEMENT.group):
         _register(conf, group)
     own = conf[COMPUTE.group]

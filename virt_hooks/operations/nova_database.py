@@ -75,12 +75,12 @@ class ServerRecords:
                     self._doubts[uuid], least.get(key, _Doubt.ENDED)
                 )
         for uuid, server_slots in self.slots.items():
-            reassigned = {
+            reassigned = frozenset(
                 key
                 for key in _keys(server_slots)
                 if least[key] < self._doubts[uuid]
-            }
-            self.slots[uuid] = _exclude(server_slots, frozenset(reassigned))
+            )
+            self.slots[uuid] = _exclude(server_slots, reassigned)
 
     def add(
         self,
@@ -97,10 +97,11 @@ class ServerRecords:
         :param is_leaving: it is on another host, and may return.
         """
         uuid = consumer or instance.uuid
-        doubt = max(
-            _doubt(instance), _Doubt.FAILED if is_leaving else _Doubt.NONE
+        self._doubts[uuid] = max(
+            _doubt(instance),
+            _Doubt.FAILED if is_leaving else _Doubt.NONE,
+            self._doubts.get(uuid, _Doubt.NONE),
         )
-        self._doubts[uuid] = max(doubt, self._doubts.get(uuid, _Doubt.NONE))
         if not is_old and not _is_built(instance):
             self.unbuilt.add(uuid)
         self.slots[uuid] = (*self.slots.get(uuid, ()), *server_slots)

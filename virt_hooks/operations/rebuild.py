@@ -139,10 +139,10 @@ class RebuiltServers:
 
     @contextlib.contextmanager
     def _without_reservations(self, uuid: str) -> Iterator[None]:
-        """Offer what is reserved for a server, so that it can be allocated.
+        """Remove the reservations of a server while it gets allocations.
 
-        The amounts of claims without allocations are reserved. Without an
-        allocation at the end they are reserved again with the next pass.
+        The amounts of claims without allocations are reserved. After an
+        error the next pass reserves them again.
         """
         reserved = self._accel.unallocated
         others = {key: n for key, n in reserved.items() if key[0] != uuid}

@@ -4,7 +4,7 @@
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors
 from nova_accel.catalog import loader
@@ -151,15 +151,12 @@ class CloudReader:
         self._compute, self._reason = common_options.open_compute(
             arguments, self.options
         )
-        self._identity = common_options.open_identity(arguments, self.options)
         self.types = offered_devices.VgpuTypes(loader.load())
 
     def add_servers(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
         """Return a fleet with the holders' servers; warn of each gap."""
         fleet = fleet_reader.add_servers(fleet, self._compute, self._reason)
-        names, gaps = fleet_reader.read_project_names(
-            fleet.servers.values(), self._identity
-        )
+        names, gaps = self._read_project_names(fleet.servers.values())
         fleet = dataclasses.replace(
             fleet, project_names=names, gaps=(*fleet.gaps, *gaps)
         )
@@ -170,9 +167,16 @@ class CloudReader:
         self, servers: Sequence[nova_api.Server]
     ) -> tuple[holder_rows.AllocationRow, ...]:
         """Return what the flavors of servers request; warn of each gap."""
-        names, gaps = fleet_reader.read_project_names(servers, self._identity)
+        names, gaps = self._read_project_names(servers)
         _warn(*gaps)
         return holder_rows.list_requested(servers, self.types, names)
+
+    def _read_project_names(
+        self, servers: Iterable[nova_api.Server]
+    ) -> tuple[Mapping[str, str], tuple[str, ...]]:
+        """Open Keystone, which other commands do not need, and read it."""
+        identity = common_options.open_identity(self._arguments, self.options)
+        return fleet_reader.read_project_names(servers, identity)
 
     def add_drains(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
         """Return a fleet with the notes on its drained devices."""

@@ -181,6 +181,14 @@ class Failing(operations.OperationsTestBase):
 class MiddleInPlace(Failing):
     """A server that stays on its host."""
 
+    def lose_noted_allocations(self, server: Any) -> dict[str, Any]:
+        """Remove allocations as a failed rebuild does; return them."""
+        allocations = self.allocations(server)
+        hooks = self.computes["host1"].driver._hooks
+        hooks.rebuilt_servers._allocations.put(server["id"], allocations)
+        self._delete_server_allocations(server["id"])
+        return allocations
+
     @pytest.mark.long
     def test_rescue(self) -> None:
         server = self.boot_server()
@@ -236,12 +244,8 @@ class MiddleInPlace(Failing):
         """They are reserved then, and no allocation of them has room."""
         self.technology = technologies.WHOLE
         server = self.boot_server()
-        allocations = self.allocations(server)
         driver = self.computes["host1"].driver
-        driver._hooks.rebuilt_servers._allocations.put(
-            server["id"], allocations
-        )
-        self._delete_server_allocations(server["id"])
+        allocations = self.lose_noted_allocations(server)
         driver._hooks.missing_allocations._next_check = 0
         with mock.patch.object(
             driver.virtapi.reportclient, "claim_resources", return_value=False
@@ -261,12 +265,7 @@ class MiddleInPlace(Failing):
         In between it updates its provider tree, which takes seconds.
         """
         server = self.boot_server()
-        allocations = self.allocations(server)
-        driver = self.computes["host1"].driver
-        driver._hooks.rebuilt_servers._allocations.put(
-            server["id"], allocations
-        )
-        self._delete_server_allocations(server["id"])
+        allocations = self.lose_noted_allocations(server)
         for state, task, expected in (
             (vm_states.ACTIVE, task_states.SHELVING_OFFLOADING, {}),
             (vm_states.SHELVED_OFFLOADED, None, {}),
@@ -286,10 +285,7 @@ class MiddleInPlace(Failing):
         """Nova frees the slots of a server whose delete fails in the end."""
         server = self.boot_server()
         driver = self.computes["host1"].driver
-        driver._hooks.rebuilt_servers._allocations.put(
-            server["id"], self.allocations(server)
-        )
-        self._delete_server_allocations(server["id"])
+        self.lose_noted_allocations(server)
         slots = driver._accel.slots_of(server["id"])
         driver._accel.store.transfer(server["id"], str(uuids.other), slots)
         self.run_periodics()

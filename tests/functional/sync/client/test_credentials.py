@@ -361,7 +361,7 @@ def test_nova_by_its_own_endpoint(
 @pytest.mark.usefixtures("clouds")
 def test_nova_of_a_cloud() -> None:
     with pytest.raises(errors.ServiceError, match="endpoint_override"):
-        rest.compute_client(cloud="here").get("/os-hypervisors")
+        rest.from_cloud("here", service=rest.COMPUTE).get("/os-hypervisors")
 
 
 def test_no_secret_in_the_log(
