@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.support import fpga_site
 from tests.e2e.support.site import Site, fault
+from tests.lab.cloud.hosts import Host
 from tests.lab.cloud.installations import find_wheel, run_uv
 from tests.lab.cloud.processes import run
 from tests.lab.vm import topology
@@ -98,10 +99,13 @@ def use(
     yield switch
     switch("this")
     lab.clean()
-    lab.on_host(f"{_LIB}; lab_nvidia off")
+    host = Host(lab.cloud, 0)
+    # While it runs, it creates virtual functions that are missing.
+    host.stop_compute()
+    host.run(f"{_LIB}; lab_nvidia off")
     if form == "mdev":
-        lab.on_host(f"{_LIB}; lab_rmmod xe && lab_dfl off")
-    lab.cloud.restart_compute()
+        host.run(f"{_LIB}; lab_rmmod xe && lab_dfl off")
+    host.start_compute()
 
 
 @pytest.mark.parametrize("form", ["mdev", "vfio"])
