@@ -176,7 +176,15 @@ def fetch_all_summaries(
     One query. Hosts without a MB of free memory are not included: no
     server could start there.
     """
-    path = provider_records.summaries_path("MEMORY_MB")
+    path = provider_records.build_path(
+        "/allocation_candidates",
+        {
+            "resources_HOST": "MEMORY_MB:1",
+            "required_ACCEL": names.OWNER_TRAIT,
+            "same_subtree": "_HOST,_ACCEL",
+            "group_policy": "none",
+        },
+    )
     return read(get, path, provider_records.parse_summaries)
 
 

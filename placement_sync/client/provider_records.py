@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from urllib import parse
 
 from nova_accel import errors
-from nova_accel.model import flavors, names, providers
+from nova_accel.model import flavors, providers
 
 T = TypeVar("T")
 # Amounts by provider uuid and resource class.
@@ -49,22 +49,6 @@ def group_query(group: flavors.RequestGroup) -> dict[str, str]:
 def build_path(path: str, query: Mapping[str, str]) -> str:
     """Return a path with a query string, quoted as Placement expects."""
     return f"{path}?{parse.urlencode(query, safe=',:!')}"
-
-
-def summaries_path(resource_class: str) -> str:
-    """Return the path of all providers of hosts with an accelerator.
-
-    Only of hosts that have a free unit of a class.
-    """
-    return build_path(
-        "/allocation_candidates",
-        {
-            "resources_HOST": f"{resource_class}:1",
-            "required_ACCEL": names.OWNER_TRAIT,
-            "same_subtree": "_HOST,_ACCEL",
-            "group_policy": "none",
-        },
-    )
 
 
 def check_uuid(uuid: str) -> str:

@@ -4,11 +4,11 @@
     python -m tests.benchmark.device_list [--hosts 1000 --cards 8 --every 2]
 
 Both commands run as processes of their own, with one real Placement over
-HTTP, and print JSON; the second one is that of osc-placement. Every n-th card
-has a server. The commands run in turn, so that a busy machine slows all of
-them. The output has the median seconds of the clock, those of the client's
-CPU, both as ratios to ``resource provider list``, and the requests that
-Placement counted.
+HTTP; the second one is that of osc-placement. They print tables, or JSON with
+``--format json``. Every n-th card has a server. The commands run in turn, so
+that a busy machine slows all of them. The output has the median seconds of
+the clock, those of the client's CPU, both as ratios to ``resource provider
+list``, and the requests that Placement counted.
 """
 
 import argparse
@@ -33,14 +33,13 @@ _CLOUD = "bench"
 _HELP = "client alone"
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     _HELP: ("complete",),
-    "resource provider list": ("resource", "provider", "list", "-f", "json"),
-    "accel device list": ("accel", "device", "list", "-f", "json"),
-    "accel device list --long": (
-        *("accel", "device", "list", "--long", "-f", "json"),
-    ),
-    "accel host list": ("accel", "host", "list", "-f", "json"),
+    "resource provider list": ("resource", "provider", "list"),
+    "accel device list": ("accel", "device", "list"),
+    "accel device list --long": ("accel", "device", "list", "--long"),
+    "accel host list": ("accel", "host", "list"),
 }
 _BASE = "resource provider list"
+_TABLE = "table"
 
 Report = Callable[[str], None]
 
@@ -91,20 +90,33 @@ class Client:
             seconds=time.perf_counter() - began,
             cpu=_read_cpu() - cpu_began,
             requests=len(self._server.requests()),
-            rows=len(json.loads(output)) if "json" in words else 0,
+            rows=_count_rows(output.decode()),
         )
 
-    def measure_all(self, runs: int, report: Report) -> dict[str, Cost]:
+    def measure_all(
+        self, style: str, runs: int, report: Report
+    ) -> dict[str, Cost]:
         """Return the median costs of all commands, by name.
 
         The first run of each command is not counted.
+
+        :param style: of the output, ``table`` or ``json``.
         """
         costs: dict[str, list[Cost]] = {name: [] for name in COMMANDS}
         for number in range(runs + 1):
             for name, words in COMMANDS.items():
                 report(f"run {number} of {runs}: {name}")
-                costs[name].append(self.measure(words))
+                options = () if name == _HELP else ("-f", style)
+                costs[name].append(self.measure((*words, *options)))
         return {name: _build_median(each[1:]) for name, each in costs.items()}
+
+
+def _count_rows(output: str) -> int:
+    """Return the rows of a table or a list in JSON, else 0."""
+    if output.startswith("["):
+        return len(json.loads(output))
+    lines = output.splitlines()
+    return max(0, sum(line.startswith("|") for line in lines) - 1)
 
 
 def _read_cpu() -> float:
@@ -136,7 +148,9 @@ def compare(
         f"{options.hosts} hosts, {options.hosts * options.cards} cards,"
         f" {used} of them in use"
     )
-    costs = Client(server, place).measure_all(options.runs, report)
+    costs = Client(server, place).measure_all(
+        options.format, options.runs, report
+    )
     report("")
     yield (
         f"{'':28}{'seconds':>9}{'ratio':>8}{'client CPU':>12}{'ratio':>8}"
@@ -160,6 +174,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "--every", type=int, default=2, help="n: each n-th card is in use"
     )
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--format", choices=(_TABLE, "json"), default=_TABLE)
     parser.add_argument("--mariadb", action="store_true")
     options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as where:

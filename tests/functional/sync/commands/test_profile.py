@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import uuid
 from typing import Any
 
 import pytest
@@ -75,6 +76,25 @@ def test_many_hosts_are_three_requests(site: Cloud) -> None:
     assert set(site.rows("--host", "t4-mdev")) == set(
         site.rows("--model", "T4")
     )
+
+
+def test_other_hosts_are_left_out(site: Cloud) -> None:
+    root = site.add("t4-mdev", MEMORY_MB=65536)
+    other = str(uuid.uuid4())
+    site.placement.call(
+        "POST", "/resource_providers", {"uuid": other, "name": "plain"}
+    )
+    site.placement.call(
+        "PUT",
+        f"/resource_providers/{other}/inventories",
+        {
+            "resource_provider_generation": 0,
+            "inventories": {"MEMORY_MB": {"total": 65536}},
+        },
+    )
+    read = cloud.read(rest.from_endpoint(site.placement.url))
+    assert set(read.hosts) == {device.root for device in read.devices}
+    assert set(read.hosts) == {root}
 
 
 def test_hosts_without_free_memory_are_read(site: Cloud) -> None:
