@@ -4,14 +4,13 @@
 import argparse
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator
 
 from filters.explain import cloud_context, flavor_options
 from nova_accel import errors
 from nova_accel.cli import application
 from nova_accel.model import names
-from placement_sync.cli import common_options
+from placement_sync.cli import common_options, progress
 from placement_sync.client import resource_providers, tree_reader
 from placement_sync.flavors import (
     cloud,
@@ -91,11 +90,9 @@ def _read_offered(
     except errors.ServiceError as error:
         if not error.is_forbidden:
             raise
-        print(
-            "nova-accel: warning: Placement refuses to show devices to you"
-            f" ({error.reason}): whether a host can serve the flavor now is"
-            " not known",
-            file=sys.stderr,
+        progress.warn(
+            f"Placement refuses to show devices to you ({error.reason}):"
+            " whether a host can serve the flavor now is not known"
         )
         return None
 
@@ -206,10 +203,7 @@ def _check_rules(
 
 def _warn(reason: str) -> None:
     if reason:
-        print(
-            f"nova-accel: warning: no host can serve it now: {reason}",
-            file=sys.stderr,
-        )
+        progress.warn(f"no host can serve it now: {reason}")
 
 
 def _write_new(

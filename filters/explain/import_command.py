@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from filters.explain import cloud_context, flavor_options
 from nova_accel import errors
 from nova_accel.cli import application
-from placement_sync.cli import common_options
+from placement_sync.cli import common_options, progress
 from placement_sync.cli.fleet import fleet_output
 from placement_sync.flavors import (
     cloud,
@@ -281,11 +281,7 @@ def _warn(
         planned.flavor, planned.change.specs, offered
     )
     if reason:
-        print(
-            f"nova-accel: warning: no host can serve {planned.flavor.name}"
-            f" now: {reason}",
-            file=sys.stderr,
-        )
+        progress.warn(f"no host can serve {planned.flavor.name} now: {reason}")
 
 
 def _build_row(planned: _PlannedFlavor, is_dry: bool) -> Mapping[str, object]:

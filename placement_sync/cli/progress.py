@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits of commands, and their messages to a user at a terminal."""
+"""Waits of commands, and messages to their user beside the output."""
 
 import contextlib
 import sys
@@ -75,6 +75,12 @@ def _poll(find: Callable[[], str], seconds: float) -> str:
         if time.monotonic() >= until:
             return f"{reason}, after {seconds:g} s"
         time.sleep(min(_POLL_S, max(0.0, until - time.monotonic())))
+
+
+def warn(*texts: str) -> None:
+    """Print warnings of ``nova-accel`` on standard error."""
+    for text in texts:
+        _print(f"nova-accel: warning: {text}")
 
 
 def _print(line: str) -> None:

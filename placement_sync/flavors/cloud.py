@@ -61,7 +61,7 @@ def read(
         rows = tree_reader.list_with_trait(client, names.OWNER_TRAIT)
     own = {node.uuid: node for node in rows}
     if not own:
-        # The other answer is empty, or an error: the trait does not exist.
+        # The other answer has no device.
         return offered_devices.Cloud(devices=tuple(select(nodes)))
     summaries = _complete(client, own.keys(), pending.result())
     hosts = _find_root_names(client, rows)

@@ -3,13 +3,12 @@
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.cli import application
-from placement_sync.cli import common_options
+from placement_sync.cli import common_options, progress
 from placement_sync.cli.fleet import fleet_output, host_calls
 from placement_sync.client import nova_api, provider_records, rest
 from placement_sync.flavors import offered_devices
@@ -132,11 +131,6 @@ def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
     _add_servers(parser)
 
 
-def _warn(*texts: str) -> None:
-    for text in texts:
-        print(f"nova-accel: warning: {text}", file=sys.stderr)
-
-
 class CloudReader:
     """Clients and options of the arguments, and the catalog of vGPU types."""
 
@@ -160,7 +154,7 @@ class CloudReader:
         fleet = dataclasses.replace(
             fleet, project_names=names, gaps=(*fleet.gaps, *gaps)
         )
-        _warn(*fleet.gaps)
+        progress.warn(*fleet.gaps)
         return fleet
 
     def list_requested(
@@ -168,7 +162,7 @@ class CloudReader:
     ) -> tuple[holder_rows.AllocationRow, ...]:
         """Return what the flavors of servers request; warn of each gap."""
         names, gaps = self._read_project_names(servers)
-        _warn(*gaps)
+        progress.warn(*gaps)
         return holder_rows.list_requested(servers, self.types, names)
 
     def _read_project_names(
@@ -341,7 +335,7 @@ def _list_own_servers(
     """
     if arguments.only_host or arguments.model or arguments.device:
         raise refusal
-    _warn(
+    progress.warn(
         "Placement refuses to show devices and allocations to you"
         f" ({refusal.reason}): these are the accelerators in the flavors of"
         " your own servers, without hosts, devices and attached accelerators"
