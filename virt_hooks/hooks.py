@@ -83,11 +83,11 @@ class Hooks:
         )
         devices = attach_devices.AttachDevices(partitions, allocations)
         evacuated = attach_evacuated.EvacuatedAttachments(allocations, devices)
-        self.spawn = spawn_server.Spawn(partitions, evacuated.carried)
-        self.suspend = suspend.Suspend(partitions, domains)
-        self.cold_migration = cold_migration.ColdMigration(
+        self.cold_migration = moves = cold_migration.ColdMigration(
             partitions, allocations
         )
+        self.spawn = spawn_server.Spawn(partitions, moves, evacuated.carried)
+        self.suspend = suspend.Suspend(partitions, domains)
         self.live_migration = live_migration.LiveMigration(
             partitions, virtapi, settings
         )
@@ -105,13 +105,13 @@ class Hooks:
             list_nodes,
         )
         self.reboot = reboot.Reboot(
-            partitions, self.rebuilt_servers, self.cold_migration, self.passes
+            partitions, self.rebuilt_servers, moves, self.passes
         )
         self.attach_recovery = recovery = attach_recovery.AttachRecovery(
             partitions, allocations
         )
         self.hot_attach = hot_attach.HotAttach(
-            partitions, allocations, recovery, devices, build_metadata
+            partitions, allocations, moves, recovery, devices, build_metadata
         )
         self.attach_show = attach_show.AttachShow(partitions, recovery)
         self.attach_endpoint = attach_rpc.Endpoint(

@@ -27,7 +27,7 @@ from virt_hooks.attach import (
 )
 from virt_hooks.guest import plug
 from virt_hooks.instance import instance_request
-from virt_hooks.operations import server_partitions
+from virt_hooks.operations import cold_migration, server_partitions
 from virt_hooks.report import notifications, server_allocations
 
 LOG = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class HotAttach:
         self,
         partitions: server_partitions.ServerPartitions,
         allocations: server_allocations.ServerAllocations,
+        moves: cold_migration.ColdMigration,
         recovery: attach_recovery.AttachRecovery,
         devices: attach_devices.AttachDevices,
         build_metadata: Callable[[Any, Any], Any],
@@ -52,6 +53,7 @@ class HotAttach:
         self._devices = devices
         self._accel, self._host = partitions.accel, partitions.host
         self._allocations = allocations
+        self._moves = moves
         self._recovery = recovery
         self._measure = partitions.reconciler.operations.measure
 
@@ -203,6 +205,8 @@ class HotAttach:
             reason = (
                 f"it is {instance.vm_state}, and must be active or stopped"
             )
+        elif self._moves.lacks_new_slots(instance):
+            reason = "its last move or resize failed; hard reboot it first"
         if reason:
             raise errors.ClaimError(uuid, reason, public=reason)
         self._partitions.record_if_moved(instance)

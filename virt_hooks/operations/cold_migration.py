@@ -7,6 +7,7 @@ migration's, as in Placement.
 """
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import nova.conf
@@ -143,19 +144,59 @@ class ColdMigration:
         """
         migration = _find_failed_move(instance)
         if migration is not None:
-            if self._lacks_new_slots(instance):
+            if self.lacks_new_slots(instance):
                 instance.apply_migration_context()
                 instance.save()
                 self._transfer_old_slots(instance, migration)
             instance.drop_migration_context()
 
-    def _lacks_new_slots(self, instance: Any) -> bool:
+    @contextlib.contextmanager
+    def rebuilt_in_place(self, instance: Any) -> Iterator[None]:
+        """Rebuild a server on its host in the slots that it has allocated.
+
+        A move that failed leaves its migration context. Nova applies the new
+        resources of that context while a server is rebuilt
+        (nova/compute/manager.py, _rebuild_default_impl), and stores them
+        afterwards (resource_tracker.py, finish_evacuation) if the context
+        still exists. That is right only for a server that lacks its new
+        slots.
+
+        :raises nova.exception.NovaException: Nova's database or Placement
+            can't be read.
+        """
+        move = instance.migration_context
+        migration = _read_migration(move) if move is not None else None
+        if migration is None or migration.source_compute != _this_host():
+            yield
+            return
+        # Nova has applied the new resources to the instance in memory.
+        stored = objects.Instance.get_by_uuid(
+            nova_context.get_admin_context(),
+            instance.uuid,
+            expected_attrs=["resources", "migration_context"],
+        )
+        if self.lacks_new_slots(stored):
+            self._transfer_old_slots(stored, migration)
+            yield
+        elif migration.dest_compute == _this_host() and _has_new_slots(stored):
+            yield
+        else:
+            with instance.mutated_migration_context(revert=True):
+                yield
+            instance.drop_migration_context()
+
+    def lacks_new_slots(self, instance: Any) -> bool:
         """Return whether a server has its old slots and only new allocations.
 
-        After a resize on one host that failed early, Nova has allocated the
-        old ones again. After a failed revert the new slots may be another
-        server's.
+        False unless its last move was to this host and failed. After a
+        resize on one host that failed early, Nova has allocated the old ones
+        again. After a failed revert the new slots may be another server's.
+
+        :raises nova.exception.NovaException: Nova's database or Placement
+            can't be read.
         """
+        if _find_failed_move(instance) is None:
+            return False
         move = instance.migration_context
         current, old, new = (
             {*instance_request.slots_of(resources)}
@@ -217,8 +258,25 @@ def _find_failed_move(instance: Any) -> Any:
         or instance.task_state in _RESIZING
     ):
         return None
-    migration = objects.Migration.get_by_id(
+    migration = _read_migration(move)
+    return migration if migration.dest_compute == _this_host() else None
+
+
+def _read_migration(move: Any) -> Any:
+    """Return the migration of a migration context."""
+    return objects.Migration.get_by_id(
         nova_context.get_admin_context(), move.migration_id
     )
-    is_here = migration.dest_compute == nova.conf.CONF.host
-    return migration if is_here else None
+
+
+def _has_new_slots(instance: Any) -> bool:
+    """Return whether a server has the slots of its migration context."""
+    new = instance.migration_context.new_resources
+    return {*instance_request.slots_of(instance.resources)} == {
+        *instance_request.slots_of(new)
+    }
+
+
+def _this_host() -> str:
+    """Return the name of this host in Nova."""
+    return str(nova.conf.CONF.host)

@@ -173,47 +173,6 @@ class RebuiltServers:
         )
 
 
-@contextlib.contextmanager
-def with_current_slots(instance: Any, is_rebuild: bool) -> Iterator[None]:
-    """Rebuild a server on its host with its current slots.
-
-    A cold migration or resize that failed leaves its migration context. Nova
-    applies the new resources of that context while a server is rebuilt
-    (nova/compute/manager.py, _rebuild_default_impl), and stores them
-    afterwards (resource_tracker.py, finish_evacuation) if the context still
-    exists.
-
-    :raises nova.exception.NovaException: Nova's database can't be read.
-    """
-    if not is_rebuild or not _has_old_slots(instance):
-        yield
-        return
-    with instance.mutated_migration_context(revert=True):
-        yield
-    instance.drop_migration_context()
-
-
-def _has_old_slots(instance: Any) -> bool:
-    """Return whether a server's last move was from this host, and failed."""
-    migration_context = instance.migration_context
-    if migration_context is None:
-        return False
-    migration = objects.Migration.get_by_id(
-        nova_context.get_admin_context(), migration_context.migration_id
-    )
-    host = nova.conf.CONF.host
-    if migration.source_compute != host:
-        return False
-    if migration.dest_compute != host:
-        return True
-    # A resize on this host: if it failed, the database has the old resources.
-    stored = _read(instance.uuid)
-    return stored is not None and (
-        {*instance_request.slots_of(stored.resources)}
-        != {*instance_request.slots_of(migration_context.new_resources)}
-    )
-
-
 def _read(uuid: str) -> Any:
     """Return an instance, None if it is deleted."""
     try:

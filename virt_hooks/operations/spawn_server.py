@@ -10,7 +10,11 @@ from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import libvirt_guest
 from virt_hooks.instance import instance_request
-from virt_hooks.operations import nova_database, rebuild, server_partitions
+from virt_hooks.operations import (
+    cold_migration,
+    nova_database,
+    server_partitions,
+)
 
 # Returns a context, by Nova's context and the instance.
 Carried = Callable[[Any, Any], contextlib.AbstractContextManager[None]]
@@ -22,6 +26,7 @@ class Spawn:
     def __init__(
         self,
         partitions: server_partitions.ServerPartitions,
+        moves: cold_migration.ColdMigration,
         carried: Carried,
     ) -> None:
         """Spawn servers.
@@ -30,6 +35,7 @@ class Spawn:
             spawned with its attachments (``EvacuatedAttachments.carried``).
         """
         self._partitions = partitions
+        self._moves = moves
         self._carried = carried
 
     def spawn(
@@ -54,7 +60,11 @@ class Spawn:
         self, stock: Stock, context: Any, instance: Any, allocations: Any
     ) -> Any:
         is_rebuild = nova_database.is_rebuilt(instance)
-        with rebuild.with_current_slots(instance, is_rebuild):
+        with (
+            self._moves.rebuilt_in_place(instance)
+            if is_rebuild
+            else contextlib.nullcontext()
+        ):
             with (
                 self._partitions.as_nova_error(context, instance, is_rebuild),
                 self._partitions.reconciler.operations.measure("spawn"),

@@ -192,6 +192,26 @@ class FailedMoves(CarriedTestBase, test_middle.Failing):
         self.assert_carried(server, "recovery")
         self.delete_and_check(server)
 
+    def test_attach_and_detach_after_a_resize_that_failed(self) -> None:
+        """Both are refused until its slots and allocations agree again."""
+        self.flags(allow_resize_to_same_host=True)
+        self.start_hosts("host1")
+        server = self.boot(self.technology.small(self), host="host1")
+        self.attach(server, PROFILE)
+        self.be_on("host1")
+        flavor = self.flavor(self.technology.other(self))
+        self.fail_before_finish(server, "resize", {"flavorRef": flavor})
+        for method, words in (
+            ("attach", {"profile": PROFILE}),
+            ("detach", {"name": "attached-1"}),
+        ):
+            reason = self.refused(server, method, **words)
+            self.assertIn("hard reboot it first", reason)
+        self.reboot_hard(server)
+        self.run_periodics()  # until then its migration has the old slots
+        self.assert_carried(server, "hard reboot")
+        self.delete_and_check(server)
+
     @pytest.mark.long
     def test_a_revert_that_fails(self) -> None:
         server = self.boot_with_attachment()

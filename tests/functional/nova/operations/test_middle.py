@@ -6,6 +6,7 @@ reboot. Casts are casts here: where they are calls, as in Nova's harness,
 the failure at one end of a move fails the other end too.
 """
 
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -297,14 +298,24 @@ class MiddleInPlace(Failing):
 
     def test_resize(self) -> None:
         """Nova keeps only the allocations for the new size."""
+        self.fail_resize_and_recover(self.reboot_hard)
+
+    @pytest.mark.long
+    def test_resize_and_rebuild(self) -> None:
+        self.fail_resize_and_recover(self.rebuild)
+
+    def fail_resize_and_recover(
+        self, recover: Callable[[Any], object]
+    ) -> None:
+        """Fail a resize; check that the slot then follows the allocation."""
         self.flags(allow_resize_to_same_host=True)
         server = self.boot_server()
         flavor = self.flavor(self.technology.other(self))
         self.fail_before_finish(server, "resize", {"flavorRef": flavor})
         allocations = self.allocations(server)
-        self.reboot_hard(server)
+        recover(server)
         self.run_periodics()  # until then its migration has the old slots
-        self.assert_agreement("hard reboot and a pass")
+        self.assert_agreement(recover.__name__)
         self.assertEqual(allocations, self.allocations(server))
         self.delete_and_check(server)
 
