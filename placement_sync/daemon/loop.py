@@ -22,7 +22,7 @@ MAX_BACKOFF = 4
 # Wake-ups without a pause (48 VFs appear one by one, a card flaps) delay a
 # pass by at most so many debounce times.
 MAX_DEBOUNCE = 10
-# Seconds between two polls of the watch.
+# Seconds between two polls of the watch, and of signals.
 POLL_S = 1.0
 # More doublings exceed any bound and only make the number longer.
 _MAX_DOUBLINGS = 16
@@ -139,12 +139,14 @@ class Loop:
         """Block until ``stop()`` is called and the last pass has ended.
 
         The passes run in the loop's own thread, so that the calling thread
-        can run signal handlers.
+        can run signal handlers. It wakes up for them: a signal that arrives
+        just before the thread waits, or in another thread, does not end the
+        wait.
         """
         self.start()
         thread = self._thread
-        if thread is not None:
-            thread.join()
+        while thread is not None and thread.is_alive():
+            thread.join(POLL_S)
 
     def _loop(self) -> None:
         due = earliest = time.monotonic()

@@ -319,7 +319,7 @@ def test_the_debounce_grows_and_is_bounded(
 
 
 CHILD = """
-import logging, os, signal, sys, time
+import logging, os, signal, sys, threading, time
 if sys.argv[1] == "green":
     import eventlet
     eventlet.monkey_patch()
@@ -353,6 +353,13 @@ signal.signal(signal.SIGTERM, lambda *_: made.stop())
 made.run_forever()
 print("stopped", len(passes))
 """
+IN_OTHER_THREAD = """
+def send_signal():
+    time.sleep(0.2)  # the main thread waits meanwhile
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+made = loop.Loop(send_signal, 3600.0)
+"""
 
 
 @pytest.mark.parametrize("world", ["native", "green"])
@@ -384,3 +391,15 @@ def test_sigterm_ends_the_loop(repeat: int) -> None:
         rest, _ = child.communicate(timeout=60)
     assert rest.splitlines()[-1] == "stopped 1", rest
     assert child.returncode == 0
+
+
+def test_a_signal_that_another_thread_gets_ends_the_loop() -> None:
+    """It does not interrupt the wait of the main thread."""
+    child = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", CHILD + IN_OTHER_THREAD + FOREGROUND, "native"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert child.stdout.splitlines()[-1] == "stopped 0"
