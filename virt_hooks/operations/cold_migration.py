@@ -144,7 +144,7 @@ class ColdMigration:
         """
         migration = _find_failed_move(instance)
         if migration is not None:
-            if self.lacks_new_slots(instance):
+            if self._has_only_new_allocations(instance):
                 instance.apply_migration_context()
                 instance.save()
                 self._transfer_old_slots(instance, migration)
@@ -164,39 +164,50 @@ class ColdMigration:
         :raises nova.exception.NovaException: Nova's database or Placement
             can't be read.
         """
-        move = instance.migration_context
+        host, move = nova.conf.CONF.host, instance.migration_context
         migration = _read_migration(move) if move is not None else None
-        if migration is None or migration.source_compute != _this_host():
+        if migration is None or migration.source_compute != host:
             yield
             return
-        # Nova has applied the new resources to the instance in memory.
-        stored = objects.Instance.get_by_uuid(
-            nova_context.get_admin_context(),
-            instance.uuid,
-            expected_attrs=["resources", "migration_context"],
-        )
-        if self.lacks_new_slots(stored):
-            self._transfer_old_slots(stored, migration)
-            yield
-        elif migration.dest_compute == _this_host() and _has_new_slots(stored):
-            yield
-        else:
-            with instance.mutated_migration_context(revert=True):
+        if migration.dest_compute == host:
+            # Nova has applied the new resources to the instance in memory.
+            stored = objects.Instance.get_by_uuid(
+                nova_context.get_admin_context(),
+                instance.uuid,
+                expected_attrs=["resources", "migration_context"],
+            )
+            if _has_new_slots(stored):
                 yield
-            instance.drop_migration_context()
+                return
+            if self._has_only_new_allocations(stored):
+                self._transfer_old_slots(stored, migration)
+                yield
+                return
+        with instance.mutated_migration_context(revert=True):
+            yield
+        instance.drop_migration_context()
 
     def lacks_new_slots(self, instance: Any) -> bool:
-        """Return whether a server has its old slots and only new allocations.
+        """Return whether a hard reboot would give a server its new slots.
 
-        False unless its last move was to this host and failed. After a
-        resize on one host that failed early, Nova has allocated the old ones
-        again. After a failed revert the new slots may be another server's.
+        Its last move was to this host and failed, and only the new slots
+        have allocations.
 
         :raises nova.exception.NovaException: Nova's database or Placement
             can't be read.
         """
-        if _find_failed_move(instance) is None:
-            return False
+        has_failed = _find_failed_move(instance) is not None
+        return has_failed and self._has_only_new_allocations(instance)
+
+    def _has_only_new_allocations(self, instance: Any) -> bool:
+        """Return whether a server has its old slots and only new allocations.
+
+        After a resize on one host that failed early, Nova has allocated the
+        old ones again. After a failed revert the new slots may be another
+        server's.
+
+        :param instance: a server whose last move was to this host.
+        """
         move = instance.migration_context
         current, old, new = (
             {*instance_request.slots_of(resources)}
@@ -259,7 +270,8 @@ def _find_failed_move(instance: Any) -> Any:
     ):
         return None
     migration = _read_migration(move)
-    return migration if migration.dest_compute == _this_host() else None
+    is_here = migration.dest_compute == nova.conf.CONF.host
+    return migration if is_here else None
 
 
 def _read_migration(move: Any) -> Any:
@@ -275,8 +287,3 @@ def _has_new_slots(instance: Any) -> bool:
     return {*instance_request.slots_of(instance.resources)} == {
         *instance_request.slots_of(new)
     }
-
-
-def _this_host() -> str:
-    """Return the name of this host in Nova."""
-    return str(nova.conf.CONF.host)
