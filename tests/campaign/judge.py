@@ -161,7 +161,7 @@ class Judge:
             ):
                 continue
             if who in guests:
-                self._check_reserved(host, who, places)
+                self._check_taken(host, who, places, claimed, placement)
             else:
                 self._note("leaked", f"claim of {who} on {host}")
 
@@ -177,10 +177,20 @@ class Judge:
         vms = self._world.connection(host)._vms.values()
         return {domain.UUIDString() for domain in vms}
 
-    def _check_reserved(
-        self, host: str, who: str, places: set[tuple[str, str]]
+    def _check_taken(
+        self,
+        host: str,
+        who: str,
+        places: set[tuple[str, str]],
+        claimed: Any,
+        placement: Any,
     ) -> None:
-        """Check that what a guest has that Nova forgot is not offered."""
+        """Check that what a guest has that Nova forgot is not offered.
+
+        Placement offers what is neither reserved nor allocated. Nova may
+        have allocated it to another server before it was reserved; that
+        server gets no device.
+        """
         for provider in {place[0] for place in places}:
             records = self._world._get_provider_inventory(provider)
             reserved = max(
@@ -188,12 +198,20 @@ class Judge:
                 for name, record in records.items()
                 if name not in names.MEASURES
             )
-            count = sum(place[0] == provider for place in places)
-            if reserved < count:
+            allocated = sum(
+                counts.get(provider, 0) for counts in placement.values()
+            )
+            count = sum(
+                place[0] == provider
+                for slots in claimed.values()
+                for place in slots
+            )
+            if reserved + allocated < count:
                 self._note(
                     "oversold",
-                    f"{count} of {provider} on {host} is in the guest of"
-                    f" {who}, not allocated, and {reserved} is reserved",
+                    f"{count} of {provider} on {host} are claimed, also by the"
+                    f" guest of {who} without an allocation; {allocated} are"
+                    f" allocated and {reserved} reserved",
                 )
 
     def _slots_of_consumers(
@@ -264,7 +282,7 @@ class Judge:
         consumers = self._consumers_of(who) & placement.keys()
         if not consumers and self._is_given_up(host, who):
             # Nova deletes the allocations, and fails before it says so.
-            self._check_reserved(host, who, slots)
+            self._check_taken(host, who, slots, claimed, placement)
         # It may also fail to give back what it lent to a migration.
         elif consumers <= {who} and placement.get(who, {}) != counted:
             self._note(

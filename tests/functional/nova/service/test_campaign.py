@@ -12,9 +12,12 @@ if not releases.is_on_threads():
     pytest.skip("the campaign has native threads", allow_module_level=True)
 
 from tests.campaign import campaign, world
+from virt_hooks.report import claim_checks
 
 SEED = 14
 LIVES = 3
+# Nova misses that the first server runs, and deletes its allocation.
+_FORGOTTEN = '["boot", "host1", "small", ["save:8:2:after:0"], null]'
 #: Technologies that run each time; the others are marked "long".
 _USUAL = ("whole",)
 
@@ -39,3 +42,25 @@ def _failures(chunk: campaign.Chunk) -> list[str]:
 def test_lives(technology: str) -> None:
     numbers = tuple(range(LIVES))
     assert [] == _failures(campaign.Chunk(SEED, technology, numbers))
+
+
+def _replay(*steps: str) -> list[str]:
+    schedule = f"[{', '.join(steps)}]"
+    return _failures(campaign.Chunk(SEED, "region", (0,), schedule))
+
+
+def test_a_device_may_be_allocated_before_it_is_reserved() -> None:
+    """Nova loses the request to delete the last server's allocation."""
+    second = '["boot", "host1", "small", [], null]'
+    last = '["boot", "host1", "small", ["placement:1:1:before:0"], null]'
+    assert _replay(_FORGOTTEN, second, last) == []
+
+
+def test_a_device_that_is_offered_twice_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        claim_checks.MissingAllocations, "update", lambda _: None
+    )
+    (finding,) = _replay(_FORGOTTEN)
+    assert finding.startswith("region, life 0: oversold: 1 of ")
