@@ -60,6 +60,11 @@ def read(
             # Nothing is left below a broken path.
             if any(place.startswith(f"{path}/") for path in broken):
                 continue
+            # A card without the directory of a region has no such region.
+            if fault == "missing" and _PART.fullmatch(
+                pathlib.Path(place).name
+            ):
+                continue
             broken.append(place)
             with contextlib.suppress(OSError, RuntimeError):
                 build.break_path(root, place, {"fault": fault})
