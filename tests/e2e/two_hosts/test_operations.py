@@ -281,7 +281,8 @@ def _lose(life: Life, dead: Host, other: Host) -> None:
     dead.switch_off()
     two.set_dead(dead, True)
     life.do("evacuate", "ACTIVE", host=other.name)
-    assert two.host_of(life.server) == other.name
+    # Nova saves the host after the state.
+    wait_for(lambda: two.host_of(life.server) == other.name, "the new host")
     alone = agreement.Agreement(two.lab, (other,))
     (mdevs,) = alone.check("evacuated").values()
     assert [*mdevs.values()] == [MTTY_2]
