@@ -23,28 +23,29 @@ LOOPBACK = "127.0.0.1"
 
 
 @functools.cache
-def certificate() -> str:
-    """Return a file with a key and a certificate that nothing trusts."""
-    path = pathlib.Path(tempfile.mkdtemp(), "server.pem")
-    key = path.with_suffix(".key")
-    subprocess.run(  # noqa: S603 - our own words
-        [
-            *("/usr/bin/openssl", "req", "-x509", "-newkey", "ec"),
-            *("-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-subj", "/CN=dls", "-keyout", str(key), "-out", str(path)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    path.write_text(path.read_text() + key.read_text())
-    return str(path)
+def tls_context() -> ssl.SSLContext:
+    """Return the context of a server whose certificate nothing trusts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory, "server.pem")
+        key = path.with_suffix(".key")
+        subprocess.run(  # noqa: S603 - our own words
+            [
+                *("/usr/bin/openssl", "req", "-x509", "-newkey", "ec"),
+                *("-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+                *("-subj", "/CN=dls", "-keyout", str(key), "-out", str(path)),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        context.load_cert_chain(path, key)
+    return context
 
 
 @contextlib.contextmanager
 def serving(is_tls: bool = True) -> Iterator[int]:
     """Serve one connection on loopback; yield the port."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate())
+    context = tls_context()
 
     def serve() -> None:
         connection, _ = listener.accept()

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guests of running vGPUs, ECC and fabric are read from a fake NVML."""
 
-import functools
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -27,19 +26,21 @@ print(json.dumps(gpu_state.to_plain(gpu_reader.read_gpus(5))))
 """
 
 
-@functools.cache
-def build() -> str:
-    """Return the directory of the library."""
+@pytest.fixture(scope="module", autouse=True)
+def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Build the fake library, which processes load from then on."""
     pytest.importorskip("pynvml")
     if not shutil.which("gcc"):
         pytest.skip("there is no gcc")
-    directory = tempfile.mkdtemp()
-    library = pathlib.Path(directory, "libnvidia-ml.so.1")
+    directory = tmp_path_factory.mktemp("nvml")
+    path = directory / "libnvidia-ml.so.1"
     flags = ("-O2", "-Wall", "-shared", "-fPIC")
     subprocess.run(  # noqa: S603 - our own words
-        [*("gcc", "-o", library), *flags, SOURCE], check=True
+        [*("gcc", "-o", path), *flags, SOURCE], check=True
     )
-    return directory
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_LIBRARY_PATH", str(directory))
+        yield
 
 
 def read(place: pathlib.Path, **files: str) -> gpu_reader.NvmlGpus:
@@ -50,7 +51,6 @@ def read(place: pathlib.Path, **files: str) -> gpu_reader.NvmlGpus:
         [sys.executable, "-c", SCRIPT],
         env={
             **os.environ,
-            "LD_LIBRARY_PATH": build(),
             "GUESTNVML": str(place),
             "PYTHONPATH": str(SOURCE.parents[4]),
         },
