@@ -40,7 +40,9 @@ fast) tc qdisc del dev "$wire" root ;;
 esac
 """
 #: Prints QEMU's connections to the other host (libvirt's migration_port_min).
-_CONNECTIONS = "ss -Htn state established dport '>=' :49152"
+#: Those that the lab makes to a host may come from as high a port, on another
+#: network.
+_CONNECTIONS = "ss -Htn state established dst 10.0.3.0/24 dport '>=' :49152"
 _MIGRATIONS = "2.80"
 #: Statuses of a migration whose server stays where it was. Nova sets the
 #: second one where libvirt's error comes after the first, within so many
