@@ -161,7 +161,7 @@ class Judge:
             ):
                 continue
             if who in guests:
-                self._check_taken(host, who, places, claimed, placement)
+                self._check_taken(host, who, places, claimed)
             else:
                 self._note("leaked", f"claim of {who} on {host}")
 
@@ -178,40 +178,34 @@ class Judge:
         return {domain.UUIDString() for domain in vms}
 
     def _check_taken(
-        self,
-        host: str,
-        who: str,
-        places: set[tuple[str, str]],
-        claimed: Any,
-        placement: Any,
+        self, host: str, who: str, places: set[tuple[str, str]], claimed: Any
     ) -> None:
-        """Check that what a guest has that Nova forgot is not offered.
+        """Check that Placement does not offer a device that a guest has.
 
-        Placement offers what is neither reserved nor allocated. Nova may
-        have allocated it to another server before it was reserved; that
-        server gets no device.
+        Each claimed slot is reserved or allocated. Before nova-compute
+        reserves a slot, Nova may allocate it to another server, which gets
+        no device.
         """
         for provider in {place[0] for place in places}:
-            records = self._world._get_provider_inventory(provider)
-            reserved = max(
-                record["reserved"]
-                for name, record in records.items()
+            usages = self._world._get_provider_usages(provider)
+            taken = max(
+                record["reserved"] + usages[name]
+                for name, record in self._world._get_provider_inventory(
+                    provider
+                ).items()
                 if name not in names.MEASURES
-            )
-            allocated = sum(
-                counts.get(provider, 0) for counts in placement.values()
             )
             count = sum(
                 place[0] == provider
                 for slots in claimed.values()
                 for place in slots
             )
-            if reserved + allocated < count:
+            if taken < count:
                 self._note(
                     "oversold",
                     f"{count} of {provider} on {host} are claimed, also by the"
-                    f" guest of {who} without an allocation; {allocated} are"
-                    f" allocated and {reserved} reserved",
+                    f" guest of {who} without an allocation; {taken} are"
+                    " allocated or reserved",
                 )
 
     def _slots_of_consumers(
@@ -282,7 +276,7 @@ class Judge:
         consumers = self._consumers_of(who) & placement.keys()
         if not consumers and self._is_given_up(host, who):
             # Nova deletes the allocations, and fails before it says so.
-            self._check_taken(host, who, slots, claimed, placement)
+            self._check_taken(host, who, slots, claimed)
         # It may also fail to give back what it lent to a migration.
         elif consumers <= {who} and placement.get(who, {}) != counted:
             self._note(
