@@ -144,6 +144,29 @@ def gpu(address: str) -> Any:
     return call("nvmlDeviceGetHandleByPciBusId", bus_id)
 
 
+def read_memory(handle: Any) -> tuple[int, int]:
+    """Return how much of a GPU's memory is in use, and its size, in bytes.
+
+    Memory that the driver reserves for itself is not in use, as in
+    nvidia-smi. Drivers before R510, and nvidia-ml-py before 11.510, lack
+    version 2 of the call and include it.
+
+    :raises NvmlError: the call failed.
+    """
+    name = "nvmlDeviceGetMemoryInfo"
+    version = getattr(pynvml, "nvmlMemory_v2", None)
+    if version is not None:
+        try:
+            info = call(name, handle, version)
+        except NvmlError as error:
+            if not error.is_unsupported:
+                raise
+        else:
+            return int(info.used), int(info.total)
+    info = call(name, handle)
+    return int(info.used), int(info.total)
+
+
 def recovery(handle: Any) -> int:
     """Return the action that NVML recommends to recover a GPU.
 

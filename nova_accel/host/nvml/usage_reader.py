@@ -90,8 +90,8 @@ def _read_gpu(index: int) -> usage.UsageSample:
     bus_id = nvml_library.text(call("nvmlDeviceGetPciInfo", gpu).busId)
     address = gpu_state.parse_bus_id(bus_id)
     reader = nvml_query.ValueReader()
-    memory = reader.read(
-        "memory", lambda: call("nvmlDeviceGetMemoryInfo", gpu), None
+    used, total = reader.read(
+        "memory", lambda: nvml_library.read_memory(gpu), (None, None)
     )
     power = reader.read(
         "power", lambda: call("nvmlDeviceGetPowerUsage", gpu), None
@@ -104,8 +104,8 @@ def _read_gpu(index: int) -> usage.UsageSample:
     gpu_usage = usage.DeviceUsage(
         address=address,
         engines=tuple(_list_engines(gpu, reader)),
-        memory_used=None if memory is None else int(memory.used),
-        memory_total=None if memory is None else int(memory.total),
+        memory_used=used,
+        memory_total=total,
         power_watts=None if power is None else int(power) / _MILLIWATTS,
         temperature_celsius=(
             None if temperature is None else float(temperature)

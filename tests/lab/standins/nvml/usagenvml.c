@@ -3,7 +3,7 @@
  * A fake of NVML that has the usage of four GPUs: a time-sliced one with two
  * vGPUs, one in MIG mode with a vGPU of a vendor-specific VFIO driver, one
  * that is lost, and one that never answers. Compiled with -DOLD it is that of
- * a driver before R535. Layouts and codes are those of nvml.h.
+ * a driver before R510. Layouts and codes are those of nvml.h.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -15,6 +15,7 @@ enum {
     NOT_SUPPORTED = 3,
     INSUFFICIENT_SIZE = 7,
     GPU_IS_LOST = 15,
+    ARGUMENT_VERSION_MISMATCH = 25,
 };
 
 enum { SLICED, MIG, LOST, SILENT, GPUS };
@@ -54,6 +55,11 @@ struct pci_info {
 
 struct memory {
     unsigned long long total, free, used;
+};
+
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
 };
 
 struct rates {
@@ -108,9 +114,21 @@ int nvmlDeviceGetPciInfo_v3(void *gpu, struct pci_info *info)
 int nvmlDeviceGetMemoryInfo(void *gpu, struct memory *memory)
 {
     memory->total = 16ULL << 30;
+    memory->used = number(gpu) == SLICED ? 7ULL << 30 : 1ULL << 30;
+    return SUCCESS;
+}
+
+#ifndef OLD
+int nvmlDeviceGetMemoryInfo_v2(void *gpu, struct memory_v2 *memory)
+{
+    if (memory->version != (sizeof(*memory) | 2U << 24))
+        return ARGUMENT_VERSION_MISMATCH;
+    memory->total = 16ULL << 30;
+    memory->reserved = 1ULL << 30;
     memory->used = number(gpu) == SLICED ? 6ULL << 30 : 0;
     return SUCCESS;
 }
+#endif
 
 int nvmlDeviceGetPowerUsage(void *gpu, unsigned *milliwatts)
 {

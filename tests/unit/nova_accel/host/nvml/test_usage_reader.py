@@ -47,6 +47,15 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> usage.UsageSample:
     return first
 
 
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> usage.UsageSample:
+    """Return the usage that a driver before R510 has."""
+    place = tmp_path_factory.mktemp("nvml")
+    test_gpu_reader.build(place, "usagenvml.c", "-DOLD")
+    first, _ = read_twice(place)
+    return first
+
+
 def device(read: usage.UsageSample, address: str) -> usage.DeviceUsage:
     (match,) = (d for d in read.devices if d.address == address)
     return match
@@ -65,6 +74,14 @@ def test_a_time_sliced_gpu_has_all_figures(read: usage.UsageSample) -> None:
         power_watts=70.5,
         temperature_celsius=61,
     )
+
+
+def test_memory_that_the_driver_reserves_is_not_in_use(
+    read: usage.UsageSample, old: usage.UsageSample
+) -> None:
+    assert device(read, SLICED).memory_used == 6 * GIB
+    # Drivers before R510 count it.
+    assert device(old, SLICED).memory_used == 7 * GIB
 
 
 def test_figures_that_a_gpu_in_mig_mode_lacks_are_unknown(
@@ -113,10 +130,10 @@ def test_a_lost_and_a_silent_gpu_are_problems(read: usage.UsageSample) -> None:
     assert "no answer in time" in silent.reason
 
 
-def test_drivers_before_r535_have_the_first_version(tmp_path: Path) -> None:
-    test_gpu_reader.build(tmp_path, "usagenvml.c", "-DOLD")
-    read, _ = read_twice(tmp_path)
-    shares = {e.engine: e.ratio for e in read.partitions[0].engines}
+def test_drivers_before_r535_have_the_first_version(
+    old: usage.UsageSample,
+) -> None:
+    shares = {e.engine: e.ratio for e in old.partitions[0].engines}
     assert shares["compute"] == 0.5
     assert "jpeg" not in shares
 
