@@ -4,7 +4,8 @@
 One JSON object a host, packed: ``meta`` says where it is from, ``tree``
 has by directory what is in it: a text, or an object with one of ``text``
 (and its ``mode``), ``link``, ``hex`` (a binary file), ``err`` (the errno
-of a failed read), ``wo`` (a file that can't be read), ``dir``.
+of a failed read), ``wo`` (a file that can't be read), ``dir``. ``nvml`` is
+NVML's answer, where a host was captured with it.
 """
 
 import errno
@@ -13,6 +14,7 @@ import json
 import pathlib
 from typing import Any
 
+from nova_accel.host.nvml import gpu_state
 from nova_accel.host.sysfs import fs
 
 HERE = pathlib.Path(__file__).parent
@@ -21,13 +23,25 @@ NAMES = tuple(sorted(p.name[:-8] for p in HERE.glob("*.json.gz")))
 
 def load(name: str) -> fs.RecordedFiles:
     """Return a host's files."""
-    host = json.loads(gzip.decompress((HERE / f"{name}.json.gz").read_bytes()))
+    host = _load(name)
     records: dict[str, fs.Record] = {}
     for directory, entries in host["tree"].items():
         records.setdefault(directory, fs.RecordedDirectory())
         for entry, value in entries.items():
             records[f"{directory}/{entry}"] = _record(value)
     return fs.RecordedFiles(records)
+
+
+def load_gpus(name: str) -> gpu_state.NvmlGpus:
+    """Return a host's GPUs, none where NVML was not asked."""
+    plain = _load(name).get("nvml")
+    return gpu_state.from_plain(plain) if plain else gpu_state.NvmlGpus({})
+
+
+def _load(name: str) -> dict[str, Any]:
+    packed = (HERE / f"{name}.json.gz").read_bytes()
+    loaded: dict[str, Any] = json.loads(gzip.decompress(packed))
+    return loaded
 
 
 def _record(value: str | dict[str, Any]) -> fs.Record:

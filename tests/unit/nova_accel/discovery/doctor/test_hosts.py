@@ -28,6 +28,7 @@ FAILURES = {
     "passthrough": {"iommu.group", "drv.wrong"},
     "qat": {"qat.errors-fatal"},
     "recorded/gpu-passthrough": {"iommu.group", "drv.wrong"},
+    "recorded/h200-in-guest": {"iommu.firmware"},
     "recorded/iommu-off": {"iommu.enabled"},
 }
 

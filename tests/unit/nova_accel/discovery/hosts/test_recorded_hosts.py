@@ -28,7 +28,9 @@ def test_the_report_of_a_recorded_host_equals_the_golden_file(
     tmp_path: pathlib.Path, capsys: test_inspect.Output, name: str, kind: str
 ) -> None:
     """The report is of a capture of the recorded host."""
-    host = host_reader.HostReader(source=recorded.load(name))
+    host = host_reader.HostReader(
+        source=recorded.load(name), gpus=recorded.load_gpus(name)
+    )
     state = scan.read(host, plugin.load(), policy.DeviceRules())
     assert not [p for p in state.problems if p.where.startswith("driver ")]
     archive = str(tmp_path / "host.tar.gz")

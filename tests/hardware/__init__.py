@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs for machines with real accelerators; no step of tests/run."""
