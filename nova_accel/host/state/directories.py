@@ -16,7 +16,8 @@ import secrets
 import stat
 from collections.abc import Iterator
 
-_MODE = 0o755
+# Other users must not see which server has which device.
+_MODE = 0o750
 # Mode of a new directory before its owner and mode are set. No other
 # directory of root's has this mode with the sticky bit, so the owner of the
 # parent can't pass one of them off as new.

@@ -15,10 +15,10 @@ HELPERS = {"doctor", "manifest"}
 
 
 @functools.cache
-def load_module() -> ModuleType:
-    """Return the module of the manifest, which Ansible runs on hosts."""
-    path = TOP / "plugins/module_utils/manifest_file.py"
-    spec = importlib.util.spec_from_file_location("manifest_file", path)
+def load_module(name: str) -> ModuleType:
+    """Return a module that Ansible runs on hosts."""
+    path = TOP / f"plugins/module_utils/{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

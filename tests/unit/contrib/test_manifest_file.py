@@ -11,7 +11,8 @@ from hypothesis import strategies
 from nova_accel.cli.driver import manifests
 from tests.unit.contrib import collection
 
-manifest_file = collection.load_module()
+manifest_file = collection.load_module("manifest_file")
+safe_files = collection.load_module("safe_files")
 TEXTS = strategies.text(
     strategies.sampled_from("ab= \n\t#[]"), max_size=30
 ).filter(lambda text: "\r" not in text)
@@ -95,7 +96,7 @@ def record(place: pathlib.Path, path: pathlib.Path, text: str) -> None:
 
 def plan(place: pathlib.Path) -> list[tuple[str, str | None, int]]:
     manifest = manifest_file.Manifest(str(place), "qat")
-    changes: list[tuple[str, str | None, int]] = manifest.plan_restore()
+    changes: list[tuple[str, str | None, int]] = manifest.plan_restore(safe_files.read)
     return changes
 
 

@@ -91,7 +91,7 @@ def test_needed_modules_are_those_of_doctor() -> None:
 
 
 def test_manifests_have_one_directory() -> None:
-    module = collection.load_module()
+    module = collection.load_module("manifest_file")
     defaults = collection.load("roles", "manifest", "defaults", "main.yml")
     assert (
         module.DIRECTORY == defaults["manifest_directory"]

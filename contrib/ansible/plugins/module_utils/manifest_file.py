@@ -242,16 +242,17 @@ class Manifest:
         names = self.data["directories"]
         names.extend(name for name in missing if name not in names)
 
-    def plan_restore(self):
+    def plan_restore(self, read):
         """Return path, text and mode of each file that changes.
 
         A text of None removes the file.
 
+        :param read: returns text and mode of a file.
         :raises ManifestError: a file was changed after the role wrote it.
         """
         changes = []
         for path, record in sorted(self.data["files"].items()):
-            text = read_text(path)
+            text, _mode = read(path)
             if text == record["before"]:
                 continue
             if text is not None and hash_text(text) != record["sha256"]:
@@ -261,14 +262,12 @@ class Manifest:
                 )
             changes.append((path, record["before"], record["mode"]))
         for path in self.data["edited"]:
-            text = read_text(path)
+            text, mode = read(path)
             if text is None:
                 continue
             restored = enable_lines(remove_blocks(text, self.role), self.role)
             if restored != text:
-                changes.append(
-                    (path, restored, os.stat(path).st_mode & 0o7777)
-                )
+                changes.append((path, restored, mode))
         return changes
 
     def remove_directories(self):

@@ -89,12 +89,11 @@ services:
 """
 
 import copy
-import os
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.nova_accel.host.plugins.module_utils import (
     manifest_file,
+    safe_files,
 )
 
 # Results of `systemctl is-enabled` of a unit that starts with the host.
@@ -143,27 +142,18 @@ def record(module, manifest):
 
 def restore(module, manifest):
     """Restore the files; return whether any changes."""
-    changes = manifest.plan_restore()
+    changes = manifest.plan_restore(safe_files.read)
     if changes and not module.check_mode:
         manifest.data["pending"] = manifest.data["effects"]
         manifest.save()
         for path, text, mode in changes:
-            replace(module, path, text, mode)
+            if text is None:
+                safe_files.remove(path)
+            else:
+                safe_files.replace(path, text, mode)
     if not module.check_mode:
         manifest.remove_directories()
     return bool(changes)
-
-
-def replace(module, path, text, mode):
-    """Give a file its earlier text, or remove it."""
-    if text is None:
-        os.unlink(path)
-        return
-    descriptor, temporary = tempfile.mkstemp(dir=module.tmpdir)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    module.atomic_move(temporary, path)
-    os.chmod(path, mode)
 
 
 def run(module):

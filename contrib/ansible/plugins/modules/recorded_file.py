@@ -77,11 +77,11 @@ path:
 """
 
 import os
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.nova_accel.host.plugins.module_utils import (
     manifest_file,
+    safe_files,
 )
 
 FORMS = ["content", "block", "disable"]
@@ -100,25 +100,10 @@ def build_text(parameters, role, before):
     return manifest_file.disable_lines(before, role, parameters["disable"])
 
 
-def write_file(module, path, text, mode):
-    """Replace a file; the module keeps owner and mode of an old one."""
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=module.tmpdir)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    is_new = not os.path.exists(path)
-    module.atomic_move(temporary, path)
-    if is_new:
-        os.chmod(path, mode)
-
-
-def record(manifest, parameters, before, text):
+def record(manifest, parameters, before, mode, text):
     """Record the change of a file, before it is made."""
     path = parameters["path"]
     if before is None or parameters["content"] is not None:
-        mode = int(parameters["mode"], 8)
-        if before is not None:
-            mode = os.stat(path).st_mode & 0o7777
         manifest.record_file(path, before, mode, text)
     else:
         manifest.record_edit(path)
@@ -137,7 +122,9 @@ def run(module):
     manifest = manifest_file.Manifest(
         parameters["directory"], parameters["role"]
     )
-    before = manifest_file.read_text(path)
+    before, mode = safe_files.read(path)
+    if before is None:
+        mode = int(parameters["mode"], 8)
     text = build_text(parameters, manifest.role, before)
     result = {
         "changed": text != before,
@@ -145,8 +132,8 @@ def run(module):
         "diff": manifest_file.build_diff(path, before, text),
     }
     if result["changed"] and not module.check_mode:
-        record(manifest, parameters, before, text)
-        write_file(module, path, text, int(parameters["mode"], 8))
+        record(manifest, parameters, before, mode, text)
+        safe_files.replace(path, text, mode)
     return result
 
 

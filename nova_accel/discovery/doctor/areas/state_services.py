@@ -33,7 +33,7 @@ def _uses_default(host: _Host) -> bool:
 @STATE.check(
     "directory",
     why="nova-compute can't store faults, drains and claims",
-    remedy=f"install -d -o nova -g nova {_DIRECTORY}",
+    remedy=f"runuser -u nova -- mkdir -m 0750 {_DIRECTORY}",
     ansible="nova_accel",
 )
 def check_directory(host: _Host) -> _Results:
@@ -203,7 +203,7 @@ def check_removed_section(host: _Host) -> _Results:
 @REMOVAL.check(
     "state",
     why="a later installation would use the faults and drains of today",
-    remedy=f"rm -r {_DIRECTORY}",
+    remedy=f"runuser -u nova -- rm -r {_DIRECTORY}",
 )
 def check_removed_state(host: _Host) -> _Results:
     """The state directory is removed."""

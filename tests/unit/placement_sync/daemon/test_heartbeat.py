@@ -86,7 +86,7 @@ def test_a_pass_writes_its_status(tmp_path: pathlib.Path) -> None:
     assert (status.outcome, status.error) == ("incomplete", "")
 
 
-def test_the_file_is_readable_for_all(tmp_path: pathlib.Path) -> None:
+def test_the_umask_does_not_hide_the_file_from_the_group(tmp_path: pathlib.Path) -> None:
     mask = os.umask(0o077)
     try:
         beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
@@ -94,7 +94,7 @@ def test_the_file_is_readable_for_all(tmp_path: pathlib.Path) -> None:
         os.umask(mask)
     path = tmp_path / "status" / "placement-sync.json"
     assert path.stat().st_mode & 0o777 == 0o644
-    assert path.parent.stat().st_mode & 0o777 == 0o755
+    assert path.parent.stat().st_mode & 0o777 == 0o750
     assert os.listdir(path.parent) == [path.name]
     text = json.loads(path.read_text())
     for name in ("started", "attempted", "succeeded"):

@@ -164,7 +164,7 @@ def test_a_directory_gets_its_owner_after_a_kill(
     for place in (tmp_path / "state", pathlib.Path(drained.path)):
         status = place.stat()
         assert status.st_uid == status.st_gid == OTHER_USER
-        assert stat.S_IMODE(status.st_mode) == 0o755
+        assert stat.S_IMODE(status.st_mode) == 0o750
 
 
 def test_a_drain_survives_a_restart(drained: drains.DrainNotes) -> None:
@@ -208,7 +208,7 @@ def test_notes_of_root_are_readable_by_the_service(
     for path in (tmp_path / "accel", tmp_path / "accel/state"):
         assert path.stat().st_uid == path.stat().st_gid == OTHER_USER
     assert pathlib.Path(drained.path).stat().st_uid == OTHER_USER
-    assert pathlib.Path(drained.path).stat().st_mode & 0o777 == 0o755
+    assert pathlib.Path(drained.path).stat().st_mode & 0o777 == 0o750
     (note,) = pathlib.Path(drained.path).iterdir()
     assert note.stat().st_mode & 0o777 == 0o644
 
