@@ -96,7 +96,9 @@ def record(place: pathlib.Path, path: pathlib.Path, text: str) -> None:
 
 def plan(place: pathlib.Path) -> list[tuple[str, str | None, int]]:
     manifest = manifest_file.Manifest(str(place), "qat")
-    changes: list[tuple[str, str | None, int]] = manifest.plan_restore(safe_files.read)
+    changes: list[tuple[str, str | None, int]] = manifest.plan_restore(
+        safe_files.read
+    )
     return changes
 
 

@@ -21,33 +21,37 @@ pytestmark = [
 ]
 
 _STATE = "/var/lib/nova/accel"
-# Renames the state directory when it appears, and links the name to /etc.
-_SWAP_DIRECTORY = f"""\
+# Links the state directory to /etc when the manifest is written for the second
+# time: for the options, then for the directory, which did not exist just before.
+_LINK_DIRECTORY = f"""\
 import os
-while True:
+seen = set()
+while len(seen) < 2:
     try:
-        os.rename("{_STATE}", "{_STATE}.old")
+        seen.add(os.stat("{debian_host.MANIFESTS}/nova_accel.json").st_ino)
     except FileNotFoundError:
         continue
-    os.symlink("/etc", "{_STATE}")
-    break
+os.symlink("/etc", "{_STATE}")
 """
-# Links each temporary file of Ansible to a file of root.
-_SWAP_TEMPORARY = """\
+# Replaces each temporary file in the directory of nova.conf by a link to a file
+# of root.
+_LINK_TEMPORARY = """\
 import os
+SPARE = "/etc/nova/spare"
+os.symlink("/etc/hosts.allow", SPARE)
 while True:
     for name in os.listdir("/etc/nova"):
-        if name.startswith(".") and name != ".linked":
+        if name.startswith("."):
             try:
-                os.symlink("/etc/hosts.allow", "/etc/nova/.linked")
-                os.replace("/etc/nova/.linked", "/etc/nova/" + name)
-            except OSError:
+                os.replace(SPARE, "/etc/nova/" + name)
+            except FileNotFoundError:
                 continue
+            os.symlink("/etc/hosts.allow", SPARE)
 """
 _AS_NOVA = "runuser -u nova -- python3 /mnt/attack.py &"
 _PLAY = (
     "ansible-playbook nova_accel.host.driver -i localhost, -c local"
-    " -e nova_accel_action={} -e '{{\"nova_accel_roles\": [\"nova_accel\"]}}'"
+    ' -e nova_accel_action={} -e \'{{"nova_accel_roles": ["nova_accel"]}}\''
 )
 _STATUS = "stat -c '%U:%a' /etc /etc/hosts.allow"
 
@@ -91,7 +95,7 @@ def test_the_state_directory_belongs_to_novas_user(
     assert host.execute("stat", _STATE).returncode
 
 
-@pytest.mark.parametrize("program", [_SWAP_DIRECTORY, _SWAP_TEMPORARY])
+@pytest.mark.parametrize("program", [_LINK_DIRECTORY, _LINK_TEMPORARY])
 def test_an_installation_follows_no_link(
     host: debian_host.DebianHost, program: str
 ) -> None:
@@ -102,7 +106,7 @@ def test_a_removal_follows_no_link(host: debian_host.DebianHost) -> None:
     install = host.play("install", "nova_accel", {})
     assert install.status == 0, install.output
     play = _PLAY.format("remove")
-    assert attack(host, _SWAP_TEMPORARY, play) == _UNTOUCHED
+    assert attack(host, _LINK_TEMPORARY, play) == _UNTOUCHED
     host.run("runuser", "-u", "nova", "--", "ln", "-s", "/etc", _STATE)
     host.play("remove", "nova_accel", {})
     assert host.run("test", "-d", "/etc") == ""

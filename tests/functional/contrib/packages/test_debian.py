@@ -129,6 +129,7 @@ def test_the_service_is_installed_and_not_enabled(
 def test_a_purge_leaves_no_file(
     host: package_root.PackageRoot, before: Mapping[str, str]
 ) -> None:
-    host.run("install", "-d", "/var/lib/nova/accel/drained")
+    as_nova = ("runuser", "-u", "nova", "--")
+    host.run(*as_nova, "mkdir", "-p", "/var/lib/nova/accel/drained")
     host.run("apt-get", "purge", "--autoremove", _PACKAGE)
     assert host.list_files().keys() <= before.keys()

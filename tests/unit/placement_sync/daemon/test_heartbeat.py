@@ -86,7 +86,9 @@ def test_a_pass_writes_its_status(tmp_path: pathlib.Path) -> None:
     assert (status.outcome, status.error) == ("incomplete", "")
 
 
-def test_the_umask_does_not_hide_the_file_from_the_group(tmp_path: pathlib.Path) -> None:
+def test_the_umask_does_not_hide_the_file_from_the_group(
+    tmp_path: pathlib.Path,
+) -> None:
     mask = os.umask(0o077)
     try:
         beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)

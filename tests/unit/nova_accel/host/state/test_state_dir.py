@@ -56,3 +56,4 @@ def test_a_missing_state_dir_is_created_and_left_empty(
     path = tmp_path / "nova/accel"
     state_dir.check(configure(tmp_path, path))
     assert list(path.iterdir()) == []
+    assert path.stat().st_mode & 0o777 == 0o750
