@@ -21,8 +21,8 @@ pytestmark = [
 ]
 
 _STATE = "/var/lib/nova/accel"
-# Links the state directory to /etc when the manifest is written for the second
-# time: for the options, then for the directory, which did not exist just before.
+# Links the state directory to /etc when the manifest is written for the
+# second time: for the options, then for the directory, which was missing.
 _LINK_DIRECTORY = f"""\
 import os
 seen = set()
@@ -33,8 +33,8 @@ while len(seen) < 2:
         continue
 os.symlink("/etc", "{_STATE}")
 """
-# Replaces each temporary file in the directory of nova.conf by a link to a file
-# of root.
+# Replaces each temporary file in the directory of nova.conf by a link to a
+# file of root.
 _LINK_TEMPORARY = """\
 import os
 SPARE = "/etc/nova/spare"
