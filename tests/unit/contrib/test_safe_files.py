@@ -37,13 +37,13 @@ def test_a_link_of_another_user_is_not_followed(
 ) -> None:
     path = owned / "nova.conf"
     path.symlink_to(secret)
-    for call in (
-        lambda: safe_files.read(str(path)),
-        lambda: safe_files.replace(str(path), "x\n", 0o640),
-        lambda: safe_files.remove(str(path)),
+    for function, arguments in (
+        (safe_files.read, ()),
+        (safe_files.replace, ("x\n", 0o640)),
+        (safe_files.remove, ()),
     ):
         with pytest.raises(OSError, match="is a link in a directory of"):
-            call()
+            function(str(path), *arguments)
     assert secret.read_text() == "root:hash\n"
     assert os.listdir(owned) == ["nova.conf"]
 
