@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the configuration at the start of nova-compute."""
 
-import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nova import exception
-from nova.pci import whitelist
-
 from nova_accel import errors, model
-from nova_accel.config import conf, policy
-from nova_accel.discovery import snapshot
+from nova_accel.config import conf, nova_pci_spec, policy
+from nova_accel.discovery import nova_devices, snapshot
 from nova_accel.discovery.doctor import checked_host, host_checks, registry
 from nova_accel.host.state import state_dir
 from nova_accel.host.sysfs import fs, host_reader
@@ -22,7 +18,6 @@ from virt_hooks import nova_private
 LOG = logging.getLogger(__name__)
 
 _MDEV_TYPES = "[devices] enabled_mdev_types"
-_PCI_SPEC = "[pci] device_spec"
 
 
 def check(
@@ -87,8 +82,8 @@ def _find_shared(
 ) -> Iterator[errors.ConfigurationError]:
     """Yield the first error of each line of Nova's options."""
     for line in options.pci.device_spec:
-        matches = _list_matches(line, reader.functions())
-        yield from _refuse(_PCI_SPEC, line, matches, host, rules)
+        matches = _list_matches(line, reader)
+        yield from _refuse(nova_pci_spec.OPTION, line, matches, host, rules)
     for type_id in options.devices.enabled_mdev_types:
         addresses = [
             parent.name
@@ -99,23 +94,14 @@ def _find_shared(
         yield from _refuse(_MDEV_TYPES, type_id, addresses, host, rules)
 
 
-def _list_matches(
-    line: str, functions: Iterable[pci.PciFunction]
-) -> Iterator[str]:
-    """Yield the addresses that a line matches, with Nova's own matching."""
-    spec = whitelist.Whitelist([line])
-    for function in functions:
-        physfn = function.physfn
-        described = {
-            "address": str(function.address),
-            "vendor_id": function.vendor,
-            "product_id": function.product,
-            "parent_addr": str(physfn) if physfn else None,
-        }
-        # Nova accepts no address of a PCI domain above 0xffff.
-        with contextlib.suppress(exception.PciConfigInvalidSpec):
-            if spec.device_assignable(described):
-                yield str(function.address)
+def _list_matches(line: str, reader: host_reader.HostReader) -> list[str]:
+    """Return the addresses that a line of Nova's option names."""
+    try:
+        functions = nova_devices.list_matches(line, reader)
+    except errors.ConfigurationError as error:
+        LOG.warning("%s", error)  # Nova's own error follows
+        return []
+    return [str(function.address) for function in functions]
 
 
 def _type_of(driver: Any, name: str) -> str | None:

@@ -41,6 +41,12 @@ _SHOWN = 160
 _BOOT_VARIABLE = re.compile(r"^GRUB_\w+=")
 # Words that the role nova_accel.host.iommu removes from those of GRUB.
 _REMOVED_WORDS = "GRUB_CMDLINE_LINUX_REMOVED="
+# Old names of options that Nova still reads (nova.conf, deprecated_opts).
+_PRESENT_NAMES: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("pci", "passthrough_whitelist"): ("pci", "device_spec"),
+    ("DEFAULT", "pci_passthrough_whitelist"): ("pci", "device_spec"),
+    ("devices", "enabled_vgpu_types"): ("devices", "enabled_mdev_types"),
+}
 _QEMU_VERSION = re.compile(r"<version>(\d+)</version>")
 
 Version = tuple[int, ...]
@@ -372,21 +378,27 @@ class CheckedHost:
     def options(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
         """Return the values in nova.conf by section and option.
 
+        An option that Nova also reads by an old name has its present one.
         Options that this library does not read are left out.
         """
         options: dict[tuple[str, str], list[str]] = collections.defaultdict(
             list
         )
         for path in allowed_paths.NOVA_CONF:
-            section, name = "DEFAULT", ""
+            section = "DEFAULT"
+            key: tuple[str, str] | None = None
             for line in self.text(path).splitlines():
+                if line[:1].isspace():
+                    if key:
+                        options[key][-1] += line.strip()
+                    continue
                 if line.startswith("["):
-                    section, name = line.strip("[]"), ""
-                elif line[:1].isspace() and name:
-                    options[section, name][-1] += line.strip()
-                elif "=" in line:
-                    name, _, value = (s.strip() for s in line.partition("="))
-                    options[section, name].append(value)
+                    section = line.strip("[]")
+                name, value = allowed_paths.split_option(line)
+                key = (section, name) if name else None
+                if key:
+                    key = _PRESENT_NAMES.get(key, key)
+                    options[key].append(value)
         return {key: tuple(values) for key, values in options.items()}
 
     @property

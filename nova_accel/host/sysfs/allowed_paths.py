@@ -133,9 +133,9 @@ _MOUNT_FIELDS = 6
 _QEMU_LINE = re.compile(r"\s*<(emulator|version|package)>")
 # Options of nova.conf by section; of the section nova_accel all.
 _OPTIONS = {
-    "DEFAULT": {"compute_driver"},
-    "pci": {"device_spec"},
-    "devices": {"enabled_mdev_types"},
+    "DEFAULT": {"compute_driver", "pci_passthrough_whitelist"},
+    "pci": {"device_spec", "passthrough_whitelist"},
+    "devices": {"enabled_mdev_types", "enabled_vgpu_types"},
     "libvirt": {
         "virt_type",
         "live_migration_permit_post_copy",
@@ -147,6 +147,7 @@ _OPTIONS = {
         "weight_classes",
     },
 }
+_ASSIGNMENT = re.compile(r"([^=:]*)[=:]")
 _OWN_SECTION = re.compile(r"nova[_-]?acc?el\w*")
 _SECRET = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
 
@@ -220,6 +221,23 @@ def _select_qemu_lines(lines: list[str]) -> Iterator[str]:
     yield from filter(_QEMU_LINE.match, lines)
 
 
+def split_option(line: str) -> tuple[str, str]:
+    """Return name and value of a line of nova.conf; no name for others.
+
+    The first ``=`` or ``:`` ends the name, and quotation marks around the
+    value are no part of it (``oslo_config.iniparser``).
+    """
+    if line.startswith(("#", ";", "[")):
+        return "", ""
+    match = _ASSIGNMENT.match(line)
+    if match is None:
+        return "", ""
+    value = line[match.end() :].strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        value = value[1:-1]
+    return match[1].strip(), value
+
+
 def _select_options(lines: list[str]) -> Iterator[str]:
     section, is_selected = "DEFAULT", False
     for line in lines:
@@ -229,11 +247,10 @@ def _select_options(lines: list[str]) -> Iterator[str]:
         elif line[:1].isspace():
             if is_selected and line.strip():
                 yield line
-        elif "=" in line and not line.startswith(("#", ";")):
-            name = line.partition("=")[0].strip()
+        elif name := split_option(line)[0]:
             is_own = _OWN_SECTION.fullmatch(section) is not None
-            is_selected = not _SECRET.search(name) and (
-                is_own or name in _OPTIONS.get(section, ())
+            is_selected = name in _OPTIONS.get(section, ()) or (
+                is_own and not _SECRET.search(name)
             )
             if is_selected:
                 yield line

@@ -170,6 +170,11 @@ class DiskSource:
     def __init__(self, root: str | os.PathLike[str] = "/") -> None:
         self._root = os.path.realpath(root).rstrip("/")
 
+    @property
+    def is_this_machine(self) -> bool:
+        """Return whether these are the files of this machine itself."""
+        return not self._root
+
     def link(self, path: str) -> str | None:
         """Return a link's target, None if the path is no link."""
         try:

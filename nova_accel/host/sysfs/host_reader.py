@@ -27,6 +27,7 @@ FUNCTIONS = "/sys/bus/pci/devices"
 PARENTS = "/sys/class/mdev_bus"
 _MDEVS = "/sys/bus/mdev/devices"
 _MODULES = "/sys/module"
+_INTERFACES = "/sys/class/net"
 # Value of every 16-bit read of a function that is gone from its bus.
 _GONE = 0xFFFF
 _RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})\b")
@@ -193,6 +194,14 @@ class HostReader:
         :raises MalformedError: address or name have another form.
         """
         return self.files.link(self._below(address, name))
+
+    def interface_address(self, name: str) -> str:
+        """Return the PCI address of a network interface, empty without one.
+
+        :raises UnreadableError: with the errno of the failed read.
+        """
+        path = f"{_INTERFACES}/{name}/device"
+        return self.files.link(path) if self.files.exists(path) else ""
 
     def _below(self, address: str, place: str) -> str:
         if not _ATTRIBUTE.fullmatch(place):

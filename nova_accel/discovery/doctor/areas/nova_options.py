@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of nova.conf on compute hosts and scheduler hosts."""
 
-import fnmatch
-import json
 from collections.abc import Iterator
 
 from nova_accel import errors
+from nova_accel.catalog import pci_ids
 from nova_accel.config import conf, misspellings, policy
+from nova_accel.discovery import nova_devices
 from nova_accel.discovery.doctor import checked_host, host_checks, remedies
 from nova_accel.discovery.doctor.host_checks import (
     Observation,
     fail,
     note,
+    unknown,
     warn,
 )
 from nova_accel.host.sysfs import attributes
+from nova_accel.model import pci
 
 AREA = host_checks.Area("nova", page="configuration")
 SCHEDULER = host_checks.Area(
@@ -94,52 +96,84 @@ def check_device_spec(host: _Host) -> _Results:
 @AREA.check(
     "mdev-types",
     why="Nova and nova-accel would both assign the same vGPUs",
-    remedy="remove enabled_mdev_types from [devices]",
+    remedy="remove enabled_mdev_types (old name: enabled_vgpu_types) from"
+    ' [devices], or leave the cards to Nova: a line with "use": "off" in'
+    " [nova_accel] device_spec",
     ansible="nova_accel",
 )
 def check_mdev_types(host: _Host) -> _Results:
     """Nova's own vGPUs are off where nova-accel has options."""
-    types = host.option("devices", "enabled_mdev_types")
-    if types and _is_set_up(host):
-        yield fail(f"[devices] enabled_mdev_types = {types}", host.nova_conf)
+    value = host.option("devices", "enabled_mdev_types")
+    rules = _parse_rules(host)
+    if not value or not _is_set_up(host) or rules is None:
+        return
+    types = set(value.replace(" ", "").split(","))
+    parents = [
+        host.functions[parent.name]
+        for parent in host.reader.mdev_parents()
+        if types.intersection(t.type_id for t in parent.types)
+        and parent.name in host.functions
+    ]
+    # Cards without VFs have no types yet.
+    if any(_is_offered(host, rules, f) for f in parents or host.cards):
+        yield fail(f"[devices] enabled_mdev_types = {value}", host.nova_conf)
 
 
 @AREA.check(
     "pci-spec",
     why="Nova and nova-accel would both assign the same function",
-    remedy="remove the line from [pci] device_spec, or write a line with"
-    ' "use": "off" into [nova_accel] device_spec',
+    remedy="remove the line from [pci] device_spec (old names of the option:"
+    " passthrough_whitelist, pci_passthrough_whitelist), or leave the device"
+    ' to Nova: a line with "use": "off" in [nova_accel] device_spec',
     ansible="nova_accel",
 )
 def check_pci_spec(host: _Host) -> _Results:
     """Nova's own device_spec matches no accelerator."""
-    if not _is_set_up(host):
+    rules = _parse_rules(host)
+    if not _is_set_up(host) or rules is None:
         return
     for line in host.options.get(("pci", "device_spec"), ()):
-        for card in host.cards:
-            if _matches(line, card.vendor, card.product, str(card.address)):
+        try:
+            matches = nova_devices.list_matches(line, host.reader)
+        except errors.ConfigurationError as error:
+            yield unknown(
+                f"{error.option} = {line} can't be read: {error.hint}",
+                host.nova_conf,
+                remedy="correct the line: nova-compute refuses it, too",
+            )
+            continue
+        for function in matches:
+            if _is_offered(host, rules, function):
                 yield fail(
-                    f"[pci] device_spec = {line} matches {card.address}",
+                    f"[pci] device_spec = {line} matches {function.address}",
                     host.nova_conf,
                 )
                 break
 
 
-def _matches(line: str, vendor: str, product: str, address: str) -> bool:
-    """Return whether a line of Nova's device_spec matches a function."""
+def _parse_rules(host: _Host) -> policy.DeviceRules | None:
+    """Return nova-accel's rules; None if ``device-spec`` reports them."""
+    lines = host.options.get((_SECTION, "device_spec"), ())
     try:
-        spec = json.loads(line)
-    except ValueError:
+        return policy.parse_rules(lines)
+    except errors.ConfigurationError:
+        return None
+
+
+def _is_offered(
+    host: _Host, rules: policy.DeviceRules, function: pci.PciFunction
+) -> bool:
+    """Return whether nova-accel offers a function, or its card, to servers.
+
+    A card that is in another use now may be offered later.
+    """
+    card = host.functions.get(str(function.physfn), function)
+    rule = rules.rule(str(card.address), card.vendor, card.product)
+    if rule.use is policy.DeviceUse.OFF:
         return False
-    if not isinstance(spec, dict):
-        return False
-    pattern = spec.get("address", "*")
-    return (
-        spec.get("vendor_id", vendor) in (vendor, "*")
-        and spec.get("product_id", product) in (product, "*")
-        and isinstance(pattern, str)
-        and fnmatch.fnmatch(address, pattern)
-    )
+    if rule.use is policy.DeviceUse.AUTO or not rule.is_specific:
+        return pci_ids.is_candidate(card)
+    return True
 
 
 @AREA.check(

@@ -72,6 +72,72 @@ def test_a_change_is_seen_by_its_check_only(name: str) -> None:
     assert levels(host, IN_USE) == before | {name: case.level}
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'device_spec = {"vendor_id": "10de", "managed": "yes"}',
+        'device_spec = [{"vendor_id": "1af4"}, {"vendor_id": "10de"}]',
+        'device_spec = {"address": {"bus": "65", "function": "[0-7]"}}',
+        'device_spec = {"address": "65:00.0"}',
+        'device_spec = {"address": "*:41:00.4"}',
+        'device_spec = {"vendor_id": "8086", "product_id": "4941"}',
+        'device_spec = \'{"vendor_id": "10de"}\'',
+        'device_spec: {"vendor_id": "10de"}',
+        'device_spec = {"vendor_id":\n  "10de"}',
+        'passthrough_whitelist = {"vendor_id": "10de"}',
+        '[DEFAULT]\npci_passthrough_whitelist = {"vendor_id": "10de"}',
+    ],
+)
+def test_each_form_of_nova_s_own_line_is_seen(lines: str) -> None:
+    change = changes.conf("[libvirt]", f"[pci]\n{lines}\n[libvirt]")
+    assert levels(prepared.changed(change), IN_USE) == {
+        "nova.pci-spec": Level.FAIL
+    }
+
+
+@pytest.mark.parametrize(
+    ("use", "lines"),
+    [
+        ("off", '{"address": "65:00.0"}'),
+        ("off", '{"vendor_id": "10de", "product_id": "2236"}'),
+        ("auto", '{"vendor_id": "15b3", "product_id": "101e"}'),
+        ("auto", '{"address": "17:00.*", "physical_network": "physnet1"}'),
+    ],
+)
+def test_a_device_that_is_left_to_nova_is_nova_s(use: str, lines: str) -> None:
+    rule = f'{{"address": "{prepared.GPU}", "use": "{use}"}}'
+    change = changes.conf(
+        "[nova_accel]",
+        f"[pci]\ndevice_spec = {lines}\n[nova_accel]\ndevice_spec = {rule}",
+    )
+    assert levels(prepared.changed(change), IN_USE) == {}
+
+
+def test_a_line_that_nova_refuses_is_unknown() -> None:
+    change = changes.conf("[libvirt]", "[pci]\ndevice_spec = 1\n[libvirt]")
+    assert levels(prepared.changed(change), IN_USE) == {
+        "nova.pci-spec": Level.UNKNOWN
+    }
+
+
+def test_cards_that_are_left_to_nova_may_have_nova_s_types() -> None:
+    change = changes.conf(
+        "[nova_accel]",
+        "[devices]\nenabled_mdev_types = nvidia-9\n[nova_accel]\n"
+        'device_spec = {"address": "*", "use": "off"}',
+    )
+    assert levels(prepared.changed(change), IN_USE) == {}
+
+
+def test_the_old_name_of_nova_s_types_is_seen() -> None:
+    change = changes.conf(
+        "[libvirt]", "[devices]\nenabled_vgpu_types = a\n[libvirt]"
+    )
+    assert levels(prepared.changed(change), IN_USE) == {
+        "nova.mdev-types": Level.FAIL
+    }
+
+
 @pytest.mark.parametrize(("name", "change"), changes.UNSEEN)
 def test_a_state_that_is_not_seen_is_unknown(
     name: str, change: prepared.Change

@@ -19,6 +19,7 @@ compute_driver = accel.AccelLibvirtDriver
 device_spec = {{"use": "off",
   "address": "0000:41:*"}}
 unknown_password = {SECRET}
+other_password: {SECRET}={SECRET}
 [placement]
 password = {SECRET}
  {SECRET}
