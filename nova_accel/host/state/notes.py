@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import os
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from nova_accel import errors, model
@@ -172,6 +172,15 @@ def now() -> str:
 def file_name(address: str) -> str:
     """Return the file name of the note on a device."""
     return f"{urllib.parse.quote(address, safe='')}{_SUFFIX}"
+
+
+def parse_file_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the devices' addresses of the notes in a directory.
+
+    :param names: of all files in the directory.
+    """
+    notes = (n for n in names if n.endswith(_SUFFIX) and n[0] != ".")
+    return tuple(sorted({parse_file_name(name) for name in notes}))
 
 
 def parse_file_name(name: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``nova-accel report``: the fleet on one page."""
+"""Command ``openstack accel report``: the fleet on one page."""
 
 import argparse
 import dataclasses

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the state directory, of services, and before a removal."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nova_accel.config import conf
 from nova_accel.discovery.doctor import checked_host, host_checks, remedies
@@ -11,6 +11,7 @@ from nova_accel.discovery.doctor.host_checks import (
     note,
     warn,
 )
+from nova_accel.host.state import notes
 from nova_accel.host.sysfs import allowed_paths
 
 STATE = host_checks.Area("state", page="recovery")
@@ -28,6 +29,24 @@ _SECTION = conf.GROUP.name
 def _uses_default(host: _Host) -> bool:
     """Return whether the state directory is the default one."""
     return host.option(_SECTION, "state_dir") in ("", _DIRECTORY)
+
+
+def _list_notes(
+    host: _Host,
+    directory: str,
+    level: Callable[..., Observation],
+    text: str,
+    command: str = "",
+) -> _Results:
+    """Yield the addresses of the notes in a directory.
+
+    :param level: ``note`` or ``warn``.
+    :param command: ends these states; empty for the remedy of the check.
+    """
+    path = f"{_DIRECTORY}/{directory}"
+    if addresses := notes.parse_file_names(host.names(path)):
+        remedy = f"{command} {' '.join(addresses)}" if command else ""
+        yield level(f"{text}: {', '.join(addresses)}", path, remedy=remedy)
 
 
 @STATE.check(
@@ -52,21 +71,21 @@ def check_directory(host: _Host) -> _Results:
 )
 def check_faulted(host: _Host) -> _Results:
     """No device is set aside."""
-    path = f"{_DIRECTORY}/faulted"
-    if names := host.names(path):
-        yield warn(f"set aside: {', '.join(names)}", path)
+    yield from _list_notes(
+        host, "faulted", warn, "set aside", "after the repair: nova-accel heal"
+    )
 
 
 @STATE.check(
     "drained",
     why="these devices get no new server",
-    remedy="nova-accel undrain ADDRESS",
+    remedy="placement-sync undrain ADDRESS",
 )
 def check_drained(host: _Host) -> _Results:
     """No device is drained."""
-    path = f"{_DIRECTORY}/drained"
-    if names := host.names(path):
-        yield note(f"drained: {', '.join(names)}", path)
+    yield from _list_notes(
+        host, "drained", note, "drained", "placement-sync undrain"
+    )
 
 
 @STATE.check(
@@ -77,9 +96,7 @@ def check_drained(host: _Host) -> _Results:
 )
 def check_scrubbing(host: _Host) -> _Results:
     """No scrub was interrupted."""
-    path = f"{_DIRECTORY}/scrubbing"
-    if names := host.names(path):
-        yield note(f"being scrubbed: {', '.join(names)}", path)
+    yield from _list_notes(host, "scrubbing", note, "being scrubbed")
 
 
 @STATE.check(
@@ -89,9 +106,7 @@ def check_scrubbing(host: _Host) -> _Results:
 )
 def check_unreleased(host: _Host) -> _Results:
     """All partitions of deleted servers were released."""
-    path = f"{_DIRECTORY}/unreleased"
-    if names := host.names(path):
-        yield note(f"not released: {', '.join(names)}", path)
+    yield from _list_notes(host, "unreleased", note, "not released")
 
 
 @SERVICES.check(
@@ -147,7 +162,8 @@ def check_mdevctl(host: _Host) -> _Results:
 @REMOVAL.check(
     "claims",
     why="servers on this host still have accelerators",
-    remedy="migrate or delete these servers first: nova-accel drain ADDRESS",
+    remedy="migrate or delete these servers first:"
+    " placement-sync drain ADDRESS",
 )
 def check_claims(host: _Host) -> _Results:
     """No server of this host has an accelerator."""

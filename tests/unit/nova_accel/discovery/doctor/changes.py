@@ -8,6 +8,7 @@ from typing import Any
 from nova_accel import model
 from nova_accel.discovery.doctor.host_checks import Level
 from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.state import notes
 from nova_accel.host.sysfs import fs
 from tests.support.hosts import prepared
 from tests.support.hosts.prepared import (
@@ -30,6 +31,7 @@ LINK = fs.RecordedLink
 DIRECTORY = fs.RecordedDirectory()
 NOVA_CONF = "/etc/nova/nova.conf"
 STATE = "/var/lib/nova/accel"
+NOTE_FILE = notes.file_name(GPU)
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 VF = "0000:41:00.4"
 SERVER = "5f0c7a9e-0000-4000-8000-000000000001"
@@ -455,10 +457,10 @@ CASES: Mapping[str, Case] = {
         NOTE, conf(",filters.accelerator_weigher.AcceleratorWeigher", "")
     ),
     "state.directory": Case(NOTE, {STATE: None, "/var/lib/nova": DIRECTORY}),
-    "state.faulted": Case(WARN, {f"{STATE}/faulted/{GPU}": ""}),
-    "state.drained": Case(NOTE, {f"{STATE}/drained/{GPU}": ""}),
-    "state.scrubbing": Case(NOTE, {f"{STATE}/scrubbing/{GPU}": ""}),
-    "state.unreleased": Case(NOTE, {f"{STATE}/unreleased/{GPU}": ""}),
+    "state.faulted": Case(WARN, {f"{STATE}/faulted/{NOTE_FILE}": ""}),
+    "state.drained": Case(NOTE, {f"{STATE}/drained/{NOTE_FILE}": ""}),
+    "state.scrubbing": Case(NOTE, {f"{STATE}/scrubbing/{NOTE_FILE}": ""}),
+    "state.unreleased": Case(NOTE, {f"{STATE}/unreleased/{NOTE_FILE}": ""}),
     "svc.libvirt": Case(
         WARN,
         {f"{SERVICES}/virtqemud.service": None},

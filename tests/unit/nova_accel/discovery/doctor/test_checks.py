@@ -9,6 +9,7 @@ from nova_accel import errors
 from nova_accel.discovery.doctor import checked_host, host_checks, registry
 from nova_accel.discovery.doctor.host_checks import Level, Role
 from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.state import notes
 from tests.support.hosts import prepared
 from tests.unit.docs import pages
 from tests.unit.nova_accel.discovery.doctor import changes
@@ -238,6 +239,35 @@ def test_the_file_of_each_manager_shows_a_container(path: str) -> None:
     del change["/run/.containerenv"]
     seen = levels(prepared.changed(change | {path: ""}), IN_USE)
     assert seen["container.vfio"] is Level.FAIL
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("faulted", "nova-accel heal"),
+        ("drained", "placement-sync undrain"),
+        ("scrubbing", ""),
+        ("unreleased", ""),
+    ],
+)
+def test_notes_are_named_by_their_devices(name: str, command: str) -> None:
+    region = f"{prepared.ALVEO}/region-0"
+    change: prepared.Change = {
+        f"{changes.STATE}/{name}/{file}": ""
+        for file in (
+            notes.file_name(region),
+            notes.file_name(prepared.GPU),
+            ".0123456789abcdef",
+        )
+    }
+    checks = registry.select(CHECKS, (), names=[f"state.{name}"])
+    (result,) = registry.run(checks, prepared.changed(change))
+    (observation,) = result.observations
+    text = observation.text.partition(": ")[2]
+    assert text == f"{prepared.GPU}, {region}"
+    assert observation.remedy.endswith(
+        f"{command} {prepared.GPU} {region}" if command else ""
+    )
 
 
 def test_each_check_is_ok_after_a_removal() -> None:
