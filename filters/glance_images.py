@@ -87,6 +87,7 @@ class ImageFunctions:
                 "its function is not known, and no host that holds it is"
                 f" preferred: {type(error).__name__}: {error}; see"
                 f" Glance, and the image's property {bitstreams.FUNCTION}",
+                is_local=True,
             ) from error
 
 

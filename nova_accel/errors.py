@@ -198,17 +198,24 @@ class BitstreamError(AcceleratorError):
     :param image: ID of the Glance image, or the path of a file.
     :param reason: the cause and what to do.
     :param is_local: True where another host may be able to load it.
+    :param public: the reason for the owner of the server; empty for
+        ``reason``, which must not quote another library's exception then.
     """
 
     def __init__(
-        self, image: str, reason: str, is_local: bool = False
+        self,
+        image: str,
+        reason: str,
+        is_local: bool = False,
+        public: str = "",
     ) -> None:
         super().__init__(
-            f"bitstream {image}: {reason}", image, reason, is_local
+            f"bitstream {image}: {reason}", image, reason, is_local, public
         )
         self.image = image
         self.reason = reason
         self.is_local = is_local
+        self._public = public
 
     @property
     def public(self) -> str:
@@ -218,7 +225,7 @@ class BitstreamError(AcceleratorError):
         """
         if self.is_local:
             return f"bitstream {self.image}: the host can't provide it now"
-        return str(self)
+        return f"bitstream {self.image}: {self._public or self.reason}"
 
 
 class ToolError(AcceleratorError):

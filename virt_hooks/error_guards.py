@@ -31,7 +31,7 @@ def as_nova_error(
     uuid: str = "",
     is_rebuilt: bool = False,
 ) -> Iterator[None]:
-    """Raise AcceleratorError as an error that Nova reschedules on.
+    """Raise any error of the block as one that Nova reschedules on.
 
     Nova stores its text as the server's fault, which the server's owner
     reads; the text for operators is logged.
@@ -40,6 +40,10 @@ def as_nova_error(
     the user sees the reason. A server that is rebuilt on its host is not
     rescheduled either: Nova would treat it as evacuated, and remove its
     allocations.
+
+    Any other exception than Nova's own is a defect, or of another library,
+    and its text may name hosts: it is logged, and Nova's error has a general
+    text.
 
     :param publish: called after an error; publishes the host's changes.
     :param uuid: of a server that is spawned.
@@ -55,10 +59,24 @@ def as_nova_error(
         if publish is not None:
             publish()
         is_final = is_rebuilt or not getattr(error, "is_local", True)
-        if uuid and is_final:
-            raise exception.BuildAbortException(
-                instance_uuid=uuid, reason=error.public
-            ) from error
-        raise exception.ComputeResourcesUnavailable(
-            reason=error.public
-        ) from error
+        raise _nova_error(error.public, uuid if is_final else "") from error
+    except exception.NovaException:
+        raise
+    except Exception as error:
+        LOG.exception("can't provide the accelerators of server %s", uuid)
+        reason = errors.AcceleratorError("").public
+        raise _nova_error(reason, uuid if is_rebuilt else "") from error
+
+
+def _nova_error(reason: str, aborted: str) -> Exception:
+    """Return Nova's error.
+
+    :param aborted: uuid of a server whose build is aborted, empty for one
+        that may be rescheduled.
+    """
+    error: Exception = exception.ComputeResourcesUnavailable(reason=reason)
+    if aborted:
+        error = exception.BuildAbortException(
+            instance_uuid=aborted, reason=reason
+        )
+    return error

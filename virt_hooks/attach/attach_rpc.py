@@ -156,6 +156,9 @@ def _answer(
         return {
             rpc_names.REFUSED: str(error) if has_details else _public(error)
         }
+    except Exception as error:
+        LOG.exception("%s of server %s failed", action, server)
+        return {rpc_names.REFUSED: _public(error)}
     return {rpc_names.RESULT: result if has_details else _without_host(result)}
 
 

@@ -15,7 +15,9 @@ disks: a bitstream is always downloaded through Glance.
 """
 
 import dataclasses
+import errno
 import logging
+import re
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
@@ -33,11 +35,6 @@ from nova_accel.host.bitstreams import bitstream_cache, blob_store
 LOG = logging.getLogger(__name__)
 
 _MIB = 1 << 20
-# Errors of the connection, which say nothing about the image.
-_CONNECTION_ERRORS = (
-    exception.GlanceConnectionFailed,
-    exception.KeystoneConnectionFailed,
-)
 _SHARE = (
     "correct the id in the flavor (accelerator:fpga_bitstream) or behind"
     " --bitstream, or share the image with the user's project (`openstack"
@@ -48,22 +45,36 @@ _SIGN = (
     " nova.conf [glance] verify_glance_signatures,"
     " default_trusted_certificate_ids"
 )
-_UPLOAD = "upload the content again if this goes on"
-# Hints by the name of the error, as not all these libraries are imported.
-_HINTS: Mapping[str, str] = {
-    "ImageNotFound": _SHARE,
-    "ImageNotAuthorized": _SHARE,
-    "ImageUnacceptable": "upload its content",
-    "InvalidSignature": _SIGN,
-    "SignatureVerificationError": _SIGN,
-    "CertificateValidationFailed": _SIGN,
-    "OSError": _UPLOAD,
+_UNSIGNED = f"its signature is missing or not valid; {_SIGN}"
+# What is wrong with an image, and what to do, by the name of the error, as
+# not all these libraries are imported. Any other error says nothing about the
+# image. No text of the error itself is among them: it may name hosts.
+_CAUSES: Mapping[str, str] = {
+    "ImageNotFound": f"there is no such image; {_SHARE}",
+    "ImageNotAuthorized": f"the user may not read it; {_SHARE}",
+    "ImageUnacceptable": "the image can't be used; upload its content",
+    "ImageBadRequest": "Glance does not understand the request for it",
+    "InvalidSignature": _UNSIGNED,
+    "SignatureVerificationError": _UNSIGNED,
+    "CertificateValidationFailed": _UNSIGNED,
 }
+_DAMAGED = (
+    "the content in Glance does not have the image's checksum; upload it again"
+)
+# glanceclient.common.utils, serious_integrity_iter and integrity_iter. The
+# same error number without these words is a broken connection, or a client
+# without the algorithm.
+_CHECKSUM = re.compile("Corrupt image download. (Hash|Checksum) was")
+# cursive.signature_utils, get_certificate: the key manager did not answer.
+_NO_KEY_MANAGER = "Unable to retrieve certificate"
 _REACH = (
     "see that Glance runs, and that nova.conf [glance] and the service"
     " catalog say where"
 )
 _LEAST_CLIENT_ERROR, _LEAST_SERVER_ERROR = 400, 500
+# Client errors that say nothing about the image (RFC 9110, 6585, 8470): a
+# proxy wants a login, and the server was too slow, too early or too busy.
+_TRANSIENT = frozenset({407, 408, 425, 429})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +156,7 @@ class BitstreamImages:
         try:
             answer = self._api.get(context, image, show_deleted=False)
         except Exception as error:
-            if _is_about_image(error):
+            if _find_cause(error):
                 raise _bitstream_error(image, error) from error
             return self._without_glance(image, error)
         return self._checked(_facts(image, answer), is_online=True)
@@ -247,7 +258,10 @@ class BitstreamImages:
         except errors.BitstreamError:
             raise
         except Exception as error:
-            raise _bitstream_error(image, error) from error
+            # Old clients end a cut transfer like a complete one.
+            raise _bitstream_error(
+                image, error, is_cut=not file.is_complete
+            ) from error
 
 
 def _id(image: str) -> str:
@@ -314,29 +328,48 @@ def _signature(properties: Mapping[str, str]) -> str:
     return " ".join(["verified", *parts, *trusted])
 
 
-def _is_about_image(error: Exception) -> bool:
-    """Return whether an error is about the image or the user.
+def _find_cause(error: Exception) -> str:
+    """Return what is wrong with the image, empty if that is not the cause.
 
     Clients below Nova raise their own errors, with an HTTP status if a
-    service answered.
+    service answered. Those of the connection are OSErrors, as is
+    glanceclient's error for a wrong checksum.
     """
-    if isinstance(error, exception.NovaException):
-        return not isinstance(error, _CONNECTION_ERRORS)
+    text = str(error)
+    if isinstance(error, OSError):
+        is_damaged = error.errno == errno.EPIPE and _CHECKSUM.search(text)
+        return _DAMAGED if is_damaged else ""
+    if _NO_KEY_MANAGER in text:
+        return ""
+    names = [each.__name__ for each in type(error).__mro__]
+    cause = next((_CAUSES[name] for name in names if name in _CAUSES), "")
     status = getattr(error, "http_status", None) or getattr(
         error, "code", None
     )
-    return isinstance(status, int) and (
-        _LEAST_CLIENT_ERROR <= status < _LEAST_SERVER_ERROR
-    )
+    if (
+        cause
+        or isinstance(error, exception.NovaException)
+        or not isinstance(status, int)
+        or status in _TRANSIENT
+        or not _LEAST_CLIENT_ERROR <= status < _LEAST_SERVER_ERROR
+    ):
+        return cause
+    return f"Glance refuses it with HTTP {status}"
 
 
-def _bitstream_error(image: str, error: Exception) -> errors.BitstreamError:
-    names = [each.__name__ for each in type(error).__mro__]
-    hint = next((_HINTS[name] for name in names if name in _HINTS), "")
+def _bitstream_error(
+    image: str, error: Exception, is_cut: bool = False
+) -> errors.BitstreamError:
+    """Return the error for an error of Nova's image API.
+
+    :param is_cut: the content has ended too early.
+    """
+    cause = "" if is_cut and isinstance(error, OSError) else _find_cause(error)
     return errors.BitstreamError(
         image,
-        f"can't read it from Glance: {_describe(error)}; {hint or _REACH}",
-        is_local=not hint and not _is_about_image(error),
+        f"can't read it from Glance: {_describe(error)}; {cause or _REACH}",
+        is_local=not cause,
+        public=f"can't read it from Glance: {cause}",
     )
 
 

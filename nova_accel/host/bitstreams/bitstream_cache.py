@@ -177,6 +177,7 @@ class BitstreamCache:
                 f"it can't be read: {blob_store.describe_error(error)}; put"
                 " the file there, or correct the key blank in nova.conf"
                 " [nova_accel] device_spec",
+                is_local=True,
             ) from error
 
     def _describe(self, path: str, file: Any) -> model.Bitstream:

@@ -107,6 +107,11 @@ class PartialFile:
         self._received += len(data)
         return len(data)
 
+    @property
+    def is_complete(self) -> bool:
+        """Return whether as many bytes were written as the image has."""
+        return self._received >= self._size
+
     def truncate(self, size: int = 0) -> int:
         """Discard the content; Nova does so after an invalid signature."""
         self._file.seek(size)
@@ -120,10 +125,11 @@ class PartialFile:
         :raises BitstreamError: the content is truncated or has another
             digest.
         """
-        if self._received != self._size:
+        if not self.is_complete:
             raise errors.BitstreamError(
                 self._image,
                 bitstreams.describe_truncation(self._received, self._size),
+                is_local=True,
             )
         if self._digest.hexdigest() != self._sha512:
             raise errors.BitstreamError(

@@ -78,14 +78,16 @@ def glance(
 def make(tmp_path: Path) -> Make:
     """Return a factory of BitstreamImages on the same directory."""
 
-    def images(**changed: Any) -> bitstream_images.BitstreamImages:
+    def images(
+        api: Any = None, **changed: Any
+    ) -> bitstream_images.BitstreamImages:
         settings = conf.BitstreamSettings(
             owners=frozenset({bitstream_files.OWNER}),
             cache_dir=str(tmp_path / "accel/bitstreams"),
             limit=bitstream_files.MIB,
         )
         return bitstream_images.BitstreamImages(
-            dataclasses.replace(settings, **changed)
+            dataclasses.replace(settings, **changed), api
         )
 
     return images

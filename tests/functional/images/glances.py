@@ -7,6 +7,8 @@ import http.server
 import importlib.util
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -221,13 +223,14 @@ class StandIn:
 
     ``answers`` are HTTP statuses by request ("image", "file"), ``contents``
     replace the uploaded contents, and the contents of the images in ``cut``
-    end in the middle.
+    end in the middle; if ``is_reset``, with a reset of the connection.
     """
 
     def __init__(self) -> None:
         self.answers: dict[str, int] = {}
         self.contents: dict[str, bytes] = {}
         self.cut: set[str] = set()
+        self.is_reset = False
         self._images: dict[str, dict[str, Any]] = {}
         self._files: dict[str, bytes] = {}
         self._downloads = 0
@@ -318,6 +321,14 @@ class StandIn:
                 self.send_header("Content-Length", str(len(announced)))
                 self.end_headers()
                 self.wfile.write(sent)
+                if sent != announced and standin.is_reset:
+                    # Closed at once, with a reset (socket(7), SO_LINGER).
+                    self.connection.setsockopt(
+                        socket.SOL_SOCKET,
+                        socket.SO_LINGER,
+                        struct.pack("ii", 1, 0),
+                    )
+                    self.connection.close()
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bitstream images while Glance is unreachable, faulty or sends wrong data."""
 
+import errno
 import logging
+import socket
 from pathlib import Path
+from typing import Any
 
+import glanceclient.exc
+import keystoneauth1.exceptions
 import pytest
+import requests
+import urllib3
+from nova import exception
+from nova.image import glance
 
 from nova_accel import errors
 from tests.functional.images import glances
@@ -121,11 +130,134 @@ class TestBroken:
             make().fetch(user(), [image])
         assert not list_cached(tmp_path)
 
+    @pytest.mark.parametrize("is_reset", [False, True])
     def test_the_connection_breaks(
-        self, standin: glances.StandIn, make: Make, tmp_path: Path
+        self,
+        standin: glances.StandIn,
+        make: Make,
+        tmp_path: Path,
+        is_reset: bool,
     ) -> None:
+        """Another host may get it, and its owner reads no address."""
         image = add(standin)
         standin.cut.add(image)
-        with pytest.raises(errors.BitstreamError):
+        standin.is_reset = is_reset
+        with pytest.raises(errors.BitstreamError) as caught:
             make().fetch(user(), [image])
+        assert caught.value.is_local
+        assert caught.value.public.endswith("the host can't provide it now")
         assert not list_cached(tmp_path)
+
+    def test_damaged_content_is_damaged_on_each_host(
+        self, standin: glances.StandIn, make: Make
+    ) -> None:
+        image = add(standin)
+        standin.contents[image] = CONTENT[:-1] + b"x"
+        with pytest.raises(errors.BitstreamError) as caught:
+            make().fetch(user(), [image])
+        assert not caught.value.is_local
+        assert "does not have the image's checksum" in caught.value.public
+        assert "expected" not in caught.value.public
+
+    @pytest.mark.parametrize("status", [407, 408, 429])
+    def test_a_busy_glance_says_nothing_about_the_image(
+        self, standin: glances.StandIn, make: Make, status: int
+    ) -> None:
+        image = add(standin)
+        standin.answers["file"] = status
+        with pytest.raises(errors.BitstreamError) as caught:
+            make().fetch(user(), [image])
+        assert caught.value.is_local
+        standin.answers.clear()
+        bitstreams = make().fetch(user(), [image])
+        standin.answers["image"] = status
+        assert make().fetch(user(), [image]) == bitstreams
+
+
+class Failing:
+    """Nova's image API, whose calls fail with an error of any library."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        raise self._error
+
+
+SERVER = "glance.internal.example"
+_AT = f"HTTPConnectionPool(host='{SERVER}', port=9292)"
+
+
+class Pool(urllib3.connectionpool.HTTPConnectionPool):
+    def __str__(self) -> str:
+        return _AT
+
+
+class TestErrorsOfLibraries:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            requests.ConnectionError(f"{_AT}: Max retries exceeded"),
+            requests.ReadTimeout(f"{_AT}: Read timed out."),
+            requests.exceptions.ChunkedEncodingError(f"{_AT}: broken"),
+            requests.exceptions.SSLError(f"{_AT}: certificate expired"),
+            urllib3.exceptions.ReadTimeoutError(Pool(SERVER), "/v2", "slow"),
+            BrokenPipeError(errno.EPIPE, "Broken pipe", SERVER),
+            ConnectionResetError(errno.ECONNRESET, "reset", SERVER),
+            socket.gaierror(-2, f"{SERVER}: Name or service not known"),
+            TimeoutError(f"{SERVER} timed out"),
+            OSError(
+                errno.EPIPE,
+                "Corrupt image download. Expected checksum is 1 but md5"
+                " algorithm is not available on the client",
+            ),
+            glanceclient.exc.CommunicationError(f"no {SERVER}"),
+            glanceclient.exc.HTTPServiceUnavailable(SERVER),
+            keystoneauth1.exceptions.ConnectFailure(f"no {SERVER}"),
+            exception.GlanceConnectionFailed(server=SERVER, reason="no"),
+            exception.NovaException(f"something with {SERVER}"),
+            glance.cursive_exception.SignatureVerificationError(
+                reason=f"Unable to retrieve certificate with ID: {SERVER}"
+            ),
+            RuntimeError(f"something with {SERVER}"),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_they_say_nothing_about_the_image(
+        self, make: Make, error: Exception
+    ) -> None:
+        images = make(api=Failing(error))
+        with pytest.raises(errors.BitstreamError) as caught:
+            images.fetch(user(), [MISSING])
+        assert caught.value.is_local
+        assert SERVER not in caught.value.public
+        assert type(error).__name__ in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("error", "words"),
+        [
+            (exception.ImageNotFound(image_id=SERVER), "no such image"),
+            (exception.ImageNotAuthorized(image_id=SERVER), "may not read"),
+            (
+                exception.ImageBadRequest(image_id="1", response=SERVER),
+                "does not understand",
+            ),
+            (
+                glance.cursive_exception.SignatureVerificationError(
+                    reason=SERVER
+                ),
+                "signature",
+            ),
+            (glanceclient.exc.HTTPConflict(SERVER), "HTTP 409"),
+        ],
+    )
+    def test_the_owner_reads_our_words_only(
+        self, make: Make, error: Exception, words: str
+    ) -> None:
+        images = make(api=Failing(error))
+        with pytest.raises(errors.BitstreamError) as caught:
+            images.fetch(user(), [MISSING])
+        assert not caught.value.is_local
+        assert words in caught.value.public
+        assert SERVER not in caught.value.public
+        assert SERVER in str(caught.value)

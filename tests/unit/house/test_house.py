@@ -47,6 +47,7 @@ SEAMS = {
     "virt_hooks/spawn/lifecycle.py": "the undo runs after any failure",
     "virt_hooks/report/server_allocations.py": "Nova's client raises anything",
     "virt_hooks/bypass.py": "other servers never fail",
+    "virt_hooks/attach/attach_rpc.py": "a caller gets an answer, always",
     "virt_hooks/instance/bitstream_images.py": "Nova's image API raises all",
     "virt_hooks/error_guards.py": "an addition must never end a Nova service",
     "virt_hooks/spawn/release.py": "a vendor's driver may raise anything",
@@ -275,6 +276,62 @@ def broad_excepts_are_at_the_seams_only(path: Path) -> None:
         if isinstance(node, ast.ExceptHandler):
             caught = ast.unparse(node.type) if node.type else "BaseException"
             assert caught not in ("Exception", "BaseException"), node.lineno
+
+
+def find_foreign(node: ast.AST) -> list[tuple[str, ast.AST]]:
+    """Return variables with exceptions of other libraries, with their scope.
+
+    They are those of handlers, and parameters of functions.
+    """
+    if isinstance(node, ast.ExceptHandler) and node.name and node.type:
+        types = getattr(node.type, "elts", [node.type])
+        own = ("errors.", "exception.ComputeResourcesUnavailable")
+        if not all(ast.unparse(t).startswith(own) for t in types):
+            return [(node.name, node)]
+    if isinstance(node, ast.FunctionDef):
+        return [
+            (argument.arg, node)
+            for argument in node.args.args
+            if argument.annotation is not None
+            and ast.unparse(argument.annotation) in FOREIGN
+        ]
+    return []
+
+
+def list_public_texts(call: ast.Call) -> list[ast.AST]:
+    """Return the arguments of an exception that a server's owner reads."""
+    kind = ast.unparse(call.func)
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    if kind.startswith("exception."):
+        return [*call.args, *keywords.values()]
+    if not kind.startswith("errors."):
+        return []
+    if "public" in keywords:
+        return [keywords["public"]]
+    is_local = ast.unparse(keywords.get("is_local", ast.Constant(False)))
+    is_public = kind == "errors.BitstreamError" and is_local != "True"
+    return [*call.args] if is_public else []
+
+
+FOREIGN = {"BaseException", "Exception", "OSError"}
+
+
+@rule(MODULES)
+def faults_of_servers_quote_no_other_library(path: Path) -> None:
+    """The text of another library's exception may name internal hosts."""
+    for variable, scope in (
+        pair for node in ast.walk(tree(path)) for pair in find_foreign(node)
+    ):
+        for call in ast.walk(scope):
+            if not isinstance(call, ast.Call):
+                continue
+            quoted = [
+                name.lineno
+                for text in list_public_texts(call)
+                for name in ast.walk(text)
+                if isinstance(name, ast.Name) and name.id == variable
+            ]
+            assert not quoted, f"line {quoted} quotes {variable}"
 
 
 def is_pure(name: str) -> bool:
