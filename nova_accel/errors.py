@@ -5,6 +5,7 @@
 
     AcceleratorError
     ├── ConfigurationError    a value in nova.conf is not valid
+    │   └── BrokenDriverError a vendor driver can't be loaded
     ├── UnreadableError       a kernel attribute could not be read
     ├── MalformedError        text from outside has another form
     ├── ClaimError            this host can't satisfy a claim
@@ -73,6 +74,14 @@ class ConfigurationError(AcceleratorError):
         self.value = value
         self.hint = hint
         self.file = file
+
+
+class BrokenDriverError(ConfigurationError):
+    """The code of a vendor driver that is installed can't be loaded.
+
+    For a command this is as an option that names no driver. nova-compute
+    goes on with the servers that need none.
+    """
 
 
 class UnreadableError(AcceleratorError):

@@ -59,16 +59,18 @@ def as_nova_error(
         if publish is not None:
             publish()
         is_final = is_rebuilt or not getattr(error, "is_local", True)
-        raise _nova_error(error.public, uuid if is_final else "") from error
+        raise build_nova_error(
+            error.public, uuid if is_final else ""
+        ) from error
     except exception.NovaException:
         raise
     except Exception as error:
         LOG.exception("can't provide the accelerators of server %s", uuid)
         reason = errors.AcceleratorError("").public
-        raise _nova_error(reason, uuid if is_rebuilt else "") from error
+        raise build_nova_error(reason, uuid if is_rebuilt else "") from error
 
 
-def _nova_error(reason: str, aborted: str) -> Exception:
+def build_nova_error(reason: str, aborted: str) -> Exception:
     """Return Nova's error.
 
     :param aborted: uuid of a server whose build is aborted, empty for one

@@ -4,9 +4,9 @@
 The class body lists every override of Nova's driver. An override with
 ``@accelerators_only`` runs only for servers with accelerators. It gets one
 argument more than Nova's method: ``stock``, which runs that method with the
-arguments of the call. An override without the decorator logs our errors. The
-work is done by the objects of ``hooks.Hooks``, whose methods have the
-arguments.
+arguments of the call. An override without it logs our errors, and with
+``@started_only`` it runs only if the hooks were constructed. The work is done
+by the objects of ``hooks.Hooks``, whose methods have the arguments.
 
 Every override calls the stock method and adds to it. The exceptions:
 
@@ -23,6 +23,10 @@ Every override calls the stock method and adds to it. The exceptions:
 
 An error in a periodic path is logged, and the stock method runs; an error
 in a spawn fails that spawn, and Nova reschedules the server.
+
+If the hooks can't be constructed, the service runs as Nova's own driver:
+all units of our providers are reserved, and servers with accelerators are
+refused (``bypass``), until the cause is removed and the service restarted.
 
 The life of a server's partitions:
 
@@ -49,12 +53,17 @@ import nova.conf
 from nova import exception
 from nova.virt.libvirt import driver
 
-from nova_accel import errors
+from nova_accel import errors, model
 from virt_hooks import hooks
 from virt_hooks.attach import attach_guard
-from virt_hooks.bypass import accelerators_only
+from virt_hooks.bypass import accelerators_only, started_only
 from virt_hooks.error_guards import Stock, log_errors
-from virt_hooks.operations import config_checks, live_migration
+from virt_hooks.operations import (
+    config_checks,
+    live_migration,
+    nova_database,
+)
+from virt_hooks.report import nova_provider_tree
 
 LOG = logging.getLogger(__name__)
 
@@ -68,6 +77,19 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         An invalid setting ends the service with one line in the log.
         """
         super().__init__(virtapi, read_only)
+        #: Whether the hooks were constructed.
+        self.is_started = False
+        #: Slots of this host's servers, read only without the hooks.
+        self._startup_slots: frozenset[model.Slot] = frozenset()
+        with log_errors(
+            "nova-accel can't start: servers without accelerators go on, those"
+            " with accelerators are refused; remove the cause, and restart"
+            " nova-compute"
+        ):
+            self._construct_hooks(virtapi)
+            self.is_started = True
+
+    def _construct_hooks(self, virtapi: Any) -> None:
         try:
             self._hooks = hooks.Hooks(
                 virtapi,
@@ -75,6 +97,8 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
                 self.get_available_nodes,
                 self._build_device_metadata,
             )
+        except errors.BrokenDriverError:
+            raise
         except errors.ConfigurationError as error:
             LOG.error("nova-accel can't start: %s", error)
             sys.exit(1)
@@ -89,6 +113,12 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             nova-accel offers, too.
         """
         super().init_host(host)
+        if not self.is_started:
+            with log_errors("can't read the slots of this host's servers"):
+                self._startup_slots = nova_database.read_slots(
+                    self.get_nodenames_by_uuid().values()
+                )
+            return
         refusals: list[errors.ConfigurationError] = []
         with log_errors("can't check the configuration"):
             refusals += config_checks.check(
@@ -107,6 +137,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         with log_errors("can't serve RPC requests for accelerators"):
             self._hooks.rpc_server.start(host)
 
+    @started_only
     def cleanup_host(self, host: str) -> None:
         with log_errors("can't stop the RPC server"):
             self._hooks.rpc_server.stop()
@@ -116,6 +147,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
 
     # -- report ------------------------------------------------------------
 
+    @started_only
     def get_available_resource(self, nodename: str) -> Any:
         """Read the host again; Nova does not hold its tracker's lock."""
         with log_errors("can't refresh this host's accelerators"):
@@ -137,6 +169,15 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             were created in Placement. Nova's tracker reads the tree again
             and retries.
         """
+        if not self.is_started:
+            super().update_provider_tree(
+                provider_tree, nodename, allocations=allocations
+            )
+            with log_errors("can't reserve this host's accelerators"):
+                nova_provider_tree.reserve_all(
+                    provider_tree, nodename, self._startup_slots
+                )
+            return
         reporter = self._hooks.partitions.reporter
         created: list[str] = []
         with log_errors("Can't create new resource providers"):
@@ -175,6 +216,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     def _build_device_metadata(self, *args: Any, **kwargs: Any) -> Any:
         return self._hooks.device_metadata.build(*args, **kwargs)
 
+    @started_only
     def _vgpu_allocations(self, allocations: Any) -> Any:
         """Remove our providers from those that Nova makes vGPUs for."""
         vgpu_allocations = super()._vgpu_allocations(allocations)
@@ -185,10 +227,14 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
                 )
         return vgpu_allocations
 
+    @started_only
     def _guest_add_mdevs(self, guest: Any, chosen_mdevs: Any) -> Any:
         """Skip our mdevs, which Nova found in the old domain."""
-        if chosen_mdevs:
-            chosen_mdevs = self._hooks.partitions.exclude_mdevs(chosen_mdevs)
+        with log_errors("can't exclude the mdevs of accelerators"):
+            if chosen_mdevs:
+                chosen_mdevs = self._hooks.partitions.exclude_mdevs(
+                    chosen_mdevs
+                )
         return super()._guest_add_mdevs(guest, chosen_mdevs)
 
     @accelerators_only
@@ -216,10 +262,13 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         stock_suspend = functools.partial(super().suspend, context, instance)
         self._hooks.suspend.resume(stock, stock_suspend, context, instance)
 
+    @started_only
     def _attach_mediated_devices(self, guest: Any, devs: Any) -> None:
         """Skip our mdevs, which ``resume`` plugs in."""
-        if devs := list(devs):
-            devs = self._hooks.suspend.exclude_claimed(devs)
+        devs = list(devs)
+        with log_errors("can't exclude the mdevs of accelerators"):
+            if devs:
+                devs = self._hooks.suspend.exclude_claimed(devs)
         super()._attach_mediated_devices(guest, devs)
 
     @accelerators_only

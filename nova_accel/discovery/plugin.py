@@ -119,8 +119,9 @@ def load(names: Iterable[str] = ()) -> Mapping[str, Driver]:
     """Return drivers by name, in the order in which they are called.
 
     :param names: the drivers to load; all installed drivers if empty.
-    :raises ConfigurationError: a driver is not installed, or its entry
-        point can't be loaded or is no driver.
+    :raises ConfigurationError: a driver is not installed.
+    :raises BrokenDriverError: its entry point can't be loaded, or is no
+        driver.
     """
     points = list_drivers()
     selected = tuple(names) or tuple(points)
@@ -151,14 +152,14 @@ def _load_driver(
     try:
         driver = points[name].load()()
     except Exception as error:  # third-party code may raise anything
-        raise errors.ConfigurationError(
+        raise errors.BrokenDriverError(
             option,
             name,
             f"the driver's entry point {points[name].value} fails to load"
             f" ({error!r}); repair or remove its package",
         ) from error
     if not isinstance(driver, Driver):
-        raise errors.ConfigurationError(
+        raise errors.BrokenDriverError(
             option,
             name,
             f"{points[name].value} is no driver: it must have the methods"

@@ -278,6 +278,15 @@ def read(nodes: Iterable[str]) -> ServerRecords:
     return records
 
 
+def read_slots(nodes: Iterable[str]) -> frozenset[model.Slot]:
+    """Return the slots of this host's servers; see ``read``."""
+    return frozenset(
+        slot
+        for server_slots in read(nodes).slots.values()
+        for slot in server_slots
+    )
+
+
 def _add_leaving(context: Any, migration: Any, records: ServerRecords) -> None:
     """Add the slots that a server has here while it migrates away."""
     instance, migration_context = _read_migration(context, migration)

@@ -78,6 +78,15 @@ def update_tree(
     apply(nova_tree, planned)
     for call in planned:
         LOG.info("%s", call)
+    _set_all_slots(nova_tree, desired, startup_slots)
+    return planned
+
+
+def _set_all_slots(
+    nova_tree: Any,
+    desired: providers.ProviderTree,
+    startup_slots: Iterable[model.Slot],
+) -> None:
     slots = {node.uuid: dict(node.slots) for node in desired.nodes}
     for slot in startup_slots:
         if nova_tree.exists(slot.provider):
@@ -86,7 +95,26 @@ def update_tree(
             by_class[slot.resource_class] = identifiers | {slot.identifier}
     for uuid, by_class in slots.items():
         _set_slots(nova_tree, uuid, by_class)
-    return planned
+
+
+def reserve_all(
+    nova_tree: Any, node: str, startup_slots: Iterable[model.Slot]
+) -> None:
+    """Reserve all units of the owned providers in Nova's tree.
+
+    They get the trait of faulted devices. None of them is removed, and an
+    update from a reading of the host ends the reservation.
+
+    :param node: name of the compute node's provider.
+    :param startup_slots: see ``update_tree``.
+    """
+    data = nova_tree.data(node)
+    root = providers.ProviderRoot(name=data.name, uuid=data.uuid)
+    no_devices = providers.ProviderTree(root=root, nodes=())
+    owned = owned_uuids(nova_tree, no_devices)
+    unreadable = diff.Guard(unreadable=owned)
+    apply(nova_tree, plan(nova_tree, no_devices, unreadable))
+    _set_all_slots(nova_tree, no_devices, startup_slots)
 
 
 def add_new_slots(nova_tree: Any, desired: providers.ProviderTree) -> None:

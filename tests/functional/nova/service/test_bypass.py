@@ -6,11 +6,14 @@ Functions of the library are made to raise an error that no code expects.
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import fixtures
 import pytest
 from nova import objects
 
+from nova_accel.catalog import pci_ids
 from tests.functional.nova.operations import moving
 from tests.functional.nova.support import harness, operations, striking
 from virt_hooks import bypass, nova_driver
@@ -33,6 +36,12 @@ _NAMED = f"{bypass.__name__}._is_named"
         ("resources:VCPU", False),
         ("resources_A:MEMORY_MB", False),
         ("resources:CUSTOM_PMEM_NAMESPACE_SMALL", False),
+        ("resources_A:CUSTOM_PCI_144D_A824", True),
+        ("resources:CUSTOM_LICENSE", False),
+        ("resources_A:CUSTOM_LICENSE", False),
+        ("resources:MEM_ENCRYPTION_CONTEXT", False),
+        ("resources:NET_BW_EGR_KILOBIT_PER_SEC", False),
+        ("resources:SRIOV_NET_VF", False),
         ("trait:CUSTOM_VGPU_NVIDIA_T4_4Q", False),
         ("hw:cpu_policy", False),
     ],
@@ -46,19 +55,21 @@ def test_flavors_that_name_accelerators(
     assert bypass._is_named(None, instance) is is_named
 
 
-class StockServers(moving.LiveBase, operations.OperationsTestBase):
+class Lives(moving.LiveBase, operations.OperationsTestBase):
     """Servers without accelerators, on hosts with some."""
 
     CARDS = harness.TWO_T4
 
     def setUp(self) -> None:
         super().setUp()
+        #: Extra specs of their flavors.
+        self.specs: dict[str, str] = {}
         self.power_off_to_move()
         self.functions = striking.all_functions()
 
     def life(self) -> None:
         """Run all operations of users and operators on a server."""
-        server = self.boot({}, host="host1")
+        server = self.boot(self.specs, host="host1")
         self.be_on("host1")
         self._live_migrate(server)
         self.be_on("host2")
@@ -74,7 +85,7 @@ class StockServers(moving.LiveBase, operations.OperationsTestBase):
         self.shelve(server)
         self.unshelve(server)
         self.run_periodics()
-        self.resize(server, {})
+        self.resize(server, self.specs)
         self.confirm(server)
         self.migrate(server)
         self.revert(server)
@@ -83,10 +94,14 @@ class StockServers(moving.LiveBase, operations.OperationsTestBase):
 
     def short_life(self) -> None:
         self.be_on("host1")
-        server = self.boot({}, host="host1")
+        server = self.boot(self.specs, host="host1")
         self.reboot_hard(server)
         self.run_periodics()
         self._delete_server(server)
+
+
+class StockServers(Lives):
+    """Servers of plain flavors."""
 
     def test_all_functions_fail(self) -> None:
         with striking.struck(self.functions.items()):
@@ -139,6 +154,45 @@ def _each(part: int) -> Callable[[StockServers], None]:
 
 for number in range(_PARTS):
     setattr(StockServers, f"test_each_function_fails_{number}", _each(number))
+
+
+# Inventory of an operator in Nova's provider.yaml.
+_LICENSES = """
+meta:
+  schema_version: '1.0'
+providers:
+  - identification:
+      uuid: $COMPUTE_NODE
+    inventories:
+      additional:
+        - CUSTOM_LICENSE:
+            total: 10
+"""
+_OWN_CLASSES = f"{pci_ids.__name__}.is_accelerator"
+
+
+class OtherClasses(Lives):
+    """Servers with a class of an operator's own."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.specs = {"resources:CUSTOM_LICENSE": "1"}
+
+    def settings(self, _name: str) -> dict[str, Any]:
+        place = self.useFixture(fixtures.TempDir()).path
+        Path(place, "licenses.yaml").write_text(_LICENSES)
+        self.flags(provider_config_location=place, group="compute")
+        return {}
+
+    def test_all_other_functions_fail(self) -> None:
+        """All but those that find out whether a flavor names accelerators."""
+        others = {
+            name: function
+            for name, function in self.functions.items()
+            if name != _OWN_CLASSES and not name.startswith(bypass.__name__)
+        }
+        with striking.struck(others.items()):
+            self.life()
 
 
 class Starts(harness.AccelTestBase):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start of nova-compute: invalid settings, other services, disabling."""
+"""Start of nova-compute: invalid settings, failures, other services."""
 
 import contextlib
 import fcntl
+import importlib.metadata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,18 @@ from unittest import mock
 import pytest
 from nova import objects
 from nova.compute import vm_states
+from nova.tests.functional.api import client
 
-from tests.functional.nova.support import harness, libvirtd
+from nova_accel.discovery import plugin
+from nova_accel.model import names
+from tests.functional.nova.support import (
+    harness,
+    libvirtd,
+    operations,
+    striking,
+    technologies,
+)
+from virt_hooks import nova_driver
 from virt_hooks.guest import libvirt_guest
 
 STOCK = "libvirt.LibvirtDriver"
@@ -202,3 +213,106 @@ class TwoServices(harness.AccelTestBase):
         wrote = self.hosts["host1"].writes()[before:]
         reset = {Path(w["path"]).parent.name for w in wrote}
         self.assertLessEqual(functions, reset)
+
+
+class NotStarted(operations.OperationsTestBase):
+    """The hooks can't be constructed: stock servers go on."""
+
+    technology = technologies.MDEV
+
+    @contextlib.contextmanager
+    def broken_driver(self) -> Iterator[None]:
+        """Let the package of a vendor driver fail when it is imported."""
+        load = importlib.metadata.EntryPoint.load
+
+        def fail(point: Any) -> Any:
+            if point.group == plugin.GROUP and point.name == "noop":
+                raise ImportError("No module named 'acme'")
+            return load(point)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(importlib.metadata.EntryPoint, "load", fail)
+            yield
+
+    def live_stock(self) -> None:
+        """Run operations on a server without accelerators."""
+        server = self.boot({})
+        self.reboot_hard(server)
+        self.suspend(server)
+        self.resume(server)
+        self.rescue(server)
+        self.unrescue(server)
+        self.rebuild(server)
+        self.run_periodics()
+        self._delete_server(server)
+
+    @pytest.mark.each_release
+    def test_a_vendor_driver_that_can_not_be_imported(self) -> None:
+        """Providers stay, reserved; servers with accelerators wait."""
+        self.start_hosts("host1")
+        server = self.boot(self.technology.small(self))
+        doomed = self.boot(self.technology.small(self))
+        before = self.stable_providers()
+        mdevs = self.mdevs_of(server)
+        with self.broken_driver():
+            self.restart()
+        self.run_periodics()
+        log = self.messages()
+        self.assertIn("nova-accel can't start", log)
+        self.assertIn("No module named 'acme'", log)
+        for card in (harness.T4, harness.T4_B):
+            self.assertIn(names.FAULTED_TRAIT, self.traits(card))
+            for total, reserved in self.amounts(card).values():
+                self.assertEqual(total, reserved)
+        self.assertEqual(before.keys(), self.providers().keys())
+        self.live_stock()
+        for word, body in (("suspend", None), ("reboot", {"type": "HARD"})):
+            # In Nova's harness a cast is a call.
+            with contextlib.suppress(client.OpenStackApiException):
+                self.api.post_server_action(server["id"], {word: body})
+            self._wait_for_server_parameter(
+                server, {"status": "ACTIVE", "OS-EXT-STS:task_state": None}
+            )
+        self.assertEqual(2, self.messages().count(f"{server['id']} is refus"))
+        self.assertNotIn("Error updating resources", self.messages())
+        self.assertEqual(mdevs, self.mdevs_of(server))
+        self._delete_server(doomed)
+        self.assertIn(mdevs[0], self.hosts["host1"].mdevs())
+
+        self.restart()
+        self.run_periodics()
+        self.reboot_hard(server)
+        self.assertEqual(mdevs, self.mdevs_of(server))
+        self.assert_agreement("the repaired service", is_passed=True)
+        self._delete_server(server)
+        self.run_periodics()
+        self.assert_nothing_left()
+        for card in (harness.T4, harness.T4_B):
+            self.assertNotIn(names.FAULTED_TRAIT, self.traits(card))
+            self.assertEqual(0, self.amounts(card)["VGPU"][1])
+
+    def test_a_server_that_the_scheduler_sends_all_the_same(self) -> None:
+        """Nova reschedules it: it never starts without its device."""
+        self.start_hosts("host1")
+        with self.broken_driver():
+            self.restart()
+        server = self.boot(self.technology.small(self), expected_state="ERROR")
+        fault = self.api.get_server(server["id"])["fault"]["message"]
+        self.assertNotIn("acme", fault)
+        self._delete_server(server)
+
+    def test_any_function_that_fails(self) -> None:
+        """Each function that the constructor calls raises once."""
+        self.start_hosts("host1")
+        virtapi = self.computes["host1"].driver.virtapi
+        functions = striking.all_functions()
+        with striking.traced(functions) as called:
+            self.assertTrue(nova_driver.AccelLibvirtDriver(virtapi).is_started)
+        constructors = [name for name in called if name.endswith("__init__")]
+        self.assertGreater(len(constructors), 20)
+        outcomes = set()
+        for name in sorted(called):
+            with striking.struck([(name, functions[name])]):
+                driver = nova_driver.AccelLibvirtDriver(virtapi)
+                outcomes.add(driver.is_started)
+        self.assertIn(False, outcomes)

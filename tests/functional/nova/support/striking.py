@@ -22,8 +22,10 @@ _PACKAGES = (nova_accel, placement_sync, virt_hooks)
 # failures: both call nothing unguarded.
 GUARDS = frozenset(
     {
+        "virt_hooks.bypass._stock",
         "virt_hooks.bypass.accelerators_only",
         "virt_hooks.bypass.has_accelerators",
+        "virt_hooks.bypass.started_only",
         "virt_hooks.error_guards.log_errors",
     }
 )
@@ -121,7 +123,8 @@ def _is_entry(name: str, function: FunctionType) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, FunctionType) else None
+    inner = inspect.unwrap(value) if callable(value) else None
+    return inner if isinstance(inner, FunctionType) else None
 
 
 @contextlib.contextmanager
