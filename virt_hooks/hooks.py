@@ -11,7 +11,7 @@ from typing import Any
 import nova.conf
 
 from nova_accel.config import conf
-from nova_accel.host.state import rebuild_allocations
+from nova_accel.host.state import rebuild_allocations, state_dir
 from virt_hooks.attach import (
     attach_devices,
     attach_evacuated,
@@ -63,6 +63,7 @@ class Hooks:
         :raises ConfigurationError: a setting can't be used.
         """
         settings = conf.read_settings(nova.conf.CONF)
+        self._state_dir = settings.state_dir
         domains = connection.LibvirtDomains(host)
         self.partitions = partitions = self._build_partitions(
             virtapi, host, domains, settings
@@ -103,10 +104,9 @@ class Hooks:
             consumers,
             self.suspend,
             list_nodes,
+            self._remove_partial_files,
         )
-        self.reboot = reboot.Reboot(
-            partitions, self.rebuilt_servers, moves, self.passes
-        )
+        self.reboot = reboot.Reboot(partitions, self.rebuilt_servers, moves)
         self.attach_recovery = recovery = attach_recovery.AttachRecovery(
             partitions, allocations
         )
@@ -151,6 +151,10 @@ class Hooks:
             report,
             reconciler,
         )
+
+    def _remove_partial_files(self) -> None:
+        state_dir.remove_partial_files(self._state_dir)
+        self.partitions.images.remove_partial_files()
 
     def _refresh(self) -> None:
         self.passes.refresh(retries_failed=False)

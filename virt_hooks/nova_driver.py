@@ -242,6 +242,10 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         return self._hooks.reboot.hard_reboot(*args, **kwargs)
 
     @accelerators_only
+    def rescue(self, *args: Any, **kwargs: Any) -> Any:
+        return self._hooks.reboot.rescue(*args, **kwargs)
+
+    @accelerators_only
     def unrescue(self, *args: Any, **kwargs: Any) -> None:
         self._hooks.reboot.unrescue(*args, **kwargs)
 

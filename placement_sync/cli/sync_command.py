@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from nova_accel import errors, model
 from nova_accel.cli import application
 from nova_accel.config import conf
-from nova_accel.host.state import directories, drains, notes
+from nova_accel.host.state import directories, drains, notes, state_dir
 from nova_accel.model import providers
 from placement_sync.cli import common_options, outside_host
 from placement_sync.client import resource_providers
@@ -135,6 +135,8 @@ class _LockedPasses:
         """
         if self.is_dry or self._options.state_dir is None:
             return None
+        with contextlib.suppress(OSError):
+            state_dir.remove_partial_files(self._options.state_dir)
         arguments, settings = self._arguments, self._options.settings.sync
         port = arguments.port
         if port is None:

@@ -5,6 +5,7 @@
 """
 
 import collections
+import contextlib
 import errno
 import logging
 import os
@@ -65,6 +66,9 @@ class Metrics:
         if not textfile and not port:
             return
         _check_settings(textfile, port)
+        if textfile:
+            with contextlib.suppress(OSError):
+                directories.remove_partial_files(*os.path.split(textfile))
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(self._collector)
         if port:

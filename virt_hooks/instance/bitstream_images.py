@@ -132,6 +132,10 @@ class BitstreamImages:
         }
         return {image: fetched[image_id] for image, image_id in ids.items()}
 
+    def remove_partial_files(self) -> None:
+        """Remove what interrupted downloads of a killed service left."""
+        self._cache.remove_partial_files()
+
     def read_cached(
         self, images: Iterable[str]
     ) -> Mapping[str, model.Bitstream]:

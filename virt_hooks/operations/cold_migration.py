@@ -70,7 +70,7 @@ class ColdMigration:
                 self._partitions.fetch_bitstreams(context, request)
                 self._partitions.ensure(request)
                 request = self._partitions.record_moved(instance, request)
-            with self._partitions.ensured(request):
+            with self._partitions.starting(instance, request):
                 result = stock()
             undo.pop_all()
         self._partitions.reconciler.wake()
@@ -104,7 +104,8 @@ class ColdMigration:
         )
         store.transfer(migration.uuid, instance.uuid, old)
         self._partitions.record_if_moved(instance)
-        return stock()
+        with self._partitions.starting(instance):
+            return stock()
 
     def confirm_migration(
         self,

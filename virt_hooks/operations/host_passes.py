@@ -21,10 +21,12 @@ class HostPasses:
         consumers: claim_checks.Consumers,
         suspended: suspend.Suspend,
         list_nodes: Callable[[], Iterable[str]],
+        remove_partial_files: Callable[[], None],
     ) -> None:
         """Make no pass yet.
 
         :param list_nodes: returns the names of this host's compute nodes.
+        :param remove_partial_files: removes those of killed services.
         """
         self._accel = partitions.accel
         self._reporter = partitions.reporter
@@ -33,6 +35,7 @@ class HostPasses:
         self._consumers = consumers
         self._suspended = suspended
         self._list_nodes = list_nodes
+        self._remove_partial_files = remove_partial_files
         self._refresh_lock = threading.Lock()
         self._device_events = notifications.DeviceEvents(self._accel)
 
@@ -47,6 +50,9 @@ class HostPasses:
         """
         self._adopt(nodes)
         self._startup_servers.read_servers(self._list_nodes)
+        if self._accel.is_alone:
+            with error_guards.log_errors("can't remove partial files"):
+                self._remove_partial_files()
         self._accel.set_card_modes(self._startup_servers.list_awaited)
         self._accel.host.refresh()
         self._startup_servers.restore_claims(self._list_nodes)
@@ -86,11 +92,6 @@ class HostPasses:
             events = self._device_events.list_changes()
         # Nova's bus may be slow: no lock is held meanwhile.
         notifications.send_events(events)
-
-    def clean_up(self) -> None:
-        """Read the hostdevs of all domains, and remove unused partitions."""
-        with self._refresh_lock:
-            self._accel.clean_up()
 
     def _adopt(self, nodes: Mapping[str, str]) -> None:
         for uuid, name in nodes.items():

@@ -44,9 +44,9 @@ class ServerPartitions:
         self.startup_servers = startup_servers
         self.reporter = reporter
         self.reconciler = reconciler
-        #: Operation of a thread: the server that it reboots, or the request
-        #: that it has ensured. Of each thread, since a delete may overlap
-        #: another operation on the same server.
+        #: Operation of a thread: the server that it reboots, the request
+        #: that it has ensured, and the claims. Of each thread, since a delete
+        #: may overlap another operation on the same server.
         self._operation = threading.local()
 
     def publish(self, context: Any) -> None:
@@ -84,13 +84,15 @@ class ServerPartitions:
 
         :raises AcceleratorError: they can't be made here.
         """
-        return self.accel.ensure(
+        claims = self.accel.ensure(
             request.uuid,
             request.groups,
             request.slots,
             request.allocated,
             self.images.read_cached(request.images),
         )
+        self._operation.claims = claims
+        return claims
 
     def record_moved(
         self, instance: Any, request: instance_request.InstanceRequest
@@ -130,15 +132,39 @@ class ServerPartitions:
             self.record_moved(instance, self.parse(instance))
 
     @contextlib.contextmanager
-    def ensured(
-        self, request: instance_request.InstanceRequest
+    def starting(
+        self,
+        instance: Any,
+        request: instance_request.InstanceRequest | None = None,
     ) -> Iterator[None]:
-        """Let this thread read the claims of a request, just ensured."""
+        """Retain what the guest that the block starts runs with.
+
+        A delete may have released the claims before the guest was started.
+
+        :param request: that has just been ensured, None if the block ensures
+            it; this thread reads the claims of it.
+        """
         self._operation.request = request
+        if request is None:
+            self._operation.claims = self.accel.claims_of(instance.uuid)
         try:
             yield
         finally:
             self._operation.request = None
+            with error_guards.log_errors(
+                "can't read the devices of the guest of %s", instance.uuid
+            ):
+                self._retain_running(instance, self._operation.claims)
+
+    def _retain_running(
+        self, instance: Any, claims: tuple[model.Claim, ...]
+    ) -> None:
+        if self.accel.retain_running(
+            instance.uuid,
+            claims,
+            lambda claim: libvirt_guest.is_holding(self.host, instance, claim),
+        ):
+            self.publish(nova_context.get_admin_context())
 
     def read_for_guest(
         self, instance: Any

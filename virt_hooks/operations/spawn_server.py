@@ -87,7 +87,7 @@ class Spawn:
                 # Published at once: otherwise the scheduler would select
                 # this host for profiles that the card can't make any more.
                 self._partitions.publish(context)
-            with self._partitions.ensured(request):
+            with self._partitions.starting(instance, request):
                 return stock()
 
     def get_guest_config(

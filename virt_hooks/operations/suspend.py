@@ -65,6 +65,12 @@ class Suspend:
         self, stock: Stock, stock_suspend: Stock, context: Any, instance: Any
     ) -> None:
         """Plug the devices in after the stock method, or suspend again."""
+        with self._partitions.starting(instance):
+            self._resume(stock, stock_suspend, context, instance)
+
+    def _resume(
+        self, stock: Stock, stock_suspend: Stock, context: Any, instance: Any
+    ) -> None:
         handles = self._handles_of(instance)
         if instance.resources:
             with _as_rollback(exception.InstanceResumeFailure):

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from nova_accel import model
 from nova_accel.geometry import device_capacity
@@ -239,6 +239,35 @@ class ClaimStore:
         else:
             self._claims.pop(consumer, None)
             self._versions.pop(consumer, None)
+
+
+def mark(
+    claims: Iterable[model.Claim],
+    unbacked: Collection[str],
+    unallocated: Mapping[model.ClassKey, int],
+) -> tuple[model.Claim, ...]:
+    """Return claims with whether Nova and Placement back them.
+
+    :param unbacked: consumers that Nova does not back any more.
+    :param unallocated: claimed amounts that Placement has not allocated.
+    """
+    missing: dict[model.ClaimKey, dict[str, int]] = {}
+    for (*key, name), amount in unallocated.items():
+        missing.setdefault((key[0], key[1], key[2]), {})[name] = amount
+
+    def mark_claim(claim: model.Claim) -> model.Claim:
+        if claim.consumer in unbacked:
+            return dataclasses.replace(
+                claim, is_allocated=False, is_backed=False
+            )
+        if claim.key in missing:
+            amounts = tuple(missing[claim.key].items())
+            return dataclasses.replace(
+                claim, is_allocated=False, unallocated=amounts
+            )
+        return claim
+
+    return tuple(map(mark_claim, claims))
 
 
 def made_only(claims: Iterable[model.Claim]) -> tuple[model.Claim, ...]:

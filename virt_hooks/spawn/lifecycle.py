@@ -187,24 +187,9 @@ class Lifecycle:
 
     def _marked_claims(self) -> tuple[model.Claim, ...]:
         """Return all claims, with whether Placement and Nova back them."""
-        unbacked = self.unbacked_consumers
-        missing: dict[model.ClaimKey, dict[str, int]] = {}
-        for (*key, name), amount in self.unallocated.items():
-            missing.setdefault((key[0], key[1], key[2]), {})[name] = amount
-
-        def mark(claim: model.Claim) -> model.Claim:
-            if claim.consumer in unbacked:
-                return dataclasses.replace(
-                    claim, is_allocated=False, is_backed=False
-                )
-            if claim.key in missing:
-                amounts = tuple(missing[claim.key].items())
-                return dataclasses.replace(
-                    claim, is_allocated=False, unallocated=amounts
-                )
-            return claim
-
-        return tuple(map(mark, self.claims()))
+        return claim_store.mark(
+            self.claims(), self.unbacked_consumers, self.unallocated
+        )
 
     def _publish_claims(self) -> None:
         """Write the claims file, which other processes read."""
@@ -432,10 +417,51 @@ class Lifecycle:
             # Functions that the host's driver has bound again do not exist
             # as partitions, but have to be scrubbed.
             self._release.retire(
-                existing, host, absent, _assigned_handles(claims, domain)
+                existing,
+                host,
+                absent,
+                ownership.assigned_handles(claims, domain),
             )
             self._use.release(existing)
             self.store.remove_claims(consumer, slots)
+        # It may have started meanwhile: in most operations Nova holds no
+        # lock of the server. A guest that starts later is found by
+        # ServerPartitions.starting, as the claims are removed by now.
+        self.retain_running(consumer, existing + absent, is_in_guest)
+
+    def retain_running(
+        self,
+        consumer: str,
+        claims: Iterable[model.Claim],
+        is_in_guest: Callable[[model.Claim], bool],
+    ) -> bool:
+        """Claim partitions again that a guest runs with.
+
+        A release may overlap the start of the guest. Nova may not back the
+        claims any more, so all of them are reserved; a pass releases them
+        when the guest is gone.
+
+        :param claims: those that the server had.
+        :param is_in_guest: see ``release``.
+        :returns: whether there were any.
+        """
+        current = self.claims_of(consumer)
+        lost = self.store.exclude_claimed_by_others(
+            consumer, ownership.exclude(claims, current)
+        )
+        running = tuple(claim for claim in lost if is_in_guest(claim))
+        if not running:
+            return False
+        LOG.error(
+            "server %s runs with %s, which was released while it started:"
+            " it stays reserved until its guest is gone",
+            consumer,
+            ", ".join(claim.handle for claim in running),
+        )
+        self.store.set_claims(consumer, (*current, *running))
+        self.set_unbacked_consumers(self.unbacked_consumers | {consumer})
+        self._release.note_assigned(running)
+        return True
 
     def _find_existing(
         self,
@@ -461,7 +487,7 @@ class Lifecycle:
             )
             if domain.holds(claim.handle) or ownership.is_owned(claim, made)
         )
-        assigned = _assigned_handles(claims, domain)
+        assigned = ownership.assigned_handles(claims, domain)
         existing = tuple(
             claim
             for claim in existing
@@ -571,13 +597,3 @@ class Lifecycle:
                 consumer, "this compute node has not registered itself yet"
             )
         return self.root
-
-
-def _assigned_handles(
-    claims: Iterable[model.Claim], domain: connection.HostdevUse
-) -> frozenset[str]:
-    """Return the handles that a server got.
-
-    :param domain: the host devices of the server's domain.
-    """
-    return domain.functions | {claim.handle for claim in claims}

@@ -215,3 +215,13 @@ def exclude(
     """Return the claims whose partitions no excluded claim has."""
     handles = {claim.handle for claim in excluded}
     return tuple(claim for claim in claims if claim.handle not in handles)
+
+
+def assigned_handles(
+    claims: Iterable[model.Claim], domain: connection.HostdevUse
+) -> frozenset[str]:
+    """Return the handles that a server got.
+
+    :param domain: the host devices of the server's domain.
+    """
+    return domain.functions | {claim.handle for claim in claims}

@@ -91,6 +91,13 @@ class BitstreamCache:
             )
             return None
 
+    def remove_partial_files(self) -> None:
+        """Remove the partial files of killed writers.
+
+        :raises OSError: the directory can't be locked or listed.
+        """
+        self._store.remove_partial_files()
+
     def digests(self, images: Iterable[str]) -> frozenset[str]:
         """Return the digests of these images' contents."""
         requirements = [

@@ -28,6 +28,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _DIGEST = re.compile(r"[0-9a-f]{128}")
 # Prefix of partial files.
 _HALF = "half-"
+_PARTIAL_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK = "lock-"
 _ALL = "all"
 # Seconds between two attempts to take a lock of another process.
@@ -278,6 +279,14 @@ class BlobStore:
                 os.fsync(descriptor)
             os.replace(temporary, path)
 
+    def remove_partial_files(self) -> None:
+        """Remove the partial files of killed writers.
+
+        :raises OSError: the directory can't be locked or listed.
+        """
+        with contextlib.suppress(FileNotFoundError), self._locked(_ALL):
+            self._partial_bytes()
+
     def digests(self) -> frozenset[str]:
         """Return the digests of the complete files."""
         return frozenset(blob.name for blob in self._blobs())
@@ -375,8 +384,9 @@ class BlobStore:
             if not name.startswith(_HALF):
                 continue
             path = os.path.join(self.directory, name)
-            with contextlib.suppress(FileNotFoundError):
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # A link is neither followed nor counted.
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, _PARTIAL_FLAGS)
                 try:
                     if _is_locked(descriptor):
                         os.unlink(path)

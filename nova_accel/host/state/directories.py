@@ -11,7 +11,9 @@ read, and replaced atomically, below such a descriptor.
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -29,6 +31,10 @@ _FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Opens a directory on the path without permission to list it.
 _PASS = _FLAGS | os.O_PATH
 _READ = _FLAGS | os.O_RDONLY
+# Name of a partial file: that of the file that it becomes, which former
+# releases left out, and a random number. It has no suffix, so readers of a
+# directory skip it.
+_PARTIAL = re.compile(r"\.(?:(?P<target>.+)\.)?[0-9a-f]{16}")
 
 
 @contextlib.contextmanager
@@ -187,21 +193,74 @@ def replace_file(
         open_directory(directory, make_parents=make_parents) as parent,
         contextlib.ExitStack() as undo,
     ):
-        # The name has no suffix, so readers of a directory skip it.
-        temporary = f".{secrets.token_hex(8)}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, 0o600, dir_fd=parent)
-        undo.callback(_remove_file, temporary, parent)
+        descriptor, partial = _create_partial(name, parent)
+        undo.callback(_remove_file, partial, parent)
         with open(descriptor, "wb") as new:
             os.fchmod(descriptor, mode)
             new.write(content)
+            new.flush()
             if is_durable:
-                new.flush()
                 os.fsync(descriptor)
-        os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+            # Before the file is closed, which unlocks it.
+            os.replace(partial, name, src_dir_fd=parent, dst_dir_fd=parent)
         undo.pop_all()
         if is_durable:
             sync_directory(parent)
+
+
+def _create_partial(target: str, parent: int) -> tuple[int, str]:
+    """Return descriptor and name of a new partial file, locked.
+
+    Without a lock, ``remove_partial_files`` may take it for abandoned: it
+    is created again if that has just removed it.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    while True:
+        name = f".{target}.{secrets.token_hex(8)}"
+        descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+        with contextlib.suppress(OSError):  # the filesystem has no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, name
+        os.close(descriptor)
+
+
+def remove_partial_files(path: str, target: str = "") -> list[str]:
+    """Remove the partial files that writers left which were killed.
+
+    A file whose writer lives is locked, and stays. No link is followed.
+
+    :param target: remove only those of this file; of all files if empty.
+    :returns: the names of the removed files.
+    :raises OSError: the directory can't be listed.
+    """
+    removed = []
+    with open_directory(path) as directory:
+        for name in sorted(os.listdir(directory)):
+            match = _PARTIAL.fullmatch(name)
+            if match is None or target not in ("", match["target"]):
+                continue
+            with contextlib.suppress(OSError):
+                if _remove_unlocked(name, directory):
+                    removed.append(name)
+    return removed
+
+
+def _remove_unlocked(name: str, directory: int) -> bool:
+    """Remove a regular file that no process has locked.
+
+    :raises OSError: it can't be removed; EWOULDBLOCK for a locked one.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=directory)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(name, dir_fd=directory)
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def sync_directory(directory: int) -> None:

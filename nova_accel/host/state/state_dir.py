@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of [nova_accel] state_dir, the directory of notes and claims."""
+"""Checks and cleaning of [nova_accel] state_dir, of notes and claims."""
 
 import contextlib
+import logging
 import os
 import stat
 import tempfile
@@ -9,6 +10,8 @@ import tempfile
 from nova_accel import errors
 from nova_accel.config import conf
 from nova_accel.host.state import directories
+
+LOG = logging.getLogger(__name__)
 
 # The directories of notes below it.
 _NOTES = (
@@ -20,6 +23,23 @@ _NOTES = (
     "booked",
     "acknowledged",
 )
+
+
+# That of the status files of passes (placement_sync.daemon.heartbeat).
+_STATUS = "status"
+
+
+def remove_partial_files(path: str) -> None:
+    """Remove the partial files of killed writers in all directories.
+
+    :raises OSError: a directory can't be listed.
+    """
+    for name in ("", *_NOTES, _STATUS):
+        directory = os.path.join(path, name)
+        with contextlib.suppress(FileNotFoundError):
+            removed = directories.remove_partial_files(directory)
+            for each in removed:
+                LOG.info("Removed partial file %s of %s", each, directory)
 
 
 def check(settings: conf.Settings) -> None:

@@ -94,6 +94,21 @@ class Start(harness.AccelTestBase):
             self.assertEqual((), accel.claims_of(failed["id"]))
             self.assertEqual(1, len(accel.claims_of(server["id"])))
 
+    def test_partial_files_of_a_killed_service_are_removed(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        paths = [
+            Path(self.state_dir(), name, ".0123456789abcdef")
+            for name in ("", "unreleased", "faulted", "bitstreams")
+        ]
+        for path in paths:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+        half = paths[3].with_name("half-killed")
+        half.touch()
+        self.restart()
+        left = [path for path in (*paths[:3], half) if path.exists()]
+        self.assertEqual([], left)
+
     @pytest.mark.each_release
     def test_the_stock_driver_is_unchanged(self) -> None:
         """A host without accelerators is reported as by the stock driver."""
