@@ -8,7 +8,13 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from typing import Any, Protocol
 from xml.etree import ElementTree
 
@@ -30,21 +36,31 @@ _TIMEOUT_S = 10.0
 class HostdevUse:
     """Host devices in the XML of some domains, running or not.
 
-    ``mdevs`` are uuids, ``functions`` PCI addresses.
+    ``mdevs`` are uuids, ``functions`` PCI addresses; ``by_domain`` has both
+    by the uuid of their domain.
     """
 
     mdevs: frozenset[str] = frozenset()
     functions: frozenset[str] = frozenset()
+    by_domain: Mapping[str, frozenset[str]] = dataclasses.field(
+        default_factory=dict, compare=False
+    )
 
     def holds(self, handle: str) -> bool:
         """Return whether a domain has the partition of that handle."""
         return handle in self.mdevs or handle in self.functions
 
+    def is_of(self, domain: str, handle: str) -> bool:
+        """Return whether a domain, by its uuid, has a partition."""
+        return handle in self.by_domain.get(domain, ())
+
     def without(self, handles: Iterable[str]) -> "HostdevUse":
         """Return the same without some partitions."""
         removed = frozenset(handles)
         return HostdevUse(
-            mdevs=self.mdevs - removed, functions=self.functions - removed
+            mdevs=self.mdevs - removed,
+            functions=self.functions - removed,
+            by_domain={u: h - removed for u, h in self.by_domain.items()},
         )
 
 
@@ -143,6 +159,7 @@ def read_hostdevs(connection: Any, is_running: bool = False) -> HostdevUse:
     """
     mdevs: set[str] = set()
     functions: set[str] = set()
+    by_domain: dict[str, frozenset[str]] = {}
     flags = libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE if is_running else 0
     for domain in connection.listAllDomains(flags):
         try:
@@ -154,7 +171,12 @@ def read_hostdevs(connection: Any, is_running: bool = False) -> HostdevUse:
         use = parse_hostdevs(text)
         mdevs |= use.mdevs
         functions |= use.functions
-    return HostdevUse(mdevs=frozenset(mdevs), functions=frozenset(functions))
+        by_domain |= use.by_domain
+    return HostdevUse(
+        mdevs=frozenset(mdevs),
+        functions=frozenset(functions),
+        by_domain=by_domain,
+    )
 
 
 def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
@@ -289,13 +311,17 @@ def parse_hostdevs(text: str) -> HostdevUse:
             "./devices/interface[@type='hostdev']/source/address"
         )
     ]
+    mdevs = frozenset(
+        a["uuid"].lower() for kind, a in addresses if kind == "mdev"
+    )
+    functions = frozenset(
+        _address(a) for kind, a in addresses if kind == "pci"
+    )
+    uuid = root.findtext("./uuid", "").strip().lower()
     return HostdevUse(
-        mdevs=frozenset(
-            a["uuid"].lower() for kind, a in addresses if kind == "mdev"
-        ),
-        functions=frozenset(
-            _address(a) for kind, a in addresses if kind == "pci"
-        ),
+        mdevs=mdevs,
+        functions=functions,
+        by_domain={uuid: mdevs | functions},
     )
 
 

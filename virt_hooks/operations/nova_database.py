@@ -181,7 +181,7 @@ class StartupServers:
         )
 
     def _await_unclaimed(self) -> None:
-        """Await only servers with slots that have no claim yet.
+        """Await only servers with slots whose claims are not decided yet.
 
         Slots that other servers have claimed meanwhile are dropped.
         """
@@ -194,7 +194,10 @@ class StartupServers:
                 remaining = _exclude(
                     server_slots, _keys(claim_store.slots_of(others))
                 )
-                if not _keys(remaining) <= _keys(claim_store.slots_of(own)):
+                claimed = _keys(claim_store.slots_of(own))
+                if not _keys(
+                    remaining
+                ) <= claimed or self._accel.has_undecided(uuid):
                     awaited[uuid] = remaining
             self._awaited = awaited
 

@@ -181,6 +181,11 @@ class Lifecycle:
         """Return the claims of one server."""
         return self.store.claims_of(consumer)
 
+    def has_undecided(self, consumer: str) -> bool:
+        """Return whether a note on one of its functions can't be read."""
+        claims = self.claims_of(consumer)
+        return bool(self._release.list_undecided(consumer, claims))
+
     def slots_of(self, consumer: str) -> tuple[model.Slot, ...]:
         """Return the slots of one server's claims."""
         return claim_store.slots_of(self.claims_of(consumer))
@@ -278,7 +283,9 @@ class Lifecycle:
         try:
             self._executor.apply_all(self._plan_actions(claims))
         except BaseException as error:
-            self._programs.note_failure(error, self._refresh_card)
+            self._programs.note_failure(
+                error, lambda address: self.host.refresh_cards({address})
+            )
             self.store.set_claims(consumer, previous)
             is_late = getattr(error, "number", 0) == errno.ETIMEDOUT
             self._release.verify(
@@ -424,9 +431,8 @@ class Lifecycle:
             )
             self._use.release(existing)
             self.store.remove_claims(consumer, slots)
-        # It may have started meanwhile: in most operations Nova holds no
-        # lock of the server. A guest that starts later is found by
-        # ServerPartitions.starting, as the claims are removed by now.
+        # The guest may have started meanwhile. ServerPartitions.starting finds
+        # one that starts later, as the claims are removed by now.
         self.retain_running(consumer, existing + absent, is_in_guest)
 
     def retain_running(
@@ -437,12 +443,10 @@ class Lifecycle:
     ) -> bool:
         """Claim partitions again that a guest runs with.
 
-        A release may overlap the start of the guest. Nova may not back the
-        claims any more, so all of them are reserved; a pass releases them
-        when the guest is gone.
+        A release may overlap the start of the guest. The claims count as
+        unbacked: a pass releases them when the guest is gone.
 
         :param claims: those that the server had.
-        :param is_in_guest: see ``release``.
         :returns: whether there were any.
         """
         current = self.claims_of(consumer)
@@ -453,8 +457,7 @@ class Lifecycle:
         if not running:
             return False
         LOG.error(
-            "server %s runs with %s, which was released while it started:"
-            " it stays reserved until its guest is gone",
+            "server %s runs with %s, released while it started: reserved",
             consumer,
             ", ".join(claim.handle for claim in running),
         )
@@ -561,8 +564,9 @@ class Lifecycle:
         """
         use = self._use.read()
         if self.is_alone and not self._has_checked_scrubs:
-            self._release.set_aside_interrupted(self.claims())
-            self._has_checked_scrubs = True
+            self._has_checked_scrubs = self._release.set_aside_interrupted(
+                self.claims()
+            )
         self._has_read_use = True
         self._publish_claims()
         root = self.root
@@ -575,9 +579,6 @@ class Lifecycle:
         return self.is_alone and self.acquire_service_lock()
 
     # -- cards -------------------------------------------------------------
-
-    def _refresh_card(self, address: str) -> model.HostState:
-        return self.host.refresh_cards({address})
 
     def _lock_keys(self, slots: tuple[model.Slot, ...]) -> frozenset[str]:
         """Return the lock keys of the cards of some slots, and their parents'.

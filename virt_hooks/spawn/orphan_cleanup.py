@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
+from nova_accel.host.state import faults
 from nova_accel.inventory import tree_builder
 from nova_accel.model import providers
 from virt_hooks.guest import connection
@@ -165,7 +166,7 @@ class OrphanCleanup:
             if (
                 notes is not None
                 and claim.device == device.address
-                and claim.slot not in notes
+                and _is_missing(notes.get(claim.slot))
                 and claim.state is model.ClaimState.MADE
             ):
                 self._note(claim)
@@ -188,6 +189,9 @@ class OrphanCleanup:
             if claim.device == device.address
         }
         in_guests = tree_builder.find_assigned_slots(device, use.functions)
+        made = {
+            claim.slot for claim in claim_store.made_only(self._store.claims())
+        }
         host = model.HostState(devices=(device,))
         for slot in device.slots:
             if slot not in notes and slot not in (*consumers, *in_guests):
@@ -199,7 +203,9 @@ class OrphanCleanup:
                 host,
             ):
                 if slot in consumers or slot in in_guests:
-                    if slot not in notes:
+                    if slot not in notes or (
+                        slot in made and _is_missing(notes[slot])
+                    ):
                         self._note(claim)
                 elif not device.fault and time.monotonic() < self._clean_until:
                     self._release.retire((claim,), host)
@@ -209,6 +215,11 @@ class OrphanCleanup:
             self._release.note_assigned((claim,))
         except errors.ClaimError as error:
             LOG.error("%s", error)
+
+
+def _is_missing(note: faults.Unreleased | None) -> bool:
+    """Return whether there is no note that names a server."""
+    return note is None or note.consumer is None
 
 
 def _slot(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
+from nova_accel.host.state import faults
 from nova_accel.model import flavors, names, providers
 from virt_hooks.guest import connection
 from virt_hooks.spawn import claim_store
@@ -225,3 +226,25 @@ def assigned_handles(
     :param domain: the host devices of the server's domain.
     """
     return domain.functions | {claim.handle for claim in claims}
+
+
+def is_unread(
+    claim: model.Claim, notes: Mapping[str, faults.Unreleased] | None
+) -> bool:
+    """Return whether it can't be read which consumer had a function last."""
+    if not is_function(claim):
+        return False
+    if notes is None:
+        return True
+    note = notes.get(claim.slot)
+    return note is not None and note.consumer is None
+
+
+def is_of_other(note: faults.Unreleased | None, consumer: str) -> bool:
+    """Return whether a note names another consumer of a function."""
+    return note is not None and note.consumer != consumer
+
+
+def is_function(claim: model.Claim) -> bool:
+    """Return whether a claim is on a function that keeps its identity."""
+    return claim.technology in model.UNDIVIDED | {*NAMELESS}

@@ -15,6 +15,7 @@ from nova_accel.discovery import plugin, snapshot
 from nova_accel.host.state import faults
 from nova_accel.inventory import conditions
 from nova_accel.model import providers
+from virt_hooks.guest import connection
 from virt_hooks.spawn import (
     claim_store,
     host_access,
@@ -62,6 +63,9 @@ class PartitionRelease:
         self._serials = access.serials
         #: Functions that this process is scrubbing now.
         self._scrubbed: set[str] = set()
+        #: Consumers and slots of claims, if it could not be read whether the
+        #: consumer was the last one of the function.
+        self._undecided: set[tuple[str, str]] = set()
         #: Until when the kernel may make partitions late, by handle.
         self._late: dict[str, float] = {}
 
@@ -202,22 +206,58 @@ class PartitionRelease:
     def exclude_unclean(
         self, consumer: str, claims: Iterable[model.Claim]
     ) -> tuple[model.Claim, ...]:
-        """Return the claims on functions that no other consumer had last."""
-        try:
-            notes = self.read_notes()
-        except errors.UnreadableError as error:
-            LOG.warning("can't read which functions are unclean: %s", error)
-            notes = {}
+        """Return the claims on functions that no other consumer had last.
+
+        While the note on a function can't be read, only the consumer's own
+        domain shows that the function is its own; without it the claim is
+        undecided.
+
+        :raises libvirt.libvirtError: a note can't be read, nor can libvirt
+            list its domains.
+        """
+        claims = tuple(claims)
+        notes = self._read_if_possible()
+        unread = tuple(c for c in claims if ownership.is_unread(c, notes))
+        use = self._domains.read_use() if unread else connection.HostdevUse()
+        doubtful = tuple(c for c in unread if not use.is_of(consumer, c.slot))
+        self._undecided -= {(consumer, claim.slot) for claim in claims}
+        self._undecided |= {(consumer, claim.slot) for claim in doubtful}
         return tuple(
             claim
             for claim in claims
-            if not _is_of_other(notes.get(claim.slot), consumer)
+            if claim not in doubtful
+            and (
+                claim in unread
+                or not ownership.is_of_other(
+                    (notes or {}).get(claim.slot), consumer
+                )
+            )
         )
+
+    def list_undecided(
+        self, consumer: str, claims: Iterable[model.Claim]
+    ) -> tuple[model.Claim, ...]:
+        """Return planned claims, made if the last consumer was this one."""
+        return tuple(
+            claim
+            for claim in claims
+            if claim.state is model.ClaimState.PLANNED
+            and (consumer, claim.slot) in self._undecided
+        )
+
+    def _read_if_possible(self) -> Notes | None:
+        try:
+            return self.read_notes()
+        except errors.UnreadableError as error:
+            LOG.warning("can't read which functions are unclean: %s", error)
+            return None
 
     def is_last_consumer(self, consumer: str, address: str) -> bool:
         """Return whether no other consumer has left a function unclean."""
         try:
-            return not _is_of_other(self.read_notes().get(address), consumer)
+            return not ownership.is_of_other(
+                self.read_notes().get(address), consumer
+            )
         except errors.UnreadableError:
             return False
 
@@ -246,7 +286,7 @@ class PartitionRelease:
         return [
             claim
             for claim in undivided
-            if _is_of_other(notes.get(claim.slot), consumer)
+            if ownership.is_of_other(notes.get(claim.slot), consumer)
         ]
 
     def adapt_notes(self, device: model.Device, notes: Notes) -> Notes:
@@ -294,7 +334,7 @@ class PartitionRelease:
             function would be taken for clean.
         """
         faulted = self._faults.notes
-        due = [claim for claim in planned if _is_function(claim)]
+        due = [claim for claim in planned if ownership.is_function(claim)]
         if faulted is None or not due:
             return
         notes = faulted.read_unreleased()
@@ -435,22 +475,23 @@ class PartitionRelease:
             self._serials.forget(claim.slot)
         return is_clean
 
-    def set_aside_interrupted(self, claims: Iterable[model.Claim]) -> None:
+    def set_aside_interrupted(self, claims: Iterable[model.Claim]) -> bool:
         """Set devices aside whose scrub an earlier service did not end.
 
         For the start of the service. Functions with claims are skipped:
         their release continues, or is done again, and scrubs them then.
 
         :param claims: the claims of all servers of this host.
+        :returns: whether the notes on scrubs could be read.
         """
         if self._faults.notes is None:
-            return
+            return True
         slots = {claim.slot for claim in claims}
         try:
             scrubs = self._faults.notes.read_scrubs()
         except errors.UnreadableError as error:
             LOG.warning("can't read which scrubs were cut off: %s", error)
-            return
+            return False
         for begun in scrubs:
             if begun.address in slots | self._scrubbed:
                 continue
@@ -461,6 +502,7 @@ class PartitionRelease:
                 f" off; it began {begun.when or 'some time ago'}",
             )
             self._faults.notes.end_scrub(begun.address)
+        return True
 
     def _set_aside(self, address: str, reason: str) -> None:
         """Set a device aside and read it again."""
@@ -542,16 +584,6 @@ class PartitionRelease:
         """Remove the note on a function that was seen clean."""
         if self._faults.notes is not None:
             self._faults.notes.note_clean(address)
-
-
-def _is_of_other(note: faults.Unreleased | None, consumer: str) -> bool:
-    """Return whether a note names another consumer of a function."""
-    return note is not None and note.consumer != consumer
-
-
-def _is_function(claim: model.Claim) -> bool:
-    """Return whether a claim is on a function that keeps its identity."""
-    return claim.technology in model.UNDIVIDED | {*ownership.NAMELESS}
 
 
 def _is_unbound(device: model.Device | None) -> bool:

@@ -66,7 +66,9 @@ class SpawnPlanner:
         :raises ActionError: a partition in a slot can't be removed.
         """
         consumer = request.consumer
-        before = claim_store.made_only(previous)
+        before = claim_store.made_only(previous) + self._decide(
+            consumer, previous
+        )
         host = self._clear_slots(request, before, host)
         claims = claim_plan.plan(
             consumer,
@@ -86,6 +88,18 @@ class SpawnPlanner:
         self._check_serials(consumer, claims)
         self._release.note_assigned(ownership.exclude(claims, before))
         return claims
+
+    def _decide(
+        self, consumer: str, previous: tuple[model.Claim, ...]
+    ) -> tuple[model.Claim, ...]:
+        """Return undecided claims on functions that are the consumer's."""
+        undecided = self._release.list_undecided(consumer, previous)
+        if not undecided:
+            return ()
+        return tuple(
+            dataclasses.replace(claim, state=model.ClaimState.MADE)
+            for claim in self._release.exclude_unclean(consumer, undecided)
+        )
 
     def _clear_slots(
         self,

@@ -2,6 +2,7 @@
 """Failed suspends and resumes keep the devices."""
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +157,24 @@ class Suspend(operations.OperationsTestBase):
         self.run_periodics()
         self.resume(server)
         self.assert_agreement("resume", is_passed=True)
+
+    def test_a_note_that_can_not_be_read_when_the_service_starts(
+        self,
+    ) -> None:
+        """The function is in the server's domain: the guest gets it back."""
+        server = self.start(technologies.WHOLE.cards[0])
+        self.suspend(server)
+        (note,) = Path(self.state_dir(), "unreleased").glob("*.json")
+        text = note.read_text()
+        note.write_text("{")
+        self.restart()
+        self.run_periodics()
+        self.resume(server)
+        self.assert_agreement("resume", is_passed=True)
+        self.assertEqual(text.count(server["id"]), 1)
+        self.assertIn(server["id"], note.read_text())
+        self._delete_server(server)
+        self.assert_nothing_left()
 
     def test_a_cold_snapshot_of_a_running_server(self) -> None:
         self.flags(disable_libvirt_livesnapshot=True, group="workarounds")

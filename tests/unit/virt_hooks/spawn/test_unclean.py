@@ -5,16 +5,18 @@ Each test lets the service forget a release in another way.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import errno
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from nova_accel import errors
+from nova_accel import errors, model
 from nova_accel.claims import claim_plan
 from nova_accel.config import policy
-from nova_accel.host.state import faults
+from nova_accel.host.state import directories, faults
 from nova_accel.model import names
 from tests.hosts import look
 from tests.lab import fakehost
@@ -289,3 +291,183 @@ def test_of_two_servers_of_one_slot_the_last_one_assigned_keeps_it(
     with pytest.raises(errors.ClaimError, match="a guest"):
         give(later, slot(later, GPU), A)
     assert later.claims_of(B)
+
+
+# -- notes that can't be read for a time
+
+Break = Callable[[Path, pytest.MonkeyPatch], None]
+
+
+def _fill(state: Path, _: pytest.MonkeyPatch) -> None:
+    """Replace the contents, as a torn write of a full disk."""
+    for path in (state / "unreleased").iterdir():
+        path.write_text("{")
+
+
+def _fail_file(number: int) -> Break:
+    def fail(_: Path, patched: pytest.MonkeyPatch) -> None:
+        read = directories.read_file
+
+        def refuse(name: str, parent: int, limit: int) -> bytes:
+            if name.endswith(".json"):
+                raise OSError(number, os.strerror(number), name)
+            return read(name, parent, limit)
+
+        patched.setattr(directories, "read_file", refuse)
+
+    return fail
+
+
+def _fail_directory(number: int) -> Break:
+    def fail(_: Path, patched: pytest.MonkeyPatch) -> None:
+        opened = directories.open_directory
+
+        def refuse(path: str, **options: bool) -> object:
+            if os.path.basename(path) in ("unreleased", "scrubbing"):
+                raise OSError(number, os.strerror(number), path)
+            return opened(path, **options)
+
+        patched.setattr(directories, "open_directory", refuse)
+
+    return fail
+
+
+BREAKS = {
+    "garbage": _fill,
+    "EIO of a file": _fail_file(errno.EIO),
+    "EACCES of a file": _fail_file(errno.EACCES),
+    "EIO of the directory": _fail_directory(errno.EIO),
+    "EACCES of the directory": _fail_directory(errno.EACCES),
+}
+
+
+@pytest.fixture(params=[*BREAKS.values()], ids=[*BREAKS])
+def break_notes(request: pytest.FixtureRequest) -> Break:
+    broken: Break = request.param
+    return broken
+
+
+def use_of(server: str, *functions: str) -> connection.HostdevUse:
+    """Return the host devices of one domain."""
+    handles = frozenset(functions)
+    return connection.HostdevUse(
+        functions=handles, by_domain={server: handles}
+    )
+
+
+@pytest.mark.parametrize(("card", "vf"), [(GPU, ""), (FLEX, FLEX_VF)])
+def test_a_function_in_the_server_s_own_domain_is_its_own(
+    kernel: fakehost.Controller,
+    state: Path,
+    break_notes: Break,
+    card: str,
+    vf: str,
+) -> None:
+    before = started(kernel, state)
+    claim = give(before, slot(before, card, vf))
+    libvirt = domains.SimulatedDomains()
+    libvirt.set_use(use_of(A, vf or card))
+    with pytest.MonkeyPatch.context() as patched:
+        break_notes(state, patched)
+        later = started(kernel, state, domains=libvirt)
+        (restored,) = later.restore(A, (slot(later, card, vf),))
+        assert restored.state is model.ClaimState.MADE
+        assert not later.has_undecided(A)
+        assert give(later, slot(later, card, vf)).handle == claim.handle
+    later.clean_up()
+    assert resets(kernel) == []
+    notes = faults.FaultNotes(str(state)).read_unreleased()
+    assert [(n.address, n.consumer) for n in notes.values()] == [
+        (vf or card, A)
+    ]
+
+
+def test_the_note_is_read_again_with_each_pass(
+    kernel: fakehost.Controller, state: Path, break_notes: Break
+) -> None:
+    """Without a domain only the note can say whose the function is."""
+    before = started(kernel, state)
+    give(before, slot(before, GPU))
+    texts = {p: p.read_bytes() for p in (state / "unreleased").iterdir()}
+    later = started(kernel, state)
+    with pytest.MonkeyPatch.context() as patched:
+        break_notes(state, patched)
+        (restored,) = later.restore(A, (slot(later, GPU),))
+        assert restored.state is model.ClaimState.PLANNED
+        assert later.has_undecided(A)
+        later.clean_up()
+        assert later.has_undecided(A)
+        assert resets(kernel) == []
+    for path, text in texts.items():
+        path.write_bytes(text)
+    (restored,) = later.restore(A, (slot(later, GPU),))
+    assert restored.state is model.ClaimState.MADE
+    assert not later.has_undecided(A)
+
+
+def test_the_first_operation_decides_before_the_next_pass(
+    kernel: fakehost.Controller, state: Path, break_notes: Break
+) -> None:
+    before = started(kernel, state)
+    give(before, slot(before, GPU))
+    texts = {p: p.read_bytes() for p in (state / "unreleased").iterdir()}
+    later = started(kernel, state)
+    with pytest.MonkeyPatch.context() as patched:
+        break_notes(state, patched)
+        later.restore(A, (slot(later, GPU),))
+    for path, text in texts.items():
+        path.write_bytes(text)
+    give(later, slot(later, GPU))
+    assert resets(kernel) == []
+
+
+def test_a_function_of_an_unknown_server_is_scrubbed_for_another_one(
+    kernel: fakehost.Controller, state: Path
+) -> None:
+    before = started(kernel, state)
+    give(before, slot(before, GPU))
+    later = started(kernel, state)
+    with pytest.MonkeyPatch.context() as patched:
+        _fail_file(errno.EIO)(state, patched)
+        give(later, slot(later, GPU), B)
+    assert GPU in resets(kernel)
+
+
+def test_no_server_gets_a_function_while_the_directory_is_unreadable(
+    kernel: fakehost.Controller, state: Path
+) -> None:
+    before = started(kernel, state)
+    give(before, slot(before, GPU))
+    later = started(kernel, state)
+    with pytest.MonkeyPatch.context() as patched:
+        _fail_directory(errno.EIO)(state, patched)
+        with pytest.raises(errors.UnreadableError):
+            give(later, slot(later, GPU), B)
+    assert resets(kernel) == []
+    give(later, slot(later, GPU), B)
+    assert GPU in resets(kernel)
+
+
+def test_interrupted_scrubs_are_asked_for_until_they_are_known(
+    kernel: fakehost.Controller, state: Path
+) -> None:
+    faults.FaultNotes(str(state)).begin_scrub(GPU, GPU)
+    later = started(kernel, state)
+    with pytest.MonkeyPatch.context() as patched:
+        _fail_directory(errno.EIO)(state, patched)
+        later.clean_up()
+    assert not fault(later, GPU)
+    later.clean_up()
+    assert "was cut off" in fault(later, GPU)
+
+
+def test_a_release_while_the_notes_are_unreadable_scrubs(
+    kernel: fakehost.Controller, state: Path, break_notes: Break
+) -> None:
+    life = started(kernel, state)
+    give(life, slot(life, GPU))
+    with pytest.MonkeyPatch.context() as patched:
+        break_notes(state, patched)
+        life.release(A, (slot(life, GPU),), stopped)
+    assert life.claims() == ()
+    assert GPU in resets(kernel)
