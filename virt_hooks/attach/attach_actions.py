@@ -5,8 +5,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from nova import objects
+from nova import exception, objects
 
+from nova_accel import errors
 from virt_hooks import error_guards
 
 ATTACH, DETACH = "attach_accelerator", "detach_accelerator"
@@ -43,9 +44,7 @@ def recorded(
                 context,
                 uuid,
                 event,
-                # Of other libraries' exceptions Nova stores the name
-                # of the class only, unless it gets the text.
-                exc_val=None if error is None else str(error),
+                exc_val=None if error is None else _describe(error),
                 exc_tb=trace,
                 want_result=False,
             )
@@ -54,3 +53,14 @@ def recorded(
     with contextlib.ExitStack() as stack:
         stack.push(finish)
         yield
+
+
+def _describe(error: BaseException) -> str:
+    """Return the text of an error, as Nova stores it for its users.
+
+    Of other libraries' exceptions that is the name of the class: a text of
+    them may name internal hosts.
+    """
+    if isinstance(error, errors.AcceleratorError | exception.NovaException):
+        return str(error)
+    return type(error).__name__
