@@ -106,8 +106,8 @@ class Start(harness.AccelTestBase):
         half = paths[3].with_name("half-killed")
         half.touch()
         self.restart()
-        left = [path for path in (*paths[:3], half) if path.exists()]
-        self.assertEqual([], left)
+        remaining = [path for path in (*paths[:3], half) if path.exists()]
+        self.assertEqual([], remaining)
 
     @pytest.mark.each_release
     def test_the_stock_driver_is_unchanged(self) -> None:
