@@ -91,7 +91,9 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             choices=values,
-            help=f"set the extra spec {flavors.NAMESPACE}{name}",
+            metavar="N" if name == flavors.MEMORY_NODES else None,
+            help=f"set the extra spec {flavors.NAMESPACE}{name}"
+            f"{_MORE_HELP.get(name, '')}",
         )
     add_dry_run(parser)
     parser.add_argument(
@@ -155,7 +157,7 @@ _REPEATED_OPTIONS = (
         " example CUSTOM_GPU_MEMORY_MB=4096; may be repeated",
     ),
 )
-_SETTINGS = {
+_SETTINGS: dict[str, tuple[str, ...]] = {
     name: tuple(value.value for value in values)
     for name, values in {
         "numa_policy": flavors.NumaPolicy,
@@ -165,6 +167,12 @@ _SETTINGS = {
         "ramfb": flavors.Switch,
         "rom": flavors.Switch,
     }.items()
+} | {
+    flavors.MEMORY_NODES: tuple(map(str, range(flavors.MAX_MEMORY_NODES + 1)))
+}
+_MORE_HELP = {
+    flavors.MEMORY_NODES: ", the NUMA nodes for the memory of each whole GPU"
+    " (default: 8 for GPUs that need it, as GH200 and GB200)"
 }
 
 
@@ -218,8 +226,11 @@ def build_request(
         devices = dataclasses.replace(
             devices, required=devices.required | {trait}
         )
-    return flavor_specs.FlavorRequest(
-        devices=devices, settings=settings, group=arguments.group or ""
+    return lookup.add_memory_nodes(
+        flavor_specs.FlavorRequest(
+            devices=devices, settings=settings, group=arguments.group or ""
+        ),
+        offered,
     )
 
 

@@ -192,7 +192,9 @@ def _build_specs(
     devices = lookup.find_profile(
         lookup.ProfileQuery(profile=profile), offered, types
     )
-    request = flavor_specs.FlavorRequest(devices=devices)
+    request = lookup.add_memory_nodes(
+        flavor_specs.FlavorRequest(devices=devices), offered
+    )
     return flavor_specs.plan({}, request).specs
 
 

@@ -154,7 +154,8 @@ VARIANT_DRIVER = Feature(
 )
 MEMORY_NODES = Feature(
     name="NUMA nodes for the memory of a GPU (accelerator:memory_nodes)",
-    condition="passthrough",
+    condition="coherent-gpu",
+    is_required=True,
     floors={
         LIBVIRT: _news(11, 8, 0),
         QEMU: _NEW_OBJECTS,

@@ -15,7 +15,7 @@ PCI_PREFIX = "CUSTOM_PCI_"
 # AMD's newest GPUs have the class of processing accelerators (12). NICs, DPUs
 # and FPGAs of other vendors have it too.
 _ACCELERATOR = 0x12
-_AMD = "1002"
+_AMD, _NVIDIA = "1002", "10de"
 # Host drivers of FPGA cards. Their VFs are not created as on other cards: the
 # number must equal that of released ports, or a vendor's tool creates them.
 FPGA_DRIVERS = frozenset(
@@ -148,6 +148,20 @@ DENIED = frozenset(
 )
 
 
+# NVIDIA's GPUs whose memory is coherent with that of the CPU: GH200, GB200
+# and GB300 (drivers/vfio/pci/nvgrace-gpu/main.c, nvgrace_gpu_vfio_pci_table,
+# Linux 6.18).
+_COHERENT = frozenset({"2342", "2345", "2348", "2941", "31c2"})
+COHERENT_DRIVER = "nvgrace_gpu_vfio_pci"
+# NUMA nodes that the driver in the guest needs for the memory of one of them
+# (NVIDIA's patches of QEMU 9.0, acpi-generic-initiator; KubeVirt's VEP 199).
+MEMORY_NODES = 8
+# Profile traits of these GPUs, assigned whole.
+COHERENT_TRAITS = frozenset(
+    names.custom_name("GPU_PCI", _NVIDIA, product) for product in _COHERENT
+)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QatFamily:
     """Intel QAT devices of one design.
@@ -262,6 +276,27 @@ def is_candidate(function: pci.PciFunction) -> bool:
         or is_qat(function)
         or function.driver in FPGA_DRIVERS
         or (kind is not None and not kind.is_common)
+    )
+
+
+def is_nvswitch(function: pci.PciFunction) -> bool:
+    """Return whether a function is an NVSwitch.
+
+    They are bridges of class "other": 10de:1af1 with A100, 10de:22a3 with
+    H100 and H200 (pci.ids). Those of B200 and later are no PCI functions.
+    """
+    subclass = function.class_code >> 8
+    return function.vendor == _NVIDIA and subclass == pci.OTHER_BRIDGE
+
+
+def has_coherent_memory(vendor: str, product: str, driver: str | None) -> bool:
+    """Return whether a GPU's memory is coherent with that of the CPU.
+
+    A guest needs ``MEMORY_NODES`` NUMA nodes for it
+    (``accelerator:memory_nodes``).
+    """
+    return vendor == _NVIDIA and (
+        product in _COHERENT or driver == COHERENT_DRIVER
     )
 
 

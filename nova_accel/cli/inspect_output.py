@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel import model
+from nova_accel.catalog import pci_ids
 from nova_accel.inventory import unoffered, wording
 from nova_accel.model import names, providers
 
+_WITH_NODES = f" accelerator:memory_nodes={pci_ids.MEMORY_NODES}"
 _WITH_BITSTREAM = " accelerator:fpga_bitstream=IMAGE_ID"
 NOTHING = "No accelerator that can be offered was found on this host."
 
@@ -266,13 +268,21 @@ def _flavor_lines(devices: Iterable[model.Device]) -> Iterator[str]:
     bitstream.
     """
     devices = tuple(devices)
-    by_trait: dict[str, model.Profile] = {}
+    by_trait: dict[str, tuple[model.Profile, str]] = {}
     for device in devices:
+        suffix = _WITH_NODES if _needs_memory_nodes(device) else ""
         for profile in device.profiles if device.region is None else ():
-            by_trait.setdefault(profile.trait, profile)
-    for trait, profile in by_trait.items():
-        yield _flavor_line(profile, trait)
+            by_trait.setdefault(profile.trait, (profile, suffix))
+    for trait, (profile, suffix) in by_trait.items():
+        yield _flavor_line(profile, trait, suffix)
     yield from sorted(_region_flavors(devices))
+
+
+def _needs_memory_nodes(device: model.Device) -> bool:
+    """Return whether flavors need NUMA nodes for a device's memory."""
+    return device.technology == "passthrough" and pci_ids.has_coherent_memory(
+        device.vendor_id, device.product_id, device.driver
+    )
 
 
 def _flavor_line(profile: model.Profile, trait: str, suffix: str = "") -> str:

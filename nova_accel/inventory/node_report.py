@@ -21,8 +21,6 @@ GPU, FPGA, QAT = "GPU", "FPGA", "QAT"
 OTHER = "ACCELERATOR"
 # Xilinx and Altera: their processing accelerators are FPGAs.
 _FPGA_VENDORS = frozenset({"10ee", "1172"})
-# NVSwitches are bridges of class "other" (pci.ids, 10de:1af1 and 10de:22a3).
-_NVIDIA, _OTHER_BRIDGE = "10de", 0x0680
 _QAT_PREFIX, _FPGA_TRAITS = "CUSTOM_QAT_", "CUSTOM_FPGA"
 _IDS = re.compile(r"(?:0x)?([0-9a-f]{1,4})")
 _CLASS = re.compile(r"(?:0x)?([0-9a-f]{6})")
@@ -160,16 +158,10 @@ def build(
         devices=tuple(filter(None, devices)),
         problems=host.problems,
         is_complete=host.complete and not host.unknown,
-        has_nvswitch=any(map(is_nvswitch, by_address.values())),
+        has_nvswitch=any(map(pci_ids.is_nvswitch, by_address.values())),
         unread=tuple(sorted(_list_unread(host))),
         library=library,
     )
-
-
-def is_nvswitch(function: pci.PciFunction) -> bool:
-    """Return whether a function is an NVSwitch."""
-    subclass = function.class_code >> 8
-    return function.vendor == _NVIDIA and subclass == _OTHER_BRIDGE
 
 
 def _list_unread(host: model.HostState) -> set[str]:
@@ -329,7 +321,7 @@ def from_functions(
         problems=tuple(problems),
         is_complete=not problems,
         is_counted=False,
-        has_nvswitch=any(map(is_nvswitch, functions)),
+        has_nvswitch=any(map(pci_ids.is_nvswitch, functions)),
         # A function list shows no regions, modes, services or faults.
         unread=(
             names.FAULTED_TRAIT,

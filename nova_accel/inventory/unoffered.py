@@ -158,10 +158,12 @@ def _has_host_driver(function: pci.PciFunction) -> bool:
 
 def _hint(function: pci.PciFunction) -> str:
     """Return the device_spec line that would offer a function, or ""."""
-    if function.boot_vga or function.num_vfs:
-        return ""
-    if function.iommu_group is None:
+    if function.num_vfs or function.iommu_group is None:
         return ""  # no line helps
+    if function.boot_vga:
+        is_free = function.is_vfio_bound
+        use = '"use": "passthrough"'
+        return _offering_line(function, use) if is_free else ""
     if pci_ids.find_qat(function) and function.total_vfs:
         return _offering_line(
             function, f'"use": "vf", "num_vfs": {function.total_vfs}'

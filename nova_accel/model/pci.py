@@ -17,6 +17,8 @@ _ADDRESS = re.compile(
 # Base classes (PCI Code and ID Assignment Specification).
 _DISPLAY = 0x03
 _BRIDGE = 0x06
+# Base class and subclass.
+OTHER_BRIDGE = 0x0680
 # Offset of extended capabilities; id and length of the serial number.
 _EXTENDED, _SERIAL_NUMBER, _SERIAL_SIZE = 0x100, 0x0003, 8
 
@@ -90,8 +92,12 @@ class PciFunction:
 
     @property
     def is_bridge(self) -> bool:
-        """Return whether this is a bridge (PCI class 06)."""
-        return self.base_class == _BRIDGE
+        """Return whether this is a bridge of the PCI bus (class 06).
+
+        An *other* bridge (0680), such as an NVSwitch, is an endpoint.
+        """
+        subclass = self.class_code >> 8
+        return self.base_class == _BRIDGE and subclass != OTHER_BRIDGE
 
     @property
     def is_display(self) -> bool:

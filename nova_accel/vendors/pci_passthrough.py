@@ -61,6 +61,8 @@ class PciPassthroughDriver(driver_base.DriverBase):
                 or _check_policy(functions, rules)
                 or _check_mdevs(functions, mdev_parents)
                 or _check_drivers(main, requested, functions)
+                or _check_boot_display(functions, rules)
+                or _check_switch(main)
                 or _check_assignable(main, functions, host)
             )
             if reason:
@@ -220,16 +222,42 @@ def _is_companion(function: pci.PciFunction, gpu: pci.PciFunction) -> bool:
     return function.base_class == _SOUND or function.vendor == gpu.vendor
 
 
+def _check_boot_display(
+    functions: tuple[pci.PciFunction, ...], rules: policy.DeviceRules
+) -> str:
+    """Return that the host's console may be on a GPU, or "".
+
+    An operator who binds it to VFIO and names it by address or ids wants to
+    do without.
+    """
+    display = next((f for f in functions if f.boot_vga), None)
+    if display is None:
+        return ""
+    rule = rules.rule(str(display.address), display.vendor, display.product)
+    if display.is_vfio_bound and rule.is_specific:
+        return ""
+    return (
+        "it is the host's boot display; let the firmware use another one, or"
+        " bind it to vfio-pci and name its address or ids in device_spec"
+    )
+
+
+def _check_switch(main: pci.PciFunction) -> str:
+    """Return that the host manages a switch of GPUs, or ""."""
+    if not pci_ids.is_nvswitch(main) or main.is_vfio_bound:
+        return ""
+    return (
+        "it is an NVSwitch, which the Fabric Manager of this host may use; to"
+        " give all GPUs and NVSwitches to one server, bind all to vfio-pci"
+    )
+
+
 def _check_assignable(
     main: pci.PciFunction,
     functions: tuple[pci.PciFunction, ...],
     host: host_reader.HostReader,
 ) -> str:
     """Return why the functions can't be assigned to a guest, or ""."""
-    if any(f.boot_vga for f in functions):
-        return (
-            "it is the host's boot display; let the firmware use another one"
-        )
     pf = next((f for f in functions if f.num_vfs), None)
     if pf is not None:
         return (

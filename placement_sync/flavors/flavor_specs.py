@@ -37,6 +37,7 @@ SETTINGS = (
     "display",
     "ramfb",
     "rom",
+    flavors.MEMORY_NODES,
 )
 
 

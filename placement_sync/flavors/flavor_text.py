@@ -160,13 +160,14 @@ def _format_pin(trait: str, device_names: Sequence[str]) -> str:
 def _list_settings(report: FlavorReport) -> Iterator[tuple[str, str, bool]]:
     """Yield each setting, its value, and whether it is the default."""
     policy, options = report.contents.policy, report.contents.options
-    values = {
+    values: dict[str, str] = {
         "numa_policy": policy.numa.value,
         "locality": policy.locality.value,
         "packing": policy.packing.value,
         "display": _format_switch(options.has_display),
         "ramfb": _format_switch(options.has_ramfb),
         "rom": _format_switch(options.has_rom),
+        flavors.MEMORY_NODES: str(options.memory_nodes),
     }
     for name in flavor_specs.SETTINGS:
         key = f"{flavors.NAMESPACE}{name}"

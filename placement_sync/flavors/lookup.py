@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from nova_accel import errors
-from nova_accel.catalog import mdev_names
+from nova_accel.catalog import mdev_names, pci_ids
 from nova_accel.model import flavors, names
 from placement_sync.flavors import flavor_specs, offered_devices
 
@@ -120,6 +120,35 @@ def _list_programmable(
             " list` shows it, or the class FPGA"
         )
     return frozenset({names.PROGRAMMABLE_TRAIT} if query.bitstream else ())
+
+
+def add_memory_nodes(
+    request: flavor_specs.FlavorRequest, cloud: offered_devices.Cloud
+) -> flavor_specs.FlavorRequest:
+    """Return a request with the NUMA nodes that its GPUs need.
+
+    Unchanged if it sets a number, if they need none, or if only some of the
+    GPUs that it may get do.
+    """
+    devices, settings = request.devices, request.settings
+    if (
+        devices is None
+        or flavors.MEMORY_NODES in settings
+        or names.WHOLE_GPU_CLASS not in devices.resources
+    ):
+        return request
+    traits = [
+        device.traits
+        for device in cloud.devices
+        if devices.resources.keys() <= device.capacities.keys()
+        and devices.required <= device.traits
+    ] or [devices.required]
+    if not all(pci_ids.COHERENT_TRAITS & each for each in traits):
+        return request
+    number = str(pci_ids.MEMORY_NODES)
+    return dataclasses.replace(
+        request, settings={**settings, flavors.MEMORY_NODES: number}
+    )
 
 
 def select_host(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors
+from nova_accel.catalog import pci_ids
 from nova_accel.config import conf
 from nova_accel.discovery.doctor import checked_host, host_checks
 from nova_accel.discovery.doctor.host_checks import (
@@ -20,7 +21,7 @@ from nova_accel.discovery.doctor.host_checks import (
     unknown,
     warn,
 )
-from nova_accel.model import names
+from nova_accel.model import flavors, names
 from placement_sync.client import nova_api, provider_records, rest
 from placement_sync.flavors import cloud
 from placement_sync.licenses import license_server, tokens
@@ -103,6 +104,23 @@ def check_driver_versions(host: _Host) -> _Results:
     for vendor, releases in sorted(by_vendor.items()):
         if len(releases) > 1:
             yield note(f"drivers of {vendor} differ: {_format(releases)}")
+
+
+@AREA.check(
+    "memory-nodes",
+    why="the driver in the guest can't use the memory of these GPUs",
+    remedy=f"nova-accel flavor set NAME --memory-nodes {pci_ids.MEMORY_NODES}",
+)
+def check_memory_nodes(host: _Host) -> _Results:
+    """Flavors of GH200 and GB200 have NUMA nodes for their memory."""
+    if not host.config_files:
+        return
+    key = f"{flavors.NAMESPACE}{flavors.MEMORY_NODES}"
+    for flavor in cloud.list_flavors(_open_compute(host)):
+        groups = flavors.parse_groups(flavor.specs)
+        traits = {trait for group in groups for trait in group.required}
+        if traits & pci_ids.COHERENT_TRAITS and key not in flavor.specs:
+            yield warn(f"flavor {flavor.name} has no {key}")
 
 
 @AREA.check(

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from nova_accel import errors
 from nova_accel.catalog import pci_ids
+from nova_accel.config import conf, policy
 from nova_accel.host.sysfs import allowed_paths, attributes, host_reader
 from nova_accel.model import pci
 
@@ -153,6 +154,18 @@ class CheckedHost:
         return tuple(
             f for f in self.cards if f.vendor == vendor and pci_ids.is_gpu(f)
         )
+
+    @staticmethod
+    def is_coherent_gpu(card: pci.PciFunction) -> bool:
+        """Return whether a guest needs NUMA nodes for a GPU's memory."""
+        return card.is_vfio_bound and pci_ids.has_coherent_memory(
+            card.vendor, card.product, card.driver
+        )
+
+    @property
+    def nvswitches(self) -> tuple[pci.PciFunction, ...]:
+        """Return the NVSwitches that are PCI functions."""
+        return tuple(filter(pci_ids.is_nvswitch, self.functions.values()))
 
     @property
     def qats(self) -> tuple[pci.PciFunction, ...]:
@@ -400,6 +413,24 @@ class CheckedHost:
                     key = _PRESENT_NAMES.get(key, key)
                     options[key].append(value)
         return {key: tuple(values) for key, values in options.items()}
+
+    @functools.cached_property
+    def rules(self) -> policy.DeviceRules | None:
+        """Return the lines of [nova_accel] device_spec, None if invalid."""
+        lines = self.options.get((conf.GROUP.name, "device_spec"), ())
+        try:
+            return policy.parse_rules(lines)
+        except errors.ConfigurationError:
+            return None
+
+    def names_whole(self, function: pci.PciFunction) -> bool:
+        """Return whether device_spec names a function for passthrough."""
+        if self.rules is None:
+            return False
+        rule = self.rules.rule(
+            str(function.address), function.vendor, function.product
+        )
+        return rule.is_specific and rule.use is policy.DeviceUse.PASSTHROUGH
 
     @property
     def nova_conf(self) -> str:

@@ -2,7 +2,7 @@
 """Checks of versions and resources of the host."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from nova_accel.catalog import features
 from nova_accel.discovery.doctor import checked_host, host_checks
@@ -34,30 +34,44 @@ def _current(host: _Host, program: str) -> tuple[checked_host.Version, str]:
     return host.kernel, allowed_paths.KERNEL_RELEASE
 
 
+def _has_variant_driver(host: _Host) -> bool:
+    return any(
+        f.is_vfio_bound and f.driver not in ("vfio-pci", "pci-stub")
+        for f in host.functions.values()
+    )
+
+
+def _has_typed_vf(host: _Host) -> bool:
+    return any(
+        host.exists(host.path(vf, "nvidia/current_vgpu_type"))
+        for card in host.cards_of(checked_host.NVIDIA)
+        for vf in host.vfs(card)
+    )
+
+
+def _list_mdev_parents(host: _Host) -> tuple[str, ...]:
+    return host.names(host.sys("class/mdev_bus"))
+
+
+# Whether a host has the devices that a feature is for, by its condition.
+_CONDITIONS: Mapping[str, Callable[[_Host], bool]] = {
+    "card": lambda host: bool(host.cards),
+    "coherent-gpu": lambda host: any(map(host.is_coherent_gpu, host.cards)),
+    "mdev": lambda host: bool(_list_mdev_parents(host)),
+    "passthrough": lambda host: any(card.is_vfio_bound for card in host.cards),
+    "typed-vf": _has_typed_vf,
+    "variant-driver": _has_variant_driver,
+}
+
+
 def _uses(host: _Host, condition: str) -> bool:
     """Return whether a host has the devices that a feature is for."""
-    parents = host.names(host.sys("class/mdev_bus"))
-    if condition == "variant-driver":
-        return any(
-            f.is_vfio_bound and f.driver not in ("vfio-pci", "pci-stub")
-            for f in host.functions.values()
-        )
-    if condition == "mdev":
-        return bool(parents)
-    if condition == "typed-vf":
-        return any(
-            host.exists(host.path(vf, "nvidia/current_vgpu_type"))
-            for card in host.cards_of(checked_host.NVIDIA)
-            for vf in host.vfs(card)
-        )
-    if condition == "passthrough":
-        return any(card.is_vfio_bound for card in host.cards)
-    if condition in features.DRIVERS:
-        return condition in parents or any(
-            (f.driver or "").replace("-", "_") == condition
-            for f in host.functions.values()
-        )
-    return bool(host.cards)
+    if condition not in features.DRIVERS:
+        return _CONDITIONS[condition](host)
+    return condition in _list_mdev_parents(host) or any(
+        (f.driver or "").replace("-", "_") == condition
+        for f in host.functions.values()
+    )
 
 
 def _check_floors(host: _Host, program: str) -> _Results:

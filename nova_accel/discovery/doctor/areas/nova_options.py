@@ -104,7 +104,7 @@ def check_device_spec(host: _Host) -> _Results:
 def check_mdev_types(host: _Host) -> _Results:
     """Nova's own vGPUs are off where nova-accel has options."""
     value = host.option("devices", "enabled_mdev_types")
-    rules = _parse_rules(host)
+    rules = host.rules
     if not value or not _is_set_up(host) or rules is None:
         return
     types = set(value.replace(" ", "").split(","))
@@ -129,7 +129,7 @@ def check_mdev_types(host: _Host) -> _Results:
 )
 def check_pci_spec(host: _Host) -> _Results:
     """Nova's own device_spec matches no accelerator."""
-    rules = _parse_rules(host)
+    rules = host.rules
     if not _is_set_up(host) or rules is None:
         return
     for line in host.options.get(("pci", "device_spec"), ()):
@@ -149,15 +149,6 @@ def check_pci_spec(host: _Host) -> _Results:
                     host.nova_conf,
                 )
                 break
-
-
-def _parse_rules(host: _Host) -> policy.DeviceRules | None:
-    """Return nova-accel's rules; None if ``device-spec`` reports them."""
-    lines = host.options.get((_SECTION, "device_spec"), ())
-    try:
-        return policy.parse_rules(lines)
-    except errors.ConfigurationError:
-        return None
 
 
 def _is_offered(

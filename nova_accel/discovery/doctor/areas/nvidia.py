@@ -23,8 +23,7 @@ _Results = Iterator[Observation]
 _LIBRARY = "libnvidia-ml.so.1"
 _KERNEL_VERSION = "/proc/driver/nvidia/version"
 _SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
-_FABRIC_CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
-_MANAGER = "nvidia_vgpu_vfio"
+MANAGER = "nvidia_vgpu_vfio"
 _NUMBER = re.compile(r"\b(\d{3})\.\d+(?:\.\d+)?\b")
 # Links of the distribution's alternatives have no version in their target.
 _UNVERSIONED = "the link of the library has no version"
@@ -41,7 +40,7 @@ def _bound(host: _Host) -> list[pci.PciFunction]:
     return [card for card in cards if card.driver == "nvidia"]
 
 
-def _unseen(host: _Host, name: str) -> Observation:
+def unseen(host: _Host, name: str) -> Observation:
     """Return the observation of a service that these files do not show."""
     return unknown(
         f"the state of {name} can't be seen: it is not installed here, runs in"
@@ -93,12 +92,12 @@ def check_library(host: _Host) -> _Results:
 )
 def check_modules(host: _Host) -> _Results:
     """The vGPU module is of the driver's release."""
-    path = host.sys("module", _MANAGER, "version")
+    path = host.sys("module", MANAGER, "version")
     version = host.text(path)
     driver = host.text(host.sys("module/nvidia/version"))
     if version and driver and version != driver:
         yield warn(
-            f"{_MANAGER} is {version}, nvidia is {driver}",
+            f"{MANAGER} is {version}, nvidia is {driver}",
             path,
             host.sys("module/nvidia/version"),
         )
@@ -114,14 +113,14 @@ def check_modules(host: _Host) -> _Results:
 )
 def check_manager(host: _Host) -> _Results:
     """The vGPU manager is loaded where cards have SR-IOV."""
-    if not host.lists_modules or host.is_loaded(_MANAGER):
+    if not host.lists_modules or host.is_loaded(MANAGER):
         return
     for card in _bound(host):
         functions = (card, *host.vfs(card))
         if card.total_vfs and not any(_has_types(host, f) for f in functions):
             yield warn(
                 f"{card.address} has the data centre driver",
-                host.sys("module", _MANAGER),
+                host.sys("module", MANAGER),
             )
 
 
@@ -134,7 +133,7 @@ def check_manager(host: _Host) -> _Results:
 )
 def check_vfs(host: _Host) -> _Results:
     """Cards with SR-IOV have VFs."""
-    if not host.is_loaded(_MANAGER):
+    if not host.is_loaded(MANAGER):
         return
     for card in _bound(host):
         gpu = host.gpus.get(str(card.address))
@@ -154,7 +153,7 @@ def check_vfs(host: _Host) -> _Results:
 )
 def check_kernel_interface(host: _Host) -> _Results:
     """VFs have types of vGPUs, as mediated devices or as typed VFs."""
-    if not host.is_loaded(_MANAGER):
+    if not host.is_loaded(MANAGER):
         return
     for card in _bound(host):
         vfs = [vf for vf in host.vfs(card) if vf.driver == "nvidia"]
@@ -194,12 +193,12 @@ def check_sriov_manage(host: _Host) -> _Results:
 def check_vgpu_mgr(host: _Host) -> _Results:
     """The service nvidia-vgpu-mgr is active."""
     name = "nvidia-vgpu-mgr"
-    if not host.is_loaded(_MANAGER) or not _bound(host):
+    if not host.is_loaded(MANAGER) or not _bound(host):
         return
     if host.is_stopped(name):
         yield fail(f"{name} is not active", host.service(name))
     elif not host.is_active(name):
-        yield _unseen(host, name)
+        yield unseen(host, name)
 
 
 @AREA.check(
@@ -224,7 +223,7 @@ def check_types(host: _Host) -> _Results:
     """NVIDIA's table of vGPU types is installed."""
     path = allowed_paths.VGPU_CONFIG
     has_directory = host.exists("/usr/share/nvidia")
-    if has_directory and host.is_loaded(_MANAGER) and not host.exists(path):
+    if has_directory and host.is_loaded(MANAGER) and not host.exists(path):
         yield note("the table of vGPU types is missing", path)
 
 
@@ -239,7 +238,7 @@ def check_branch(host: _Host) -> _Results:
     """The driver's branch has support."""
     version = _version(host)
     number = version.partition(".")[0]
-    if not version or not host.is_loaded(_MANAGER):
+    if not version or not host.is_loaded(MANAGER):
         return
     versions = loader.load_versions()
     branch = versions.nvidia_branches.get(number)
@@ -302,41 +301,3 @@ def check_monitors(host: _Host) -> _Results:
                 f"{name} has the cards open, and VFs have to be enabled",
                 host.service(name),
             )
-
-
-@AREA.check(
-    "fabric-manager",
-    why="CUDA fails in guests with GPUs behind NVSwitch (error 802)",
-    remedy=remedies.start_service("nvidia-fabricmanager"),
-    ansible="nvidia_fabric_manager",
-)
-def check_fabric_manager(host: _Host) -> _Results:
-    """NVSwitches are managed by a fabric manager."""
-    name = "nvidia-fabricmanager"
-    switches = host.names(allowed_paths.NVSWITCHES)
-    if not switches or host.is_active(name):
-        return
-    if host.is_stopped(name):
-        yield fail(
-            f"{len(switches)} NVSwitches, and {name} is not active",
-            allowed_paths.NVSWITCHES,
-            host.service(name),
-        )
-    else:
-        yield _unseen(host, name)
-
-
-@AREA.check(
-    "fabric-mode",
-    why="guests with some of the GPUs reach no other GPU over NVSwitch",
-    remedy="set FABRIC_MODE=1 in fabricmanager.cfg, then\n"
-    "systemctl restart nvidia-fabricmanager",
-    ansible="nvidia_fabric_manager",
-)
-def check_fabric_mode(host: _Host) -> _Results:
-    """The fabric manager partitions the fabric for guests."""
-    if not host.names(allowed_paths.NVSWITCHES):
-        return
-    lines = host.text(_FABRIC_CONFIG).splitlines()
-    if "FABRIC_MODE=0" in map(str.strip, lines):
-        yield warn("FABRIC_MODE is 0 (bare metal)", _FABRIC_CONFIG)

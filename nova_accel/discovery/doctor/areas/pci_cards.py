@@ -348,12 +348,15 @@ def check_power(host: _Host) -> _Results:
 @AREA.check(
     "boot-display",
     why="the firmware's console holds the card, so that it is not offered",
-    remedy="choose another primary display in the firmware's setup",
+    remedy="choose another primary display in the firmware's setup; or, to do"
+    " without a console, bind it to vfio-pci and name its address in"
+    " [nova_accel] device_spec",
 )
 def check_boot_display(host: _Host) -> _Results:
     """No accelerator is the host's boot display."""
     for card in host.cards:
-        if card.boot_vga:
+        is_given = card.is_vfio_bound and host.names_whole(card)
+        if card.boot_vga and not is_given:
             yield note(
                 f"{card.address} is the host's boot display",
                 host.path(card, "boot_vga"),

@@ -90,6 +90,22 @@ def test_services_that_are_away_fail(tmp_path: pathlib.Path) -> None:
     assert "127.0.0.1:1 can't be reached" in results["cloud.message-bus"][1]
 
 
+def test_flavors_without_memory_nodes_are_named(
+    placement: servers.Server, tmp_path: pathlib.Path
+) -> None:
+    trait = {"trait_GPU1:CUSTOM_GPU_PCI_10DE_2941": "required"}
+    nodes = {"accelerator:memory_nodes": "8"}
+    with nova_standin.serve() as nova:
+        nova.add_flavor("bare", **trait)
+        nova.add_flavor("ready", **trait, **nodes)
+        nova.add_flavor("other")
+        results = run_doctor(tmp_path, placement.url, nova.url)
+    assert results["cloud.memory-nodes"] == (
+        "warn",
+        "flavor bare has no accelerator:memory_nodes",
+    )
+
+
 NEW, OLD = ("580.95.02", 10002001), ("570.172.08", 9002000)
 
 

@@ -11,7 +11,7 @@ from nova_accel import model
 from nova_accel.vendors import pci_passthrough
 from tests.hosts import build, look
 
-GPU = "0000:01:00.0"
+GPU, OTHER = "0000:01:00.0", "0000:02:00.0"
 
 
 def gpu(**facts: Any) -> dict[str, Any]:
@@ -22,6 +22,23 @@ def gpu(**facts: Any) -> dict[str, Any]:
         "group": 1,
         **facts,
     }
+
+
+def gpu2(**facts: Any) -> dict[str, Any]:
+    return gpu(**facts) | {"address": OTHER, "group": 2}
+
+
+def switches(driver: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "address": f"0000:{bus:02x}:00.0",
+            "id": "10de:22a3",
+            "class": "068000",
+            "group": bus,
+            "driver": driver,
+        }
+        for bus in (7, 8)
+    ]
 
 
 def card(
@@ -258,6 +275,57 @@ def test_a_requested_card_that_is_refused_has_a_reason(
     )
     assert state.devices == ()
     assert word in look.reasons(state, GPU)
+
+
+def test_a_boot_display_is_offered_if_vfio_and_a_line_have_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    display = gpu(boot_vga=1, driver="vfio-pci")
+    state = card(
+        tmp_path, display, rule={"address": GPU, "use": "passthrough"}
+    )
+    assert [d.address for d in state.devices] == [GPU]
+
+
+@pytest.mark.parametrize("rule", [None, {"use": "passthrough"}])
+def test_a_boot_display_that_no_line_names_is_not_offered(
+    tmp_path: pathlib.Path, rule: object
+) -> None:
+    state = card(
+        tmp_path, gpu(boot_vga=1, driver="vfio-pci"), gpu2(), rule=rule
+    )
+    assert [d.address for d in state.devices] == [OTHER]
+
+
+def test_switches_are_offered_by_a_line(tmp_path: pathlib.Path) -> None:
+    line = {"vendor_id": "10de", "product_id": "22a3", "use": "passthrough"}
+    state = card(tmp_path, gpu(), *switches("vfio-pci"), rule=line)
+    offered = {d.address: d for d in state.devices}
+    assert sorted(offered) == [GPU, "0000:07:00.0", "0000:08:00.0"]
+    switch = offered["0000:07:00.0"]
+    assert switch.counters == {"CUSTOM_PCI_10DE_22A3": 1}
+    assert switch.profiles[0].trait == "CUSTOM_ACCELERATOR_PCI_10DE_22A3"
+    assert not switch.members
+
+
+def test_switches_of_the_host_are_not_offered(tmp_path: pathlib.Path) -> None:
+    line = {"vendor_id": "10de", "product_id": "22a3", "use": "passthrough"}
+    state = card(tmp_path, gpu(), *switches("nvidia"), rule=line)
+    assert [d.address for d in state.devices] == [GPU]
+    assert "Fabric Manager" in look.reasons(state, "0000:07:00.0")
+
+
+def test_switches_are_not_offered_by_default(tmp_path: pathlib.Path) -> None:
+    state = card(tmp_path, gpu(), *switches("vfio-pci"))
+    assert [d.address for d in state.devices] == [GPU]
+
+
+def test_a_port_of_the_bus_is_never_offered(tmp_path: pathlib.Path) -> None:
+    """vfio-pci refuses it (vfio_pci_core.c, PCI_HEADER_TYPE_NORMAL)."""
+    (port,) = switches("pcieport")[:1]
+    port |= {"class": "060400"}
+    line = {"address": "0000:07:00.0", "use": "passthrough"}
+    assert card(tmp_path, port, rule=line).devices == ()
 
 
 def test_without_iommu_the_reason_names_the_switch(

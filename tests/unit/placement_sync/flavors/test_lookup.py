@@ -5,7 +5,7 @@ import pytest
 
 from nova_accel.catalog import loader
 from nova_accel.model import names
-from placement_sync.flavors import lookup, offered_devices
+from placement_sync.flavors import flavor_specs, lookup, offered_devices
 from tests.support.placement import clouds
 
 TYPES = offered_devices.VgpuTypes(loader.load())
@@ -99,6 +99,58 @@ def test_a_bitstream_goes_into_an_interface() -> None:
         names.PROGRAMMABLE_TRAIT,
     }
     assert find("FPGA", bitstream="image")[1] == {names.PROGRAMMABLE_TRAIT}
+
+
+GRACE = clouds.device(
+    {"PGPU": 1},
+    "NVIDIA_GB200",
+    ("CUSTOM_GPU_PCI_10DE_2941",),
+    at="node4/0008:01:00.0",
+)
+
+
+@pytest.mark.parametrize(
+    ("query", "settings", "is_mixed", "nodes"),
+    [
+        ({"profile": "10de:2941"}, {}, True, "8"),
+        ({"profile": "PGPU", "model": "GB200"}, {}, True, "8"),
+        ({"profile": "PGPU"}, {}, False, "8"),
+        ({"profile": "PGPU"}, {}, True, None),
+        ({"profile": "10de:2236"}, {}, True, None),
+        ({"profile": "10de:2941"}, {"memory_nodes": "2"}, True, "2"),
+        ({"profile": "10de:2941"}, {"memory_nodes": "0"}, True, "0"),
+    ],
+)
+def test_gpus_with_coherent_memory_get_nodes(
+    query: dict[str, str],
+    settings: dict[str, str],
+    is_mixed: bool,
+    nodes: str | None,
+) -> None:
+    devices = (GRACE, *CLOUD.devices) if is_mixed else (GRACE,)
+    cloud = offered_devices.Cloud(devices=devices)
+    request = lookup.add_memory_nodes(
+        flavor_specs.FlavorRequest(
+            devices=lookup.find_profile(
+                lookup.ProfileQuery(**query),  # type: ignore[arg-type]
+                cloud,
+                TYPES,
+            ),
+            settings=settings,
+        ),
+        cloud,
+    )
+    specs = flavor_specs.plan({}, request).specs
+    assert specs.get("accelerator:memory_nodes") == nodes
+
+
+def test_a_profile_that_no_host_has_yet_gets_nodes() -> None:
+    query = lookup.ProfileQuery(profile="CUSTOM_GPU_PCI_10DE_2342")
+    devices = lookup.find_profile(query, CLOUD, TYPES, is_forced=True)
+    request = lookup.add_memory_nodes(
+        flavor_specs.FlavorRequest(devices=devices), CLOUD
+    )
+    assert request.settings == {"memory_nodes": "8"}
 
 
 def test_unknown_charges_must_be_given() -> None:

@@ -56,6 +56,18 @@ def bound(address: str, driver: str) -> prepared.Change:
     return {at(address, "driver"): LINK(f"/sys/bus/pci/drivers/{driver}")}
 
 
+def ids(address: str, vendor: str, product: str) -> prepared.Change:
+    return {
+        at(address, "vendor"): f"0x{vendor}\n",
+        at(address, "device"): f"0x{product}\n",
+    }
+
+
+def switch() -> prepared.Change:
+    """Make an NVSwitch of the GPU that vfio-pci has."""
+    return ids(GPU, "10de", "22a3") | {at(GPU, "class"): "0x068000\n"}
+
+
 def arguments(word: str) -> prepared.Change:
     return {"/proc/cmdline": f"intel_iommu=on iommu=pt {word}\n"}
 
@@ -333,6 +345,10 @@ CASES: Mapping[str, Case] = {
         {
             "/usr/share/nvidia/nvswitch/fabricmanager.cfg": "FABRIC_MODE=0\n",
         },
+    ),
+    "nv.nvswitch": Case(WARN, switch()),
+    "nv.memory-nodes": Case(
+        NOTE, bound(GPU, "nvgrace_gpu_vfio_pci") | ids(GPU, "10de", "2941")
     ),
     "nv.nvml": Case(WARN, {}, gpus=NVML_PROBLEM),
     "nv.faults": Case(FAIL, {}, gpus=LOST_GPU),

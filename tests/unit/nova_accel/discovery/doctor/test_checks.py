@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from nova_accel import errors
+from nova_accel.config import policy
+from nova_accel.discovery import scan
 from nova_accel.discovery.doctor import checked_host, host_checks, registry
 from nova_accel.discovery.doctor.host_checks import Level, Role
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.state import notes
+from tests.hosts import look
 from tests.support.hosts import prepared
 from tests.unit.docs import pages
 from tests.unit.nova_accel.discovery.doctor import changes
@@ -160,6 +163,72 @@ def test_a_host_without_vgpus_needs_no_vgpu_service() -> None:
         f"{prepared.SERVICES}/nvidia-vgpu-mgr.service": None,
     }
     assert "nv.vgpu-mgr" not in levels(prepared.changed(change), IN_USE)
+
+
+def test_switches_that_a_line_names_are_a_note_with_the_flavor() -> None:
+    line = '{"vendor_id": "10de", "product_id": "22a3", "use": "passthrough"}'
+    change = changes.switch() | changes.conf(
+        "[nova_accel]", f"[nova_accel]\ndevice_spec = {line}"
+    )
+    checks = registry.select(CHECKS, (), names=["nv.nvswitch"])
+    (result,) = registry.run(checks, prepared.changed(change))
+    (observation,) = result.observations
+    assert observation.level is Level.NOTE
+    assert "--class CUSTOM_PCI_10DE_22A3" in observation.remedy
+    assert "--count 1 --profile 10de:26b9" in observation.remedy
+
+
+def test_the_line_that_the_check_of_switches_prints_offers_them() -> None:
+    host = prepared.changed(changes.switch())
+    checks = registry.select(CHECKS, (), names=["nv.nvswitch"])
+    ((observation,),) = (r.observations for r in registry.run(checks, host))
+    line = observation.remedy.rpartition("device_spec = ")[2]
+    state = scan.read(host.reader, look.DRIVERS, policy.parse_rules([line]))
+    assert state.device(prepared.GPU) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "module", "mode"),
+    [
+        ("FABRIC_MODE = 0\n", True, "FABRIC_MODE=2"),
+        ("FABRIC_MODE=0\n", None, "FABRIC_MODE=1"),
+        ("LOG_LEVEL=4\n", None, "FABRIC_MODE=1"),
+    ],
+)
+def test_the_mode_of_the_fabric_is_that_for_the_guests(
+    text: str, module: bool | None, mode: str
+) -> None:
+    change: prepared.Change = {
+        "/usr/share/nvidia/nvswitch/fabricmanager.cfg": text
+    }
+    if module is None:
+        change["/sys/module/nvidia_vgpu_vfio"] = None
+    checks = registry.select(CHECKS, (), names=["nv.fabric-mode"])
+    (result,) = registry.run(checks, prepared.changed(change))
+    (observation,) = result.observations
+    assert observation.level is Level.WARN
+    assert mode in observation.remedy
+
+
+@pytest.mark.parametrize("product", ["2342", "2345", "2348", "2941", "31c2"])
+def test_a_coherent_gpu_under_vfio_pci_is_seen(product: str) -> None:
+    change = changes.ids(prepared.GPU, "10de", product)
+    seen = levels(prepared.changed(change), IN_USE)
+    assert seen["nv.memory-nodes"] is Level.WARN
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_boot_display_that_is_given_away_is_no_note(is_named: bool) -> None:
+    change: prepared.Change = {
+        prepared.at(prepared.GPU, "boot_vga"): "1\n",
+    }
+    if is_named:
+        line = f'{{"address": "{prepared.GPU}", "use": "passthrough"}}'
+        change |= changes.conf(
+            "[nova_accel]", f"[nova_accel]\ndevice_spec = {line}"
+        )
+    seen = levels(prepared.changed(change), IN_USE)
+    assert ("pci.boot-display" in seen) != is_named
 
 
 @pytest.mark.parametrize(
