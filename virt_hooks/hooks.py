@@ -36,6 +36,8 @@ from virt_hooks.operations import (
 )
 from virt_hooks.report import (
     claim_checks,
+    native_providers,
+    provider_writer,
     reconcile,
     reporter,
     server_allocations,
@@ -65,12 +67,16 @@ class Hooks:
         settings = conf.read_settings(nova.conf.CONF)
         self._state_dir = settings.state_dir
         domains = connection.LibvirtDomains(host)
+        writer = provider_writer.ProviderWriter(virtapi, nova.conf.CONF)
         self.partitions = partitions = self._build_partitions(
-            virtapi, host, domains, settings
+            virtapi, writer, host, domains, settings
         )
         accel = partitions.accel
+        self.native_providers = native = native_providers.NativeProviders(
+            accel, virtapi, writer, nova.conf.CONF
+        )
         self.missing_allocations = claim_checks.MissingAllocations(
-            accel, virtapi
+            accel, virtapi, native.is_pending
         )
         allocations = server_allocations.ServerAllocations(virtapi)
         self.rebuilt_servers = rebuild.RebuiltServers(
@@ -127,13 +133,14 @@ class Hooks:
     def _build_partitions(
         self,
         virtapi: Any,
+        writer: provider_writer.ProviderWriter,
         host: Any,
         domains: connection.HostdevReader,
         settings: conf.Settings,
     ) -> server_partitions.ServerPartitions:
         accel = setup.read_node(nova.conf.CONF, host.get_connection, domains)
         images = bitstream_images.BitstreamImages(settings.bitstreams)
-        report = reporter.Reporter(accel, virtapi, nova.conf.CONF)
+        report = reporter.Reporter(accel, virtapi, writer)
         reconciler = reconcile.Reconciler(
             nova.conf.CONF,
             accel,

@@ -54,7 +54,7 @@ from nova import exception
 from nova.virt.libvirt import driver
 
 from nova_accel import errors, model
-from virt_hooks import hooks
+from virt_hooks import hooks, nova_private
 from virt_hooks.attach import attach_guard
 from virt_hooks.bypass import accelerators_only, started_only
 from virt_hooks.error_guards import Stock, log_errors
@@ -154,6 +154,11 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             self._hooks.passes.run(
                 self.get_nodenames_by_uuid(), self.provider_tree
             )
+        with log_errors("can't close Nova's own vGPU providers"):
+            self._hooks.native_providers.close(
+                self.provider_tree,
+                functools.partial(nova_private.list_mdev_parents, self),
+            )
         with log_errors("can't check claims for allocations"):
             self._hooks.missing_allocations.update()
         with log_errors("can't recover interrupted attachments"):
@@ -189,6 +194,8 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         super().update_provider_tree(
             provider_tree, nodename, allocations=allocations
         )
+        with log_errors("can't remove Nova's own vGPU providers"):
+            self._hooks.native_providers.remove(provider_tree)
         with log_errors("can't report this host's accelerators"):
             is_first = not reporter.is_registered
             startup_slots = self._hooks.partitions.startup_servers.slots

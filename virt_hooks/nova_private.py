@@ -66,3 +66,12 @@ def mdev_type_of(driver: Any, parent: str) -> str | None:
     """
     type_id: str | None = driver._get_vgpu_type_per_pgpu(parent)
     return type_id
+
+
+def list_mdev_parents(driver: Any) -> tuple[str, ...]:
+    """Return the mdev parents that Nova itself reports now.
+
+    :param driver: Nova's libvirt driver.
+    :returns: names of their libvirt node devices.
+    """
+    return tuple(driver._get_gpu_inventories())

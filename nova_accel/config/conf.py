@@ -389,7 +389,7 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         use_iommufd=group.use_iommufd,
         license_dir=group.license_dir,
         problems=tuple(
-            misspellings.find(_read_sections(conf), GROUP.name, _NAMES)
+            misspellings.find(read_sections(conf), GROUP.name, _NAMES)
         ),
         files=_find_files(conf),
     )
@@ -442,7 +442,7 @@ def _refusal(
     :param value: None for the effective value, which is the last one.
     """
     file, effective = "nova.conf", ""
-    for path, sections in _read_sections(conf):
+    for path, sections in read_sections(conf):
         for section, keys in sections.items():
             if section.lower() != GROUP.name:
                 continue
@@ -468,7 +468,7 @@ def _environment_variable(option: str) -> str:
 def _find_files(conf: cfg.ConfigOpts) -> dict[str, str]:
     """Return the last file that sets each option of the group."""
     files: dict[str, str] = {}
-    for path, sections in _read_sections(conf):
+    for path, sections in read_sections(conf):
         for section, keys in sections.items():
             if section.lower() == GROUP.name:
                 files |= dict.fromkeys(keys, path)
@@ -479,7 +479,7 @@ def _find_files(conf: cfg.ConfigOpts) -> dict[str, str]:
     return files
 
 
-def _read_sections(
+def read_sections(
     conf: cfg.ConfigOpts,
 ) -> Iterator[tuple[str, Mapping[str, Mapping[str, Sequence[str]]]]]:
     """Yield each configuration file with its sections, options and values.

@@ -45,6 +45,14 @@ def is_address(text: str) -> bool:
     return _ADDRESS.fullmatch(text) is not None
 
 
+def nodedev_name(address: str) -> str:
+    """Return the name of a function's libvirt node device.
+
+    :param address: in the kernel's spelling.
+    """
+    return "pci_" + address.replace(":", "_").replace(".", "_")
+
+
 def parse_address(text: str) -> PciAddress:
     """Return the address of a text like ``0000:41:00.0``.
 

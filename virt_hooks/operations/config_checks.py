@@ -107,7 +107,7 @@ def _list_matches(line: str, reader: host_reader.HostReader) -> list[str]:
 def _type_of(driver: Any, name: str) -> str | None:
     """Return the mdev type that Nova uses on a parent, None without one."""
     if pci.is_address(name):
-        name = "pci_" + name.replace(":", "_").replace(".", "_")
+        name = pci.nodedev_name(name)
     return nova_private.mdev_type_of(driver, name)
 
 

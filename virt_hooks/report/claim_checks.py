@@ -237,22 +237,27 @@ class MissingAllocations:
         self,
         accel: lifecycle.Lifecycle,
         virtapi: Any,
+        is_pending: Callable[[str, str], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Check the claims of a Lifecycle.
 
         :param virtapi: has Nova's client of Placement.
+        :param is_pending: returns whether the allocations of a consumer on
+            a provider are still to be moved to it.
         :param clock: returns seconds.
         """
         self._accel, self._virtapi, self._clock = accel, virtapi, clock
+        self._is_pending = is_pending
         self._next_check = clock()
 
     def update(self) -> None:
         """Reserve the amounts that are claimed and not allocated.
 
-        The allocation of a claim exists before the claim is made, and
-        until it is released: a claim counts if it existed before and after
-        Placement was read.
+        Pending allocations are not missing: a reshape that moves them to
+        the provider needs the units. The allocation of a claim exists
+        before the claim is made, and until it is released: a claim counts
+        if it existed before and after Placement was read.
         """
         if not self._accel.is_ready:
             return
@@ -273,7 +278,11 @@ class MissingAllocations:
             if key[1] not in allocated
         }
         current = {claim.key for claim in self._accel.claims()}
-        missing = {k: n for k, n in missing.items() if k[:3] in current}
+        missing = {
+            key: amount
+            for key, amount in missing.items()
+            if key[:3] in current and not self._is_pending(key[0], key[1])
+        }
         for consumer, provider, slot, name in sorted(
             missing.keys() - reserved
         ):

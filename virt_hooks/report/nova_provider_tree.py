@@ -28,7 +28,9 @@ def read_tree(
 
     :param nova_tree: a ``nova.compute.provider_tree.ProviderTree``.
     """
-    nodes = [_node(nova_tree.data(u)) for u in owned_uuids(nova_tree, desired)]
+    nodes = [
+        read_node(nova_tree.data(u)) for u in owned_uuids(nova_tree, desired)
+    ]
     return providers.ProviderTree(
         root=desired.root,
         nodes=tuple(sorted(nodes, key=lambda node: node.name)),
@@ -204,7 +206,11 @@ def guard(
     return diff.build_guard(actual, desired, host, allocated)
 
 
-def _node(data: Any) -> providers.ProviderNode:
+def read_node(data: Any) -> providers.ProviderNode:
+    """Return a provider of Nova's tree, without its slots.
+
+    :param data: a ``nova.compute.provider_tree.ProviderData``.
+    """
     return providers.ProviderNode(
         name=data.name,
         uuid=data.uuid,

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from nova import exception
+
 from nova_accel import model
 from nova_accel.model import providers
 from placement_sync.client import calls, resource_providers, rest
@@ -33,6 +35,9 @@ _MICROVERSION = "1.20"
 # provider had its name.
 _NAME_RETRY_S = 300.0
 _OK, _ABSENT, _CONFLICT = 200, 404, 409
+# How often a change is sent again after a generation conflict: as often
+# as Nova's resource tracker does (_update_to_placement).
+_ATTEMPTS = 4
 
 
 class ProviderWriter:
@@ -87,8 +92,11 @@ class ProviderWriter:
         context: Any,
         root: providers.ProviderRoot,
         plan_for: Callable[[Any], list[calls.ProviderCall]],
-    ) -> None:
+    ) -> bool:
         """Send the changes of existing providers to Placement.
+
+        After a generation conflict the changes are planned and sent again;
+        False if each attempt had one.
 
         A provider's generation changes with each allocation, so that the
         cache of Nova's client is stale as soon as the scheduler has selected
@@ -98,8 +106,22 @@ class ProviderWriter:
         :param plan_for: returns the plan for Nova's tree. It is called after
             the tree was read: if a provider is changed meanwhile, Placement
             refuses the request.
-        :raises nova.exception.ResourceProviderUpdateConflict: it did.
         """
+        for _ in range(_ATTEMPTS):
+            try:
+                self._change(context, root, plan_for)
+            except exception.ResourceProviderUpdateConflict as error:
+                LOG.debug("a change of providers had a conflict: %s", error)
+            else:
+                return True
+        return False
+
+    def _change(
+        self,
+        context: Any,
+        root: providers.ProviderRoot,
+        plan_for: Callable[[Any], list[calls.ProviderCall]],
+    ) -> None:
         client = self._virtapi.reportclient
 
         def read_plan() -> tuple[Any, list[calls.ProviderCall]]:

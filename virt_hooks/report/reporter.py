@@ -33,24 +33,20 @@ OWNER_TRAITS = frozenset({names.OWNER_TRAIT}) | (
     else frozenset()
 )
 
-# How often an update is sent again after a generation conflict: as often
-# as Nova's resource tracker does (_update_to_placement).
-_ATTEMPTS = 4
-
 
 class Reporter:
     """Reports a node's accelerators; allocated providers never shrink."""
 
     def __init__(
-        self, accel: lifecycle.Lifecycle, virtapi: Any, options: Any
+        self,
+        accel: lifecycle.Lifecycle,
+        virtapi: Any,
+        writer: provider_writer.ProviderWriter,
     ) -> None:
-        """Report through ``virtapi``'s client of Placement.
-
-        :param options: the service's ``oslo_config.cfg.ConfigOpts``.
-        """
+        """Report through ``virtapi``'s client of Placement."""
         self._accel = accel
         self._virtapi = virtapi
-        self._writer = provider_writer.ProviderWriter(virtapi, options)
+        self._writer = writer
         #: Providers that may shrink: they have no allocations.
         self._free: frozenset[str] = frozenset()
         #: The tree that Nova's resource tracker assigns slots from.
@@ -264,14 +260,8 @@ class Reporter:
         with error_guards.log_errors(
             "can't publish this host's accelerators at once"
         ):
-            for _ in range(_ATTEMPTS):
-                try:
-                    self._writer.change(context, root, self._plan)
-                except exception.ResourceProviderUpdateConflict as error:
-                    LOG.debug("publication had a conflict: %s", error)
-                else:
-                    return
-            LOG.warning("accelerators are reported with the next pass")
+            if not self._writer.change(context, root, self._plan):
+                LOG.warning("accelerators are reported with the next pass")
 
     def _plan(self, provider_tree: Any) -> list[calls.ProviderCall]:
         desired = self.desired()

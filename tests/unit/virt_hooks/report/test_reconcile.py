@@ -9,7 +9,7 @@ from oslo_config import cfg
 from placement_sync.daemon import heartbeat
 from tests.lab import fakehost
 from tests.support.hosts import simulated
-from virt_hooks.report import reconcile, reporter
+from virt_hooks.report import provider_writer, reconcile, reporter
 
 
 def write_options(path: Path, state: Path) -> cfg.ConfigOpts:
@@ -46,7 +46,9 @@ def test_a_pass_that_waits_records_its_condition(
         options,
         life,
         lambda: None,
-        reporter_class(life, None, options),
+        reporter_class(
+            life, None, provider_writer.ProviderWriter(None, options)
+        ),
         lambda: None,
     )
     assert pass_runner.run() is None

@@ -15,7 +15,12 @@ from nova_accel.host.sysfs import fs
 from nova_accel.vendors import qat
 from placement_sync.daemon import heartbeat
 from tests.hosts import build
-from virt_hooks.report import reconcile, reporter, usage_sampler
+from virt_hooks.report import (
+    provider_writer,
+    reconcile,
+    reporter,
+    usage_sampler,
+)
 from virt_hooks.spawn import lifecycle
 
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -159,7 +164,9 @@ def test_the_service_samples_only_with_an_interval(
         options,
         life,
         lambda: None,
-        reporter.Reporter(life, None, options),
+        reporter.Reporter(
+            life, None, provider_writer.ProviderWriter(None, options)
+        ),
         lambda: None,
     )
     service.start()
