@@ -14,11 +14,11 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping
 
-from filters.fit import card_state, vgpu_feasibility
+from filters.fit import vgpu_feasibility
 from filters.fit.card_state import CardState, CardStates, VgpuCounts
 from nova_accel import model
 from nova_accel.catalog import vgpu_types
-from nova_accel.geometry import device_capacity, occupancy
+from nova_accel.geometry import catalog_card, device_capacity, occupancy
 from nova_accel.model import names
 
 # Decrease of the number of partitions that remain possible: pairs of size
@@ -40,7 +40,7 @@ class VgpuGeometry:
         self._types = catalog.by_trait()
         # A cloud has few models of cards, in few states each.
         self._empty_card = functools.lru_cache(maxsize=4096)(
-            functools.partial(card_state.build_empty_card, catalog)
+            functools.partial(catalog_card.build_empty_card, catalog)
         )
         cached = functools.lru_cache(maxsize=16384)
         self._placed_card = cached(self._restore_card)
@@ -185,7 +185,7 @@ class VgpuGeometry:
         self,
         gpu: str,
         layout: model.Layout,
-        capacity: card_state.Capacity,
+        capacity: catalog_card.Capacity,
         profiles: tuple[str, ...],
     ) -> model.Device | None:
         """Return a card with profiles placed in order, None if one fails."""

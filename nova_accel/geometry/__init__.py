@@ -5,6 +5,7 @@
 - ``time_slicing``: the same in equal-size and mixed-size mode
 - ``mig``: the same in MIG mode
 - ``spans``: arithmetic of spans, as bit masks
+- ``catalog_card``: empty vGPU card of a model in the catalog
 - ``occupancy``: traits with the places of a card's partitions
 - ``topology``: PCIe root ports, NVLinks, required locality
 """

@@ -101,7 +101,7 @@ class VgpuTypes:
     """NVIDIA's vGPU types of a catalog, by trait and by device."""
 
     def __init__(self, catalog: vgpu_types.Catalog) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
         self._gpu_by_trait = {
             trait: gpu
             for gpu in catalog.gpus()
@@ -143,7 +143,7 @@ class VgpuTypes:
             return ()
         return tuple(
             vgpu_type
-            for vgpu_type in self._catalog.profiles_of(gpu.key)
+            for vgpu_type in self.catalog.profiles_of(gpu.key)
             if bool(vgpu_type.instance) == provider.is_mig
         )
 
@@ -154,7 +154,7 @@ class VgpuTypes:
         return ProfileTerms(
             name=vgpu_type.name,
             kind="MIG vGPU" if vgpu_type.instance else "vGPU",
-            charges=self._catalog.charges(vgpu_type),
+            charges=self.catalog.charges(vgpu_type),
             required=frozenset({vgpu_type.trait}),
             vgpu_type=vgpu_type,
         )

@@ -22,7 +22,7 @@ from placement_sync.fleet import (
     fleet_state,
     holder_rows,
 )
-from placement_sync.report import card_bars
+from placement_sync.report import card_bars, defragmentation
 
 # The remedy of each state, for the operator; ok has none.
 _REMEDIES = {
@@ -82,8 +82,9 @@ class Fragmentation:
     """Free memory of the cards of a model, and its largest free profile.
 
     ``empty_card`` is the device that the fewest moves make empty, its
-    holders being ``moved_servers``; it is empty if the other cards of the
-    model have no room for them, or if a card is free.
+    holders being ``moved_servers``, which go to ``target_cards``, in the
+    same order. ``gained`` is the profile that is possible afterwards, and
+    on no card of the model before. All are empty without such moves.
     """
 
     model: str
@@ -91,6 +92,8 @@ class Fragmentation:
     largest: str
     empty_card: str = ""
     moved_servers: tuple[str, ...] = ()
+    target_cards: tuple[str, ...] = ()
+    gained: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +146,7 @@ def build(
         hosts=tuple(_list_sections(fleet, rows, allocations, types)),
         flavors=tuple(_list_flavors(flavors, fleet.cloud, types)),
         projects=holder_rows.sum_by_project(fleet),
-        fragmentation=tuple(_list_fragmentation(rows, fleet)),
+        fragmentation=tuple(_list_fragmentation(rows, fleet, types)),
         problems=tuple(_list_problems(fleet, rows, now)),
         gaps=fleet.gaps,
     )
@@ -193,7 +196,9 @@ def _list_flavors(
 
 
 def _list_fragmentation(
-    rows: Sequence[device_rows.DeviceRow], fleet: fleet_state.Fleet
+    rows: Sequence[device_rows.DeviceRow],
+    fleet: fleet_state.Fleet,
+    types: offered_devices.VgpuTypes,
 ) -> Iterator[Fragmentation]:
     by_model: dict[str, list[device_rows.DeviceRow]] = collections.defaultdict(
         list
@@ -208,38 +213,23 @@ def _list_fragmentation(
             key=lambda p: p.charges.get(names.GPU_MEMORY_CLASS, 0),
             default=None,
         )
-        emptied = _find_cheapest_card(cards)
+        best = defragmentation.find(cards, fleet, types)
+        moves = best.moves if best else ()
         yield Fragmentation(
             model=model,
             free_mb=sum(_free_mb(row) for row in cards),
             largest=largest.name if largest else "",
-            empty_card=(
-                f"{emptied.device.host}/{emptied.device.address}"
-                if emptied
-                else ""
-            ),
+            empty_card=_name_device(best.card) if best else "",
             moved_servers=tuple(
-                server.name if (server := fleet.servers.get(c)) else c
-                for c in (emptied.consumers if emptied else ())
+                fleet.servers[move.consumer].name for move in moves
             ),
+            target_cards=tuple(_name_device(move.target) for move in moves),
+            gained=best.profile if best else "",
         )
 
 
-def _find_cheapest_card(
-    cards: Sequence[device_rows.DeviceRow],
-) -> device_rows.DeviceRow | None:
-    """Return the card with the fewest holders, if others have room for them.
-
-    None if a card is empty, or if there is only one.
-    """
-    if not all(row.consumers for row in cards):
-        return None
-    for row in sorted(cards, key=lambda r: (len(r.consumers), r.usage.used)):
-        others = sum(_free_mb(r) for r in cards if r is not row)
-        used = row.device.capacities[names.GPU_MEMORY_CLASS].used
-        if used <= others:
-            return row
-    return None
+def _name_device(device: offered_devices.OfferedDevice) -> str:
+    return f"{device.host}/{device.address}"
 
 
 def _free_mb(row: device_rows.DeviceRow) -> int:

@@ -39,9 +39,15 @@ def describe_fragmentation(item: fleet_report.Fragmentation) -> str:
         f" {item.largest or 'none'}"
     )
     if item.empty_card:
+        moves = ", ".join(
+            f"{server} to {card}"
+            for server, card in zip(
+                item.moved_servers, item.target_cards, strict=True
+            )
+        )
         text += (
-            f"; moving {', '.join(item.moved_servers)} makes"
-            f" {item.empty_card} empty"
+            f"; moving {moves} makes {item.gained} possible on"
+            f" {item.empty_card}"
         )
     return text
 
@@ -151,6 +157,8 @@ def as_dict(report: fleet_report.FleetReport) -> dict[str, Any]:
                 "largest": item.largest,
                 "empty_card": item.empty_card,
                 "moved_servers": list(item.moved_servers),
+                "target_cards": list(item.target_cards),
+                "gained": item.gained,
             }
             for item in report.fragmentation
         ],

@@ -185,7 +185,8 @@ def test_fragmentation_names_the_fewest_servers_to_move() -> None:
     (item,) = build_report(fleet).fragmentation
     assert report_text.describe_fragmentation(item) == (
         f"NVIDIA A40: {2 * fleets.MEMORY_MB - 3 * 8192} MB free, largest"
-        " single profile A40-8Q; moving vm-3 makes node2/0000:42:00.0 empty"
+        " single profile A40-8Q; moving vm-3 to node1/0000:41:00.0 makes"
+        " A40-48Q possible on node2/0000:42:00.0"
     )
     with_empty = make_fleet(fleets.holding(cards[0], 1, "8Q"), devices=cards)
     assert build_report(with_empty).fragmentation[0].moved_servers == ()
