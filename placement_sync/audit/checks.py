@@ -177,4 +177,9 @@ _CHECKS = (
         (StateSource.ALLOCATIONS, StateSource.SERVERS, StateSource.MIGRATIONS),
         placement_checks.find_moved_servers,
     ),
+    _Check(
+        "open providers of a host whose nova-compute runs without nova-accel",
+        (StateSource.PROVIDERS, StateSource.SERVICE),
+        placement_checks.find_unserved,
+    ),
 )

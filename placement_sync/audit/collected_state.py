@@ -30,6 +30,7 @@ class StateSource(enum.Enum):
     HYPERVISORS = "hypervisors of Nova's API"
     DOMAINS = "domains of libvirt"
     KERNEL = "devices of the kernel"
+    SERVICE = "nova-compute of this host"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +59,11 @@ class CollectedState:
     uuid that is missing was not read. ``gone`` are the roots of
     ``everywhere`` whose compute node Nova has removed. ``used`` are the
     providers of ``everywhere`` on gone roots that have allocations.
-    ``unread`` has the reason for each source that was not read, or not
-    completely. ``consumers`` are those with claims that exceed their
-    allocations, and ``inventories`` those of the providers concerned, the
-    compute node's included.
+    ``is_stock`` is whether nova-compute of the host is proved to run without
+    this library. ``unread`` has the reason for each source that was not
+    read, or not completely. ``consumers`` are those with claims that exceed
+    their allocations, and ``inventories`` those of the providers concerned,
+    the compute node's included.
     """
 
     root: ProviderRoot
@@ -78,6 +80,7 @@ class CollectedState:
     migrations: tuple[nova_api.Migration, ...] | None = None
     domains: tuple[Domain, ...] | None = None
     host: model.HostState | None = None
+    is_stock: bool | None = None
     everywhere: tuple[Provider, ...] | None = None
     gone: frozenset[str] | None = None
     used: frozenset[str] = frozenset()
@@ -109,6 +112,7 @@ _FIELDS = {
     StateSource.HYPERVISORS: "gone",
     StateSource.DOMAINS: "domains",
     StateSource.KERNEL: "host",
+    StateSource.SERVICE: "is_stock",
 }
 
 Inventories = Mapping[str, Inventory]
@@ -140,6 +144,7 @@ class StateIndex:
         self.domains = state.domains or ()
         self.host = state.host or model.HostState(complete=False)
         self.everywhere = state.everywhere or ()
+        self.is_stock = bool(state.is_stock)
         self.gone = state.gone or frozenset()
         self.used = state.used
         self._has_consumer_sources = all(map(state.has, _CONSUMER_SOURCES))

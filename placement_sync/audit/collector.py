@@ -31,13 +31,16 @@ class LocalSources:
     """Readers of the host itself; each raises AcceleratorError.
 
     ``read_domains`` is None if libvirt of the host can't be reached;
-    ``no_domains_reason`` says why.
+    ``no_domains_reason`` says why. ``prove_stock`` returns whether
+    nova-compute of the host is proved to run without this library; None
+    without its state directory.
     """
 
     read_host: Callable[[], model.HostState]
     read_claims: Callable[[], claims_file.RecordedClaims]
     read_domains: Callable[[], Iterable[domains.Domain]] | None
     no_domains_reason: str = ""
+    prove_stock: Callable[[], bool] | None = None
 
 
 class StateCollector:
@@ -99,6 +102,7 @@ class StateCollector:
             claims=claims,
             domains=guests,
             host=host,
+            is_stock=gaps.read(StateSource.SERVICE, self._prove_stock),
         )
         return self._add_nova(self._add_unallocated(state, gaps), gaps, only)
 
@@ -117,6 +121,8 @@ class StateCollector:
         uuids = {uuid for _, uuid in unallocated}
         if self._list_without_node(state):
             uuids.add(self.root.uuid)
+        if state.is_stock:
+            uuids |= {provider.uuid for provider in state.providers or ()}
         inventories = gaps.read(
             StateSource.PROVIDERS,
             lambda: {uuid: self._read_inventories(uuid) for uuid in uuids},
@@ -257,6 +263,14 @@ class StateCollector:
         if self._compute is None:
             raise nova_api.NoAnswerError(self._no_compute_reason)
         return self._compute
+
+    def _prove_stock(self) -> bool:
+        if self._local.prove_stock is None:
+            raise nova_api.NoAnswerError(
+                "--root is another machine; name the directory of its"
+                " nova-compute with --state-dir"
+            )
+        return self._local.prove_stock()
 
     def _read_domains(self) -> tuple[domains.Domain, ...]:
         if self._local.read_domains is None:

@@ -22,6 +22,7 @@ class FindingKind(enum.Enum):
     TYPED = "typed-function"
     GONE = "gone-host"
     DUPLICATE = "duplicate"
+    UNSERVED = "unserved-provider"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,7 @@ class Healer:
             FindingKind.UNREVERTED: self._revert_allocations,
             FindingKind.ORPHAN: self._remove_mdev,
             FindingKind.GONE: self._delete_provider,
+            FindingKind.UNSERVED: self._close_provider,
         }
 
     def heal(
@@ -272,6 +273,33 @@ class Healer:
 
         :param added: units to be allocated, by resource class.
         """
+        self._change_inventories(
+            provider,
+            lambda name, inventory: _lower(inventory, added.get(name, 0)),
+        )
+
+    def _close_provider(self, finding: findings.AuditFinding) -> None:
+        """Reserve all units of a provider."""
+        self._prove(finding, self._reader.collect(frozenset()))
+        self._change_inventories(
+            finding.provider,
+            lambda _, inventory: inventory.with_own_reserved(inventory.total),
+        )
+        LOG.info(
+            "Closed provider %s of %s, whose nova-compute runs without"
+            " nova-accel",
+            *(finding.where, self._reader.root.name),
+        )
+
+    def _change_inventories(
+        self,
+        provider: str,
+        change: Callable[[str, providers.Inventory], providers.Inventory],
+    ) -> None:
+        """Replace a provider's inventories.
+
+        :param change: returns the new record of a resource class.
+        """
         path = provider_records.provider_path(provider, "inventories")
         stored = self._placement.find(path, provider_records.parse_inventories)
         if stored is None:
@@ -279,15 +307,12 @@ class Healer:
                 "its provider has just been deleted; audit again"
             )
         generation, inventories = stored
-        lowered = {
-            name: _lower(inventory, added.get(name, 0))
-            for name, inventory in inventories.items()
-        }
+        changed = {n: change(n, i) for n, i in inventories.items()}
         self._placement.put(
             path,
             {
                 "resource_provider_generation": generation,
-                "inventories": providers.as_dicts(lowered),
+                "inventories": providers.as_dicts(changed),
             },
         )
 

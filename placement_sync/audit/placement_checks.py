@@ -351,6 +351,33 @@ def find_moved_servers(
         )
 
 
+def find_unserved(
+    index: collected_state.StateIndex,
+) -> Iterator[findings.AuditFinding]:
+    """Yield open providers of a host that stock Nova serves."""
+    if not index.is_stock:
+        return
+    for provider in index.providers:
+        inventories = index.inventories.get(provider.uuid, {})
+        options = "".join(
+            f" --resource {name}:reserved={inventory.total}"
+            for name, inventory in sorted(inventories.items())
+            if inventory.capacity
+        )
+        if options:
+            yield findings.AuditFinding(
+                kind=findings.FindingKind.UNSERVED,
+                where=index.where(provider.uuid),
+                provider=provider.uuid,
+                reason=f"nova-compute of {index.root.name} runs without"
+                " nova-accel: a server that gets a part of it would be"
+                " started without a device",
+                remedy=f"{_CLIENT} inventory set --amend{options}"
+                f" {provider.uuid}",
+                is_safe=True,
+            )
+
+
 def find_removed_hosts(
     index: collected_state.StateIndex,
 ) -> Iterator[findings.AuditFinding]:

@@ -25,7 +25,12 @@ from placement_sync.audit import (
     heal,
 )
 from placement_sync.cli import common_options, outside_host, progress
-from placement_sync.client import resource_providers, rest
+from placement_sync.client import (
+    nova_api,
+    resource_providers,
+    rest,
+    stock_compute,
+)
 
 _CLEAN, _UNHEALED = 0, 1
 # Seconds between two comparisons: a finding of only one of them was a
@@ -131,6 +136,10 @@ def _build_collector(
     compute, reason = common_options.open_compute(arguments, options)
     uri = arguments.connect or conf.read_libvirt_uri(options.parsed)
     has_libvirt = not options.is_foreign or arguments.connect
+    stock = options.state_dir and stock_compute.StockComputeWatch(
+        options.state_dir,
+        functools.partial(nova_api.read_last_report, compute, root.uuid),
+    )
     local = collector.LocalSources(
         read_host=host.read,
         read_claims=host.read_claims,
@@ -139,6 +148,7 @@ def _build_collector(
         else None,
         no_domains_reason="--root is another machine; name its libvirt with"
         " --connect",
+        prove_stock=stock.prove if stock else None,
     )
     return collector.StateCollector(root, placement, compute, local, reason)
 

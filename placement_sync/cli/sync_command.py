@@ -6,7 +6,9 @@ The passes of one process over a host are made under a lock file.
 
 import argparse
 import contextlib
+import dataclasses
 import fcntl
+import functools
 import importlib.resources
 import json
 import logging
@@ -21,9 +23,15 @@ from nova_accel.config import conf
 from nova_accel.host.state import directories, drains, notes, state_dir
 from nova_accel.model import providers
 from placement_sync.cli import common_options, outside_host
-from placement_sync.client import resource_providers
+from placement_sync.client import (
+    nova_api,
+    resource_providers,
+    stock_compute,
+)
 from placement_sync.daemon import heartbeat, metrics, serve
-from placement_sync.sync import sync_pass
+from placement_sync.sync import diff, sync_pass
+
+LOG = logging.getLogger(__name__)
 
 WRITER = "placement-sync"
 # Seconds that a pass waits for the pass of another placement-sync: enough
@@ -74,6 +82,9 @@ class _LockedPasses:
             drains.DrainNotes(options.drains_dir).path
         )
         self._sync = sync_pass.Synchronizer(self._placement)
+        self._compute, _ = common_options.open_compute(arguments, options)
+        self._stock: stock_compute.StockComputeWatch | None = None
+        self._is_closed = False
         self._heartbeat = self._open_heartbeat()
         self._root_name = "", ""
         self._was_complete = False
@@ -96,7 +107,7 @@ class _LockedPasses:
 
     def _run_pass(self) -> tuple[sync_pass.PassResult, outside_host.HostView]:
         root = self._find_root()
-        live = _LiveView(self._host, root)
+        live = _LiveView(self._host, root, self._is_run_without_us(root))
         self.root = root
         result = self._sync.run(
             live.view.tree,
@@ -112,6 +123,37 @@ class _LockedPasses:
         )
         self._was_complete = result.is_ok
         return result, live.view
+
+    def _is_run_without_us(self, root: providers.ProviderRoot) -> bool:
+        """Return whether nova-compute of the host is proved to be stock.
+
+        False where Nova can't be asked: that proves nothing.
+        """
+        if self._options.state_dir is None:
+            return False
+        if self._stock is None or self.root != root:
+            self._stock = stock_compute.StockComputeWatch(
+                self._options.state_dir,
+                functools.partial(
+                    nova_api.read_last_report, self._compute, root.uuid
+                ),
+            )
+        try:
+            is_closed = self._stock.is_proved()
+        except errors.AcceleratorError as error:
+            LOG.debug("nova-compute of %s: %s", root.name, error)
+            is_closed = False
+        if is_closed and not self._is_closed:
+            LOG.error(
+                "nova-compute of %s runs without nova-accel, and would start"
+                " servers without their devices: the resource providers of"
+                " the host are closed (reserved = total); set compute_driver"
+                " = accel.AccelLibvirtDriver and restart it, or remove"
+                " nova-accel as the manual says",
+                root.name,
+            )
+        self._is_closed = is_closed
+        return is_closed
 
     def _find_root(self) -> providers.ProviderRoot:
         """Return the compute node.
@@ -162,13 +204,23 @@ class _LiveView:
     """
 
     def __init__(
-        self, host: outside_host.OutsideHost, root: providers.ProviderRoot
+        self,
+        host: outside_host.OutsideHost,
+        root: providers.ProviderRoot,
+        is_closed: bool,
     ) -> None:
-        self._host, self._root = host, root
-        self.view = host.read_view(root)
+        """:param is_closed: reserve all units."""
+        self._host, self._root, self._is_closed = host, root, is_closed
+        self.view = self._read()
+
+    def _read(self) -> outside_host.HostView:
+        view = self._host.read_view(self._root)
+        if not self._is_closed:
+            return view
+        return dataclasses.replace(view, tree=diff.close(view.tree))
 
     def reread(self) -> tuple[providers.ProviderTree, model.HostState]:
-        self.view = self._host.read_view(self._root)
+        self.view = self._read()
         return self.view.tree, self.view.host
 
 
@@ -254,6 +306,7 @@ def _wait_for_lock(descriptor: int, path: str, timeout_s: float) -> None:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     common_options.add_arguments(parser)
+    common_options.add_compute_endpoint(parser)
     parser.add_argument(
         "--once",
         action="store_true",

@@ -61,7 +61,9 @@ class ComputeRpc:
         :raises ConfigurationError: they configure no message bus.
         :raises ServiceError: the bus can't be reached.
         """
-        if rpc.TRANSPORT is None:
+        #: Whether this process has no service of Nova.
+        self.owns_transport = rpc.TRANSPORT is None
+        if self.owns_transport:
             _configure(files)
             try:
                 _check_url(files)

@@ -137,6 +137,34 @@ def read_service(client: rest.RestClient, node: str) -> ComputeService:
     return service
 
 
+def read_last_report(client: rest.RestClient | None, node: str) -> str:
+    """Return when the service of a compute node last reported to Nova.
+
+    Empty unless Nova calls the service up.
+
+    :param client: None without credentials.
+    :param node: uuid of the compute node.
+    :raises NoAnswerError: Nova has no such node, or can't be asked.
+    :raises ServiceError: Nova can't be read.
+    """
+    if client is None:
+        raise NoAnswerError("there are no credentials for Nova's API")
+    host = read_service_host(client, node)
+    query = urllib.parse.urlencode({"binary": "nova-compute", "host": host})
+    return client.read(f"/os-services?{query}", _parse_last_report)
+
+
+def _parse_last_report(body: Any) -> str:
+    return next(
+        (
+            str(service["updated_at"] or "")
+            for service in body["services"]
+            if service["state"] == "up"
+        ),
+        "",
+    )
+
+
 def _parse_service(body: Any) -> ComputeService | None:
     if body is None:
         return None

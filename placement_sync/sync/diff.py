@@ -264,6 +264,19 @@ def mark_faulted(node: providers.ProviderNode) -> providers.ProviderNode:
     )
 
 
+def close(tree: providers.ProviderTree) -> providers.ProviderTree:
+    """Return a desired tree with all units reserved."""
+    return dataclasses.replace(
+        tree,
+        nodes=tuple(
+            dataclasses.replace(
+                node, inventories=_reserve_all(node.inventories)
+            )
+            for node in tree.nodes
+        ),
+    )
+
+
 def apply(
     actual: providers.ProviderTree, plan: Iterable[calls.Call]
 ) -> providers.ProviderTree:

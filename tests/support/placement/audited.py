@@ -58,6 +58,7 @@ def _device(
 
 
 EMPTY = collected_state.CollectedState(
+    is_stock=False,
     root=ROOT,
     providers=(),
     allocations=(),

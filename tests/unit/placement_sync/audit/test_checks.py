@@ -542,3 +542,24 @@ def test_two_audits_report_only_common_findings() -> None:
     first = findings.AuditReport(findings=(finding("a"), finding("b")))
     second = findings.AuditReport(findings=(finding("b"), finding("c")))
     assert second.intersect(first).findings == (finding("b"),)
+
+
+@given(audited.worlds(), st.booleans())
+@fast
+def test_open_providers_of_a_host_with_stock_nova(
+    state: collected_state.CollectedState, is_closed: bool
+) -> None:
+    total = 4
+    inventory = Inventory(total=total, reserved=total if is_closed else 0)
+    uuids = {provider.uuid for provider in state.providers or ()}
+    state = dataclasses.replace(
+        state,
+        is_stock=True,
+        inventories={uuid: {"VGPU": inventory} for uuid in uuids},
+    )
+    report = checks.compare(state)
+    unserved = [f for f in report.findings if f.kind is FindingKind.UNSERVED]
+    assert {f.provider for f in unserved} == (set() if is_closed else uuids)
+    for finding in unserved:
+        assert finding.is_safe
+        assert f"VGPU:reserved={total} {finding.provider}" in finding.remedy

@@ -37,6 +37,7 @@ UNKNOWN = {
     StateSource.HYPERVISORS: "gone",
     StateSource.DOMAINS: "domains",
     StateSource.KERNEL: "host",
+    StateSource.SERVICE: "is_stock",
 }
 
 

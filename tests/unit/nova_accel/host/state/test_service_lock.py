@@ -92,3 +92,52 @@ def test_a_file_that_cant_be_locked_is_logged(
     (line,) = caplog.messages
     assert lock.path in line
     assert "make [nova_accel] state_dir writable" in line
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_the_last_service_is_identified_after_its_end(
+    tmp_path: pathlib.Path, other: subprocess.Popen[str]
+) -> None:
+    state = str(tmp_path)
+    assert service_lock.identify_ended(state) == ""
+    end(other)
+    identity = service_lock.identify_ended(state)
+    assert identity.startswith(f"{other.pid} ")
+    assert service_lock.identify_ended(state) == identity
+    with start_other(tmp_path) as second:
+        assert second.stdout is not None
+        assert second.stdout.readline() == "True\n"
+        assert service_lock.identify_ended(state) == ""
+        end(second)
+    assert service_lock.identify_ended(state) not in ("", identity)
+
+
+def test_a_successor_runs_before_it_has_the_lock(
+    tmp_path: pathlib.Path, other: subprocess.Popen[str]
+) -> None:
+    with start_other(tmp_path) as successor:
+        assert successor.stdout is not None
+        assert successor.stdout.readline() == "False\n"
+        end(other)
+        assert service_lock.identify_ended(str(tmp_path)) == ""
+        end(successor)
+    assert service_lock.identify_ended(str(tmp_path))
+
+
+def test_files_that_nova_compute_could_not_lock_prove_nothing(
+    tmp_path: pathlib.Path, other: subprocess.Popen[str]
+) -> None:
+    end(other)
+    state = str(tmp_path)
+    assert service_lock.identify_ended(state)
+    if os.geteuid() == 0:
+        os.chown(state, 12345, 12345)
+        assert service_lock.identify_ended(state) == ""
+        os.chown(state, 0, 0)
+    (tmp_path / "nova-compute.lock").unlink()
+    assert service_lock.identify_ended(state) == ""
+    assert service_lock.identify_ended(f"{state}/absent") == ""
