@@ -39,6 +39,19 @@ class UndrainDevices(application.Command):
     action = "placement_sync.cli.drain_command:UNDRAIN"
 
 
+class LeaveHost(application.Command):
+    """Prepare this host for Nova's own driver, before the switch.
+
+    Drain all devices, close their resource providers in Placement, and remove
+    their slots from this host's servers in Nova's database. Run it as root
+    while nova-compute is stopped. It changes nothing while servers have whole
+    functions, or migrate. The exit status is 1 if a provider could not be
+    closed. Example: placement-sync leave
+    """
+
+    action = "placement_sync.cli.fleet.leave_command:ACTION"
+
+
 class ShowStatus(application.Command):
     """Print the results and the age of the last passes.
 

@@ -97,9 +97,9 @@ def _run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
         raise errors.MalformedError("reason", reason, "--reason TEXT")
     client = _open_placement(arguments, options) if is_waiting else None
     if reason:
-        with _translate_write_errors(options):
+        with translate_write_errors(options):
             for address in addresses:
-                notes.put(address, reason, _find_author())
+                notes.put(address, reason, find_author())
     servers = _DrainedServers(options, addresses)
     text = (
         _format_drains(notes, is_json=True)
@@ -151,7 +151,7 @@ def _run_undrain(arguments: argparse.Namespace) -> tuple[str, int]:
                 "device that is drained", argument, _format_choice(drained)
             )
         addresses.append(address if address in drained else argument)
-    with _translate_write_errors(options):
+    with translate_write_errors(options):
         notes.remove(addresses)
     return (
         _format_drains(notes, is_json=True)
@@ -161,7 +161,7 @@ def _run_undrain(arguments: argparse.Namespace) -> tuple[str, int]:
     ), _OK
 
 
-def _find_author() -> str:
+def find_author() -> str:
     """Return the name of the user who runs this, before sudo; or ""."""
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()
@@ -170,7 +170,7 @@ def _find_author() -> str:
 
 
 @contextlib.contextmanager
-def _translate_write_errors(
+def translate_write_errors(
     options: common_options.CommandOptions,
 ) -> Iterator[None]:
     """Raise ConfigurationError for a failed write of notes."""

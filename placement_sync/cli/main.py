@@ -25,6 +25,7 @@ _COMMANDS = {
     "run": commands.Sync,
     "drain": commands.DrainDevices,
     "undrain": commands.UndrainDevices,
+    "leave": commands.LeaveHost,
     "status": commands.ShowStatus,
     "audit": commands.Audit,
 }

@@ -19,8 +19,9 @@ from nova_accel.model import json_codec, providers
 
 LOG = logging.getLogger(__name__)
 
-_NAME = "book.json"
+NAME = "book.json"
 _MODE = 0o644
+_MDEV = "mdev"
 # Half a kilobyte for each claim.
 _MAX_BYTES = 64 << 20
 
@@ -86,7 +87,7 @@ class ClaimsFile:
 
     def __init__(self, state_dir: str) -> None:
         """Use this directory; the first write creates it."""
-        self.path = os.path.join(state_dir, _NAME)
+        self.path = os.path.join(state_dir, NAME)
         self._lock = threading.Lock()
         self._last_document: _ClaimsDocument | None = None
         self._is_failure_logged = False
@@ -125,18 +126,11 @@ class ClaimsFile:
     def read(self) -> RecordedClaims:
         """Return the published claims; ``is_known`` is False without."""
         try:
-            text = directories.read_path(self.path, _MAX_BYTES)
-            document = _FORMAT.decode(text)
+            return parse(directories.read_path(self.path, _MAX_BYTES))
         except FileNotFoundError:
             return RecordedClaims(reason=f"there is no {self.path}")
         except (OSError, ValueError) as error:
             return RecordedClaims(reason=f"{self.path} can't be used: {error}")
-        return RecordedClaims(
-            root=document.root,
-            claims=tuple(map(_claim, document.claims)),
-            occupied=document.occupied,
-            is_known=True,
-        )
 
     def _replace(self, document: _ClaimsDocument) -> None:
         text = _FORMAT.encode(document, indent=1)
@@ -154,6 +148,29 @@ class ClaimsFile:
                 error,
             )
         self._is_failure_logged = True
+
+
+def parse(text: str | bytes) -> RecordedClaims:
+    """Return the claims of the file's content.
+
+    :raises ValueError: it is malformed.
+    """
+    document = _FORMAT.decode(text)
+    return RecordedClaims(
+        root=document.root,
+        claims=tuple(map(_claim, document.claims)),
+        occupied=document.occupied,
+        is_known=True,
+    )
+
+
+def list_function_servers(claims: Iterable[model.Claim]) -> tuple[str, ...]:
+    """Return the servers that have whole functions, which are not mdevs.
+
+    Nova's own driver removes those from a guest that it defines again: it
+    retains only the mdevs that it finds in the domain.
+    """
+    return tuple(sorted({c.consumer for c in claims if c.technology != _MDEV}))
 
 
 def _record(claim: model.Claim) -> _ClaimRecord:

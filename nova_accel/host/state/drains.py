@@ -11,6 +11,9 @@ from nova_accel.host.state import notes
 
 LOG = logging.getLogger(__name__)
 
+# Reason of the devices of a host that nova-accel is removed from.
+LEAVING = "nova-accel is removed from this host"
+
 
 class DrainNotes:
     """Drain marks of one host's devices. Thread-safe.

@@ -55,6 +55,8 @@ NVSWITCHES = "/proc/driver/nvidia-nvswitch/devices"
 _LIMITS = {
     **dict.fromkeys((VGPU_CONFIG, *PCI_IDS), _LARGE),
     KERNEL_RELEASE: 64,
+    # Half a kilobyte for each claim of a server.
+    f"{STATE_DIR}/book.json": _LARGE,
 }
 _FILES = frozenset(
     (

@@ -9,9 +9,10 @@ from nova_accel.discovery.doctor.host_checks import (
     Observation,
     fail,
     note,
+    unknown,
     warn,
 )
-from nova_accel.host.state import notes
+from nova_accel.host.state import claims_file, drains, notes
 from nova_accel.host.sysfs import allowed_paths
 
 STATE = host_checks.Area("state", page="recovery")
@@ -23,6 +24,7 @@ _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
 _DIRECTORY = allowed_paths.STATE_DIR
+_CLAIMS = f"{_DIRECTORY}/{claims_file.NAME}"
 _SECTION = conf.GROUP.name
 
 
@@ -176,6 +178,43 @@ def check_claims(host: _Host) -> _Results:
         path = host.path(function, "nvidia/current_vgpu_type")
         if function.physfn and host.text(path) not in ("", "0"):
             yield fail(f"{function.address} has a vGPU type", path)
+
+
+@REMOVAL.check(
+    "functions",
+    why="a hard reboot under Nova's own driver takes their whole functions"
+    " away, without an error",
+    remedy="stop, move or delete these servers: openstack server migrate",
+)
+def check_functions(host: _Host) -> _Results:
+    """No server of this host has a whole function."""
+    text = host.text(_CLAIMS)
+    if not text:
+        return
+    try:
+        recorded = claims_file.parse(text)
+    except ValueError as error:
+        yield unknown(f"the servers' claims can't be read: {error}", _CLAIMS)
+        return
+    if servers := claims_file.list_function_servers(recorded.claims):
+        yield fail(f"servers {', '.join(servers)} have some", _CLAIMS)
+
+
+@REMOVAL.check(
+    "offered",
+    why="stock Nova goes on to offer them, and starts servers without their"
+    " devices",
+    remedy="systemctl stop nova-compute\nplacement-sync leave",
+)
+def check_offered(host: _Host) -> _Results:
+    """The devices of this host are closed in Placement."""
+    path = f"{_DIRECTORY}/drained"
+    has_left = any(
+        drains.LEAVING in host.text(f"{path}/{name}")
+        for name in host.names(path)
+    )
+    if host.exists(_CLAIMS) and not has_left:
+        yield fail("Placement offers them, or may do so", _CLAIMS, path)
 
 
 @REMOVAL.check(

@@ -18,13 +18,7 @@ def run(
 ) -> dict[str, Any]:
     """Return the report of `placement-sync audit` on host1."""
     test.useFixture(scheduled.without_keystone())
-    # Nova's API shows the uptime of a hypervisor, and runs a command.
-    test.useFixture(
-        fixtures.MonkeyPatch(
-            "nova.virt.libvirt.LibvirtDriver.get_host_uptime",
-            lambda _: "0:00",
-        )
-    )
+    hide_uptime(test)
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.redirect_stdout(out),
@@ -44,3 +38,13 @@ def run(
     test.assertEqual(status, exit_status, out.getvalue() + err.getvalue())
     report: dict[str, Any] = json.loads(out.getvalue())
     return report
+
+
+def hide_uptime(test: harness.AccelTestBase) -> None:
+    """Have Nova's API show a hypervisor without running a command."""
+    test.useFixture(
+        fixtures.MonkeyPatch(
+            "nova.virt.libvirt.LibvirtDriver.get_host_uptime",
+            lambda _: "0:00",
+        )
+    )

@@ -21,6 +21,7 @@ OF_HOST = {
     "driver_status",
     "heal",
     "inspect",
+    "leave",
     "status",
     "sync",
 } | {"undrain", "license_vendordata"}

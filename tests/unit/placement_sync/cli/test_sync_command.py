@@ -55,7 +55,7 @@ def test_each_option_is_in_the_help_and_in_the_documentation(
     assert {"--once", "--dry-run", "--root", "--endpoint"} <= flags
     for flag in flags - {"--help"}:
         assert flag in page, flag
-    for command in ("run", "drain", "undrain", "status", "audit"):
+    for command in ("run", "drain", "undrain", "leave", "status", "audit"):
         assert f"placement-sync {command}" in page
         assert "--state-dir" in read_help(capsys, command)
 
@@ -75,7 +75,7 @@ def test_a_line_without_a_verb_lists_the_verbs(
     with pytest.raises(SystemExit) as ended:
         main.main(words)
     assert ended.value.code == 2
-    verbs = "audit, complete, drain, help, run, status, undrain"
+    verbs = "audit, complete, drain, help, leave, run, status, undrain"
     assert f"; use one of: {verbs}\n" in capsys.readouterr().err
 
 

@@ -2,13 +2,14 @@
 """One change of the prepared host for each check, with the result."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from nova_accel import model
 from nova_accel.discovery.doctor.host_checks import Level
 from nova_accel.host.nvml import gpu_reader
-from nova_accel.host.state import notes
+from nova_accel.host.state import drains, notes
 from nova_accel.host.sysfs import fs
 from tests.support.hosts import prepared
 from tests.support.hosts.prepared import (
@@ -536,9 +537,39 @@ REMOVED: prepared.Change = {
     NOVA_CONF: "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n",
     STATE: None,
 }
+# As nova-compute and `placement-sync leave` write them.
+CLAIMS: Mapping[str, Any] = {
+    "format": 1,
+    "root": {"name": "node1", "uuid": SERVER},
+    "claims": [
+        {
+            "consumer": SERVER,
+            "provider": SERVER,
+            "device": GPU,
+            "profile": "",
+            "slot": GPU,
+            "parent": "",
+            "handle": GPU,
+            "technology": "passthrough",
+            "state": "made",
+        }
+    ],
+    "occupied": [],
+}
+LEFT = {"format": 1, "address": GPU, "reason": drains.LEAVING}
 REMOVAL_CASES: Mapping[str, Case] = {
     "remove.claims": Case(
         FAIL, {at(VF, "nvidia/current_vgpu_type"): "1145\n"}
+    ),
+    "remove.functions": Case(
+        FAIL,
+        {
+            f"{STATE}/book.json": json.dumps(CLAIMS),
+            f"{STATE}/drained/{NOTE_FILE}": json.dumps(LEFT),
+        },
+    ),
+    "remove.offered": Case(
+        FAIL, {f"{STATE}/book.json": json.dumps({**CLAIMS, "claims": []})}
     ),
     "remove.driver": Case(
         FAIL,

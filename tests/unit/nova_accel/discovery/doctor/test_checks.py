@@ -347,7 +347,22 @@ def test_each_check_is_ok_after_a_removal() -> None:
 def test_a_rest_is_seen_by_its_check_only(name: str) -> None:
     case = changes.REMOVAL_CASES[name]
     host = prepared.changed(changes.REMOVED | case.change)
-    assert levels(host, REMOVAL) == {name: case.level}
+    has_state = any(path.startswith(changes.STATE) for path in case.change)
+    rest = {"remove.state": Level.NOTE} if has_state else {}
+    assert levels(host, REMOVAL) == rest | {name: case.level}
+
+
+def test_servers_that_would_lose_their_functions_are_named() -> None:
+    case = changes.REMOVAL_CASES["remove.functions"]
+    host = prepared.changed(changes.REMOVED | case.change)
+    results = registry.run(REMOVAL, host)
+    texts = [
+        seen.text
+        for result in results
+        if result.check.name == "remove.functions"
+        for seen in result.observations
+    ]
+    assert texts == [f"servers {changes.SERVER} have some"]
 
 
 @pytest.mark.parametrize("name", changes.CASES)
