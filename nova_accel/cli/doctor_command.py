@@ -46,7 +46,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also check, with the nova.conf of this machine, whether"
         " Placement, Nova's API, the message bus and the licence servers"
-        " answer, and whether the versions of other hosts differ",
+        " answer, whether the versions of other hosts differ, and whether"
+        " flavors lack what their GPUs need",
     )
     host_source.add_config(parser)
     form = parser.add_mutually_exclusive_group()

@@ -52,7 +52,7 @@ OPTIONS = [
         " it. Keys: address (glob over the PCI address, or over"
         " the sysfs name of a device off the PCI bus; or an object of globs"
         " over domain, bus, slot and function), vendor_id, product_id, use"
-        " (auto, vgpu, mig, vf, mdev, passthrough, off), max_slots,"
+        " (auto, vgpu, mig, vf, mdev, fpga, passthrough, off), max_slots,"
         " profiles (glob or list of globs), max_instances (object: maximal"
         " number by profile name), sizes (equal, mixed), num_vfs,"
         " mig_instances (static, dynamic), vgpu_params (name=value,...),"

@@ -2,9 +2,17 @@
 """One server gets all GPUs and all NVSwitches of its host (HGX H100)."""
 
 import json
+from typing import Any
+
+import fixtures
+import pytest
+from placement.tests.functional.fixtures import placement
 
 from tests.functional.nova.support import harness
 from tests.lab import fakehost
+
+# Releases before it have no such option.
+pytest.importorskip("placement.conf.workarounds")
 
 # Buses of a recorded HGX H100: eight GPUs and four NVSwitches.
 BUSES = (0x18, 0x2A, 0x3A, 0x5D, 0x9A, 0xAB, 0xBA, 0xDB)
@@ -42,7 +50,25 @@ def group(suffix: str, resource_class: str, trait: str) -> dict[str, str]:
     }
 
 
+def configure(fixture: Any, config: Any) -> None:
+    """Set the options by which Placement serves many equal groups.
+
+    Without them it tries all products of the groups (bug 2126751).
+    """
+    config.config(group="workarounds", optimize_for_wide_provider_trees=True)
+    config.config(group="placement", max_allocation_candidates=1000)
+
+
 class FullPassthrough(harness.AccelTestBase):
+    def setUp(self) -> None:
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                f"{placement.__name__}.PlacementFixture._configure_placement",
+                configure,
+            )
+        )
+        super().setUp()
+
     def test_all_gpus_and_switches_go_to_one_server(self) -> None:
         self.start_host(*GPUS, *SWITCHES, device_spec=[LINE])
         specs = {"group_policy": "none"}
