@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No text has a marker of a merge, and no page a section without content."""
+"""No leftovers of merges: markers, empty sections, repeated paragraphs."""
 
+import collections
 import re
 from pathlib import Path
 
@@ -21,6 +22,8 @@ EMPTY_KEY = re.compile(
     r"^(?:[a-z_]+:|  - \|)\n(?=[a-z]|\Z)|^  - \|\n(?=  - |[a-z]|\Z)",
     re.MULTILINE,
 )
+# Length of a paragraph that is not written twice by chance.
+LONG = 100
 NOTES = sorted((test_house.ROOT / "releasenotes/notes").glob("*.yaml"))
 TEXTS = [
     path
@@ -77,6 +80,20 @@ def test_no_text_has_a_marker_of_a_merge() -> None:
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)
 def test_each_section_of_a_page_has_content(page: Path) -> None:
     assert find_empty(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=pages.name_of)
+def test_no_paragraph_of_a_page_is_repeated(page: Path) -> None:
+    counts = collections.Counter(
+        " ".join(paragraph.split())
+        for paragraph in re.split(r"\n\s*\n", page.read_text())
+    )
+    repeated = [
+        text
+        for text, count in counts.items()
+        if count > 1 and (len(text) > LONG or text.startswith(".. command"))
+    ]
+    assert not repeated
 
 
 @pytest.mark.parametrize("note", NOTES, ids=lambda note: note.stem)
