@@ -46,8 +46,17 @@ def _list_findings(
             "verdict": observation.level.value,
             "text": observation.text,
             "read": [{"path": p, "value": v} for p, v in reading],
-            "remedy": observation.remedy or result.check.remedy,
+            "remedy": _remedy(result, observation),
         }
+
+
+def _remedy(
+    result: host_checks.CheckResult, observation: host_checks.Observation
+) -> str:
+    """Return the lines that correct a state, empty if it is right."""
+    if observation.level is host_checks.Level.OK:
+        return ""
+    return observation.remedy or result.check.remedy
 
 
 def count_levels(
@@ -88,6 +97,11 @@ def as_text(results: Sequence[host_checks.CheckResult]) -> str:
 
 def _result_lines(result: host_checks.CheckResult) -> Iterator[str]:
     check = result.check
+    if result.level is host_checks.Level.OK:
+        for observation in result.observations:
+            yield f"{'OK':<7} {check.name}: {observation.text}"
+        yield ""
+        return
     remedies: dict[str, None] = {}
     for observation, reading in zip(
         result.observations, result.readings, strict=True
@@ -95,9 +109,9 @@ def _result_lines(result: host_checks.CheckResult) -> Iterator[str]:
         level = observation.level.value.upper()
         yield f"{level:<7} {check.name}: {observation.text}"
         yield from (f"{_INDENT}read    {p} = {v}" for p, v in reading)
-        remedies[observation.remedy or check.remedy] = None
+        remedies[_remedy(result, observation)] = None
     yield f"{_INDENT}why     {check.why}"
-    for remedy in remedies:
+    for remedy in filter(None, remedies):
         first, *rest = remedy.splitlines()
         yield f"{_INDENT}remedy  {first}"
         yield from (f"{_INDENT}        {line}" for line in rest)

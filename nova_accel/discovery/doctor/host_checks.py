@@ -44,6 +44,11 @@ class Observation:
     remedy: str = ""
 
 
+def ok(text: str, *paths: str) -> Observation:
+    """Return an observation of a state that is right."""
+    return Observation(Level.OK, text, paths)
+
+
 def fail(text: str, *paths: str, remedy: str = "") -> Observation:
     """Return an observation that keeps devices from servers."""
     return Observation(Level.FAIL, text, paths, remedy)
