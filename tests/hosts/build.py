@@ -9,9 +9,10 @@ A description is one object with these keys, all of them optional:
     ``boot_vga``, ``below`` (the bridges above it, from the root port on;
     without them it is on the root bus; a further host bridge is written as
     ``pci10000:00``), ``attributes`` (texts by name, as
-    ``xgmi_hive_info/id``), and ``vfs`` (``total``, ``count``, ``offset``,
-    ``driver``, ``id`` if not the PF's, ``first_group``; ``driver_of`` for
-    single VFs, by number), which makes the VFs too.
+    ``xgmi_hive_info/id``; ``reset_method`` is ``flr``, or null for a
+    function that nothing can reset), and ``vfs`` (``total``, ``count``,
+    ``offset``, ``driver``, ``id`` if not the PF's, ``first_group``;
+    ``driver_of`` for single VFs, by number), which makes the VFs too.
 ``parents``
     mdev parents: ``on`` (a name, or a list of them), ``prefix`` of the type
     ids, and ``types``: lists of id, name or null, available, and either
@@ -107,10 +108,16 @@ class Tree:
             "numa_node": str(facts.get("numa", -1)),
             "driver_override": "(null)",
             "enable": "1",
+            "reset_method": "flr",
         }
         if "boot_vga" in facts:
             attributes["boot_vga"] = str(facts["boot_vga"])
         attributes |= facts.get("attributes", {})
+        # The kernel makes both files, or none (Linux 5.15).
+        if attributes["reset_method"] is None:
+            del attributes["reset_method"]
+        else:
+            attributes.setdefault("reset", "")
         for name, text in attributes.items():
             self.write(place / name, f"{text}\n")
         self.link(self.functions / address, place)

@@ -2,6 +2,7 @@
 """Base class of the tests in Nova's functional harness."""
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,7 @@ T4 = "0000:3b:00.0"
 T4_B = "0000:3c:00.0"
 GPU = "0000:71:00.0"
 GPU_AUDIO = "0000:71:00.1"
+GPU_PORT = "0000:70:01.0"
 GPU_TRAIT = "CUSTOM_GPU_PCI_10DE_1E07"
 GPU_CARDS = (
     fakehost.PciCard(
@@ -43,6 +45,7 @@ GPU_CARDS = (
         driver="",
         group=40,
         multifunction=True,
+        port=GPU_PORT,
     ),
     fakehost.PciCard(
         address=GPU_AUDIO,
@@ -52,7 +55,14 @@ GPU_CARDS = (
         driver="snd_hda_intel",
         group=40,
         multifunction=True,
+        port=GPU_PORT,
     ),
+)
+# The kernel found the bus reset before the second function (case of many
+# workstation GPUs without FLR).
+BUS_RESET_CARDS = tuple(
+    dataclasses.replace(card, reset_methods=methods)
+    for card, methods in zip(GPU_CARDS, (("bus",), ()), strict=True)
 )
 TWO_T4 = (
     fakehost.NvidiaGpu(address=T4, model="T4"),

@@ -43,6 +43,7 @@ class PciFunction:
         physfn: PciFunction | None = None,
         multifunction: bool = False,
         boot_vga: bool = False,
+        reset_methods: tuple[str, ...] = ("flr",),
     ) -> None:
         self.bus = bus
         self.address = address
@@ -54,6 +55,8 @@ class PciFunction:
         self.physfn = physfn
         self.multifunction = multifunction
         self.boot_vga = boot_vga
+        #: Words of ``reset_method``, as found when the function was.
+        self.reset_methods = reset_methods
         self.path = f"devices/{bridge}/{address}"
         self.driver: PciDriver | None = None
         self.override = ""
@@ -64,8 +67,26 @@ class PciFunction:
         self.is_leaving = False
 
     def reset(self) -> None:
-        """Reset it, as a write to ``reset`` asks."""
+        """Reset it by its first method that works; raises OSError ENOTTY.
+
+        A bus is not reset for one of several functions
+        (pci_parent_bus_reset() in drivers/pci/pci.c).
+        """
+        for method in self.reset_methods:
+            if method != "bus" or self.bus.below(self._port) == [self]:
+                self.end_reset()
+                return
+        fail(errno.ENOTTY)
+
+    def end_reset(self) -> None:
+        """Come back from a reset, or not."""
         self.is_silent = self.is_dying
+
+    @property
+    def _port(self) -> str:
+        """Return the address of the port above, "" on a root bus."""
+        name = self.bridge.rpartition("/")[2]
+        return "" if name.startswith("pci") else name
 
     def announce(self, action: str) -> None:
         """Send a uevent of this function."""
@@ -188,6 +209,14 @@ class PciBus:
         self.tree.remove(function.path)
         self.functions.pop(function.address, None)
         function.announce("remove")
+
+    def below(self, port: str) -> list[PciFunction]:
+        """Return the functions below a port; none for a root bus."""
+        return [
+            function
+            for function in self.functions.values()
+            if port and f"/{port}/" in f"/{function.bridge}/"
+        ]
 
     def named(self, data: bytes) -> PciFunction:
         """Return the function a write names; raises ENODEV."""

@@ -37,6 +37,8 @@ DEVCAP_FLR = 1 << 28
 #: Link of 16 GT/s (code 4) and 16 lanes.
 LINK = 16 << 4 | 4
 PAGE_SIZE = 4096
+#: Class of a PCI-to-PCI bridge, without its interface.
+BRIDGE = 0x0604
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,7 @@ def attributes(function: PciFunction) -> dict[str, Attr]:
         **_location(function),
         **_state(function),
         **_switches(function),
+        **_resets(function),
     }
 
 
@@ -164,7 +167,6 @@ def _location(function: PciFunction) -> dict[str, Attr]:
         "max_link_width": constant(16),
         "current_link_speed": constant("16.0 GT/s PCIe"),
         "current_link_width": constant(16),
-        "reset_method": constant("flr", 0o644),
         "numa_node": constant(function.numa_node, 0o644),
     }
     base = function.identity.class_code >> 8
@@ -210,13 +212,34 @@ def _switches(function: PciFunction) -> dict[str, Attr]:
         if parse_unsigned(data):
             function.remove()
 
+    return {
+        "driver_override": Attr(show_override, store_override),
+        "remove": Attr(None, store_remove, 0o220),
+    }
+
+
+def _resets(function: PciFunction) -> dict[str, Attr]:
+    """Return the files of resets; a function without method has none.
+
+    The two of a function are made together (Linux 5.15). The bridge's
+    resets what is in use, too, which VFIO's reset refuses.
+    """
+
     def store_reset(data: bytes) -> None:
         if parse_unsigned(data) != 1:
             fail(errno.EINVAL)
         function.reset()
 
-    return {
-        "driver_override": Attr(show_override, store_override),
-        "remove": Attr(None, store_remove, 0o220),
-        "reset": Attr(None, store_reset),
-    }
+    def store_reset_subordinate(data: bytes) -> None:
+        if parse_unsigned(data):
+            for child in function.bus.below(function.address):
+                child.end_reset()
+
+    files = {}
+    if function.reset_methods:
+        methods = " ".join(function.reset_methods)
+        files["reset_method"] = constant(methods, 0o644)
+        files["reset"] = Attr(None, store_reset)
+    if function.identity.class_code >> 8 == BRIDGE:
+        files["reset_subordinate"] = Attr(None, store_reset_subordinate)
+    return files

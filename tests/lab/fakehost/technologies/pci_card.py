@@ -45,7 +45,8 @@ class PciCard:
     gim: a module option sets the number of VFs). ``made_vfs`` is how many
     the driver makes whatever it is asked for (QAT), 0 for what is asked.
     ``port`` is the root port's address, "" puts it on the root bus.
-    ``serial`` is its Device Serial Number, 0 for none.
+    ``serial`` is its Device Serial Number, 0 for none. ``reset_methods``
+    are those that the kernel has found, none for a function without reset.
     """
 
     kind: ClassVar[str] = "pci"
@@ -71,9 +72,11 @@ class PciCard:
     made_vfs: int = 0
     port: str = ""
     serial: int = 0
+    reset_methods: tuple[str, ...] = ("flr",)
 
     def build(self, kernel: Kernel) -> None:
         """Make the function, bind it, and its VFs."""
+        self._add_port(kernel)
         function = kernel.pci.add(self.function(kernel))
         self._load_drivers(kernel)
         if self.total_vfs:
@@ -108,7 +111,23 @@ class PciCard:
             numa_node=self.numa_node,
             multifunction=self.multifunction,
             boot_vga=self.boot_vga,
+            reset_methods=self.reset_methods,
         )
+
+    def _add_port(self, kernel: Kernel) -> None:
+        """Make the root port, unless a function below it has made it."""
+        if not self.port or self.port in kernel.pci.functions:
+            return
+        port = PciFunction(
+            kernel.pci,
+            self.port,
+            PciIdentity(vendor=0x8086, device=0x2030, class_code=0x060400),
+            bridge=self._bridge().partition("/")[0],
+            group=kernel.iommu.allocate(),
+            numa_node=self.numa_node,
+            reset_methods=("pm",),
+        )
+        kernel.pci.add(port).bind(kernel.pci.drivers["pcieport"])
 
     def _bridge(self) -> str:
         """Return the directory of the function."""
