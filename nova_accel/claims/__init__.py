@@ -6,5 +6,6 @@
 - ``attach_candidates``: devices for a hot-attached profile, best first
 - ``migration``: checks of a live migration, order of PCI address changes
 - ``reported``: claims of the partitions that NVML or a driver reports
+- ``card_reset``: how the functions of one guest can be reset
 - ``scrub``: plan for scrubbing functions between two servers
 """

@@ -102,6 +102,14 @@ class Rule:
         """Return whether the line names devices by address or ids."""
         return (self.address, self.vendor_id, self.product_id) != ("*",) * 3
 
+    @property
+    def is_offered_unreset(self) -> bool:
+        """Return whether the line offers devices that nothing can reset.
+
+        Only a line does that names them by address or ids.
+        """
+        return self.scrub == NONE and self.is_specific
+
     def matches(self, address: str, vendor_id: str, product_id: str) -> bool:
         """Return whether the line applies to a device, by its identity."""
         return (
@@ -115,11 +123,14 @@ class Rule:
 class DeviceRules:
     """The device_spec lines, in the operator's order.
 
-    ``default`` is the rule of devices that no line matches.
+    ``default`` is the rule of devices that no line matches. ``assigned``
+    are the functions that servers have: they stay offered even if nothing
+    can reset them.
     """
 
     rules: tuple[Rule, ...] = ()
     default: Rule = Rule()
+    assigned: frozenset[str] = frozenset()
 
     def rule(
         self, address: str, vendor_id: str = "", product_id: str = ""

@@ -95,12 +95,14 @@ class _Notes:
     """Content of the note stores at one time.
 
     ``faulted`` and ``drained`` are None if they were never read with
-    success. ``error`` is why they can't be read now, empty if they can.
+    success. ``assigned`` are the functions that servers have. ``error`` is
+    why they can't be read now, empty if they can.
     """
 
     faulted: conditions.Faults | None = None
     drained: conditions.Drains | None = None
     baseline: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    assigned: frozenset[str] = frozenset()
     error: str = ""
 
 
@@ -329,7 +331,9 @@ class ChangeDetector:
 
         :param addresses: devices that were just read; None for all.
         """
-        state = scan.read(reader, self._drivers, self._rules)
+        # A device in use is not withdrawn if it turns out to have no reset.
+        rules = dataclasses.replace(self._rules, assigned=notes.assigned)
+        state = scan.read(reader, self._drivers, rules)
         read_faults = error_counters.find_faults(
             reader, state.devices, self._stores.baseline
         )
@@ -365,6 +369,7 @@ class ChangeDetector:
             faulted=faulted,
             drained=drained,
             baseline=stores.baseline.read() if stores.baseline else {},
+            assigned=_read_assigned(stores.faulted, last.assigned),
             error=faulted_error or drained_error,
         )
 
@@ -411,6 +416,18 @@ def _read_store(
         return store.read(), ""
     except errors.UnreadableError as error:
         return last, str(error)
+
+
+def _read_assigned(
+    store: faults.FaultNotes | None, last: frozenset[str]
+) -> frozenset[str]:
+    """Return the functions that servers have; the last ones on an error."""
+    if store is None:
+        return frozenset()
+    try:
+        return frozenset(store.read_unreleased())
+    except errors.UnreadableError:
+        return last
 
 
 def merge(

@@ -334,6 +334,28 @@ class ResetFunction:
         return f"reset {self.function}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ResetTogether:
+    """Reset the bus of functions that VFIO has, and no guest.
+
+    ``functions`` are all functions on their bus, the assigned one first. It
+    is done when each of them answers again. There is no undo.
+    """
+
+    functions: tuple[str, ...]
+
+    @property
+    def function(self) -> str:
+        """Return the assigned function."""
+        return self.functions[0]
+
+    def undo(self) -> None:
+        return None
+
+    def __str__(self) -> str:
+        return f"reset the bus of {', '.join(self.functions)}"
+
+
 def is_command_path(text: str) -> bool:
     """Return whether the text is the absolute path of a command."""
     return _COMMAND.fullmatch(text) is not None
@@ -375,5 +397,6 @@ Action = (
     | SetPort
     | SetServices
     | ResetFunction
+    | ResetTogether
     | RunScrub
 )

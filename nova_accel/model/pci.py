@@ -114,13 +114,17 @@ class PciFunction:
 
     @property
     def is_vfio_bound(self) -> bool:
-        """Return whether a driver for guests has it: VFIO or pci-stub.
+        """Return whether a driver for guests has it: VFIO or pci-stub."""
+        return is_for_guests(self.driver or "")
 
-        The names of all variant drivers contain ``vfio``
-        (``qat_vfio_pci``, ``nvgrace_gpu_vfio_pci``).
-        """
-        driver = self.driver or ""
-        return driver == "pci-stub" or "vfio" in driver
+
+def is_for_guests(driver: str) -> bool:
+    """Return whether functions of a driver are for guests.
+
+    The names of all variant drivers of VFIO contain ``vfio``
+    (``qat_vfio_pci``, ``nvgrace_gpu_vfio_pci``).
+    """
+    return driver == "pci-stub" or "vfio" in driver
 
 
 def parse_serial(config: bytes) -> str:

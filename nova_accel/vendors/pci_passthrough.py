@@ -17,7 +17,12 @@ from nova_accel.catalog import loader, pci_ids
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import names, pci
-from nova_accel.vendors.common import driver_base, host_use, iommu_group
+from nova_accel.vendors.common import (
+    driver_base,
+    host_use,
+    iommu_group,
+    reset_policy,
+)
 
 # Multimedia (PCI Code and ID Assignment Specification).
 _SOUND = 0x04
@@ -46,16 +51,11 @@ class PciPassthroughDriver(driver_base.DriverBase):
         """
         mdev_parents = frozenset(mdev.parent for mdev in host.mdevs())
         for unit in _list_units(host.functions(), rules):
-            requested = [f for f in unit if _is_requested(f, rules)]
-            if not requested or _has_any_address(unit, taken):
+            functions = _list_assigned(unit, rules)
+            if not functions or _has_any_address(unit, taken):
                 continue
-            gpus = (f for f in requested if pci_ids.is_gpu(f))
-            main = next(gpus, requested[0])
-            functions = tuple(
-                f
-                for f in unit
-                if f in requested or _slot_key(f) == _slot_key(main)
-            )
+            main = functions[0]
+            requested = [f for f in functions if _is_requested(f, rules)]
             reason = (
                 _check_stray_vf(functions, host)
                 or _check_policy(functions, rules)
@@ -64,6 +64,7 @@ class PciPassthroughDriver(driver_base.DriverBase):
                 or _check_boot_display(functions, rules)
                 or _check_switch(main)
                 or _check_assignable(main, functions, host)
+                or reset_policy.check_whole(functions, host, rules)
             )
             if reason:
                 yield model.Problem.of_device(
@@ -71,6 +72,40 @@ class PciPassthroughDriver(driver_base.DriverBase):
                 )
             else:
                 yield _build_device(main, functions, host)
+
+
+def list_assigned(
+    host: host_reader.HostReader, rules: policy.DeviceRules
+) -> Iterator[tuple[pci.PciFunction, ...]]:
+    """Yield the functions that go to one guest, the assigned one first.
+
+    They are those that policy or the default asks to offer, whatever else
+    keeps them from guests.
+
+    :raises UnreadableError: the PCI bus can't be listed.
+    """
+    for unit in _list_units(host.functions(), rules):
+        if functions := _list_assigned(unit, rules):
+            yield functions
+
+
+def _list_assigned(
+    unit: tuple[pci.PciFunction, ...], rules: policy.DeviceRules
+) -> tuple[pci.PciFunction, ...]:
+    requested = [f for f in unit if _is_requested(f, rules)]
+    if not requested:
+        return ()
+    gpus = (f for f in requested if pci_ids.is_gpu(f))
+    main = next(gpus, requested[0])
+    return (
+        main,
+        *(
+            f
+            for f in unit
+            if f != main
+            and (f in requested or _slot_key(f) == _slot_key(main))
+        ),
+    )
 
 
 def _list_units(
@@ -268,7 +303,6 @@ def _check_assignable(
     for reason in (
         *(iommu_group.check_console(f, host) for f in functions),
         iommu_group.check_group(main, addresses, host, _HINT),
-        *(iommu_group.check_reset(f, host) for f in functions),
         *(host_use.check_use(f, host) for f in functions),
     ):
         if reason:

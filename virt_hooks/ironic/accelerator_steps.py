@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors, model
-from nova_accel.claims import scrub as scrub_plan
+from nova_accel.claims import card_reset
 from nova_accel.config import policy
 from nova_accel.discovery import node_reader, plugin
 from nova_accel.discovery.doctor import checked_host, host_checks, registry
@@ -34,6 +34,7 @@ CHECKS = (
     "pci.presence",
     "pci.power",
 )
+_HARMLESS = (host_checks.Level.OK, host_checks.Level.NOTE)
 _NVIDIA, _NVIDIA_DRIVER = "10de", "nvidia"
 _RESET = policy.Rule(scrub=policy.RESET)
 Result = dict[str, Any]
@@ -111,12 +112,11 @@ class AcceleratorSteps:
                 continue
             try:
                 self._remove_partitions(device, host)
-                for function in self._list_functions(device):
-                    if function.is_resettable:
-                        self._reset(function)
-                        reset.append(function.address)
-                    else:
-                        not_reset.append(function.address)
+                functions = (device.address, *device.members)
+                for bus in reset_checks.read(self._root, functions):
+                    resettable, others = bus.split()
+                    reset += self._reset(resettable)
+                    not_reset += [function.address for function in others]
             except errors.AcceleratorError as error:
                 failures.append(str(error))
         if not_reset:
@@ -153,22 +153,19 @@ class AcceleratorSteps:
             return True
         return False
 
-    def _list_functions(
-        self, device: model.Device
-    ) -> Iterator[scrub_plan.ReleasedFunction]:
-        for address in (device.address, *device.members):
-            function = reset_checks.read(self._root, address)
-            if function is not None:
-                yield function
-
-    def _reset(self, function: scrub_plan.ReleasedFunction) -> None:
-        self._executor.apply_all(scrub_plan.plan((function,), _RESET))
-        if not reset_checks.is_answering(self._root, function.address):
-            raise NodeStepError(
-                f"{function.address} does not answer after its reset;"
-                " power-cycle the machine, and replace the card if that does"
-                " not help"
-            )
+    def _reset(self, bus: card_reset.BusFunctions) -> list[str]:
+        """Reset functions; return their addresses."""
+        addresses = [function.address for function in bus.functions]
+        if addresses:
+            self._executor.apply_scrub((bus,), _RESET)
+        for address in addresses:
+            if not reset_checks.is_answering(self._root, address):
+                raise NodeStepError(
+                    f"{address} does not answer after its reset;"
+                    " power-cycle the machine, and replace the card if that"
+                    " does not help"
+                )
+        return addresses
 
     # -- modes ------------------------------------------------------------
 
@@ -292,7 +289,7 @@ def _run_checks(
     checks = registry.select(registry.list_checks(), (), names=CHECKS)
     for result in registry.run(checks, checked_host.CheckedHost(host)):
         for observation in result.observations:
-            if observation.level is not host_checks.Level.NOTE:
+            if observation.level not in _HARMLESS:
                 text = f"{result.check.name}: {observation.text}"
                 yield observation.level, text
 

@@ -2,12 +2,13 @@
 """Scrub of functions between two servers, with read-back."""
 
 import errno
+from collections.abc import Sequence
 
 from nova_accel import errors, model
-from nova_accel.claims import scrub
+from nova_accel.claims import card_reset, scrub
 from nova_accel.config import policy
 from nova_accel.discovery import snapshot
-from nova_accel.host.execute import action_executor, reset_checks
+from nova_accel.host.execute import action_executor, hints, reset_checks
 from nova_accel.model import actions, pci
 
 # Actions that disturb the host if it uses the device.
@@ -38,26 +39,35 @@ class Scrubber:
             assigned to another server.
         """
         addresses = tuple(filter(pci.is_address, scrub.list_functions(claim)))
-        root = self.executor.root
-        functions = tuple(
-            function
-            for address in addresses
-            if (function := reset_checks.read(root, address)) is not None
-        )
+        buses = reset_checks.read(self.executor.root, addresses)
+        functions = [f.address for bus in buses for f in bus.functions]
         if not functions:
             return False
-        due = scrub.plan(functions, self._rule(claim))
-        if due:
-            self._check_free(claim, due, running)
-        self.executor.apply_all(due)
+        rule = self._rule(claim)
+        self._check_resettable(buses, rule)
+        self.executor.apply_scrub(
+            buses, rule, lambda due: self._check_free(claim, due, running)
+        )
         for function in functions:
-            if not reset_checks.is_answering(root, function.address):
+            if not reset_checks.is_answering(self.executor.root, function):
                 raise _scrub_error(
-                    function.address,
-                    errno.ENODEV,
-                    "it does not answer any more",
+                    function, errno.ENODEV, "it does not answer any more"
                 )
         return len(functions) == len(addresses)
+
+    @staticmethod
+    def _check_resettable(
+        buses: tuple[card_reset.BusFunctions, ...], rule: policy.Rule
+    ) -> None:
+        """Check that functions that are due to be reset can be."""
+        bus = scrub.find_unresettable(buses, rule)
+        if bus is not None:
+            raise errors.ActionError(
+                f"scrub {bus.functions[0].address}",
+                errno.EOPNOTSUPP,
+                hints.UNRESETTABLE,
+                bus.explain_none(),
+            )
 
     def _rule(self, claim: model.Claim) -> policy.Rule:
         """Return the device_spec line for a claim's device.
@@ -78,9 +88,11 @@ class Scrubber:
     def _check_free(
         self,
         claim: model.Claim,
-        due: tuple[actions.Action, ...],
+        due: Sequence[actions.Action],
         running: frozenset[str],
     ) -> None:
+        if not due:
+            return
         in_guests = sorted(running & {*scrub.list_functions(claim)})
         if in_guests:
             raise _scrub_error(

@@ -6,9 +6,10 @@
 - ``undo_actions``: actions that undo an action, from the state before it.
 - ``hints``: hints for the operator by action and errno.
 - ``program_fpga``: ``FpgaProgrammer`` loads a bitstream.
-- ``reset_checks``: state of PCI functions after a reset.
+- ``reset_checks``: PCI functions before and after a reset.
 - ``serials``: ``SerialNumbers`` of the devices that servers have.
 - ``open_files``: processes that have an mdev open.
 - ``privileged``: functions that run as root, with ``argument_checks``
-  (validators) and ``root_io`` (kernel files, vendors' tools).
+  (validators), ``root_io`` (kernel files, vendors' tools) and
+  ``bus_reset`` (VFIO's reset of a bus).
 """

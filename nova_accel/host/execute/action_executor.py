@@ -9,10 +9,12 @@ import contextlib
 import errno
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeGuard
 
 from nova_accel import errors
+from nova_accel.claims import card_reset, scrub
+from nova_accel.config import policy
 from nova_accel.host.execute import (
     hints,
     privileged,
@@ -40,7 +42,7 @@ _TOOL_PAUSE_S = 2.0
 _LONG = (actions.SetVfCount, actions.BindDriver, actions.SetServices)
 
 # Actions whose failure can't be read back: the function answers anyway.
-_SCRUBS = (actions.ResetFunction, actions.RunScrub)
+_SCRUBS = (actions.ResetFunction, actions.ResetTogether, actions.RunScrub)
 
 _Written = (
     readback.MdevAction
@@ -51,6 +53,10 @@ _Written = (
     | actions.SetPort
     | actions.SetServices
 )
+
+
+def _accept(_planned: Sequence[actions.Action]) -> None:
+    """Accept all actions."""
 
 
 class NodeDevices(Protocol):
@@ -108,6 +114,32 @@ class Executor:
                 if self._apply(action, undo):
                     stack.callback(self._undo, undo)
             stack.pop_all()
+
+    def apply_scrub(
+        self,
+        buses: Sequence[card_reset.BusFunctions],
+        rule: policy.Rule,
+        check: Callable[[Sequence[actions.Action]], None] = _accept,
+    ) -> None:
+        """Apply the scrub of the functions of one guest.
+
+        The kernel may list a reset of the bus for one of several functions,
+        and refuse it (ENOTTY). Then the functions are reset together.
+
+        :param check: raises an error if actions must not be applied now.
+        :raises ActionError: see ``apply_all``.
+        """
+        due = scrub.plan(buses, rule)
+        check(due)
+        try:
+            self.apply_all(due)
+        except errors.ActionError as error:
+            together = scrub.plan(buses, rule, is_refused=True)
+            if error.number != errno.ENOTTY or together == due:
+                raise
+            LOG.info("Resetting the bus instead: %s", error)
+            check(together)
+            self.apply_all(together)
 
     def apply(self, action: actions.Action) -> bool:
         """Apply one action and read it back.
@@ -183,7 +215,11 @@ class Executor:
             case actions.SetServices(function=function):
                 state = "up" if self._host.is_up(function) else "not up"
                 return f"{self._host.services(function)!r}, and it is {state}"
-            case actions.ResetFunction() | actions.RunScrub():
+            case (
+                actions.ResetFunction()
+                | actions.ResetTogether()
+                | actions.RunScrub()
+            ):
                 return "its configuration space reads as ones, or not at all"
         return ""
 
@@ -217,11 +253,20 @@ class Executor:
                 actions.SetPort(card=function)
                 | actions.SetServices(function=function)
                 | actions.ResetFunction(function=function)
+                | actions.ResetTogether(function=function)
             ):
-                self._check_unused(action, function)
-                self._check_no_vfs(action, function)
+                self._check_idle(action, function)
             case actions.ProgramRegion():
                 self._programmer.check(action)
+
+    def _check_idle(self, action: actions.Action, function: str) -> None:
+        """Raise if functions of an action are in use or have VFs."""
+        addresses = [function]
+        if isinstance(action, actions.ResetTogether):
+            addresses = [*action.functions]
+        for address in addresses:
+            self._check_unused(action, address)
+            self._check_no_vfs(action, address)
 
     def _check_unused(self, action: actions.Action, function: str) -> None:
         """Raise if a guest may use a function or one of its VFs."""
@@ -267,6 +312,7 @@ class Executor:
             case (
                 actions.BindDriver()
                 | actions.ResetFunction()
+                | actions.ResetTogether()
                 | actions.RunScrub()
             ):
                 return _write_function(self.root, action)
@@ -347,6 +393,8 @@ def _write_function(root: str, action: readback.FunctionAction) -> int:
             return privileged.bind_driver(root, function, driver)
         case actions.ResetFunction(function=function):
             return privileged.reset_function(root, function)
+        case actions.ResetTogether(functions=functions):
+            return privileged.reset_together(root, list(functions))
         case actions.RunScrub(command=command, function=function):
             try:
                 return privileged.run_scrub(root, command, function)

@@ -65,6 +65,18 @@ def address(text: object) -> str:
     return text
 
 
+def functions_of_one_bus(addresses: object) -> tuple[str, ...]:
+    """Check different PCI addresses on one bus."""
+    functions = addresses if isinstance(addresses, list | tuple) else ()
+    checked = tuple(map(address, functions))
+    buses = {function.rpartition(":")[0] for function in checked}
+    if len(buses) != 1 or len({*checked}) != len(checked):
+        raise errors.MalformedError(
+            "list of functions", str(addresses), "functions of one bus"
+        )
+    return checked
+
+
 def is_uuid(text: object) -> bool:
     """Return whether this names an mdev."""
     return isinstance(text, str) and _UUID.fullmatch(text) is not None

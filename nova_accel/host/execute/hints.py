@@ -32,7 +32,16 @@ _NO_NVML = (
 
 _SWITCH = "power-cycle the card, or the host"
 _NO_MIG = "the GPU is not in MIG mode: nvidia-smi -i GPU -mig 1"
+_UNRESET = (
+    '`nova-accel doctor --only pci.reset` says why; write "scrub": "none"'
+    " into its own line of device_spec to offer it without a reset, then"
+    " `nova-accel heal`"
+)
 # Hints for refusals of this library, not of the kernel.
+UNRESETTABLE = (
+    "nothing more was done to it, and it may keep data of its last server:"
+    f" {_UNRESET}"
+)
 OTHER_VGPU = (
     "the function has another vGPU than the one to clear, so it stays;"
     " see `nova-accel inspect`"
@@ -211,13 +220,24 @@ _BY_ACTION: Mapping[type[actions.Action], Mapping[int, str]] = {
         " remove services from device_spec, or update the kernel",
     },
     actions.ResetFunction: {
-        errno.ENOENT: "the function can't be reset by itself: write"
-        ' "scrub": "none" into its line of device_spec, or remove scrub',
-        errno.ENOTTY: "none of its reset methods (reset_method) works: see"
-        f" the kernel's log (dmesg) on this host; {_SWITCH}",
+        errno.ENOENT: f"the kernel knows no way to reset it: {_UNRESET}",
+        errno.ENOTTY: "none of its reset methods (reset_method) works:"
+        f" {_UNRESET}",
         errno.ENODEV: "the function does not answer after its reset: see"
         f" the kernel's log (dmesg) on this host; {_SWITCH}",
         errno.EBUSY: "a guest or the host uses the function: stop that",
+        errno.ETIMEDOUT: "the kernel has not finished after"
+        f" {privileged.RESET_S} s: see its log (dmesg); {_SWITCH}",
+    },
+    actions.ResetTogether: {
+        errno.ENOENT: "the host has no node of their IOMMU group in"
+        " /dev/vfio: is /dev of this host there, and vfio-pci loaded?",
+        errno.ENOTTY: "the kernel can't reset their bus: " + _UNRESET,
+        errno.EINVAL: "VFIO does not have all functions on their bus: see"
+        " `nova-accel inspect` and the kernel's log (dmesg) on this host",
+        errno.ENODEV: "a function does not answer after the reset: see"
+        f" the kernel's log (dmesg) on this host; {_SWITCH}",
+        errno.EBUSY: "a guest or another process has one of them: stop it",
         errno.ETIMEDOUT: "the kernel has not finished after"
         f" {privileged.RESET_S} s: see its log (dmesg); {_SWITCH}",
     },

@@ -26,7 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from nova_accel import model
 from nova_accel.config import conf
-from nova_accel.host.execute import argument_checks, root_io
+from nova_accel.host.execute import argument_checks, bus_reset, root_io
 from nova_accel.host.fpga import bitstream_payload, ioctls
 from nova_accel.host.nvml import gpu_reader, gpu_state, usage_reader
 from nova_accel.model import actions, pci, usage
@@ -480,7 +480,7 @@ def bind_driver(root: str, function: str, driver: str) -> int:
     if not number and driver:
         # Also succeeds if no driver binds: the caller reads back.
         number = root_io.write(os.path.join(bus, "drivers_probe"), function)
-    if number or not driver or is_for_guests(driver):
+    if number or not driver or pci.is_for_guests(driver):
         return number
     return root_io.write(override, "\n")
 
@@ -493,6 +493,18 @@ def reset_function(root: str, function: str) -> int:
     methods works (Documentation/ABI/testing/sysfs-bus-pci).
     """
     return root_io.write(os.path.join(_function(root, function), "reset"), "1")
+
+
+@_entrypoint(RESET_S)
+def reset_together(root: str, functions: list[str]) -> int:
+    """Reset the bus of functions that VFIO has, and no process.
+
+    EINVAL: VFIO lacks a function on the bus. EBUSY: a process has one.
+    ENOTTY: the bus can't be reset.
+    """
+    return bus_reset.reset(
+        root, argument_checks.functions_of_one_bus(functions)
+    )
 
 
 @_entrypoint(SCRUB_S + 2 * root_io.KILL_WAIT_S)
@@ -508,11 +520,6 @@ def run_scrub(root: str, command: str, address: str) -> int:
     return root_io.check_program(root, program) or root_io.run(
         arguments, SCRUB_S
     )
-
-
-def is_for_guests(driver: str) -> bool:
-    """Return whether functions of a driver are for guests (VFIO, stub)."""
-    return "vfio" in driver or driver == "pci-stub"
 
 
 def _mdev(root: str, uuid: str) -> str:

@@ -13,7 +13,7 @@ import time
 from nova_accel import errors
 from nova_accel.host.execute import hints, privileged, readback
 from nova_accel.host.fpga import xrt
-from nova_accel.model import actions, names
+from nova_accel.model import actions, names, pci
 
 LOG = logging.getLogger(__name__)
 
@@ -73,14 +73,12 @@ class FpgaProgrammer:
         """
         for function in dict.fromkeys((action.slot, action.card)):
             driver = self._host.driver(function)
-            if privileged.is_for_guests(driver):
+            if pci.is_for_guests(driver):
                 raise _busy(action, function, driver, hints.WITH_GUEST)
         own = self._host.driver(action.card)
         for function in action.dependents:
             driver = self._host.driver(function)
-            if driver not in ("", own) and not privileged.is_for_guests(
-                driver
-            ):
+            if driver not in ("", own) and not pci.is_for_guests(driver):
                 raise _busy(action, function, driver, hints.WITH_HOST)
         if not action.tool and self._host.fme(action.card) is None:
             raise _refusal(action, errno.ENODEV)

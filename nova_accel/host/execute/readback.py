@@ -11,7 +11,7 @@ from nova_accel.host.execute import privileged, reset_checks
 from nova_accel.host.fpga import dfl, xrt
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import attributes, fs
-from nova_accel.model import actions, names
+from nova_accel.model import actions, names, pci
 
 _FUNCTIONS = "/sys/bus/pci/devices"
 _MDEVS = "/sys/bus/mdev/devices"
@@ -38,7 +38,12 @@ GpuAction = (
     | actions.SetMigMode
 )
 CardAction = actions.ProgramRegion | actions.SetPort | actions.SetServices
-FunctionAction = actions.BindDriver | actions.ResetFunction | actions.RunScrub
+FunctionAction = (
+    actions.BindDriver
+    | actions.ResetFunction
+    | actions.ResetTogether
+    | actions.RunScrub
+)
 ReadGpus = Callable[[], Mapping[str, gpu_reader.NvmlGpu]]
 
 
@@ -70,6 +75,7 @@ class Readback:
             case (
                 actions.BindDriver()
                 | actions.ResetFunction()
+                | actions.ResetTogether()
                 | actions.RunScrub()
             ):
                 return self._is_function_done(action, is_new)
@@ -94,6 +100,11 @@ class Readback:
 
         A scrub is never done before it was applied.
         """
+        if isinstance(action, actions.ResetTogether):
+            return is_new and all(
+                reset_checks.is_answering(self._root, function)
+                for function in action.functions
+            )
         function = action.function
         if not isinstance(action, actions.BindDriver):
             return is_new and reset_checks.is_answering(self._root, function)
@@ -137,7 +148,7 @@ class Readback:
                 yield f"{address} holds a vGPU"
         for vf in vfs:
             driver = self.driver(vf)
-            if privileged.is_for_guests(driver):
+            if pci.is_for_guests(driver):
                 yield f"{vf} is bound to {driver}"
 
     def region_function(self, action: actions.ProgramRegion) -> str | None:

@@ -16,7 +16,7 @@ from nova_accel.host.fpga import xrt
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
 from nova_accel.vendors.amd_alveo import alveo_card
-from nova_accel.vendors.common import driver_base, iommu_group
+from nova_accel.vendors.common import driver_base, iommu_group, reset_policy
 
 _REGION_NUMBER = 0
 _USES = (policy.DeviceUse.AUTO, policy.DeviceUse.FPGA)
@@ -178,7 +178,7 @@ class _CardReading:
             )
         return (
             iommu_group.check_group(user, (user.address,), self._host, _HINT)
-            or iommu_group.check_reset(user, self._host)
+            or reset_policy.check_region(user, self._host)
             or self._check_shared_group(user)
         )
 

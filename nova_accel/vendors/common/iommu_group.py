@@ -5,7 +5,6 @@ The kernel lets a guest have an IOMMU group only if no driver of the host
 holds a part of it (drivers/iommu/iommu.c, iommu_group_claim_dma_owner).
 """
 
-import errno
 import re
 from collections.abc import Collection, Iterator
 
@@ -129,28 +128,6 @@ def is_mapped_by_firmware(
     except errors.UnreadableError:
         pass  # Intel's driver always has this link
     return host.kernel_version() >= _REQUIRES_DIRECT
-
-
-def check_reset(
-    function: pci.PciFunction, host: host_reader.HostReader
-) -> str:
-    """Return why a function can't be reset between guests, or "".
-
-    An empty ``reset_method`` means that all methods were disabled; kernels
-    before 5.15 have no such file.
-    """
-    try:
-        methods = host.attribute(str(function.address), "reset_method")
-    except errors.UnreadableError as error:
-        if error.number == errno.ENOENT:
-            return ""
-        return f"whether it can be reset is unknown: {error}"
-    if methods.strip():
-        return ""
-    return (
-        f"{function.address} can't be reset between guests: its"
-        " reset_method is empty; write the word default to it"
-    )
 
 
 def check_console(

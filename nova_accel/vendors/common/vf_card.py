@@ -19,7 +19,7 @@ from nova_accel import errors, model
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
-from nova_accel.vendors.common import iommu_group
+from nova_accel.vendors.common import iommu_group, reset_policy
 
 _VIRTFN = re.compile(r"virtfn(\d+)")
 _MIB = 1 << 20
@@ -205,7 +205,7 @@ def _sort_vfs(
         if function is None or _is_off(function, rules):
             continue  # the reader reports it, or policy excludes it
         quota = card.quotas.get(address, VfQuota())
-        reason = quota.reason or _check_vf(function, card, host)
+        reason = quota.reason or _check_vf(function, card, host, rules)
         if not reason and sized and quota.memory_mb is None:
             reason = "its memory is not known, while that of others is"
         first = groups.get(function.iommu_group)
@@ -228,7 +228,10 @@ def _is_off(function: pci.PciFunction, rules: policy.DeviceRules) -> bool:
 
 
 def _check_vf(
-    function: pci.PciFunction, card: VfCard, host: host_reader.HostReader
+    function: pci.PciFunction,
+    card: VfCard,
+    host: host_reader.HostReader,
+    rules: policy.DeviceRules,
 ) -> str:
     """Return why a VF can't be assigned to a guest, or ""."""
     free = function.driver is None or function.is_vfio_bound
@@ -241,7 +244,7 @@ def _check_vf(
         return "the host shows its console on it"
     return iommu_group.check_group(
         function, (function.address,), host, _HINT
-    ) or iommu_group.check_reset(function, host)
+    ) or reset_policy.check_whole((function,), host, rules, card.function)
 
 
 def _describe_refusal(

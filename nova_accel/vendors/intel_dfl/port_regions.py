@@ -15,7 +15,7 @@ from nova_accel.fpga import regions
 from nova_accel.host.fpga import dfl
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import names, pci
-from nova_accel.vendors.common import iommu_group, vf_card
+from nova_accel.vendors.common import iommu_group, reset_policy, vf_card
 from nova_accel.vendors.intel_dfl import fpga_card
 
 _HINT = "switch on ACS in the firmware, or put the card in a slot of its own"
@@ -295,7 +295,7 @@ def _check_functions(
         reason = (
             _check_function(function, rules)
             or iommu_group.check_group(function, addresses, host, _HINT)
-            or iommu_group.check_reset(function, host)
+            or reset_policy.check_region(function, host)
         )
         if reason:
             return reason

@@ -4,16 +4,23 @@
 import re
 from collections.abc import Iterator
 
+from nova_accel import errors
 from nova_accel.catalog import pci_ids
+from nova_accel.claims import card_reset
+from nova_accel.config import policy
 from nova_accel.discovery.doctor import checked_host, host_checks, remedies
 from nova_accel.discovery.doctor.host_checks import (
     Observation,
     fail,
     note,
+    ok,
+    unknown,
     warn,
 )
 from nova_accel.host.sysfs import allowed_paths, attributes
 from nova_accel.model import pci
+from nova_accel.vendors import pci_passthrough
+from nova_accel.vendors.common import reset_policy
 
 AREA = host_checks.Area("pci", page="other-accelerators")
 _Host = checked_host.CheckedHost
@@ -308,10 +315,79 @@ def check_aer_correctable(host: _Host) -> _Results:
 )
 def check_reset(host: _Host) -> _Results:
     """Each card can be reset between guests."""
+    rules = _parse_rules(host)
+    whole: set[pci.PciAddress] = set()
+    for functions in pci_passthrough.list_assigned(host.reader, rules):
+        whole.update(function.address for function in functions)
+        yield _describe_reset(host, functions, rules)
     for card in host.cards:
         path = host.path(card, "reset_method")
+        if card.address in whole:
+            continue
         if host.exists(path) and not host.text(path):
             yield fail(f"{card.address} has no reset method", path)
+        if card.driver not in _CHECKED_BY_VENDOR:
+            yield from _check_vf_resets(host, card, rules)
+
+
+def _describe_reset(
+    host: _Host,
+    functions: tuple[pci.PciFunction, ...],
+    rules: policy.DeviceRules,
+) -> Observation:
+    """Return how the functions of one guest are reset after it."""
+    first = functions[0]
+    path = host.path(first, "reset_method")
+    rule = rules.rule(str(first.address), first.vendor, first.product)
+    buses = reset_policy.read(functions, host.reader)
+    if rule.scrub == policy.NONE:
+        return note(
+            f"{first.address} is not reset between guests, as its line of"
+            " device_spec says",
+            path,
+            remedy="none, if nothing of it remains for the next guest",
+        )
+    if reason := reset_policy.explain_unreset(buses):
+        line = reset_policy.offering_line(first)
+        is_disabled = reset_policy.is_disabled(buses)
+        return fail(
+            f"{first.address}: {reason}",
+            path,
+            remedy=""
+            if is_disabled
+            else "use another card; or offer it without a reset:"
+            f" device_spec = {line}",
+        )
+    if doubt := reset_policy.explain_unknown(buses):
+        return unknown(f"{first.address}: {doubt}", path)
+    return ok(
+        f"{first.address} is reset between guests: "
+        + card_reset.describe(buses),
+        path,
+    )
+
+
+def _check_vf_resets(
+    host: _Host, card: pci.PciFunction, rules: policy.DeviceRules
+) -> _Results:
+    rule = rules.rule(str(card.address), card.vendor, card.product)
+    for vf in host.vfs(card):
+        reason = reset_policy.explain_unreset(
+            reset_policy.read((vf,), host.reader)
+        )
+        if reason and not rule.is_offered_unreset:
+            yield fail(
+                f"{vf.address}: {reason}", host.path(vf, "reset_method")
+            )
+
+
+def _parse_rules(host: _Host) -> policy.DeviceRules:
+    """Return the lines of device_spec; none if a line is not valid."""
+    lines = host.options.get(("nova_accel", "device_spec"), ())
+    try:
+        return policy.parse_rules(lines)
+    except errors.ConfigurationError:
+        return policy.DeviceRules()  # nova.device-spec reports it
 
 
 @AREA.check(

@@ -64,6 +64,39 @@ class Scrub(harness.AccelTestBase):
         )
         self.assert_set_aside(harness.GPU, False)
 
+    def assert_reset_together(self) -> None:
+        """Let two servers have the card, which is reset after each."""
+        for number in (1, 2):
+            server = self.boot(harness.whole_gpu_group("_A"))
+            self._delete_server(server)
+            self.assert_nothing_left()
+            self.assert_set_aside(harness.GPU, False)
+            together = [
+                port
+                for port, file in self.list_writes()
+                if file == "reset_subordinate"
+            ]
+            self.assertEqual([harness.GPU_PORT] * number, together)
+        functions = self.hosts["host1"].functions()
+        self.assertEqual("", functions[harness.GPU]["driver"])
+        self.assertEqual(
+            "snd_hda_intel", functions[harness.GPU_AUDIO]["driver"]
+        )
+
+    def test_a_refused_reset_is_one_of_the_bus(self) -> None:
+        """The kernel lists a method, and its write says ENOTTY."""
+        self.start_host(*harness.GPU_CARDS)
+        for name in (harness.GPU, harness.GPU_AUDIO):
+            self.hosts["host1"].fail(f"bus/pci/devices/{name}/reset", "ENOTTY")
+        self.assert_reset_together()
+
+    def test_functions_without_their_own_reset_are_reset_together(
+        self,
+    ) -> None:
+        self.start_host(*harness.BUS_RESET_CARDS)
+        self.assert_reset_together()
+        self.assertEqual([], self.resets())
+
     def test_a_failed_reset_is_set_aside_and_healed(self) -> None:
         self.start_host(*harness.GPU_CARDS)
         server = self.boot(harness.whole_gpu_group("_A"))

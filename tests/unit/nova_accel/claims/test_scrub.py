@@ -1,91 +1,181 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rule of a device determines how its functions are scrubbed."""
 
+import dataclasses
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.claims import scrub
+from nova_accel.claims import card_reset, scrub
 from nova_accel.config import policy
 from nova_accel.model import actions
 
 GPU, SOUND = "0000:71:00.0", "0000:71:00.1"
 COMMAND = "/usr/local/sbin/wipe"
 
-functions = st.lists(
-    st.builds(
-        scrub.ReleasedFunction,
-        address=st.integers(0, 0xFF).map(lambda n: f"0000:{n:02x}:00.0"),
-        driver=st.sampled_from(["", "nvme", "unknown"]),
-        is_resettable=st.booleans(),
-    ),
-    unique_by=lambda function: function.address,
-    max_size=4,
+released = st.builds(
+    card_reset.ReleasedFunction,
+    driver=st.sampled_from(["", "nvme", "unknown"]),
+    methods=st.sampled_from([(), ("flr",), ("bus",), ("pm", "bus")]),
 )
+buses = st.lists(
+    st.builds(
+        lambda functions, **facts: functions and (functions, facts),
+        st.lists(released, min_size=1, max_size=3),
+        others=st.sampled_from([(), ("0000:00:00.7",)]),
+        bridge=st.sampled_from(["", "0000:00:01.0"]),
+    ),
+    max_size=3,
+).map(lambda cards: [_number(*card, bus) for bus, card in enumerate(cards)])
 rules = st.builds(
     policy.Rule,
     scrub=st.sampled_from(["", policy.RESET, policy.NONE]),
     scrub_command=st.sampled_from(["", COMMAND]),
 )
+Buses = list[card_reset.BusFunctions]
 
 
-def kinds(
-    due: tuple[actions.Action, ...], address: str
-) -> list[type[actions.Action]]:
-    return [
-        type(action)
-        for action in due
-        if getattr(action, "function", "") == address
-    ]
+def _number(
+    functions: list[card_reset.ReleasedFunction],
+    facts: dict[str, Any],
+    bus: int,
+) -> card_reset.BusFunctions:
+    """Return functions on one bus, each with its address."""
+    return card_reset.BusFunctions(
+        functions=tuple(
+            dataclasses.replace(
+                function,
+                address=f"0000:{bus:02x}:00.{number}",
+                bound=function.driver,
+            )
+            for number, function in enumerate(functions)
+        ),
+        **facts,
+    )
+
+
+def reset_addresses(due: tuple[actions.Action, ...]) -> set[str]:
+    reset = set()
+    for action in due:
+        if isinstance(action, actions.ResetFunction):
+            reset.add(action.function)
+        elif isinstance(action, actions.ResetTogether):
+            reset.update(action.functions)
+    return reset
 
 
 # -- the plan ---------------------------------------------------------------
 
 
-@given(functions=functions, rule=rules)
+@given(buses=buses, rule=rules, is_refused=st.booleans())
 def test_no_function_is_reset_under_a_driver_of_the_host(
-    functions: list[scrub.ReleasedFunction], rule: policy.Rule
+    buses: Buses, rule: policy.Rule, is_refused: bool
 ) -> None:
-    drivers = {function.address: function.driver for function in functions}
-    for action in scrub.plan(functions, rule):
+    before = {f.address: f.bound for bus in buses for f in bus.functions}
+    drivers = dict(before)
+    for action in scrub.plan(buses, rule, is_refused=is_refused):
         if isinstance(action, actions.BindDriver):
             assert action.before == drivers[action.function]
             drivers[action.function] = action.driver
         elif isinstance(action, actions.ResetFunction):
             assert drivers[action.function] == ""
+        elif isinstance(action, actions.ResetTogether):
+            # VFIO's reset needs all functions on the bus.
+            bus = next(
+                b for b in buses if b.functions[0].address == action.function
+            )
+            assert action.functions == tuple(f.address for f in bus.functions)
+            assert bus.is_bus_alone
+            assert {drivers[f] for f in action.functions} == {"vfio-pci"}
     # Each function has its driver back.
-    assert drivers == {
-        function.address: function.driver for function in functions
+    assert drivers == before
+
+
+@given(buses=buses, rule=rules)
+def test_free_functions_are_reset_unless_policy_differs(
+    buses: Buses, rule: policy.Rule
+) -> None:
+    reset = reset_addresses(scrub.plan(buses, rule))
+    for bus in buses:
+        is_held = bool(bus.functions[0].driver)
+        for function in bus.functions:
+            is_free = bool(bus.methods_of(function)) and not function.driver
+            is_default = is_free or (bus.is_reset_together and not is_held)
+            assert (function.address in reset) is (
+                rule.scrub == policy.RESET or (not rule.scrub and is_default)
+            )
+
+
+@given(buses=buses)
+def test_refused_functions_are_reset_with_their_bus(buses: Buses) -> None:
+    due = scrub.plan(buses, policy.Rule(), is_refused=True)
+    together = {
+        action.function
+        for action in due
+        if isinstance(action, actions.ResetTogether)
+    }
+    assert together == {
+        bus.functions[0].address
+        for bus in buses
+        if bus.is_bus_alone and not bus.functions[0].driver
     }
 
 
-@given(functions=functions, rule=rules)
-def test_free_functions_are_reset_unless_policy_differs(
-    functions: list[scrub.ReleasedFunction], rule: policy.Rule
+@given(buses=buses, rule=rules)
+def test_a_card_that_nothing_can_reset_is_found(
+    buses: Buses, rule: policy.Rule
 ) -> None:
-    due = scrub.plan(functions, rule)
-    for function in functions:
-        is_reset = actions.ResetFunction in kinds(due, function.address)
-        is_free = function.is_resettable and not function.driver
-        assert is_reset is (
-            rule.scrub == policy.RESET or (not rule.scrub and is_free)
-        )
+    reset = reset_addresses(scrub.plan(buses, rule))
+    bus = scrub.find_unresettable(buses, rule)
+    if rule.scrub:
+        assert bus is None
+        return
+    unreset = [
+        b
+        for b in buses
+        if not b.functions[0].driver and b.functions[0].address not in reset
+    ]
+    assert bus == next(iter(unreset), None)
 
 
-@given(functions=functions, rule=rules)
+@given(buses=buses, rule=rules)
 def test_the_command_comes_last_and_once(
-    functions: list[scrub.ReleasedFunction], rule: policy.Rule
+    buses: Buses, rule: policy.Rule
 ) -> None:
-    due = scrub.plan(functions, rule)
+    due = scrub.plan(buses, rule)
     commands = [
         action for action in due if isinstance(action, actions.RunScrub)
     ]
-    if not rule.scrub_command or not functions:
+    if not rule.scrub_command or not buses:
         assert commands == []
         return
     assert commands == [due[-1]]
-    assert commands[0].function == functions[0].address
+    assert commands[0].function == buses[0].functions[0].address
+
+
+def test_a_variant_driver_of_vfio_stays_for_a_bus_reset() -> None:
+    bus = _number(
+        [
+            card_reset.ReleasedFunction(address="", methods=("bus",)),
+            card_reset.ReleasedFunction(address=""),
+        ],
+        {"bridge": "0000:00:01.0"},
+        0x71,
+    )
+    first, second = bus.functions
+    held = dataclasses.replace(first, bound="nvgrace_gpu_vfio_pci")
+    stub = dataclasses.replace(second, bound="pci-stub")
+    due = scrub.plan(
+        [dataclasses.replace(bus, functions=(held, stub))], policy.Rule()
+    )
+    bind = actions.BindDriver(
+        function=SOUND, driver="vfio-pci", before="pci-stub"
+    )
+    together = actions.ResetTogether(functions=(GPU, SOUND))
+    assert due == (bind, together, bind.undo())
 
 
 @pytest.mark.parametrize(

@@ -182,14 +182,109 @@ def test_a_gpu_with_the_hosts_console_is_not_offered(
 
 
 @pytest.mark.parametrize(
-    ("methods", "offered"), [("flr bus", True), ("bus", True), ("", False)]
+    ("methods", "offered"),
+    [("flr bus", True), ("bus", True), ("", False), (None, False)],
 )
 def test_a_gpu_that_cant_be_reset_is_not_offered(
-    tmp_path: pathlib.Path, methods: str, offered: bool
+    tmp_path: pathlib.Path, methods: str | None, offered: bool
 ) -> None:
-    state = card(tmp_path, gpu(attributes={"reset_method": methods}))
-    assert bool(state.devices) is offered
-    assert ("reset_method" in look.reasons(state, GPU)) is not offered
+    other = gpu(address="0000:02:00.0", group=2)
+    state = card(tmp_path, gpu(attributes={"reset_method": methods}), other)
+    assert (state.device(GPU) is not None) is offered
+    assert ("can't be reset" in look.reasons(state, GPU)) is not offered
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ({"address": GPU, "use": "passthrough", "scrub": "none"}, True),
+        ({"address": GPU, "scrub": "none"}, True),
+        ({"product_id": "2236", "scrub": "none"}, True),
+        # Not by name, or without a word about the reset.
+        ({"scrub": "none"}, False),
+        ({"use": "passthrough", "scrub": "none"}, False),
+        ({"address": GPU, "use": "passthrough"}, False),
+        ({"address": GPU, "scrub": "reset"}, False),
+    ],
+)
+def test_a_line_offers_a_gpu_without_reset_by_name(
+    tmp_path: pathlib.Path, line: dict[str, str], offered: bool
+) -> None:
+    functions = [
+        gpu(attributes={"reset_method": None}),
+        gpu(address="0000:02:00.0", group=2, id="10de:20b5"),
+    ]
+    state = card(tmp_path, *functions, rule=line)
+    assert (state.device(GPU) is not None) is offered
+
+
+def test_the_line_in_the_reason_offers_the_gpu(tmp_path: pathlib.Path) -> None:
+    functions = [
+        gpu(attributes={"reset_method": None}),
+        gpu(address="0000:02:00.0", group=2, id="10de:20b5"),
+    ]
+    state = card(tmp_path / "1", *functions)
+    line = look.reasons(state, GPU).partition("device_spec = ")[2]
+    state = card(tmp_path / "2", *functions, rule=json.loads(line))
+    assert state.device(GPU) is not None
+    assert look.reasons(state, GPU) == ""
+
+
+def slot(*methods: str | None, **facts: Any) -> list[dict[str, Any]]:
+    """Return the functions of a slot behind a port, one for each method."""
+    return [
+        gpu(
+            address=f"0000:01:00.{number}",
+            below=["0000:00:01.0"],
+            attributes={"reset_method": words},
+            **{"class": "040300" if number else "030200"},
+            **facts,
+        )
+        for number, words in enumerate(methods)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("methods", "offered"),
+    [
+        (("bus", None), True),
+        (("bus", "pm"), True),
+        (("pm", None), True),
+        (("flr", None), True),
+        ((None, "pm"), False),
+        ((None, None), False),
+    ],
+)
+def test_a_card_of_two_functions_is_reset_as_a_whole(
+    tmp_path: pathlib.Path, methods: tuple[str | None, ...], offered: bool
+) -> None:
+    other = gpu(address="0000:02:00.0", group=2)
+    state = card(tmp_path, *slot(*methods), other)
+    device = state.device(GPU)
+    assert (device is not None) is offered
+    assert device is None or device.members == ("0000:01:00.1",)
+
+
+def test_functions_of_different_guests_are_not_reset_together(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Each function has its own IOMMU group, and would get its own guest."""
+    first, second = slot("bus", "pm")
+    second |= {"group": 2, "class": "030200"}
+    state = card(tmp_path, first, second)
+    assert [d.address for d in state.devices] == ["0000:01:00.1"]
+    assert "0000:01:00.1 on it would be reset" in look.reasons(state, GPU)
+
+
+def test_a_function_of_the_host_on_the_bus_is_not_reset(
+    tmp_path: pathlib.Path,
+) -> None:
+    card_functions = slot("bus", None)
+    nic = gpu(address="0000:01:01.0", driver="ixgbe", group=2)
+    nic |= {"class": "020000", "below": ["0000:00:01.0"]}
+    state = card(tmp_path, *card_functions, nic)
+    assert state.devices == ()
+    assert "0000:01:01.0 on it would be reset" in look.reasons(state, GPU)
 
 
 @pytest.mark.parametrize(

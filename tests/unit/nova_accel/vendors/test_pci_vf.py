@@ -224,3 +224,24 @@ def test_a_vf_that_shares_its_group_or_cant_be_reset_is_not_offered(
     state = look.read(tmp_path / "2")
     assert look.device(state, DISK).slots == ("0000:61:00.2",)
     assert "reset" in look.reasons(state, "0000:61:00.1")
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ({"address": DISK, "use": "vf", "scrub": "none"}, True),
+        ({"address": DISK, "use": "vf"}, False),
+    ],
+)
+def test_vfs_without_reset_are_offered_by_the_line_of_their_card(
+    tmp_path: pathlib.Path, line: dict[str, str], offered: bool
+) -> None:
+    build.build({"functions": [disk()]}, tmp_path)
+    for vf in ("0000:61:00.1", "0000:61:00.2"):
+        for name in ("reset", "reset_method"):
+            (tmp_path / "sys/bus/pci/devices" / vf / name).unlink()
+    state = look.read(tmp_path, [json.dumps(line)])
+    device = state.device(DISK)
+    assert (device is not None and len(device.slots) == 2) is offered
+    reason = look.reasons(state, DISK)
+    assert ('"use": "vf", "scrub": "none"' in reason) is not offered

@@ -47,7 +47,7 @@ def test_a_failed_reset_sets_the_card_aside_until_healed(
     life.release(A, (card_slot,), stopped)
     assert life.claims() == ()
     assert SOUND in fault(life, GPU)
-    hint = "reset or reseat the card" if is_dead else "power-cycle the card"
+    hint = "reset or reseat the card" if is_dead else "doctor --only pci.reset"
     assert hint in fault(life, GPU)
     assert names.FAULTED_TRAIT in node(life, GPU).traits
     assert reserved(life, GPU)
@@ -177,7 +177,7 @@ def test_a_function_that_the_host_uses_is_not_scrubbed(
     life = simulated.started(kernel.root, policy.parse_rules(lines), state)
     card_slot = slot(life, HELD)
     give(life, card_slot)
-    hidden = f"bus/pci/devices/{HELD}/reset_method"
+    hidden = f"bus/pci/devices/{HELD}/class"
     kernel.fail(hidden, "EIO", on="read")
     life.release(A, (card_slot,), stopped)
     assert life.host.state.device(HELD) is None
@@ -202,19 +202,44 @@ def test_an_unreadable_function_is_reset(
     assert resets(kernel) == [GPU, SOUND]
 
 
-def test_a_required_reset_is_missing(
+@pytest.mark.parametrize("words", ["", '"scrub": "reset"'])
+def test_a_function_without_reset_stays_with_its_server(
+    kernel: fakehost.Controller, state: Path, words: str
+) -> None:
+    """It is offered until its server is gone, and to no other one."""
+    life = started(kernel, state, words)
+    card_slot = slot(life, GPU)
+    claim = give(life, card_slot)
+    for function in (GPU, SOUND):
+        for name in ("reset", "reset_method"):
+            kernel.vanish(f"bus/pci/devices/{function}/{name}")
+    life.host.refresh()
+    assert life.host.state.device(GPU) is not None
+    # Its server can be started again, also by the next service.
+    later = started(kernel, state, words)
+    later.host.refresh()
+    assert give(later, card_slot) == claim
+    later.release(A, (card_slot,), stopped)
+    assert resets(kernel) == []
+    assert "the kernel knows no way to reset it" in fault(later, GPU)
+    assert '"scrub": "none"' in fault(later, GPU)
+    assert reserved(later, GPU)
+
+
+def test_a_function_without_reset_is_not_offered(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    kernel.vanish(f"bus/pci/devices/{FLEX_VF}/reset")
+    for name in ("reset", "reset_method"):
+        kernel.vanish(f"bus/pci/devices/{FLEX_VF}/{name}")
+        for function in (GPU, SOUND):
+            kernel.vanish(f"bus/pci/devices/{function}/{name}")
     life = started(kernel, state)
-    vf_slot = slot(life, FLEX, FLEX_VF)
-    give(life, vf_slot)
-    life.release(A, (vf_slot,), stopped)
-    assert fault(life, FLEX) == ""
-    strict = started(kernel, state, '"scrub": "reset"')
-    give(strict, vf_slot)
-    strict.release(A, (vf_slot,), stopped)
-    assert '"scrub": "none"' in fault(strict, FLEX)
+    assert life.host.state.device(GPU) is None
+    flex = life.host.state.device(FLEX)
+    assert flex is not None and FLEX_VF not in flex.slots
+    unreset = started(kernel, state, '"scrub": "none"')
+    flex = unreset.host.state.device(FLEX)
+    assert flex is not None and FLEX_VF in flex.slots
 
 
 def test_an_unplugged_card_is_not_scrubbed(

@@ -18,6 +18,7 @@ LIMIT_S = 2.0
 # broken card among good ones: their notes describe it.
 FAILURES = {
     "alveo-cards": {"fpga.offline"},
+    "amd-vf": {"pci.reset"},
     "alveo-iommu-off": {"iommu.enabled"},
     "broken": {"iommu.enabled"},
     "broken-vf": {"iommu.enabled"},
@@ -30,6 +31,7 @@ FAILURES = {
     "recorded/gpu-passthrough": {"iommu.group", "drv.wrong"},
     "recorded/h200-in-guest": {"iommu.firmware"},
     "recorded/iommu-off": {"iommu.enabled"},
+    "recorded/mixed-server": {"pci.reset"},
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.claims import scrub
+from nova_accel.claims import card_reset, scrub
 from nova_accel.host.execute import privileged, reset_checks
 from nova_accel.model import actions
 from tests.lab import fakehost
@@ -102,11 +102,11 @@ def test_a_missing_or_unreadable_function_does_not_answer(
         assert not reset_checks.is_answering(root, address)
     error = failure(kernel.root, reset())
     assert error.number == errno.ENOENT
-    assert reset_checks.read(root, CARD) is None
+    assert reset_checks.read(root, [CARD]) == ()
     assert reset_checks.read_ids(root, CARD) == ("", "")
     kernel.fail(f"bus/pci/devices/{FLEX}", "EIO", on="list")
     with pytest.raises(errors.UnreadableError):
-        reset_checks.read(root, FLEX)
+        reset_checks.read(root, [FLEX])
 
 
 def test_a_card_with_vfs_is_not_reset(kernel: fakehost.Controller) -> None:
@@ -118,8 +118,8 @@ def test_a_card_with_vfs_is_not_reset(kernel: fakehost.Controller) -> None:
 def test_a_failed_reset_restores_the_driver(
     kernel: fakehost.Controller,
 ) -> None:
-    (released,) = filter(None, [reset_checks.read(str(kernel.root), CARD)])
-    assert (released.driver, released.is_resettable) == ("nouveau", True)
+    (bus,) = reset_checks.read(str(kernel.root), [CARD])
+    assert (bus.functions[0].driver, bus.is_resettable) == ("nouveau", True)
     before = executing.state(kernel)
     kernel.fail(path_of(CARD, "reset"), "ENOTTY")
     off = actions.BindDriver(function=CARD, driver="", before="nouveau")
@@ -134,29 +134,62 @@ def test_vfio_pci_is_no_driver_of_the_host(
     executor(kernel.root).apply(
         actions.BindDriver(function=CARD, driver="vfio-pci")
     )
-    kernel.vanish(path_of(CARD, "reset"))
-    assert reset_checks.read(str(kernel.root), CARD) == scrub.ReleasedFunction(
-        address=CARD, driver="", is_resettable=False
+    (bus,) = reset_checks.read(str(kernel.root), [CARD])
+    assert bus.functions == (
+        card_reset.ReleasedFunction(
+            address=CARD, driver="", bound="vfio-pci", methods=("flr",)
+        ),
     )
 
 
 @pytest.mark.parametrize(
-    ("methods", "is_resettable"),
-    [("flr bus\n", True), ("\n", False), ("", False), (None, True)],
+    ("reset", "methods", "release", "expected"),
+    [
+        (True, "flr bus\n", "6.8.0", "flr bus"),
+        (True, "\n", "6.8.0", "none"),
+        (True, "", "6.8.0", "none"),
+        # Kernels before 5.15 name no methods.
+        (True, None, "5.4.0", "reset"),
+        (True, None, "", "reset"),
+        (False, None, "6.8.0", "none"),
+        (False, None, "5.15.0", "none"),
+        # A capture without these files proves nothing.
+        (False, None, "5.14.0-503.el9", "unknown"),
+        (False, None, "", "unknown"),
+    ],
 )
-def test_reset_methods_determine_whether_a_function_is_resettable(
-    tmp_path: Path, methods: str | None, is_resettable: bool
+def test_reset_methods_are_read(
+    tmp_path: Path,
+    reset: bool,
+    methods: str | None,
+    release: str,
+    expected: str,
 ) -> None:
     """``reset`` exists even where its methods are switched off."""
     place = tmp_path / "sys/bus/pci/devices" / CARD
     place.mkdir(parents=True)
-    (place / "reset").touch()
+    if reset:
+        (place / "reset").touch()
     if methods is not None:
         (place / "reset_method").write_text(methods)
-    released = reset_checks.read(str(tmp_path), CARD)
-    assert released == scrub.ReleasedFunction(
-        address=CARD, is_resettable=is_resettable
-    )
+    if release:
+        path = tmp_path / "proc/sys/kernel/osrelease"
+        path.parent.mkdir(parents=True)
+        path.write_text(release)
+    (bus,) = reset_checks.read(str(tmp_path), [CARD])
+    assert bus.describe().partition(":")[0] == expected
+
+
+@pytest.mark.parametrize("name", ["reset", "reset_method"])
+def test_another_function_shows_that_resets_are_recorded(
+    tmp_path: Path, name: str
+) -> None:
+    """An EL 9 kernel (5.14) has reset_method; a version decides nothing."""
+    for address in (CARD, FLEX):
+        (tmp_path / "sys/bus/pci/devices" / address).mkdir(parents=True)
+    (tmp_path / "sys/bus/pci/devices" / FLEX / name).write_text("flr\n")
+    (bus,) = reset_checks.read(str(tmp_path), [CARD])
+    assert bus.describe().startswith("none: ")
 
 
 def test_an_unreadable_driver_is_an_error(tmp_path: Path) -> None:
@@ -164,7 +197,7 @@ def test_an_unreadable_driver_is_an_error(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     (place / "driver").write_text("no link")
     with pytest.raises(errors.UnreadableError):
-        reset_checks.read(str(tmp_path), CARD)
+        reset_checks.read(str(tmp_path), [CARD])
 
 
 # -- the command ------------------------------------------------------------
