@@ -99,7 +99,7 @@ class Tree:
         root = self.sys / f"devices/pci{domain}:{bus}"
         place: pathlib.Path = root.joinpath(*above, address)
         vendor, product = facts["id"].split(":")
-        attributes = {
+        attributes: dict[str, str | None] = {
             "vendor": f"0x{vendor}",
             "device": f"0x{product}",
             "class": f"0x{facts['class']}",

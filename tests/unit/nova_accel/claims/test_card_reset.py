@@ -9,11 +9,9 @@ GPU, SOUND, USB = (f"0000:71:00.{number}" for number in range(3))
 PORT = "0000:70:01.0"
 
 
-def function(address: str = GPU, methods: str = "", **facts: bool) -> (
-    card_reset.ReleasedFunction
-):  # fmt: skip
+def function(address: str, methods: str) -> card_reset.ReleasedFunction:
     return card_reset.ReleasedFunction(
-        address=address, methods=tuple(methods.split()), **facts
+        address=address, methods=tuple(methods.split())
     )
 
 
@@ -81,12 +79,14 @@ def test_a_card_without_methods_has_no_reset() -> None:
 
 
 def test_disabled_methods_are_named() -> None:
-    card = card_reset.BusFunctions(functions=(function(is_disabled=True),))
+    function = card_reset.ReleasedFunction(address=GPU, is_disabled=True)
+    card = card_reset.BusFunctions(functions=(function,))
     assert "write the word default" in card.describe()
 
 
 def test_what_was_not_recorded_is_unknown() -> None:
-    card = card_reset.BusFunctions(functions=(function(is_known=False),))
+    function = card_reset.ReleasedFunction(address=GPU, is_known=False)
+    card = card_reset.BusFunctions(functions=(function,))
     assert card.is_unknown
     assert card_reset.find_unresettable([card]) is None
     assert card.describe() == "unknown"

@@ -2,7 +2,6 @@
 """The rule of a device determines how its functions are scrubbed."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,13 +22,13 @@ released = st.builds(
 )
 buses = st.lists(
     st.builds(
-        lambda functions, **facts: functions and (functions, facts),
-        st.lists(released, min_size=1, max_size=3),
+        card_reset.BusFunctions,
+        functions=st.lists(released, min_size=1, max_size=3).map(tuple),
         others=st.sampled_from([(), ("0000:00:00.7",)]),
         bridge=st.sampled_from(["", "0000:00:01.0"]),
     ),
     max_size=3,
-).map(lambda cards: [_number(*card, bus) for bus, card in enumerate(cards)])
+).map(lambda cards: [_number(card, bus) for bus, card in enumerate(cards)])
 rules = st.builds(
     policy.Rule,
     scrub=st.sampled_from(["", policy.RESET, policy.NONE]),
@@ -39,21 +38,19 @@ Buses = list[card_reset.BusFunctions]
 
 
 def _number(
-    functions: list[card_reset.ReleasedFunction],
-    facts: dict[str, Any],
-    bus: int,
+    card: card_reset.BusFunctions, bus: int
 ) -> card_reset.BusFunctions:
     """Return functions on one bus, each with its address."""
-    return card_reset.BusFunctions(
+    return dataclasses.replace(
+        card,
         functions=tuple(
             dataclasses.replace(
                 function,
                 address=f"0000:{bus:02x}:00.{number}",
                 bound=function.driver,
             )
-            for number, function in enumerate(functions)
+            for number, function in enumerate(card.functions)
         ),
-        **facts,
     )
 
 
@@ -157,14 +154,14 @@ def test_the_command_comes_last_and_once(
 
 
 def test_a_variant_driver_of_vfio_stays_for_a_bus_reset() -> None:
-    bus = _number(
-        [
+    card = card_reset.BusFunctions(
+        functions=(
             card_reset.ReleasedFunction(address="", methods=("bus",)),
             card_reset.ReleasedFunction(address=""),
-        ],
-        {"bridge": "0000:00:01.0"},
-        0x71,
+        ),
+        bridge="0000:00:01.0",
     )
+    bus = _number(card, 0x71)
     first, second = bus.functions
     held = dataclasses.replace(first, bound="nvgrace_gpu_vfio_pci")
     stub = dataclasses.replace(second, bound="pci-stub")
