@@ -163,10 +163,10 @@ def test_a_variant_driver_of_vfio_stays_for_a_bus_reset() -> None:
     )
     bus = _number(card, 0x71)
     first, second = bus.functions
-    held = dataclasses.replace(first, bound="nvgrace_gpu_vfio_pci")
+    variant = dataclasses.replace(first, bound="nvgrace_gpu_vfio_pci")
     stub = dataclasses.replace(second, bound="pci-stub")
     due = scrub.plan(
-        [dataclasses.replace(bus, functions=(held, stub))], policy.Rule()
+        [dataclasses.replace(bus, functions=(variant, stub))], policy.Rule()
     )
     bind = actions.BindDriver(
         function=SOUND, driver="vfio-pci", before="pci-stub"
