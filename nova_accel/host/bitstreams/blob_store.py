@@ -282,9 +282,14 @@ class BlobStore:
     def remove_partial_files(self) -> None:
         """Remove the partial files of killed writers.
 
+        None is removed while another process adds a file.
+
         :raises OSError: the directory can't be locked or listed.
         """
-        with contextlib.suppress(FileNotFoundError), self._locked(_ALL):
+        with (
+            contextlib.suppress(FileNotFoundError, BlockingIOError),
+            self._locked(_ALL, can_wait=False),
+        ):
             self._partial_bytes()
 
     def digests(self) -> frozenset[str]:
@@ -302,11 +307,14 @@ class BlobStore:
             os.chmod(self.directory, 0o700)
 
     @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
+    def _locked(self, name: str, *, can_wait: bool = True) -> Iterator[None]:
         """Lock between threads, then between processes.
 
         The file lock is polled: under eventlet the threads are green, and
         a wait in the kernel would stop all of them.
+
+        :raises BlockingIOError: another process has the lock, and the caller
+            can't wait.
         """
         with self._locks_lock:
             lock = self._locks.setdefault(name, threading.Lock())
@@ -317,6 +325,8 @@ class BlobStore:
             )
             try:
                 while not _is_locked(descriptor):
+                    if not can_wait:
+                        raise BlockingIOError(errno.EWOULDBLOCK, path)
                     time.sleep(_POLL_S)
                 yield
             finally:

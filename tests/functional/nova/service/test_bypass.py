@@ -5,6 +5,8 @@ Functions of the library are made to raise an error that no code expects.
 """
 
 import contextlib
+import dataclasses
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,11 @@ import pytest
 from nova import objects
 
 from nova_accel.catalog import pci_ids
+from nova_accel.config import policy
 from tests.functional.nova.operations import moving
 from tests.functional.nova.support import harness, operations, striking
+from tests.hosts import look
+from tests.support.fpga import simulated
 from virt_hooks import bypass, nova_driver
 
 SMALL = harness.vgpu_group("_A", "4Q")
@@ -53,6 +58,29 @@ def test_flavors_that_name_accelerators(
     instance = objects.Instance(flavor=objects.Flavor(extra_specs={}))
     setattr(instance, field, objects.Flavor(extra_specs={key: "1"}))
     assert bypass._is_named(None, instance) is is_named
+
+
+def test_a_class_of_another_package_s_driver(tmp_path: Path) -> None:
+    """It is known from the devices of the host."""
+    root = look.make("passthrough", tmp_path / "host")
+    life = simulated.started(root, policy.DeviceRules())
+    (device, *_) = life.host.state.devices
+    acme = dataclasses.replace(
+        device,
+        resource_class="CUSTOM_ACME_CORE",
+        counters={"CUSTOM_ACME_CORE": 2},
+    )
+    life.host._state = dataclasses.replace(life.host.state, devices=(acme,))
+    started = types.SimpleNamespace(is_started=True, _accel=life)
+    for key, is_offered in (
+        ("resources_A:CUSTOM_ACME_CORE", True),
+        ("resources:CUSTOM_LICENSE", False),
+    ):
+        instance = objects.Instance(
+            flavor=objects.Flavor(extra_specs={key: "1"})
+        )
+        assert bypass._is_offered(started, instance) is is_offered
+        assert not bypass._is_named(started, instance)
 
 
 class Lives(moving.LiveBase, operations.OperationsTestBase):

@@ -144,6 +144,10 @@ def test_downloads_of_a_killed_service(tmp_path: Path) -> None:
     (cache / "half-live").touch()
     (cache / "half-link").symlink_to(tmp_path / "outside")
     (tmp_path / "outside").touch()
+    with (cache / "lock-all").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        images.remove_partial_files()  # another process is at work
+    assert (cache / "half-killed").exists()
     with (cache / "half-live").open() as live:
         fcntl.flock(live, fcntl.LOCK_EX)
         images.remove_partial_files()
