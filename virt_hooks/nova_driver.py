@@ -86,23 +86,20 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             " with accelerators are refused; remove the cause, and restart"
             " nova-compute"
         ):
-            self._construct_hooks(virtapi)
+            try:
+                self._hooks = hooks.Hooks(
+                    virtapi,
+                    self._host,
+                    self.get_available_nodes,
+                    self._build_device_metadata,
+                )
+            except errors.BrokenDriverError:
+                raise
+            except errors.ConfigurationError as error:
+                LOG.error("nova-accel can't start: %s", error)
+                sys.exit(1)
+            self._accel = self._hooks.partitions.accel
             self.is_started = True
-
-    def _construct_hooks(self, virtapi: Any) -> None:
-        try:
-            self._hooks = hooks.Hooks(
-                virtapi,
-                self._host,
-                self.get_available_nodes,
-                self._build_device_metadata,
-            )
-        except errors.BrokenDriverError:
-            raise
-        except errors.ConfigurationError as error:
-            LOG.error("nova-accel can't start: %s", error)
-            sys.exit(1)
-        self._accel = self._hooks.partitions.accel
 
     # -- start and end of the service --------------------------------------
 
