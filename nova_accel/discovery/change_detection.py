@@ -28,6 +28,7 @@ from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, scan
+from nova_accel.host import bounded_calls
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.state import drains, error_baseline, faults
 from nova_accel.host.sysfs import (
@@ -216,7 +217,10 @@ class ChangeDetector:
             or error_counters.has_changed(last_reader)
         ):
             return None
-        changed = {*(names or ()), *self._find_silent_changes(silent_values)}
+        changed = {*(names or ())}
+        changed |= bounded_calls.run(
+            lambda: {*self._find_silent_changes(silent_values)}
+        )
         if _has_nvidia(last_reader):
             changed.update(self._find_gpu_changes(self._read_gpus()))
         # After the GPUs: reading them may write notes on Xid errors.
@@ -303,8 +307,11 @@ class ChangeDetector:
             gpus = earlier.gpus
             if is_whole and _has_nvidia(earlier, names):
                 gpus = read_gpus()
-            reader = partial_reader.PartialReader(
-                earlier, names, stale or names, gpus
+            reader = bounded_calls.run(
+                functools.partial(
+                    partial_reader.PartialReader,
+                    *(earlier, names, stale or names, gpus),
+                )
             )
             state = self._describe(reader, notes, {d.address for d in devices})
             with self._lock:

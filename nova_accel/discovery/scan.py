@@ -2,16 +2,18 @@
 """One reading of a host: each driver called, each failure isolated."""
 
 import dataclasses
+import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.discovery import plugin
 from nova_accel.geometry import topology
+from nova_accel.host import bounded_calls
 from nova_accel.host.nvml import gpu_reader
-from nova_accel.host.sysfs import host_reader, links
+from nova_accel.host.sysfs import error_counters, host_reader, links
 from nova_accel.model import pci
 
 LOG = logging.getLogger(__name__)
@@ -32,14 +34,31 @@ def read(
     it described before are retained, and other drivers are not affected.
     Devices that the operator switched off are left out.
 
+    A device of a card that does not answer in time is unknown.
+
     :param host: a fresh reader; it reads each file once.
     :param drivers: drivers by name, as ``plugin.load`` returns them.
     """
+    return bounded_calls.run(functools.partial(_read, host, drivers, rules))
+
+
+def _read(
+    host: host_reader.HostReader,
+    drivers: Mapping[str, plugin.Driver],
+    rules: policy.DeviceRules,
+) -> model.HostState:
     devices, problems, complete = _describe_all(host, drivers, rules)
-    problems += _unreadable(host, rules, devices.values())
+    for device in devices.values():
+        # Each file is read once: the caller gets these results again.
+        error_counters.read_health(host, device)
+    late = _find_late(host, rules, devices.values())
+    devices = {a: d for a, d in devices.items() if a not in late}
+    problems = [p for p in problems if p.address not in late]
+    problems += _list_late(late)
+    problems += _unreadable(host, rules, devices.values(), late)
     problems += gpu_reader.problems(host.gpus)
     if complete:
-        problems += _find_mdevs_without_parent(host, devices.values())
+        problems += _find_mdevs_without_parent(host, devices.values(), late)
     if rules.rules and complete and not host.is_partial:
         problems += _unused_lines(host, rules, devices.values(), problems)
     host_topology = links.read(host, devices.values())
@@ -55,7 +74,7 @@ def read(
         problems=tuple(
             sorted(set(problems), key=lambda p: (p.where, p.reason))
         ),
-        unknown=host.unknown() - devices.keys(),
+        unknown=(host.unknown() | late.keys()) - devices.keys(),
         complete=complete,
     )
 
@@ -88,30 +107,93 @@ def _describe_all(
     return devices, problems, complete
 
 
+def _find_late(
+    host: host_reader.HostReader,
+    rules: policy.DeviceRules,
+    devices: Iterable[model.Device],
+) -> dict[str, str]:
+    """Return the devices that did not answer in time, each with a path.
+
+    What was read of the other functions of such a device is not used: it is
+    a part of the truth. Of VFs the PF is returned.
+    """
+    paths = host.late()
+    if not paths:
+        return {}
+    functions = {str(f.address): f for f in _list_functions(host)}
+    pfs = {
+        str(child): address
+        for address, function in functions.items()
+        for child in function.virtual_functions
+    }
+    devices = tuple(devices)
+    parts = {part for device in devices for part in _addresses(device)}
+    late = {
+        pfs.get(name, name): path
+        for name, path in paths.items()
+        if name in parts
+        or (pci.is_address(name) and _is_relevant(host, rules, name))
+    }
+    for device in devices:
+        for name in (*_addresses(device), device.parent):
+            if name in late and not _is_off(device, rules):
+                late.setdefault(device.address, late[name])
+    return late
+
+
+def _list_functions(
+    host: host_reader.HostReader,
+) -> tuple[pci.PciFunction, ...]:
+    try:
+        return host.all_functions()
+    except errors.UnreadableError:
+        return ()  # the drivers report the error
+
+
+def _list_late(late: Mapping[str, str]) -> Iterator[model.Problem]:
+    for address, path in late.items():
+        yield model.Problem.of_device(
+            address,
+            f"does not answer: a read of {path} did not end in"
+            f" {bounded_calls.READ_S:.0f} s, so nothing more of it is"
+            " assigned until it does; look for errors of its driver in the"
+            " kernel's log (dmesg)",
+        )
+
+
 def _unreadable(
     host: host_reader.HostReader,
     rules: policy.DeviceRules,
     devices: Iterable[model.Device],
+    late: Collection[str],
 ) -> Iterator[model.Problem]:
     """Yield the reader's problems, except those of irrelevant functions.
 
-    A function is irrelevant if it is no accelerator, no part of one, and
-    not named by policy. A function whose class or ids can't be read may be
-    an accelerator.
+    :param late: devices whose problem is that they do not answer.
     """
     parts = {part for device in devices for part in _addresses(device)}
     for problem in host.problems():
         address = problem.address
-        function = _function(host, address)
-        if (
-            function is None
-            or address in parts
-            or pci_ids.is_candidate(function)
-            or rules.rule(
-                address, function.vendor, function.product
-            ).is_specific
+        if address not in late and (
+            address in parts or _is_relevant(host, rules, address)
         ):
             yield problem
+
+
+def _is_relevant(
+    host: host_reader.HostReader, rules: policy.DeviceRules, address: str
+) -> bool:
+    """Return whether a function may be an accelerator, or a part of one.
+
+    It is not if its ids are known, it is no accelerator, and policy does
+    not name it.
+    """
+    function = _function(host, address)
+    return (
+        function is None
+        or pci_ids.is_candidate(function)
+        or rules.rule(address, function.vendor, function.product).is_specific
+    )
 
 
 def _function(
@@ -148,14 +230,19 @@ def _unused_lines(
 
 
 def _find_mdevs_without_parent(
-    host: host_reader.HostReader, devices: Iterable[model.Device]
+    host: host_reader.HostReader,
+    devices: Iterable[model.Device],
+    late: Collection[str],
 ) -> Iterator[model.Problem]:
-    """Yield a problem for each mdev whose parent makes no mdevs."""
+    """Yield a problem for each mdev whose parent makes no mdevs.
+
+    :param late: devices that did not answer; they are left out.
+    """
     try:
         mdevs, parents = host.mdevs(), host.mdev_parents()
     except errors.UnreadableError:
         return  # the drivers report the error
-    names = {parent.name for parent in parents} | host.unknown()
+    names = {parent.name for parent in parents} | host.unknown() | {*late}
     names |= {p.handle for device in devices for p in device.partitions}
     for mdev in mdevs:
         if mdev.parent not in names and mdev.uuid not in names:

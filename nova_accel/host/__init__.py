@@ -7,4 +7,6 @@
 - ``execute``: applies, verifies and undoes actions.
 - ``state``: files below ``[nova_accel] state_dir``.
 - ``bitstreams``: cache of Glance's bitstream images.
+- ``bounded_calls``: the time limit of each call into the kernel.
+- ``recorded_files``: files of a captured host.
 """

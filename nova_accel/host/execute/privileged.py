@@ -37,9 +37,9 @@ try:
 except ImportError:  # a host without Nova: the process needs the rights
     privsep = comm = None
 
-# Timeout of a sysfs write. The removal of an mdev waits for processes that
-# have it open; vendors' drivers create one in a few seconds at most.
-TIMEOUT_S = 60
+# Timeout of a call. The daemon gives up each write at the same time: a write
+# that hangs must not take one of its few threads, which serve all of Nova.
+TIMEOUT_S = root_io.WRITE_S
 # NVIDIA's tool rebinds the card's driver, which takes half a minute on a
 # large card.
 TOOL_S = 120
@@ -492,7 +492,8 @@ def reset_function(root: str, function: str) -> int:
     ENOENT: the function can't be reset by itself. ENOTTY: none of its
     methods works (Documentation/ABI/testing/sysfs-bus-pci).
     """
-    return root_io.write(os.path.join(_function(root, function), "reset"), "1")
+    path = os.path.join(_function(root, function), "reset")
+    return root_io.write(path, "1", RESET_S)
 
 
 @_entrypoint(RESET_S)

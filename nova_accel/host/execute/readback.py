@@ -197,16 +197,22 @@ class Readback:
         # The kernel removes an mdev from the bus, waits for processes that
         # have it open, and removes its directory last.
         places = (_MDEVS, f"/sys/class/mdev_bus/{parent}")
-        return not any(
-            os.path.lexists(f"{self._below(place)}/{uuid}") for place in places
-        )
+        return not any(self._exists(f"{place}/{uuid}") for place in places)
+
+    def _exists(self, path: str) -> bool:
+        """Return whether a path exists; True if it can't be read."""
+        try:
+            self._source.mode(path)
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR)
+        return True
 
     def mdev_place(self, uuid: str) -> tuple[str, str] | None:
         """Return an mdev's parent and type, None if it does not exist."""
-        path = f"{self._below(_MDEVS)}/{uuid}"
+        path = f"{_MDEVS}/{uuid}"
         try:
-            device = os.readlink(path)
-            kind = os.readlink(f"{path}/mdev_type")
+            device = self._source.link(path) or ""
+            kind = self._source.link(f"{path}/mdev_type") or ""
         except OSError:
             return None
         parent = os.path.basename(os.path.dirname(device))
@@ -214,16 +220,15 @@ class Readback:
 
     def _mdev_parents(self) -> frozenset[str]:
         try:
-            with os.scandir(self._below(_MDEVS)) as entries:
-                targets = [os.readlink(entry.path) for entry in entries]
+            targets = [
+                self._source.link(f"{_MDEVS}/{name}") or ""
+                for name in self._source.names(_MDEVS)
+            ]
         except OSError:
             return frozenset()
         return frozenset(
             os.path.basename(os.path.dirname(target)) for target in targets
         )
-
-    def _below(self, path: str) -> str:
-        return os.path.join(self._root, path.lstrip("/"))
 
     def _is_vgpu_done(self, action: VgpuAction) -> bool:
         match action:

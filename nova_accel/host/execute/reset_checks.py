@@ -3,7 +3,6 @@
 
 import dataclasses
 import errno
-import os
 import struct
 from collections.abc import Iterable, Sequence
 
@@ -159,12 +158,11 @@ def is_answering(root: str, address: str) -> bool:
     """
     if not pci.is_address(address):
         return False
-    files = fs.Files(fs.DiskSource(root))
+    source = fs.DiskSource(root)
+    files = fs.Files(source)
     place = f"{_FUNCTIONS}/{address}"
-    path = os.path.join(root, place.lstrip("/"), "config")
     try:
-        with open(path, "rb", buffering=0) as opened:
-            header = opened.read(scrub.HEADER_SIZE)
+        header = source.head(f"{place}/config", scrub.HEADER_SIZE)
         is_virtual = "physfn" in files.names(place)
         identity = None
         if not is_virtual:
@@ -172,7 +170,7 @@ def is_answering(root: str, address: str) -> bool:
             identity = struct.pack("<HH", vendor, product)
     except (OSError, ValueError, struct.error, errors.UnreadableError):
         return False
-    return scrub.is_answer(header or b"", identity)
+    return scrub.is_answer(header, identity)
 
 
 def _ids(files: fs.Files, address: str) -> tuple[int, int]:

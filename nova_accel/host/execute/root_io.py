@@ -15,7 +15,11 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 from nova_accel import errors
+from nova_accel.host import bounded_calls
 
+# Seconds that a write may take. The removal of an mdev waits for processes
+# that have it open; vendors' drivers create one in a few seconds at most.
+WRITE_S = 60
 # Bytes to read of a kernel file.
 _PAGE = 4096
 # Seconds to wait for a killed tool; it may hang in the kernel.
@@ -33,30 +37,43 @@ def read(path: str, limit: int = _PAGE) -> tuple[int, str]:
     return number, content.decode("ascii", errors="replace").strip()
 
 
-def write(path: str, text: str) -> int:
-    """Write to a kernel file; return 0, or the errno of the refusal."""
+def write(path: str, text: str, limit_s: float = WRITE_S) -> int:
+    """Write to a kernel file; return 0, or the errno of the refusal.
+
+    :returns: ETIMEDOUT after ``limit_s`` seconds, and at once while an
+        earlier write to the card has not returned.
+    """
     try:
-        # O_NOFOLLOW: no kernel file that is written here is a link.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        bounded_calls.write(path, limit_s, _write, text)
     except OSError as error:
         return error.errno or errno.EIO
-    try:
-        os.write(descriptor, text.encode("ascii"))
-    except OSError as error:
-        return error.errno or errno.EIO
-    finally:
-        os.close(descriptor)
     return 0
 
 
-def read_bytes(path: str, limit: int = _PAGE) -> tuple[int, bytes]:
-    """Return 0 and a kernel file's bytes, or the errno of the refusal."""
+def _write(path: str, text: str) -> None:
+    # O_NOFOLLOW: no kernel file that is written here is a link.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        with open(descriptor, "rb") as opened:
-            return 0, opened.read(limit)
+        os.write(descriptor, text.encode("ascii"))
+    finally:
+        os.close(descriptor)
+
+
+def read_bytes(path: str, limit: int = _PAGE) -> tuple[int, bytes]:
+    """Return 0 and a kernel file's bytes, or the errno of the refusal.
+
+    The errno is ETIMEDOUT if its card does not answer.
+    """
+    try:
+        return 0, bounded_calls.read(path, _read_bytes, limit)
     except OSError as error:
         return error.errno or errno.EIO, b""
+
+
+def _read_bytes(path: str, limit: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with open(descriptor, "rb") as opened:
+        return opened.read(limit)
 
 
 def _fpgaconf(card: str) -> list[str]:

@@ -12,6 +12,8 @@ import os
 import struct
 import threading
 
+from nova_accel.host import bounded_calls
+
 # 'type' and 'nr' of <asm-generic/ioctl.h> are DFL_FPGA_MAGIC and an offset
 # from DFL_FME_BASE. PORT_PR is defined as _IO although it has an argument;
 # the other two are _IOW('type', nr, int).
@@ -24,6 +26,9 @@ PORT_ASSIGN = _WRITE_INT | _MAGIC << 8 | _FME_BASE + 2
 # struct dfl_fpga_fme_port_pr: argsz, flags, port_id, buffer_size and the
 # address of the bitstream in this process.
 _PORT_PR = struct.Struct("=IIIIQ")
+
+# Seconds that releasing or assigning a port may take.
+_PORT_S = 60
 
 # Devices that this process is programming. A call that never returns keeps
 # its device here, and its bitstream in memory.
@@ -65,10 +70,14 @@ def program(path: str, port: int, payload: bytes, seconds: float) -> int:
 def set_port(path: str, port: int, is_released: bool) -> int:
     """Release a port of a PF to its VFs, or assign it to the PF.
 
-    :returns: 0 or the errno of the refusal.
+    :returns: 0, the errno of the refusal, or ETIMEDOUT.
     """
     request = PORT_RELEASE if is_released else PORT_ASSIGN
-    return _ioctl(path, request, bytearray(struct.pack("=i", port)))
+    argument = bytearray(struct.pack("=i", port))
+    try:
+        return bounded_calls.write(path, _PORT_S, _ioctl, request, argument)
+    except OSError as error:
+        return error.errno or errno.EIO
 
 
 def _program(path: str, port: int, payload: bytes) -> int:

@@ -11,9 +11,11 @@ drivers/pci/pci-sysfs.c). So it is not read while
 (Documentation/ABI/testing/sysfs-devices-power).
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
+from nova_accel.host import bounded_calls
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import host_reader
@@ -87,17 +89,24 @@ def has_changed(last: host_reader.HostReader) -> bool:
 
     The kernel sends no uevent for that. Error counters are not compared.
 
+    A card that does not answer has changed, too.
+
     :param last: the reader of that reading.
     """
+    return bounded_calls.run(functools.partial(_has_changed, last))
+
+
+def _has_changed(last: host_reader.HostReader) -> bool:
     fresh = host_reader.HostReader(files=last.files.without_contents())
     places = (*last.files.heads(), *last.files.texts(_RUNTIME))
     names = {place.removesuffix(f"/{_RUNTIME}") for place in places}
     names = {name.removesuffix(f"/{_HEAD}") for name in names}
-    return any(
+    is_changed = any(
         _read_presence(last, name) != _read_presence(fresh, name)
         for name in (place.rpartition("/")[2] for place in names)
         if pci.is_address(name)
     )
+    return is_changed or bool(fresh.files.late())
 
 
 def _read_presence(

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from nova_accel import errors
+from nova_accel.host import bounded_calls, recorded_files
 from nova_accel.host.sysfs import allowed_paths
 
 # Other modules use these names.
@@ -23,6 +24,11 @@ PCI_IDS = allowed_paths.PCI_IDS
 KERNEL_RELEASE = allowed_paths.KERNEL_RELEASE
 limit = allowed_paths.limit
 is_allowed = allowed_paths.is_allowed
+Record = recorded_files.Record
+RecordedDirectory = recorded_files.RecordedDirectory
+RecordedFiles = recorded_files.RecordedFiles
+RecordedLink = recorded_files.RecordedLink
+RecordedMode = recorded_files.RecordedMode
 # A function's configuration space begins with its vendor and device ids
 # (PCI Local Bus Specification, 6.1). No more of it is ever read.
 _HEAD = re.compile(rf"{TOP}/.*/[0-9a-f:]+\.[0-7]/config")
@@ -35,96 +41,6 @@ _MAX_LINKS = 40
 _UNREADABLE = "/proc/self/mem"
 
 T = TypeVar("T")
-
-
-class RecordedLink(str):
-    """Target of a recorded link."""
-
-    __slots__ = ()
-
-
-class RecordedDirectory(tuple[str, ...]):
-    """Names in a recorded directory."""
-
-    __slots__ = ()
-
-
-class RecordedMode(str):
-    """Permission bits of a recorded path, in octal; nothing was read."""
-
-    __slots__ = ()
-
-
-# Result of reading a path: a file's text, the errno of the failure, a
-# link, a directory, permission bits, or the first bytes of a binary file.
-Record = str | int | RecordedLink | RecordedDirectory | bytes
-
-
-class RecordedFiles:
-    """Files that ``fs.Files.records`` returned on another host.
-
-    :param records: results by path. Directories above a path need no
-        record.
-    """
-
-    def __init__(self, records: Mapping[str, Record]) -> None:
-        self._records = dict(records)
-        self._children: dict[str, set[str]] = {"/": set()}
-        for path in records:
-            self._add(path)
-
-    def link(self, path: str) -> str | None:
-        """Return a link's target, None if the path is no link."""
-        record = self._find(path)
-        if record == errno.ENOTDIR:
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return str(record) if isinstance(record, RecordedLink) else None
-
-    def content(self, path: str) -> bytes:
-        """Return a file's bytes; a link is not followed (ELOOP)."""
-        record = self._find(path)
-        if isinstance(record, RecordedLink):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if isinstance(record, int):
-            raise OSError(record, os.strerror(record))
-        if isinstance(record, RecordedMode):
-            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
-        if isinstance(record, str):
-            return record.encode()
-        if isinstance(record, bytes):
-            return record
-        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-
-    def names(self, path: str) -> list[str]:
-        """Return the names in a directory, those not recorded left out."""
-        record = self._find(path)
-        if isinstance(record, int):
-            raise OSError(record, os.strerror(record))
-        if isinstance(record, str | bytes):
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return sorted(self._children.get(path, set()) | set(record or ()))
-
-    def mode(self, path: str) -> int:
-        """Return a path's permission bits; ENODATA if not recorded."""
-        record = self._find(path)
-        if isinstance(record, RecordedMode):
-            return int(record, 8)
-        number = record if isinstance(record, int) else errno.ENODATA
-        raise OSError(number, os.strerror(number))
-
-    def _add(self, path: str) -> None:
-        while path != "/":
-            parent, _, name = path.rpartition("/")
-            siblings = self._children.setdefault(parent or "/", set())
-            if name in siblings:
-                return
-            siblings.add(name)
-            path = parent or "/"
-
-    def _find(self, path: str) -> Record | None:
-        if path not in self._records and path not in self._children:
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-        return self._records.get(path)
 
 
 def is_config_space(path: str) -> bool:
@@ -164,6 +80,9 @@ class FileSource(Protocol):
 class DiskSource:
     """The files below a directory of this machine.
 
+    Each access has a time limit, see ``bounded_calls``: it fails with
+    ETIMEDOUT while the card does not answer.
+
     :param root: ``/``, or the directory of a simulated or unpacked host.
     """
 
@@ -177,40 +96,70 @@ class DiskSource:
 
     def link(self, path: str) -> str | None:
         """Return a link's target, None if the path is no link."""
-        try:
-            return os.readlink(self._root + path)
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                return None
-            raise
+        return bounded_calls.read(self._root + path, _read_link)
 
     def content(self, path: str) -> bytes:
         """Return a file's bytes; a link is not followed (ELOOP)."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(self._root + path, flags)
-        try:
-            # One read returns all of a kernel attribute (read(2)), but only
-            # a page of a file of /proc (fs/seq_file.c).
-            most = _HEAD_SIZE if is_config_space(path) else limit(path) + 1
-            content = os.read(descriptor, most)
-            if not content:
-                _check_regular(descriptor)
-            while not path.startswith(TOP) and len(content) < most:
-                part = os.read(descriptor, most - len(content))
-                if not part:
-                    break
-                content += part
-            return content
-        finally:
-            os.close(descriptor)
+        # One read returns all of a kernel attribute (read(2)), but only a
+        # page of a file of /proc (fs/seq_file.c).
+        most = _HEAD_SIZE if is_config_space(path) else limit(path) + 1
+        reads_all = path.startswith(TOP)
+        return self._read(path, most, reads_all)
+
+    def head(self, path: str, size: int) -> bytes:
+        """Return the first bytes of a file, as ``content`` does."""
+        return self._read(path, size, True)
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory."""
-        return os.listdir(self._root + path)
+        return bounded_calls.read(self._root + path, _list_names)
 
     def mode(self, path: str) -> int:
         """Return the permission bits of a path."""
-        return stat.S_IMODE(os.lstat(self._root + path).st_mode)
+        return bounded_calls.read(self._root + path, _read_mode)
+
+    def _read(self, path: str, most: int, reads_all: bool) -> bytes:
+        return bounded_calls.read(
+            self._root + path, _read_content, most, reads_all
+        )
+
+
+def _read_link(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return None
+        raise
+
+
+def _read_content(path: str, most: int, reads_all: bool) -> bytes:
+    """Return up to ``most`` bytes of a file.
+
+    :param reads_all: whether one read returns all of them.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags)
+    try:
+        content = os.read(descriptor, most)
+        if not content:
+            _check_regular(descriptor)
+        while not reads_all and len(content) < most:
+            part = os.read(descriptor, most - len(content))
+            if not part:
+                break
+            content += part
+        return content
+    finally:
+        os.close(descriptor)
+
+
+def _list_names(path: str) -> list[str]:
+    return os.listdir(path)
+
+
+def _read_mode(path: str) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode)
 
 
 def _check_regular(descriptor: int) -> None:
@@ -275,6 +224,8 @@ class Files:
         self._names: _Cache[tuple[str, ...] | int] = _Cache()
         self._resolved: _Cache[str | int] = _Cache()
         self._modes: dict[str, RecordedMode | int] = {}
+        #: Places that gave no answer in time, with the path that hangs.
+        self._late: dict[str, str] = {}
 
     def text(self, path: str) -> str:
         """Return a file's text, as the kernel wrote it.
@@ -356,7 +307,7 @@ class Files:
                 mode = self.source.mode(place)
                 self._modes[place] = RecordedMode(oct(mode))
             except OSError as error:
-                self._modes[place] = error.errno or errno.EIO
+                self._modes[place] = self._note_error(place, error)
         record = self._modes[place]
         if isinstance(record, int):
             raise errors.UnreadableError(place, record)
@@ -373,7 +324,7 @@ class Files:
                 sorted(self.source.names(place))
             )
         except OSError as error:
-            self._names[place] = number = error.errno or errno.EIO
+            self._names[place] = number = self._note_error(place, error)
             raise errors.UnreadableError(place, number) from error
         return names
 
@@ -434,13 +385,25 @@ class Files:
         copy._heads = self._heads.without(stale)
         copy._names = self._names.without(stale)
         copy._resolved = self._resolved.without(stale)
+        copy._late = {
+            place: path
+            for place, path in self._late.items()
+            if not f"{place}/".startswith(stale)
+        }
         return copy
 
     def without_contents(self) -> "Files":
         """Return these files with their names and links, but no contents."""
         copy = self.without(())
-        copy._texts, copy._heads = _Cache(), _Cache()
+        copy._texts, copy._heads, copy._late = _Cache(), _Cache(), {}
         return copy
+
+    def late(self) -> Mapping[str, str]:
+        """Return the places that gave no answer in time.
+
+        Each has the path of the read that hangs, another one of its card.
+        """
+        return dict(self._late)
 
     def known_text(self, place: str) -> str:
         """Return a text that was read before, stripped; empty if none was.
@@ -519,7 +482,7 @@ class Files:
             try:
                 self._links[place] = self.source.link(place)
             except OSError as error:
-                self._links[place] = error.errno or errno.EIO
+                self._links[place] = self._note_error(place, error)
         target = self._links[place]
         if isinstance(target, int):
             raise errors.UnreadableError(place, target)
@@ -564,7 +527,7 @@ class Files:
         except OSError as error:
             # A link is an attribute that can't be read (see _UNREADABLE).
             is_link = error.errno == errno.ELOOP
-            return errno.EIO if is_link else error.errno or errno.EIO
+            return errno.EIO if is_link else self._note_error(place, error)
 
     def read_text(self, place: str) -> str | int:
         """Return a file's present text, or the errno of the failed read.
@@ -575,7 +538,7 @@ class Files:
             return _decode(self.source.content(place), place)
         except OSError as error:
             if error.errno != errno.ELOOP:
-                return error.errno or errno.EIO
+                return self._note_error(place, error)
         try:
             if self._target(place) == _UNREADABLE:
                 return errno.EIO
@@ -584,7 +547,13 @@ class Files:
         except errors.UnreadableError as error:
             return error.number
         except OSError as error:
-            return error.errno or errno.EIO
+            return self._note_error(place, error)
+
+    def _note_error(self, place: str, error: OSError) -> int:
+        """Return the errno of a failed access."""
+        if error.errno == errno.ETIMEDOUT:
+            self._late[place] = error.filename or place
+        return error.errno or errno.EIO
 
 
 def _decode(content: bytes, place: str) -> str | int:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict, TypeVar
 
 from nova_accel import errors, model
+from nova_accel.host import bounded_calls
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import attributes, fs
 from nova_accel.host.sysfs.attributes import Mdev, MdevParent, MdevType
@@ -142,7 +143,7 @@ class HostReader:
         :raises UnreadableError: the bus of mdevs can't be listed.
         """
         if self._mdevs is None:
-            self._mdevs = tuple(self._read_mdevs())
+            self._mdevs = bounded_calls.run(lambda: tuple(self._read_mdevs()))
         return self._mdevs
 
     def attribute(self, address: str, name: str) -> str:
@@ -218,6 +219,20 @@ class HostReader:
         """Return the addresses of functions with unreadable ids or class."""
         return frozenset(self._unknown)
 
+    def late(self) -> Mapping[str, str]:
+        """Return the devices that gave no answer in time.
+
+        Each has the path of the read that hangs. A device is a PCI
+        function; of a place without one, each component may be the name of
+        an mdev parent.
+        """
+        late: dict[str, str] = {}
+        for place, path in self.files.late().items():
+            parts = place.split("/")[::-1]
+            functions = [*filter(pci.is_address, parts)]
+            late |= dict.fromkeys(functions[:1] or parts, path)
+        return late
+
     def _note(self, address: str, reason: str, type_id: str = "") -> None:
         problem = model.Problem(
             where=f"{address} {type_id}" if type_id else address,
@@ -243,22 +258,25 @@ class HostReader:
 
     def _by_address(self) -> dict[str, pci.PciFunction]:
         if self._functions is None:
-            functions: dict[str, pci.PciFunction] = {}
-            present = frozenset(self._listed(FUNCTIONS))
-            for name in sorted(present):
-                if not pci.is_address(name):
-                    self._note(name, "is no PCI address; left out")
-                    continue
-                function = self._read_function(name, present)
-                if function is None:
-                    self._unknown.add(name)
-                else:
-                    functions[name] = function
-            _complete_physfns(functions)
-            self._functions = dict(
-                sorted(functions.items(), key=lambda item: item[1].address)
-            )
+            self._functions = bounded_calls.run(self._read_functions)
         return self._functions
+
+    def _read_functions(self) -> dict[str, pci.PciFunction]:
+        functions: dict[str, pci.PciFunction] = {}
+        present = frozenset(self._listed(FUNCTIONS))
+        for name in sorted(present):
+            if not pci.is_address(name):
+                self._note(name, "is no PCI address; left out")
+                continue
+            function = self._read_function(name, present)
+            if function is None:
+                self._unknown.add(name)
+            else:
+                functions[name] = function
+        _complete_physfns(functions)
+        return dict(
+            sorted(functions.items(), key=lambda item: item[1].address)
+        )
 
     def _read_function(
         self, name: str, present: frozenset[str]
@@ -348,10 +366,13 @@ class HostReader:
 
     def _parents_by_name(self) -> dict[str, MdevParent]:
         if self._parents is None:
-            self._by_address()
-            parents = map(self._read_parent, self._listed(PARENTS))
-            self._parents = {p.name: p for p in parents if p is not None}
+            self._parents = bounded_calls.run(self._read_parents)
         return self._parents
+
+    def _read_parents(self) -> dict[str, MdevParent]:
+        self._by_address()
+        parents = map(self._read_parent, self._listed(PARENTS))
+        return {p.name: p for p in parents if p is not None}
 
     def _read_parent(self, name: str) -> MdevParent | None:
         """Return an mdev parent, None if its types can't be listed."""

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls into the kernel with a time limit; one late call per card at most.
+
+A read of a kernel file may never return: a driver that waits for a GPU
+which has left its bus holds the lock that the file's method needs. Nothing
+interrupts such a call. So it runs in a worker thread, and its caller waits
+no longer than a limit. The thread is abandoned: it ends when the call
+returns, and does not keep the process from ending.
+
+The card of an abandoned call is late. Until that call returns, each
+further call for the card fails at once with ETIMEDOUT, and no thread is
+started for it.
+
+Workers are threads of the operating system, also where eventlet has
+patched ``threading``: a call of the kernel in a green thread would stop
+the whole process. There only single calls run in workers, because other
+code must not leave its green thread.
+"""
+
+import _thread
+import errno
+import functools
+import importlib.machinery
+import importlib.util
+import itertools
+import os
+import re
+import time
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+# Seconds that a read may take. A healthy driver answers within
+# milliseconds; one that wakes its device, or restarts it, within a second
+# or two.
+READ_S = 3.0
+# Each late card halves the limit of the others, down to this: whatever the
+# number of late cards, a reading does not wait for much more than twice
+# READ_S.
+_LEAST_S = 0.1
+# Seconds between two looks of a caller at its worker.
+_TICK_S = 0.1
+# Under eventlet: seconds to wait for a worker while no other green thread
+# runs, and seconds to let the others run. Most calls take microseconds.
+_GREEN_WAIT_S, _GREEN_PAUSE_S = 0.005, 0.01
+# Idle workers that are retained for later calls.
+_MAX_IDLE = 8
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+# Directories without a PCI address are told apart by so many components
+# below /sys: devices/virtual/mtty.
+_COMPONENTS = 3
+# More directories than eight cards with 32 VFs of 24 mdev types have.
+_MAX_DIRECTORIES = 16384
+
+T = TypeVar("T")
+
+
+def _load_native_threads() -> Any:
+    """Return a module ``_thread`` that eventlet has not patched."""
+    importer: Any = importlib.machinery.BuiltinImporter
+    module = importlib.util.module_from_spec(importer.find_spec("_thread"))
+    importer.exec_module(module)
+    return module
+
+
+_native = _load_native_threads()
+
+
+def _is_green() -> bool:
+    """Return whether eventlet has replaced the threads of this process."""
+    start = _thread.start_new_thread
+    return not isinstance(start, types.BuiltinFunctionType)
+
+
+class _AbandonedError(BaseException):
+    """Ends the work of an abandoned worker; no code may handle it."""
+
+
+class _Card:
+    """A card whose files are read by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.lock = _native.allocate_lock()
+        #: Path of the call that has not returned in time; empty for none.
+        self.late_path = ""
+
+
+#: Cards by key; the number of cards of a host is small.
+_cards: dict[str, _Card] = {}
+_late_cards: set[_Card] = set()
+#: Guards the change of a card, or of a worker, from on time to late.
+_late_lock = _native.allocate_lock()
+#: Workers by the number of their thread, and those without work.
+_workers: dict[int, "_Worker"] = {}
+_idle: list["_Worker"] = []
+
+
+class _Worker:
+    """A thread that makes calls for one caller at a time."""
+
+    def __init__(self) -> None:
+        self._work: Callable[[], Any] | None = None
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._is_abandoned = False
+        #: Card, path and latest end of the call in progress.
+        self._call: tuple[_Card, str, float] | None = None
+        self._has_work = _native.allocate_lock()
+        self._has_ended = _native.allocate_lock()
+        self._has_work.acquire()
+        self._has_ended.acquire()
+        try:
+            _native.start_new_thread(self._serve, ())
+        except RuntimeError as error:  # no memory, or a limit of threads
+            raise OSError(errno.EAGAIN, str(error)) from error
+
+    def start(self, work: Callable[[], Any] | None) -> None:
+        """Begin some work; None ends the thread."""
+        self._work = work
+        self._has_work.release()
+
+    def wait(self) -> None:
+        """Wait for the end of the work.
+
+        :raises TimeoutError: a call is late; the worker is abandoned.
+        """
+        try:
+            while not _acquire(self._has_ended):
+                self._check_in_time()
+        except BaseException:  # also an interrupt from the keyboard
+            self._is_abandoned = True
+            raise
+
+    def end(self) -> Any:
+        """Return the result of the work, or raise its exception.
+
+        The worker is idle then.
+        """
+        result, error = self._result, self._error
+        self._result = self._error = self._work = None
+        if len(_idle) < _MAX_IDLE:
+            _idle.append(self)
+        else:
+            self.start(None)
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+    def call(
+        self,
+        key: str,
+        limit_s: float,
+        operation: Callable[..., T],
+        path: str,
+        *rest: Any,
+    ) -> T:
+        """Call an operation in this worker's own thread; see ``call``."""
+        card = _cards.get(key) or _cards.setdefault(key, _Card())
+        if card.late_path or not card.lock.acquire(True, limit_s):
+            raise _late_error(card.late_path or path)
+        self._call = card, path, time.monotonic() + limit_s
+        try:
+            return operation(path, *rest)
+        finally:
+            with _late_lock:
+                self._call = None
+                if card.late_path:
+                    card.late_path = ""
+                    _late_cards.discard(card)
+                is_abandoned = self._is_abandoned
+            card.lock.release()
+            if is_abandoned:
+                raise _AbandonedError
+
+    def _serve(self) -> None:
+        number = _native.get_ident()
+        _workers[number] = self
+        while not self._is_abandoned:
+            self._has_work.acquire()
+            if self._work is None:
+                break
+            try:
+                self._result = self._work()
+            except BaseException as error:
+                self._error = error
+            self._has_ended.release()
+        _workers.pop(number, None)
+
+    def _check_in_time(self) -> None:
+        """Check that no call is late; otherwise mark its card.
+
+        :raises TimeoutError: a call is late.
+        """
+        call = self._call
+        if call is None or time.monotonic() < call[2]:
+            return
+        with _late_lock:
+            if self._call is not call:
+                return  # it has returned just now
+            card, path, _ = call
+            card.late_path = path
+            _late_cards.add(card)
+            self._is_abandoned = True
+        raise _late_error(path)
+
+
+def _late_error(path: str) -> OSError:
+    return OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), path)
+
+
+def read(path: str, operation: Callable[..., T], *rest: Any) -> T:
+    """Return the result of an operation that reads a kernel file.
+
+    Its card is that of the last PCI address in the path, and its limit is
+    READ_S, or less while other cards are late; see ``call``.
+    """
+    limit_s = READ_S
+    if _late_cards:
+        limit_s = max(READ_S / 2 ** len(_late_cards), _LEAST_S)
+    return call(f"read {_find_card(path)}", limit_s, operation, path, *rest)
+
+
+def write(
+    path: str, limit_s: float, operation: Callable[..., T], *rest: Any
+) -> T:
+    """Return the result of an operation that writes a kernel file.
+
+    See ``read`` and ``call``. A card may answer reads meanwhile.
+    """
+    return call(f"write {_find_card(path)}", limit_s, operation, path, *rest)
+
+
+def call(
+    key: str,
+    limit_s: float,
+    operation: Callable[..., T],
+    path: str,
+    *rest: Any,
+) -> T:
+    """Return the result of an operation, which a worker calls.
+
+    :param key: of the card that may not answer. Calls with one key are
+        made one after the other.
+    :param limit_s: seconds that the operation may take.
+    :param operation: called with the path and ``rest``.
+    :raises OSError: ETIMEDOUT if the card gives no answer in time, or gave
+        none to an earlier call that has not returned yet, with the path of
+        that call; EAGAIN if no thread can be started.
+    """
+    worker = _workers.get(_native.get_ident())
+    if worker is not None:
+        return worker.call(key, limit_s, operation, path, *rest)
+    worker = _begin(
+        functools.partial(call, key, limit_s, operation, path, *rest)
+    )
+    worker.wait()
+    result: T = worker.end()
+    return result
+
+
+def run(work: Callable[[], T]) -> T:
+    """Return the result of some work that makes many calls.
+
+    It saves the calls a change of threads each. If a call is late, the work
+    is abandoned, and begins again: it must only read, and has to remember
+    what it has read.
+    """
+    if _is_green() or _native.get_ident() in _workers:
+        return work()
+    while True:
+        worker = _begin(work)
+        try:
+            worker.wait()
+        except TimeoutError:
+            continue  # the late card fails at once now
+        result: T = worker.end()
+        return result
+
+
+def _begin(work: Callable[[], Any]) -> _Worker:
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
+    worker.start(work)
+    return worker
+
+
+def _acquire(lock: Any) -> bool:
+    """Acquire a lock that another thread releases; return False so far."""
+    if not _is_green():
+        return bool(lock.acquire(True, _TICK_S))
+    if lock.acquire(True, _GREEN_WAIT_S):
+        return True
+    time.sleep(_GREEN_PAUSE_S)  # other green threads run meanwhile
+    return False
+
+
+def count_late() -> int:
+    """Return how many cards do not answer now."""
+    return len(_late_cards)
+
+
+def _find_card(path: str) -> str:
+    """Return the key of the card that a file belongs to."""
+    directory, _, name = path.rpartition("/")
+    return _find_card_of(path if ":" in name else directory)
+
+
+@functools.lru_cache(_MAX_DIRECTORIES)
+def _find_card_of(directory: str) -> str:
+    """Return the key of the card that a directory belongs to.
+
+    The functions of a slot are one card. So are all on the bus below a
+    bridge, where a card has its VFs. The key has the root of the path: two
+    simulated hosts have their own cards.
+    """
+    root, _, place = directory.partition("/sys/")
+    parts = place.split("/")
+    for above, part in reversed(list(itertools.pairwise(["", *parts]))):
+        if _ADDRESS.fullmatch(part):
+            end = ":" if _ADDRESS.fullmatch(above) else "."
+            return f"{root} {part.rpartition(end)[0]}"
+    return f"{root} {'/'.join(parts[:_COMPONENTS])}"
+
+
+def _forget_threads() -> None:
+    """Forget the threads of the parent process after a fork."""
+    _late_lock._at_fork_reinit()
+    for container in (_workers, _idle, _cards, _late_cards):
+        container.clear()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
