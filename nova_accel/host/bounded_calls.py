@@ -165,15 +165,18 @@ class _Worker:
         try:
             return operation(path, *rest)
         finally:
-            with _late_lock:
-                self._call = None
-                if card.late_path:
-                    card.late_path = ""
-                    _late_cards.discard(card)
-                is_abandoned = self._is_abandoned
-            card.lock.release()
-            if is_abandoned:
-                raise _AbandonedError
+            self._finish(card)
+
+    def _finish(self, card: _Card) -> None:
+        """Release a card that has answered; it is not late any more."""
+        with _late_lock:
+            self._call = None
+            card.late_path = ""
+            _late_cards.discard(card)
+            is_abandoned = self._is_abandoned
+        card.lock.release()
+        if is_abandoned:
+            raise _AbandonedError
 
     def _serve(self) -> None:
         number = _native.get_ident()
