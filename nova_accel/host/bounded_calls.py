@@ -77,7 +77,7 @@ class _AbandonedError(BaseException):
 
 
 class _Card:
-    """A card whose files are read by one thread at a time."""
+    """A card that answers one call at a time."""
 
     def __init__(self) -> None:
         self.lock = _native.allocate_lock()
@@ -85,14 +85,12 @@ class _Card:
         self.late_path = ""
 
 
-#: Cards by key; the number of cards of a host is small.
-_cards: dict[str, _Card] = {}
+#: Cards that do not answer.
 _late_cards: set[_Card] = set()
-#: Guards the change of a card, or of a worker, from on time to late.
-_late_lock = _native.allocate_lock()
 #: Workers by the number of their thread, and those without work.
 _workers: dict[int, "_Worker"] = {}
 _idle: list["_Worker"] = []
+_get_thread: Callable[[], int] = _native.get_ident
 
 
 class _Worker:
@@ -103,8 +101,11 @@ class _Worker:
         self._result: Any = None
         self._error: BaseException | None = None
         self._is_abandoned = False
-        #: Card, path and latest end of the call in progress.
-        self._call: tuple[_Card, str, float] | None = None
+        #: Card, path and latest end of the call in progress, by its number.
+        #: Who removes the call decides whether it was late: dict.pop() is
+        #: atomic.
+        self._calls: dict[int, tuple[_Card, str, float]] = {}
+        self._count = 0
         self._has_work = _native.allocate_lock()
         self._has_ended = _native.allocate_lock()
         self._has_work.acquire()
@@ -151,35 +152,34 @@ class _Worker:
 
     def call(
         self,
-        key: str,
+        card: _Card,
         limit_s: float,
         operation: Callable[..., T],
         path: str,
-        *rest: Any,
+        rest: tuple[Any, ...],
     ) -> T:
-        """Call an operation in this worker's own thread; see ``call``."""
-        card = _cards.get(key) or _cards.setdefault(key, _Card())
-        if card.late_path or not card.lock.acquire(True, limit_s):
+        """Call an operation in this worker's own thread; see ``_call``."""
+        lock = card.lock
+        if card.late_path or not (
+            lock.acquire(False) or lock.acquire(True, limit_s)
+        ):
             raise _late_error(card.late_path or path)
-        self._call = card, path, time.monotonic() + limit_s
+        self._count = number = self._count + 1
+        self._calls[number] = card, path, time.monotonic() + limit_s
         try:
             return operation(path, *rest)
         finally:
-            self._finish(card)
-
-    def _finish(self, card: _Card) -> None:
-        """Release a card that has answered; it is not late any more."""
-        with _late_lock:
-            self._call = None
-            card.late_path = ""
-            _late_cards.discard(card)
-            is_abandoned = self._is_abandoned
-        card.lock.release()
-        if is_abandoned:
-            raise _AbandonedError
+            is_late = self._calls.pop(number, None) is None
+            if is_late:
+                card.late_path = ""
+                _late_cards.discard(card)
+                self._is_abandoned = True
+            lock.release()
+            if is_late:
+                raise _AbandonedError
 
     def _serve(self) -> None:
-        number = _native.get_ident()
+        number = _get_thread()
         _workers[number] = self
         while not self._is_abandoned:
             self._has_work.acquire()
@@ -197,17 +197,15 @@ class _Worker:
 
         :raises TimeoutError: a call is late.
         """
-        call = self._call
-        if call is None or time.monotonic() < call[2]:
-            return
-        with _late_lock:
-            if self._call is not call:
-                return  # it has returned just now
-            card, path, _ = call
+        for number, (card, path, end) in list(self._calls.items()):
+            if time.monotonic() < end:
+                continue
             card.late_path = path
             _late_cards.add(card)
-            self._is_abandoned = True
-        raise _late_error(path)
+            if self._calls.pop(number, None) is not None:
+                raise _late_error(path)
+            card.late_path = ""  # it has returned just now
+            _late_cards.discard(card)
 
 
 def _late_error(path: str) -> OSError:
@@ -217,13 +215,18 @@ def _late_error(path: str) -> OSError:
 def read(path: str, operation: Callable[..., T], *rest: Any) -> T:
     """Return the result of an operation that reads a kernel file.
 
-    Its card is that of the last PCI address in the path, and its limit is
-    READ_S, or less while other cards are late; see ``call``.
+    A worker calls it with the path and ``rest``. The card is that of the
+    last PCI address in the path. The limit is READ_S, or less while other
+    cards are late.
+
+    :raises OSError: ETIMEDOUT if the card gives no answer in time, or gave
+        none to an earlier call that has not returned yet, with the path of
+        that call; EAGAIN if no thread can be started.
     """
     limit_s = READ_S
     if _late_cards:
         limit_s = max(READ_S / 2 ** len(_late_cards), _LEAST_S)
-    return call(f"read {_find_card(path)}", limit_s, operation, path, *rest)
+    return _call(_find_card(path, "read"), limit_s, operation, path, rest)
 
 
 def write(
@@ -231,33 +234,23 @@ def write(
 ) -> T:
     """Return the result of an operation that writes a kernel file.
 
-    See ``read`` and ``call``. A card may answer reads meanwhile.
+    See ``read``. A card may answer reads meanwhile.
     """
-    return call(f"write {_find_card(path)}", limit_s, operation, path, *rest)
+    return _call(_find_card(path, "write"), limit_s, operation, path, rest)
 
 
-def call(
-    key: str,
+def _call(
+    card: _Card,
     limit_s: float,
     operation: Callable[..., T],
     path: str,
-    *rest: Any,
+    rest: tuple[Any, ...],
 ) -> T:
-    """Return the result of an operation, which a worker calls.
-
-    :param key: of the card that may not answer. Calls with one key are
-        made one after the other.
-    :param limit_s: seconds that the operation may take.
-    :param operation: called with the path and ``rest``.
-    :raises OSError: ETIMEDOUT if the card gives no answer in time, or gave
-        none to an earlier call that has not returned yet, with the path of
-        that call; EAGAIN if no thread can be started.
-    """
-    worker = _workers.get(_native.get_ident())
+    worker = _workers.get(_get_thread())
     if worker is not None:
-        return worker.call(key, limit_s, operation, path, *rest)
+        return worker.call(card, limit_s, operation, path, rest)
     worker = _begin(
-        functools.partial(call, key, limit_s, operation, path, *rest)
+        functools.partial(_call, card, limit_s, operation, path, rest)
     )
     worker.wait()
     result: T = worker.end()
@@ -271,7 +264,7 @@ def run(work: Callable[[], T]) -> T:
     is abandoned, and begins again: it must only read, and has to remember
     what it has read.
     """
-    if _is_green() or _native.get_ident() in _workers:
+    if _is_green() or _get_thread() in _workers:
         return work()
     while True:
         worker = _begin(work)
@@ -307,32 +300,38 @@ def count_late() -> int:
     return len(_late_cards)
 
 
-def _find_card(path: str) -> str:
-    """Return the key of the card that a file belongs to."""
+def _find_card(path: str, kind: str) -> _Card:
+    """Return the card that a file belongs to."""
     directory, _, name = path.rpartition("/")
-    return _find_card_of(path if ":" in name else directory)
+    key = _find_key(path if ":" in name else directory, kind)
+    return _cards.get(key) or _cards.setdefault(key, _Card())
+
+
+#: Cards by key; a host has few of them.
+_cards: dict[str, _Card] = {}
 
 
 @functools.lru_cache(_MAX_DIRECTORIES)
-def _find_card_of(directory: str) -> str:
+def _find_key(directory: str, kind: str) -> str:
     """Return the key of the card that a directory belongs to.
 
     The functions of a slot are one card. So are all on the bus below a
     bridge, where a card has its VFs. The key has the root of the path: two
     simulated hosts have their own cards.
+
+    :param kind: of the calls; those of one kind do not wait for others.
     """
     root, _, place = directory.partition("/sys/")
     parts = place.split("/")
     for above, part in reversed(list(itertools.pairwise(["", *parts]))):
         if _ADDRESS.fullmatch(part):
             end = ":" if _ADDRESS.fullmatch(above) else "."
-            return f"{root} {part.rpartition(end)[0]}"
-    return f"{root} {'/'.join(parts[:_COMPONENTS])}"
+            return f"{kind} {root} {part.rpartition(end)[0]}"
+    return f"{kind} {root} {'/'.join(parts[:_COMPONENTS])}"
 
 
 def _forget_threads() -> None:
     """Forget the threads of the parent process after a fork."""
-    _late_lock._at_fork_reinit()
     for container in (_workers, _idle, _cards, _late_cards):
         container.clear()
 
