@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All checks, those of other packages included, and one run of them."""
 
+import errno
 import importlib.metadata
 from collections.abc import Collection, Iterable, Iterator
 
@@ -141,6 +142,10 @@ def _require(
             )
 
 
+_FORBIDDEN = "run the command as root"
+_LATE = "look for errors of the card's driver in the kernel's log (dmesg)"
+
+
 def run(
     checks: Iterable[host_checks.HostCheck], host: checked_host.CheckedHost
 ) -> tuple[host_checks.CheckResult, ...]:
@@ -171,7 +176,7 @@ def _observe(
         yield host_checks.Observation(
             host_checks.Level.UNKNOWN,
             f"can't be read: {error}",
-            remedy="run the command as root",
+            remedy=_LATE if error.number == errno.ETIMEDOUT else _FORBIDDEN,
         )
     except Exception as error:  # another package's check may raise anything
         yield host_checks.Observation(

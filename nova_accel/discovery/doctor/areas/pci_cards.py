@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of PCI functions: BARs, buses, links, errors and resets."""
 
+import errno
 import re
 from collections.abc import Iterator
 
@@ -399,12 +400,24 @@ def check_presence(host: _Host) -> _Results:
     """Each card answers on its bus."""
     for card in host.cards:
         path = host.path(card, "config")
-        if host.exists(path) and host.reader.files.head(path)[:2] == _GONE:
+        if _read_head(host, path)[:2] == _GONE:
             yield fail(f"{card.address} does not answer", path)
     for address in sorted(host.reader.unknown()):
         path = host.sys("bus/pci/devices", address, "vendor")
         if host.text(path) == "0xffff":
             yield fail(f"{address} does not answer", path)
+    for address, path in sorted(host.reader.late().items()):
+        yield fail(f"{address} does not answer: a read of it hangs", path)
+
+
+def _read_head(host: _Host, path: str) -> bytes:
+    """Return the ids in configuration space, empty without an answer."""
+    try:
+        return host.reader.files.head(path) if host.exists(path) else b""
+    except errors.UnreadableError as error:
+        if error.number != errno.ETIMEDOUT:
+            raise
+        return b""
 
 
 @AREA.check(

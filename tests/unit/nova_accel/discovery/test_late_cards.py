@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from nova_accel import errors
+from nova_accel.discovery.doctor import checked_host, registry
 from nova_accel.host import bounded_calls
 from nova_accel.host.sysfs import fs, host_reader
 from tests.lab import fakehost
@@ -211,3 +212,14 @@ def test_a_reader_of_the_whole_host_waits_once(
     assert time.monotonic() - began < SOON_S
     assert OTHER in addresses
     assert GPU in reader.late()
+
+
+def test_the_doctor_names_the_card(kernel: fakehost.Controller) -> None:
+    kernel.hang(path_of("config"), on="read")
+    host = checked_host.CheckedHost(host_reader.HostReader(kernel.root))
+    began = time.monotonic()
+    results = registry.run(registry.list_checks(), host)
+    assert time.monotonic() - began < SOON_S
+    (presence,) = [r for r in results if r.check.name == "pci.presence"]
+    (failure,) = presence.observations
+    assert failure.text == f"{GPU} does not answer: a read of it hangs"
