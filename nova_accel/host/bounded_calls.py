@@ -46,8 +46,8 @@ _GREEN_WAIT_S, _GREEN_PAUSE_S = 0.005, 0.01
 # Idle workers that are retained for later calls.
 _MAX_IDLE = 8
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-# Directories without a PCI address are told apart by so many components
-# below /sys: devices/virtual/mtty.
+# Directories without a PCI address are distinguished by this number of
+# components below /sys: devices/virtual/mtty.
 _COMPONENTS = 3
 # More directories than eight cards with 32 VFs of 24 mdev types have.
 _MAX_DIRECTORIES = 16384
@@ -76,7 +76,7 @@ class _AbandonedError(BaseException):
     """Ends the work of an abandoned worker; no code may handle it."""
 
 
-class _Card:
+class _CallTarget:
     """A card that answers one call at a time."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class _Card:
 
 
 #: Cards that do not answer.
-_late_cards: set[_Card] = set()
+_late_cards: set[_CallTarget] = set()
 #: Workers by the number of their thread, and those without work.
 _workers: dict[int, "_Worker"] = {}
 _idle: list["_Worker"] = []
@@ -104,7 +104,7 @@ class _Worker:
         #: Card, path and latest end of the call in progress, by its number.
         #: Who removes the call decides whether it was late: dict.pop() is
         #: atomic.
-        self._calls: dict[int, tuple[_Card, str, float]] = {}
+        self._calls: dict[int, tuple[_CallTarget, str, float]] = {}
         self._count = 0
         self._has_work = _native.allocate_lock()
         self._has_ended = _native.allocate_lock()
@@ -152,7 +152,7 @@ class _Worker:
 
     def call(
         self,
-        card: _Card,
+        card: _CallTarget,
         limit_s: float,
         operation: Callable[..., T],
         path: str,
@@ -240,7 +240,7 @@ def write(
 
 
 def _call(
-    card: _Card,
+    card: _CallTarget,
     limit_s: float,
     operation: Callable[..., T],
     path: str,
@@ -300,15 +300,15 @@ def count_late() -> int:
     return len(_late_cards)
 
 
-def _find_card(path: str, kind: str) -> _Card:
+def _find_card(path: str, kind: str) -> _CallTarget:
     """Return the card that a file belongs to."""
     directory, _, name = path.rpartition("/")
     key = _find_key(path if ":" in name else directory, kind)
-    return _cards.get(key) or _cards.setdefault(key, _Card())
+    return _cards.get(key) or _cards.setdefault(key, _CallTarget())
 
 
 #: Cards by key; a host has few of them.
-_cards: dict[str, _Card] = {}
+_cards: dict[str, _CallTarget] = {}
 
 
 @functools.lru_cache(_MAX_DIRECTORIES)

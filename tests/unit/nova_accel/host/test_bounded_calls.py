@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A call that hangs in the kernel: its caller, its thread, its card.
 
-What hangs is the kernel's own open(2) of a FIFO that nobody writes to.
+What hangs is the kernel's own open(2) of a FIFO without a writer.
 """
 
 import os
