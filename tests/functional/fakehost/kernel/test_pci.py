@@ -242,3 +242,36 @@ def test_a_driver_without_sriov_configure_is_enoent(
     write(gpus, numvfs, "1")  # what it is already
     with refused(errno.ERANGE):
         write(gpus, numvfs, "9")
+
+
+def test_the_bus_of_one_of_two_functions_is_not_reset(
+    tmp_path: Path,
+) -> None:
+    """The kernel found the method before it found the second function."""
+    port, names = "0000:70:01.0", ("0000:71:00.0", "0000:71:00.1")
+    cards = tuple(
+        PciCard(
+            address=name,
+            vendor=0x10DE,
+            device=0x2C34,
+            class_code=0x030000,
+            port=port,
+            reset_methods=methods,
+        )
+        for name, methods in zip(names, (("bus",), ()), strict=True)
+    )
+    with simulated_sysfs(HostSpec(cards=cards), tmp_path) as host:
+        first, second = (host.sys / "bus/pci/devices" / n for n in names)
+        assert (first / "reset_method").read_text() == "bus\n"
+        assert not (second / "reset_method").exists()
+        assert not (second / "reset").exists()
+        with refused(errno.ENOTTY):
+            write(host, f"devices/{names[0]}/reset", "1")
+        assert driver_of(host, port) == "pcieport"
+        assert first.resolve().parent.name == port
+        host.die_at_reset(names[1])
+        write(host, f"devices/{port}/reset_subordinate", "1")
+        assert (second / "config").read_bytes()[:2] == b"\xff\xff"
+        assert (first / "config").read_bytes()[:2] == b"\xde\x10"
+        host.unplug(names[1])
+        write(host, f"devices/{names[0]}/reset", "1")

@@ -117,6 +117,39 @@ def test_partitions_are_removed_and_functions_are_reset(
     assert len(resets) == len(result["reset"])
 
 
+@pytest.mark.parametrize("has_bus", [True, False])
+def test_the_functions_of_a_card_are_reset_together(
+    tmp_path: pathlib.Path, has_bus: bool
+) -> None:
+    """Functions that can't be reset are listed in the result."""
+    names = ("0000:71:00.0", "0000:71:00.1")
+    cards = tuple(
+        fakehost.PciCard(
+            address=name,
+            vendor=0x10DE,
+            device=0x2C34,
+            class_code=kind,
+            group=40,
+            port="0000:70:01.0" if has_bus else "",
+            reset_methods=methods,
+        )
+        for name, kind, methods in zip(
+            names, (0x030000, 0x040300), (("bus",), ()), strict=True
+        )
+    )
+    spec = fakehost.HostSpec(cards=cards)
+    with fakehost.simulated_sysfs(spec, tmp_path) as kernel:
+        own = accelerator_steps.AcceleratorSteps(
+            str(kernel.root), lambda: gpu_reader.NvmlGpus({})
+        )
+        result = own.scrub()
+        writes = [w["path"].rpartition("/")[2] for w in kernel.writes()]
+    expected = [*names] if has_bus else []
+    assert result["reset"] == expected
+    assert writes.count("reset_subordinate") == int(has_bus)
+    assert "reset" not in writes
+
+
 def test_all_cards_are_scrubbed_after_a_failure(
     steps: accelerator_steps.AcceleratorSteps, kernel: fakehost.Controller
 ) -> None:
