@@ -361,6 +361,15 @@ def _describe_reset(
         )
     if doubt := reset_policy.explain_unknown(buses):
         return unknown(f"{first.address}: {doubt}", path)
+    if first.driver and not first.is_vfio_bound and not rule.scrub:
+        return note(
+            f"{first.address} is reset by vfio-pci only, which reports no"
+            f" failure: the host's driver {first.driver} has it back after"
+            " each guest",
+            path,
+            remedy="bind it to vfio-pci at boot, or write"
+            ' "scrub": "reset" into its line of device_spec',
+        )
     return ok(
         f"{first.address} is reset between guests: "
         + card_reset.describe(buses),

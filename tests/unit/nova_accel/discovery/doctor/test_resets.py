@@ -102,6 +102,21 @@ def test_a_card_of_the_hosts_driver_is_not_reset(tmp_path: Path) -> None:
     assert check(make(tmp_path, None, driver="nvidia")).observations == ()
 
 
+@pytest.mark.parametrize(
+    ("words", "level"), [({}, Level.NOTE), ({"scrub": "reset"}, Level.OK)]
+)
+def test_a_card_that_its_driver_has_back_is_noted(
+    tmp_path: Path, words: dict[str, str], level: Level
+) -> None:
+    """The scrub resets no function below a driver of the host."""
+    line = {"address": GPU, "use": "passthrough"} | words
+    result = check(make(tmp_path, "flr", driver="nouveau"), line)
+    (observation,) = result.observations
+    assert observation.level is level
+    has_driver = "the host's driver nouveau" in observation.text
+    assert has_driver is (not words)
+
+
 def test_resets_that_were_not_recorded_are_unknown(tmp_path: Path) -> None:
     root = make(tmp_path, None)
     for name in ("reset", "reset_method"):
