@@ -46,6 +46,15 @@ class NovaPrivate(harness.AccelTestBase):
         nova_private.release_resources(tracker, claimed)
         self.assertEqual(0, len(assigned))
 
+    def test_nova_reports_the_parents_of_its_own_types(self) -> None:
+        self.assertEqual((), nova_private.list_mdev_parents(self.driver))
+        name = "pci_0000_06_00_0"
+        with mock.patch.object(
+            self.driver, "_get_gpu_inventories", return_value={name: {}}
+        ):
+            parents = nova_private.list_mdev_parents(self.driver)
+        self.assertEqual((name,), parents)
+
     def test_an_expired_provider_is_read_again(self) -> None:
         client = self.driver.virtapi.reportclient
         root = self.driver._accel.root

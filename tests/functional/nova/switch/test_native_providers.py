@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import fixtures
+import nova.conf
 import pytest
 from nova import objects
 
@@ -91,6 +92,28 @@ class NativeProviders(stock_driver.StockTestBase):
         for word in (stock_driver.A40, *(s["id"] for s in servers)):
             self.assertIn(word, line)
         self.assert_takes_no_legacy_server()
+
+    def test_a_card_that_nova_serves_stays_open(self) -> None:
+        """Its type is enabled for one of two equal cards."""
+        self.start_stock(harness.TWO_T4, stock_driver.T4_TYPE)
+        self.assertEqual(2, len(self.native_providers()))
+        self.use(stock_driver.ACCEL, stock_driver.T4_TYPE)
+        nova.conf.devices.register_dynamic_opts(harness.CONF)
+        self.flags(
+            group=f"mdev_{stock_driver.T4_TYPE}",
+            device_addresses=[harness.T4_B],
+        )
+        self.flags(group="nova_accel", device_spec=[OFF])
+        self.restart()
+        for _ in range(2):
+            ((name, record),) = self.native_providers().items()
+            self.assertEqual(pci.nodedev_name(harness.T4_B), name)
+            self.assertEqual(0, record["inventories"]["VGPU"]["reserved"])
+            self.run_periodics()
+        server = self.boot(stock_driver.NATIVE_FLAVOR | NOT_OURS)
+        self.assertEqual(harness.T4_B, self.card_of(server))
+        server = self.boot(harness.vgpu_group("_A", "4Q"))
+        self.assertEqual(harness.T4, self.card_of(server))
 
     def test_providers_of_others_stay(self) -> None:
         """Of Nova's cards, with other classes, other names."""
