@@ -300,6 +300,12 @@ def has_coherent_memory(vendor: str, product: str, driver: str | None) -> bool:
     )
 
 
+def is_coherent_profile(profile: str) -> bool:
+    """Return whether a profile, as 10de:2941, is such a GPU as a whole."""
+    vendor, _, product = profile.partition(":")
+    return has_coherent_memory(vendor, product, None)
+
+
 def find_model(function: pci.PciFunction) -> str:
     """Return the name of a function's model, empty without one."""
     kind = find(function)

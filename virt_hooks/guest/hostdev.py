@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
 from nova_accel import model
+from nova_accel.catalog import pci_ids
 from nova_accel.model import flavors, pci
 from virt_hooks.guest import guest_checks, guest_pci, hypervisor
 
@@ -62,7 +63,10 @@ def plan_memory_nodes(
     machine: guest_pci.Guest,
     options: flavors.Options,
 ) -> Mapping[str, range]:
-    """Return the guest's NUMA nodes for the memory of each whole function.
+    """Return the guest's NUMA nodes for the memory of each whole GPU.
+
+    They are for GPUs that are known to need them, or for all whole functions
+    if none is.
 
     A guest without NUMA gets node 0 for its own memory. The nodes have no
     memory when the guest starts: its driver adds that of the GPU to them
@@ -71,7 +75,9 @@ def plan_memory_nodes(
     :param machine: the guest without these nodes.
     """
     count, first = options.memory_nodes, machine.cells or 1
-    handles = [c.handle for c in claims if c.technology == "passthrough"]
+    whole = [c for c in claims if c.technology == "passthrough"]
+    coherent = [c for c in whole if pci_ids.is_coherent_profile(c.profile)]
+    handles = [claim.handle for claim in coherent or whole]
     return {
         handle: range(first + count * number, first + count * (number + 1))
         for number, handle in enumerate(handles)

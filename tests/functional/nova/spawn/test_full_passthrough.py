@@ -69,6 +69,7 @@ class FullPassthrough(harness.AccelTestBase):
         )
         super().setUp()
 
+    @pytest.mark.long
     def test_all_gpus_and_switches_go_to_one_server(self) -> None:
         self.start_host(*GPUS, *SWITCHES, device_spec=[LINE])
         specs = {"group_policy": "none"}

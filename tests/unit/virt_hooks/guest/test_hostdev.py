@@ -517,6 +517,18 @@ def test_each_whole_gpu_has_memory_nodes_of_its_own() -> None:
     ]
 
 
+def test_other_functions_of_a_guest_get_no_memory_nodes() -> None:
+    grace = dataclasses.replace(WHOLE, profile="10de:2941")
+    disk = dataclasses.replace(
+        WHOLE, profile="144d:a80a", handle="0000:66:00.0", members=()
+    )
+    assert nodesets(disk, grace, options=EIGHT, host=NEWEST) == [
+        None,
+        "1,2,3,4,5,6,7,8",
+        *[None] * len(grace.members),
+    ]
+
+
 def test_memory_nodes_follow_the_nodes_of_the_guest() -> None:
     machine = dataclasses.replace(Q35, cells=2)
     options = flavors.Options(memory_nodes=2)
