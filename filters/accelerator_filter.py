@@ -29,6 +29,7 @@ from filters.placement.report_client import placement_getter
 from filters.request import NO_ACCELERATORS, AcceleratorRequest, parse_request
 from nova_accel import errors
 from nova_accel.catalog import loader
+from nova_accel.config import top_packages
 from nova_accel.model import flavors
 
 LOG = logging.getLogger(__name__)
@@ -128,6 +129,8 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         self._memories = fact_reader.RequestMemories()
         self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
         install_request_filters()
+        for package in top_packages.find_foreign():
+            LOG.warning("%s", package)
 
     def filter_all(self, hosts: Iterable[Any], spec: Any) -> Iterable[Any]:
         """Return the hosts that pass, their candidates pruned and ordered.

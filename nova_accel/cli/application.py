@@ -34,6 +34,7 @@ from cliff import (
 )
 
 from nova_accel import errors
+from nova_accel.config import top_packages
 
 # Further commands of ``nova-accel``: names, with _ for a space, and classes.
 COMMANDS_GROUP = "nova_accel.commands"
@@ -321,10 +322,11 @@ class _CommandPoint(NamedTuple):
         try:
             loaded = self.point.load()
         except Exception as error:  # third-party code may raise anything
+            foreign = map(str, top_packages.find_foreign())
             raise CommandError(
                 self.name,
                 f"its entry point {self.point.value} fails to load"
-                f" ({error!r}); install what it needs",
+                f" ({error!r}); {next(foreign, 'install what it needs')}",
             ) from error
         if isinstance(loaded, type) and issubclass(loaded, command.Command):
             return loaded

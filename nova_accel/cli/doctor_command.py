@@ -6,6 +6,7 @@ import json
 
 from nova_accel import errors
 from nova_accel.cli import application, host_source
+from nova_accel.config import top_packages
 from nova_accel.discovery.doctor import (
     check_report,
     checked_host,
@@ -63,16 +64,18 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_host(arguments: argparse.Namespace) -> tuple[str, int]:
+    root = host_source.select_root(arguments.root, "/")
+    is_here = root == "/"
     checks = registry.select(
         _list_checks(arguments),
-        _select_roles(arguments),
+        _select_roles(arguments, is_here),
         arguments.technology,
         arguments.only,
     )
-    root = host_source.select_root(arguments.root, "/")
     reader, _ = host_source.open_host(root)
+    packages = top_packages.find_foreign() if is_here else ()
     host = checked_host.CheckedHost(
-        reader, host_source.list_config_files(arguments)
+        reader, host_source.list_config_files(arguments), packages
     )
     results = registry.run(checks, host)
     status = check_report.exit_status(results)
@@ -103,8 +106,9 @@ def _list_checks(
 
 
 def _select_roles(
-    arguments: argparse.Namespace,
+    arguments: argparse.Namespace, is_here: bool
 ) -> tuple[host_checks.Role, ...]:
+    """Return the roles of the host; of another one only files are there."""
     roles = []
     if arguments.scheduler:
         roles.append(host_checks.Role.SCHEDULER)
@@ -113,6 +117,8 @@ def _select_roles(
     roles = roles or [host_checks.Role.COMPUTE]
     if arguments.cloud:
         roles.append(host_checks.Role.CLOUD)
+    if is_here:
+        roles.append(host_checks.Role.EVERY)
     return tuple(roles)
 
 

@@ -17,10 +17,10 @@ makes ``nova.virt.accel`` importable, and the source has one value:
 name the source too; it has no effect until one imports the driver.
 
 Nova 34 reads its configuration twice, first before it has chosen between
-threads and eventlet: this module imports only the standard library and
-oslo.config, and opening the source is idempotent. oslo.config imports every
-installed source as soon as one is named, so importing this module has no
-side effects.
+threads and eventlet: this module imports only the standard library,
+oslo.config and ``top_packages``, and opening the source is idempotent.
+oslo.config imports every installed source as soon as one is named, so
+importing this module has no side effects.
 """
 
 import importlib.util
@@ -34,11 +34,15 @@ from typing import Any
 
 from oslo_config import cfg, sources
 
+from nova_accel.config import top_packages
+
 LOG = logging.getLogger(__name__)
 
 # oslo.config logs its errors before the service sets up its log; Nova's
 # loader of compute drivers logs after that.
 _OSLO_CONFIG, _LOADER = "oslo_config.cfg", "nova.virt.driver"
+# oslo.log's hook logs the error that ends a service by this name.
+_SERVICE = "nova"
 _NOT_LOADED = "could not load configuration from"
 
 SHIM = "nova.virt.accel"
@@ -96,6 +100,9 @@ class ComputeDriverSource(sources.ConfigurationSource):
 class DeferredLog(logging.Filter):
     """Repeats errors about this source in nova-compute's log.
 
+    In the log of each service it also says whose packages were found if an
+    import of a package of this library ended the service.
+
     oslo.config opens sources before a service sets up its log. The errors
     are logged with the first record of Nova's loader of compute drivers, so
     only in nova-compute. It is a filter because a handler would prevent
@@ -109,7 +116,7 @@ class DeferredLog(logging.Filter):
 
     def install(self) -> None:
         """Add the filter to both loggers; idempotent."""
-        for name in (_OSLO_CONFIG, _LOADER):
+        for name in (_OSLO_CONFIG, _LOADER, _SERVICE):
             logging.getLogger(name).addFilter(self)
 
     def note_opened(self, conf: cfg.ConfigOpts) -> None:
@@ -120,6 +127,8 @@ class DeferredLog(logging.Filter):
         """Record an error about the source, or log the recorded ones."""
         if record.name == _LOADER:
             self._log_errors()
+        elif record.name == _SERVICE:
+            _explain_import(record)
         elif str(record.msg).startswith(_NOT_LOADED):
             group = record.args[0] if isinstance(record.args, tuple) else ""
             message = record.getMessage()
@@ -140,6 +149,14 @@ class DeferredLog(logging.Filter):
                 " config_source",
                 driver,
             )
+
+
+def _explain_import(record: logging.LogRecord) -> None:
+    """Log whose packages are found if an import ended a service."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, ImportError):
+        for package in top_packages.find_foreign():
+            LOG.error("%s", package)
 
 
 _DEFERRED_LOG = DeferredLog()

@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import wheels
+
 SITE = Path(sysconfig.get_path("purelib"))
-PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
 LOADED = "virt_hooks.nova_driver.AccelLibvirtDriver"
 STOCK = "nova.virt.libvirt.driver.LibvirtDriver"
 
@@ -84,23 +84,6 @@ class Installation:
         return answer
 
 
-def build(kind: str, source: Path, out: Path) -> Path:
-    """Return the wheel that setuptools' build backend makes."""
-    script = (
-        "import sys; from setuptools import build_meta;"
-        f" build_meta.build_{kind}(sys.argv[1])"
-    )
-    out.mkdir()
-    subprocess.run(  # noqa: S603 - fixed interpreter and script
-        [sys.executable, "-c", script, out],
-        cwd=source,
-        check=True,
-        capture_output=True,
-    )
-    (made,) = out.glob("*.whl")
-    return made
-
-
 def new_environment(directory: Path) -> tuple[Path, Path]:
     """Return python and site-packages of an environment on top of SITE."""
     venv.create(directory, with_pip=False, symlinks=True)
@@ -118,26 +101,12 @@ def unpack(wheel: Path, site: Path) -> None:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the project, so that building leaves no trace."""
-    copy = tmp_path_factory.mktemp("source") / "project"
-    copy.mkdir()
-    for name in PACKAGES:
-        shutil.copytree(
-            ROOT / name,
-            copy / name,
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
-    for name in (
-        *("setup.cfg", "pyproject.toml", "README.rst", "LICENSE"),
-        *(".gitattributes", ".git_archival.txt"),
-    ):
-        shutil.copy(ROOT / name, copy)
-    shutil.copytree(ROOT / "tools", copy / "tools")
-    return copy
+    return wheels.copy_source(tmp_path_factory.mktemp("source") / "project")
 
 
 @pytest.fixture(scope="module")
 def wheel(source: Path) -> Path:
-    return build("wheel", source, source.parent / "wheel")
+    return wheels.build("wheel", source, source.parent / "wheel")
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +143,7 @@ def editable(
 ) -> Installation:
     """Return ``pip install -e``."""
     python, site = new_environment(tmp_path_factory.mktemp("editable"))
-    unpack(build("editable", source, source.parent / "editable"), site)
+    unpack(wheels.build("editable", source, source.parent / "editable"), site)
     return Installation(python=python)
 
 
@@ -183,14 +152,14 @@ def test_the_wheel_adds_to_nova_and_replaces_nothing(wheel: Path) -> None:
         names = archive.namelist()
     below_nova = [name for name in names if name.startswith("nova/")]
     assert below_nova == ["nova/virt/accel/__init__.py"]
-    for package in PACKAGES:
+    for package in wheels.PACKAGES:
         assert f"{package}/py.typed" in names
     tops = {name.partition("/")[0] for name in names}
     (data,) = [top for top in tops if top.endswith(".data")]
     (definitions,) = [name for name in names if name.startswith(f"{data}/")]
     assert definitions.startswith(f"{data}/data/share/nova-accel/metadefs/")
     assert {top for top in tops if "dist-info" not in top} == {
-        *PACKAGES,
+        *wheels.PACKAGES,
         "nova",
         data,
     }
@@ -198,7 +167,7 @@ def test_the_wheel_adds_to_nova_and_replaces_nothing(wheel: Path) -> None:
 
 def test_the_wheel_has_the_listed_packages_alone(wheel: Path) -> None:
     setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
+    setup.read(wheels.ROOT / "setup.cfg")
     with zipfile.ZipFile(wheel) as archive:
         modules = [
             Path(name)
@@ -214,7 +183,9 @@ def test_the_wheel_has_the_listed_packages_alone(wheel: Path) -> None:
 def test_the_conformance_suite_is_a_wheel_of_its_own(
     source: Path, wheel: Path, tmp_path: Path
 ) -> None:
-    suite = build("wheel", source / "tools/conformance", tmp_path / "out")
+    suite = wheels.build(
+        "wheel", source / "tools/conformance", tmp_path / "out"
+    )
     python, site = new_environment(tmp_path / "env")
     unpack(wheel, site)
     with zipfile.ZipFile(suite) as archive:
@@ -286,7 +257,7 @@ def test_the_version_names_the_commit(
         depth = ["--depth", "1"] if kind == "shallow" else []
         git("clone", "-q", *depth, repository.as_uri(), place)
     commit = git("-C", repository, "rev-parse", "--short=7", "HEAD")
-    made = build("wheel", place, tmp_path / "out")
+    made = wheels.build("wheel", place, tmp_path / "out")
     assert re.match(rf"nova_accel-0\.1\.dev\d+\+g{commit}", made.name)
 
 
@@ -357,7 +328,7 @@ def test_installed_but_not_named_changes_nothing(
     installation: Installation = request.getfixturevalue(where)
     answer = installation.load(tmp_path, PLAIN)
     assert answer["loaded"] == STOCK
-    assert not set(PACKAGES) & set(answer["roots"])
+    assert not set(wheels.PACKAGES) & set(answer["roots"])
     assert answer["shim"] is None
     assert "ShimFinder" not in answer["finders"]
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from nova_accel import errors
 from nova_accel.catalog import pci_ids
-from nova_accel.config import conf, policy
+from nova_accel.config import conf, policy, top_packages
 from nova_accel.host.sysfs import allowed_paths, attributes, host_reader
 from nova_accel.model import pci
 
@@ -68,16 +68,20 @@ class CheckedHost:
     :param reader: the reader of the host. Its ``gpus`` are NVML's answers.
     :param config_files: the nova.conf files of this machine, for checks of
         the cloud. These read them themselves, secrets included.
+    :param packages: packages of other distributions in the Python of this
+        command.
     """
 
     def __init__(
         self,
         reader: host_reader.HostReader,
         config_files: Sequence[str] = (),
+        packages: Sequence[top_packages.ForeignPackage] = (),
     ) -> None:
         self.reader = reader
         self.gpus = reader.gpus
         self.config_files = tuple(config_files)
+        self.packages = tuple(packages)
 
     # -- files ------------------------------------------------------------
 

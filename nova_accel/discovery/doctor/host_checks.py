@@ -28,6 +28,7 @@ class Role(enum.StrEnum):
     SCHEDULER = "scheduler"
     REMOVAL = "removal"
     CLOUD = "cloud"
+    EVERY = "every"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

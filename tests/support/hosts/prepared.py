@@ -11,9 +11,10 @@ import os
 import pathlib
 import tempfile
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from nova_accel.config import top_packages
 from nova_accel.discovery.doctor import checked_host
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader
@@ -329,10 +330,12 @@ def changed(
     change: Change,
     gpus: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({}),
     blocked: str = "",
+    packages: Sequence[top_packages.ForeignPackage] = (),
 ) -> checked_host.CheckedHost:
     """Return the prepared host with a change.
 
     :param blocked: a path that can't be read, nor anything below it.
+    :param packages: Python packages of other distributions.
     """
     files = dict(records())
     for path, record in change.items():
@@ -345,4 +348,4 @@ def changed(
     if blocked:
         source = BlockedFiles(source, blocked)
     reader = host_reader.HostReader(source=source, gpus=gpus)
-    return checked_host.CheckedHost(reader)
+    return checked_host.CheckedHost(reader, packages=packages)

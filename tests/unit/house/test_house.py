@@ -80,6 +80,8 @@ IMPURE = {
     "nova_accel.config.conf",
     "nova_accel.config.config_source",
     "nova_accel.config.license_options",
+    "nova_accel.config.spec_validators",
+    "nova_accel.config.top_packages",
 }
 # The lab's kernel modules and QEMU devices are parts of GPL programs.
 STANDINS = "tests/lab/standins/"

@@ -20,7 +20,7 @@ from nova.tests.fixtures import libvirt as fakelibvirt
 from nova_accel.config import conf
 from tests.functional import test_activation
 from tests.functional.nova.support import harness
-from tests.support import earlier_release
+from tests.support import earlier_release, wheels
 
 # Its module of nova.conf's options.
 _OPTIONS = "nova_accel.conf"
@@ -39,7 +39,7 @@ def unpack_wheel() -> str:
     """Build the wheel of the earlier release; return where it is unpacked."""
     place = Path(_directory().name)
     earlier_release.extract_source(place / "source")
-    wheel = test_activation.build("wheel", place / "source", place / "wheel")
+    wheel = wheels.build("wheel", place / "source", place / "wheel")
     test_activation.unpack(wheel, place / "packages")
     return str(place / "packages")
 
@@ -67,7 +67,7 @@ def _remove_modules() -> dict[str, ModuleType]:
     names = [
         name
         for name in sys.modules
-        if name == _SHIM or name.partition(".")[0] in test_activation.PACKAGES
+        if name == _SHIM or name.partition(".")[0] in wheels.PACKAGES
     ]
     return {name: sys.modules.pop(name) for name in names}
 

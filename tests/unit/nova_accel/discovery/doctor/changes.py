@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova_accel import model
+from nova_accel.config import top_packages
 from nova_accel.discovery.doctor.host_checks import Level
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.state import drains, notes
@@ -51,6 +52,7 @@ class Case:
     gpus: Mapping[str, gpu_reader.NvmlGpu] = dataclasses.field(
         default_factory=dict
     )
+    packages: tuple[top_packages.ForeignPackage, ...] = ()
 
 
 def bound(address: str, driver: str) -> prepared.Change:
@@ -472,6 +474,11 @@ CASES: Mapping[str, Case] = {
     ),
     "sched.weigher": Case(
         NOTE, conf(",filters.accelerator_weigher.AcceleratorWeigher", "")
+    ),
+    "py.packages": Case(
+        FAIL,
+        {},
+        packages=(top_packages.ForeignPackage("filters", "/opt/filters"),),
     ),
     "state.directory": Case(NOTE, {STATE: None, "/var/lib/nova": DIRECTORY}),
     "state.faulted": Case(WARN, {f"{STATE}/faulted/{NOTE_FILE}": ""}),

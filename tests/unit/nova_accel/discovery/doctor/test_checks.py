@@ -18,7 +18,7 @@ from tests.unit.docs import pages
 from tests.unit.nova_accel.discovery.doctor import changes
 
 CHECKS = (*registry.list_checks(), *registry.list_cloud_checks())
-IN_USE = registry.select(CHECKS, (Role.COMPUTE, Role.SCHEDULER))
+IN_USE = registry.select(CHECKS, (Role.COMPUTE, Role.SCHEDULER, Role.EVERY))
 REMOVAL = registry.select(CHECKS, (Role.REMOVAL,))
 
 
@@ -71,7 +71,9 @@ def test_no_check_fails_for_texts_of_another_form(odd: str) -> None:
 def test_a_change_is_seen_by_its_check_only(name: str) -> None:
     case = changes.CASES[name]
     before = levels(prepared.changed(case.before), IN_USE)
-    host = prepared.changed(case.before | case.change, case.gpus)
+    host = prepared.changed(
+        case.before | case.change, case.gpus, packages=case.packages
+    )
     assert name not in before
     assert levels(host, IN_USE) == before | {name: case.level}
 
