@@ -188,7 +188,7 @@ def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
             raise errors.DomainsError(
                 point.name,
                 f"{point.value} can't be loaded ({error}); install what it"
-                " needs on this host",
+                " needs on this host: for libvirt, nova-accel[compute]",
             ) from error
         all_domains += read(uri)
     return tuple(all_domains)

@@ -145,7 +145,7 @@ class UdevMonitor:
         :raises OSError: the kernel refuses the socket.
         """
         if pyudev is None:
-            raise ImportError("pyudev is not installed")
+            raise ImportError("pyudev is missing; install nova-accel[compute]")
         source = "udev" if os.path.exists(_UDEVD) else "kernel"
         monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source)
         for subsystem in self._subsystems:

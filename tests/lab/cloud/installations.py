@@ -11,7 +11,7 @@ from tests.lab.cloud.processes import LabError, run
 #: Versions with which the lab is tested.
 CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
 #: What the control plane and nova-compute need beside Nova.
-_REQUIREMENTS = ("libvirt-python", "PyMySQL", "waitress")
+_REQUIREMENTS = ("PyMySQL", "waitress")
 #: Distributions that an older Nova takes in an older version.
 _FREE = ("nova==", "openstack-placement==", "oslo-policy==")
 _VERSION = "from nova.objects import service; print(service.SERVICE_VERSION)"
@@ -65,7 +65,8 @@ def install_release(layout: Layout, version: str) -> Installation:
             "".join(line for line in lines if not line.startswith(_FREE))
         )
         pinned = ("--constraint", str(constraints), f"nova=={version}")
-        _install(layout, place, (*pinned, *_REQUIREMENTS, find_wheel(layout)))
+        library = f"{find_wheel(layout)}[compute]"
+        _install(layout, place, (*pinned, *_REQUIREMENTS, library))
         complete.touch()
     _install(layout, place, ("--no-deps", "--reinstall", find_wheel(layout)))
     return Installation(programs=place / "bin")
