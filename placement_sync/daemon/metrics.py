@@ -119,8 +119,7 @@ def _check_settings(textfile: str, port: int) -> None:
         raise errors.ConfigurationError(
             _TEXTFILE if textfile else _PORT,
             textfile or str(port),
-            "prometheus_client is not installed;"
-            " pip install nova-accel[metrics]",
+            "prometheus_client is not installed; install nova-accel[metrics]",
         )
     if textfile and not (
         os.path.isabs(textfile) and textfile.endswith(_SUFFIX)

@@ -44,22 +44,18 @@ class ClientMachine:
 def install_laptop(lab: Site, place: pathlib.Path) -> ClientMachine:
     """Install what the manual's page says, and no more.
 
-    The commands are those of the page; its last package is the lab's wheel.
+    The command is that of the page; its wheel is that of the lab.
     """
     layout = lab.layout
     python = str(place / "venv/bin/python")
     run_uv(layout, "venv", "-q", place / "venv")
-    wheel = find_wheel(layout)
-    for words in re.findall(r"\$ pip install (.*)", _PAGE.read_text()):
-        packages = [
-            str(wheel) if word == "nova-accel" else word
-            for word in words.split()
-        ]
-        run_uv(
-            layout,
-            *("pip", "install", "-q", "--python", python),
-            *("--constraint", CONSTRAINTS, *packages),
-        )
+    (package,) = re.findall(r'\$ pip install "(.*)"', _PAGE.read_text())
+    run_uv(
+        layout,
+        *("pip", "install", "-q", "--python", python),
+        *("--constraint", CONSTRAINTS),
+        package.replace("$WHEEL", find_wheel(layout).as_uri()),
+    )
     return ClientMachine(
         name="laptop",
         argv=(str(place / "venv/bin/openstack"),),

@@ -25,7 +25,7 @@ _COMPLETED, _NOT_SUPPORTED = "completed", "not_supported"
 @AREA.check(
     "nvml",
     why="MIG, mixed sizes, faults and NVLink stay unknown",
-    remedy="pip install nova-accel[nvml]; run as root; see nvidia-smi",
+    remedy="install nova-accel[nvml]; run as root; see nvidia-smi",
 )
 def check_nvml(host: _Host) -> _Results:
     """NVML answers for each card of NVIDIA's driver."""

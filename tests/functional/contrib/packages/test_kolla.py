@@ -8,6 +8,7 @@ user). buildah builds without a daemon.
 """
 
 import functools
+import hashlib
 import os
 import pathlib
 import re
@@ -112,6 +113,9 @@ def image(
     _, build = commands
     line = re.sub(r"IMAGE=\S+", "IMAGE=substitute", " ".join(build[2:]))
     line = re.sub(r"-t \S+", "-t with-library", line)
+    (wheel,) = builder.files.glob("source/dist/*.whl")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    line = re.sub(r"(WHEEL_SHA256=)\S+", rf"\g<1>{digest}", line)
     words = (*_BUILDAH, "build", *_LIMITS, *_OPTIONS, *line.split())
     builder.run(*words, directory="/mnt/source")
     builder.run(
@@ -124,6 +128,21 @@ def run(root: package_root.PackageRoot, *command: str) -> str:
     """Run a command in a container of the image."""
     options = (*_OPTIONS, "--volume", "/mnt:/mnt:ro")
     return root.run(*_BUILDAH, "run", *options, "container", "--", *command)
+
+
+def test_a_wheel_without_its_hash_is_refused(
+    builder: package_root.PackageRoot, commands: list[list[str]]
+) -> None:
+    _, build = commands
+    line = re.sub(r"IMAGE=\S+", "IMAGE=substitute", " ".join(build[2:]))
+    for text, reason in (
+        (re.sub(r"--build-arg WHEEL_SHA256=\S+", "", line), "is missing"),
+        (re.sub(r"(SHA256=)\S+", r"\g<1>" + "0" * 64, line), "DO NOT MATCH"),
+    ):
+        words = (*_BUILDAH, "build", *_LIMITS, *_OPTIONS, *text.split())
+        done = builder.execute(*words, directory="/mnt/source")
+        assert done.returncode
+        assert reason in done.stdout + done.stderr
 
 
 def test_the_image_keeps_its_user(image: package_root.PackageRoot) -> None:
