@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose packages Python finds under the top-level names of nova-accel.
+"""Owners of the packages that Python finds under nova-accel's names.
 
 Another distribution may install a package of the same name: phx-filters of
 the Python package index has ``filters``. In another directory its package may
