@@ -156,8 +156,25 @@ def test_the_wheel_adds_to_nova_and_replaces_nothing(wheel: Path) -> None:
         assert f"{package}/py.typed" in names
     tops = {name.partition("/")[0] for name in names}
     (data,) = [top for top in tops if top.endswith(".data")]
-    (definitions,) = [name for name in names if name.startswith(f"{data}/")]
-    assert definitions.startswith(f"{data}/data/share/nova-accel/metadefs/")
+    top = f"{data}/data/share/nova-accel/"
+    shared = {n.removeprefix(top) for n in names if n.startswith(f"{data}/")}
+    assert not [name for name in shared if name.startswith((data, "."))]
+    collection = "ansible_collections/nova_accel/host"
+    sources = wheels.ROOT / "contrib/ansible"
+    assert {n for n in shared if n.startswith(collection)} == {
+        f"{collection}/{path.relative_to(sources)}"
+        for path in sources.rglob("*")
+        if path.is_file()
+        and not path.name.startswith(".")
+        and "__pycache__" not in path.parts
+    }
+    assert shared >= {
+        "metadefs/compute-accelerators.json",
+        "grafana/fleet.json",
+        "prometheus/nova-accel.rules.yml",
+        "ceilometer/polling.yaml",
+        "cloudkitty/gnocchi.yml",
+    }
     assert {top for top in tops if "dist-info" not in top} == {
         *wheels.PACKAGES,
         "nova",
@@ -172,7 +189,9 @@ def test_the_wheel_has_the_listed_packages_alone(wheel: Path) -> None:
         modules = [
             Path(name)
             for name in archive.namelist()
-            if name.endswith(".py") and ".dist-info/" not in name
+            if name.endswith(".py")
+            and ".dist-info/" not in name
+            and ".data/" not in name
         ]
     packages = {str(path.parent).replace("/", ".") for path in modules}
     assert packages == set(setup["options"]["packages"].split())

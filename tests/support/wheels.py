@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
 _FILES = (
-    *("setup.cfg", "pyproject.toml", "README.rst", "LICENSE"),
+    *("setup.cfg", "setup.py", "pyproject.toml", "README.rst", "LICENSE"),
     *(".gitattributes", ".git_archival.txt"),
 )
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run of the collection's playbook on this host, by ansible-runner."""
 
+import contextlib
 import dataclasses
+import importlib.metadata
 import os
 import sys
 import tempfile
@@ -21,9 +23,15 @@ _INVENTORY = (
 )
 _FAILURES = ("runner_on_failed", "runner_on_unreachable")
 _INSTALL = (
-    "install the collection, as with ansible-galaxy collection install"
-    " contrib/ansible/ in a source tree of nova-accel"
+    "install nova-accel from its wheel, or the collection: ansible-galaxy"
+    " collection install contrib/ansible/ in a source tree of nova-accel"
 )
+_SHARE = "share/nova-accel"
+# The file by which the installed collection is known.
+_FILE = "ansible_collections/nova_accel/host/playbooks/driver.yml"
+_PATH_VARIABLE = "ANSIBLE_COLLECTIONS_PATH"
+# Ansible's default (COLLECTIONS_PATHS in its base.yml).
+_DEFAULT_PATH = "~/.ansible/collections:/usr/share/ansible/collections"
 
 Report = Callable[[str], None]
 
@@ -50,6 +58,38 @@ class PlaybookError(errors.AcceleratorError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"Ansible: {reason}", reason)
         self.reason = reason
+
+
+def find_collections() -> str:
+    """Return the directory of collections that was installed with this file.
+
+    Empty for an editable installation, which has no such files. A wheel's
+    are in the list of its files, a distribution's below the prefix of its
+    Python.
+    """
+    paths = [os.path.join(sys.prefix, _SHARE, _FILE)]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.files("nova-accel") or ():
+            if str(file).endswith(f"{_SHARE}/{_FILE}"):
+                paths.insert(0, os.path.realpath(file.locate()))
+    path = next(filter(os.path.isfile, paths), "")
+    return path.removesuffix(f"/{_FILE}")
+
+
+def _build_environment() -> dict[str, str]:
+    """Return variables: the programs of this Python, and the collections.
+
+    The operator's own path precedes.
+    """
+    programs = os.path.dirname(sys.executable)
+    variables = {
+        "PATH": os.pathsep.join((programs, os.environ.get("PATH", os.defpath)))
+    }
+    if own := find_collections():
+        path = os.environ.get(_PATH_VARIABLE)
+        places = (path, own) if path else (own, _DEFAULT_PATH)
+        variables[_PATH_VARIABLE] = os.pathsep.join(places)
+    return variables
 
 
 def read_variables(path: str) -> Mapping[str, Any]:
@@ -136,16 +176,13 @@ def run(
         "nova_accel_action": action,
         "nova_accel_roles": dict(roles),
     }
-    path = os.pathsep.join(
-        (os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath))
-    )
     with tempfile.TemporaryDirectory(prefix="nova-accel.") as directory:
         runner = ansible_runner.run(
             private_data_dir=directory,
             playbook=_PLAYBOOK,
             inventory=_INVENTORY,
             extravars=extra,
-            envvars={"PATH": path},
+            envvars=_build_environment(),
             cmdline="--check" if is_check else None,
             event_handler=progress.handle,
             quiet=True,

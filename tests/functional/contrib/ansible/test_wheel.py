@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The role ``nova_accel`` installs a wheel by path, with its hash.
 
+The wheel has the collection, which its ``nova-accel driver`` uses.
+
 The wheel, pip and the package index are real. The environment sees Debian's
 libraries; libvirt-python and pyudev are Debian's, too.
 """
@@ -91,3 +93,20 @@ def test_the_wheel_is_installed_once_and_removed(
     remove = host.play("remove", "nova_accel", variables)
     assert remove.status == 0, remove.output
     assert host.execute("test", "-e", f"{_VENV}/bin/nova-accel").returncode
+
+
+def test_the_command_of_a_wheel_finds_its_roles(
+    host: debian_host.DebianHost, variables: dict[str, Any]
+) -> None:
+    """No collection of Ansible's own directories is used."""
+    without = ("env", "-u", "ANSIBLE_COLLECTIONS_PATH")
+    pip = (f"{_VENV}/bin/pip", "install", "--no-cache-dir")
+    host.run(*pip, f"{variables['nova_accel_wheel']}[compute,drivers]")
+    driver = (*without, f"{_VENV}/bin/nova-accel", "driver")
+    files = host.list_files()
+    install = host.execute(*driver, "install", "--role", "blacklist")
+    assert install.returncode == 0, install.stdout + install.stderr
+    assert "blacklist: Blacklist modules: changed" in install.stderr
+    remove = host.execute(*driver, "remove")
+    assert remove.returncode == 0, remove.stdout + remove.stderr
+    assert host.list_files() == files

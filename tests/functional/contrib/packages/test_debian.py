@@ -126,6 +126,21 @@ def test_the_service_is_installed_and_not_enabled(
     ]
 
 
+def test_the_collection_and_the_dashboards_are_installed(
+    host: package_root.PackageRoot,
+) -> None:
+    files = host.list_files()
+    place = "usr/share/nova-accel"
+    collection = f"{place}/ansible_collections/nova_accel/host"
+    assert f"{collection}/playbooks/driver.yml" in files
+    assert f"{place}/grafana/fleet.json" in files
+    assert f"{place}/prometheus/nova-accel.rules.yml" in files
+    host.run("apt-get", "install", "ansible-core", "python3-ansible-runner")
+    script = "from nova_accel.cli.driver import playbook as p;"
+    output = host.run("python3", "-c", f"{script}print(p.find_collections())")
+    assert output == f"/{place}\n"
+
+
 def test_a_purge_leaves_no_file(
     host: package_root.PackageRoot, before: Mapping[str, str]
 ) -> None:
