@@ -48,6 +48,8 @@ MODPROBE = (
 )
 MODULES_LOAD = ("/etc/modules-load.d", "/usr/lib/modules-load.d")
 KERNEL_MODULES = "/lib/modules"
+# Directories of DKMS: module, version, kernel for which it was built.
+DKMS = "/var/lib/dkms"
 VFIO_NODES = "/dev/vfio"
 STATE_DIR = "/var/lib/nova/accel"
 NVSWITCHES = "/proc/driver/nvidia-nvswitch/devices"
@@ -99,6 +101,8 @@ _PATTERNS = re.compile(
     r"|/usr/lib(64|/[\w-]+-linux-gnu)?/lib(virt|nvidia-ml)\.so\.\d+"
     r"|(/usr)?/lib/firmware/qat_\w+\.bin(\.\w+)?"
     r"|/proc/\d+(/mountinfo|/limits)?"
+    # Not its key that signs modules, mok.key.
+    r"|/var/lib/dkms(/(?!mok)[\w.+-]+){0,2}"
 )
 # Directories above these files; they are followed, and not listed.
 _PARENTS = frozenset(

@@ -27,6 +27,12 @@ _NEEDED = (
 )
 _VFIO_PCI = ("vfio-pci", "vfio_pci")
 _OUT_OF_TREE = ("nvidia", "gim", "xclmgmt", "xocl")
+# Of drivers of accelerators, as packages call them.
+_DKMS_MODULES = (
+    *("nvidia", "amdgpu", "gim", "i915", "intel-i915", "xe"),
+    *("qat", "dfl", "xrt", "habanalabs"),
+)
+_NO_HEADERS = ": the kernel's headers are not installed"
 _EXTRA = ("updates/dkms", "extra", "updates", "weak-updates")
 _SECURE_BOOT = checked_host.CheckedHost.sys(
     "firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -196,6 +202,37 @@ def check_headers(host: _Host) -> _Results:
     top = f"{allowed_paths.KERNEL_MODULES}/{host.release}"
     if host.names(f"{top}/updates/dkms") and not host.exists(f"{top}/build"):
         yield warn("the kernel's headers are not installed", f"{top}/build")
+
+
+@AREA.check(
+    "dkms",
+    why="no module of the driver is there for the kernel that runs, so the"
+    " driver has no card",
+    remedy="apt install linux-headers-$(uname -r) (Debian, Ubuntu) or"
+    " dnf install kernel-devel-$(uname -r)\ndkms autoinstall",
+)
+def check_dkms(host: _Host) -> _Results:
+    """DKMS has built its modules for the kernel that runs."""
+    build = f"{allowed_paths.KERNEL_MODULES}/{host.release}/build"
+    cause = "" if host.exists(build) else _NO_HEADERS
+    for module in host.names(allowed_paths.DKMS):
+        if not module.startswith(_DKMS_MODULES):
+            continue
+        top = f"{allowed_paths.DKMS}/{module}"
+        kernels = {
+            version: host.names(f"{top}/{version}")
+            for version in host.names(top)
+        }
+        # A version has its source; other names are links to what was built.
+        versions = [v for v, names in kernels.items() if "source" in names]
+        if versions and not any(
+            host.release in kernels[version] for version in versions
+        ):
+            yield fail(
+                f"{module} {', '.join(versions)} is not built for"
+                f" {host.release}{cause}",
+                f"{top}/{versions[-1]}",
+            )
 
 
 def _lockdown_level(host: _Host) -> str:

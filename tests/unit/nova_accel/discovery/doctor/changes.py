@@ -243,6 +243,7 @@ CASES: Mapping[str, Case] = {
     "drv.vfio-ids": Case(WARN, modprobe("options vfio-pci ids=10de:26b9")),
     "drv.kernel": Case(FAIL, OTHER_KERNEL),
     "drv.headers": Case(WARN, {f"{MODULES}/build": None}),
+    "drv.dkms": Case(FAIL, {"/var/lib/dkms/gim/1.0/source/Makefile": ""}),
     "drv.secure-boot": Case(
         WARN,
         {f"{MODULES}/extra/xocl.ko": ""},
