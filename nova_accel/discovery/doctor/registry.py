@@ -19,7 +19,6 @@ from nova_accel.discovery.doctor.areas import (
     nvidia_fabric,
     nvidia_nvml,
     pci_cards,
-    python_packages,
     state_services,
     vfio_nodes,
 )
@@ -49,7 +48,7 @@ _AREAS = (
     state_services.STATE,
     state_services.SERVICES,
     nova_options.SCHEDULER,
-    python_packages.AREA,
+    state_services.PACKAGES,
     state_services.REMOVAL,
 )
 

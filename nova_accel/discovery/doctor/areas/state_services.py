@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the state directory, of services, and before a removal."""
+"""Checks of the state directory, services, packages, and before a removal."""
 
 from collections.abc import Callable, Iterator
 
@@ -17,6 +17,9 @@ from nova_accel.host.sysfs import allowed_paths
 
 STATE = host_checks.Area("state", page="recovery")
 SERVICES = host_checks.Area("svc", page="troubleshooting")
+PACKAGES = host_checks.Area(
+    "py", page="troubleshooting", role=host_checks.Role.EVERY
+)
 REMOVAL = host_checks.Area(
     "remove", page="recovery", role=host_checks.Role.REMOVAL
 )
@@ -159,6 +162,19 @@ def check_mdevctl(host: _Host) -> _Results:
             yield note(
                 f"mdevctl defines devices on {parent}", f"{top}/{parent}"
             )
+
+
+@PACKAGES.check(
+    "packages",
+    why="services of Nova do not start, nova-api checks no extra spec, or"
+    " commands fail",
+    remedy="remove the other distribution (as phx-filters, which installs a"
+    " package filters), or install nova-accel in an environment of its own",
+)
+def check_packages(host: _Host) -> _Results:
+    """Python finds nova-accel's own packages under their names."""
+    for package in host.packages:
+        yield (warn if package.is_own else fail)(str(package))
 
 
 @REMOVAL.check(
