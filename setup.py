@@ -30,8 +30,10 @@ def list_files() -> list[tuple[str, list[str]]]:
         for path in sorted(pathlib.Path(top).rglob("*")):
             directory = path.parent.relative_to(top)
             # Settings of linters, and the rules' own tests, are not installed.
-            is_ours = not path.match(".*") and not path.match("*.test.yml")
-            if path.is_file() and is_ours and path.parent.name != _CACHE:
+            is_installed = not path.match(".*") and not path.match(
+                "*.test.yml"
+            )
+            if path.is_file() and is_installed and path.parent.name != _CACHE:
                 target = _SHARE / pathlib.PurePath(place) / directory
                 files.setdefault(target.as_posix(), []).append(str(path))
     return list(files.items())
