@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Report of a bare-metal node's accelerators, as JSON for Ironic.
 
-The ramdisk writes it from all that it can read; ``from_functions`` makes a
-smaller one of the PCI ids that a BMC reports. ``node_traits`` turns both into
-traits of the node.
+The ramdisk writes it from all that it can read, and ``inspection_data`` reads
+it in ironic-conductor. ``node_traits`` turns it into traits of the node.
 """
 
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from nova_accel import errors, model
+from nova_accel import model
 from nova_accel.catalog import pci_ids, vgpu_types
 from nova_accel.model import json_codec, names, pci
 
@@ -22,19 +21,15 @@ OTHER = "ACCELERATOR"
 # Xilinx and Altera: their processing accelerators are FPGAs.
 _FPGA_VENDORS = frozenset({"10ee", "1172"})
 _QAT_PREFIX, _FPGA_TRAITS = "CUSTOM_QAT_", "CUSTOM_FPGA"
-_IDS = re.compile(r"(?:0x)?([0-9a-f]{1,4})")
-_CLASS = re.compile(r"(?:0x)?([0-9a-f]{6})")
-# Classes of Redfish's PCIeFunction schema (DSP2046, DeviceClass).
-_REDFISH_CLASSES: Mapping[str, int] = {
-    "DisplayController": 0x030200,
-    "ProcessingAccelerators": 0x120000,
-    "Coprocessor": 0x0B4000,
-    "EncryptionController": 0x100000,
-}
-# Devices of a report; a machine of a tenant may send anything.
-_MAX_DEVICES = 1024
-# A BMC reports no address.
-_NO_ADDRESS = pci.PciAddress(domain=0, bus=0, slot=0, function=0)
+# Key of the report in the data that the agent sends.
+KEY = "accelerators"
+# A tenant had root on the machine that sends a report, so it may be anything.
+# The largest of a real machine has less than 64 devices.
+MAX_TEXT, MAX_ITEMS, MAX_DEVICES, MAX_ROWS = 255, 64, 1024, 4096
+_ID = {"pattern": re.compile(r"(?:[0-9a-f]{4})?")}
+_KIND = {"pattern": re.compile(r"[0-9A-Z_]{1,32}")}
+# PCI addresses, and names of parents of mdevs that are off the PCI bus.
+_ADDRESS = {"pattern": re.compile(r"[0-9A-Za-z_.:-]{0,64}")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +40,6 @@ class NodeRegion:
     function: str | None = None
     interfaces: tuple[str, ...] = ()
     is_programmable: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NodePartition:
-    """Partition that exists: the fields are those of ``model.Partition``."""
-
-    profile: str
-    handle: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,21 +54,19 @@ class NodeDevice:
     where the mode can't be read.
     """
 
-    kind: str
-    vendor_id: str
-    product_id: str
-    address: str = ""
+    kind: str = dataclasses.field(metadata=_KIND)
+    vendor_id: str = dataclasses.field(metadata=_ID)
+    product_id: str = dataclasses.field(metadata=_ID)
+    address: str = dataclasses.field(default="", metadata=_ADDRESS)
     model: str = ""
     name: str = ""
     driver: str = ""
     numa_node: int | None = None
     total_vfs: int = 0
     num_vfs: int = 0
-    profiles: tuple[str, ...] = ()
-    partitions: tuple[NodePartition, ...] = ()
     regions: tuple[NodeRegion, ...] = ()
     services: tuple[str, ...] = ()
-    peers: tuple[str, ...] = ()
+    peers: tuple[str, ...] = dataclasses.field(default=(), metadata=_ADDRESS)
     is_mig_capable: bool = False
     is_mig: bool | None = None
     fault: str = ""
@@ -97,7 +82,9 @@ class NodeReport:
     functions may be one card.
     """
 
-    devices: tuple[NodeDevice, ...] = ()
+    devices: tuple[NodeDevice, ...] = dataclasses.field(
+        default=(), metadata={"items": MAX_DEVICES}
+    )
     problems: tuple[model.Problem, ...] = ()
     error: str = ""
     is_complete: bool = True
@@ -107,26 +94,11 @@ class NodeReport:
     library: str = ""
 
 
-FORMAT = json_codec.Format(kind=NodeReport, key="version")
-
-
-def parse(document: Any) -> NodeReport:
-    """Return the report in a document of a ramdisk.
-
-    :raises MalformedError: it is of another version, or damaged.
-    """
-    try:
-        report = FORMAT.decode(json.dumps(document))
-        if len(report.devices) > _MAX_DEVICES:
-            raise ValueError(f"it has {len(report.devices)} devices")
-    except (TypeError, ValueError) as error:
-        raise errors.MalformedError(
-            "report of the collector",
-            f"{document!r:.80}",
-            f"version {FORMAT.version} of it ({error}); install the same"
-            " nova-accel in the ramdisk and in ironic-conductor",
-        ) from error
-    return report
+FORMAT = json_codec.Format(
+    kind=NodeReport,
+    key="version",
+    limits=json_codec.Limits(text=MAX_TEXT, items=MAX_ITEMS, rows=MAX_ROWS),
+)
 
 
 def to_document(report: NodeReport) -> dict[str, Any]:
@@ -156,11 +128,26 @@ def build(
     )
     return NodeReport(
         devices=tuple(filter(None, devices)),
-        problems=host.problems,
+        problems=cut_problems(host.problems),
         is_complete=host.complete and not host.unknown,
         has_nvswitch=any(map(pci_ids.is_nvswitch, by_address.values())),
         unread=tuple(sorted(_list_unread(host))),
         library=library,
+    )
+
+
+def cut_problems(
+    problems: Sequence[model.Problem],
+) -> tuple[model.Problem, ...]:
+    """Return the first problems with the beginnings of their texts.
+
+    ``model.Problem.address`` is left out: no reader of a report needs it.
+    """
+    return tuple(
+        model.Problem(
+            where=problem.where[:MAX_TEXT], reason=problem.reason[:MAX_TEXT]
+        )
+        for problem in problems[:MAX_ITEMS]
     )
 
 
@@ -184,7 +171,7 @@ def _build_device(
 ) -> NodeDevice | None:
     """Return a row, None for a device that is no accelerator."""
     identity = (
-        _identify(function, catalog)
+        identify(function, catalog)
         if function
         else NodeDevice(kind=OTHER, vendor_id="", product_id="")
     )
@@ -204,11 +191,6 @@ def _build_device(
         name=identity.name or f"{device.vendor} {device.model}".strip(),
         driver=device.driver or "",
         numa_node=device.numa_node,
-        profiles=tuple(p.name for p in device.profiles),
-        partitions=tuple(
-            NodePartition(profile=p.profile, handle=p.handle)
-            for p in device.partitions
-        ),
         regions=tuple(_build_region(d.region) for d in regions if d.region),
         services=tuple(
             sorted(
@@ -221,7 +203,7 @@ def _build_device(
         is_mig=device.geometry.layout is model.Layout.MIG
         if device.profiles
         else None,
-        fault=device.fault,
+        fault=device.fault[:MAX_TEXT],
     )
 
 
@@ -242,10 +224,13 @@ def _list_peers(device: model.Device) -> Iterator[str]:
             yield "{}:{}:{}.{}".format(*parts)
 
 
-def _identify(
+def identify(
     function: pci.PciFunction, catalog: vgpu_types.Catalog
 ) -> NodeDevice:
-    """Return what the ids of a function say about it."""
+    """Return what the ids of a function say about it.
+
+    Fields that they don't tell have their defaults.
+    """
     ids = f"{function.vendor}:{function.product}"
     gpu = catalog.of_card(
         (),
@@ -283,77 +268,3 @@ def _find_class(function: pci.PciFunction) -> str:
         function.driver in pci_ids.FPGA_DRIVERS
     )
     return FPGA if is_fpga else OTHER
-
-
-# -- reports of a BMC, and of ramdisks without the collector ------------------
-
-
-def from_functions(
-    rows: Sequence[Mapping[str, Any]], catalog: vgpu_types.Catalog
-) -> NodeReport:
-    """Return the report of Ironic's ``pci_devices``.
-
-    Redfish and ironic-python-agent write them with the same keys; the ids of
-    the former begin with 0x. A row without ids is a problem.
-    """
-    devices: list[NodeDevice] = []
-    problems: list[model.Problem] = []
-    functions = []
-    for number, row in enumerate(rows):
-        function = _parse_function(row)
-        if function is None:
-            where = f"pci_devices[{number}]"
-            problems.append(
-                model.Problem(where=where, reason=f"has no ids: {row!r:.80}")
-            )
-            continue
-        functions.append(function)
-        is_vf = pci_ids.is_qat(function) and not pci_ids.find_qat(function)
-        if pci_ids.is_candidate(function) and not is_vf:
-            address = str(row.get("bus") or "")
-            devices.append(
-                dataclasses.replace(
-                    _identify(function, catalog), address=address
-                )
-            )
-    return NodeReport(
-        devices=tuple(devices),
-        problems=tuple(problems),
-        is_complete=not problems,
-        is_counted=False,
-        has_nvswitch=any(map(pci_ids.is_nvswitch, functions)),
-        # A function list shows no regions, modes, services or faults.
-        unread=(
-            names.FAULTED_TRAIT,
-            _FPGA_TRAITS,
-            names.NVLINK_PREFIX.rstrip("_"),
-            _QAT_PREFIX.rstrip("_"),
-        ),
-    )
-
-
-def _parse_function(row: object) -> pci.PciFunction | None:
-    if not isinstance(row, Mapping):
-        return None
-    ids = [_parse_id(row.get(key)) for key in ("vendor_id", "product_id")]
-    if not all(ids):
-        return None
-    return pci.PciFunction(
-        address=_NO_ADDRESS,
-        vendor=ids[0],
-        product=ids[1],
-        class_code=_parse_class(row.get("class")),
-        subsystem_vendor=_parse_id(row.get("subsystem_vendor_id")),
-        subsystem_product=_parse_id(row.get("subsystem_id")),
-    )
-
-
-def _parse_id(value: object) -> str:
-    match = _IDS.fullmatch(str(value).lower()) if value else None
-    return match[1].zfill(4) if match else ""
-
-
-def _parse_class(value: object) -> int:
-    text = str(value or "")
-    match = _CLASS.fullmatch(text.lower())
-    return int(match[1], 16) if match else _REDFISH_CLASSES.get(text, 0)

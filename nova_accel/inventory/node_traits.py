@@ -13,6 +13,7 @@ functions, services of QAT devices, vendors and ids.
 
 import collections
 import dataclasses
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -22,6 +23,8 @@ from nova_accel.model import names
 
 # MAX_TRAITS_PER_NODE of ironic/db/sqlalchemy/api.py.
 MAX_TRAITS = 50
+# Bytes of properties['accelerators'] as JSON: each list of nodes has them.
+MAX_PROPERTIES = 64 * 1024
 NVLINK_TRAIT = names.NVLINK_PREFIX.rstrip("_")
 MIG_TRAIT = names.custom_name("ACCELERATOR_MIG_CAPABLE")
 # Kinds whose counts have a prefix of their own; others count as accelerators.
@@ -234,22 +237,32 @@ def list_properties(
 ) -> list[Mapping[str, Any]]:
     """Return ``properties['accelerators']`` of a node.
 
-    The first five keys are those of Ironic's own hook.
+    The first five keys are those of Ironic's own hook. Devices that would
+    make it longer than ``MAX_PROPERTIES`` are left out.
     """
-    return [
-        {
-            "vendor_id": device.vendor_id,
-            "device_id": device.product_id,
-            "type": device.kind,
-            "device_info": device.name,
-            "pci_address": device.address,
-            "model": device.model,
-            "numa_node": device.numa_node,
-            "total_vfs": device.total_vfs,
-            "is_mig_capable": device.is_mig_capable,
-            "services": list(device.services),
-            "functions": [r.function for r in device.regions],
-            "fault": device.fault,
-        }
-        for device in report.devices
-    ]
+    rows: list[Mapping[str, Any]] = []
+    size = 0
+    for device in report.devices:
+        row = _build_row(device)
+        size += len(json.dumps(row)) + len(", ")
+        if size > MAX_PROPERTIES - len("[]"):
+            break
+        rows.append(row)
+    return rows
+
+
+def _build_row(device: node_report.NodeDevice) -> Mapping[str, Any]:
+    return {
+        "vendor_id": device.vendor_id,
+        "device_id": device.product_id,
+        "type": device.kind,
+        "device_info": device.name,
+        "pci_address": device.address,
+        "model": device.model,
+        "numa_node": device.numa_node,
+        "total_vfs": device.total_vfs,
+        "is_mig_capable": device.is_mig_capable,
+        "services": list(device.services),
+        "functions": [r.function for r in device.regions],
+        "fault": device.fault,
+    }

@@ -13,7 +13,7 @@ from nova_accel.inventory import node_report
 LOG = logging.getLogger(__name__)
 
 # Key in the data that the agent sends, the plugin data of hooks.
-KEY = "accelerators"
+KEY = node_report.KEY
 
 
 def collect(data: MutableMapping[str, Any], failures: object) -> None:
@@ -42,7 +42,9 @@ def read_report(
         report = node_reader.read_report(host)
     except Exception as error:  # a vendor's driver may raise anything
         LOG.exception("Could not read the accelerators of this machine")
-        return node_report.NodeReport(error=repr(error), is_complete=False)
+        return node_report.NodeReport(
+            error=repr(error)[: node_report.MAX_TEXT], is_complete=False
+        )
     for problem in report.problems:
         LOG.info("Accelerator %s: %s", problem.where, problem.reason)
     LOG.info("Collected %d accelerators", len(report.devices))

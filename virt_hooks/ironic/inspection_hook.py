@@ -14,10 +14,8 @@ from ironic import objects
 from ironic.db.sqlalchemy import api as database
 from ironic.drivers.modules.inspector.hooks import base
 
-from nova_accel import errors
 from nova_accel.catalog import loader
-from nova_accel.inventory import node_report, node_traits
-from virt_hooks.ironic import collector
+from nova_accel.inventory import inspection_data, node_report, node_traits
 
 LOG = logging.getLogger(__name__)
 
@@ -25,8 +23,8 @@ LOG = logging.getLogger(__name__)
 # change it through Ironic's API.
 _RECORD = "accelerator_traits"
 _PROPERTY = "accelerators"
-# Key of both inspection interfaces, in different arguments of a hook.
-_FUNCTIONS = "pci_devices"
+# Names of traits in one line of the log.
+_MAX_LOGGED = 10
 
 
 class AcceleratorHook(base.InspectionHook):
@@ -44,10 +42,9 @@ class AcceleratorHook(base.InspectionHook):
         dict that the node had before them. A property set after a hook has
         saved the node, which makes a new dict, is lost.
         """
-        functions = inventory.get(_FUNCTIONS)
-        if functions:
-            report = node_report.from_functions(functions, loader.load())
-            _set_property(task.node, report)
+        data = inspection_data.read(inventory, {}, loader.load())
+        if data.report is not None:
+            _set_property(task.node, data.report)
 
     def __call__(
         self,
@@ -80,36 +77,37 @@ class AcceleratorHook(base.InspectionHook):
 def _find_report(
     node: str, inventory: Mapping[str, Any], plugin_data: Mapping[str, Any]
 ) -> node_report.NodeReport | None:
-    """Return the report of the collector, or one of the PCI functions.
+    """Return the report in the data of an inspection, None without one.
 
     :param node: uuid, for the log.
     """
-    document = plugin_data.get(collector.KEY)
-    if document is not None:
-        try:
-            report = node_report.parse(document)
-        except errors.MalformedError as error:
-            LOG.warning("Node %s: %s", node, error)
-        else:
-            if not report.error:
-                return report
-            LOG.warning(
-                "Node %s: the collector failed: %.200r", node, report.error
-            )
-    functions = plugin_data.get(_FUNCTIONS) or inventory.get(_FUNCTIONS)
-    if not functions:
+    data = inspection_data.read(inventory, plugin_data, loader.load())
+    for warning in data.warnings:
+        LOG.warning("Node %s: %.400s", node, warning)
+    if data.report is None:
         LOG.warning(
             "Node %s: no data of accelerators: its traits stay as they are;"
             " add 'accel' to inspection_collectors of the ramdisk",
             node,
         )
-        return None
-    return node_report.from_functions(functions, loader.load())
+    return data.report
 
 
 def _set_property(node: Any, report: node_report.NodeReport) -> None:
-    if report.is_complete or not node.properties.get(_PROPERTY):
-        node.set_property(_PROPERTY, node_traits.list_properties(report))
+    if not report.is_complete and node.properties.get(_PROPERTY):
+        return
+    rows = node_traits.list_properties(report)
+    node.set_property(_PROPERTY, rows)
+    if len(rows) < len(report.devices):
+        LOG.warning(
+            "Node %s: the property %s has %d of %d devices: it may have %d"
+            " bytes",
+            node.uuid,
+            _PROPERTY,
+            len(rows),
+            len(report.devices),
+            node_traits.MAX_PROPERTIES,
+        )
 
 
 def _set_traits(task: Any, report: node_report.NodeReport) -> None:
@@ -121,10 +119,11 @@ def _set_traits(task: Any, report: node_report.NodeReport) -> None:
     change = node_traits.plan_traits(report, present, recorded)
     if change.dropped:
         LOG.warning(
-            "Node %s: Ironic allows %d traits; not set: %s",
+            "Node %s: Ironic allows %d traits; not set are %d, the first: %s",
             node.uuid,
             node_traits.MAX_TRAITS,
-            ", ".join(change.dropped),
+            len(change.dropped),
+            ", ".join(change.dropped[:_MAX_LOGGED]),
         )
     if change.retained:
         LOG.warning(

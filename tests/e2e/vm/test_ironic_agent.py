@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel.inventory import node_report, node_traits
+from nova_accel.inventory import inspection_data, node_report, node_traits
 from tests.e2e.support import ramdisk
 from tests.e2e.support.vm_site import inside, wait_for
 from tests.e2e.vm import MARKS
@@ -52,7 +52,7 @@ def agent(machine: pathlib.Path) -> Iterator[ramdisk.RamdiskAgent]:
 @pytest.fixture(scope="module")
 def report(agent: ramdisk.RamdiskAgent) -> node_report.NodeReport:
     """Return the report that the agent sent when it started."""
-    return node_report.parse(agent.read_inspection()["accelerators"])
+    return inspection_data.parse(agent.read_inspection()["accelerators"])
 
 
 @pytest.fixture(scope="module")

@@ -207,6 +207,40 @@ def test_two_nodes_are_inspected_at_the_same_time(
 
 # -- data that is missing or damaged ----------------------------------------
 
+ROW = {"class": "030200", "vendor_id": "10de", "product_id": "1eb8"}
+LARGE = {"kind": "GPU", "vendor_id": "10de", "product_id": "1eb8"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"pci_devices": 5},
+        {"pci_devices": [{**ROW, "vendor_id": {"a": ["b" * 999] * 99}}] * 99},
+        {"accelerators": {"version": 1, "devices": 5}, "pci_devices": "x"},
+        {
+            "accelerators": {
+                "version": 1,
+                "devices": [{**LARGE, "name": "n" * 255}] * 1024,
+            }
+        },
+    ],
+)
+def test_any_data_leave_little_in_the_node(
+    ironic: ironic_service.Ironic, data: dict[str, Any]
+) -> None:
+    node = ironic.create()
+    ironic.inspect(node, data)
+    assert len(json.dumps(ironic.show(node)["properties"])) < 70_000
+    assert ironic.show(node)["last_error"] is None
+
+
+def test_odd_functions_of_a_bmc_end_no_inspection(
+    ironic: ironic_service.Ironic,
+) -> None:
+    node = ironic.create()
+    ironic.inspect(node, {}, pci_devices=5)
+    assert ironic.show(node)["last_error"] is None
+
 
 class UnreadableSource(fs.DiskSource):
     """This machine, with directories that fail in an unexpected way."""

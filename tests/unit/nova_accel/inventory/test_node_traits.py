@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traits of bare-metal nodes: laws of a change, names, priorities."""
 
-from typing import Any
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel import errors
-from nova_accel.catalog import loader
-from nova_accel.inventory import node_report, node_traits
+from nova_accel.inventory import inspection_data, node_report, node_traits
 from nova_accel.model import names
 
 OWN = ("CUSTOM_ACCELERATOR_FAULTED", "CUSTOM_GPU_A_X1", "CUSTOM_QAT_SYM")
@@ -61,7 +59,7 @@ def test_a_report_survives_its_document(
     report: node_report.NodeReport,
 ) -> None:
     document = node_report.to_document(report)
-    assert node_report.parse(document) == report
+    assert inspection_data.parse(document) == report
 
 
 @given(report=reports, kept_by_operator=foreign)
@@ -154,29 +152,11 @@ def test_a_long_resource_class_is_general() -> None:
     assert node_traits.suggest_resource_class(report_of()) == ""
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        None,
-        {"version": 2},
-        {"version": 1, "devices": [{}]},
-        {"version": 1, "devices": [node_report.to_document(report_of())]},
-        node_report.to_document(report_of(*[gpu()] * 1025)),
-    ],
-)
-def test_a_damaged_report_is_refused(document: object) -> None:
-    with pytest.raises(errors.MalformedError, match="the same nova-accel"):
-        node_report.parse(document)
-
-
-def test_functions_without_ids_make_a_report_incomplete() -> None:
-    rows: list[Any] = [
-        {"vendor_id": "10de"},
-        {"vendor_id": "10de", "product_id": "zz"},
-        "10de:1eb8",
-    ]
-    report = node_report.from_functions(rows, loader.load())
-    assert not report.is_complete
-    assert [p.where for p in report.problems] == [
-        f"pci_devices[{number}]" for number in range(3)
-    ]
+def test_properties_have_a_limit() -> None:
+    many = report_of(*[gpu(name="x" * 255)] * 1024)
+    rows = node_traits.list_properties(many)
+    text = json.dumps(rows)
+    assert len(text) <= node_traits.MAX_PROPERTIES
+    assert len(text) > node_traits.MAX_PROPERTIES - 1000
+    (row,) = node_traits.list_properties(report_of(gpu()))
+    assert {**rows[0], "device_info": ""} == row

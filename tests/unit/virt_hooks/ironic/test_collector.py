@@ -10,7 +10,7 @@ import pytest
 
 from nova_accel.discovery import node_reader
 from nova_accel.host.sysfs import fs
-from nova_accel.inventory import node_report
+from nova_accel.inventory import inspection_data, node_report
 from tests.hosts import look
 from virt_hooks.ironic import collector
 
@@ -55,6 +55,6 @@ def test_a_failure_is_part_of_the_report(
     monkeypatch.setattr(node_reader, "read_report", fail)
     data: dict[str, Any] = {}
     collector.collect(data, failures=None)
-    report = node_report.parse(data[collector.KEY])
+    report = inspection_data.parse(data[collector.KEY])
     assert "out of order" in report.error
     assert not report.is_complete
