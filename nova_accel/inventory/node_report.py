@@ -229,7 +229,7 @@ def identify(
 ) -> NodeDevice:
     """Return what the ids of a function say about it.
 
-    Fields that they don't tell have their defaults.
+    Fields that do not follow from the ids have their defaults.
     """
     ids = f"{function.vendor}:{function.product}"
     gpu = catalog.of_card(

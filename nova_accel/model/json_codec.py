@@ -38,7 +38,7 @@ class UnknownVersionError(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of documents that anybody may send.
+    """Limits of documents of unknown senders.
 
     ``text`` are the characters of a text, ``items`` those of a list and
     ``rows`` those of all lists together. Integers have at most 64 bits.

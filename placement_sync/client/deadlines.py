@@ -14,13 +14,13 @@ from typing import Any
 
 import requests
 import urllib3.connectionpool
-from keystoneauth1 import session as ksa
+from requests import adapters
 
 
 def mount(session: requests.Session) -> None:
     """Set a deadline for each response on all adapters of a session.
 
-    keystoneauth's TLS settings stay as they are.
+    keystoneauth's adapters keep their keep-alive and TLS settings.
     """
     for prefix, adapter in list(session.adapters.items()):
         settings = {
@@ -28,7 +28,7 @@ def mount(session: requests.Session) -> None:
             for name in ("tls_ciphers", "tls_min_version")
             if hasattr(adapter, name)
         }
-        session.mount(prefix, _DeadlineAdapter(**settings))
+        session.mount(prefix, _extend(type(adapter))(**settings))
 
 
 class _DeadlineReader(io.RawIOBase):
@@ -87,7 +87,7 @@ def _limited(connection: Any) -> Any:
 _POOLS = {"http": _DeadlinePool, "https": _DeadlineTlsPool}
 
 
-class _DeadlineAdapter(ksa.TCPKeepAliveAdapter):
+class _DeadlineAdapter(adapters.HTTPAdapter):
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
         self.poolmanager.pool_classes_by_scheme = _POOLS
@@ -96,3 +96,8 @@ class _DeadlineAdapter(ksa.TCPKeepAliveAdapter):
         manager = super().proxy_manager_for(proxy, **kwargs)
         manager.pool_classes_by_scheme = _POOLS
         return manager
+
+
+def _extend(kind: type[Any]) -> type[Any]:
+    """Return a class of adapters with deadlines."""
+    return type(f"Deadline{kind.__name__}", (_DeadlineAdapter, kind), {})

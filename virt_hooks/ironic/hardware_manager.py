@@ -9,7 +9,8 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ironic_python_agent import hardware
+from ironic_python_agent import hardware, utils
+from oslo_config import cfg
 
 from virt_hooks.ironic import (
     accelerator_steps,
@@ -52,6 +53,22 @@ _SET_MODE = {
     },
     "device": _DEVICE,
 }
+
+
+# A kernel parameter is the default, as for the agent's own options.
+_IMAGE_HOSTS = cfg.ListOpt(
+    "image_hosts",
+    default=[
+        host
+        for host in utils.get_agent_params()
+        .get("nova-accel-image-hosts", "")
+        .split(",")
+        if host
+    ],
+    help="Hosts from which accel_program downloads FPGA images, as HOST or"
+    " HOST:PORT. Without one it downloads none.",
+)
+cfg.CONF.register_opt(_IMAGE_HOSTS, group="nova_accel")
 
 
 class AcceleratorHardwareManager(hardware.HardwareManager):
@@ -105,7 +122,8 @@ class AcceleratorHardwareManager(hardware.HardwareManager):
     ) -> dict[str, Any]:
         """Load an image into FPGA regions."""
         steps = accelerator_steps.AcceleratorSteps()
-        with image_download.open_image(url, checksum) as path:
+        hosts = cfg.CONF.nova_accel.image_hosts
+        with image_download.open_image(url, checksum, hosts) as path:
             return steps.program(path, device)
 
     def accel_set_mode(

@@ -35,6 +35,8 @@ disk_wait_attempts = 1
 disk_wait_delay = 0
 agent_token = {token}
 log_file = {place}/agent.log
+[nova_accel]
+image_hosts = 127.0.0.1:8080
 """
 # Ironic answers an inspection with the node.
 _CALLBACK = """#!/bin/sh

@@ -37,6 +37,9 @@ lookup_timeout = 1
 agent_token = {token}
 log_file = {log}
 debug = true
+{mode}
+[nova_accel]
+image_hosts = {images}
 """
 
 
@@ -73,13 +76,17 @@ def read_mac() -> str:
 
 @contextlib.contextmanager
 def start(
-    root: pathlib.Path, state: pathlib.Path, api_url: str = ""
+    root: pathlib.Path,
+    state: pathlib.Path,
+    api_url: str = "",
+    images: str = "",
 ) -> Iterator[Agent]:
     """Run the agent on the simulated host below a root.
 
     :param state: an empty directory.
     :param api_url: URL of Ironic, which the agent is to inspect for; empty
         for an agent that only serves its own API.
+    :param images: host and port to download images from.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -88,7 +95,13 @@ def start(
     log, conf = state / "agent.log", state / "agent.conf"
     mode = f"api_url = {api_url}" if api_url else "standalone = true"
     conf.write_text(
-        _CONF.format(port=port, log=log, token=agent_api.TOKEN) + mode + "\n"
+        _CONF.format(
+            port=port,
+            log=log,
+            token=agent_api.TOKEN,
+            mode=mode,
+            images=images,
+        )
     )
     programs = pathlib.Path(sys.executable).parent
     with (

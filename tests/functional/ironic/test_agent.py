@@ -7,6 +7,7 @@ import http.server
 import pathlib
 import threading
 from collections.abc import Iterator
+from urllib import parse
 
 import pytest
 
@@ -54,18 +55,6 @@ def machine(
 
 
 @pytest.fixture(scope="module")
-def agent(
-    machine: fakehost.Controller, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[agent_service.Agent]:
-    state = tmp_path_factory.mktemp("agent")
-    # Its /dev has the names that nodes have after the reboots of the tests.
-    machine.reboot()
-    with agent_service.start(machine.root, state) as running:
-        running.await_api()
-        yield running
-
-
-@pytest.fixture(scope="module")
 def image(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, str]]:
@@ -85,6 +74,21 @@ def image(
         )
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def agent(
+    machine: fakehost.Controller,
+    image: tuple[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[agent_service.Agent]:
+    state = tmp_path_factory.mktemp("agent")
+    # Its /dev has the names that nodes have after the reboots of the tests.
+    machine.reboot()
+    images = parse.urlsplit(image[0]).netloc
+    with agent_service.start(machine.root, state, images=images) as running:
+        running.await_api()
+        yield running
 
 
 def read(machine: fakehost.Controller, function: str, name: str) -> str:
@@ -163,7 +167,10 @@ def test_ironic_services_a_node_through_its_agent(
     }
     ironic.change_state(inspected, "service", service_steps=[step])
     ironic.await_state(inspected, "service wait")
-    with agent_service.start(machine.root, tmp_path, ironic.url) as running:
+    images = parse.urlsplit(url).netloc
+    with agent_service.start(
+        machine.root, tmp_path, ironic.url, images
+    ) as running:
         ironic.await_state(inspected, "active", running.process)
     assert loaded(machine) == [NEW]
 
@@ -223,6 +230,16 @@ def test_an_image_with_another_checksum_is_not_loaded(
     )
     assert "its sha256 is" in agent_api.error_of(record)
     assert loaded(machine) == [OLD]
+
+
+def test_an_image_of_another_host_is_not_fetched(
+    agent: agent_service.Agent, image: tuple[str, str]
+) -> None:
+    url = "http://169.254.169.254/openstack/latest/meta_data.json"
+    record = agent.run_step(
+        "deploy", "accel_program", NODE, url=url, checksum=image[1]
+    )
+    assert "nova-accel-image-hosts" in agent_api.error_of(record)
 
 
 def test_a_mode_is_set(

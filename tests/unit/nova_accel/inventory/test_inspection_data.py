@@ -233,7 +233,7 @@ def test_functions_are_read_in_place_of_a_refused_report() -> None:
     assert ["1025 items" in warning for warning in data.warnings] == [True]
 
 
-def test_functions_that_are_no_list_are_told() -> None:
+def test_functions_that_are_no_list_give_a_warning() -> None:
     data = inspection_data.read({"pci_devices": 5}, {}, CATALOG)
     assert data.report is None
     assert data.warnings == ("pci_devices is 5, and no list of objects",)
