@@ -34,7 +34,7 @@ _UNDEFINED_CODE = "placement.undefined_code"
 # Placement 16 raises both as HTTP 400 with the undefined code, so the text
 # is the only place that names the trait or class.
 _UNKNOWN_NAME = re.compile(
-    r"HTTP 400: .*No such (?:trait\(s\):|resource class) ([\w, ]*\w)", re.S
+    r"No such (?:trait\(s\):|resource class) ([\w, ]*\w)"
 )
 # Units by class of each consumer of a provider.
 Allocations = tuple[Mapping[str, int], ...]
@@ -76,7 +76,8 @@ class QueryError(errors.AcceleratorError):
             _UNDEFINED_CODE,
         ):
             return ""
-        match = _UNKNOWN_NAME.search(self.reason)
+        text = self.reason.partition("HTTP 400: ")[2]
+        match = _UNKNOWN_NAME.search(text)
         return match[1] if match else ""
 
 

@@ -14,10 +14,6 @@ from nova_accel.model import names
 # NVIDIA's drivers write "GRID T4-4Q" or "NVIDIA A40-8Q": the brand changes
 # between releases, the rest is the type's stable name.
 _BRAND = re.compile(r"^(?:GRID|NVIDIA)\s+", re.IGNORECASE)
-# "…, framebuffer=1024M, …, max_instance=16" (NVIDIA's description file)
-_FIELD = re.compile(r"(\w+)\s*=\s*([^,\n]+)")
-# "low_gm_size: 64MB", one field per line (i915 GVT-g's description file)
-_LINE = re.compile(r"^(\w+):\s*(.+)$", re.MULTILINE)
 # Traits of whole functions, and of VFs: their profiles are named by vendor
 # and product.
 _PCI = re.compile(
@@ -75,8 +71,11 @@ def parse_description(text: str) -> TypeDescription:
     It parses NVIDIA's ``key=value, …`` line and i915's ``key: value``
     lines. Missing or malformed fields are None.
     """
-    pairs: list[tuple[str, str]] = _FIELD.findall(text) + _LINE.findall(text)
-    fields = dict(pairs)
+    fields = {
+        name: value.strip()
+        for line in text.splitlines()
+        for name, value in _list_fields(line)
+    }
     memory = _MEBIBYTES.match(
         fields.get("framebuffer", fields.get("low_gm_size", ""))
     )
@@ -89,6 +88,17 @@ def parse_description(text: str) -> TypeDescription:
             else None
         ),
     )
+
+
+def _list_fields(line: str) -> Iterator[tuple[str, str]]:
+    """Yield names and values of ``name=value, …`` or of ``name: value``."""
+    name, colon, value = line.partition(":")
+    if colon and "=" not in name:
+        yield name.strip(), value
+    for field in line.split(","):
+        name, equals, value = field.partition("=")
+        if equals:
+            yield name.strip(), value
 
 
 def profile_name(type_id: str, label: str | None, vendor_id: str) -> str:

@@ -23,7 +23,7 @@ _CREATABLE = "nvidia/creatable_vgpu_types"
 _PLACEMENT = "nvidia/placement_id"
 _INSTANCE = "nvidia/gpu_instance_id"
 # "1155  : NVIDIA L40S-24Q", below the header "ID    : vGPU Name"
-_LINE = re.compile(r"\s*([0-9]{1,10})\s*:\s*(\S.*?)\s*")
+_LINE = re.compile(r"([0-9]{1,10})\s*:\s*(\S.*)")
 _HEADER = re.compile(r"\s*ID\s*:.*", re.IGNORECASE)
 # Errors of reading a placement or instance that is not set; drivers before
 # 580 have no such files.
@@ -207,7 +207,7 @@ def _read_creatable(
         return None
     type_names = {}
     for line in text.splitlines():
-        match = _LINE.fullmatch(line)
+        match = _LINE.fullmatch(line.strip())
         if match:
             type_names[str(int(match[1]))] = mdev_names.strip_brand(match[2])
         elif line.strip() and not _HEADER.fullmatch(line):

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No pattern takes quadratic time: texts come from devices and archives.
+
+Each compiled pattern of a module is timed, with the methods that the code
+calls, on texts of 60,000 characters that are built from its own parts:
+repetitions of each character and pair that it can match, of the beginnings of
+a match, and beginnings with a tail. A linear pattern takes some milliseconds,
+a quadratic one 10 s and more.
+"""
+
+import dataclasses
+import functools
+import importlib
+import itertools
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
+
+import pytest
+
+from tests.unit.house import test_house
+
+LENGTH = 60_000
+# CPU seconds of a call, which a signal ends.
+LIMIT_S = 0.1
+METHODS = (
+    "search",
+    "match",
+    "fullmatch",
+    "findall",
+    "finditer",
+    "sub",
+    "split",
+)
+CALL = re.compile(rf"\b(\w+)\.({'|'.join(METHODS)})\b")
+# Examples of the classes of characters.
+CLASSES = {
+    _parser.CATEGORY_DIGIT: "7",
+    _parser.CATEGORY_WORD: "w",
+    _parser.CATEGORY_SPACE: " ",
+    _parser.CATEGORY_NOT_DIGIT: "n",
+    _parser.CATEGORY_NOT_WORD: "-",
+    _parser.CATEGORY_NOT_SPACE: "n",
+}
+# Characters of a text at most, and beginnings of a match.
+MAX_CHARACTERS, MAX_STARTS = 6, 6
+# Runs of a repetition in a match.
+MAX_RUNS = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UsedPattern:
+    """A pattern of a module, and the methods that are called on it."""
+
+    name: str
+    pattern: re.Pattern[Any]
+    methods: tuple[str, ...]
+
+
+@functools.cache
+def read_calls(path: Path) -> list[tuple[str, str]]:
+    """Return names and methods in the calls of a module."""
+    return CALL.findall(path.read_text())
+
+
+def list_patterns(path: Path) -> Iterator[UsedPattern]:
+    """Yield the patterns that a module has as attributes, or in them."""
+    module = importlib.import_module(test_house.module_name(path))
+    here = read_calls(path)
+    # A pattern in a table is called by the name of a variable.
+    of_tables = {m for n, m in here if not n.isupper()}
+    seen: set[int] = set()
+    for name, value in vars(module).items():
+        calls = here
+        if not name.startswith("_"):
+            calls = [c for p in test_house.MODULES for c in read_calls(p)]
+        methods = {m for n, m in calls if n == name} or of_tables
+        for number, pattern in enumerate(find_compiled(value)):
+            if id(pattern) not in seen:
+                seen.add(id(pattern))
+                yield UsedPattern(
+                    name=f"{name}[{number}]",
+                    pattern=pattern,
+                    methods=tuple(sorted(methods)) or METHODS,
+                )
+
+
+def find_compiled(value: object) -> Iterator[re.Pattern[Any]]:
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, tuple | list | frozenset | set):
+        for item in value:
+            yield from find_compiled(item)
+    elif isinstance(value, dict):
+        yield from find_compiled([*value, *value.values()])
+
+
+# -- texts -------------------------------------------------------------------
+
+
+def find_characters(tokens: Any) -> Iterator[str]:
+    """Yield an example of each character that a parsed pattern matches."""
+    for kind, value in tokens:
+        if kind is _parser.LITERAL:
+            yield chr(value)
+        elif kind is _parser.ANY:
+            yield "x"
+        elif kind is _parser.NOT_LITERAL:
+            yield "x" if value != ord("x") else "y"
+        elif kind is _parser.IN:
+            yield from list_class(value)
+        else:
+            for part in list_parts(kind, value):
+                yield from find_characters(part)
+
+
+def list_class(items: Any) -> Iterator[str]:
+    if items[0][0] is _parser.NEGATE:
+        pattern = re.compile(f"[^{''.join(map(str_of_item, items[1:]))}]")
+        yield from [c for c in "xy1-_ \n" if pattern.match(c)][:2]
+        return
+    for kind, value in items:
+        if kind is _parser.LITERAL:
+            yield chr(value)
+        elif kind is _parser.RANGE:
+            yield chr(value[0])
+        elif kind is _parser.CATEGORY:
+            yield CLASSES[value]
+
+
+def str_of_item(item: Any) -> str:
+    kind, value = item
+    if kind is _parser.RANGE:
+        return f"{re.escape(chr(value[0]))}-{re.escape(chr(value[1]))}"
+    return re.escape(chr(value) if kind is _parser.LITERAL else CLASSES[value])
+
+
+def list_parts(kind: Any, value: Any) -> list[Any]:
+    """Return the parsed patterns inside a group, branch or repetition."""
+    if kind is _parser.SUBPATTERN:
+        return [value[-1]]
+    if kind is _parser.BRANCH:
+        return list(value[1])
+    if kind in (
+        _parser.MAX_REPEAT,
+        _parser.MIN_REPEAT,
+        _parser.POSSESSIVE_REPEAT,
+    ):
+        return [value[-1]]
+    if kind in (_parser.ASSERT, _parser.ASSERT_NOT):
+        return [value[1]]
+    return [value] if kind is _parser.ATOMIC_GROUP else []
+
+
+def build_match(tokens: Any) -> str:
+    """Return a text that a parsed pattern matches, or nearly so."""
+    text = ""
+    for kind, value in tokens:
+        if kind in (_parser.ASSERT, _parser.ASSERT_NOT):
+            continue
+        parts = list_parts(kind, value)
+        if not parts:
+            text += next(find_characters([(kind, value)]), "")
+        elif kind in (_parser.SUBPATTERN, _parser.BRANCH):
+            text += build_match(parts[0])
+        else:
+            text += build_match(parts[0]) * max(1, min(value[0], MAX_RUNS))
+    return text
+
+
+def build_texts(pattern: re.Pattern[str]) -> Iterator[str]:
+    """Yield texts that a bad pattern needs long for."""
+    tokens = _parser.parse(pattern.pattern, pattern.flags)
+    characters = [*dict.fromkeys(find_characters(tokens))][:MAX_CHARACTERS]
+    match = build_match(tokens)
+    step = max(1, len(match) // MAX_STARTS)
+    starts = [match[:end] for end in range(1, len(match) + 1, step)]
+    units = [
+        *characters,
+        *map("".join, itertools.permutations(characters[:3], 2)),
+        *starts,
+        match,
+        " ",
+    ]
+    for unit in filter(None, dict.fromkeys(units)):
+        text = (unit * (LENGTH // len(unit) + 1))[:LENGTH]
+        yield text
+        yield f"{text[:-1]}\0"
+    for start, character in itertools.product(starts, (*characters, " ")):
+        yield start + character * (LENGTH - len(start) - 1) + "\0"
+
+
+def call(pattern: re.Pattern[Any], method: str, text: Any) -> None:
+    if method == "sub":
+        pattern.sub(type(text)(), text)
+    elif method == "finditer":
+        for _ in pattern.finditer(text):
+            pass
+    else:
+        getattr(pattern, method)(text)
+
+
+def is_in_time(function: Callable[[], object]) -> bool:
+    """Return whether a call ends before the limit."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+    try:
+        function()
+    except TimeoutError:
+        return False
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    return True
+
+
+def find_slow(used: UsedPattern) -> str:
+    """Return the first call that takes long, empty without one."""
+    source: re.Pattern[str] = used.pattern
+    is_bytes = isinstance(used.pattern.pattern, bytes)
+    if is_bytes:
+        source = re.compile(used.pattern.pattern.decode("latin-1"))
+    for text in build_texts(source):
+        subject = text.encode("latin-1", "replace") if is_bytes else text
+        for method in used.methods:
+            run = functools.partial(call, used.pattern, method, subject)
+            if not (is_in_time(run) or is_in_time(run)):
+                return f"{method} of {text[:20]!r}… takes over {LIMIT_S} s"
+    return ""
+
+
+MODULES = [p for p in test_house.MODULES if "re.compile" in p.read_text()]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=test_house.relative)
+def test_each_pattern_takes_linear_time(path: Path) -> None:
+    slow = [
+        f"{used.name} {used.pattern.pattern}: {reason}"
+        for used in list_patterns(path)
+        if (reason := find_slow(used))
+    ]
+    assert not slow
+
+
+@pytest.mark.parametrize(
+    ("text", "method"),
+    [
+        (r"(\w+)\s*=\s*([^,\n]+)", "findall"),
+        (r"\s+$", "sub"),
+        (r"<!--.*?-->", "findall"),
+        (r"(a+)+b", "fullmatch"),
+        (r"\s*([0-9]+)\s*:\s*(\S.*?)\s*", "fullmatch"),
+        (r"x*y", "search"),
+    ],
+)
+def test_a_quadratic_pattern_is_found(text: str, method: str) -> None:
+    used = UsedPattern(name="bad", pattern=re.compile(text), methods=(method,))
+    assert "takes over" in find_slow(used)
