@@ -29,8 +29,14 @@ from nova_accel.model import names
 PLACE_PREFIX = "CUSTOM_ACCELERATOR_PLACE_"
 UNALLOCATED_PREFIX = "CUSTOM_ACCELERATOR_UNALLOCATED_"
 INSTANCE_PREFIX = "CUSTOM_ACCELERATOR_INSTANCE_"
-_PLACE = re.compile(rf"({PLACE_PREFIX}|{UNALLOCATED_PREFIX})(\d+)_(\d+)_(\w+)")
-_INSTANCE = re.compile(rf"{INSTANCE_PREFIX}(\d+)_(\w+)")
+# Other services write traits, too. Starts are units of a region, below 1,000,
+# and a GPU has at most 64 vGPUs.
+_MAX_COUNT = 128
+_PLACE = re.compile(
+    rf"({PLACE_PREFIX}|{UNALLOCATED_PREFIX})"
+    r"([0-9]{1,4})_([0-9]{1,3})_([A-Z0-9_]+)"
+)
+_INSTANCE = re.compile(rf"{INSTANCE_PREFIX}([0-9]{{1,4}})_([A-Z0-9_]+)")
 _LAYOUTS = frozenset({model.Layout.MIXED, model.Layout.MIG})
 
 
@@ -112,7 +118,10 @@ def build_traits(
 
 
 def parse_traits(traits: Iterable[str]) -> Occupancy:
-    """Return the places in a card's traits; other traits are ignored."""
+    """Return the places in a card's traits; other traits are ignored.
+
+    So are places with more partitions than any card has.
+    """
     places: dict[str, list[OccupiedPlace]] = {
         PLACE_PREFIX: [],
         UNALLOCATED_PREFIX: [],
@@ -121,6 +130,8 @@ def parse_traits(traits: Iterable[str]) -> Occupancy:
     for trait in traits:
         if match := _PLACE.fullmatch(trait):
             prefix, start, count, profile = match.groups()
+            if int(count) > _MAX_COUNT:
+                continue
             places[prefix].append(
                 OccupiedPlace(
                     start=int(start),

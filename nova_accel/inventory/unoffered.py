@@ -113,9 +113,10 @@ def _driver_reasons(
     of a device are none.
     """
     reasons: dict[str, list[str]] = {}
+    ignored = frozenset(unreadable)
     for problem in state.problems:
         is_of_type = problem.where != problem.address
-        if problem not in unreadable and not is_of_type:
+        if problem not in ignored and not is_of_type:
             card = names.card_address(problem.address)
             reasons.setdefault(card, []).append(problem.reason)
     return reasons

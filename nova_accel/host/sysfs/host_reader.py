@@ -31,6 +31,9 @@ _MODULES = "/sys/module"
 _INTERFACES = "/sys/class/net"
 # Value of every 16-bit read of a function that is gone from its bus.
 _GONE = 0xFFFF
+# Functions of one PCI domain: 8 bits of bus, 5 of slot, 3 of function. No host
+# has as many in all its domains; a capture could have any number.
+_MAX_FUNCTIONS = 1 << 16
 _RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})\b")
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_][\w.\-]*(?:/[A-Za-z0-9_][\w.\-]*)*")
 
@@ -264,6 +267,8 @@ class HostReader:
     def _read_functions(self) -> dict[str, pci.PciFunction]:
         functions: dict[str, pci.PciFunction] = {}
         present = frozenset(self._listed(FUNCTIONS))
+        if len(present) > _MAX_FUNCTIONS:
+            raise errors.UnreadableError(FUNCTIONS, errno.EOVERFLOW)
         for name in sorted(present):
             if not pci.is_address(name):
                 self._note(name, "is no PCI address; left out")

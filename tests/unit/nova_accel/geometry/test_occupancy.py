@@ -119,3 +119,29 @@ def test_a_partition_without_an_allocation_is_reported_as_reserved() -> None:
     assert parsed.unallocated == (
         occupancy.OccupiedPlace(start=4, count=1, trait=profile.trait),
     )
+
+
+@pytest.mark.parametrize(
+    "trait",
+    [
+        f"{prefix}{start}_{count}_VGPU_NVIDIA_L40S_8Q"
+        for prefix in (occupancy.PLACE_PREFIX, occupancy.UNALLOCATED_PREFIX)
+        for start, count in (
+            (0, 10**15),
+            (0, 129),
+            (0, 999),
+            (10**15, 1),
+            ("9" * 200, 1),
+            ("\N{ARABIC-INDIC DIGIT ONE}", 1),
+        )
+    ]
+    + [f"{occupancy.INSTANCE_PREFIX}{10**15}_3G_20GB"],
+)
+def test_a_trait_with_what_no_card_has_is_ignored(trait: str) -> None:
+    assert occupancy.parse_traits([trait]) == occupancy.Occupancy()
+
+
+def test_as_many_partitions_as_a_card_can_have_are_read() -> None:
+    trait = f"{occupancy.PLACE_PREFIX}0_128_VGPU_NVIDIA_L40S_8Q"
+    (place,) = occupancy.parse_traits([trait]).places
+    assert place.count == 128

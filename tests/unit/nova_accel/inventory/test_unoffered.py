@@ -3,11 +3,14 @@
 
 import json
 import pathlib
+import time
 from typing import Any
 
 import pytest
 
 from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.inventory import unoffered
 from tests.hosts import build, look
 from tests.unit.nova_accel.cli import test_inspect
 
@@ -130,3 +133,14 @@ def test_a_function_that_policy_names_makes_a_problem(
     rule = json.dumps({"address": NIC, "use": "passthrough"})
     problems = read_nic(tmp_path, [rule]).problems
     assert any("numa_node" in problem.reason for problem in problems)
+
+
+def test_many_problems_take_little_time() -> None:
+    problems = tuple(
+        model.Problem(where=f"{n}", reason="is unreadable", address="x")
+        for n in range(20_000)
+    )
+    state = model.HostState(devices=(), problems=problems)
+    began = time.thread_time()
+    assert unoffered.find(state, (), policy.DeviceRules(), problems) == ()
+    assert time.thread_time() - began < 2.0

@@ -355,3 +355,17 @@ def test_recorded_files_give_the_same_host(
 def _read_all(host: host_reader.HostReader) -> dict[str, fs.Record]:
     host.functions(), host.mdev_parents(), host.mdevs()
     return dict(host.files.records())
+
+
+def test_a_host_with_too_many_functions_is_refused() -> None:
+    places = (
+        f"{host_reader.FUNCTIONS}/{domain:04x}:{bus:02x}:{slot:02x}.0"
+        for domain in range(9)
+        for bus in range(256)
+        for slot in range(32)
+    )
+    source = fs.RecordedFiles(
+        {place: fs.RecordedDirectory() for place in places}
+    )
+    with pytest.raises(errors.UnreadableError, match="EOVERFLOW"):
+        host_reader.HostReader(source=source).functions()
