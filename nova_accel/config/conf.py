@@ -521,6 +521,17 @@ def read_own_root() -> str:
     return str(cfg.CONF.nova_accel.root)
 
 
+def read_own_commands() -> frozenset[str]:
+    """Return each scrub_command of this process's own configuration.
+
+    :raises ConfigurationError: a line of device_spec is not valid.
+    """
+    read_own_root()  # registers the options
+    group = cfg.CONF.nova_accel
+    rules = policy.parse_rules(group.device_spec, _build_default_rule(group))
+    return frozenset(filter(None, (r.scrub_command for r in rules.rules)))
+
+
 def read_files(paths: Sequence[str]) -> Settings:
     """Return the library's settings from nova.conf files.
 

@@ -285,6 +285,7 @@ def _build_context(
     identity = request.identity
     return context.RequestContext(
         user_id=identity.user,
+        user_name=identity.user_name or None,
         project_id=identity.project,
         roles=list(identity.roles),
         auth_token=identity.token,

@@ -176,10 +176,11 @@ for function in ("0000:3d:00.0", "0000:3d:00.1"):
             print(on_host.apply(action))
         except errors.ActionError as error:
             print(error.number, error.detail)
-try:
-    privileged.run_scrub(root, "/opt/../wipe", "0000:3d:00.0")
-except errors.MalformedError as error:
-    print(error.kind, repr(error.text))
+for command in ("/opt/../wipe", "/opt/other"):
+    try:
+        privileged.run_scrub(root, command, "0000:3d:00.0")
+    except errors.MalformedError as error:
+        print(error.kind, repr(error.text))
 """
 
 # A host without the daemon. Prints the GPUs and the problem of reading them.
@@ -218,7 +219,10 @@ def run(client: str, root: Path) -> list[str]:
     allow_access(root)
     # The daemon works below the root of its own configuration only.
     conf = root / "nova.conf"
-    conf.write_text(f"[nova_accel]\nroot = {root}\n")
+    conf.write_text(
+        f"[nova_accel]\nroot = {root}\n"
+        'device_spec = {"address": "*", "scrub_command": "/opt/wipe"}\n'
+    )
     done = subprocess.run(  # noqa: S603
         [
             sys.executable,
@@ -343,6 +347,7 @@ class TestDaemon:
             f"{errno.ENOENT} ",
             f"{errno.EIO} {command} 0000:3d:00.1 ended with 4: no",
             "command '/opt/../wipe'",
+            "scrub_command of Nova's privileged daemon '/opt/other'",
         ]
         assert (place / "reset").read_text() == "1"
 

@@ -69,14 +69,16 @@ class DeviceEndpoint:
         """Drain devices: they take no new server from now on.
 
         :param devices: uuids of their providers.
-        :param author: name of the operator, stored with the reason.
+        :param author: unused, of callers of an earlier release. The stored
+            author is the user of the context.
         :param deadline: see nova_accel.model.rpc_names.
         """
+        del author
         return self._answer(
             context,
             "drain",
             deadline,
-            lambda: self._drain(devices, reason, author),
+            lambda: self._drain(devices, reason, _find_author(context)),
         )
 
     def undrain(
@@ -159,7 +161,6 @@ class DeviceEndpoint:
                 "reason", line, f"1 to {_MAX_REASON} characters"
             )
         by_uuid = self._find_addresses(devices)
-        author = notes.single_line(author)[:_MAX_AUTHOR]
         self._marks.drain(by_uuid.values(), line, author)
         return [_build_row(*item) for item in by_uuid.items()]
 
@@ -212,6 +213,12 @@ class DeviceEndpoint:
                 " device use `placement-sync drain --force` on the host",
             )
         return {uuid: by_uuid[uuid] for uuid in devices}
+
+
+def _find_author(context: Any) -> str:
+    """Return the name of a context's user, else the id; "" for a service."""
+    name = getattr(context, "user_name", None) or context.user_id or ""
+    return notes.single_line(str(name))[:_MAX_AUTHOR]
 
 
 def _build_row(uuid: str, address: str, fault: str = "") -> dict[str, str]:

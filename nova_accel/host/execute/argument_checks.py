@@ -7,6 +7,7 @@ valid argument with its type, and raises MalformedError for any other.
 
 import os
 import re
+from collections.abc import Collection
 
 from nova_accel import errors
 from nova_accel.model import actions, pci
@@ -151,6 +152,18 @@ def command(text: object) -> str:
             "command", str(text), "an absolute path of plain characters"
         )
     return text
+
+
+def own_command(text: str, own: Collection[str]) -> None:
+    """Check that a command is one of the privileged process's own."""
+    if text not in own:
+        raise errors.MalformedError(
+            "scrub_command of Nova's privileged daemon",
+            text,
+            "one of [nova_accel] device_spec in the configuration files that"
+            " the daemon was started with (helper_command); restart"
+            " nova-compute after a change",
+        )
 
 
 def _matched(

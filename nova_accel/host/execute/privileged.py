@@ -11,8 +11,9 @@ refusal, ETIMEDOUT without an answer in time, and raises MalformedError for
 an invalid argument. The caller reads back the effect itself.
 
 ``root`` must be the daemon's own root, which the daemon reads from its
-configuration files: a caller can't direct it to another tree. Only a
-process with its own rights (``run_here``) accepts any root.
+configuration files: a caller can't direct it to another tree. So are the
+commands of ``run_scrub``. Only a process with its own rights (``run_here``)
+accepts any root and command.
 """
 
 import errno
@@ -132,6 +133,11 @@ def _confined(
 @functools.cache
 def _read_own_root() -> str:
     return conf.read_own_root()
+
+
+@functools.cache
+def _read_own_commands() -> frozenset[str]:
+    return conf.read_own_commands()
 
 
 def run_here() -> None:
@@ -512,11 +518,17 @@ def reset_together(root: str, functions: list[str]) -> int:
 def run_scrub(root: str, command: str, address: str) -> int:
     """Run the operator's scrub_command for a function.
 
+    The daemon runs the commands of its own device_spec only: a caller could
+    name any other program of root's.
+
     :returns: 0 or an errno; EACCES if the command or its directories are
         writable by other users than root.
     :raises ToolError: it failed; the error has its output.
     """
-    program = os.path.join(root, argument_checks.command(command).lstrip("/"))
+    path = argument_checks.command(command)
+    if not _own_rights.is_set():
+        argument_checks.own_command(path, _read_own_commands())
+    program = os.path.join(root, path.lstrip("/"))
     arguments = [program, argument_checks.address(address)]
     return root_io.check_program(root, program) or root_io.run(
         arguments, SCRUB_S

@@ -196,7 +196,6 @@ def _call_hosts(
     calls = host_calls.HostCalls(
         arguments, reader.options, compute, f"device {method}"
     )
-    parameters |= _name_author(method, calls.user_name)
     results: dict[str, Mapping[str, Any]] = {}
     for root, uuids in by_root.items():
         subject = f"nova-compute on {hosts[root]}"
@@ -204,10 +203,6 @@ def _call_hosts(
             rows = calls.call(hosts[root], method, devices=uuids, **parameters)
         results |= {row["provider"]: row for row in rows}
     return results
-
-
-def _name_author(method: str, name: str) -> dict[str, str]:
-    return {"author": name} if method == "drain" and name else {}
 
 
 def _as_output(

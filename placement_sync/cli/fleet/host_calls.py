@@ -39,7 +39,6 @@ class HostCalls:
         """
         self._rpc, self._bus = server_command.open_bus(options, command)
         identity = compute.read_identity()
-        self.user_name = identity.user_name if identity else ""
         self._identity = identity and self._rpc.RequestIdentity(
             identity, server_command.is_of_service(arguments, options)
         )
