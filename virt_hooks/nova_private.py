@@ -9,6 +9,7 @@ each of them with each release. The private methods that
 from typing import Any
 
 from nova import policy
+from nova.limit import placement
 
 
 def tracker_of(virtapi: Any) -> Any:
@@ -50,6 +51,11 @@ def expire_provider(client: Any, uuid: str) -> None:
 def context_of(instance: Any) -> Any:
     """Return the request context that a Nova object was read with."""
     return instance._context
+
+
+def limit_enforcer(context: Any, project: str) -> Any:
+    """Return the enforcer of a project's unified limits."""
+    return placement._get_enforcer(context, project)
 
 
 def policy_enforcer() -> Any:

@@ -28,7 +28,11 @@ from virt_hooks.attach import (
 from virt_hooks.guest import plug
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import cold_migration, server_partitions
-from virt_hooks.report import notifications, server_allocations
+from virt_hooks.report import (
+    notifications,
+    server_allocations,
+    unified_limits,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -221,11 +225,19 @@ class HotAttach:
         A bitstream is fetched before the first record: if it can't be
         fetched, or may not be loaded, there is nothing to undo.
 
-        :raises AcceleratorError: no device has room; nothing remains.
+        :raises AcceleratorError: no device has room, or the project's limit
+            is reached; nothing remains.
         """
         choice = self._devices.choose(
             context, instance.uuid, profile, bitstream
         )
+        for candidate in choice.ranked[:1]:
+            unified_limits.check_delta(
+                context,
+                instance.uuid,
+                instance.project_id,
+                candidate.resources,
+            )
         allocations = self._allocations.read(context, instance.uuid)
         number = attachment.find_free_number(
             instance_request.attachments_of(instance)

@@ -52,6 +52,7 @@ SEAMS = {
     "virt_hooks/instance/bitstream_images.py": "Nova's image API raises all",
     "virt_hooks/error_guards.py": "an addition must never end a Nova service",
     "virt_hooks/spawn/release.py": "a vendor's driver may raise anything",
+    "virt_hooks/report/unified_limits.py": "Keystone's client raises any",
     "virt_hooks/report/usage_sampler.py": "Nova's daemon fails in any way",
 }
 # Methods of Nova's report client that write providers, and the one module of

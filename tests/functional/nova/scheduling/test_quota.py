@@ -10,6 +10,8 @@ import pytest
 from nova.tests import fixtures as nova_fixtures
 from nova.tests.functional.api import client
 
+from nova_accel import errors
+from placement_sync.client import compute_rpc
 from tests.functional.nova.support import harness
 
 SMALL = harness.vgpu_group("_A", "4Q")
@@ -63,6 +65,29 @@ class Quota(harness.AccelTestBase):
         self._delete_server(servers[0])
         self.boot(SMALL)
         self.assertIn(expected, self.refusal(SMALL))
+
+    def attach(self, server: Any) -> str:
+        """Attach a profile; return why nova-compute refuses, or ""."""
+        rpc = compute_rpc.ComputeRpc(())
+        words = {"server": server["id"], "profile": "T4-4Q"}
+        try:
+            rpc.call("host1", "attach", False, **words)
+        except errors.ServiceError as error:
+            return str(error)
+        return ""
+
+    def test_a_hot_attach_is_refused_at_the_limit(self) -> None:
+        self.register("class:VGPU", 2)
+        self.register("class:CUSTOM_GPU_MEMORY_MB", 2 * MIB)
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot(SMALL)
+        self.assertEqual("", self.attach(server))
+        reason = self.attach(server)
+        self.assertIn("class:VGPU is over its limit of 2: 2 in use", reason)
+        self.assertIn("class:CUSTOM_GPU_MEMORY_MB", reason)
+        record = self.api.get_server(server["id"])
+        self.assertEqual("ACTIVE", record["status"])
+        self.assertIsNone(record["OS-EXT-STS:task_state"])
 
     @pytest.mark.long
     def test_framebuffer_is_counted_in_mib(self) -> None:
