@@ -235,25 +235,23 @@ def list_servers(
 def find_servers(client: rest.RestClient, name_or_uuid: str) -> list[Server]:
     """Return the servers of a name, or the server of a uuid.
 
-    Only those of the user's own project, if Nova does not show others.
+    Only those of the user's own project, if Nova does not show others. A uuid
+    is never taken for a name: users choose names, and one could choose the
+    uuid of a deleted server.
 
     :raises MalformedError: there is none.
     :raises ServiceError: Nova can't be read.
     """
-    servers: list[Server] = []
     if is_uuid(name_or_uuid):
         server = find_server(client, name_or_uuid)
         servers = [server] if server else []
-    if not servers:
-        query = {"name": name_or_uuid}
+    else:
         try:
-            listed = [*list_servers(client, {"all_tenants": 1, **query})]
+            servers = _list_named(client, name_or_uuid, {"all_tenants": 1})
         except errors.ServiceError as error:
             if not error.is_forbidden:
                 raise
-            listed = [*list_servers(client, query)]
-        # Nova takes the name as a regular expression.
-        servers = [s for s in listed if s.name == name_or_uuid]
+            servers = _list_named(client, name_or_uuid)
     if not servers:
         raise errors.MalformedError(
             "server of this cloud",
@@ -263,13 +261,34 @@ def find_servers(client: rest.RestClient, name_or_uuid: str) -> list[Server]:
     return servers
 
 
+def _list_named(
+    client: rest.RestClient,
+    name: str,
+    scope: Mapping[str, object] = types.MappingProxyType({}),
+) -> list[Server]:
+    """Return the servers of a name; Nova takes it as a regular expression."""
+    listed = list_servers(client, {**scope, "name": name})
+    return [server for server in listed if server.name == name]
+
+
 def find_single_server(client: rest.RestClient, name_or_uuid: str) -> Server:
-    """Return the server of a name or a uuid; see ``find_servers``.
+    """Return the server of a uuid, or of a name in the user's own project.
+
+    Any user may give a server the name of another project's server, so a
+    name never selects a server of another project.
 
     :raises MalformedError: there is none, or several have the name.
     :raises ServiceError: Nova can't be read.
     """
-    servers = find_servers(client, name_or_uuid)
+    if is_uuid(name_or_uuid):
+        return find_servers(client, name_or_uuid)[0]
+    servers = _list_named(client, name_or_uuid)
+    if not servers:
+        raise errors.MalformedError(
+            "server of your own project",
+            name_or_uuid,
+            "its name; name a server of another project by its uuid",
+        )
     if len(servers) > 1:
         raise SeveralServersError(name_or_uuid)
     return servers[0]

@@ -12,18 +12,20 @@ The formats, one object or a list of them:
 Keys are read in any case.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.model import flavors, strict_json
+from nova_accel.model import flavors, json_codec, strict_json
 from placement_sync.flavors import flavor_specs
 
 _WRAPPERS = ("flavors", "profiles", "flavor")
 _SPECS = ("properties", "extra_specs")
 _PUBLIC = ("is public", "os-flavor-access:is_public", "is_public")
 _EPHEMERAL = ("os-flv-ext-data:ephemeral", "ephemeral")
+_MAX_QUOTED = 80
 _EXPECTED = (
     "JSON of `openstack flavor list --long`, of `flavor show` or of `profile"
     " list`"
@@ -66,9 +68,9 @@ def parse(text: str) -> tuple[FlavorEntry, ...]:
             "file of flavors", str(error), _EXPECTED
         ) from error
     entries = tuple(map(_parse_entry, _list_objects(content)))
-    names = [entry.name for entry in entries if entry.name]
-    for name in names:
-        if names.count(name) > 1:
+    names = collections.Counter(e.name for e in entries if e.name)
+    for name, count in names.items():
+        if count > 1:
             raise errors.MalformedError(
                 "name of one flavor", name, "each name once in the file"
             )
@@ -88,7 +90,9 @@ def _list_objects(content: Any) -> Iterator[Mapping[str, Any]]:
     objects = content if isinstance(content, list) else [content]
     for each in objects:
         if not isinstance(each, dict):
-            raise errors.MalformedError("flavor", repr(each), _EXPECTED)
+            raise errors.MalformedError(
+                "flavor", json_codec.quote(each), _EXPECTED
+            )
         yield {str(key).lower(): value for key, value in each.items()}
 
 
@@ -96,7 +100,9 @@ def _parse_entry(fields: Mapping[str, Any]) -> FlavorEntry:
     if "profile" in fields or "charges" in fields:
         name = fields.get("profile", fields.get("name"))
         return FlavorEntry(profile=_parse_text("profile", name))
-    name = fields.get("name") or fields.get("flavor", {}).get("name")
+    name, inner = fields.get("name"), fields.get("flavor")
+    if not name and isinstance(inner, dict):
+        name = inner.get("name")
     return FlavorEntry(
         name=_parse_text("name", name),
         specs=dict(
@@ -118,7 +124,9 @@ def _find(fields: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
 
 def _parse_text(kind: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise errors.MalformedError(f"{kind} of a flavor", repr(value), "text")
+        raise errors.MalformedError(
+            f"{kind} of a flavor", json_codec.quote(value), "text"
+        )
     return value
 
 
@@ -127,7 +135,9 @@ def _parse_size(kind: str, value: Any) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise errors.MalformedError(
-            f"{kind} of a flavor", repr(value), "a number, 0 or more"
+            f"{kind} of a flavor",
+            json_codec.quote(value),
+            "a number, 0 or more",
         )
     return value
 
@@ -135,10 +145,21 @@ def _parse_size(kind: str, value: Any) -> int | None:
 def _parse_specs(value: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(value, dict):
         raise errors.MalformedError(
-            "set of extra specs", repr(value), "an object of keys and values"
+            "set of extra specs",
+            json_codec.quote(value),
+            "an object of keys and values",
         )
     for key, text in value.items():
-        yield key, str(text)
+        yield key, _parse_value(text)
+
+
+def _parse_value(value: Any) -> str:
+    """Return a value of an extra spec: Nova has texts of 255 characters."""
+    if isinstance(value, dict | list) or value is None:
+        raise errors.MalformedError(
+            "value of an extra spec", json_codec.quote(value), "a text"
+        )
+    return str(value)
 
 
 def _build_specs(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -164,7 +185,9 @@ def _build_specs(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield flavor_specs.POLICY, str(fields["group_policy"])
     except (AttributeError, KeyError, TypeError) as error:
         raise errors.MalformedError(
-            "flavor with groups and settings", repr(error), _EXPECTED
+            "flavor with groups and settings",
+            f"{type(error).__name__}: {error}"[:_MAX_QUOTED],
+            _EXPECTED,
         ) from error
 
 

@@ -2,6 +2,7 @@
 """Flavors of files in the formats of several commands."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -140,3 +141,31 @@ def test_accelerators_are_replaced_and_other_extra_specs_stay() -> None:
 def test_malformed_files_are_refused(text: str, reason: str) -> None:
     with pytest.raises(errors.MalformedError, match=reason):
         flavor_file.parse(text)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{"flavor": "x"}],
+        [{"flavor": ["name"]}],
+        [{"flavor": 5}],
+        [{"name": {"a": 1}}],
+        [{"name": "a", "properties": {"a": {"b": 1}}}],
+        [{"name": "a", "properties": {"a": None}}],
+        [{"profile": {}}],
+        {"groups": 5, "flavor": {"name": "a"}},
+        {"groups": [5], "settings": [], "flavor": {"name": "a"}},
+        {"flavors": {"flavors": 1}},
+    ],
+)
+def test_another_shape_is_refused(content: Any) -> None:
+    with pytest.raises(errors.MalformedError) as caught:
+        parse(content)
+    assert len(str(caught.value)) < 400
+
+
+def test_many_names_take_little_time() -> None:
+    content = [{"name": f"flavor{n}"} for n in range(50_000)]
+    began = time.thread_time()
+    assert len(parse(content)) == len(content)
+    assert time.thread_time() - began < 5.0
