@@ -244,7 +244,6 @@ def test_odd_functions_end_no_inspection(functions: object) -> None:
         hook(task, data, data)
 
 
-
 class UnreadableSource(fs.DiskSource):
     """This machine, with directories that fail in an unexpected way."""
 

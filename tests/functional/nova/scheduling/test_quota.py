@@ -83,7 +83,7 @@ class Quota(harness.AccelTestBase):
         server = self.boot(SMALL)
         self.assertEqual("", self.attach(server))
         reason = self.attach(server)
-        self.assertIn("class:VGPU is over its limit of 2: 2 in use", reason)
+        self.assertIn(self.describe_excess("class:VGPU", 2, 2, 1), reason)
         self.assertIn("class:CUSTOM_GPU_MEMORY_MB", reason)
         record = self.api.get_server(server["id"])
         self.assertEqual("ACTIVE", record["status"])
