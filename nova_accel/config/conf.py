@@ -510,28 +510,6 @@ def _build_default_rule(group: types.SimpleNamespace) -> policy.Rule:
     )
 
 
-def read_own_root() -> str:
-    """Return ``root`` of this process's own configuration.
-
-    Nova's privileged daemon reads the files of its command line, which
-    callers of its functions can't change.
-    """
-    cfg.CONF.register_group(GROUP)
-    cfg.CONF.register_opts(OPTIONS, group=GROUP)
-    return str(cfg.CONF.nova_accel.root)
-
-
-def read_own_commands() -> frozenset[str]:
-    """Return each scrub_command of this process's own configuration.
-
-    :raises ConfigurationError: a line of device_spec is not valid.
-    """
-    read_own_root()  # registers the options
-    group = cfg.CONF.nova_accel
-    rules = policy.parse_rules(group.device_spec, _build_default_rule(group))
-    return frozenset(filter(None, (r.scrub_command for r in rules.rules)))
-
-
 def read_files(paths: Sequence[str]) -> Settings:
     """Return the library's settings from nova.conf files.
 

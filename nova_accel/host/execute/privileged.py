@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from nova_accel import model
-from nova_accel.config import conf
+from nova_accel.config import daemon_config
 from nova_accel.host.execute import argument_checks, bus_reset, root_io
 from nova_accel.host.fpga import bitstream_payload, ioctls
 from nova_accel.host.nvml import gpu_reader, gpu_state, usage_reader
@@ -132,12 +132,12 @@ def _confined(
 
 @functools.cache
 def _read_own_root() -> str:
-    return conf.read_own_root()
+    return daemon_config.read_own_root()
 
 
 @functools.cache
 def _read_own_commands() -> frozenset[str]:
-    return conf.read_own_commands()
+    return daemon_config.read_own_commands()
 
 
 def run_here() -> None:

@@ -80,6 +80,7 @@ IMPURE = {
     "nova_accel.catalog.loader",
     "nova_accel.config.conf",
     "nova_accel.config.config_source",
+    "nova_accel.config.daemon_config",
     "nova_accel.config.license_options",
     "nova_accel.config.spec_validators",
     "nova_accel.config.top_packages",
