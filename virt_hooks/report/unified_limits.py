@@ -6,7 +6,7 @@ pass. The limits are Keystone's, and the usage is Placement's. They are checked
 where nova.conf of nova-compute has the driver of unified limits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nova.limit import utils as nova_limits
@@ -32,9 +32,8 @@ def check_delta(
         nova_private.limit_enforcer(context, project).enforce(project, deltas)
     except limit_errors.ProjectOverLimit as error:
         if nova_limits.should_enforce(error):
-            raise errors.ClaimError(
-                uuid, str(error), public=_describe(error)
-            ) from error
+            excess = _describe(error.over_limit_info_list)
+            raise errors.ClaimError(uuid, str(error), public=excess) from error
     except Exception as error:  # Keystone's client and Nova's raise any
         raise errors.ClaimError(
             uuid,
@@ -44,10 +43,10 @@ def check_delta(
         ) from error
 
 
-def _describe(error: Any) -> str:
+def _describe(limits: Iterable[Any]) -> str:
     """Return the exceeded limits, which are the project's own."""
     return "; ".join(
         f"{each.resource_name} is over its limit of {each.limit}:"
         f" {each.current_usage} in use, {each.delta} more requested"
-        for each in error.over_limit_info_list
+        for each in limits
     )
