@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Corrections of a host, as values and as phrases of a report.
+
+Each phrase that asks an operator to change what this library reads is the
+text of one of these values, and ``find`` returns the values of a text. Tests
+apply each printed one to the host of its report, and require that the device
+is offered then.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
+_LINE = re.compile(
+    rf'device_spec = (\{{"address": "{_ADDRESS}"(?:, "use": "\w{{1,20}}")?'
+    r'(?:, "num_vfs": \d{1,5})?\})'
+)
+_BIND = re.compile(rf"bind ({_ADDRESS}) to ([\w-]{{1,40}})")
+_BIND_VFS = re.compile(
+    rf"bind the virtual functions of ({_ADDRESS})"
+    r" (?:on ([\w-]{1,40})|without a driver) to ([\w-]{1,40})"
+)
+_WRITE = re.compile(rf"write (\w{{1,20}}) to ([\w/]{{1,60}}) of ({_ADDRESS})")
+_LOAD = re.compile(r"load the module (\w{1,40})")
+_INSTALL = re.compile(r"install ([^;\n]{1,80}) \(module (\w{1,40})\)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SpecLine:
+    """Add a line to ``device_spec``; ``num_vfs`` takes effect at a start."""
+
+    address: str
+    use: str = ""
+    num_vfs: int | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return the keys and values of the line."""
+        fields: dict[str, Any] = {"address": self.address}
+        if self.use:
+            fields["use"] = self.use
+        if self.num_vfs is not None:
+            fields["num_vfs"] = self.num_vfs
+        return fields
+
+    def __str__(self) -> str:
+        return f"device_spec = {json.dumps(self.fields)}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BindFunction:
+    """Bind a function to another kernel driver."""
+
+    function: str
+    driver: str
+
+    def __str__(self) -> str:
+        return f"bind {self.function} to {self.driver}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BindVfs:
+    """Bind the VFs of a PF that have a driver, or none, to another one.
+
+    ``before`` is the present driver of these VFs, empty for none.
+    """
+
+    function: str
+    before: str
+    driver: str
+
+    def __str__(self) -> str:
+        present = f"on {self.before}" if self.before else "without a driver"
+        return (
+            f"bind the virtual functions of {self.function} {present}"
+            f" to {self.driver}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WriteAttribute:
+    """Write a word to an attribute of a function."""
+
+    function: str
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"write {self.value} to {self.name} of {self.function}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoadModule:
+    """Load a kernel module that is installed, and not loaded."""
+
+    module: str
+
+    def __str__(self) -> str:
+        return f"load the module {self.module}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InstallModule:
+    """Install a vendor's package with a kernel module.
+
+    ``package`` is its name for operators.
+    """
+
+    package: str
+    module: str
+
+    def __str__(self) -> str:
+        return f"install {self.package} (module {self.module})"
+
+
+Remedy = (
+    SpecLine
+    | BindFunction
+    | BindVfs
+    | WriteAttribute
+    | LoadModule
+    | InstallModule
+)
+
+
+_PATTERNS: tuple[
+    tuple[re.Pattern[str], Callable[[re.Match[str]], Remedy]], ...
+] = (
+    (_LINE, lambda match: SpecLine(**json.loads(match[1]))),
+    (_BIND, lambda match: BindFunction(function=match[1], driver=match[2])),
+    (
+        _BIND_VFS,
+        lambda match: BindVfs(
+            function=match[1], before=match[2] or "", driver=match[3]
+        ),
+    ),
+    (
+        _WRITE,
+        lambda match: WriteAttribute(
+            function=match[3], name=match[2], value=match[1]
+        ),
+    ),
+    (_LOAD, lambda match: LoadModule(module=match[1])),
+    (
+        _INSTALL,
+        lambda match: InstallModule(package=match[1], module=match[2]),
+    ),
+)
+
+# Between two corrections of which the second one follows the first.
+_THEN = ", then "
+
+
+def find(text: str) -> Iterator[Remedy]:
+    """Yield the corrections whose phrases are in a text."""
+    for steps in find_alternatives(text):
+        yield from steps
+
+
+def find_alternatives(text: str) -> Iterator[tuple[Remedy, ...]]:
+    """Yield the ways to correct a host that are in a text.
+
+    Each way is one correction, or several that follow one another.
+    """
+    matches = sorted(
+        (
+            (match, build(match))
+            for pattern, build in _PATTERNS
+            for match in pattern.finditer(text)
+        ),
+        key=lambda item: item[0].start(),
+    )
+    steps: list[Remedy] = []
+    end = 0
+    for match, remedy in matches:
+        if steps and _THEN not in text[end : match.start()]:
+            yield tuple(steps)
+            steps = []
+        steps.append(remedy)
+        end = match.end()
+    if steps:
+        yield tuple(steps)
+
+
+def describe_binding(
+    functions: Sequence[str], pf: str, before: str, driver: str
+) -> str:
+    """Return the phrase that binds VFs of a PF to a driver.
+
+    :param functions: the addresses of all its VFs with the driver before.
+    :param before: their driver, empty for none.
+    """
+    if len(functions) == 1:
+        return str(BindFunction(function=functions[0], driver=driver))
+    return str(BindVfs(function=pf, before=before, driver=driver))
