@@ -119,6 +119,76 @@ _KINDS = (
     ),
 )
 
+# Vendors whose only PCI functions, bridges aside, are accelerators (pci.ids,
+# and the vendors' own drivers).
+_VENDORS: Mapping[str, str] = {
+    "1d95": "Graphcore",
+    "1da3": "Habana",
+    "1de0": "Groq",
+    "1e36": "Enflame",
+    "1e3e": "Iluvatar",
+    "1e52": "Tenstorrent",
+    "1e60": "Hailo",
+    "1ed2": "FuriosaAI",
+    "cabc": "Cambricon",
+    "1f9d": "Axelera",
+    "1fe9": "MemryX",
+    "1ff4": "DEEPX",
+    "1eff": "Rebellions",
+    "1ee0": "Biren",
+    "9999": "MetaX",
+}
+# Accelerators that no driver of this library knows, whatever their PCI class.
+_OTHERS: Mapping[str, str] = {
+    # drivers/accel/amdxdna/amdxdna_pci_drv.c, pci_ids: class 1180.
+    "1022:1502": "XDNA NPU",
+    "1022:17f0": "XDNA NPU",
+    # drivers/accel/ivpu/ivpu_drv.h.
+    "8086:643e": "NPU LNL",
+    "8086:7d1d": "NPU MTL",
+    "8086:ad1d": "NPU ARL",
+    "8086:b03e": "NPU PTL",
+    # drivers/accel/qaic/qaic_drv.c, qaic_ids.
+    "17cb:a080": "Cloud AI 80",
+    "17cb:a100": "Cloud AI 100",
+    "17cb:a110": "Cloud AI 200",
+    # drivers/crypto/hisilicon: zip_main.c, sec2/sec_main.c, hpre_main.c.
+    "19e5:a250": "Kunpeng ZIP",
+    "19e5:a255": "Kunpeng SEC",
+    "19e5:a258": "Kunpeng HPRE",
+    # drivers/crypto/cavium/nitrox/nitrox_main.c; drivers/crypto/marvell.
+    "177d:0012": "Nitrox CNN55XX",
+    "177d:a0f2": "OcteonTX2 CPT",
+    "177d:a0fd": "OcteonTX2 CPT",
+    # pci.ids; the device ids of Trainium2 and of later Inferentia are those
+    # of Amazon's driver (aws-neuronx-dkms).
+    "1ac1:089a": "Coral Edge TPU",
+    "1ae0:abcd": "Pixel Neural Core",
+    "1d0f:7064": "Inferentia",
+    "1d0f:7065": "Inferentia",
+    "1d0f:7066": "Inferentia",
+    "1d0f:7067": "Inferentia",
+    "1d0f:7164": "Trainium",
+    "1d0f:7264": "Inferentia2",
+    "1d0f:7364": "Trainium2",
+    "1d22:3684": "Kunlun",
+    "1d22:3685": "Kunlun2",
+    "1d87:1808": "RK1808",
+    "1de0:0000": "TSP",
+    "1d95:0001": "Colossus GC2",
+    "1d95:0002": "Colossus GC1",
+    "1da3:0030": "Greco",
+    "1e52:b140": "Blackhole",
+    "1e52:401e": "Wormhole",
+    "1e52:faca": "Grayskull",
+    "1e60:2864": "Hailo-8",
+    "1ed2:0000": "Warboy",
+    # Sophgo's driver (bm_drv.c); Bitmain had the vendor id 1e30 before.
+    "1e30:1684": "BM1684",
+    "1f1c:1684": "BM1684",
+    "1f1c:1686": "BM1684X",
+}
+
 # PCI base classes of accelerators: display controllers, processing
 # accelerators, co-processors (PCI Code and ID Assignment Specification).
 _CANDIDATES = (0x03, 0x12, 0x0B)
@@ -268,14 +338,18 @@ def is_candidate(function: pci.PciFunction) -> bool:
     """Return whether a function is likely to be an accelerator.
 
     Console displays are not, nor are kinds that most hosts use themselves
-    (NVMe).
+    (NVMe). What the kernel lists as an accelerator is one, whatever its PCI
+    class, and so are the functions of vendors of accelerators.
     """
     kind = find(function)
     return not is_console(function) and (
         function.base_class in _CANDIDATES
+        or function.is_accel
         or is_qat(function)
         or function.driver in FPGA_DRIVERS
         or (kind is not None and not kind.is_common)
+        or (function.vendor in _VENDORS and not function.is_bridge)
+        or f"{function.vendor}:{function.product}" in _OTHERS
     )
 
 
@@ -310,7 +384,12 @@ def find_model(function: pci.PciFunction) -> str:
     """Return the name of a function's model, empty without one."""
     kind = find(function)
     ids = f"{function.vendor}:{function.product}"
-    return kind.models.get(ids, "") if kind else ""
+    return kind.models.get(ids, "") if kind else _OTHERS.get(ids, "")
+
+
+def find_vendor(function: pci.PciFunction) -> str:
+    """Return the name of a vendor of accelerators, empty for others."""
+    return _VENDORS.get(function.vendor, "")
 
 
 def find_qat(function: pci.PciFunction) -> QatFamily | None:

@@ -23,6 +23,8 @@ _SLOTS, _FUNCTIONS = 32, 8
 
 
 # By technology and kernel driver. Partitions of other drivers can't be moved.
+# Names of VFIO variant drivers end so; a version above all others.
+_VARIANT, _ANY = "_vfio_pci", (1000,)
 _ABILITIES: Mapping[tuple[str, str], features.Feature] = {
     ("mdev", "nvidia"): features.MDEV_MIGRATION,
     ("vendor-vfio", "nvidia"): features.TYPED_MIGRATION,
@@ -82,6 +84,8 @@ class MigrationHost:
     ``uname -r`` prints it: empty where unknown. ``drivers`` are the
     versions of loaded kernel modules, empty for a module without one.
     ``has_post_copy`` is True where Nova permits post-copy migration.
+    ``vfio`` is the Linux release whose VFIO the kernel has at least, as its
+    files show, empty if they don't.
     """
 
     libvirt: Version = ()
@@ -89,6 +93,17 @@ class MigrationHost:
     kernel: str = ""
     drivers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     has_post_copy: bool = False
+    vfio: Version = ()
+
+    def linux(self, driver: str) -> Version:
+        """Return the Linux release whose VFIO a device can use.
+
+        The kernel's number, or the newer one that its files prove. A
+        variant driver is part of the kernel since it can move devices.
+        """
+        if driver.endswith(_VARIANT) and driver in self.drivers:
+            return _ANY
+        return max(_parse_release(self.kernel), self.vfio)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +267,7 @@ def _find_old_programs(
     for name, version in (
         (features.LIBVIRT, host.libvirt),
         (features.QEMU, host.qemu),
-        (features.LINUX, _parse_release(host.kernel)),
+        (features.LINUX, host.linux(part.driver)),
     ):
         minimum = ability.minimum(name)
         need = f"to move {part.profile} it needs {features.join(minimum)}"

@@ -74,7 +74,8 @@ class PciFunction:
     are four hex digits without ``0x``; ``class_code`` is the 24-bit class;
     ``numa_node`` is None when the firmware names no node (-1);
     ``iommu_group`` is None on a host without IOMMU; ``group_members`` are
-    the addresses in that group, this one included.
+    the addresses in that group, this one included; ``is_accel`` is True
+    where the kernel's subsystem ``accel`` lists the function.
     """
 
     address: PciAddress
@@ -92,6 +93,7 @@ class PciFunction:
     num_vfs: int = 0
     virtual_functions: tuple[PciAddress, ...] = ()
     boot_vga: bool = False
+    is_accel: bool = False
 
     @property
     def base_class(self) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
-from nova_accel.config import policy
-from nova_accel.host.sysfs import host_reader
+from nova_accel.config import policy, remedy
+from nova_accel.host.sysfs import host_reader, modules
 from nova_accel.model import names, pci
 from nova_accel.vendors.common import driver_base, vf_card
 
@@ -66,7 +66,7 @@ class AmdMxgpuDriver(driver_base.VfDriver):
             return (
                 f"device_spec asks for {requested} virtual functions,"
                 f" {present} are enabled, and only loading gim changes that:"
-                f" {_describe_vf_num(function)}"
+                f" {_describe_gim(function, host)}"
             )
         if present or requested == 0:
             return ""
@@ -77,7 +77,7 @@ class AmdMxgpuDriver(driver_base.VfDriver):
             return ""
         return (
             f"none of its {total} virtual functions is enabled; have gim make"
-            f" them: {_describe_vf_num(function)}"
+            f" them: {_describe_gim(function, host)}"
         )
 
     def list_drivers(self, function: pci.PciFunction) -> tuple[str, ...]:
@@ -96,18 +96,39 @@ class AmdMxgpuDriver(driver_base.VfDriver):
         return card, problems
 
 
-def _describe_vf_num(function: pci.PciFunction) -> str:
+def _describe_gim(
+    function: pci.PciFunction, host: host_reader.HostReader
+) -> str:
+    """Return how gim makes VFs of a card: with options when it is loaded."""
     counts = _COUNTS.get(function.product)
     allowed = (
         " or ".join(map(str, counts))
         if counts
         else f"1 to {function.total_vfs}"
     )
-    return (
+    options = (
         "write `options gim vf_num=N` (N for each card, from"
-        f" {allowed} for this one) to a file in modprobe.d, and load gim"
-        " again while no guest has a virtual function"
+        f" {allowed} for this one) to a file in modprobe.d"
     )
+    if function.driver == _GIM:
+        return (
+            f"{options}, and load gim again while no guest has a virtual"
+            " function"
+        )
+    other = function.driver or "no driver"
+    start = f"it is bound to {other}, which makes none"
+    return f"{start}; {_describe_installation(host)}{options}, and reboot"
+
+
+def _describe_installation(host: host_reader.HostReader) -> str:
+    """Return what is missing before gim can have a card, or ""."""
+    blacklist = "blacklist amdgpu, "
+    if modules.has_driver(host.files, _GIM):
+        return blacklist
+    if modules.is_installed(host.files, _GIM):
+        return f"{blacklist}{remedy.LoadModule(module=_GIM)}, "
+    install = remedy.InstallModule(package="AMD's host driver", module=_GIM)
+    return f"{blacklist}{install}, "
 
 
 def _read_traits(

@@ -38,25 +38,21 @@ class IntelSriovDriver(driver_base.VfDriver):
         rule: policy.Rule,
         host: host_reader.HostReader,
     ) -> str:
-        total, present = function.total_vfs, function.num_vfs
+        present = function.num_vfs
         if function.driver not in _DRIVERS:
             if present or rule.use is not policy.DeviceUse.VF:
                 return ""
-            return (
-                f"none of its {total} virtual functions is enabled, and"
-                f" {function.driver or 'no driver'} can't do that; bind it to"
-                " i915 or xe"
-            )
+            return vf_card.explain_wrong_driver(function, rule, "xe")
+        if not present and rule.num_vfs != 0:
+            if reason := _explain_no_sriov(function, host):
+                return reason
         if rule.num_vfs is not None and rule.num_vfs != present:
             return vf_card.explain_count_mismatch(
                 function, rule.num_vfs, host, _DRIVERS
             )
         if present or rule.num_vfs == 0:
             return ""
-        return (
-            f"none of its {total} virtual functions is enabled; set num_vfs in"
-            " a device_spec line for it, or write a number to its sriov_numvfs"
-        )
+        return vf_card.explain_none_enabled(function, rule)
 
     def list_drivers(self, function: pci.PciFunction) -> tuple[str, ...]:
         return _DRIVERS
@@ -78,6 +74,8 @@ class IntelSriovDriver(driver_base.VfDriver):
         rule: policy.Rule,
         host: host_reader.HostReader,
     ) -> Iterable[actions.Action]:
+        if not function.num_vfs and _explain_no_sriov(function, host):
+            return ()
         return vf_card.plan_vf_count(function, rule, host, _DRIVERS)
 
 
@@ -116,6 +114,37 @@ def _read_quotas(
                 reason=f"its quota can't be read: {error}"
             )
     return quotas
+
+
+def _explain_no_sriov(
+    function: pci.PciFunction, host: host_reader.HostReader
+) -> str:
+    """Return that the driver i915 of a GPU can't enable VFs, or "".
+
+    The kernel's own i915 has no SR-IOV, and refuses each number with ENOENT.
+    One that has it (Intel's backport, i915-sriov-dkms) makes a directory in
+    that of the card. xe sets ``sriov_totalvfs`` to 0 where it has none.
+    """
+    address = str(function.address)
+    cards = [
+        name
+        for name in iommu_group.list_entries(host, address, "drm")
+        if _CARD.fullmatch(name)
+    ]
+    if (
+        function.driver != "i915"
+        or not cards
+        or any(_list_i915_directories(function, host))
+    ):
+        return ""
+    return (
+        f"none of its {function.total_vfs} virtual functions can be enabled:"
+        f" this i915 has no SR-IOV (no drm/{cards[0]}/iov); use the driver xe"
+        f" (i915.force_probe=!{function.product}"
+        f" xe.force_probe={function.product} on the command line of a kernel"
+        " whose xe has SR-IOV for this GPU), or an i915 that has it"
+        " (i915-sriov-dkms)"
+    )
 
 
 def _is_integrated(function: pci.PciFunction) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from nova_accel import model
 from nova_accel.catalog import loader, pci_ids
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import names, pci
 from nova_accel.vendors.common import (
@@ -58,6 +58,7 @@ class PciPassthroughDriver(driver_base.DriverBase):
             requested = [f for f in functions if _is_requested(f, rules)]
             reason = (
                 _check_stray_vf(functions, host)
+                or _check_equals(main, functions, rules, host)
                 or _check_policy(functions, rules)
                 or _check_mdevs(functions, mdev_parents)
                 or _check_drivers(main, requested, functions)
@@ -70,8 +71,9 @@ class PciPassthroughDriver(driver_base.DriverBase):
                 yield model.Problem.of_device(
                     main.address, f"is not passed through: {reason}"
                 )
-            else:
-                yield _build_device(main, functions, host)
+                continue
+            yield _build_device(main, functions, host)
+            yield from _compare_with_equals(main, rules, host, taken)
 
 
 def list_assigned(
@@ -197,6 +199,95 @@ def _check_stray_vf(
     return ""
 
 
+def _check_equals(
+    main: pci.PciFunction,
+    functions: tuple[pci.PciFunction, ...],
+    rules: policy.DeviceRules,
+    host: host_reader.HostReader,
+) -> str:
+    """Return that no driver has a function, though one has its equals.
+
+    The probe of the driver has probably failed: that such a card is free is
+    no sign that it is for guests.
+    """
+    equal = _find_equal(main, rules, host)
+    if main.driver is not None or equal is None:
+        return ""
+    binding = remedy.BindFunction(
+        function=str(main.address), driver=equal.driver or ""
+    )
+    obstacle = _check_assignable(main, functions, host)
+    whole = f"write {_passthrough_line(main)}"
+    if obstacle:
+        whole = f"correct that {obstacle}"
+    return (
+        f"no driver has it, unlike {equal.address}, which {equal.driver} has:"
+        " its probe may have failed, see the kernel's log;"
+        f" {binding}, or, to give it to guests whole, {whole}"
+    )
+
+
+def _compare_with_equals(
+    main: pci.PciFunction,
+    rules: policy.DeviceRules,
+    host: host_reader.HostReader,
+    taken: frozenset[str],
+) -> Iterator[model.Problem]:
+    """Yield that VFIO has a card whose equals are shared by guests."""
+    equal = _find_equal(main, rules, host)
+    if equal is None or not _has_any_address((equal,), taken):
+        return
+    binding = remedy.BindFunction(
+        function=str(main.address), driver=equal.driver or ""
+    )
+    yield model.Problem.of_device(
+        main.address,
+        f"is bound to {main.driver}, unlike {equal.address}, which"
+        f" {equal.driver} has: it is offered whole; to confirm that, write"
+        f" {_passthrough_line(main)}, else {binding}",
+    )
+
+
+def _passthrough_line(main: pci.PciFunction) -> remedy.SpecLine:
+    return remedy.SpecLine(
+        address=str(main.address), use=policy.DeviceUse.PASSTHROUGH.value
+    )
+
+
+def _find_equal(
+    main: pci.PciFunction,
+    rules: policy.DeviceRules,
+    host: host_reader.HostReader,
+) -> pci.PciFunction | None:
+    """Return a card of the same model that a driver of the host has.
+
+    None if policy names the use of the function.
+    """
+    rule = rules.rule(str(main.address), main.vendor, main.product)
+    if rule.use is not policy.DeviceUse.AUTO:
+        return None
+    return next(
+        (
+            other
+            for other in host.all_functions()
+            if _get_model_ids(other) == _get_model_ids(main)
+            and other.physfn is None
+            and other.driver != iommu_group.UNKNOWN
+            and not iommu_group.is_free(other)
+        ),
+        None,
+    )
+
+
+def _get_model_ids(function: pci.PciFunction) -> object:
+    return (
+        function.vendor,
+        function.product,
+        function.subsystem_vendor,
+        function.subsystem_product,
+    )
+
+
 def _check_policy(
     functions: tuple[pci.PciFunction, ...], rules: policy.DeviceRules
 ) -> str:
@@ -296,8 +387,8 @@ def _check_assignable(
     pf = next((f for f in functions if f.num_vfs), None)
     if pf is not None:
         return (
-            f"{pf.num_vfs} virtual functions of"
-            f" {pf.address} are enabled; write 0 to its sriov_numvfs first"
+            f"{pf.num_vfs} virtual functions of {pf.address} are enabled;"
+            f" {_disable_vfs(pf)} first"
         )
     addresses = tuple(f.address for f in functions)
     for reason in (
@@ -308,6 +399,12 @@ def _check_assignable(
         if reason:
             return reason
     return ""
+
+
+def _disable_vfs(pf: pci.PciFunction) -> remedy.WriteAttribute:
+    return remedy.WriteAttribute(
+        function=str(pf.address), name="sriov_numvfs", value="0"
+    )
 
 
 def _build_device(

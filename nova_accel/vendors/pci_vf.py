@@ -75,9 +75,8 @@ class PciVfDriver(driver_base.VfDriver):
             )
         if not is_met and requested is not None:
             return vf_card.explain_count_mismatch(function, requested, host)
-        return (
-            f"none of its {total} virtual functions is enabled; set num_vfs in"
-            " its device_spec line, or write a number to its sriov_numvfs"
+        return vf_card.explain_none_enabled(
+            function, rule, policy.DeviceUse.VF.value
         )
 
     def has_driver(self, function: pci.PciFunction) -> bool:

@@ -54,20 +54,15 @@ class QatDriver(driver_base.VfDriver):
         )
         if present or not is_asked:
             return ""
+        if reason := _explain_denylist(function, host):
+            return reason
         if function.driver != driver:
-            return (
-                f"none of its {total} virtual functions is enabled, and"
-                f" {function.driver or 'no driver'} can't do that; bind it to"
-                f" {driver}"
-            )
+            return vf_card.explain_wrong_driver(function, rule, driver)
         if rule.num_vfs:
             return vf_card.explain_count_mismatch(
                 function, min(rule.num_vfs, total), host
             )
-        return (
-            f"none of its {total} virtual functions is enabled; set num_vfs in"
-            " a device_spec line for it, or write a number to its sriov_numvfs"
-        )
+        return vf_card.explain_none_enabled(function, rule)
 
     def check_mode(
         self,
@@ -126,6 +121,8 @@ class QatDriver(driver_base.VfDriver):
         removed before, and enabled again afterwards.
         """
         if vf_card.find_used_vf(function, host):
+            return ()
+        if not function.num_vfs and _explain_denylist(function, host):
             return ()
         return _plan_mode(function, rule, host)
 
@@ -259,6 +256,15 @@ def _check_fatal_errors(
         f"it has had {text[:20]} fatal errors; see the kernel's log, and"
         " write 1 to its qat_ras/reset_error_counters once they are repaired"
     )
+
+
+def _explain_denylist(
+    function: pci.PciFunction, host: host_reader.HostReader
+) -> str:
+    """Return that vfio-pci would refuse the VFs of a PF without VFs."""
+    ids = f"{function.vendor}:{_find_family(function).vf}"
+    reason = host_use.check_denied_ids(ids, host)
+    return f"its virtual functions can't be used: {reason}" if reason else ""
 
 
 def _find_denied_vfs(

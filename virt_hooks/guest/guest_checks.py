@@ -178,10 +178,10 @@ def _explain_iommufd(
         subject += f" in a guest with encrypted memory ({machine.encryption})"
     else:
         subject += " (use_iommufd in [nova_accel])"
-    if reason := _explain_old(subject, features.IOMMUFD, host):
-        return reason
     if host.has_iommufd:
         return ""
+    if reason := _explain_old(subject, features.IOMMUFD, host):
+        return reason
     return (
         f"{subject}: libvirt says that this host has none; see whether the"
         " kernel has /dev/iommu (CONFIG_IOMMUFD, CONFIG_VFIO_DEVICE_CDEV),"

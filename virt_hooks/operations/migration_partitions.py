@@ -39,6 +39,7 @@ class HostAbilities:
             kernel=reader.kernel_release(),
             drivers=modules.read_versions(reader.files, migration.DRIVERS),
             has_post_copy=has_post_copy,
+            vfio=modules.read_vfio_version(reader.files),
         )
 
     def has_iommufd(self) -> bool:

@@ -25,7 +25,6 @@ USER_DRIVER = "xocl"
 TOOL = "xrt-smi"
 
 _FUNCTIONS = "/sys/bus/pci/devices"
-_DRIVERS = "/sys/bus/pci/drivers"
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 # Errors of attributes that a card does not have: xclmgmt returns EINVAL for
 # the interfaces of shells without metadata, which are known by name.
@@ -96,14 +95,6 @@ def read_function(files: fs.Files, slot: str) -> str:
         if function != _NOTHING:
             return function
     return ""
-
-
-def has_driver(files: fs.Files, name: str) -> bool:
-    """Return whether the kernel has loaded a driver of PCI functions."""
-    try:
-        return name in files.names(_DRIVERS)
-    except errors.UnreadableError:
-        return False
 
 
 def read_shell(files: fs.Files, card: str, slot: str) -> XrtShell:

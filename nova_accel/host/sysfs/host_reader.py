@@ -26,6 +26,7 @@ __all__ = ["HostReader", "Mdev", "MdevParent", "MdevType"]
 
 FUNCTIONS = "/sys/bus/pci/devices"
 PARENTS = "/sys/class/mdev_bus"
+_ACCELERATORS = "/sys/class/accel"
 _MDEVS = "/sys/bus/mdev/devices"
 _MODULES = "/sys/module"
 _INTERFACES = "/sys/class/net"
@@ -148,6 +149,27 @@ class HostReader:
         if self._mdevs is None:
             self._mdevs = bounded_calls.run(lambda: tuple(self._read_mdevs()))
         return self._mdevs
+
+    def accelerators(self) -> tuple[str, ...]:
+        """Return the devices that the kernel lists as accelerators.
+
+        Each is named by the PCI address of its function, or by its name on
+        another bus, as the NPU of an ARM processor. Linux has the class
+        since 6.2 (Documentation/accel).
+        """
+        parents: dict[str, None] = {}
+        try:
+            names = self.files.names(_ACCELERATORS)
+            paths = [self.files.resolve(f"{_ACCELERATORS}/{n}") for n in names]
+        except errors.UnreadableError:
+            return ()
+        for path in paths:
+            # .../0000:c5:00.1/accel/accel0; a device of the auxiliary bus
+            # may be between the function and this directory.
+            above = [part for part in path.split("/")[:-1] if part != "accel"]
+            functions = [part for part in above if pci.is_address(part)]
+            parents[functions[-1] if functions else above[-1]] = None
+        return tuple(parents)
 
     def attribute(self, address: str, name: str) -> str:
         """Return a function's attribute, without the final newline.
@@ -325,6 +347,7 @@ class HostReader:
             num_vfs=facts.number("sriov_numvfs") or len(children),
             virtual_functions=children,
             boot_vga=facts.is_boot_vga(),
+            is_accel="accel" in entries,
         )
 
     def _hexadecimal(self, directory: str, name: str, digits: int = 4) -> int:

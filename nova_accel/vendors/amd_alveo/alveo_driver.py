@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from nova_accel import errors, model
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.fpga import regions
 from nova_accel.host.fpga import xrt
-from nova_accel.host.sysfs import host_reader
+from nova_accel.host.sysfs import host_reader, modules
 from nova_accel.model import actions, names, pci
 from nova_accel.vendors.amd_alveo import alveo_card
 from nova_accel.vendors.common import driver_base, iommu_group, reset_policy
@@ -98,6 +98,10 @@ def _list_rules(
         yield rules.rule(card.slot, card.user.vendor, card.user.product)
 
 
+def _bind(function: str, driver: str) -> str:
+    return str(remedy.BindFunction(function=function, driver=driver))
+
+
 class _CardReading:
     """One card with the state of its shell, read on construction."""
 
@@ -164,17 +168,18 @@ class _CardReading:
         if card.manager.is_vfio_bound:
             return (
                 f"its management function is bound to {card.driver}, so a"
-                " guest may have the whole card; bind it to"
-                f" {xrt.MANAGEMENT_DRIVER}"
+                " guest may have the whole card;"
+                f" {_bind(card.address, xrt.MANAGEMENT_DRIVER)}"
             )
         return self._check_assignable(user)
 
     def _check_assignable(self, user: pci.PciFunction) -> str:
         """Return why the host prevents an assignment, or ""."""
+        card = self._card
         if not self._card.is_shown and not iommu_group.is_free(user):
             return (
-                f"the host's driver {user.driver} holds {user.address}; bind"
-                f" it to {xrt.USER_DRIVER}, to vfio-pci or to nothing"
+                f"the host's driver {user.driver} holds {user.address};"
+                f" {_bind(card.slot, xrt.USER_DRIVER)} or to vfio-pci"
             )
         return (
             iommu_group.check_group(user, (user.address,), self._host, _HINT)
@@ -195,6 +200,15 @@ class _CardReading:
             f" to one guest; {_HINT}"
         )
 
+    def _explain_management(self) -> str:
+        """Return how the management function gets XRT's driver."""
+        files, driver = self._host.files, xrt.MANAGEMENT_DRIVER
+        if modules.has_driver(files, driver):
+            return _bind(self._card.address, driver)
+        if modules.is_installed(files, driver):
+            return str(remedy.LoadModule(module=driver))
+        return str(remedy.InstallModule(package="AMD's XRT", module=driver))
+
     @property
     def _golden_image(self) -> str:
         if self._shell.golden or self._card.product not in alveo_card.GOLDEN:
@@ -207,10 +221,10 @@ class _CardReading:
         if not card.is_managed:
             return (
                 f"its management function is bound to"
-                f" {card.driver or 'no driver'}; bind it to"
-                f" {xrt.MANAGEMENT_DRIVER} (load that module of XRT)"
+                f" {card.driver or 'no driver'};"
+                f" {self._explain_management()}"
             )
-        if not card.is_shown and not xrt.has_driver(
+        if not card.is_shown and not modules.has_driver(
             self._host.files, xrt.USER_DRIVER
         ):
             return (

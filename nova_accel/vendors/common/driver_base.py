@@ -5,7 +5,7 @@ import abc
 from collections.abc import Iterable, Iterator, Sequence
 
 from nova_accel import model
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, pci
 from nova_accel.vendors.common import iommu_group, vf_card
@@ -30,6 +30,12 @@ class DriverBase:
     ) -> Sequence[actions.Action]:
         """Return no action: the cards have no mode that a reboot resets."""
         return ()
+
+
+def _bind(function: pci.PciFunction, driver: str) -> str:
+    return str(
+        remedy.BindFunction(function=str(function.address), driver=driver)
+    )
 
 
 class VfDriver(DriverBase, abc.ABC):
@@ -129,7 +135,8 @@ class VfDriver(DriverBase, abc.ABC):
                     function.address,
                     "its virtual functions are not offered: they need the"
                     f" driver {' or '.join(drivers)} on it, and it is bound"
-                    f" to {function.driver or 'no driver'}",
+                    f" to {function.driver or 'no driver'};"
+                    f" {_bind(function, drivers[0])}",
                 )
                 continue
             card, problems = self.build_card(function, host)

@@ -47,8 +47,14 @@ def check_denylist(
 
     Unknown while vfio-pci is not loaded: its parameter may be set on load.
     """
-    ids = f"{function.vendor}:{function.product}"
-    if ids not in pci_ids.DENIED or function.is_vfio_bound:
+    if function.is_vfio_bound:
+        return ""
+    return check_denied_ids(f"{function.vendor}:{function.product}", host)
+
+
+def check_denied_ids(ids: str, host: host_reader.HostReader) -> str:
+    """Return that vfio-pci would refuse functions with these ids, or ""."""
+    if ids not in pci_ids.DENIED:
         return ""
     value = modules.read_parameter(host.files, "vfio_pci", "disable_denylist")
     if value != "N":

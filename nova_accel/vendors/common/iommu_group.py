@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from nova_accel import errors
-from nova_accel.host.sysfs import host_reader
+from nova_accel.host.sysfs import host_reader, modules
 from nova_accel.model import pci
 
 # The kernel's port driver does not claim the group
@@ -26,12 +26,8 @@ _DRM_CARD = re.compile(r"card\d+")
 # Prefix of the IOMMUs of Intel's driver (drivers/iommu/intel/dmar.c).
 _INTEL_IOMMU = "dmar"
 # First Linux release that refuses groups with direct regions on any IOMMU.
+# Distributions that add its VFIO to an older kernel add this, too.
 _REQUIRES_DIRECT = (6, 6)
-
-NO_GROUP = (
-    "it is in no IOMMU group; switch the IOMMU on in the firmware and on"
-    " the kernel's command line (intel_iommu=on, amd_iommu=on)"
-)
 
 
 def is_free(function: pci.PciFunction) -> bool:
@@ -71,7 +67,7 @@ def check_group(
     :param hint: the remedy if a host driver is bound to another member.
     """
     if function.iommu_group is None:
-        return NO_GROUP
+        return f"it is in no IOMMU group; {modules.explain_iommu(host.files)}"
     group = f"IOMMU group {function.iommu_group}"
     if is_mapped_by_firmware(function, host):
         return (
@@ -127,7 +123,8 @@ def is_mapped_by_firmware(
             return True
     except errors.UnreadableError:
         pass  # Intel's driver always has this link
-    return host.kernel_version() >= _REQUIRES_DIRECT
+    vfio = modules.read_vfio_version(host.files)
+    return max(host.kernel_version(), vfio) >= _REQUIRES_DIRECT
 
 
 def check_console(

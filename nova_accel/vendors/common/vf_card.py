@@ -16,13 +16,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
 from nova_accel.vendors.common import iommu_group, reset_policy
 
 _VIRTFN = re.compile(r"virtfn(\d+)")
 _MIB = 1 << 20
+_FOR_GUESTS = "vfio-pci"
 # Most addresses that a message lists.
 _MAX_LISTED = 4
 
@@ -44,6 +45,18 @@ class VfQuota:
 
     memory_mb: int | None = None
     reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    """Reason why VFs can't be offered.
+
+    ``driver`` is the host's driver that holds them, empty for none;
+    ``reason`` is a further one, empty without.
+    """
+
+    reason: str
+    driver: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +104,46 @@ def find_pfs(
         )
         if rule.use in (policy.DeviceUse.AUTO, policy.DeviceUse.VF):
             yield function, rule
+
+
+def explain_none_enabled(
+    function: pci.PciFunction, rule: policy.Rule, use: str = ""
+) -> str:
+    """Return that no VF is enabled, with the line that enables all.
+
+    The driver of the PF can do it.
+
+    :param use: of the line; by default that of the rule.
+    """
+    if not use and rule.use is not policy.DeviceUse.AUTO:
+        use = rule.use.value
+    line = remedy.SpecLine(
+        address=str(function.address), use=use, num_vfs=function.total_vfs
+    )
+    place = ", before the line that matches it now," if rule.line else ""
+    return (
+        f"none of its {function.total_vfs} virtual functions is enabled;"
+        f" {line}{place} has nova-compute enable them when it starts"
+    )
+
+
+def explain_wrong_driver(
+    function: pci.PciFunction, rule: policy.Rule, driver: str
+) -> str:
+    """Return that the driver of a PF can't enable VFs, with what can."""
+    steps = [
+        remedy.BindFunction(function=str(function.address), driver=driver)
+    ]
+    line = remedy.SpecLine(
+        address=str(function.address),
+        use=policy.DeviceUse.VF.value,
+        num_vfs=function.total_vfs,
+    )
+    text = ", then write ".join(map(str, (*steps, line)))
+    return (
+        f"none of its {function.total_vfs} virtual functions is enabled, and"
+        f" {function.driver or 'no driver'} can't do that; {text}"
+    )
 
 
 def explain_no_vfs(rule: policy.Rule) -> str:
@@ -194,10 +247,14 @@ def _check_autoprobe(
 
 def _sort_vfs(
     card: VfCard, host: host_reader.HostReader, rules: policy.DeviceRules
-) -> tuple[tuple[pci.PciFunction, ...], Mapping[str, list[pci.PciAddress]]]:
+) -> tuple[
+    tuple[pci.PciFunction, ...], Mapping[_Refusal, list[pci.PciAddress]]
+]:
     """Return the VFs that can be offered, and refused VFs by reason."""
     usable: list[pci.PciFunction] = []
-    refused: dict[str, list[pci.PciAddress]] = collections.defaultdict(list)
+    refused: dict[_Refusal, list[pci.PciAddress]] = collections.defaultdict(
+        list
+    )
     groups: dict[int | None, pci.PciAddress] = {}
     sized = any(q.memory_mb is not None for q in card.quotas.values())
     for address in card.function.virtual_functions:
@@ -214,8 +271,9 @@ def _sort_vfs(
                 f"it shares its IOMMU group with {first}, and a group goes"
                 f" to one guest; {_HINT}"
             )
-        if reason:
-            refused[reason].append(address)
+        driver = _find_other_driver(function, card)
+        if reason or driver:
+            refused[_Refusal(reason=reason, driver=driver)].append(address)
             continue
         groups[function.iommu_group] = address
         usable.append(function)
@@ -227,19 +285,21 @@ def _is_off(function: pci.PciFunction, rules: policy.DeviceRules) -> bool:
     return rule.use is policy.DeviceUse.OFF
 
 
+def _find_other_driver(function: pci.PciFunction, card: VfCard) -> str:
+    """Return the host's driver of a VF that no guest can have, or ""."""
+    driver = function.driver
+    if driver is None or function.is_vfio_bound or driver in card.drivers:
+        return ""
+    return driver
+
+
 def _check_vf(
     function: pci.PciFunction,
     card: VfCard,
     host: host_reader.HostReader,
     rules: policy.DeviceRules,
 ) -> str:
-    """Return why a VF can't be assigned to a guest, or ""."""
-    free = function.driver is None or function.is_vfio_bound
-    if not free and function.driver not in card.drivers:
-        return (
-            f"the host's driver {function.driver} holds it; unbind it, and"
-            " bind it to vfio-pci or to nothing"
-        )
+    """Return why a VF can't be assigned to a guest, whatever its driver."""
     if function.boot_vga:
         return "the host shows its console on it"
     return iommu_group.check_group(
@@ -248,8 +308,20 @@ def _check_vf(
 
 
 def _describe_refusal(
-    card: VfCard, reason: str, addresses: list[pci.PciAddress]
+    card: VfCard, refusal: _Refusal, addresses: list[pci.PciAddress]
 ) -> model.Problem:
+    reason = refusal.reason
+    if refusal.driver:
+        driver = f"the host's driver {refusal.driver} holds it"
+        binding = remedy.describe_binding(
+            tuple(map(str, addresses)),
+            card.address,
+            refusal.driver,
+            _FOR_GUESTS,
+        )
+        reason = (
+            f"{driver}, and {reason}" if reason else f"{driver}; {binding}"
+        )
     if len(addresses) == 1:
         return model.Problem.of_device(
             addresses[0], f"is not offered: {reason}"

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import model
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.fpga import regions
 from nova_accel.host.fpga import dfl
 from nova_accel.host.sysfs import host_reader
@@ -332,8 +332,8 @@ def _check_function(
     if _is_idle(function):
         return ""
     return (
-        f"the host's driver {function.driver} holds {address}; unbind it,"
-        " and bind it to vfio-pci or to nothing"
+        f"the host's driver {function.driver} holds {address};"
+        f" {remedy.BindFunction(function=address, driver='vfio-pci')}"
     )
 
 

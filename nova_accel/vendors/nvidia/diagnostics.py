@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from nova_accel import model
 from nova_accel.config import policy
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import pci
-from nova_accel.vendors.nvidia import gpu_card
+from nova_accel.vendors.nvidia import gpu_card, missing_types
 
 
 def describe(
@@ -39,23 +40,29 @@ def describe_boot_display(function: pci.PciFunction) -> model.Problem:
 
 
 def find_untyped_vfs(
-    card: gpu_card.NvidiaCard, unknown: frozenset[str]
+    card: gpu_card.NvidiaCard, host: host_reader.HostReader
 ) -> Iterator[model.Problem]:
-    """Yield the VFs of an mdev card that have no mdev types.
-
-    :param unknown: addresses that the reader reports as unreadable.
-    """
+    """Yield the VFs of an mdev card that have no mdev types."""
     typed = {p for offer, _ in card.types.values() for p in offer.handles}
-    other = typed | {p.parent for p in card.partitions} | unknown
-    untyped = [slot for slot in card.slots if slot not in other]
-    if card.on_vfs and typed and untyped:
+    other = typed | {p.parent for p in card.partitions} | host.unknown()
+    if not (card.on_vfs and typed):
+        return
+    yield from missing_types.describe_stray_vfs(card.function, host)
+    untyped = [
+        slot
+        for slot in card.slots
+        if slot not in other
+        and (vf := host.function(slot)) is not None
+        and vf.driver == gpu_card.MODULE
+    ]
+    if untyped:
         prefix = ""
         if len(untyped) > 1:
             prefix = f"{len(untyped)} of its VFs ({untyped[0]} and on): "
         yield model.Problem.of_device(
             card.address if prefix else untyped[0],
             f"{prefix}without vGPU types, unlike the card's other VFs;"
-            " bind them to the nvidia driver, or enable the VFs anew",
+            " enable the VFs anew",
         )
 
 
@@ -71,7 +78,8 @@ def _list_type_problems(card: gpu_card.NvidiaCard) -> Iterator[model.Problem]:
             yield model.Problem(
                 where=f"{card.address} {name}",
                 reason="its framebuffer is unknown: it is counted as"
-                " VGPU only; install nvidia-ml-py to read it from the driver",
+                " VGPU only; NVML, which knows it, is not read (see"
+                " nova-accel doctor --only nv.nvml)",
                 address=card.address,
             )
     for partition in card.partitions:
@@ -181,8 +189,8 @@ def _check_dynamic_mig(card: gpu_card.NvidiaCard) -> str:
         return ""
     return (
         "device_spec asks for GPU instances made for claims (mig_instances"
-        " dynamic), and without NVML the possible ones are unknown: install"
-        " nvidia-ml-py; instances that exist are offered"
+        " dynamic), and without NVML the possible ones are unknown: see"
+        " nova-accel doctor --only nv.nvml; instances that exist are offered"
     )
 
 

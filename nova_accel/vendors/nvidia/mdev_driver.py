@@ -76,7 +76,7 @@ class NvidiaMdevDriver:
             yield from gpu.find_unnamed_types()
             card = gpu.build_card(rule, host)
             if card.offers or card.partitions:
-                yield from diagnostics.find_untyped_vfs(card, host.unknown())
+                yield from diagnostics.find_untyped_vfs(card, host)
                 yield from diagnostics.describe(card)
             elif gpu.usable_parents():
                 yield model.Problem.of_device(

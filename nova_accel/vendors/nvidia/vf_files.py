@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
-from nova_accel.host.sysfs import attributes, host_reader
+from nova_accel.host.sysfs import attributes, host_reader, modules
 from nova_accel.model import pci
 
 _CURRENT = "nvidia/current_vgpu_type"
@@ -31,17 +31,15 @@ _NOTHING_YET = (errno.ENXIO, errno.ENOENT)
 # The kernel prints -1 as u32 for "none".
 _NO_NUMBER = 0xFFFFFFFF
 
-_NO_GROUP = (
-    "in no IOMMU group, so no guest can have a vGPU of it; switch the IOMMU"
-    " on in the firmware and on the kernel's command line (intel_iommu=on,"
-    " amd_iommu=on)"
-)
+_NO_GROUP = "in no IOMMU group, so no guest can have a vGPU of it; "
 
 
 _NO_TYPE_FILE = (
-    f"without {_CURRENT}, unlike the card's other VFs; bind it to the nvidia"
-    " driver, or enable the card's VFs anew"
+    f"without {_CURRENT}, unlike the card's other VFs; enable the card's VFs"
+    " anew"
 )
+# The driver of VFs that have a type.
+_DRIVER = "nvidia"
 
 Problems = dict[str, list[str]]
 
@@ -80,13 +78,12 @@ class TypedVfCard:
     """A card whose VFs have, or should have, a vGPU type.
 
     ``slots`` are the VFs that have or may get a vGPU, ``vfs`` those of them
-    with type attributes. ``passthrough_vfs`` are bound to VFIO drivers.
+    with type attributes.
     """
 
     function: pci.PciFunction
     slots: tuple[str, ...]
     vfs: tuple[TypedVf, ...]
-    passthrough_vfs: tuple[str, ...]
     problems: tuple[model.Problem, ...]
 
     @property
@@ -109,23 +106,23 @@ def read_card(
     slots = []
     vfs = []
     untyped = []
-    passthrough_vfs = []
     for place in function.virtual_functions:
         name = str(place)
         vf = host.function(name)
         if vf is not None and vf.is_vfio_bound:
-            passthrough_vfs.append(name)
             continue
         typed_vf = _read_vf(host, name, faults)
         if typed_vf is None and vf is not None:
-            untyped.append(name)
+            if vf.driver == _DRIVER:
+                untyped.append(name)
             continue
         slots.append(name)
         if typed_vf is None:
             continue
         if vf is not None and vf.iommu_group is None:
             typed_vf = dataclasses.replace(typed_vf, has_group=False)
-            faults[_NO_GROUP].append(name)
+            hint = modules.explain_iommu(host.files)
+            faults[f"{_NO_GROUP}{hint}"].append(name)
         vfs.append(typed_vf)
     if vfs and untyped:
         faults[_NO_TYPE_FILE] = untyped
@@ -133,7 +130,6 @@ def read_card(
         function=function,
         slots=tuple(slots),
         vfs=tuple(vfs),
-        passthrough_vfs=tuple(passthrough_vfs),
         problems=tuple(_merge_problems(str(function.address), faults)),
     )
 

@@ -19,6 +19,7 @@ from nova_accel.vendors.nvidia import (
     diagnostics,
     gpu_card,
     mdev_driver,
+    missing_types,
     plans,
     type_sources,
     vf_files,
@@ -70,6 +71,9 @@ class NvidiaVfioDriver:
         type_names = self._remember_names(
             host, {**table.names, **current_names}
         )
+        makes_vgpus = any(card.vfs for card in cards) or bool(
+            mdev_driver.list_card_addresses(host)
+        )
         for card in cards:
             rule = rules.rule(
                 card.address, card.function.vendor, card.function.product
@@ -77,7 +81,9 @@ class NvidiaVfioDriver:
             if card.address in taken or rule.use not in plans.USES:
                 continue
             if not card.vfs:
-                yield from _list_untyped_problems(card, rule, host)
+                yield from _list_untyped_problems(
+                    card, rule, host, makes_vgpus
+                )
                 continue
             if diagnostics.is_reserved_for_host(card.function, rule) and all(
                 vf.is_free for vf in card.vfs
@@ -85,6 +91,7 @@ class NvidiaVfioDriver:
                 yield diagnostics.describe_boot_display(card.function)
                 continue
             yield from card.problems
+            yield from missing_types.describe_stray_vfs(card.function, host)
             yield from diagnostics.describe(
                 _build_card(
                     card,
@@ -169,44 +176,34 @@ def _read_cards(
 
 
 def _list_untyped_problems(
-    card: vf_files.TypedVfCard, rule: policy.Rule, host: host_reader.HostReader
+    card: vf_files.TypedVfCard,
+    rule: policy.Rule,
+    host: host_reader.HostReader,
+    makes_vgpus: bool,
 ) -> Iterator[model.Problem]:
-    """Yield why a card without typed VFs has no vGPUs."""
+    """Yield why a card without typed VFs has no vGPUs.
+
+    :param makes_vgpus: whether another card of the host has vGPU types.
+    """
     function = card.function
+    is_vgpu_card = gpu_card.find_catalog_gpu(function, ()) is not None
     reason = ""
     if vf_files.has_type(host, function):
         reason = (
             "is a VF of an unknown card: its link physfn is"
             " missing; enable the card's VFs anew"
         )
-    elif function.driver == gpu_card.MODULE and not card.passthrough_vfs:
-        reason = _explain_no_vgpus(card, rule)
+    elif function.driver == gpu_card.MODULE:
+        reason = missing_types.explain(function, rule, host, makes_vgpus)
+    elif function.num_vfs and is_vgpu_card:
+        reason = (
+            "its virtual functions are not offered: they need the driver"
+            f" {gpu_card.MODULE} on it, and it is bound to"
+            f" {function.driver or 'no driver'}; write 0 to its sriov_numvfs,"
+            f" bind it to {gpu_card.MODULE} and enable its VFs again"
+        )
     if reason:
         yield model.Problem.of_device(card.address, reason)
-
-
-def _explain_no_vgpus(card: vf_files.TypedVfCard, rule: policy.Rule) -> str:
-    """Return why a card can't have vGPUs, "" if it is no vGPU card."""
-    function = card.function
-    gpu = gpu_card.find_catalog_gpu(function, ())
-    is_known = gpu is not None and gpu.is_complete
-    if not is_known and not function.total_vfs:
-        return ""  # a compute card of the host
-    if not function.total_vfs or function.num_vfs:
-        where = "its VFs have" if function.num_vfs else "it has"
-        return (
-            f"makes no vGPU: {where} no vGPU types; install NVIDIA's vGPU"
-            " host driver, and see the kernel's log for NVRM messages"
-        )
-    hint = (
-        "they will be when the service starts, as num_vfs asks"
-        if rule.num_vfs
-        else "give it num_vfs in a device_spec line"
-    )
-    return (
-        f"makes no vGPU: none of its VFs is enabled; {hint}, or run"
-        f" sriov-manage -e {card.address}"
-    )
 
 
 def _list_types_by_model(

@@ -177,12 +177,3 @@ def test_without_a_driver_the_shell_is_empty() -> None:
 def test_an_unlistable_card_is_unread() -> None:
     parsed = shell({CARD: errno.EIO})
     assert any("listed" in reason for reason in parsed.unread)
-
-
-def test_a_driver_exists_if_the_kernel_lists_it() -> None:
-    image = fs.RecordedFiles(
-        {"/sys/bus/pci/drivers": fs.RecordedDirectory(("xocl",))}
-    )
-    assert xrt.has_driver(fs.Files(image), "xocl")
-    assert not xrt.has_driver(fs.Files(image), "xclmgmt")
-    assert not xrt.has_driver(files({}), "xocl")
