@@ -13,11 +13,10 @@ from nova_accel.catalog import loader, pci_ids
 from nova_accel.cli import application, host_source, inspect_output
 from nova_accel.config import conf
 from nova_accel.discovery import scan
-from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.state import claims_file, drains, error_baseline, faults
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.host.sysfs import error_counters, host_reader
-from nova_accel.inventory import conditions, tree_builder, unoffered
+from nova_accel.inventory import conditions, tree_builder
 from nova_accel.model import pci, providers
 
 
@@ -41,7 +40,8 @@ def _inspect(arguments: argparse.Namespace) -> str:
     host, meta = host_source.open_host(
         host_source.select_root(arguments.root, settings.root), settings
     )
-    state = scan.read(host, host_source.load_drivers(settings), settings.rules)
+    drivers = host_source.load_drivers(settings)
+    state = scan.read(host, drivers, settings.rules)
     state = dataclasses.replace(
         state, problems=(*settings.problems, *state.problems)
     )
@@ -73,13 +73,7 @@ def _inspect(arguments: argparse.Namespace) -> str:
     )
     functions = host_source.list_functions(host)
     names = _names(functions, host_source.list_models(host, functions, meta))
-    rest = unoffered.find(
-        state,
-        functions,
-        settings.rules,
-        (*host.problems(), *gpu_reader.problems(host.gpus)),
-        names,
-    )
+    rest = scan.find_unoffered(host, state, drivers, settings.rules, names)
     state = _set_models(state, names)
     if arguments.json:
         report = inspect_output.as_dict(state, tree, context, rest)
@@ -153,8 +147,10 @@ def _names(
             function.subsystem_product,
         )
         names[str(function.address)] = (
-            card.product if card else pci_ids.find_model(function)
-        ) or models.get(f"{function.vendor}:{function.product}", "")
+            (card.product if card else pci_ids.find_model(function))
+            or models.get(f"{function.vendor}:{function.product}", "")
+            or pci_ids.find_vendor(function)
+        )
     return names
 
 

@@ -55,7 +55,7 @@ def _describe(
     rest: Iterable[unoffered.Unoffered], host: host_reader.HostReader
 ) -> Iterable[model.Device]:
     for item in rest:
-        if pci_ids.is_candidate(item.function):
+        if item.function and pci_ids.is_candidate(item.function):
             yield _build_device(item.function, host)
 
 

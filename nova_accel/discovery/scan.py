@@ -3,18 +3,21 @@
 
 import dataclasses
 import functools
+import json
 import logging
+import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.discovery import plugin
 from nova_accel.geometry import topology
 from nova_accel.host import bounded_calls
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import error_counters, host_reader, links
-from nova_accel.model import pci
+from nova_accel.inventory import unoffered
+from nova_accel.model import actions, pci
 
 LOG = logging.getLogger(__name__)
 
@@ -77,6 +80,79 @@ def _read(
         unknown=(host.unknown() | late.keys()) - devices.keys(),
         complete=complete,
     )
+
+
+def find_unoffered(
+    host: host_reader.HostReader,
+    state: model.HostState,
+    drivers: Mapping[str, plugin.Driver],
+    rules: policy.DeviceRules,
+    models: Mapping[str, str] = types.MappingProxyType({}),
+) -> tuple[unoffered.Unoffered, ...]:
+    """Return the accelerators of a host that are not offered.
+
+    :param state: of the same host, drivers and rules.
+    :param models: names of models by address.
+    """
+
+    def find() -> tuple[unoffered.Unoffered, ...]:
+        return unoffered.find(
+            state,
+            _list_functions(host),
+            rules,
+            (*host.problems(), *gpu_reader.problems(host.gpus)),
+            models,
+            host.accelerators(),
+            functools.partial(_try_line, host, drivers, rules),
+        )
+
+    return bounded_calls.run(find)
+
+
+def _try_line(
+    host: host_reader.HostReader,
+    drivers: Mapping[str, plugin.Driver],
+    rules: policy.DeviceRules,
+    line: remedy.SpecLine,
+) -> str | None:
+    """Return why a further first line has nothing offered, None if it has.
+
+    A number of VFs is set when nova-compute starts; a line with one works if
+    a driver plans to do so.
+    """
+    added = policy.parse_rules((json.dumps(line.fields),), rules.default)
+    changed = dataclasses.replace(rules, rules=(*added.rules, *rules.rules))
+    if line.num_vfs:
+        arranged = _list_arranged(host, drivers, changed)
+        return None if line.address in arranged else ""
+    devices, problems, _ = _describe_all(host, drivers, changed)
+    if any(
+        line.address in _addresses(device)
+        for device in devices.values()
+        if device.counters
+    ):
+        return None
+    reasons = (p.reason for p in problems if p.address == line.address)
+    return "; ".join(reasons)
+
+
+def _list_arranged(
+    host: host_reader.HostReader,
+    drivers: Mapping[str, plugin.Driver],
+    rules: policy.DeviceRules,
+) -> set[str]:
+    """Return the functions whose number of VFs will be changed."""
+    functions: set[str] = set()
+    for name, driver in drivers.items():
+        try:
+            functions |= {
+                action.function
+                for action in driver.plan_arrange(host, rules)
+                if isinstance(action, actions.SetVfCount)
+            }
+        except Exception:  # third-party code may raise anything
+            LOG.debug("driver %s failed", name, exc_info=True)
+    return functions
 
 
 def _describe_all(

@@ -7,24 +7,37 @@ stable interface.
 
 import dataclasses
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 from nova_accel import model
 from nova_accel.catalog import pci_ids
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.model import names, pci
+
+# Returns None if a line would have a function, or its VFs, offered; else why
+# not, empty if no driver says why.
+TryLine = Callable[[remedy.SpecLine], str | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Unoffered:
-    """A PCI function that no device includes.
+    """An accelerator that no device includes.
 
-    ``name`` is its model, empty where unknown. ``is_problem`` is True where
-    the reason is also one of the host's problems.
+    ``function`` is None for a device that is not on the PCI bus. ``name`` is
+    its model, empty where unknown. ``is_problem`` is True where the reason
+    is also one of the host's problems.
     """
 
-    function: pci.PciFunction
+    address: str
+    function: pci.PciFunction | None
     name: str
     reason: str
     is_problem: bool = False
@@ -32,27 +45,28 @@ class Unoffered:
     @property
     def ids(self) -> str:
         """Return the vendor and device id: ``10de:20b5``."""
-        return f"{self.function.vendor}:{self.function.product}"
+        function = self.function
+        return f"{function.vendor}:{function.product}" if function else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry for JSON."""
+        """Return the entry for JSON; ids are empty off the PCI bus."""
+        function = self.function
         return {
-            "address": str(self.function.address),
-            "vendor_id": self.function.vendor,
-            "product_id": self.function.product,
+            "address": self.address,
+            "vendor_id": function.vendor if function else "",
+            "product_id": function.product if function else "",
             "model": self.name or self.ids,
-            "class": f"{self.function.class_code:06x}",
-            "driver": self.function.driver,
+            "class": f"{function.class_code:06x}" if function else "",
+            "driver": function.driver if function else None,
             "reason": self.reason,
         }
 
     def as_text(self) -> str:
         """Return the entry as one line of text."""
-        title = f"{self.ids} {self.name}".strip()
-        return (
-            f"{self.function.address}  {title}"
-            f"  class {self.function.class_code:06x}: {self.reason}"
-        )
+        title = f"{self.address}  {self.ids} {self.name}".rstrip()
+        if self.function is not None:
+            title += f"  class {self.function.class_code:06x}"
+        return f"{title}: {self.reason}"
 
 
 def find(
@@ -61,6 +75,8 @@ def find(
     rules: policy.DeviceRules,
     unreadable: Collection[model.Problem] = (),
     models: Mapping[str, str] = types.MappingProxyType({}),
+    accelerators: Sequence[str] = (),
+    try_line: TryLine = lambda line: "",
 ) -> tuple[Unoffered, ...]:
     """Return the accelerators that no device of the host includes.
 
@@ -68,25 +84,44 @@ def find(
         returned.
     :param unreadable: problems that are no reasons of a driver.
     :param models: names of models by address.
+    :param accelerators: addresses or names of the devices that the kernel
+        lists as accelerators.
+    :param try_line: a line is named as a remedy only if it would work.
     """
     offered = _list_addresses(state)
     problems = _driver_reasons(state, unreadable)
     unoffered = []
     for function in functions:
         address = str(function.address)
-        is_expected = pci_ids.is_candidate(function) or function.is_vfio_bound
+        is_expected = (
+            pci_ids.is_candidate(function)
+            or function.is_vfio_bound
+            or address in accelerators
+        )
         is_part = function.physfn is not None or address in offered
         if is_part or not is_expected:
             continue
-        reasons = problems.get(address) or _reasons(function, rules)
+        reasons = problems.get(address) or _reasons(function, rules, try_line)
         unoffered.append(
             Unoffered(
+                address=address,
                 function=function,
                 name=models.get(address, ""),
                 reason="; ".join(reasons),
                 is_problem=address in problems,
             )
         )
+    unoffered += [
+        Unoffered(
+            address=name,
+            function=None,
+            name="",
+            reason="the kernel lists it as an accelerator; it is not on the"
+            " PCI bus, so that no guest can have it",
+        )
+        for name in accelerators
+        if not pci.is_address(name) and name not in offered
+    ]
     return tuple(unoffered)
 
 
@@ -123,7 +158,7 @@ def _driver_reasons(
 
 
 def _reasons(
-    function: pci.PciFunction, rules: policy.DeviceRules
+    function: pci.PciFunction, rules: policy.DeviceRules, try_line: TryLine
 ) -> Iterator[str]:
     """Yield why no driver of the library offers a function."""
     address = str(function.address)
@@ -136,7 +171,7 @@ def _reasons(
         reasons.append(
             f"device_spec says use {rule.use.value}, which it can't do now"
         )
-    elif hint := _hint(function):
+    elif hint := _hint(function, try_line):
         reasons.append(hint)
     yield from reasons or ["none of the drivers in [nova_accel] offers it"]
 
@@ -157,26 +192,41 @@ def _has_host_driver(function: pci.PciFunction) -> bool:
     return function.driver is not None and not function.is_vfio_bound
 
 
-def _hint(function: pci.PciFunction) -> str:
+def _hint(function: pci.PciFunction, try_line: TryLine) -> str:
     """Return the device_spec line that would offer a function, or ""."""
-    if function.num_vfs or function.iommu_group is None:
-        return ""  # no line helps
-    if function.boot_vga:
-        is_free = function.is_vfio_bound
-        use = '"use": "passthrough"'
-        return _offering_line(function, use) if is_free else ""
-    if pci_ids.find_qat(function) and function.total_vfs:
-        return _offering_line(
-            function, f'"use": "vf", "num_vfs": {function.total_vfs}'
+    is_console = function.boot_vga and not function.is_vfio_bound
+    if function.num_vfs or is_console or function.iommu_group is None:
+        return ""
+    address = str(function.address)
+    whole = remedy.SpecLine(
+        address=address, use=policy.DeviceUse.PASSTHROUGH.value
+    )
+    qat = pci_ids.find_qat(function)
+    if qat and function.total_vfs:
+        vfs = remedy.SpecLine(
+            address=address,
+            use=policy.DeviceUse.VF.value,
+            num_vfs=function.total_vfs,
         )
-    kind = pci_ids.find(function)
-    is_unknown = kind is None and not pci_ids.is_gpu(function)
-    keeps_data = kind is not None and kind.keeps_data
-    if is_unknown or keeps_data or _has_host_driver(function):
-        return _offering_line(function, '"use": "passthrough"')
-    return ""
+        if function.driver != qat.driver:
+            return _hint_driver(function, qat.driver, vfs)
+        if try_line(vfs) is None:
+            return f"offered by {vfs}"
+    obstacle = try_line(whole)
+    if obstacle is None:
+        return f"offered by {whole}"
+    return obstacle
 
 
-def _offering_line(function: pci.PciFunction, use: str) -> str:
-    address = f'"address": "{function.address}"'
-    return f"offered by device_spec = {{{address}, {use}}}"
+def _hint_driver(
+    function: pci.PciFunction, driver: str, vfs: remedy.SpecLine
+) -> str:
+    """Return the remedy for a PF that lacks the driver of its VFs."""
+    binding = remedy.BindFunction(
+        function=str(function.address), driver=driver
+    )
+    return (
+        f"its virtual functions need the driver {driver}, and"
+        f" {function.driver or 'no driver'} has it; {binding}, then write"
+        f" {vfs}"
+    )

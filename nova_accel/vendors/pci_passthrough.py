@@ -216,7 +216,9 @@ def _check_equals(
     binding = remedy.BindFunction(
         function=str(main.address), driver=equal.driver or ""
     )
-    obstacle = _check_assignable(main, functions, host)
+    obstacle = _check_assignable(
+        main, functions, host
+    ) or reset_policy.check_whole(functions, host, rules)
     whole = f"write {_passthrough_line(main)}"
     if obstacle:
         whole = f"correct that {obstacle}"

@@ -138,7 +138,14 @@ def inspect_keys() -> Any:
         state,
         tree_builder.build_tree(_ROOT, state, policy.DeviceRules()),
         inspect_output.HostContext(claims=(claim,), is_registered=True),
-        (unoffered.Unoffered(function=function, name="n", reason="r"),),
+        (
+            unoffered.Unoffered(
+                address=str(function.address),
+                function=function,
+                name="n",
+                reason="r",
+            ),
+        ),
     )
 
 

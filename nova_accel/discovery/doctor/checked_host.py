@@ -14,10 +14,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from nova_accel import errors
+from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import conf, policy, top_packages
-from nova_accel.host.sysfs import allowed_paths, attributes, host_reader
+from nova_accel.discovery import plugin, scan
+from nova_accel.host.sysfs import (
+    allowed_paths,
+    attributes,
+    host_reader,
+    modules,
+)
+from nova_accel.inventory import unoffered
 from nova_accel.model import pci
 
 NVIDIA, AMD, INTEL = "10de", "1002", "8086"
@@ -153,6 +160,24 @@ class CheckedHost:
             if pci_ids.is_candidate(function) and not function.physfn
         )
 
+    @functools.cached_property
+    def _drivers(self) -> Mapping[str, plugin.Driver]:
+        return plugin.load()
+
+    @functools.cached_property
+    def state(self) -> model.HostState:
+        """Return the devices and problems, as ``inspect`` prints them."""
+        rules = self.rules or policy.DeviceRules()
+        return scan.read(self.reader, self._drivers, rules)
+
+    @functools.cached_property
+    def unoffered(self) -> tuple[unoffered.Unoffered, ...]:
+        """Return the accelerators that are not offered, as ``inspect``."""
+        rules = self.rules or policy.DeviceRules()
+        return scan.find_unoffered(
+            self.reader, self.state, self._drivers, rules
+        )
+
     def cards_of(self, vendor: str) -> tuple[pci.PciFunction, ...]:
         """Return the GPUs of a vendor."""
         return tuple(
@@ -210,6 +235,11 @@ class CheckedHost:
         """Return the kernel's version, empty if unknown."""
         version = self.reader.kernel_version()
         return version if any(version) else ()
+
+    @functools.cached_property
+    def vfio(self) -> Version:
+        """Return the release whose VFIO the kernel shows, empty if none."""
+        return modules.read_vfio_version(self.reader.files)
 
     @property
     def release(self) -> str:

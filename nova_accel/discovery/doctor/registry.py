@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Collection, Iterable, Iterator
 
 from nova_accel import errors
-from nova_accel.discovery.doctor import checked_host, host_checks
+from nova_accel.discovery.doctor import checked_host, host_checks, offers
 from nova_accel.discovery.doctor.areas import (
     containers,
     fpga_cards,
@@ -32,6 +32,7 @@ CLOUD_GROUP = "nova_accel.cloud_checks"
 _AREAS = (
     iommu.AREA,
     pci_cards.AREA,
+    *offers.AREAS,
     kernel_drivers.AREA,
     vfio_nodes.AREA,
     containers.AREA,

@@ -43,6 +43,9 @@ NO_BAR = "0x0000000000000000 0x0000000000000000 0x0000000000000000"
 UNSET_BAR = "0x0000000000000000 0x0000000000ffffff 0x0000000000040200"
 RESOURCES = "\n".join([BAR, *[NO_BAR] * 6, BAR, *[NO_BAR] * 5])
 
+_FME = "fpga_region/region0/dfl-fme.0"
+_PORT = "fpga_region/region0/dfl-port.0"
+_XCLBIN = "5a3c1f0e-6f1d-4b6c-8f0e-0c3b1d5e7a90"
 _CARD = {
     "resource": RESOURCES,
     "reset_method": "flr bus",
@@ -132,7 +135,13 @@ _DESCRIPTION: Mapping[str, Any] = {
             "120000",
             driver="dfl-pci",
             attributes={
-                "fpga_region/region0/dfl-fme.0/errors/fme_errors": "0x0",
+                f"{_FME}/errors/fme_errors": "0x0",
+                f"{_FME}/ports_num": "1",
+                f"{_FME}/dfl-fme-region.1/fpga_region/region2/compat_id": (
+                    "f64e598bea11517fa28e7bc65d885104"
+                ),
+                f"{_PORT}/id": "0",
+                f"{_PORT}/afu_id": "d8424dc4a4a3c413f89e433683f9040b",
             },
         ),
         _card(
@@ -140,7 +149,22 @@ _DESCRIPTION: Mapping[str, Any] = {
             "10ee:5004",
             "120000",
             driver="xclmgmt",
-            attributes={"ready": "0x1", "mfg": "0", "dev_offline": "0"},
+            attributes={
+                "ready": "1",
+                "mfg": "0",
+                "dev_offline": "0",
+                "board_name": "u250",
+                "rom.m.55296/VBNV": "xilinx_u250_gen3x16_xdma_shell_4_1",
+                "interface_uuids": "8d8b5e2a4c7f4f0f9a6a3e2e4b4d5b8d",
+            },
+        ),
+        _card(
+            f"{ALVEO[:-1]}1",
+            "10ee:5005",
+            "120000",
+            driver="xocl",
+            group=162,
+            attributes={"ready": "0x1", "xclbinuuid": _XCLBIN},
         ),
         {
             "address": NIC,

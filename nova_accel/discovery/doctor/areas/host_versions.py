@@ -18,6 +18,8 @@ AREA = host_checks.Area("host", page="support-matrix")
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
+# Kernel drivers that are part of the kernel since they have the feature.
+_VARIANTS = frozenset(features.DRIVERS) - {"mtty"}
 _NODES = checked_host.CheckedHost.sys("devices/system/node")
 _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 _MEMLOCK = re.compile(r"^Max locked memory\s+(\S+)", re.MULTILINE)
@@ -31,6 +33,9 @@ def _current(host: _Host, program: str) -> tuple[checked_host.Version, str]:
         return host.libvirt, host.library("libvirt.so.0")[0]
     if program == features.QEMU:
         return host.qemu, allowed_paths.QEMU_CAPABILITIES
+    # The files of VFIO prove more than the number of the kernel does.
+    if host.vfio > host.kernel:
+        return host.vfio, host.sys("class/vfio-dev")
     return host.kernel, allowed_paths.KERNEL_RELEASE
 
 
@@ -82,6 +87,8 @@ def _check_floors(host: _Host, program: str) -> _Results:
             continue
         if not _uses(host, feature.condition):
             continue
+        if program == features.LINUX and feature.condition in _VARIANTS:
+            continue  # the driver is there
         observe = fail if feature.is_required else note
         yield observe(
             f"{feature.name} needs {program} {features.join(floor.minimum)},"

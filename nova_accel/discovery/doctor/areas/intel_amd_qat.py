@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from nova_accel.catalog import loader, pci_ids
+from nova_accel.catalog import loader
 from nova_accel.discovery.doctor import checked_host, host_checks, remedies
 from nova_accel.discovery.doctor.host_checks import (
     Observation,
@@ -32,22 +32,6 @@ def _gpus(host: _Host) -> Iterator[pci.PciFunction]:
     for card in host.cards_of(checked_host.INTEL):
         if card.total_vfs:
             yield card
-
-
-@INTEL.check(
-    "driver",
-    why="the i915 driver of the kernel has no SR-IOV for guests on cards",
-    remedy="use the driver xe (Linux 6.12 and newer): i915.force_probe=!ID"
-    " xe.force_probe=ID on the kernel's command line",
-    ansible="intel_xe",
-)
-def check_intel_driver(host: _Host) -> _Results:
-    """Intel's cards with SR-IOV have the driver xe."""
-    for card in _gpus(host):
-        if card.driver == "i915" and not card.num_vfs and not card.boot_vga:
-            yield note(
-                f"{card.address} is bound to i915", host.path(card, "driver")
-            )
 
 
 @INTEL.check(
@@ -99,22 +83,6 @@ def check_vf_memory(host: _Host) -> _Results:
             and not host.exists(path)
         ):
             yield note(f"{card.address} has no sriov_admin", path)
-
-
-@AMD.check(
-    "driver",
-    why="amdgpu makes no VFs; the driver gim does",
-    remedy=remedies.blacklist("amdgpu") + "\nmodprobe gim",
-    ansible="amd_gim",
-)
-def check_amd_driver(host: _Host) -> _Results:
-    """AMD's cards with SR-IOV have the driver gim."""
-    for card in host.cards_of(checked_host.AMD):
-        if card.driver == "amdgpu" and card.total_vfs and not card.num_vfs:
-            yield note(
-                f"{card.address} is bound to amdgpu",
-                host.path(card, "driver"),
-            )
 
 
 @AMD.check(
@@ -206,26 +174,6 @@ def check_qat_host_use(host: _Host) -> _Results:
     """The host's qatlib uses no VFs."""
     if host.qats and host.is_active("qat"):
         yield warn("the service qat is active", host.service("qat"))
-
-
-@QAT.check(
-    "vf-driver",
-    why="the host uses the VF; libvirt takes it from there when a guest"
-    " starts",
-    remedy="write 0 to sriov_drivers_autoprobe of the device, and make its VFs"
-    " again",
-    ansible="qat",
-)
-def check_qat_vf_driver(host: _Host) -> _Results:
-    """No VF of a QAT device has a driver of the host."""
-    for card in host.qats:
-        family = pci_ids.find_qat(card)
-        for vf in host.vfs(card):
-            if family and vf.driver == f"{family.driver}vf":
-                yield note(
-                    f"{vf.address} is bound to {vf.driver}",
-                    host.path(vf, "driver"),
-                )
 
 
 @QAT.check(

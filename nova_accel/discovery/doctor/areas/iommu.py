@@ -10,7 +10,7 @@ from nova_accel.discovery.doctor.host_checks import (
     note,
     warn,
 )
-from nova_accel.host.sysfs import allowed_paths
+from nova_accel.host.sysfs import allowed_paths, modules
 from nova_accel.model import pci
 from nova_accel.vendors.common import iommu_group
 
@@ -52,11 +52,19 @@ def check_firmware(host: _Host) -> _Results:
         yield fail("the firmware describes no IOMMU", _FIRMWARE)
 
 
+def _explain_enabling(host: _Host) -> str:
+    """Return the lines that switch the IOMMU of this host on."""
+    word = modules.missing_argument(host.reader.files)
+    lines = modules.explain_iommu(host.reader.files)
+    if word:
+        lines += f"\n{remedies.set_kernel_arguments(word)}"
+    return lines
+
+
 @AREA.check(
     "enabled",
     why="a device without an IOMMU group can't be assigned to a guest",
-    remedy=remedies.set_kernel_arguments("intel_iommu=on iommu=pt")
-    + "\n(AMD's IOMMU is on by default)",
+    remedy="switch the IOMMU on in the firmware's setup",
     ansible="iommu",
 )
 def check_enabled(host: _Host) -> _Results:
@@ -76,7 +84,11 @@ def check_enabled(host: _Host) -> _Results:
                 path,
             )
         else:
-            yield fail(f"{card.address} is in no IOMMU group", path)
+            yield fail(
+                f"{card.address} is in no IOMMU group",
+                path,
+                remedy=_explain_enabling(host),
+            )
 
 
 @AREA.check(

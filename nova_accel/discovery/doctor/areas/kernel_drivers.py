@@ -10,7 +10,7 @@ from nova_accel.discovery.doctor.host_checks import (
     note,
     warn,
 )
-from nova_accel.host.sysfs import allowed_paths
+from nova_accel.host.sysfs import allowed_paths, modules
 
 AREA = host_checks.Area("drv", page="troubleshooting")
 _Host = checked_host.CheckedHost
@@ -33,7 +33,6 @@ _DKMS_MODULES = (
     *("qat", "dfl", "xrt", "habanalabs"),
 )
 _NO_HEADERS = ": the kernel's headers are not installed"
-_EXTRA = ("updates/dkms", "extra", "updates", "weak-updates")
 _SECURE_BOOT = checked_host.CheckedHost.sys(
     "firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 )
@@ -108,20 +107,6 @@ def check_override(host: _Host) -> _Results:
 
 
 @AREA.check(
-    "unbound",
-    why="no driver has the card: it is offered for passthrough only",
-    remedy="install the vendor's driver if the card is for vGPUs or VFs",
-)
-def check_unbound(host: _Host) -> _Results:
-    """Each card has a driver."""
-    for card in host.cards:
-        if card.driver is None:
-            yield note(
-                f"{card.address} has no driver", host.path(card, "driver")
-            )
-
-
-@AREA.check(
     "vfio-ids",
     why="vfio-pci takes the card at the next start, and its vGPUs or VFs"
     " vanish",
@@ -155,7 +140,7 @@ def _built_modules(host: _Host, release: str) -> dict[str, str]:
     top = f"{allowed_paths.KERNEL_MODULES}/{release}"
     return {
         name.partition(".ko")[0].replace("-", "_"): f"{top}/{place}"
-        for place in _EXTRA
+        for place in modules.OUT_OF_TREE
         for name in host.names(f"{top}/{place}")
         if ".ko" in name
     }

@@ -30,8 +30,6 @@ _UNVERSIONED = "the link of the library has no version"
 _COMPARE = "run nvidia-smi, which reports a mismatch"
 # Programs that open /dev/nvidia* for good.
 _MONITORS = ("nvidia-dcgm", "dcgm", "dcgm-exporter")
-# NVIDIA's driver has files for typed VFs from this kernel on.
-_TYPED_VFS = (6, 8)
 
 
 def _bound(host: _Host) -> list[pci.PciFunction]:
@@ -48,12 +46,6 @@ def unseen(host: _Host, name: str) -> Observation:
         host.service(name),
         remedy=f"systemctl status {name}, where it is installed",
     )
-
-
-def _has_types(host: _Host, function: pci.PciFunction) -> bool:
-    return host.exists(
-        host.path(function, "mdev_supported_types")
-    ) or host.exists(host.path(function, "nvidia/current_vgpu_type"))
 
 
 def _version(host: _Host) -> str:
@@ -104,73 +96,6 @@ def check_modules(host: _Host) -> _Results:
 
 
 @AREA.check(
-    "manager",
-    why='no vGPU can be created ("Host VGPU Mode: N/A")',
-    remedy="install NVIDIA's vGPU manager of the NVIDIA enterprise portal in"
-    " place of the data centre driver; passthrough and MIG of containers"
-    " need none",
-    ansible="nvidia_vgpu_host",
-)
-def check_manager(host: _Host) -> _Results:
-    """The vGPU manager is loaded where cards have SR-IOV."""
-    if not host.lists_modules or host.is_loaded(MANAGER):
-        return
-    for card in _bound(host):
-        functions = (card, *host.vfs(card))
-        if card.total_vfs and not any(_has_types(host, f) for f in functions):
-            yield warn(
-                f"{card.address} has the data centre driver",
-                host.sys("module", MANAGER),
-            )
-
-
-@AREA.check(
-    "vfs",
-    why="a card of this generation makes vGPUs on VFs only",
-    remedy="/usr/lib/nvidia/sriov-manage -e ALL; nova-accel does so if a line"
-    ' of device_spec has "use": "vgpu"',
-    ansible="nvidia_vgpu_host",
-)
-def check_vfs(host: _Host) -> _Results:
-    """Cards with SR-IOV have VFs."""
-    if not host.is_loaded(MANAGER):
-        return
-    for card in _bound(host):
-        gpu = host.gpus.get(str(card.address))
-        if card.total_vfs and not card.num_vfs and not (gpu and gpu.is_mig):
-            yield warn(
-                f"{card.address} has no VFs",
-                host.path(card, "sriov_numvfs"),
-            )
-
-
-@AREA.check(
-    "kernel-interface",
-    why="nova-accel can create no vGPU on these VFs",
-    remedy="bind the VFs to nvidia and load the vGPU manager for this kernel;"
-    " the release notes of the vGPU manager name the kernels",
-    ansible="nvidia_vgpu_host",
-)
-def check_kernel_interface(host: _Host) -> _Results:
-    """VFs have types of vGPUs, as mediated devices or as typed VFs."""
-    if not host.is_loaded(MANAGER):
-        return
-    for card in _bound(host):
-        vfs = [vf for vf in host.vfs(card) if vf.driver == "nvidia"]
-        if not vfs or any(_has_types(host, vf) for vf in vfs):
-            continue
-        if not all(host.names(host.path(vf, "")[:-1]) for vf in vfs):
-            yield unknown(f"the VFs of {card.address} can't be listed")
-        else:
-            form = "nvidia" if host.kernel >= _TYPED_VFS else "mdev"
-            name = "nvidia" if form == "nvidia" else "mdev_supported_types"
-            yield fail(
-                f"the VFs of {card.address} have no types of vGPUs",
-                host.path(vfs[0], name),
-            )
-
-
-@AREA.check(
     "sriov-manage",
     why="NVIDIA's script enables VFs; a plain write is refused",
     remedy="install NVIDIA's vGPU manager, which has the script",
@@ -181,7 +106,15 @@ def check_sriov_manage(host: _Host) -> _Results:
     has_directory = host.exists("/usr/lib/nvidia")
     cards = [card for card in _bound(host) if card.total_vfs]
     if cards and has_directory and not host.exists(_SRIOV_MANAGE):
-        yield warn("sriov-manage is missing", _SRIOV_MANAGE)
+        is_loaded = host.is_loaded(MANAGER)
+        yield warn(
+            "sriov-manage is missing",
+            _SRIOV_MANAGE,
+            remedy="install the package of the loaded vGPU manager anew, as"
+            " the script is a part of it"
+            if is_loaded
+            else "",
+        )
 
 
 @AREA.check(

@@ -25,7 +25,8 @@ _COMPLETED, _NOT_SUPPORTED = "completed", "not_supported"
 @AREA.check(
     "nvml",
     why="MIG, mixed sizes, faults and NVLink stay unknown",
-    remedy="install nova-accel[nvml]; run as root; see nvidia-smi",
+    remedy="run as root; see nvidia-smi; where Python lacks nvidia-ml-py:"
+    " install nova-accel[nvml]",
 )
 def check_nvml(host: _Host) -> _Results:
     """NVML answers for each card of NVIDIA's driver."""

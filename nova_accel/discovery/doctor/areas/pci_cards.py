@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 from nova_accel import errors
-from nova_accel.catalog import pci_ids
 from nova_accel.claims import card_reset
 from nova_accel.config import policy
 from nova_accel.discovery.doctor import checked_host, host_checks, remedies
@@ -35,8 +34,6 @@ _MEMORY, _UNSET = 0x200, 0x20000000
 _GONE = b"\xff\xff"
 _LARGE_BAR = 64 << 30
 _MANY_ERRORS = 1000
-# Drivers whose areas have a check of the number of VFs.
-_CHECKED_BY_VENDOR = ("nvidia", "i915", "amdgpu")
 # drivers/pci/pci.h: PCIE_LNK_WIDTH_UNKNOWN.
 _UNKNOWN_WIDTH = 255
 # Start, end and flags of a line of ``resource``.
@@ -168,25 +165,6 @@ def check_sriov(host: _Host) -> _Results:
             yield warn(
                 f"{card.address} has no SR-IOV",
                 host.path(card, "sriov_totalvfs"),
-            )
-
-
-@AREA.check(
-    "vf-count",
-    why="only VFs that exist can be offered",
-    remedy="write num_vfs into a line of [nova_accel] device_spec; NVIDIA:"
-    " /usr/lib/nvidia/sriov-manage -e ALL",
-)
-def check_vf_count(host: _Host) -> _Results:
-    """Cards with SR-IOV have VFs."""
-    for card in host.cards:
-        has_own_check = card.driver in _CHECKED_BY_VENDOR
-        if card.is_vfio_bound or has_own_check:
-            continue
-        if card.total_vfs and not card.num_vfs:
-            yield note(
-                f"{card.address} has none of its {card.total_vfs} VFs",
-                host.path(card, "sriov_numvfs"),
             )
 
 
@@ -440,43 +418,6 @@ def check_power(host: _Host) -> _Results:
         if host.attribute(card, "power_state") == "D3cold":
             yield note(
                 f"{card.address} is in D3cold", host.path(card, "power_state")
-            )
-
-
-@AREA.check(
-    "boot-display",
-    why="the firmware's console holds the card, so that it is not offered",
-    remedy="choose another primary display in the firmware's setup; or, to do"
-    " without a console, bind it to vfio-pci and name its address in"
-    " [nova_accel] device_spec",
-)
-def check_boot_display(host: _Host) -> _Results:
-    """No accelerator is the host's boot display."""
-    for card in host.cards:
-        is_given = card.is_vfio_bound and host.names_whole(card)
-        if card.boot_vga and not is_given:
-            yield note(
-                f"{card.address} is the host's boot display",
-                host.path(card, "boot_vga"),
-            )
-
-
-@AREA.check(
-    "denied",
-    why="vfio-pci refuses this model, since a guest could harm the host",
-    remedy=remedies.set_module_options("vfio-pci", "disable_denylist=1")
-    + "\nonly if you trust all guests with such a device",
-)
-def check_denied(host: _Host) -> _Results:
-    """vfio-pci accepts all cards that have no driver."""
-    if host.parameter("vfio_pci", "disable_denylist") == "Y":
-        return
-    for card in host.cards:
-        ids = f"{card.vendor}:{card.product}"
-        if ids in pci_ids.DENIED and card.driver is None:
-            yield note(
-                f"vfio-pci refuses {card.address} ({ids})",
-                host.path(card, "device"),
             )
 
 

@@ -31,6 +31,13 @@ def _has_dev(host: _Host) -> bool:
     return host.exists(_KVM) or host.exists(allowed_paths.VFIO_NODES)
 
 
+def _explain_node(host: _Host, module: str) -> str:
+    """Return why a loaded module has no node; empty if it is not loaded."""
+    if not host.is_loaded(module):
+        return ""
+    return f"{module} is loaded: see why udev has made no node (udevadm test)"
+
+
 def _assigned(host: _Host) -> Iterator[pci.PciFunction]:
     for function in host.functions.values():
         if function.is_vfio_bound and function.driver != "pci-stub":
@@ -92,7 +99,11 @@ def check_control(host: _Host) -> _Results:
     """VFIO's control node exists."""
     is_absent = _has_dev(host) and not host.exists(_CONTROL)
     if is_absent and any(_assigned(host)) and not host.is_container:
-        yield fail(f"{_CONTROL} is missing", _CONTROL)
+        yield fail(
+            f"{_CONTROL} is missing",
+            _CONTROL,
+            remedy=_explain_node(host, "vfio"),
+        )
 
 
 @AREA.check(
@@ -137,7 +148,12 @@ def check_groups(host: _Host) -> _Results:
 def check_kvm(host: _Host) -> _Results:
     """KVM is there."""
     if host.exists(allowed_paths.VFIO_NODES) and not host.exists(_KVM):
-        yield fail(f"{_KVM} is missing", _KVM)
+        is_loaded = any(map(host.is_loaded, ("kvm_intel", "kvm_amd")))
+        yield fail(
+            f"{_KVM} is missing",
+            _KVM,
+            remedy=_explain_node(host, "kvm") if is_loaded else "",
+        )
 
 
 @AREA.check(
@@ -161,10 +177,14 @@ def check_kvm_mode(host: _Host) -> _Results:
 )
 def check_iommufd(host: _Host) -> _Results:
     """The kernel has iommufd."""
-    if not _has_dev(host) or host.kernel < _CDEV:
+    if not _has_dev(host) or max(host.kernel, host.vfio) < _CDEV:
         return
     if any(_assigned(host)) and not host.exists(_IOMMUFD):
-        yield note(f"{_IOMMUFD} is missing", _IOMMUFD)
+        yield note(
+            f"{_IOMMUFD} is missing",
+            _IOMMUFD,
+            remedy=_explain_node(host, "iommufd"),
+        )
 
 
 @AREA.check(

@@ -200,7 +200,6 @@ CASES: Mapping[str, Case] = {
             at(QAT, "sriov_numvfs"): None,
         },
     ),
-    "pci.vf-count": Case(NOTE, no_vfs(FLEX)),
     "pci.autoprobe": Case(
         NOTE,
         {
@@ -224,14 +223,13 @@ CASES: Mapping[str, Case] = {
     "pci.reset": Case(FAIL, {at(GPU, "reset_method"): "\n"}),
     "pci.presence": Case(FAIL, {at(GPU, "config"): GONE}),
     "pci.power": Case(NOTE, {at(GPU, "power_state"): "D3cold\n"}),
-    "pci.boot-display": Case(NOTE, {at(GPU, "boot_vga"): "1\n"}),
-    "pci.denied": Case(
+    "pci.offers": Case(
         NOTE,
         {
-            at(GPU, "vendor"): "0x8086\n",
-            at(GPU, "device"): "0x0cfe\n",
+            at(GPU, "vendor"): "0x1e52\n",
+            at(GPU, "class"): "0x120000\n",
+            **bound(GPU, "tenstorrent"),
         },
-        before={at(GPU, "driver"): None},
     ),
     "pci.numa": Case(NOTE, {at(GPU, "numa_node"): "-1\n"}),
     "pci.msi": Case(FAIL, {at(GPU, "msi_bus"): "0\n"}),
@@ -239,7 +237,6 @@ CASES: Mapping[str, Case] = {
     "drv.blacklist": Case(WARN, {"/etc/modprobe.d/nouveau.conf": "# none\n"}),
     "drv.blacklisted": Case(WARN, modprobe("blacklist vfio-pci")),
     "drv.override": Case(WARN, {at(GPU, "driver_override"): "nvidia\n"}),
-    "drv.unbound": Case(NOTE, {at(DFL, "driver"): None}),
     "drv.vfio-ids": Case(WARN, modprobe("options vfio-pci ids=10de:26b9")),
     "drv.kernel": Case(FAIL, OTHER_KERNEL),
     "drv.headers": Case(WARN, {f"{MODULES}/build": None}),
@@ -296,19 +293,13 @@ CASES: Mapping[str, Case] = {
     "nv.manager": Case(
         WARN,
         {
+            f"/sys/class/mdev_bus/{T4}": None,
             "/sys/module/nvidia_vgpu_vfio": None,
             at("0000:41:00.4", "nvidia"): None,
             at("0000:41:00.5", "nvidia"): None,
         },
     ),
-    "nv.vfs": Case(WARN, no_vfs(L40S)),
-    "nv.kernel-interface": Case(
-        FAIL,
-        {
-            at("0000:41:00.4", "nvidia"): None,
-            at("0000:41:00.5", "nvidia"): None,
-        },
-    ),
+    "nv.offers": Case(NOTE, no_vfs(L40S)),
     "nv.sriov-manage": Case(
         WARN,
         {"/usr/lib/nvidia/sriov-manage": None, "/usr/lib/nvidia": DIRECTORY},
@@ -361,13 +352,23 @@ CASES: Mapping[str, Case] = {
     "nv.fabric": Case(WARN, {}, gpus=reported(fabric=("completed", 999))),
     "nv.license": Case(WARN, {}, gpus=guest(license="unlicensed_restricted")),
     "nv.guest-driver": Case(WARN, {}, gpus=guest(driver="595.58.03")),
-    "intel.driver": Case(NOTE, bound(FLEX, "i915") | no_vfs(FLEX)),
+    "intel.offers": Case(NOTE, no_vfs(FLEX)),
     "intel.max-vfs": Case(WARN, {"/sys/module/xe/parameters/max_vfs": "0\n"}),
     "intel.guc": Case(WARN, {"/sys/module/i915/parameters/enable_guc": "0\n"}),
     "intel.vf-memory": Case(
         NOTE, {"/proc/sys/kernel/osrelease": "7.0.3-amd64\n"}
     ),
-    "amd.driver": Case(NOTE, bound(MI300X, "amdgpu") | no_vfs(MI300X)),
+    "amd.driver": Case(
+        WARN,
+        bound(MI300X, "amdgpu")
+        | no_vfs(MI300X)
+        | {
+            "/sys/module/gim": None,
+            "/sys/bus/pci/drivers/gim": None,
+            f"{MODULES}/updates/dkms/gim.ko.zst": None,
+        },
+    ),
+    "amd.offers": Case(NOTE, no_vfs(MI300X)),
     "amd.gim": Case(
         WARN,
         {"/sys/module/gim": None, "/sys/firmware/efi": None},
@@ -384,13 +385,18 @@ CASES: Mapping[str, Case] = {
     "qat.host-use": Case(
         WARN, {f"{SERVICES}/qat.service/cgroup.procs": "99\n"}
     ),
-    "qat.vf-driver": Case(NOTE, bound("0000:6b:00.4", "4xxxvf")),
+    "qat.offers": Case(WARN, bound("0000:6b:00.4", "4xxxvf")),
     "qat.auto-reset": Case(NOTE, {at(QAT, "qat/auto_reset"): "off\n"}),
     "qat.errors-fatal": Case(FAIL, {at(QAT, "qat_ras/errors_fatal"): "3\n"}),
     "qat.errors-nonfatal": Case(
         NOTE, {at(QAT, "qat_ras/errors_nonfatal"): "3\n"}
     ),
-    "fpga.driver": Case(NOTE, bound(ALVEO, "uio_pci_generic")),
+    "fpga.driver": Case(
+        NOTE,
+        bound(ALVEO, "uio_pci_generic")
+        | {"/sys/bus/pci/drivers/xclmgmt": None},
+    ),
+    "fpga.offers": Case(WARN, bound(f"{ALVEO[:-1]}1", "uio_pci_generic")),
     "fpga.regions": Case(WARN, {at(DFL, "fpga_region"): None}),
     "fpga.errors": Case(
         WARN,
