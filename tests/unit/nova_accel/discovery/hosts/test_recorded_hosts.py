@@ -32,6 +32,7 @@ def test_the_report_of_a_recorded_host_equals_the_golden_file(
         source=recorded.load(name), gpus=recorded.load_gpus(name)
     )
     state = scan.read(host, plugin.load(), policy.DeviceRules())
+    scan.find_unoffered(host, state, plugin.load(), policy.DeviceRules())
     assert not [p for p in state.problems if p.where.startswith("driver ")]
     archive = str(tmp_path / "host.tar.gz")
     capture.save(host, archive, capture.describe_host(str(tmp_path)))

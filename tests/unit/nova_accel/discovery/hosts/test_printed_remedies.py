@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each correction that a report names can be made, and works.
+
+``inspect`` and ``doctor`` read each host of the tests; each correction in
+their texts is made on that host, and its device is offered then.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from nova_accel import model
+from nova_accel.config import policy, remedy
+from nova_accel.discovery import plugin, scan
+from nova_accel.discovery.doctor import checked_host, host_checks, registry
+from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.model import names
+from tests.hosts import look, recorded
+from tests.support import remedied_host
+
+HOSTS = (*look.NAMES, *(f"recorded/{name}" for name in recorded.NAMES))
+MODULES = (remedy.LoadModule, remedy.InstallModule)
+DRIVERS = plugin.load()
+CHECKS = registry.select(registry.list_checks(), (host_checks.Role.COMPUTE,))
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The texts of ``inspect`` on one host, by the device's address."""
+
+    source: fs.FileSource
+    texts: tuple[tuple[str, str], ...]
+
+    def list_ways(self) -> Iterator[tuple[str, tuple[remedy.Remedy, ...]]]:
+        """Yield each way to have a device offered, with its address."""
+        for address, text in self.texts:
+            for steps in remedy.find_alternatives(text):
+                yield address, steps
+
+
+def read_source(name: str, root: pathlib.Path) -> fs.FileSource:
+    kind, _, recorded_name = name.rpartition("/")
+    if kind:
+        return recorded.load(recorded_name)
+    return fs.DiskSource(look.make(name, root))
+
+
+def read_report(name: str, root: pathlib.Path) -> Report:
+    source = read_source(name, root)
+    reader = host_reader.HostReader(source=source)
+    rules = policy.DeviceRules()
+    state = scan.read(reader, DRIVERS, rules)
+    rest = scan.find_unoffered(reader, state, DRIVERS, rules)
+    return Report(
+        source,
+        (
+            *((p.address, p.reason) for p in state.problems),
+            *((i.address, i.reason) for i in rest if not i.is_problem),
+        ),
+    )
+
+
+def list_offered(state: model.HostState) -> set[str]:
+    """Return the addresses of offered devices and of their parts."""
+    return {
+        address
+        for device in state.devices
+        if device.counters
+        for address in (
+            device.address,
+            names.card_address(device.address),
+            *device.slots,
+            *device.members,
+        )
+    }
+
+
+def apply(report: Report, steps: tuple[remedy.Remedy, ...]) -> model.HostState:
+    host = remedied_host.RemediedHost(report.source, DRIVERS)
+    host.apply(steps)
+    return scan.read(host.reader, DRIVERS, host.rules)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_each_printed_remedy_has_its_device_offered(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    report = read_report(name, tmp_path)
+    failures = []
+    for address, steps in report.list_ways():
+        if any(isinstance(step, MODULES) for step in steps):
+            continue
+        state = apply(report, steps)
+        if is_like_equal(report, steps):
+            assert "unlike" not in look.reasons(state, address)
+            continue
+        if names.card_address(address) not in list_offered(state):
+            reasons = look.reasons(state, address)
+            failures.append((address, steps, reasons))
+    assert not failures
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_no_report_says_to_load_or_install_what_is_there(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    report = read_report(name, tmp_path)
+    for _, steps in report.list_ways():
+        for step in steps:
+            if isinstance(step, MODULES):
+                for place in ("module", "bus/pci/drivers"):
+                    path = f"/sys/{place}/{step.module}"
+                    assert not remedied_host.try_read(report.source, path), (
+                        step
+                    )
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_doctor_names_the_remedies_of_inspect_and_no_others(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    report = read_report(name, tmp_path)
+    host = checked_host.CheckedHost(
+        host_reader.HostReader(source=report.source)
+    )
+    of_doctor = {
+        step
+        for result in registry.run(CHECKS, host)
+        for observation in result.observations
+        for step in remedy.find(observation.text)
+    }
+    of_inspect = {
+        step
+        for address, steps in report.list_ways()
+        if is_function(address, report)
+        for step in steps
+    }
+    assert of_doctor == of_inspect
+
+
+def is_like_equal(report: Report, steps: tuple[remedy.Remedy, ...]) -> bool:
+    """Return whether a card gets the driver that its equals have.
+
+    It is then as they are, and what its driver makes is not simulated.
+    """
+    step = steps[0]
+    if not isinstance(step, remedy.BindFunction):
+        return False
+    reader = _reader(report)
+    card = reader.function(step.function)
+    return (
+        card is not None
+        and card.physfn is None
+        and (card.driver is None or card.is_vfio_bound)
+        and any(
+            (other.vendor, other.product, other.driver)
+            == (card.vendor, card.product, step.driver)
+            for other in reader.functions()
+        )
+    )
+
+
+def is_function(address: str, report: Report) -> bool:
+    """Return whether a problem is of a PCI function."""
+    reader = _reader(report)
+    return reader.function(names.card_address(address)) is not None
+
+
+@functools.lru_cache(maxsize=4)
+def _reader(report: Report) -> host_reader.HostReader:
+    return host_reader.HostReader(source=report.source)
