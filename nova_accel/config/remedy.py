@@ -16,7 +16,7 @@ from typing import Any
 _ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
 _LINE = re.compile(
     rf'device_spec = (\{{"address": "{_ADDRESS}"(?:, "use": "\w{{1,20}}")?'
-    r'(?:, "num_vfs": \d{1,5})?\})'
+    r'(?:, "num_vfs": \d{1,5})?(?:, "scrub": "\w{1,20}")?\})'
 )
 _BIND = re.compile(rf"bind ({_ADDRESS}) to ([\w-]{{1,40}})")
 _BIND_VFS = re.compile(
@@ -35,6 +35,7 @@ class SpecLine:
     address: str
     use: str = ""
     num_vfs: int | None = None
+    scrub: str = ""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -44,6 +45,8 @@ class SpecLine:
             fields["use"] = self.use
         if self.num_vfs is not None:
             fields["num_vfs"] = self.num_vfs
+        if self.scrub:
+            fields["scrub"] = self.scrub
         return fields
 
     def __str__(self) -> str:

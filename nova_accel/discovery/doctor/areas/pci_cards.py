@@ -34,7 +34,7 @@ _MEMORY, _UNSET = 0x200, 0x20000000
 _GONE = b"\xff\xff"
 _LARGE_BAR = 64 << 30
 _MANY_ERRORS = 1000
-# Drivers whose areas have a check of the number of VFs.
+# Drivers whose VFs other checks report.
 _CHECKED_BY_VENDOR = ("nvidia", "i915", "amdgpu")
 # drivers/pci/pci.h: PCIE_LNK_WIDTH_UNKNOWN.
 _UNKNOWN_WIDTH = 255

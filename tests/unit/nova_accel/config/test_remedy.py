@@ -9,6 +9,7 @@ CARD, VF = "0000:41:00.0", "0000:41:00.4"
 ALL: tuple[remedy.Remedy, ...] = (
     remedy.SpecLine(address=CARD, use="passthrough"),
     remedy.SpecLine(address=CARD, num_vfs=32),
+    remedy.SpecLine(address=CARD, use="passthrough", scrub="none"),
     remedy.BindFunction(function=VF, driver="vfio-pci"),
     remedy.BindVfs(function=CARD, before="vfio-pci", driver="nvidia"),
     remedy.BindVfs(function=CARD, before="", driver="nvidia"),
@@ -24,7 +25,7 @@ def test_a_phrase_is_read_back(step: remedy.Remedy) -> None:
 
 
 def test_steps_follow_one_another_and_ways_do_not() -> None:
-    first, second, third = ALL[2], ALL[0], ALL[4]
+    first, second, third = ALL[3], ALL[0], ALL[5]
     text = f"{first}, then write {second}, or {third}"
     assert list(remedy.find_alternatives(text)) == [(first, second), (third,)]
 

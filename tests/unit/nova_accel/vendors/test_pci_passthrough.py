@@ -85,7 +85,6 @@ def test_a_free_gpu_is_offered(
         {"driver": "amdgpu", "id": "1002:73a1"},
         {"driver": "i915", "id": "8086:56c0"},
         {"boot_vga": 1},
-        {"vfs": {"total": 4, "count": 2, "offset": 1}},
         {"class": "020000"},
         {"class": "120000"},
     ],
@@ -96,6 +95,16 @@ def test_by_default_other_devices_are_not_offered(
     state = card(tmp_path, gpu(**facts))
     assert state.devices == ()
     assert state.problems == ()
+
+
+def test_a_card_with_vfs_and_without_its_driver_is_a_problem(
+    tmp_path: pathlib.Path,
+) -> None:
+    vfs = {"total": 4, "count": 2, "offset": 1}
+    state = card(tmp_path, gpu(vfs=vfs))
+    assert state.devices == ()
+    (problem,) = state.problems
+    assert "they need the driver nvidia on it" in problem.reason
 
 
 @pytest.mark.parametrize(
