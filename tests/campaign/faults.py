@@ -95,6 +95,7 @@ _POINTS: Mapping[str, Mapping[str, int]] = {
     "plug": {},
     "down": {},
     "blackout": {},
+    "hang": {},
 }
 _SAVED: Mapping[Any, tuple[str, ...]] = {
     objects.Instance: ("save", "destroy"),

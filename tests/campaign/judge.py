@@ -4,6 +4,7 @@
 import collections
 import functools
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nova.compute import vm_states
 from nova.tests.functional.api import client
 
 from nova_accel.discovery import change_detection
+from nova_accel.host import bounded_calls
 from nova_accel.host.state import faults
 from nova_accel.model import names
 from tests.campaign import life as lives
@@ -23,6 +25,10 @@ from virt_hooks.guest import connection
 LOG = logging.getLogger(__name__)
 
 _STEADY = (vm_states.ACTIVE, vm_states.STOPPED)
+#: Seconds of a pass and a boot while a card hangs, on a busy machine. A
+#: removal that hangs takes some seconds of each pass.
+_SOON_S = 45.0
+_PAUSE_S = 0.05
 
 
 class Judge:
@@ -38,6 +44,8 @@ class Judge:
 
     def judge(self) -> list[str]:
         """Let the passes run, compare, delete all, and compare again."""
+        for host in sorted(self._life.hanging - self._world.down):
+            self._check_goes_on(host)
         self._recover()
         self._check_servers()
         self._delete_all()
@@ -69,12 +77,32 @@ class Judge:
     def _note(self, kind: str, text: str) -> None:
         self.findings.append(f"{kind}: {text}")
 
+    def _check_goes_on(self, host: str) -> None:
+        """Check passes and a stock server of a host whose card hangs."""
+        began = time.monotonic()
+        self._world.bus.run(functools.partial(self._world.periodics, host))
+        boot = lives.Step("boot", host, "none")
+        self._world.bus.run(functools.partial(self._life.do_boot, boot))
+        seconds = time.monotonic() - began
+        if seconds > _SOON_S:
+            self._note(
+                "stuck",
+                f"pass and stock server on {host} took {seconds:.0f} s",
+            )
+        server = self._life.instance(self._life.servers[-1])
+        if server is None or server.vm_state != vm_states.ACTIVE:
+            state = server and server.vm_state
+            self._note("stuck", f"a stock server on {host} is {state}")
+
     # -- the passes --------------------------------------------------------
 
     def _recover(self) -> None:
         """End what is amiss with the hosts, and let the passes run."""
         for host in worlds.HOSTS:
             self._world.hosts[host].heal()
+        while bounded_calls.count_late():
+            time.sleep(_PAUSE_S)  # what hung returns now
+        for host in worlds.HOSTS:
             if host in self._life.unplugged:
                 self._world.hosts[host].plug()
             if host in self._world.down:

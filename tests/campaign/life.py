@@ -60,6 +60,7 @@ _HOST = {
     "unplug": 1,
     "down": 0.7,
     "blackout": 0.3,
+    "hang": 0.7,
     "drain": 1,
     "undrain": 1,
     "heal": 0.7,
@@ -68,6 +69,10 @@ _MOST_SERVERS = 3
 #: The directories of a simulated host, and of its ``state_dir``.
 _TEMPORARY = re.compile(r"/\S*/tmp[^/ ]*")
 _PATIENCE_S = 60
+#: How a card hangs: until the end of the life, or once for some seconds,
+#: longer than nova-compute waits for it.
+_HANGS = ("read", "read once", "write", "write once")
+_HANG_S = 5.0
 _OVERLAP_S = 0.3
 
 
@@ -123,6 +128,8 @@ class Life:
         #: Faults that struck, and the calls they hit.
         self.struck: list[str] = []
         self.unplugged: dict[str, str] = {}
+        #: Hosts with a card whose files hang, or did.
+        self.hanging: set[str] = set()
         self.log: list[str] = []
         #: Errors of the campaign's own code.
         self.defects: list[str] = []
@@ -200,6 +207,8 @@ class Life:
                 if rng.random() < 0.3
                 else (worlds.HOSTS[0])
             )
+        elif name == "hang":
+            step.flavor = rng.choice(_HANGS)
         elif name.startswith("resize"):
             (step.flavor,) = rng.choices(("other", "small", "none"), (4, 2, 1))
         if has_points(name) and rng.random() < 0.8:
@@ -392,6 +401,23 @@ class Life:
             )
         if rpc_names.REFUSED in result:
             raise RuntimeError(result[rpc_names.REFUSED])
+
+    def host_hang(self, step: Step) -> None:
+        """Let the files of a host's first card hang, as in its driver.
+
+        A read or a write does not return before the end of the life, or one
+        of them returns late.
+        """
+        operation, _, once = step.flavor.partition(" ")
+        card = self.world.technology.cards[0].address
+        self.world.hosts[str(step.target)].hang(
+            f"devices/*/{card[:-1]}*",
+            on=operation,
+            seconds=_HANG_S if once else None,
+            times=1 if once else None,
+        )
+        self.hanging.add(str(step.target))
+        self.struck.append(f"hang: {step.flavor} of {card}")
 
     def host_unplug(self, step: Step) -> None:
         host = str(step.target)

@@ -64,3 +64,13 @@ def test_a_device_that_is_offered_twice_is_found(
     )
     (finding,) = _replay(_FORGOTTEN)
     assert finding.startswith("region, life 0: oversold: 1 of ")
+
+
+@pytest.mark.parametrize(
+    "way", ["read", pytest.param("write", marks=pytest.mark.long)]
+)
+def test_a_card_that_hangs_stops_no_pass_and_no_stock_server(way: str) -> None:
+    boot = '["boot", "host1", "small", [], null]'
+    hang = f'["hang", "host1", "{way}", [], null]'
+    schedule = f'[{boot}, {hang}, ["delete", 0, "", [], null]]'
+    assert [] == _failures(campaign.Chunk(SEED, "whole", (0,), schedule))

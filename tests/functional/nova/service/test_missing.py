@@ -173,13 +173,9 @@ class Missing(harness.AccelTestBase):
         self.assertIn(harness.vgpu_trait("8Q"), self.profiles(harness.T4))
         self.assert_host_updates()
 
+    # -- cards that do not answer ------------------------------------------
 
-class Late(harness.AccelTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.addCleanup(self.heal)
-
-    def heal(self) -> None:
+    def let_answer(self) -> None:
         """Let all cards answer, and wait until they have."""
         for simulated in self.hosts.values():
             simulated.heal()
@@ -196,7 +192,9 @@ class Late(harness.AccelTestBase):
         self.assertEqual((4, 0), self.amounts(other)["VGPU"])
 
     def test_a_card_that_does_not_answer(self) -> None:
+        self.force_full_reads()
         self.start_host(*harness.TWO_T4)
+        self.addCleanup(self.let_answer)
         server = self.boot(SMALL)
         self.run_periodics()
         card = self.card_of(server)
@@ -226,7 +224,7 @@ class Late(harness.AccelTestBase):
             self.assertEqual(other, self.card_of(another))
             self._delete_server(another)
         with self.subTest("the card heals"):
-            self.heal()
+            self.let_answer()
             self.run_periodics()
             self.run_periodics()
             self.assertEqual(before, self.stable_providers())
@@ -236,7 +234,9 @@ class Late(harness.AccelTestBase):
         self.assert_nothing_left()
 
     def test_a_server_is_deleted_meanwhile(self) -> None:
+        self.force_full_reads()
         self.start_host(*harness.TWO_T4)
+        self.addCleanup(self.let_answer)
         server = self.boot(SMALL)
         card = self.card_of(server)
         self.hosts["host1"].hang(
@@ -245,7 +245,7 @@ class Late(harness.AccelTestBase):
         began = time.monotonic()
         self._delete_server(server)
         self.assertLess(time.monotonic() - began, SOON_S)
-        self.heal()
+        self.let_answer()
         self.run_periodics()
         self.run_periodics()
         self.assert_nothing_left()
