@@ -73,6 +73,9 @@ _PATIENCE_S = 60
 #: longer than nova-compute waits for it.
 _HANGS = ("read", "read once", "write", "write once")
 _HANG_S = 5.0
+#: Files that the library writes, and libvirt's stand-in does not: that one
+#: writes in the thread of its caller.
+_WRITTEN = ("reset", "create", "remove", "current_vgpu_type")
 _OVERLAP_S = 0.3
 
 
@@ -410,12 +413,13 @@ class Life:
         """
         operation, _, once = step.flavor.partition(" ")
         card = self.world.technology.cards[0].address
-        self.world.hosts[str(step.target)].hang(
-            f"devices/*/{card[:-1]}*",
-            on=operation,
-            seconds=_HANG_S if once else None,
-            times=1 if once else None,
-        )
+        for name in _WRITTEN if operation == "write" else ("*",):
+            self.world.hosts[str(step.target)].hang(
+                f"devices/*/{card[:-1]}*/{name}",
+                on=operation,
+                seconds=_HANG_S if once else None,
+                times=1 if once else None,
+            )
         self.hanging.add(str(step.target))
         self.struck.append(f"hang: {step.flavor} of {card}")
 
