@@ -228,7 +228,7 @@ class Missing(harness.AccelTestBase):
             self.run_periodics()
             self.run_periodics()
             self.assertEqual(before, self.stable_providers())
-            self.assertEqual({mdev}, self.mdevs_of(server))
+            self.assertEqual([mdev], self.mdevs_of(server))
         self._delete_server(server)
         self.run_periodics()
         self.assert_nothing_left()
