@@ -73,8 +73,8 @@ _PATIENCE_S = 60
 #: longer than nova-compute waits for it.
 _HANGS = ("read", "read once", "write", "write once")
 _HANG_S = 5.0
-#: Files that the library writes, and libvirt's stand-in does not: that one
-#: writes in the thread of its caller.
+#: Files that only the library writes. The simulated libvirt writes others,
+#: in the thread of its caller.
 _WRITTEN = ("reset", "create", "remove", "current_vgpu_type")
 _OVERLAP_S = 0.3
 
