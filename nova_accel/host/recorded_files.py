@@ -45,8 +45,8 @@ class RecordedFiles:
     def link(self, path: str) -> str | None:
         """Return a link's target, None if the path is no link."""
         record = self._find(path)
-        if record == errno.ENOTDIR:
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if record in (errno.ENOENT, errno.ENOTDIR):
+            raise OSError(record, os.strerror(record))
         return str(record) if isinstance(record, RecordedLink) else None
 
     def content(self, path: str) -> bytes:
