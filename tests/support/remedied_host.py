@@ -206,6 +206,9 @@ class RemediedHost:
                 f"{new}/device": f"0x{product}\n",
                 f"{new}/class": f"0x{card.class_code:06x}\n",
                 f"{new}/physfn": fs.RecordedLink(place),
+                # Each VF can be reset (PCI Express, 9.2.2.2).
+                f"{new}/reset": "",
+                f"{new}/reset_method": "flr\n",
             }
             if card.iommu_group is not None:
                 group = f"/sys/kernel/iommu_groups/{next(self._groups)}"

@@ -123,7 +123,7 @@ def test_a_card_in_use_stays(state: model.HostState) -> None:
         (GOLDEN, "xbmgmt program --base"),
         (NO_USER, "no user function"),
         (SHARED, "IOMMU group 13"),
-        (AWAY, "bind it to xclmgmt"),
+        (AWAY, f"bind {AWAY} to xclmgmt"),
     ],
 )
 def test_a_card_that_is_not_offered_is_described_with_the_reason(
@@ -141,7 +141,8 @@ def test_without_its_driver_a_card_is_as_it_is(
 ) -> None:
     assert region(state, UNMANAGED).counters == {"FPGA": 1}
     assert not region_of(state, UNMANAGED).is_programmable
-    assert "bind it to xclmgmt" in look.reasons(state, UNMANAGED)
+    remedy = f"bind {UNMANAGED} to xclmgmt"
+    assert remedy in look.reasons(state, UNMANAGED)
 
 
 def test_a_card_that_is_broken_says_so(state: model.HostState) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves how AMD GPUs with VFs of gim are described."""
 
+import json
 import pathlib
 from typing import Any
 
@@ -98,7 +99,9 @@ def test_without_vfs_the_hint_names_the_option_of_gim(
 
 def test_an_unbound_card_is_passed_through(tmp_path: pathlib.Path) -> None:
     # A GPU although its class is that of any processing accelerator.
-    device = look.device(look.read(look.make("amd-vf", tmp_path)), UNBOUND)
+    line = json.dumps({"address": UNBOUND, "use": "passthrough"})
+    state = look.read(look.make("amd-vf", tmp_path), [line])
+    device = look.device(state, UNBOUND)
     assert device.technology == "passthrough"
     assert device.counters == {"PGPU": 1}
 

@@ -248,7 +248,7 @@ def test_the_use_that_policy_names_counts(
             0,
             "ast",
             policy.Rule(use=policy.DeviceUse.VF),
-            "bind it to i915 or xe",
+            "bind 0000:4d:00.0 to xe",
         ),
     ],
 )

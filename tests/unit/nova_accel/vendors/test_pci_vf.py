@@ -133,7 +133,7 @@ def test_a_line_for_a_vendor_reports_no_card_without_sriov(
         ({"count": 0}, {}, ""),
         ({"count": 0}, {"num_vfs": 4}, "when nova-compute starts"),
         ({"count": 2}, {"num_vfs": 99}, "lower num_vfs"),
-        ({"count": 0}, {"use": "vf"}, "set num_vfs"),
+        ({"count": 0}, {"use": "vf"}, '"num_vfs": '),
         ({"count": 2, "driver": "vfio-pci"}, {"num_vfs": 4}, "in one"),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_pf_without_vfs_is_no_problem_unless_asked(
     root = look.make("qat", tmp_path)
     assert look.reasons(look.read(root), IDLE) == ""
     for rule, word in (
-        ({"use": "vf"}, "set num_vfs"),
+        ({"use": "vf"}, '"num_vfs": 16'),
         ({"num_vfs": 4}, "when nova-compute starts"),
         ({"services": "sym"}, "it gives dc"),
     ):

@@ -134,7 +134,7 @@ def test_instances_are_made_for_claims_if_policy_says_so(
 def test_dynamic_instances_need_nvml(tmp_path: pathlib.Path) -> None:
     root = look.make("a100-mig-mdev", tmp_path)
     state = look.read(root, ['{"mig_instances": "dynamic"}'])
-    assert "install nvidia-ml-py" in look.reasons(state, A100)
+    assert "see nova-accel doctor --only nv.nvml" in look.reasons(state, A100)
     card = look.device(state, A100)
     assert look.profile(card, "A100-2-10C").available == 1
 

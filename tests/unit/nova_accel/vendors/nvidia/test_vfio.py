@@ -105,7 +105,7 @@ def test_a_lone_full_card_still_names_its_types(
     # No source on this host names 1155.
     assert [p.profile for p in card.partitions] == ["type-1155"]
     reasons = look.reasons(state, f"{USED} type-1155")
-    assert "counted as VGPU only; install nvidia-ml-py" in reasons
+    assert "counted as VGPU only; NVML" in reasons
     # It can be removed, and created again if that fails.
     unnamed = look.profile(card, "type-1155")
     assert (unnamed.available, unnamed.charges) == (0, {"VGPU": 1})
@@ -200,7 +200,7 @@ def test_a_half_readable_card_offers_the_rest(
         "0000:21:00.4": "current_vgpu_type can't be read (EIO)",
         "0000:21:00.5": "creatable_vgpu_types can't be read (ENOENT)",
         "0000:21:01.0": "is no number: 'none'",
-        "0000:21:01.2": "bind it to the nvidia driver",
+        "0000:21:01.2": "bind 0000:21:01.2 to nvidia",
         "0000:21:01.3": "has a line that is no type",
         "0000:21:01.4": "placement_id can't be read (EIO)",
         "0000:21:01.7": "in no IOMMU group",
