@@ -74,12 +74,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, int]:
     :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
     options = common_options.resolve_options(arguments)
-    host = outside_host.open_node(
-        options.settings,
-        options.root,
-        options.state_dir,
-        drains_dir=options.drains_dir,
-    )
+    host = outside_host.open_own_node(options)
     placement = common_options.open_placement(arguments, options)
     with progress.waiting_for("placement-sync", "an answer of Placement"):
         root = outside_host.find_root(

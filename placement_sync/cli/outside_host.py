@@ -154,6 +154,20 @@ class OutsideHost:
         )
 
 
+def open_own_node(options: common_options.CommandOptions) -> OutsideHost:
+    """Return the host of a command's options; nothing is read yet.
+
+    :raises ArchiveError: as ``open_node`` does.
+    :raises ConfigurationError: as ``open_node`` does.
+    """
+    return open_node(
+        options.settings,
+        options.root,
+        options.state_dir,
+        drains_dir=options.drains_dir,
+    )
+
+
 def open_node(
     settings: conf.Settings,
     root: str,

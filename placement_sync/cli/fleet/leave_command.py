@@ -65,12 +65,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, int]:
         servers have whole functions, or a service fails.
     """
     options = common_options.resolve_options(arguments)
-    host = outside_host.open_node(
-        options.settings,
-        options.root,
-        options.state_dir,
-        drains_dir=options.drains_dir,
-    )
+    host = outside_host.open_own_node(options)
     functions = _check_host(arguments, options, host)
     result = _leave(arguments, options, host, functions)
     text = _as_json(result) if arguments.json else _as_text(result)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metadata definitions for Glance agree with the validators of Nova."""
 
-import configparser
 import re
 
 from nova_accel.model import extra_specs
@@ -24,11 +23,3 @@ def test_values_are_those_that_nova_accepts() -> None:
         assert definition.get("default", values[0]) in values
         assert re.search(definition.get("pattern", ""), values[0])
         assert len(definition["description"]) < 1000
-
-
-def test_the_file_is_installed() -> None:
-    setup = configparser.ConfigParser()
-    setup.read(metadata_definitions.ROOT / "setup.cfg")
-    files = setup["options.data_files"]["share/nova-accel/metadefs"].split()
-    path = metadata_definitions.PATH.relative_to(metadata_definitions.ROOT)
-    assert files == [str(path)]

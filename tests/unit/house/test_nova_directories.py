@@ -28,7 +28,7 @@ SCRIPTS = sorted(
     path
     for top in (CONTRIB, pages.ROOT / "placement_sync/systemd")
     for path in top.rglob("*")
-    if path.is_file() and path.suffix != ".json"
+    if path.is_file() and path.suffix not in (".json", ".pyc")
 )
 _CHANGE = (
     r"(install|mkdir|rmdir|rm|chown|chgrp|chmod|mv|cp|ln|touch|tee|setfacl)"

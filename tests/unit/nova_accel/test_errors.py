@@ -11,6 +11,7 @@ from nova_accel import errors
 
 ALL = [
     errors.ConfigurationError("[nova_accel] drivers", "x", "set it"),
+    errors.BrokenDriverError("[nova_accel] drivers", "x", "repair it"),
     errors.UnreadableError("/sys/x", errno.EIO),
     errors.MalformedError("uuid", "x", "a lower-case uuid"),
     errors.ClaimError("c", "no room"),
