@@ -214,6 +214,7 @@ def test_a_virtual_function_as_it_is(lab: Site, mdev_form: None) -> None:
 def test_a_vf_is_typed_at_spawn_and_cleared_at_delete(
     lab: Site, vfio_form: None
 ) -> None:
+    """libvirt of Debian 12 has detached each VF once (lab_detach_once)."""
     a40 = lab.providers()[A40]
     assert a40.inventories["VGPU"]["total"] == VFS
     assert vgpu_types(lab) == {}

@@ -33,6 +33,34 @@ def test_the_manual_has_a_row_for_each_feature() -> None:
     assert row[1:5] == ("6.6", "9.0.0", "12.1.0", "31")
 
 
+@pytest.mark.parametrize(
+    "feature",
+    [f for f in features.TABLE if f.trial is features.Trial.REAL],
+    ids=lambda feature: feature.name,
+)
+def test_a_feature_ran_for_real_on_versions_that_it_needs(
+    feature: features.Feature,
+) -> None:
+    versions = _VERSION.findall(feature.place)
+    assert {program for program, _ in versions} == {"Linux", "libvirt", "QEMU"}
+    for program, text in versions:
+        version = tuple(map(int, text.split(".")))
+        assert version >= feature.minimum(program)[:2], (program, text)
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [f for f in features.TABLE if "migration" in f.name],
+    ids=lambda feature: feature.name,
+)
+def test_a_migration_for_real_names_the_options_of_qemu(
+    feature: features.Feature,
+) -> None:
+    """Debian's kernels have no IOMMUFD: without these options it fails."""
+    is_real = feature.trial is features.Trial.REAL
+    assert ("enable-migration" in feature.place) is is_real
+
+
 def test_texts_of_options_have_versions_of_the_table() -> None:
     floors = {
         (program, floor.minimum[:2])
