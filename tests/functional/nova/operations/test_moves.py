@@ -107,11 +107,16 @@ class SameHost(operations.OperationsTestBase):
         self.assert_nothing_left()
 
 
-for case, other in (
-    (Moves, technologies.TYPED_VF),
-    (Leaves, technologies.PLAIN_VF),
-    (SameHost, technologies.REGION),
-):
+for case in (Moves, Leaves, SameHost):
     globals().update(
-        technologies.matrix(case, technologies.MDEV, also=(other,))
+        technologies.matrix(
+            case,
+            technologies.MDEV,
+            also=(
+                technologies.TYPED_VF,
+                technologies.PLAIN_VF,
+                technologies.WHOLE,
+                technologies.REGION,
+            ),
+        )
     )
