@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of all tests."""
+"""Settings of all tests, and fixtures of several folders."""
+
+import pathlib
 
 import hypothesis
+import pytest
 
 from tests.support import examples
+from tests.support.licenses import debian_guest
 
 # Shared machines are slow now and then: no deadline for one example. A
 # failure prints the line that repeats it.
@@ -15,3 +19,11 @@ hypothesis.settings.register_profile(
     max_examples=examples.examples(100),
 )
 hypothesis.settings.load_profile("house")
+
+
+@pytest.fixture(scope="session")
+def debian(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return the root directory of a Debian with cloud-init."""
+    if obstacle := debian_guest.find_obstacle():
+        pytest.skip(obstacle)
+    return debian_guest.build(tmp_path_factory.mktemp("debian"))

@@ -19,7 +19,7 @@ from nova_accel.cli import commands
 from placement_sync.client import rest
 from placement_sync.licenses import guest_script, tokens, vendordata, wsgi
 from tests.functional.nova.support import harness
-from tests.support import debian_guest, license_tokens
+from tests.support.licenses import debian_guest, license_tokens
 
 FOUR = harness.vgpu_group("_A", "4Q")
 PATH = "openstack/latest/vendor_data2.json"

@@ -13,7 +13,7 @@ import stat
 import pytest
 
 from placement_sync.licenses import guest_script, tokens
-from tests.support import debian_guest, license_tokens
+from tests.support.licenses import debian_guest, license_tokens
 
 TOKEN = tokens.Token(path="t", text=license_tokens.build())
 USER_DATA = """\

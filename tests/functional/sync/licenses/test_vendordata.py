@@ -14,7 +14,7 @@ import pytest
 from placement_sync.client import rest
 from placement_sync.licenses import tokens, vendordata, wsgi
 from tests.functional.sync.support import nova_standin, servers
-from tests.support import license_tokens
+from tests.support.licenses import license_tokens
 
 NVIDIA = "CUSTOM_ACCELERATOR_VENDOR_NVIDIA"
 AMD = "CUSTOM_ACCELERATOR_VENDOR_AMD"

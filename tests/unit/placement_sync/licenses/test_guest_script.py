@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from placement_sync.licenses import guest_script, tokens
-from tests.support import license_tokens
+from tests.support.licenses import license_tokens
 from tests.unit.docs import pages
 
 generated = pages.extension("generated")

@@ -17,7 +17,7 @@ from nova_accel.discovery.doctor import checked_host, host_checks, registry
 from nova_accel.host.sysfs import fs, host_reader
 from placement_sync.fleet import cloud_checks
 from placement_sync.licenses import license_server
-from tests.support import license_tokens
+from tests.support.licenses import license_tokens
 
 LOOPBACK = "127.0.0.1"
 

@@ -9,7 +9,7 @@ import pytest
 
 from nova_accel.host.sysfs import allowed_paths
 from placement_sync.licenses import tokens
-from tests.support import license_tokens
+from tests.support.licenses import license_tokens
 
 PROJECT = "0f4c6a0c2f0b4b0e9d3b6a2f5f0c1d2e"
 
