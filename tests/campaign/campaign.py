@@ -28,12 +28,21 @@ from tests.campaign import judge as judges
 from tests.campaign import life as lives
 from tests.campaign import world as worlds
 
-#: Lives that one world serves: its database grows with each.
-_LIVES_OF_A_WORLD = 40
+#: Lives that one world serves: a short campaign has all technologies.
+_LIVES_OF_A_WORLD = 5
 #: Runs of a schedule that shrinking it may take.
 _MOST_TRIALS = 40
 _TICK_S = 5.0
-_KINDS = ("leaked", "lost", "double", "unscrubbed", "oversold", "stuck")
+_KINDS = (
+    "leaked",
+    "lost",
+    "double",
+    "unscrubbed",
+    "oversold",
+    "stuck",
+    "exposed",
+    "unusable",
+)
 #: A life takes some seconds, or a minute on a busy machine.
 _PATIENCE_S = 240.0
 
@@ -200,6 +209,9 @@ def _shorter(steps: list[lives.Step]) -> Iterator[list[lives.Step]]:
             yield [*steps[:number], shorter, *steps[number + 1 :]]
         if step.meanwhile is not None:
             shorter = dataclasses.replace(step, meanwhile=None)
+            yield [*steps[:number], shorter, *steps[number + 1 :]]
+        if step.further:
+            shorter = dataclasses.replace(step, further=0)
             yield [*steps[:number], shorter, *steps[number + 1 :]]
 
 

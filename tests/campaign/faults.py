@@ -38,6 +38,7 @@ KINDS: Mapping[str, int] = {
     "read": 3,
     "note": 3,
     "answer": 1,
+    "kill": 3,
 }
 _MOVE = {
     "libvirt": 20,
@@ -48,6 +49,7 @@ _MOVE = {
     "read": 250,
     "note": 16,
     "answer": 2,
+    "kill": 130,
 }
 #: About how many points of each kind an operation has. A fault beyond the
 #: last one does not strike, and does not count.
@@ -60,6 +62,7 @@ _POINTS: Mapping[str, Mapping[str, int]] = {
         "write": 1,
         "read": 248,
         "note": 16,
+        "kill": 90,
     },
     "delete": {
         "libvirt": 8,
@@ -69,6 +72,7 @@ _POINTS: Mapping[str, Mapping[str, int]] = {
         "write": 1,
         "read": 188,
         "note": 10,
+        "kill": 60,
     },
     "passes": {
         "libvirt": 4,
@@ -76,6 +80,7 @@ _POINTS: Mapping[str, Mapping[str, int]] = {
         "placement": 4,
         "read": 48,
         "note": 4,
+        "kill": 20,
     },
     "restart": {
         "libvirt": 9,
@@ -83,11 +88,35 @@ _POINTS: Mapping[str, Mapping[str, int]] = {
         "placement": 16,
         "read": 264,
         "note": 12,
+        "kill": 60,
     },
-    "reboot": {"libvirt": 18, "save": 3, "query": 2, "read": 70, "note": 5},
-    "start": {"libvirt": 14, "save": 3, "query": 2, "read": 70, "note": 5},
-    "rescue": {"libvirt": 21, "save": 1, "query": 2, "read": 70, "note": 4},
-    "stop": {"libvirt": 11, "save": 1, "query": 2},
+    "reboot": {
+        "libvirt": 18,
+        "save": 3,
+        "query": 2,
+        "read": 70,
+        "note": 5,
+        "kill": 40,
+    },
+    "start": {
+        "libvirt": 14,
+        "save": 3,
+        "query": 2,
+        "read": 70,
+        "note": 5,
+        "kill": 40,
+    },
+    "rescue": {
+        "libvirt": 21,
+        "save": 1,
+        "query": 2,
+        "read": 70,
+        "note": 4,
+        "kill": 40,
+    },
+    "stop": {"libvirt": 11, "save": 1, "query": 2, "kill": 14},
+    "pause": {"libvirt": 4, "save": 2, "kill": 6},
+    "unpause": {"libvirt": 4, "save": 2, "kill": 6},
     "drain": {"note": 6},
     "undrain": {"note": 6},
     "heal": {"read": 20, "note": 8},
@@ -96,6 +125,9 @@ _POINTS: Mapping[str, Mapping[str, int]] = {
     "down": {},
     "blackout": {},
     "hang": {},
+    "set_vfs": {},
+    "rebind": {},
+    "restore": {},
 }
 _SAVED: Mapping[Any, tuple[str, ...]] = {
     objects.Instance: ("save", "destroy"),
@@ -125,6 +157,10 @@ _DOMAIN = tuple(
 )
 _CONNECTION = ("lookupByUUIDString", "listAllDomains", "defineXML")
 _WRITE_ERRORS = (errno.EIO, errno.EBUSY, errno.ENOSPC, errno.EAGAIN)
+#: The code of a write that does nothing, and says that it was done.
+_LIE = len(_WRITE_ERRORS)
+#: Nothing can be read back of these: a lie can't be noticed.
+_UNSEEN = ("reset", "reset_subordinate", "drivers_probe")
 _READ_ERRORS = (errno.EIO, errno.ENODEV, errno.EACCES)
 _NOTE_ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS)
 _OWN_FILES = "/proc/self/fd/"
@@ -137,7 +173,9 @@ class Fault:
     """Calls of one kind that fail, from the ``first`` on, ``length`` times.
 
     :ivar is_after: the call is done, and only its answer is lost.
-    :ivar code: which of the errors that such a call can fail with.
+    :ivar code: which of the errors that such a call can fail with. That of
+        a kill is not used: the service is killed before the ``first`` call
+        of any kind.
     """
 
     kind: str
@@ -169,8 +207,16 @@ class Fault:
             rng.randrange(points[kind]),
             rng.choice(_LENGTHS),
             rng.random() < 0.4,
-            rng.randrange(4),
+            rng.randrange(_LIE + 1),
         )
+
+
+class KilledError(BaseException):
+    """A nova-compute was killed: none of its calls is done any more.
+
+    No ``except Exception`` handles it, and what runs on the way out has no
+    effect, as if the process had ended at once.
+    """
 
 
 def has_points(operation: str) -> bool:
@@ -183,18 +229,20 @@ class Injector(fixtures.Fixture):
 
     def __init__(
         self,
-        is_compute: Callable[[], bool],
+        served: Callable[[], str],
         is_kernel: Callable[[str], bool],
         is_note: Callable[[str], bool],
     ) -> None:
         """Hit the calls of nova-compute only.
 
-        :param is_compute: whether this thread is nova-compute's.
+        :param served: returns the host whose nova-compute this thread is.
         :param is_kernel: whether a path is of a simulated kernel.
         :param is_note: whether a path is below a ``state_dir``.
         """
         super().__init__()
-        self._is_compute = is_compute
+        self._served = served
+        #: Hosts whose nova-compute was killed and not started since.
+        self.killed: set[str] = set()
         self._is_kernel, self._is_note = is_kernel, is_note
         self._local = threading.local()
         self._faults: tuple[Fault, ...] = ()
@@ -256,7 +304,10 @@ class Injector(fixtures.Fixture):
         fail: Callable[[Fault], Any],
     ) -> Any:
         """Do what a call does, or fail; ``fail`` may also return."""
-        if not self.is_armed or getattr(self._local, "inside", False):
+        if getattr(self._local, "inside", False):
+            return work()
+        self._die(name)
+        if not self.is_armed:
             return work()
         fault = self._take(kind, name)
         if fault is None:
@@ -264,6 +315,18 @@ class Injector(fixtures.Fixture):
         if fault.is_after:
             self._inside(work)
         return fail(fault)
+
+    def _die(self, name: str) -> None:
+        """Raise if the service of this thread is killed, now or before."""
+        host = self._served()
+        if host and self.is_armed and host not in self.killed:
+            if self._take("kill", name) is not None:
+                self.killed.add(host)
+        if host and host in self.killed:
+            raise KilledError
+
+    def _is_compute(self) -> bool:
+        return bool(self._served())
 
     def _inside(self, work: Callable[[], Any]) -> Any:
         """Do what libvirt or Placement does: that has no points."""
@@ -358,6 +421,8 @@ class Injector(fixtures.Fixture):
         def fail(fault: Fault) -> int:
             if fault.is_after:
                 return errno.ETIMEDOUT
+            if fault.code == _LIE and not path.endswith(_UNSEEN):
+                return 0
             return _WRITE_ERRORS[fault.code % len(_WRITE_ERRORS)]
 
         result: int = self.point("write", f"{name} {path}", work, fail)
@@ -382,7 +447,8 @@ class Injector(fixtures.Fixture):
         self, real: Callable[..., Any], name: str, *rest: Any, **words: Any
     ) -> Any:
         path = rest[1] if name == "replace" else rest[0] if rest else ""
-        if not self.is_armed or not isinstance(path, str):
+        is_quiet = not self.is_armed and not self.killed
+        if is_quiet or not isinstance(path, str):
             return real(*rest, **words)
         parent = words.get("dst_dir_fd", words.get("dir_fd"))
         if parent is not None:
@@ -416,7 +482,8 @@ def _failing(numbers: tuple[int, ...], path: str) -> Callable[[Fault], Any]:
 
 def _libvirt_error(fault: Fault) -> Any:
     codes = ("SYSTEM_ERROR", "INTERNAL_ERROR", "SYSTEM_ERROR", "SYSTEM_ERROR")
-    raise libvirtd.failed("client socket is closed", codes[fault.code])
+    code = codes[fault.code % len(codes)]
+    raise libvirtd.failed("client socket is closed", code)
 
 
 def _timeout(_: Fault) -> Any:

@@ -24,7 +24,13 @@ from virt_hooks.guest import connection
 
 LOG = logging.getLogger(__name__)
 
-_STEADY = (vm_states.ACTIVE, vm_states.STOPPED)
+_STEADY = (
+    vm_states.ACTIVE,
+    vm_states.STOPPED,
+    vm_states.PAUSED,
+    vm_states.SUSPENDED,
+    vm_states.RESCUED,
+)
 #: Seconds of a pass and a boot while a card hangs, on a busy machine. A
 #: removal that hangs takes some seconds of each pass.
 _SOON_S = 45.0
@@ -44,9 +50,12 @@ class Judge:
 
     def judge(self) -> list[str]:
         """Let the passes run, compare, delete all, and compare again."""
+        self._check_guests()
         for host in sorted(self._life.hanging - self._world.down):
             self._check_goes_on(host)
         self._recover()
+        self._check_servers()
+        self._use_servers()
         self._check_servers()
         self._delete_all()
         self._tidy_nova()
@@ -105,6 +114,7 @@ class Judge:
         for host in worlds.HOSTS:
             if host in self._life.unplugged:
                 self._world.hosts[host].plug()
+            self._life.host_restore(lives.Step("restore", host))
             if host in self._world.down:
                 self._world.revive(host)
                 self._world.force_down(False, host)
@@ -153,6 +163,29 @@ class Judge:
                 self._world.bus.run(
                     functools.partial(self._world.periodics, host)
                 )
+
+    # -- before the passes -------------------------------------------------
+
+    def _check_guests(self) -> None:
+        """Check that each device of a guest is claimed, without a pass."""
+        for host in worlds.HOSTS:
+            if host in self._world.down:
+                continue
+            claimed = {
+                handle
+                for claim in self._accel(host).claims()
+                for handle in (claim.handle, *claim.members)
+            }
+            for domain in self._world.connection(host)._vms.values():
+                if not domain.isActive():
+                    continue
+                use = connection.parse_hostdevs(domain.XMLDesc(0))
+                if exposed := {*use.mdevs, *use.functions} - claimed:
+                    self._note(
+                        "exposed",
+                        f"{domain.UUIDString()} on {host} runs with"
+                        f" {sorted(exposed)}, which have no claim",
+                    )
 
     # -- while there are servers -------------------------------------------
 
@@ -320,6 +353,79 @@ class Judge:
         given_up = self._consumers_of(who) & self._world.given_up
         return bool(given_up) and who not in allocated
 
+    # -- what their users still do with them -------------------------------
+
+    def _use_servers(self) -> None:
+        """Use each server that Nova calls well: it must serve again."""
+        for uuid in self._life.servers:
+            instance = self._life.instance(uuid)
+            if instance is None or not self._is_usable(instance):
+                continue
+            for action, body, state in self._list_uses(instance.vm_state):
+                if reason := self._use(uuid, action, body, state):
+                    self._note(
+                        "unusable",
+                        f"{action} of {instance.vm_state} server {uuid}:"
+                        f" {reason}",
+                    )
+                    break
+
+    def _is_usable(self, instance: Any) -> bool:
+        """Return whether neither Nova nor a fault has given a server up."""
+        host = instance.host
+        if (
+            instance.task_state
+            or host not in worlds.HOSTS
+            or self._is_given_up(host, instance.uuid)
+        ):
+            return False
+        faulted = self._faulted(host)
+        device_of = {
+            self._world.provider(device.address, host): device
+            for device in self._accel(host).host.state.devices
+        }
+        return not any(
+            claim.provider not in device_of
+            or device_of[claim.provider].address in faulted
+            for claim in self._accel(host).claims_of(instance.uuid)
+        )
+
+    @staticmethod
+    def _list_uses(state: str) -> list[tuple[str, Any, str]]:
+        """Return what a user does to a server, and its states after that."""
+        again = [
+            ("os-stop", None, vm_states.STOPPED),
+            ("os-start", None, vm_states.ACTIVE),
+            ("reboot", {"type": "HARD"}, vm_states.ACTIVE),
+            ("suspend", None, vm_states.SUSPENDED),
+            ("resume", None, vm_states.ACTIVE),
+        ]
+        first: dict[str, list[tuple[str, Any, str]]] = {
+            vm_states.ACTIVE: [],
+            vm_states.STOPPED: [("os-start", None, vm_states.ACTIVE)],
+            vm_states.PAUSED: [("unpause", None, vm_states.ACTIVE)],
+            vm_states.SUSPENDED: [("resume", None, vm_states.ACTIVE)],
+            vm_states.RESCUED: [("unrescue", None, vm_states.ACTIVE)],
+            vm_states.RESIZED: [("confirmResize", None, vm_states.ACTIVE)],
+        }
+        return [*first[state], *again] if state in first else []
+
+    def _use(self, uuid: str, action: str, body: Any, state: str) -> str:
+        """Return why an action did not do what it should, empty if it did."""
+        reason = self._act(uuid, {action: body})
+        instance = self._life.instance(uuid)
+        if instance is None:
+            return reason or "the server is gone"
+        if instance.vm_state == state and not instance.task_state:
+            return reason
+        fault = objects.InstanceFault.get_latest_for_instance(
+            self._world.context, uuid
+        )
+        return (
+            f"{reason} it is {instance.vm_state}, {instance.task_state}:"
+            f" {fault and fault.message}"
+        )
+
     # -- once its user has deleted all -------------------------------------
 
     def _delete_all(self) -> None:
@@ -342,14 +448,19 @@ class Judge:
             self._act(uuid, {"os-resetState": {"state": "error"}})
         self._ask(uuid, lambda: self._world.api.delete_server(uuid))
 
-    def _act(self, uuid: str, body: Any) -> None:
-        self._ask(uuid, lambda: self._world.api.post_server_action(uuid, body))
+    def _act(self, uuid: str, body: Any) -> str:
+        return self._ask(
+            uuid, lambda: self._world.api.post_server_action(uuid, body)
+        )
 
-    def _ask(self, uuid: str, request: Callable[[], Any]) -> None:
+    def _ask(self, uuid: str, request: Callable[[], Any]) -> str:
+        """Return why the API refuses, empty if it does not."""
         try:
             self._world.bus.run(request)
         except client.OpenStackApiException as error:
             LOG.warning("%s: %s", uuid, error)
+            return str(error)[:200]
+        return ""
 
     def _tidy_nova(self) -> None:
         """Do what Nova leaves to its operator, accelerators or not."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One life of the campaign: servers, their operations, and the faults."""
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -18,8 +19,9 @@ from nova.tests.functional.api import client
 
 from nova_accel.model import names, rpc_names
 from tests.campaign import world as worlds
-from tests.campaign.faults import Fault, has_points
-from tests.functional.nova.support import harness
+from tests.campaign.faults import Fault, KilledError, has_points
+from tests.functional.nova.support import harness, libvirtd
+from tests.lab import fakehost
 
 LOG = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ _SERVER = {
         "attach": 2,
         "detach": 2,
         "suspend": 1,
+        "pause": 1,
         "offload": 1,
         "rescue": 1,
         "delete": 5,
@@ -50,6 +53,7 @@ _SERVER = {
     vm_states.RESIZED: {"confirm": 4, "revert": 4, "delete": 1},
     vm_states.ERROR: {"reboot": 3, "rebuild": 1, "delete": 3},
     vm_states.SUSPENDED: {"resume": 3, "delete": 1},
+    vm_states.PAUSED: {"unpause": 3, "delete": 1},
     vm_states.RESCUED: {"unrescue": 3, "delete": 1},
     vm_states.SHELVED_OFFLOADED: {"unshelve": 3, "delete": 1},
 }
@@ -64,6 +68,8 @@ _HOST = {
     "drain": 1,
     "undrain": 1,
     "heal": 0.7,
+    "set_vfs": 0.4,
+    "rebind": 0.7,
 }
 _MOST_SERVERS = 3
 #: The directories of a simulated host, and of its ``state_dir``.
@@ -77,6 +83,28 @@ _HANG_S = 5.0
 #: in the thread of its caller.
 _WRITTEN = ("reset", "create", "remove", "current_vgpu_type")
 _OVERLAP_S = 0.3
+#: Operations in the middle of which another one begins, and those that do.
+_OVERLAPPED = (
+    "boot",
+    "start",
+    "reboot",
+    "rebuild",
+    "attach",
+    "detach",
+    "resume",
+    "rescue",
+    "unrescue",
+    "unshelve",
+    "resize_here",
+    "resize_there",
+    "confirm",
+    "revert",
+    "live_migrate",
+    "delete",
+)
+_OVERLAPPING = ("delete", "delete", "delete", "boot", "passes")
+#: How many further steps a fault lasts.
+_MOST_FURTHER = 4
 
 
 @dataclasses.dataclass
@@ -84,8 +112,10 @@ class Step:
     """One thing that is done, and what fails meanwhile.
 
     :ivar target: the number of a server, or the name of a host.
-    :ivar meanwhile: what is done to the same server before a point, as
-        kind and number of the point, and the operation.
+    :ivar meanwhile: what is done before a point, as kind and number of the
+        point, and the operation: on the same server, or on its host.
+    :ivar further: the number of steps after this one in which its faults
+        occur, too, from the first call on.
     """
 
     name: str
@@ -93,20 +123,23 @@ class Step:
     flavor: str = ""
     faults: tuple[Fault, ...] = ()
     meanwhile: tuple[str, int, str] | None = None
+    further: int = 0
 
     def to_plain(self) -> list[Any]:
         plain = [self.name, self.target, self.flavor]
-        return [*plain, [str(f) for f in self.faults], self.meanwhile]
+        faults = [str(f) for f in self.faults]
+        return [*plain, faults, self.meanwhile, self.further]
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> "Step":
-        name, target, flavor, faults, meanwhile = plain
+        name, target, flavor, faults, meanwhile, *rest = plain
         return cls(
             name,
             target,
             flavor,
             tuple(map(Fault.parse, faults)),
             (meanwhile[0], meanwhile[1], meanwhile[2]) if meanwhile else None,
+            *rest,
         )
 
 
@@ -133,6 +166,10 @@ class Life:
         self.unplugged: dict[str, str] = {}
         #: Hosts with a card whose files hang, or did.
         self.hanging: set[str] = set()
+        #: What makes the hosts again as they were.
+        self.undo: list[Callable[[], None]] = []
+        #: Faults that last, with the number of steps that are left.
+        self._lasting: list[tuple[Fault, int]] = []
         self.log: list[str] = []
         #: Errors of the campaign's own code.
         self.defects: list[str] = []
@@ -160,18 +197,19 @@ class Life:
         meanwhile = None
         if step.meanwhile is not None:
             kind, number, name = step.meanwhile
-            other = getattr(self, f"do_{name}")
 
             def overlap() -> None:
+                other, call = self._overlapping(name, step)
                 thread = threading.Thread(
-                    target=self._try, args=(name, other, step), daemon=True
+                    target=self._try, args=(name, call, other), daemon=True
                 )
                 threads.append(thread)
                 thread.start()
                 thread.join(_OVERLAP_S)
 
             meanwhile = kind, number, overlap
-        with self.world.injector.armed(step.faults, meanwhile):
+        lasting = tuple(fault for fault, _ in self._lasting)
+        with self.world.injector.armed((*step.faults, *lasting), meanwhile):
             self._try(step.name, call, step)
             for thread in threads:
                 thread.join(_PATIENCE_S)
@@ -180,6 +218,38 @@ class Life:
                 self.struck.append(f"{fault} {name}")
                 stable_name = _TEMPORARY.sub("", name)
                 self.log.append(f"   struck {fault} {stable_name}")
+        self._lasting = [(f, n - 1) for f, n in self._lasting if n > 1]
+        self._lasting += [
+            (dataclasses.replace(fault, first=0), step.further)
+            for fault in step.faults
+            if step.further and fault.kind != "kill"
+        ]
+        for host in list(self.world.injector.killed):
+            self.world.revive(host)
+        self.log.append(f"   servers {', '.join(self._list_states())}")
+
+    def _list_states(self) -> Iterator[str]:
+        for number, uuid in enumerate(self.servers):
+            instance = self.instance(uuid)
+            if instance is not None:
+                words = filter(None, (instance.vm_state, instance.task_state))
+                yield f"{number} {' '.join(words)} on {instance.host}"
+
+    def _overlapping(
+        self, name: str, step: Step
+    ) -> tuple[Step, Callable[[Step], Any]]:
+        """Return what is done in the middle of a step, and its call."""
+        if name == "boot":
+            other = Step("boot", worlds.HOSTS[0], "small")
+        elif name == "passes":
+            other = Step("passes", worlds.HOSTS[0])
+            return other, self.host_passes
+        elif step.name == "boot":
+            other = Step(name, len(self.servers) - 1)
+        else:
+            other = dataclasses.replace(step, name=name)
+        call: Callable[[Step], Any] = getattr(self, f"do_{name}")
+        return other, call
 
     def _try(self, name: str, call: Callable[[Step], Any], step: Step) -> None:
         line = f"{name} {step.target} {step.flavor}"
@@ -188,6 +258,8 @@ class Life:
             self.log.append(line)
         except client.OpenStackApiException as error:
             self.log.append(f"{line}: refused: {str(error)[:150]}")
+        except KilledError:
+            self.log.append(f"{line}: killed")
         except Exception as error:
             LOG.exception("%s failed", line)
             self.log.append(f"{line}: {error!r:.300}")
@@ -219,11 +291,12 @@ class Life:
                 Fault.draw(rng, name)
                 for _ in range(rng.choice((1, 1, 1, 2, 2, 3)))
             )
-        if name in ("start", "reboot", "rebuild", "attach", "resume") and (
-            rng.random() < 0.25
-        ):
+            if rng.random() < 0.1:
+                step.further = rng.randint(1, _MOST_FURTHER)
+        if name in _OVERLAPPED and rng.random() < 0.25:
             kind = rng.choice(("libvirt", "save", "query"))
-            step.meanwhile = (kind, rng.randrange(12), "delete")
+            other = rng.choice(_OVERLAPPING)
+            step.meanwhile = (kind, rng.randrange(12), other)
         return step
 
     def _options(self) -> Iterator[tuple[tuple[str, int | str], float]]:
@@ -245,6 +318,8 @@ class Life:
             for name, share in _HOST.items():
                 if name == "unplug" and host in self.unplugged:
                     yield ("plug", host), 1.5
+                elif name in ("set_vfs", "rebind") and self.undo:
+                    yield ("restore", host), 1.5
                 else:
                     yield (name, host), share / 2
 
@@ -300,6 +375,12 @@ class Life:
 
     def do_resume(self, step: Step) -> None:
         self._act(step, "resume")
+
+    def do_pause(self, step: Step) -> None:
+        self._act(step, "pause")
+
+    def do_unpause(self, step: Step) -> None:
+        self._act(step, "unpause")
 
     def do_rescue(self, step: Step) -> None:
         self.world.make_directory({"id": self.servers[int(step.target)]})
@@ -427,15 +508,7 @@ class Life:
         host = str(step.target)
         card = self.world.technology.cards[0].address
         simulated = self.world.hosts[host]
-        used = {
-            name
-            for name, record in simulated.functions().items()
-            if record["in_use"]
-        } | {
-            record["parent"]
-            for record in simulated.mdevs().values()
-            if record["in_use"]
-        }
+        used = self._used(simulated)
         # The kernel would wait for the guests, half done.
         if any(name.startswith(card[:-2]) for name in used):
             raise RuntimeError("guests have parts of the card")
@@ -448,3 +521,58 @@ class Life:
     def host_plug(self, step: Step) -> None:
         self.unplugged.pop(str(step.target), None)
         self.world.hosts[str(step.target)].plug()
+
+    def host_set_vfs(self, step: Step) -> None:
+        """Change the number of VFs, as a vendor's tool does it."""
+        simulated = self.world.hosts[str(step.target)]
+        address, count = next(
+            (name, record["vfs"])
+            for name, record in simulated.functions().items()
+            if record["vfs"]
+        )
+        # The kernel would wait for the guests.
+        used = self._used(simulated)
+        if used & set(simulated.functions()[address]["vf_addresses"]):
+            raise RuntimeError("guests have VFs of the card")
+        simulated.set_vfs(address, max(1, count // 2))
+        self.undo.append(lambda: simulated.set_vfs(address, count))
+
+    def host_rebind(self, step: Step) -> None:
+        """Bind a free function of a card to another driver, or to none."""
+        simulated = self.world.hosts[str(step.target)]
+        used = self._used(simulated)
+        name, record = next(
+            (name, record)
+            for name, record in sorted(simulated.functions().items())
+            if record["driver"] and not record["vfs"] and name not in used
+        )
+        bus = simulated.sys / "bus/pci"
+
+        def bind(driver: str) -> None:
+            libvirtd.store(bus / "devices" / name / "driver_override", driver)
+            with contextlib.suppress(OSError):
+                libvirtd.store(bus / "devices" / name / "driver/unbind", name)
+            libvirtd.store(bus / "drivers_probe", name)
+
+        bind("vfio-pci")
+        driver = record["driver"]
+        self.undo.append(lambda: bind(driver))
+        self.undo.append(lambda: bind("\n"))
+
+    def _used(self, simulated: Any) -> set[str]:
+        """Return the functions that guests have."""
+        return {
+            name
+            for name, record in simulated.functions().items()
+            if record["in_use"]
+        } | {
+            record["parent"]
+            for record in simulated.mdevs().values()
+            if record["in_use"]
+        }
+
+    def host_restore(self, _: Step) -> None:
+        """Undo what was changed at the hosts' functions."""
+        while self.undo:
+            with contextlib.suppress(OSError, fakehost.FakehostError):
+                self.undo.pop(0)()

@@ -2,7 +2,6 @@
 """A cloud with two hosts, shared by many lives of the campaign."""
 
 import contextlib
-import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import fixtures
+import oslo_messaging
 from nova import objects
 from nova.scheduler.client import report
 from nova.scheduler.filters import compute_filter
@@ -21,7 +21,7 @@ from sqlalchemy import pool
 
 from nova_accel.host import bounded_calls
 from nova_accel.model import names, rpc_names
-from tests.campaign import faults, messages, scrubbed
+from tests.campaign import faults, kinds, messages, scrubbed
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.operations import moving
 from tests.functional.nova.support import harness, libvirtd, technologies
@@ -29,26 +29,7 @@ from tests.functional.nova.support import harness, libvirtd, technologies
 HOSTS = ("host1", "host2")
 _SERVES = ("compute", "compute-alt", rpc_names.TOPIC)
 
-#: Two cards on each host: a function soon has its next holder.
-TECHNOLOGIES = {
-    each.name: each
-    for each in (
-        technologies.MDEV,
-        technologies.TYPED_VF,
-        dataclasses.replace(
-            technologies.PLAIN_VF,
-            cards=(
-                dataclasses.replace(
-                    technologies.PLAIN_VF.cards[0], enabled_vfs=2
-                ),
-            ),
-        ),
-        dataclasses.replace(
-            technologies.WHOLE, cards=technologies.WHOLE.cards[:2]
-        ),
-        technologies.REGION,
-    )
-}
+TECHNOLOGIES = {each.name: each for each in kinds.ALL}
 
 
 class World(moving.LiveBase, attaching.AttachingTestBase):
@@ -78,11 +59,11 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
         self.power_off_to_move()
         self.injector = self.useFixture(
             faults.Injector(
-                lambda: bool(self.served), self._is_kernel, self._is_note
+                lambda: self.served, self._is_kernel, self._is_note
             )
         )
-        self.scrubs.is_kept = self.technology is technologies.REGION
-        self.scrubs.is_vgpu = self.technology is technologies.TYPED_VF
+        self.scrubs.is_kept = self.technology.name in kinds.KEPT
+        self.scrubs.is_vgpu = self.technology.name in kinds.TYPED
         self._watch_guests()
         #: The only host that the scheduler may choose; "" for any.
         self.only = ""
@@ -144,8 +125,15 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
         if topic not in _SERVES:
             with self._serving(""):
                 return work()
-        with self.at(host):
-            return work()
+        try:
+            if host in self.injector.killed:
+                raise faults.KilledError
+            with self.at(host):
+                return work()
+        except faults.KilledError:
+            raise oslo_messaging.MessagingTimeout(
+                f"nova-compute of {host} was killed"
+            ) from None
 
     def _answered(self, method: str, work: Callable[[], Any]) -> Any:
         return self.injector.answered(method, work)
@@ -231,8 +219,13 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
         """End a nova-compute; its guests go on."""
         if host not in self.down:
             self.down.add(host)
-            with self.at(host), logged("the service ends badly"):
+            with (
+                self.at(host),
+                contextlib.suppress(faults.KilledError),
+                logged("the service ends badly"),
+            ):
                 self.computes[host].stop()
+        self.injector.killed.discard(host)
 
     def revive(self, host: str) -> None:
         """Start a nova-compute; repeat up to three times until it is up."""
@@ -244,13 +237,23 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
             try:
                 with self.at(host):
                     self.start_compute(hostname=host, connection=connection)
-            except (Exception, SystemExit):
+            except (Exception, SystemExit, faults.KilledError):
                 LOG.exception("%s does not start", host)
                 self.injector.is_armed = False
+                self.injector.killed.discard(host)
                 continue
             self.down.discard(host)
             return
         raise AssertionError(f"nova-compute of {host} does not start")
+
+    def profile(self) -> str:
+        """Return the profile of the small flavor, to attach it."""
+        if self.technology in technologies.ALL:
+            return super().profile()
+        specs = self.technology.small(self)
+        return next(
+            key.partition(":")[2] for key in specs if key.startswith("trait")
+        )
 
     def connection(self, host: str) -> Any:
         """Return a host's libvirt."""
@@ -263,6 +266,8 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
         if not hasattr(self, "libvirts"):
             self.libvirts: dict[str, Any] = {}
         self.libvirts[name] = compute.driver._host.get_connection()
+        if self.technology is kinds.ALVEO:
+            self.hosts[name].write_fpga_tool("xrt-smi")
         return compute
 
     def lose_power(self, host: str) -> None:
