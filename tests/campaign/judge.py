@@ -84,7 +84,9 @@ class Judge:
         ]
 
     def _note(self, kind: str, text: str) -> None:
-        self.findings.append(f"{kind}: {text}")
+        finding = f"{kind}: {text}"
+        if finding not in self.findings:
+            self.findings.append(finding)
 
     def _check_goes_on(self, host: str) -> None:
         """Check passes and a stock server of a host whose card hangs."""
