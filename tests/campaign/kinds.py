@@ -118,6 +118,25 @@ QAT = Technology(
     **_counted(_QAT, "CUSTOM_QAT_VF"),
 )
 
+#: Cards of two functions that are reset together.
+PAIRS = Technology(
+    name="pairs",
+    cards=(
+        *harness.BUS_RESET_CARDS,
+        *(
+            dataclasses.replace(
+                card,
+                address=card.address.replace(":71:", ":73:"),
+                port=card.port.replace(":01.", ":03."),
+                group=43,
+            )
+            for card in harness.BUS_RESET_CARDS
+        ),
+    ),
+    small=technologies.WHOLE.small,
+    other=technologies.WHOLE.other,
+)
+
 
 def _xclbin(function: str) -> Any:
     def specs(test: Any) -> dict[str, str]:
@@ -172,6 +191,7 @@ ALL = (
     NVME_VF,
     QAT,
     ALVEO,
+    PAIRS,
     MIXED,
 )
 #: Those whose policy says that functions keep what they hold.

@@ -37,6 +37,9 @@ class Ledger:
         name = path.name
         if name in ("reset", "remove"):
             self.dirty.pop((root, path.parent.name), None)
+        elif name == "reset_subordinate":
+            for function in path.parent.iterdir():
+                self.dirty.pop((root, function.name), None)
         elif name == "current_vgpu_type" and text.strip() == "0":
             self.dirty.pop((root, path.parent.parent.name), None)
 
