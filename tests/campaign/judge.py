@@ -394,7 +394,10 @@ class Judge:
         )
 
     def _list_uses(self, state: str) -> list[tuple[str, Any, str]]:
-        """Return what a user does to a server, and its states after that."""
+        """Return what a user does to a server, and its states after that.
+
+        The state is empty where it depends on the time before.
+        """
         again = [
             ("os-stop", None, vm_states.STOPPED),
             ("os-start", None, vm_states.ACTIVE),
@@ -412,8 +415,10 @@ class Judge:
             vm_states.PAUSED: [("unpause", None, vm_states.ACTIVE)],
             vm_states.SUSPENDED: [("resume", None, vm_states.ACTIVE)],
             vm_states.RESCUED: [("unrescue", None, vm_states.ACTIVE)],
-            vm_states.RESIZED: [("confirmResize", None, vm_states.ACTIVE)],
         }
+        # A server that was stopped before is stopped after it.
+        if state == vm_states.RESIZED:
+            return [("confirmResize", None, "")]
         return [*first[state], *again] if state in first else []
 
     def _use(self, uuid: str, action: str, body: Any, state: str) -> str:
@@ -422,7 +427,8 @@ class Judge:
         instance = self._life.instance(uuid)
         if instance is None:
             return reason or "the server is gone"
-        if instance.vm_state == state and not instance.task_state:
+        states = (state,) if state else _STEADY
+        if instance.vm_state in states and not instance.task_state:
             return reason
         fault = objects.InstanceFault.get_latest_for_instance(
             self._world.context, uuid
