@@ -18,8 +18,8 @@ from nova_accel.discovery import change_detection
 from nova_accel.host import bounded_calls
 from nova_accel.host.state import faults
 from nova_accel.model import names
-from tests.campaign import kinds
 from tests.campaign import life as lives
+from tests.campaign import uses
 from tests.campaign import world as worlds
 from virt_hooks.guest import connection
 
@@ -364,7 +364,9 @@ class Judge:
             instance = self._life.instance(uuid)
             if instance is None or not self._is_usable(instance):
                 continue
-            for action, body, state in self._list_uses(instance.vm_state):
+            for action, body, state in uses.list_uses(
+                self._world.technology, instance.vm_state
+            ):
                 if reason := self._use(uuid, action, body, state):
                     self._note(
                         "unusable",
@@ -392,34 +394,6 @@ class Judge:
             or device_of[claim.provider].address in faulted
             for claim in self._accel(host).claims_of(instance.uuid)
         )
-
-    def _list_uses(self, state: str) -> list[tuple[str, Any, str]]:
-        """Return what a user does to a server, and its states after that.
-
-        The state is empty where it depends on the time before.
-        """
-        again = [
-            ("os-stop", None, vm_states.STOPPED),
-            ("os-start", None, vm_states.ACTIVE),
-            ("reboot", {"type": "HARD"}, vm_states.ACTIVE),
-        ]
-        # libvirt can't unplug several functions of one slot.
-        if self._world.technology is not kinds.PAIRS:
-            again += [
-                ("suspend", None, vm_states.SUSPENDED),
-                ("resume", None, vm_states.ACTIVE),
-            ]
-        first: dict[str, list[tuple[str, Any, str]]] = {
-            vm_states.ACTIVE: [],
-            vm_states.STOPPED: [("os-start", None, vm_states.ACTIVE)],
-            vm_states.PAUSED: [("unpause", None, vm_states.ACTIVE)],
-            vm_states.SUSPENDED: [("resume", None, vm_states.ACTIVE)],
-            vm_states.RESCUED: [("unrescue", None, vm_states.ACTIVE)],
-        }
-        # A server that was stopped before is stopped after it.
-        if state == vm_states.RESIZED:
-            return [("confirmResize", None, "")]
-        return [*first[state], *again] if state in first else []
 
     def _use(self, uuid: str, action: str, body: Any, state: str) -> str:
         """Return why an action did not do what it should, empty if it did."""
