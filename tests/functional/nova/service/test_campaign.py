@@ -85,6 +85,7 @@ def test_a_card_that_hangs_stops_no_pass_and_no_stock_server(way: str) -> None:
 _BOOT = '["boot", "host1", "small", [], null]'
 
 
+@pytest.mark.long
 def test_a_guest_without_a_claim_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -104,7 +105,9 @@ def test_a_server_that_can_not_be_used_is_found(
     assert any("unusable: resume" in finding for finding in findings)
 
 
-@pytest.mark.parametrize("point", [5, 40])
+@pytest.mark.parametrize(
+    "point", [40, pytest.param(5, marks=pytest.mark.long)]
+)
 def test_a_killed_service_has_no_further_effect(point: int) -> None:
     boot = f'["boot", "host1", "small", ["kill:{point}:1:before:0"], null]'
     (report,) = _live(campaign.Chunk(SEED, "whole", (0,), f"[{boot}]"))
