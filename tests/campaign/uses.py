@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users do to a server that is well, after the faults."""
+"""Operations of users on a server that is well, after the faults."""
 
 from typing import Any
 
