@@ -20,9 +20,12 @@ from requests import adapters
 def mount(session: requests.Session) -> None:
     """Set a deadline for each response on all adapters of a session.
 
-    keystoneauth's adapters keep their keep-alive and TLS settings.
+    keystoneauth's adapters keep their keep-alive and TLS settings. Idempotent:
+    several clients may share a session.
     """
     for prefix, adapter in list(session.adapters.items()):
+        if isinstance(adapter, _DeadlineAdapter):
+            continue
         settings = {
             name: getattr(adapter, name)
             for name in ("tls_ciphers", "tls_min_version")
