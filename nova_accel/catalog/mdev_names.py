@@ -44,8 +44,8 @@ _MEBIBYTES = re.compile(r"([0-9]{1,10})\s*MB?")
 # engines (NVIDIA vGPU user guide, "Virtual GPU types").
 _PARTS = re.compile(r"-(?:(\d)-)?(\d{1,5})[A-Z]\d*(ME|GFX)?$")
 _MIB_PER_GIB = 1024
-# A larger limit is no limit: a card has at most a u16 of VFs.
-_MAX_INSTANCES = 0xFFFF
+#: A larger limit of a type is no limit: a card has at most a u16 of VFs.
+MAX_INSTANCES = 0xFFFF
 _DIGITS = re.compile(r"[0-9]{1,10}")
 #: NVIDIA's series with equal sizes: workstation, compute, applications,
 #: business. Each needs a licence of its own product.
@@ -84,7 +84,7 @@ def parse_description(text: str) -> TypeDescription:
         memory_mb=int(memory[1]) if memory else None,
         max_instances=(
             int(limit)
-            if _DIGITS.fullmatch(limit) and int(limit) <= _MAX_INSTANCES
+            if _DIGITS.fullmatch(limit) and int(limit) <= MAX_INSTANCES
             else None
         ),
     )

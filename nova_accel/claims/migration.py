@@ -14,7 +14,7 @@ from nova_accel.catalog import features
 from nova_accel.catalog.features import Version
 
 _MS_PER_S = 1000
-_RELEASE = re.compile(r"(\d+)\.(\d+)")
+_RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})\b")
 # A cycle of changes needs a temporary address that no host has: the last
 # slots of the last bus of domain ffff. Domains of hosts count from 0000, and
 # those of VMD from 10000.

@@ -46,6 +46,10 @@ _MAX_HEADERS = 32 * 1024
 # Decoded JSON takes up to 25 times as much memory as its text.
 _MAX_META = 16 * 1024 * 1024
 
+# Bytes of a name and of a path with its zero (limits.h, NAME_MAX and
+# PATH_MAX). Numbers in longer names would be more than int() takes.
+_MAX_NAME, _MAX_PATH = 255, 4096
+
 # Permission bits of files, and of a device node whose bits were not read.
 _READABLE, _UNREAD = 0o644, 0
 
@@ -290,6 +294,8 @@ def _oversized(path: str) -> errors.ArchiveError:
 def _checked_path(path: str, member: tarfile.TarInfo) -> str:
     """Return the path of a member, if a capture may contain it."""
     parts = frozenset(member.name.split("/"))
+    if max(map(len, parts)) > _MAX_NAME or len(member.linkname) >= _MAX_PATH:
+        raise _oversized(path)
     is_expected = member.name == _META or fs.is_allowed(f"/{member.name}")
     if not is_expected or not parts.isdisjoint(("", ".", "..")):
         raise errors.ArchiveError(

@@ -55,7 +55,7 @@ _PRESENT_NAMES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("DEFAULT", "pci_passthrough_whitelist"): ("pci", "device_spec"),
     ("devices", "enabled_vgpu_types"): ("devices", "enabled_mdev_types"),
 }
-_QEMU_VERSION = re.compile(r"<version>(\d+)</version>")
+_QEMU_VERSION = re.compile(r"<version>(\d{1,9})</version>")
 
 Version = tuple[int, ...]
 T = TypeVar("T")

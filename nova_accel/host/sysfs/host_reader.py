@@ -36,6 +36,7 @@ _GONE = 0xFFFF
 # has as many in all its domains; a capture could have any number.
 _MAX_FUNCTIONS = 1 << 16
 _RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})\b")
+_HEXADECIMAL = re.compile(r"0x[0-9a-f]{1,8}")
 _ATTRIBUTE = re.compile(r"[A-Za-z0-9_][\w.\-]*(?:/[A-Za-z0-9_][\w.\-]*)*")
 
 
@@ -352,7 +353,7 @@ class HostReader:
 
     def _hexadecimal(self, directory: str, name: str, digits: int = 4) -> int:
         text = self.files.text(f"{directory}/{name}").strip()
-        if not re.fullmatch(rf"0x[0-9a-f]{{{digits}}}", text):
+        if not (_HEXADECIMAL.fullmatch(text) and len(text) == digits + 2):
             raise errors.MalformedError(
                 name, text[:40], f"0x and {digits} digits"
             )

@@ -41,7 +41,7 @@ _VF_DIRECTORIES = ("prelim_iov", "iov")
 # A kernel or device without telemetry: nothing is wrong.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 # adf_tl_debugfs.c: util_<slice><number>, the current value comes first.
-_SLICE = re.compile(r"util_([a-z]+)\d+\s+(\d+)")
+_SLICE = re.compile(r"util_([a-z]+)\d+\s+(\d{1,9})\b")
 
 
 class UsageFiles:

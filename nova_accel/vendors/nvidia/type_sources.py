@@ -11,6 +11,7 @@ The sources have only the names of types in common.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 
 from nova_accel import model
@@ -18,6 +19,8 @@ from nova_accel.catalog import loader, mdev_names, vgpu_types
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import names
 
+# Compute slices in the name of a kind of GPU instance, before "g.".
+_SLICES = re.compile(r"[0-9]{1,2}")
 _NO_DESCRIPTION = mdev_names.TypeDescription()
 
 
@@ -95,10 +98,15 @@ def merge(
         )
         or 0,
         limit=_first_nonzero(
-            offer.kernel.max_instances,
-            nvml.max_instances if nvml else None,
-            offer.xml.max_instances,
-            catalog_type.limit if catalog_type else None,
+            *filter(
+                _is_limit,
+                (
+                    offer.kernel.max_instances,
+                    nvml.max_instances if nvml else None,
+                    offer.xml.max_instances,
+                    catalog_type.limit if catalog_type else None,
+                ),
+            )
         ),
         limit_mixed=limit_mixed,
         span=span,
@@ -113,6 +121,11 @@ def _find_catalog_type(name: str) -> vgpu_types.CatalogVgpuType | None:
     catalog = loader.load()
     type_names = (name, *mdev_names.list_series_names(name))
     return next((f for f in map(catalog.find, type_names) if f), None)
+
+
+def _is_limit(number: int | None) -> bool:
+    """Return whether a card can have so many: each one gets a slot."""
+    return number is not None and 0 < number <= mdev_names.MAX_INSTANCES
 
 
 def _first_nonzero(*values: int | None) -> int | None:
@@ -154,7 +167,7 @@ def count_slices(
         if kind.name == properties.instance:
             return kind.slices
     count = properties.instance.partition("g.")[0]
-    return int(count) if count.isdecimal() else 0
+    return int(count) if _SLICES.fullmatch(count) else 0
 
 
 def compute_charges(

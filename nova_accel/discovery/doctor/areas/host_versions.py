@@ -174,20 +174,20 @@ def check_node_memory(host: _Host) -> _Results:
     nodes = _parse_ranges(host.text(path))
     for card in host.cards:
         if nodes and card.numa_node is not None:
-            if card.numa_node not in nodes:
+            if not any(card.numa_node in each for each in nodes):
                 yield note(
                     f"node {card.numa_node} of {card.address} has no memory",
                     path,
                 )
 
 
-def _parse_ranges(text: str) -> set[int]:
-    """Return the numbers of a list such as ``0-1,4``.
+def _parse_ranges(text: str) -> tuple[range, ...]:
+    """Return the ranges of a list of numbers such as ``0-1,4``.
 
     Parts of another form are ignored; a node has at most four digits
     (include/linux/numa.h, NODES_SHIFT).
     """
-    numbers: set[int] = set()
-    for match in filter(None, map(_RANGE.fullmatch, text.split(","))):
-        numbers |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return numbers
+    return tuple(
+        range(int(match[1]), int(match[2] or match[1]) + 1)
+        for match in filter(None, map(_RANGE.fullmatch, text.split(",")))
+    )
