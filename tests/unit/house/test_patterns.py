@@ -8,6 +8,7 @@ a match, and beginnings with a tail. A linear pattern takes some milliseconds,
 a quadratic one 10 s and more.
 """
 
+import ast
 import dataclasses
 import functools
 import importlib
@@ -234,6 +235,82 @@ def find_slow(used: UsedPattern) -> str:
             if not (is_in_time(run) or is_in_time(run)):
                 return f"{method} of {text[:20]!r}… takes over {LIMIT_S} s"
     return ""
+
+
+# Functions of ``re`` that take a pattern, as ``METHODS`` and two more.
+FUNCTIONS = {*METHODS, "subn", "compile"}
+# Patterns that a call builds from constants of its own module, of Nova's
+# grammar or of an administrator's files: they can't be read from the source.
+BUILT = {
+    "contrib/ansible/plugins/module_utils/manifest_file.py": 3,
+    "nova_accel/model/extra_specs.py": 2,
+}
+CONTRIB = [
+    p
+    for p in test_house.PYTHON
+    if test_house.relative(p).startswith("contrib/")
+]
+
+
+def list_inline(path: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield method and pattern of each call of ``re``; None if it is built.
+
+    Patterns that are compiled in a package are attributes of its modules.
+    """
+    module = test_house.tree(path)
+    constants = {
+        target.id: node.value.value
+        for node in module.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(module):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and ast.unparse(node.func.value) == "re"
+            and node.func.attr in FUNCTIONS
+            and not (node.func.attr == "compile" and path not in CONTRIB)
+        ):
+            text = node.args[0]
+            value = getattr(text, "value", None)
+            if isinstance(text, ast.Name):
+                value = constants.get(text.id)
+            yield node.func.attr, value if isinstance(value, str) else None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in (*test_house.MODULES, *CONTRIB)
+        if any(list_inline(path))
+    ],
+    ids=test_house.relative,
+)
+def test_each_inline_pattern_takes_linear_time(path: Path) -> None:
+    calls = list(list_inline(path))
+    built = [method for method, text in calls if text is None]
+    assert len(built) == BUILT.get(test_house.relative(path), 0), built
+    slow = [
+        f"{text}: {reason}"
+        for method, text in calls
+        if text is not None
+        and (
+            reason := find_slow(
+                UsedPattern(
+                    name="inline",
+                    pattern=re.compile(text),
+                    methods=METHODS
+                    if method == "compile"
+                    else (method.replace("subn", "sub"),),
+                )
+            )
+        )
+    ]
+    assert not slow
 
 
 MODULES = [p for p in test_house.MODULES if "re.compile" in p.read_text()]
