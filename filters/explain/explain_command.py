@@ -34,8 +34,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="SERVER|FLAVOR",
         help="explain for the flavor, zone, hints and project of this server,"
-        " by name or uuid; or for a flavor, by name or id; a name of both is"
-        " refused",
+        " by uuid, or its name in your own project; or for a flavor, by id or"
+        " name; a name of both is refused",
     )
     parser.add_argument(
         "--flavor",

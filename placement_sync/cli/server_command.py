@@ -32,7 +32,9 @@ _WAIT_SUBJECTS = {
 
 def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "server", metavar="SERVER", help="uuid or name of the server"
+        "server",
+        metavar="SERVER",
+        help="uuid of the server, or its name in your own project",
     )
     parser.add_argument(
         "--host",

@@ -232,57 +232,28 @@ def list_servers(
     )
 
 
-def find_servers(client: rest.RestClient, name_or_uuid: str) -> list[Server]:
-    """Return the servers of a name, or the server of a uuid.
-
-    Only those of the user's own project, if Nova does not show others. A uuid
-    is never taken for a name: users choose names, and one could choose the
-    uuid of a deleted server.
-
-    :raises MalformedError: there is none.
-    :raises ServiceError: Nova can't be read.
-    """
-    if is_uuid(name_or_uuid):
-        server = find_server(client, name_or_uuid)
-        servers = [server] if server else []
-    else:
-        try:
-            servers = _list_named(client, name_or_uuid, {"all_tenants": 1})
-        except errors.ServiceError as error:
-            if not error.is_forbidden:
-                raise
-            servers = _list_named(client, name_or_uuid)
-    if not servers:
-        raise errors.MalformedError(
-            "server of this cloud",
-            name_or_uuid,
-            "the uuid or the name of a server that Nova has",
-        )
-    return servers
-
-
-def _list_named(
-    client: rest.RestClient,
-    name: str,
-    scope: Mapping[str, object] = types.MappingProxyType({}),
-) -> list[Server]:
-    """Return the servers of a name; Nova takes it as a regular expression."""
-    listed = list_servers(client, {**scope, "name": name})
-    return [server for server in listed if server.name == name]
-
-
 def find_single_server(client: rest.RestClient, name_or_uuid: str) -> Server:
     """Return the server of a uuid, or of a name in the user's own project.
 
-    Any user may give a server the name of another project's server, so a
-    name never selects a server of another project.
+    Users choose names: one may be that of another project's server, or the
+    uuid of a deleted server. So a name never selects a server of another
+    project, and a uuid is never taken for a name.
 
     :raises MalformedError: there is none, or several have the name.
     :raises ServiceError: Nova can't be read.
     """
     if is_uuid(name_or_uuid):
-        return find_servers(client, name_or_uuid)[0]
-    servers = _list_named(client, name_or_uuid)
+        server = find_server(client, name_or_uuid)
+        if server is None:
+            raise errors.MalformedError(
+                "server of this cloud",
+                name_or_uuid,
+                "the uuid of a server that Nova has and shows to you",
+            )
+        return server
+    # Nova takes the name for a regular expression.
+    listed = list_servers(client, {"name": name_or_uuid})
+    servers = [server for server in listed if server.name == name_or_uuid]
     if not servers:
         raise errors.MalformedError(
             "server of your own project",

@@ -97,7 +97,8 @@ def _add_allocation_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server",
         metavar="SERVER",
-        help="list only allocations of this server, by name or uuid",
+        help="list only allocations of this server, by uuid, or by its name in"
+        " your own project",
     )
     parser.add_argument(
         "--project",
@@ -307,10 +308,10 @@ def _read_holders(
     if nova_api.is_uuid(arguments.server):
         consumers = {provider_records.check_uuid(arguments.server)}
     else:
-        servers = nova_api.find_servers(
+        server = nova_api.find_single_server(
             reader.open_compute(), arguments.server
         )
-        consumers = {server.uuid for server in servers}
+        consumers = {server.uuid}
     providers = fleet_reader.find_holders(reader.placement, consumers)
     fleet = fleet_reader.read(
         reader.placement,
@@ -342,7 +343,7 @@ def _list_own_servers(
     )
     compute = reader.open_compute()
     servers = tuple(
-        nova_api.find_servers(compute, arguments.server)
+        [nova_api.find_single_server(compute, arguments.server)]
         if arguments.server
         else nova_api.list_servers(compute, {})
     )

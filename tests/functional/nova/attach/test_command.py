@@ -4,6 +4,7 @@
 import contextlib
 import io
 import re
+import uuid
 from typing import Any
 from unittest import mock
 
@@ -116,6 +117,48 @@ class Command(attaching.AttachingTestBase):
         words = ("show", server["id"], "--host", "host9")
         output = self.run_command(*words, status=1)
         self.assertIn("no nova-compute answers", output)
+
+    def boot_for(self, project: str, name: str) -> Any:
+        """Return a new server of a project."""
+        own, self.api.project_id = self.api.project_id, project
+        try:
+            return self.boot(FOUR, name=name)
+        finally:
+            self.api.project_id = own
+
+    def refuse_commands(self, server: str) -> set[str]:
+        """Return how each command refuses a server."""
+        return {
+            self.run_command(action, server, *words, status=2)
+            for action, *words in (
+                ("show",),
+                ("attach", "--profile", PROFILE),
+                ("detach",),
+            )
+        }
+
+    def test_a_name_is_one_of_the_own_project(self) -> None:
+        own = self.boot_server()
+        others = [self.boot_for("films", n) for n in ("painter", "sculptor")]
+        before = [self.collect_state(other) for other in others]
+        (reason,) = self.refuse_commands("sculptor")
+        self.assertIn("'sculptor' is not a server of your own", reason)
+        self.run_command("attach", "painter", "--profile", PROFILE)
+        self.assertEqual(2, len(self.list_accelerators(own)))
+        self.run_command("detach", "painter")
+        deleted = str(uuid.uuid4())
+        self.api.put_server(own["id"], {"server": {"name": deleted}})
+        (reason,) = self.refuse_commands(deleted)
+        self.assertIn("is not a server of this cloud", reason)
+        for name in ("painter", "painter"):
+            self.boot(FOUR, name=name)
+        (reason,) = self.refuse_commands("painter")
+        self.assertIn("several servers have that name", reason)
+        after = [self.collect_state(other) for other in others]
+        self.assertEqual(
+            [state[0] for state in before], [state[0] for state in after]
+        )
+        self.assert_agreement("names", is_passed=True)
 
     def actions(self, server: Any) -> list[tuple[str, str, str, str]]:
         """Return action, event, host and result of accelerator actions."""

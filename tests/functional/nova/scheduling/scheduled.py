@@ -7,6 +7,7 @@ from typing import Any
 import fixtures
 from nova import context
 from nova.scheduler import request_filter
+from nova.tests import fixtures as nova_fixtures
 
 from tests.functional.nova.support import harness
 
@@ -65,7 +66,7 @@ def _as_admin(env: Mapping[str, Any], **kwargs: Any) -> Any:
     """Return a request's context; Nova's Keystone stub has no tokens."""
     return context.RequestContext(
         env.get("HTTP_X_AUTH_USER", env.get("HTTP_X_AUTH_TOKEN")),
-        env.get("HTTP_X_AUTH_PROJECT_ID", "admin"),
+        env.get("HTTP_X_AUTH_PROJECT_ID", nova_fixtures.PROJECT_ID),
         is_admin=True,
         roles=["admin", "member", "reader"],
         **kwargs,

@@ -4,6 +4,7 @@
 import contextlib
 import io
 import json
+import uuid
 from typing import Any
 
 from nova_accel.cli import commands
@@ -52,6 +53,24 @@ class ExplainServer(scheduled.CommandTestBase):
         }
         self.assertIn("zone nova, the server was requested", whys["host1"])
         self.assertIn("CUSTOM_VGPU_NVIDIA_T4_16Q", whys["host2"])
+
+    def test_a_name_is_one_of_the_own_project(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        small = harness.vgpu_group("_A", "4Q")
+        own = self.boot(small, name="painter")
+        project, self.api.project_id = self.api.project_id, "films"
+        for name in ("painter", "sculptor"):
+            self.boot(small, name=name)
+        self.api.project_id = project
+        answer = self.explain("painter", status=0)
+        self.assertEqual(own["id"], answer["server"]["uuid"])
+        deleted = str(uuid.uuid4())
+        self.api.put_server(own["id"], {"server": {"name": deleted}})
+        for name in ("sculptor", deleted):
+            err = io.StringIO()
+            with contextlib.redirect_stderr(err):
+                self.assertRaises(ValueError, self.explain, name, status=2)
+            self.assertIn(f"{name!r} is not a flavor", err.getvalue())
 
     def test_a_name_may_be_that_of_a_flavor(self) -> None:
         self.start_host(harness.TWO_T4[0])

@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -147,6 +148,24 @@ def test_allocations_of_a_server_read_only_its_cards(site: Site) -> None:
     assert site.read("allocation", "list", "--server", OTHER_VM) == []
     # Its allocations; the devices are listed, and none is read.
     assert site.list_requests() == sorted([*LISTING, OTHER_VM])
+
+
+def test_a_server_name_is_one_of_the_own_project(site: Site) -> None:
+    words = "allocation", "list", "--server"
+    # Both have allocations; another project has a server of the same name.
+    site.nova.add_server(MOVE, "a40-vf-mdev.example.org", "vm-a", **SPECS)
+    code, _, err = site.execute(*words, "vm-a")
+    assert code == 2 and "several servers have that name" in err
+    site.nova.servers[MOVE]["tenant_id"] = "other"
+    (row,) = site.read(*words, "vm-a")
+    assert row["Server ID"] == VM
+    site.nova.servers[MOVE]["name"] = "vm-c"
+    code, _, err = site.execute(*words, "vm-c")
+    assert code == 2 and "'vm-c' is not a server of your own" in err
+    # A uuid is no name, as of a server that is named like a deleted one's.
+    deleted = str(uuid.UUID(int=99))
+    site.nova.servers[VM]["name"] = deleted
+    assert site.read(*words, deleted) == []
 
 
 def test_servers_that_nova_refuses_are_no_empty_list(site: Site) -> None:

@@ -24,7 +24,9 @@ class Nova:
     """Nova's records, and the faults of its API.
 
     Paths of ``broken`` answer with status 500, paths of ``refused`` with
-    403, and with ``is_user`` each request for all projects. ``volumes`` are
+    403, and with ``is_user`` each request for all projects. Servers are of
+    ``project``, that of the user, unless a test changes their ``tenant_id``;
+    others are listed for all projects only. ``volumes`` are
     the device names of the volumes that servers have attached. ``hidden``
     servers belong to other projects: a user who is no admin can't see them.
     ``before`` is called with each path first.
@@ -46,6 +48,7 @@ class Nova:
     broken: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     is_user: bool = False
+    project: str = "p"
     before: Callable[[str], object] = str
     url: str = ""
 
@@ -77,7 +80,7 @@ class Nova:
             "OS-EXT-SRV-ATTR:host": node.partition(".")[0] or None,
             "OS-EXT-SRV-ATTR:hypervisor_hostname": node or None,
             "OS-EXT-SRV-ATTR:root_device_name": ROOT_DEVICE,
-            "tenant_id": "p",
+            "tenant_id": self.project,
             "user_id": "u",
             "image": {"id": "image"},
             "flavor": {
@@ -153,7 +156,8 @@ class Nova:
         return [
             each
             for uuid, each in sorted(self.servers.items())
-            if query.get("uuid", uuid) == uuid
+            if ("all_tenants" in query or each["tenant_id"] == self.project)
+            and query.get("uuid", uuid) == uuid
             and query.get("name", each["name"]) in each["name"]
             and query.get("host", each["OS-EXT-SRV-ATTR:host"])
             == each["OS-EXT-SRV-ATTR:host"]
