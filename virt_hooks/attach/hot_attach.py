@@ -255,23 +255,31 @@ class HotAttach:
                 attach_recovery.ATTACHING,
             )
             recorded = attached
-            if self._allocate(context, instance.uuid, attached):
+            if self._allocate(context, instance, attached):
                 return attached
         if recorded is not None:
             self._recovery.finish_removal(context, instance.uuid, recorded)
         raise choice.refusal
 
     def _allocate(
-        self, context: Any, uuid: str, attached: attachment.Attachment
+        self, context: Any, instance: Any, attached: attachment.Attachment
     ) -> bool:
         """Allocate an attachment; return False after a conflict.
 
         :raises ServiceError: Placement can't be reached; nothing remains.
+        :raises ClaimError: the project exceeds its limit by it; nothing
+            remains.
         """
+        uuid = instance.uuid
         with self._recovery.removed_on_error(context, uuid, attached):
-            return self._allocations.try_allocate(
+            is_allocated = self._allocations.try_allocate(
                 context, uuid, attached.provider, attached.total_resources
             )
+            if is_allocated:
+                unified_limits.check_usage(
+                    context, uuid, instance.project_id, attached.resources
+                )
+        return is_allocated
 
     def _claim_slot(
         self, context: Any, instance: Any, attached: attachment.Attachment

@@ -25,9 +25,30 @@ def check_delta(
     :param amounts: by resource class, besides the present usage.
     :raises ClaimError: a limit would be exceeded, or can't be read.
     """
+    _enforce(context, uuid, project, amounts)
+
+
+def check_usage(
+    context: Any, uuid: str, project: str, names: Iterable[str]
+) -> None:
+    """Check that a project does not exceed its limits now.
+
+    After an allocation: another one may have been made since
+    ``check_delta``. Of two that exceed a limit together, both may be refused.
+
+    :param uuid: the server that has got the resources.
+    :param names: their resource classes.
+    :raises ClaimError: a limit is exceeded, or can't be read.
+    """
+    _enforce(context, uuid, project, dict.fromkeys(names, 0))
+
+
+def _enforce(
+    context: Any, uuid: str, project: str, amounts: Mapping[str, int]
+) -> None:
     if not nova_limits.use_unified_limits():
         return
-    deltas = {f"class:{name}": n for name, n in amounts.items() if n > 0}
+    deltas = {f"class:{name}": n for name, n in amounts.items()}
     try:
         nova_private.limit_enforcer(context, project).enforce(project, deltas)
     except limit_errors.ProjectOverLimit as error:

@@ -6,13 +6,16 @@ Keystone is a fixture of Nova's own tests here; the lab has the real one.
 
 from typing import Any
 
+import fixtures
 import pytest
+from keystoneauth1 import exceptions as ksa_exceptions
 from nova.tests import fixtures as nova_fixtures
 from nova.tests.functional.api import client
 
 from nova_accel import errors
 from placement_sync.client import compute_rpc
 from tests.functional.nova.support import harness
+from virt_hooks.report import server_allocations
 
 SMALL = harness.vgpu_group("_A", "4Q")
 MIB = 4096
@@ -87,6 +90,52 @@ class Quota(harness.AccelTestBase):
         self.assertIn("class:CUSTOM_GPU_MEMORY_MB", reason)
         record = self.api.get_server(server["id"])
         self.assertEqual("ACTIVE", record["status"])
+        self.assertIsNone(record["OS-EXT-STS:task_state"])
+
+    def test_two_hot_attaches_do_not_exceed_the_limit_together(self) -> None:
+        self.register("class:VGPU", 3)
+        self.register("class:CUSTOM_GPU_MEMORY_MB", 9 * MIB)
+        self.start_host(harness.TWO_T4[0])
+        first, second = self.boot(SMALL), self.boot(SMALL)
+        before = self.allocations(first)
+        stock = server_allocations.ServerAllocations.try_allocate
+        others = [second]
+        refusals = []
+
+        def allocate(*arguments: Any) -> bool:
+            # The other one is checked and allocated in between.
+            if others:
+                refusals.append(self.attach(others.pop()))
+            return stock(*arguments)
+
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "virt_hooks.report.server_allocations.ServerAllocations"
+                ".try_allocate",
+                allocate,
+            )
+        )
+        reason = self.attach(first)
+        self.assertEqual([""], refusals)
+        self.assertIn(self.describe_excess("class:VGPU", 3, 4, 0), reason)
+        self.assertEqual(before, self.allocations(first))
+        self.assertEqual(3, self.usages(harness.T4)["VGPU"])
+        record = self.api.get_server(first["id"])
+        self.assertIsNone(record["OS-EXT-STS:task_state"])
+        self.assertEqual(
+            [], [n for n, _, _ in self.slots(first)][1:], "no second slot"
+        )
+
+    def test_limits_that_cant_be_read_refuse_a_hot_attach(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot({})
+        error = ksa_exceptions.ConnectFailure("no route")
+        self.keystone.mock_sdk_adapter.registered_limits.side_effect = error
+        reason = self.attach(server)
+        project = server["tenant_id"]
+        self.assertIn(f"limits of project {project} can't be read", reason)
+        self.assertIn("[oslo_limit] in nova.conf", reason)
+        record = self.api.get_server(server["id"])
         self.assertIsNone(record["OS-EXT-STS:task_state"])
 
     @pytest.mark.long
