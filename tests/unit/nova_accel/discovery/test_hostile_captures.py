@@ -155,7 +155,9 @@ def test_an_archive_has_not_any_number_of_members(
         capture.load(path)
 
 
-def test_the_command_ends_for_the_longest_texts(tmp_path: pathlib.Path) -> None:
+def test_the_command_ends_for_the_longest_texts(
+    tmp_path: pathlib.Path,
+) -> None:
     whole, odd = tmp_path / "whole.tar.gz", tmp_path / "odd.tar.gz"
     test_capture.pack(look.make("t4-mdev", tmp_path / "host"), whole)
     texts = {
