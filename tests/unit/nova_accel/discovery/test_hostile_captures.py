@@ -52,7 +52,7 @@ def limited() -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def read_records(root: pathlib.Path) -> dict[str, fs.Record]:
+def read_records(root: pathlib.Path) -> Records:
     host = host_reader.HostReader(root)
     scan.read(host, look.DRIVERS, policy.DeviceRules())
     return host.files.records()
