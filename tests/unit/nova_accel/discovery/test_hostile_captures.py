@@ -111,8 +111,10 @@ def test_a_limit_of_nvml_is_no_number_of_slots(
     )
     gpu = gpu_reader.NvmlGpu(address=address, types=vgpu_types)
     # Else the kernel's own limit counts.
-    kept = {p: r for p, r in records.items() if not p.endswith("description")}
-    read(kept, gpu_reader.NvmlGpus({address: gpu}))
+    undescribed = {
+        p: r for p, r in records.items() if not p.endswith("description")
+    }
+    read(undescribed, gpu_reader.NvmlGpus({address: gpu}))
 
 
 def test_a_list_of_numa_nodes_is_not_written_out() -> None:
