@@ -29,6 +29,7 @@ FAILURES = {
     "passthrough": {"iommu.group", "drv.wrong"},
     "qat": {"qat.errors-fatal"},
     "recorded/gpu-passthrough": {"iommu.group", "drv.wrong"},
+    "recorded/h100-in-guest": {"iommu.firmware"},
     "recorded/h200-in-guest": {"iommu.firmware"},
     "recorded/iommu-off": {"iommu.enabled"},
     "recorded/mixed-server": {"pci.reset"},
