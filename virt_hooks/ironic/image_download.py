@@ -96,13 +96,19 @@ class _Download:
         """Return the answer of an image's last host."""
         for _ in range(_MAX_REDIRECTS + 1):
             place, remaining = self._check_url(url), self._measure_rest(url)
-            answer = session.get(
-                url,
-                headers={"Accept-Encoding": "identity"},
-                timeout=(min(_CONNECT_S, remaining), remaining),
-                allow_redirects=False,
-                stream=True,
-            )
+            try:
+                answer = session.get(
+                    url,
+                    headers={"Accept-Encoding": "identity"},
+                    timeout=(min(_CONNECT_S, remaining), remaining),
+                    allow_redirects=False,
+                    stream=True,
+                )
+            except requests.RequestException:
+                raise
+            except ValueError:  # requests parses a redirect's target, too
+                url = ""
+                continue
             if not answer.is_redirect:
                 return answer
             answer.close()

@@ -47,11 +47,13 @@ def describe_stray_vfs(
     for driver, addresses in _group_vfs(function, host).items():
         if driver == gpu_card.MODULE:
             continue
-        is_single = len(addresses) == 1
-        subject = "" if is_single else f"{len(addresses)} of its VFs: "
+        # Of the card: the problem ends with a new reading of the card.
+        subject = f"{len(addresses)} of its VFs"
+        if len(addresses) == 1:
+            subject = f"its VF {addresses[0]}"
         yield model.Problem.of_device(
-            addresses[0] if is_single else function.address,
-            f"{subject}{_name(driver)}, unlike the card's other VFs, which"
+            function.address,
+            f"{subject}: {_name(driver)}, unlike the card's other VFs, which"
             f" {gpu_card.MODULE} has, so that no vGPU is made on it; unless a"
             f" guest has it, {_bind(function, driver, addresses)}",
         )

@@ -19,12 +19,13 @@ from virt_hooks.spawn import lifecycle
 GPU, SOUND = "0000:71:00.0", "0000:71:00.1"
 HELD, FLEX, FLEX_VF = "0000:72:00.0", "0000:4d:00.0", "0000:4d:00.1"
 NEXT_VF = "0000:4d:00.2"
+_SOUND_ID = 0x10F7
 
 
 def card(
     address: str, driver: str = "", device: int = 0x1E07
 ) -> fakehost.PciCard:
-    is_sound = device != 0x1E07
+    is_sound = device == _SOUND_ID
     return fakehost.PciCard(
         address=address,
         vendor=0x10DE,
@@ -39,8 +40,9 @@ def card(
 SPEC = fakehost.HostSpec(
     cards=(
         card(GPU),
-        card(SOUND, device=0x10F7),
-        card(HELD, "nouveau"),
+        card(SOUND, device=_SOUND_ID),
+        # Of another model: a card without a driver is no peer of it.
+        card(HELD, "nouveau", device=0x1E04),
         fakehost.PciCard(
             address=FLEX,
             vendor=0x8086,

@@ -21,8 +21,8 @@ def read_state(tmp_path_factory: pytest.TempPathFactory) -> model.HostState:
 @pytest.mark.parametrize(
     ("where", "present", "remedy"),
     [
-        ("0000:41:00.6", "bound to vfio-pci", "bind 0000:41:00.6 to nvidia"),
-        ("0000:51:00.5", "bound to vfio-pci", "bind 0000:51:00.5 to nvidia"),
+        ("0000:41:00.0", "bound to vfio-pci", "bind 0000:41:00.6 to nvidia"),
+        ("0000:51:00.0", "bound to vfio-pci", "bind 0000:51:00.5 to nvidia"),
         (
             "0000:54:00.0",
             "2 VFs bound to vfio-pci and 1 VF without a driver",

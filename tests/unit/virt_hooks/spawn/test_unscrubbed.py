@@ -171,7 +171,7 @@ def test_a_function_that_the_host_uses_is_not_scrubbed(
 ) -> None:
     """Its data may still be there; the rules also match its ids."""
     lines = [
-        f'{{"address": "{HELD}", "product_id": "1e07", "use": "passthrough",'
+        f'{{"address": "{HELD}", "product_id": "1e04", "use": "passthrough",'
         f" {words}}}"
     ]
     life = simulated.started(kernel.root, policy.parse_rules(lines), state)

@@ -200,7 +200,7 @@ def test_a_half_readable_card_offers_the_rest(
         "0000:21:00.4": "current_vgpu_type can't be read (EIO)",
         "0000:21:00.5": "creatable_vgpu_types can't be read (ENOENT)",
         "0000:21:01.0": "is no number: 'none'",
-        "0000:21:01.2": "bind 0000:21:01.2 to nvidia",
+        "0000:21:00.0": "bind 0000:21:01.2 to nvidia",
         "0000:21:01.3": "has a line that is no type",
         "0000:21:01.4": "placement_id can't be read (EIO)",
         "0000:21:01.7": "in no IOMMU group",
