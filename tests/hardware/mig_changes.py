@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes of MIG mode and of GPU instances, each verified and undone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nova_accel import model
 from nova_accel.host.nvml import gpu_reader, gpu_writer, nvml_library
@@ -9,24 +9,14 @@ from tests.hardware import smi
 from tests.hardware.comparisons import Result, Row, compare
 
 
-def read_kinds(address: str) -> list[model.InstanceKind]:
-    """Return NVML's MIG kinds of a GPU, MIG being on or off."""
+def read_kinds(address: str) -> Sequence[model.InstanceKind]:
+    """Return NVML's MIG kinds of a GPU, MIG being on or off.
+
+    The product reads them in MIG mode only.
+    """
     with nvml_library.session():
         gpu = nvml_library.gpu(address)
-        kinds = []
-        for name, info in nvml_library.profiles(gpu).items():
-            places = nvml_library.placements(gpu, info)
-            if places:
-                kinds.append(
-                    model.InstanceKind(
-                        name=name,
-                        size=int(places[0].size),
-                        slices=int(info.sliceCount),
-                        starts=tuple(sorted(int(p.start) for p in places)),
-                        limit=int(info.instanceCount),
-                    )
-                )
-        return kinds
+        return gpu_reader._kinds(gpu, nvml_library.profiles(gpu))
 
 
 def check_mig_changes(gpus: gpu_reader.NvmlGpus) -> Iterator[Row]:
