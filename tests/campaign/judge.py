@@ -5,7 +5,7 @@ import collections
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,6 +14,7 @@ from nova import objects
 from nova.compute import vm_states
 from nova.tests.functional.api import client
 
+from nova_accel import model
 from nova_accel.discovery import change_detection
 from nova_accel.host import bounded_calls
 from nova_accel.host.state import faults
@@ -174,11 +175,7 @@ class Judge:
         for host in worlds.HOSTS:
             if host in self._world.down:
                 continue
-            claimed = {
-                handle
-                for claim in self._accel(host).claims()
-                for handle in (claim.handle, *claim.members)
-            }
+            claimed = _list_handles(self._accel(host).claims())
             for domain in self._world.connection(host)._vms.values():
                 if not domain.isActive():
                     continue
@@ -300,11 +297,7 @@ class Judge:
         domain = self._world.connection(host)._vms.get(instance.name)
         if domain is None or not domain.isActive():
             return
-        handles = {
-            handle
-            for claim in self._accel(host).claims_of(who)
-            for handle in (claim.handle, *claim.members)
-        }
+        handles = _list_handles(self._accel(host).claims_of(who))
         use = connection.parse_hostdevs(domain.XMLDesc(0))
         if {*use.mdevs, *use.functions} != handles:
             self._note("lost", f"{subject} runs with {use}, claimed {handles}")
@@ -567,6 +560,13 @@ class Judge:
 
     def _accel(self, host: str) -> Any:
         return self._world.computes[host].driver._accel
+
+
+def _list_handles(claims: Iterable[model.Claim]) -> set[str]:
+    """Return the handles of claims, those of their members included."""
+    return {
+        handle for claim in claims for handle in (claim.handle, *claim.members)
+    }
 
 
 def _difference(before: Any, now: Any) -> str:

@@ -238,7 +238,7 @@ class Life:
     def _overlapping(
         self, name: str, step: Step
     ) -> tuple[Step, Callable[[Step], Any]]:
-        """Return what is done in the middle of a step, and its call."""
+        """Return the step in the middle of another one, and its call."""
         if name == "boot":
             other = Step("boot", worlds.HOSTS[0], "small")
         elif name == "passes":
@@ -572,7 +572,7 @@ class Life:
         }
 
     def host_restore(self, _: Step) -> None:
-        """Undo what was changed at the hosts' functions."""
+        """Undo the changes of the hosts' functions."""
         while self.undo:
             with contextlib.suppress(OSError, fakehost.FakehostError):
                 self.undo.pop(0)()
