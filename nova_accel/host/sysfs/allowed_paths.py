@@ -101,8 +101,9 @@ _PATTERNS = re.compile(
     r"|/usr/lib(64|/[\w-]+-linux-gnu)?/lib(virt|nvidia-ml)\.so\.\d+"
     r"|(/usr)?/lib/firmware/qat_\w+\.bin(\.\w+)?"
     r"|/proc/\d+(/mountinfo|/limits)?"
-    # Not its key that signs modules, mok.key.
-    r"|/var/lib/dkms(/(?!mok)[\w.+-]+){0,2}"
+    # Module, version, and what that directory has: a kernel, or the link
+    # to its source.  Not the key that signs modules, mok.key.
+    r"|/var/lib/dkms(/(?!mok)[\w.+-]+){0,3}"
 )
 # Directories above these files; they are followed, and not listed.
 _PARENTS = frozenset(
