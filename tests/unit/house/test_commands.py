@@ -3,7 +3,7 @@
 
 import re
 
-from tests.unit.house import test_house
+from tests.unit.house import sources
 
 # The program that texts name for each command, or its first word.
 PROGRAMS = {
@@ -33,14 +33,14 @@ SEVERAL = {
     "doc/source/reference/cli.rst",
 }
 SENTENCE = "``nova-accel sync``"
-DIRECTORIES = (*test_house.PACKAGES, "contrib", "doc", "README.rst")
+DIRECTORIES = (*sources.PACKAGES, "contrib", "doc", "README.rst")
 SUFFIXES = {".py", ".rst", ".md", ".j2", ".yaml", ".yml", ".service"}
 
 
 def test_each_command_has_one_name() -> None:
     hits = []
-    for path in test_house.walk(test_house.ROOT):
-        name = test_house.relative(path)
+    for path in sources.FILES:
+        name = sources.relative(path)
         if (
             name.startswith(DIRECTORIES)
             and path.suffix in SUFFIXES

@@ -5,20 +5,25 @@ import ast
 import collections
 import configparser
 import functools
-import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
-SOURCE_SUFFIXES = {
-    ".S", ".asm", ".c", ".cfg", ".h", ".ini", ".ld", ".py", ".s", ".sh",
-    ".toml",
-}  # fmt: skip
-GENERATED = {"build", "dist", "__pycache__", "node_modules"}
+from tests.unit.house import words
+from tests.unit.house.sources import (
+    MODULES,
+    PACKAGES,
+    PYTHON,
+    ROOT,
+    SOURCES,
+    list_nodes,
+    module_name,
+    relative,
+    tree,
+)
+
 MAX_LINES = 600
 # Modules and packages in a folder, __init__.py among them.
 MAX_ENTRIES = 14
@@ -91,58 +96,11 @@ LICENCES = {"Apache-2.0"}
 STANDIN_LICENCES = {*LICENCES, "GPL-2.0-only", "GPL-2.0-or-later"}
 
 
-def walk(top: Path) -> Iterator[Path]:
-    """Yield the files of the project below a directory, build output not."""
-    for directory, names, files in os.walk(top):
-        names[:] = sorted(
-            name
-            for name in names
-            if name not in GENERATED
-            and not name.endswith(".egg-info")
-            and (not name.startswith(".") or name == ".ci")
-        )
-        for name in sorted(files):
-            path = Path(directory, name)
-            if not path.is_symlink():
-                yield path
-
-
-def is_source(path: Path) -> bool:
-    if path.suffix in SOURCE_SUFFIXES or path.name == "Makefile":
-        return True
-    with path.open("rb") as file:
-        return not path.suffix and file.read(2) == b"#!"
-
-
-def relative(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
-
-SOURCES = [path for path in walk(ROOT) if is_source(path)]
-MODULES = [
-    path
-    for package in PACKAGES
-    for path in walk(ROOT / package)
-    if path.suffix == ".py"
-]
-PYTHON = [path for path in SOURCES if path.suffix == ".py"]
-
-
-def module_name(path: Path) -> str:
-    parts = list(path.relative_to(ROOT).with_suffix("").parts)
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 @functools.cache
 def contracts() -> configparser.ConfigParser:
     parser = configparser.ConfigParser()
     parser.read(ROOT / ".importlinter")
     return parser
-
-
-@functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
 
 
 def imported(node: ast.AST) -> list[str]:
@@ -153,11 +111,11 @@ def imported(node: ast.AST) -> list[str]:
     return []
 
 
-def docstrings(module: ast.Module) -> set[int]:
+def docstrings(nodes: Sequence[ast.AST]) -> set[int]:
     """Return the ids of the nodes that are documentation, not code."""
     return {
         id(node.body[0].value)
-        for node in ast.walk(module)
+        for node in nodes
         if isinstance(
             node,
             ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
@@ -212,22 +170,21 @@ def no_file_is_too_long(path: Path) -> None:
 def kernel_paths_are_spelled_under_host_only(path: Path) -> None:
     if relative(path).startswith("nova_accel/host/"):
         return
-    module = tree(path)
-    words = docstrings(module)
+    documentation = docstrings(list_nodes(path))
     spelled = [
         node.lineno
-        for node in ast.walk(module)
+        for node in list_nodes(path)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and re.search(r"(?<![\w:/])/sys\b", node.value)
-        and id(node) not in words
+        and id(node) not in documentation
     ]
     assert not spelled, f"{relative(path)}: lines {spelled}"
 
 
 @rule(PYTHON)
 def no_import_is_relative_or_of_eventlet(path: Path) -> None:
-    for node in ast.walk(tree(path)):
+    for node in list_nodes(path):
         roots = {name.partition(".")[0] for name in imported(node)}
         assert "eventlet" not in roots
         assert not (isinstance(node, ast.ImportFrom) and node.level)
@@ -235,7 +192,7 @@ def no_import_is_relative_or_of_eventlet(path: Path) -> None:
 
 @rule(PYTHON)
 def no_shell(path: Path) -> None:
-    for node in ast.walk(tree(path)):
+    for node in list_nodes(path):
         if isinstance(node, ast.Call):
             arguments = {
                 keyword.arg: keyword.value for keyword in node.keywords
@@ -251,7 +208,7 @@ def restricted_libraries_are_not_imported_by_name(path: Path) -> None:
         "eventlet", "libvirt", "nova", "openstack", "prometheus_client",
         "pynvml", "pyudev",
     }  # fmt: skip
-    for node in ast.walk(tree(path)):
+    for node in list_nodes(path):
         if not isinstance(node, ast.Call) or not node.args:
             continue
         function = ast.unparse(node.func).rpartition(".")[2]
@@ -264,7 +221,7 @@ def restricted_libraries_are_not_imported_by_name(path: Path) -> None:
 def one_module_of_nova_compute_writes_providers(path: Path) -> None:
     methods = {
         node.attr
-        for node in ast.walk(tree(path))
+        for node in list_nodes(path)
         if isinstance(node, ast.Attribute)
     }
     if relative(path) == PROVIDER_WRITER:
@@ -277,7 +234,7 @@ def one_module_of_nova_compute_writes_providers(path: Path) -> None:
 def broad_excepts_are_at_the_seams_only(path: Path) -> None:
     if relative(path) in SEAMS:
         return
-    for node in ast.walk(tree(path)):
+    for node in list_nodes(path):
         if isinstance(node, ast.ExceptHandler):
             caught = ast.unparse(node.type) if node.type else "BaseException"
             assert caught not in ("Exception", "BaseException"), node.lineno
@@ -325,7 +282,7 @@ FOREIGN = {"BaseException", "Exception", "OSError"}
 def faults_of_servers_quote_no_other_library(path: Path) -> None:
     """The text of another library's exception may name internal hosts."""
     for variable, scope in (
-        pair for node in ast.walk(tree(path)) for pair in find_foreign(node)
+        pair for node in list_nodes(path) for pair in find_foreign(node)
     ):
         for call in ast.walk(scope):
             if not isinstance(call, ast.Call):
@@ -364,7 +321,7 @@ def test_each_module_of_the_lower_layers_is_declared_pure() -> None:
 
 @rule([path for path in MODULES if is_pure(module_name(path))])
 def pure_code_calls_nothing_with_an_effect(path: Path) -> None:
-    for node in ast.walk(tree(path)):
+    for node in list_nodes(path):
         if isinstance(node, ast.Call):
             assert ast.unparse(node.func) not in EFFECTS, node.lineno
 
@@ -396,7 +353,7 @@ def test_the_shim_is_two_lines_and_no_package_is_called_nova() -> None:
 @rule([path for path in MODULES if path.name == "__init__.py"])
 def packages_import_nothing_but_their_own_types(path: Path) -> None:
     """config_source runs before Nova chose its concurrency."""
-    names = [name for node in ast.walk(tree(path)) for name in imported(node)]
+    names = [name for node in list_nodes(path) for name in imported(node)]
     assert names == PACKAGE_IMPORTS.get(module_name(path), [])
 
 
@@ -488,25 +445,50 @@ def test_a_folder_has_at_most_14_entries() -> None:
 PROTOCOLS = {"NodeDevices"}
 
 
-def test_no_class_name_is_used_twice() -> None:
-    homes = collections.defaultdict(list)
-    for path in MODULES:
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.ClassDef):
-                homes[node.name].append(relative(path))
-    twice = {name for name, paths in homes.items() if len(paths) > 1}
-    assert twice == PROTOCOLS
+CLASS_HOMES: dict[str, set[str]] = collections.defaultdict(set)
+
+
+@rule(MODULES)
+def a_class_name_is_used_once(path: Path) -> None:
+    for node in list_nodes(path):
+        if isinstance(node, ast.ClassDef):
+            CLASS_HOMES[node.name].add(relative(path))
+            homes = CLASS_HOMES[node.name]
+            assert len(homes) == 1 or node.name in PROTOCOLS, homes
+
+
+def test_each_protocol_shares_its_name() -> None:
+    find_broken()
+    assert all(len(CLASS_HOMES[name]) > 1 for name in PROTOCOLS)
+
+
+@rule(PYTHON)
+def no_word_of_the_list_is_used(path: Path) -> None:
+    hits = words.describe_hits(path)
+    assert not hits, "\n".join(["see tests/unit/house/words.py", *hits])
+
+
+@functools.cache
+def find_broken() -> dict[Rule, list[str]]:
+    """Return what is wrong by rule; each file is parsed once for all rules."""
+    broken: dict[Rule, list[str]] = collections.defaultdict(list)
+    applied = [(check, frozenset(paths)) for check, paths in RULES]
+    for path in SOURCES:
+        for check, paths in applied:
+            if path not in paths:
+                continue
+            try:
+                check(path)
+            except AssertionError as error:
+                broken[check].append(f"{relative(path)}: {error}")
+    return broken
 
 
 @pytest.mark.parametrize(
     ("check", "paths"), RULES, ids=[check.__name__ for check, _ in RULES]
 )
 def test_each_file_keeps_the_rule(check: Rule, paths: list[Path]) -> None:
-    broken = []
-    for path in paths:
-        try:
-            check(path)
-        except AssertionError as error:
-            broken.append(f"{relative(path)}: {error}")
     assert paths
+    assert set(paths) <= set(SOURCES)
+    broken = find_broken().get(check, [])
     assert not broken, "\n".join(broken)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.docs import pages
-from tests.unit.house import test_house
+from tests.unit.house import sources
 
 # Lines that git writes between two versions.
 MARKER = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?: .*)?$", re.MULTILINE)
@@ -24,10 +24,10 @@ EMPTY_KEY = re.compile(
 )
 # Length of a paragraph that is not written twice by chance.
 LONG = 100
-NOTES = sorted((test_house.ROOT / "releasenotes/notes").glob("*.yaml"))
+NOTES = sorted((sources.ROOT / "releasenotes/notes").glob("*.yaml"))
 TEXTS = [
     path
-    for path in test_house.walk(test_house.ROOT)
+    for path in sources.FILES
     if path.suffix in {".cfg", ".j2", ".md", ".py", ".rst", ".sh", ".toml"}
     or path.suffix in {".txt", ".yaml", ".yml"}
 ]
@@ -69,7 +69,7 @@ def find_empty(text: str) -> list[str]:
 
 def test_no_text_has_a_marker_of_a_merge() -> None:
     hits = [
-        f"{test_house.relative(path)}: {marker}"
+        f"{sources.relative(path)}: {marker}"
         for path in TEXTS
         for marker in find_markers(path.read_text(errors="replace"))
     ]
