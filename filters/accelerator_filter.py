@@ -22,8 +22,12 @@ from nova.scheduler import request_filter, utils
 from oslo_log import log as logging
 
 from filters import attached_profiles, glance_images
-from filters.explain import no_candidates
-from filters.fit import candidate_fit, fact_reader, vgpu_geometry
+from filters.fit import (
+    candidate_fit,
+    fact_reader,
+    no_candidates,
+    vgpu_geometry,
+)
 from filters.fit.numa_cells import build_cell_reader, has_pci_devices
 from filters.placement.report_client import placement_getter
 from filters.request import NO_ACCELERATORS, AcceleratorRequest, parse_request

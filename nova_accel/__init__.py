@@ -18,5 +18,9 @@ With I/O:
 - ``vendors``: one driver per technology
 - ``discovery``: reads a host with all drivers
 - ``cli``: the ``nova-accel`` command
+
+Packages of their own, which the core never imports:
+
+- ``doctor``: checks of a host, and Ansible roles that correct it
 - ``conformance``: checks of a vendor driver
 """

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reasons why a flavor has no host, and ``nova-accel explain``.
+"""Commands about flavors: ``nova-accel explain`` and others.
 
-- ``no_candidates``: ``find_refusal``, for requests without any candidate
 - ``simulation``: ``simulate``, a scheduling request card by card
 - ``commands``: declarations of the commands
 - ``capacity_command``, ``explain_command``, ``flavor_command``,

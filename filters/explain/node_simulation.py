@@ -7,8 +7,8 @@ those of the whole node. Nova's filters see nothing that Placement does not.
 
 from collections.abc import Sequence
 
-from filters.explain import no_candidates, simulation
-from filters.fit import fact_reader
+from filters.explain import simulation
+from filters.fit import fact_reader, no_candidates
 from filters.placement import queries
 from nova_accel.inventory import node_traits
 from nova_accel.model import flavors

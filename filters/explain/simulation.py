@@ -7,8 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from filters import provider_facts
-from filters.explain import no_candidates
-from filters.fit import candidate_fit, fact_reader, vgpu_geometry
+from filters.fit import (
+    candidate_fit,
+    fact_reader,
+    no_candidates,
+    vgpu_geometry,
+)
 from filters.placement import queries
 from filters.request import AcceleratorRequest, parse_request
 from nova_accel.model import flavors, names

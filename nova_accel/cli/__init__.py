@@ -3,7 +3,7 @@
 
 - ``application``: the programs and their commands, built with cliff.
 - ``commands``: the ``nova-accel`` command, and its commands about one host:
-  ``inspect_command``, ``capture_command``, ``heal_command``.
+  ``inspect_command``, ``heal_command``.
 - ``host_source``: a host, a directory or an archive that a command reads.
 - ``inspect_output``: a host and its provider tree as text and JSON.
 - ``console``: entry points of the console scripts.

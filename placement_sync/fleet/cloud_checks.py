@@ -13,8 +13,8 @@ from typing import Any
 from nova_accel import errors
 from nova_accel.catalog import pci_ids
 from nova_accel.config import conf
-from nova_accel.discovery.doctor import checked_host, host_checks
-from nova_accel.discovery.doctor.host_checks import (
+from nova_accel.doctor import checked_host, host_checks
+from nova_accel.doctor.host_checks import (
     Observation,
     fail,
     note,

@@ -29,8 +29,7 @@ from nova.scheduler import host_manager
 from nova.scheduler.filters.numa_topology_filter import NUMATopologyFilter
 
 from filters import accelerator_filter
-from filters.explain import no_candidates
-from filters.fit import fact_reader
+from filters.fit import fact_reader, no_candidates
 from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
 from tests.functional.scheduler import scheduling

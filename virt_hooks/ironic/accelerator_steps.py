@@ -16,7 +16,7 @@ from nova_accel import errors, model
 from nova_accel.claims import card_reset
 from nova_accel.config import policy
 from nova_accel.discovery import node_reader, plugin
-from nova_accel.discovery.doctor import checked_host, host_checks, registry
+from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.fpga import bitstreams
 from nova_accel.host.execute import action_executor, privileged, reset_checks
 from nova_accel.host.nvml import gpu_reader

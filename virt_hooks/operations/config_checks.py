@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the configuration at the start of nova-compute."""
 
+import importlib.metadata
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 from nova_accel import errors, model
 from nova_accel.config import conf, nova_pci_spec, policy
 from nova_accel.discovery import nova_devices, snapshot
-from nova_accel.discovery.doctor import checked_host, host_checks, registry
 from nova_accel.host.state import state_dir
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import conditions
@@ -16,6 +16,10 @@ from nova_accel.model import pci
 from virt_hooks import nova_private
 
 LOG = logging.getLogger(__name__)
+
+# Functions of packages that nova-compute does not import by name. They take
+# a ``host_reader.HostReader``, and yield name and reason of each failed check.
+CHECKS_GROUP = "nova_accel.start_checks"
 
 _MDEV_TYPES = "[devices] enabled_mdev_types"
 
@@ -41,27 +45,24 @@ def check(
 
 
 def log_failed_checks(options: Any) -> tuple[str, ...]:
-    """Log each check of ``nova-accel doctor`` that fails; return the names.
+    """Log each check of this host that fails; return the names.
 
-    NVML is not called: the passes report its errors.
+    The checks are those of installed packages: ``nova-accel doctor`` is one.
     """
     settings = conf.read_settings(options)
     reader = host_reader.HostReader(source=fs.DiskSource(settings.root))
-    checks = registry.select(
-        registry.list_checks(), (host_checks.Role.COMPUTE,)
-    )
-    failed = [
-        result
-        for result in registry.run(checks, checked_host.CheckedHost(reader))
-        if result.level is host_checks.Level.FAIL
+    failures = [
+        failure
+        for point in importlib.metadata.entry_points(group=CHECKS_GROUP)
+        for failure in point.load()(reader)
     ]
-    for result in failed:
+    for name, text in failures:
         LOG.error(
             "Check %s of this host failed: %s; see nova-accel doctor",
-            result.check.name,
-            "; ".join(seen.text for seen in result.observations),
+            name,
+            text,
         )
-    return tuple(result.check.name for result in failed)
+    return tuple(name for name, _ in failures)
 
 
 def _log_problems(settings: conf.Settings) -> None:

@@ -28,11 +28,7 @@ from nova_accel import model
 from nova_accel.catalog import features
 from nova_accel.cli import inspect_output
 from nova_accel.config import policy
-from nova_accel.discovery.doctor import (
-    check_report,
-    host_checks,
-    registry,
-)
+from nova_accel.doctor import check_report, host_checks, registry
 from nova_accel.inventory import tree_builder, unoffered
 from nova_accel.model import names, pci, providers
 from placement_sync.audit import findings, heal

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel.config import top_packages
-from nova_accel.discovery.doctor import checked_host
+from nova_accel.doctor import checked_host
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import build

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from nova_accel.cli.driver import manifests
+from nova_accel.doctor.ansible import manifests
 from tests.unit.contrib import collection
 
 manifest_file = collection.load_module("manifest_file")

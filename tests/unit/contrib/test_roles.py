@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from nova_accel.cli.driver import manifests, roles
-from nova_accel.discovery.doctor import registry
-from nova_accel.discovery.doctor.areas import kernel_drivers
+from nova_accel.doctor import registry
+from nova_accel.doctor.ansible import manifests, roles
+from nova_accel.doctor.areas import kernel_drivers
 from tests.unit.contrib import collection
 
 CHECKS = registry.list_checks()

@@ -38,7 +38,7 @@ SEAMS = {
     "filters/accelerator_weigher.py": "no order is worth a server not started",
     "nova_accel/cli/application.py": "another package's command raises any",
     "nova_accel/conformance/driver_calls.py": "a driver may raise anything",
-    "nova_accel/discovery/doctor/registry.py": "a check may raise anything",
+    "nova_accel/doctor/registry.py": "a check may raise anything",
     "nova_accel/discovery/nova_devices.py": "Nova's parser raises anything",
     "nova_accel/discovery/scan.py": "a driver may raise anything",
     "nova_accel/host/bounded_calls.py": "a caller gets what its work raised",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nova_accel.discovery.doctor import registry
+from nova_accel.doctor import registry
 from tests.unit.docs import pages
 
 CONTRIB = pages.ROOT / "contrib"

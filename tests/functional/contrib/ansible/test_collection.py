@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from nova_accel import errors
-from nova_accel.cli.driver import playbook
+from nova_accel.doctor.ansible import playbook
 
 COLLECTION = pathlib.Path(__file__).resolve().parents[4] / "contrib/ansible"
 _PLAYBOOK = """\

@@ -136,7 +136,7 @@ def test_the_collection_and_the_dashboards_are_installed(
     assert f"{place}/grafana/fleet.json" in files
     assert f"{place}/prometheus/nova-accel.rules.yml" in files
     host.run("apt-get", "install", "ansible-core", "python3-ansible-runner")
-    script = "from nova_accel.cli.driver import playbook as p;"
+    script = "from nova_accel.doctor.ansible import playbook as p;"
     output = host.run("python3", "-c", f"{script}print(p.find_collections())")
     assert output == f"/{place}\n"
 

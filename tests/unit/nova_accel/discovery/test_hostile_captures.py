@@ -20,7 +20,7 @@ import pytest
 from nova_accel import errors
 from nova_accel.config import policy
 from nova_accel.discovery import capture, scan
-from nova_accel.discovery.doctor.areas import host_versions
+from nova_accel.doctor.areas import host_versions
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import look

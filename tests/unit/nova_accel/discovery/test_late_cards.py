@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from nova_accel import errors
-from nova_accel.discovery.doctor import checked_host, registry
+from nova_accel.doctor import checked_host, registry
 from nova_accel.host import bounded_calls
 from nova_accel.host.sysfs import fs, host_reader
 from tests.lab import fakehost

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova_accel.discovery.doctor import checked_host, host_checks, registry
+from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.host.sysfs import fs, host_reader
 from placement_sync.fleet import cloud_checks
 from placement_sync.licenses import license_server

@@ -15,7 +15,7 @@ import pytest
 from nova_accel import model
 from nova_accel.config import policy, remedy
 from nova_accel.discovery import plugin, scan
-from nova_accel.discovery.doctor import checked_host, host_checks, registry
+from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import names
 from tests.hosts import look, recorded

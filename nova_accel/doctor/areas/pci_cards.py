@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of PCI functions: BARs, buses, links, errors and resets."""
+
+import errno
+import re
+from collections.abc import Iterator
+
+from nova_accel import errors
+from nova_accel.claims import card_reset
+from nova_accel.config import policy
+from nova_accel.doctor import checked_host, host_checks, remedies
+from nova_accel.doctor.host_checks import (
+    Observation,
+    fail,
+    note,
+    ok,
+    unknown,
+    warn,
+)
+from nova_accel.host.sysfs import allowed_paths, attributes
+from nova_accel.model import pci
+from nova_accel.vendors import pci_passthrough
+from nova_accel.vendors.common import reset_policy
+
+AREA = host_checks.Area("pci", page="other-accelerators")
+_Host = checked_host.CheckedHost
+_Results = Iterator[Observation]
+
+# Lines of ``resource`` (drivers/pci/pci-sysfs.c, resource_show): six BARs,
+# the ROM, and with SR-IOV the six BARs of all VFs.
+_BARS, _VF_BARS = slice(0, 6), slice(7, 13)
+# include/linux/ioport.h: IORESOURCE_MEM, IORESOURCE_UNSET.
+_MEMORY, _UNSET = 0x200, 0x20000000
+_GONE = b"\xff\xff"
+_LARGE_BAR = 64 << 30
+_MANY_ERRORS = 1000
+# Drivers whose VFs other checks report.
+_CHECKED_BY_VENDOR = ("nvidia", "i915", "amdgpu")
+# drivers/pci/pci.h: PCIE_LNK_WIDTH_UNKNOWN.
+_UNKNOWN_WIDTH = 255
+# Start, end and flags of a line of ``resource``.
+_RESOURCE = re.compile(r"0x([0-9a-f]{16}) 0x([0-9a-f]{16}) 0x([0-9a-f]{16})")
+_MEMORY_REMEDY = (
+    'switch on "Above 4G decoding" and a larger MMIO window in the'
+    " firmware's setup (HPE: PciResourcePadding=High), or\n"
+    + remedies.set_kernel_arguments("pci=realloc")
+)
+
+
+def _sizes(host: _Host, card: pci.PciFunction, lines: slice) -> list[int]:
+    """Return the sizes of memory BARs, 0 for one without an address."""
+    sizes = []
+    for line in host.attribute(card, "resource").splitlines()[lines]:
+        match = _RESOURCE.fullmatch(line)
+        if match is None:
+            continue
+        start, end, flags = (int(word, 16) for word in match.groups())
+        if flags & _MEMORY:
+            is_unset = not start or flags & _UNSET
+            sizes.append(0 if is_unset else end - start + 1)
+    return sizes
+
+
+def _lacks_vf_bars(host: _Host, card: pci.PciFunction) -> bool:
+    """Return whether no BAR for VFs is left.
+
+    Linux 6.1 clears the line of a BAR without an address
+    (drivers/pci/setup-bus.c, reset_resource), so that it looks like one that
+    the card does not have. VFs have a BAR at least.
+    """
+    lines = host.attribute(card, "resource").splitlines()
+    return (
+        card.total_vfs > 0
+        and not card.num_vfs
+        and len(lines) >= _VF_BARS.stop
+        and any(_sizes(host, card, _BARS))
+        and not _sizes(host, card, _VF_BARS)
+    )
+
+
+@AREA.check(
+    "bars",
+    why="a driver or a guest can't use a card without addresses for its BARs",
+    remedy=_MEMORY_REMEDY,
+)
+def check_bars(host: _Host) -> _Results:
+    """Each memory BAR of a card has an address."""
+    for card in host.cards:
+        if 0 in _sizes(host, card, _BARS):
+            yield fail(
+                f"a BAR of {card.address} has no address",
+                host.path(card, "resource"),
+            )
+
+
+@AREA.check(
+    "vf-bars",
+    why='the kernel refuses VFs then: "not enough MMIO resources for SR-IOV"',
+    remedy="switch on SR-IOV in the firmware's setup; " + _MEMORY_REMEDY,
+)
+def check_vf_bars(host: _Host) -> _Results:
+    """Each memory BAR for VFs has an address."""
+    for card in host.cards:
+        sizes = _sizes(host, card, _VF_BARS)
+        if 0 in sizes or _lacks_vf_bars(host, card):
+            yield fail(
+                f"{card.address} can't have its {card.total_vfs} VFs: their"
+                " BARs have no addresses",
+                host.path(card, "resource"),
+            )
+
+
+@AREA.check(
+    "large-bars",
+    why="a guest needs as many address bits as the BARs take",
+    remedy="set hw:maxphysaddr_mode=passthrough in flavors of whole cards"
+    " (libvirt 8.7)",
+)
+def check_large_bars(host: _Host) -> _Results:
+    """BARs of whole cards fit into the address space of any guest."""
+    for card in host.cards:
+        size = max(_sizes(host, card, _BARS), default=0)
+        if card.is_vfio_bound and size > _LARGE_BAR:
+            yield note(
+                f"{card.address} has a BAR of {size >> 30} GiB",
+                host.path(card, "resource"),
+            )
+
+
+@AREA.check(
+    "vf-bus",
+    why='the kernel refuses VFs then: "bus number out of range"',
+    remedy="switch on ARI in the firmware's setup, or\n"
+    + remedies.set_kernel_arguments("pci=assign-busses"),
+)
+def check_vf_bus(host: _Host) -> _Results:
+    """The bus numbers of all VFs are behind the card's bridge."""
+    for card in host.cards:
+        offset = host.count(card, "sriov_offset")
+        stride = host.count(card, "sriov_stride")
+        bridge = host.path(card, "../subordinate_bus_number")
+        last_bus = attributes.parse_number(host.text(bridge))
+        if not card.total_vfs or offset is None or last_bus is None:
+            continue
+        first = card.address.slot << 3 | card.address.function
+        last = first + offset + (stride or 0) * (card.total_vfs - 1)
+        if card.address.bus + (last >> 8) > last_bus:
+            yield fail(
+                f"the last VF of {card.address} is on bus"
+                f" {card.address.bus + (last >> 8):02x}, behind the last one"
+                f" of its bridge ({last_bus:02x})",
+                host.path(card, "sriov_offset"),
+                bridge,
+            )
+
+
+@AREA.check(
+    "sriov",
+    why="without SR-IOV the device can't be shared by guests",
+    remedy="switch on SR-IOV in the firmware's setup",
+    technology="qat",
+)
+def check_sriov(host: _Host) -> _Results:
+    """Each QAT device has SR-IOV."""
+    for card in host.qats:
+        if not card.total_vfs and not card.is_vfio_bound:
+            yield warn(
+                f"{card.address} has no SR-IOV",
+                host.path(card, "sriov_totalvfs"),
+            )
+
+
+@AREA.check(
+    "autoprobe",
+    why="the host's driver takes each new VF, and releases it only when a"
+    " guest starts",
+    remedy="write 0 to sriov_drivers_autoprobe of the card before its VFs"
+    " are made",
+)
+def check_autoprobe(host: _Host) -> _Results:
+    """The host's drivers do not take VFs that guests get."""
+    for card in host.cards:
+        busy = [vf for vf in host.vfs(card) if vf.driver == f"{card.driver}vf"]
+        if busy and host.attribute(card, "sriov_drivers_autoprobe") == "1":
+            yield note(
+                f"{len(busy)} VFs of {card.address} have the host's driver"
+                f" {busy[0].driver}",
+                host.path(card, "sriov_drivers_autoprobe"),
+            )
+
+
+@AREA.check(
+    "link-width",
+    why="the card has a part of its bandwidth only",
+    remedy="reseat the card, or put it into a slot with more lanes",
+)
+def check_link_width(host: _Host) -> _Results:
+    """Each card uses all lanes of its link."""
+    for card in host.cards:
+        width = host.count(card, "current_link_width") or 0
+        most = host.count(card, "max_link_width") or 0
+        if 0 < width < most < _UNKNOWN_WIDTH:
+            yield warn(
+                f"{card.address} uses {width} of {most} lanes",
+                host.path(card, "current_link_width"),
+                host.path(card, "max_link_width"),
+            )
+
+
+@AREA.check(
+    "link-speed",
+    why="the card has a part of its bandwidth only; idle GPUs slow their"
+    " link down, too",
+    remedy="read the value again under load; then reseat the card",
+)
+def check_link_speed(host: _Host) -> _Results:
+    """Each card uses the full speed of its link."""
+    for card in host.cards:
+        speed = host.attribute(card, "current_link_speed").split(" ")[0]
+        most = host.attribute(card, "max_link_speed").split(" ")[0]
+        if speed and "Unknown" not in (speed, most) and speed != most:
+            yield note(
+                f"{card.address} runs at {speed} of {most} GT/s",
+                host.path(card, "current_link_speed"),
+            )
+
+
+def _error_count(host: _Host, card: pci.PciFunction, name: str) -> int:
+    last = host.attribute(card, name).rpartition(" ")[2]
+    return attributes.parse_number(last) or 0
+
+
+@AREA.check(
+    "aer-fatal",
+    why="nova-accel sets the device aside",
+    remedy="replace or reseat the card, then: nova-accel heal ADDRESS",
+)
+def check_aer_fatal(host: _Host) -> _Results:
+    """No card had a fatal PCIe error since the start."""
+    for card in host.cards:
+        if count := _error_count(host, card, "aer_dev_fatal"):
+            yield fail(
+                f"{card.address} had {count} fatal PCIe errors",
+                host.path(card, "aer_dev_fatal"),
+            )
+            continue
+        # Linux 6.1 counts a fatal error at the root port only: it does not
+        # read the card then (drivers/pci/pcie/aer.c,
+        # aer_get_device_error_info).
+        path = host.path(card, "../aer_rootport_total_err_fatal")
+        if (total := host.text(path)) not in ("", "0"):
+            yield warn(
+                f"the root port of {card.address} had {total} fatal PCIe"
+                " errors",
+                path,
+                remedy="look for the card in the kernel's log (journalctl -k"
+                " --grep AER), then replace or reseat it",
+            )
+
+
+@AREA.check(
+    "aer-nonfatal",
+    why="requests of the card were lost",
+    remedy="look for the card in the kernel's log (journalctl -k --grep AER)",
+)
+def check_aer_nonfatal(host: _Host) -> _Results:
+    """No card had an uncorrected PCIe error since the start."""
+    for card in host.cards:
+        if count := _error_count(host, card, "aer_dev_nonfatal"):
+            yield note(
+                f"{card.address} had {count} uncorrected PCIe errors",
+                host.path(card, "aer_dev_nonfatal"),
+            )
+
+
+@AREA.check(
+    "aer-correctable",
+    why="many corrected errors announce a bad contact",
+    remedy="reseat the card or its riser",
+)
+def check_aer_correctable(host: _Host) -> _Results:
+    """No card has many corrected PCIe errors."""
+    for card in host.cards:
+        count = _error_count(host, card, "aer_dev_correctable")
+        if count > _MANY_ERRORS:
+            yield note(
+                f"{card.address} had {count} corrected PCIe errors",
+                host.path(card, "aer_dev_correctable"),
+            )
+
+
+@AREA.check(
+    "reset",
+    why="a function that can't be reset keeps the data of its last guest",
+    remedy="write the word default to reset_method of the function",
+)
+def check_reset(host: _Host) -> _Results:
+    """Each card can be reset between guests."""
+    rules = _parse_rules(host)
+    whole: set[pci.PciAddress] = set()
+    for functions in pci_passthrough.list_assigned(host.reader, rules):
+        whole.update(function.address for function in functions)
+        yield _describe_reset(host, functions, rules)
+    for card in host.cards:
+        path = host.path(card, "reset_method")
+        if card.address in whole:
+            continue
+        if host.exists(path) and not host.text(path):
+            yield fail(f"{card.address} has no reset method", path)
+        if card.driver not in _CHECKED_BY_VENDOR:
+            yield from _check_vf_resets(host, card, rules)
+
+
+def _describe_reset(
+    host: _Host,
+    functions: tuple[pci.PciFunction, ...],
+    rules: policy.DeviceRules,
+) -> Observation:
+    """Return how the functions of one guest are reset after it."""
+    first = functions[0]
+    path = host.path(first, "reset_method")
+    rule = rules.rule(str(first.address), first.vendor, first.product)
+    buses = reset_policy.read(functions, host.reader)
+    if rule.scrub == policy.NONE:
+        return note(
+            f"{first.address} is not reset between guests, as its line of"
+            " device_spec says",
+            path,
+            remedy="none, if nothing of it remains for the next guest",
+        )
+    if reason := reset_policy.explain_unreset(buses):
+        line = reset_policy.offering_line(first)
+        is_disabled = reset_policy.is_disabled(buses)
+        return fail(
+            f"{first.address}: {reason}",
+            path,
+            remedy=""
+            if is_disabled
+            else "use another card; or offer it without a reset:"
+            f" device_spec = {line}",
+        )
+    if doubt := reset_policy.explain_unknown(buses):
+        return unknown(f"{first.address}: {doubt}", path)
+    if first.driver and not first.is_vfio_bound and not rule.scrub:
+        return note(
+            f"{first.address} is reset by vfio-pci only, which reports no"
+            f" failure: the host's driver {first.driver} has it back after"
+            " each guest",
+            path,
+            remedy="bind it to vfio-pci at boot, or write"
+            ' "scrub": "reset" into its line of device_spec',
+        )
+    return ok(
+        f"{first.address} is reset between guests: "
+        + card_reset.describe(buses),
+        path,
+    )
+
+
+def _check_vf_resets(
+    host: _Host, card: pci.PciFunction, rules: policy.DeviceRules
+) -> _Results:
+    rule = rules.rule(str(card.address), card.vendor, card.product)
+    for vf in host.vfs(card):
+        reason = reset_policy.explain_unreset(
+            reset_policy.read((vf,), host.reader)
+        )
+        if reason and not rule.is_offered_unreset:
+            yield fail(
+                f"{vf.address}: {reason}", host.path(vf, "reset_method")
+            )
+
+
+def _parse_rules(host: _Host) -> policy.DeviceRules:
+    """Return the lines of device_spec; none if a line is not valid."""
+    lines = host.options.get(("nova_accel", "device_spec"), ())
+    try:
+        return policy.parse_rules(lines)
+    except errors.ConfigurationError:
+        return policy.DeviceRules()  # nova.device-spec reports it
+
+
+@AREA.check(
+    "presence",
+    why="the card has left its bus",
+    remedy="switch the host off and on again; then reseat the card",
+)
+def check_presence(host: _Host) -> _Results:
+    """Each card answers on its bus."""
+    for card in host.cards:
+        path = host.path(card, "config")
+        if _read_head(host, path)[:2] == _GONE:
+            yield fail(f"{card.address} does not answer", path)
+    for address in sorted(host.reader.unknown()):
+        path = host.sys("bus/pci/devices", address, "vendor")
+        if host.text(path) == "0xffff":
+            yield fail(f"{address} does not answer", path)
+    for address, path in sorted(host.reader.late().items()):
+        yield fail(f"{address} does not answer: a read of it hangs", path)
+
+
+def _read_head(host: _Host, path: str) -> bytes:
+    """Return the ids in configuration space, empty without an answer."""
+    try:
+        return host.reader.files.head(path) if host.exists(path) else b""
+    except errors.UnreadableError as error:
+        if error.number != errno.ETIMEDOUT:
+            raise
+        return b""
+
+
+@AREA.check(
+    "power",
+    why="a guest that starts has to wait for the card, or does not get it",
+    remedy="echo on > power/control of the function",
+)
+def check_power(host: _Host) -> _Results:
+    """No card is without power."""
+    for card in host.cards:
+        if host.attribute(card, "power_state") == "D3cold":
+            yield note(
+                f"{card.address} is in D3cold", host.path(card, "power_state")
+            )
+
+
+@AREA.check(
+    "numa",
+    why="guests can't be placed near a card whose node is unknown",
+    remedy="update the firmware, or switch on ACPI SRAT / NUMA nodes per"
+    " socket in its setup",
+)
+def check_numa(host: _Host) -> _Results:
+    """Each card has a NUMA node on a host with several."""
+    if not host.exists(host.sys("devices/system/node/node1")):
+        return
+    for card in host.cards:
+        if card.numa_node is None:
+            yield note(
+                f"{card.address} has no NUMA node",
+                host.path(card, "numa_node"),
+            )
+
+
+@AREA.check(
+    "msi",
+    why="VFIO and most VFs need MSI interrupts",
+    remedy=remedies.remove_kernel_arguments("pci=nomsi")
+    + "\nor write 1 to msi_bus of the card",
+)
+def check_msi(host: _Host) -> _Results:
+    """MSI interrupts are on."""
+    if "nomsi" in host.argument("pci").split(","):
+        yield fail(
+            "the kernel was started with pci=nomsi",
+            allowed_paths.KERNEL_ARGUMENTS,
+        )
+    for card in host.cards:
+        if host.attribute(card, "msi_bus") == "0":
+            yield fail(
+                f"{card.address} has no MSI", host.path(card, "msi_bus")
+            )

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the state directory, services, packages, and before a removal."""
+
+from collections.abc import Callable, Iterator
+
+from nova_accel.config import conf
+from nova_accel.doctor import checked_host, host_checks, remedies
+from nova_accel.doctor.host_checks import (
+    Observation,
+    fail,
+    note,
+    unknown,
+    warn,
+)
+from nova_accel.host.state import claims_file, drains, notes
+from nova_accel.host.sysfs import allowed_paths
+
+STATE = host_checks.Area("state", page="recovery")
+SERVICES = host_checks.Area("svc", page="troubleshooting")
+PACKAGES = host_checks.Area(
+    "py", page="troubleshooting", role=host_checks.Role.EVERY
+)
+REMOVAL = host_checks.Area(
+    "remove", page="recovery", role=host_checks.Role.REMOVAL
+)
+_Host = checked_host.CheckedHost
+_Results = Iterator[Observation]
+
+_DIRECTORY = allowed_paths.STATE_DIR
+_CLAIMS = f"{_DIRECTORY}/{claims_file.NAME}"
+_SECTION = conf.GROUP.name
+
+
+def _uses_default(host: _Host) -> bool:
+    """Return whether the state directory is the default one."""
+    return host.option(_SECTION, "state_dir") in ("", _DIRECTORY)
+
+
+def _list_notes(
+    host: _Host,
+    directory: str,
+    level: Callable[..., Observation],
+    text: str,
+    command: str = "",
+) -> _Results:
+    """Yield the addresses of the notes in a directory.
+
+    :param level: ``note`` or ``warn``.
+    :param command: ends these states; empty for the remedy of the check.
+    """
+    path = f"{_DIRECTORY}/{directory}"
+    if addresses := notes.parse_file_names(host.names(path)):
+        remedy = f"{command} {' '.join(addresses)}" if command else ""
+        yield level(f"{text}: {', '.join(addresses)}", path, remedy=remedy)
+
+
+@STATE.check(
+    "directory",
+    why="nova-compute can't store faults, drains and claims",
+    remedy=f"runuser -u nova -- mkdir -m 0750 {_DIRECTORY}",
+    ansible="nova_accel",
+)
+def check_directory(host: _Host) -> _Results:
+    """The state directory exists."""
+    has_parent = host.exists("/var/lib/nova")
+    is_set_up = any(section == _SECTION for section, _ in host.options)
+    if has_parent and is_set_up and _uses_default(host):
+        if not host.exists(_DIRECTORY):
+            yield note(f"{_DIRECTORY} is missing", _DIRECTORY)
+
+
+@STATE.check(
+    "faulted",
+    why="these devices are offered to no server",
+    remedy="after their repair: nova-accel heal ADDRESS",
+)
+def check_faulted(host: _Host) -> _Results:
+    """No device is set aside."""
+    yield from _list_notes(
+        host, "faulted", warn, "set aside", "after the repair: nova-accel heal"
+    )
+
+
+@STATE.check(
+    "drained",
+    why="these devices get no new server",
+    remedy="placement-sync undrain ADDRESS",
+)
+def check_drained(host: _Host) -> _Results:
+    """No device is drained."""
+    yield from _list_notes(
+        host, "drained", note, "drained", "placement-sync undrain"
+    )
+
+
+@STATE.check(
+    "scrubbing",
+    why="the device was in use while nova-compute ended; its next start"
+    " repeats the scrub",
+    remedy="systemctl restart nova-compute",
+)
+def check_scrubbing(host: _Host) -> _Results:
+    """No scrub was interrupted."""
+    yield from _list_notes(host, "scrubbing", note, "being scrubbed")
+
+
+@STATE.check(
+    "unreleased",
+    why="the partitions of a deleted server still exist",
+    remedy="systemctl restart nova-compute; see its log for the cause",
+)
+def check_unreleased(host: _Host) -> _Results:
+    """All partitions of deleted servers were released."""
+    yield from _list_notes(host, "unreleased", note, "not released")
+
+
+@SERVICES.check(
+    "libvirt",
+    why="Nova can't start guests",
+    remedy="systemctl enable --now virtqemud.socket  (or libvirtd)",
+)
+def check_libvirt(host: _Host) -> _Results:
+    """libvirt is active where it is installed."""
+    names = ("virtqemud", "libvirtd")
+    units = [name for name in names if host.unit(name)]
+    sockets = [
+        f"/etc/systemd/system/sockets.target.wants/{name}.socket"
+        for name in names
+    ]
+    if units and host.lists_services and not any(map(host.exists, sockets)):
+        if not any(map(host.is_active, names)):
+            yield warn("libvirt is not active", host.service(units[0]))
+
+
+@SERVICES.check(
+    "udev",
+    why="nova-accel then sees the kernel's events only, and libvirt misses"
+    " new devices",
+    remedy="systemctl start systemd-udevd",
+)
+def check_udev(host: _Host) -> _Results:
+    """udev is active."""
+    name = "systemd-udevd"
+    is_known = host.lists_services and not host.is_container
+    path = "/run/udev/control"
+    if is_known and host.unit(name) and not host.exists(path):
+        yield warn("udev is not active", path)
+
+
+@SERVICES.check(
+    "mdevctl",
+    why="mdevctl makes these devices at each start, and nova-accel removes"
+    " devices that no server has",
+    remedy="mdevctl undefine --uuid UUID for each",
+)
+def check_mdevctl(host: _Host) -> _Results:
+    """mdevctl defines no mediated devices."""
+    top = "/etc/mdevctl.d"
+    for parent in host.names(top):
+        is_parent = parent != "scripts.d"
+        if is_parent and host.names(f"{top}/{parent}"):
+            yield note(
+                f"mdevctl defines devices on {parent}", f"{top}/{parent}"
+            )
+
+
+@PACKAGES.check(
+    "packages",
+    why="services of Nova do not start, nova-api checks no extra spec, or"
+    " commands fail",
+    remedy="remove the other distribution (as phx-filters, which installs a"
+    " package filters), or install nova-accel in an environment of its own",
+)
+def check_packages(host: _Host) -> _Results:
+    """Python finds nova-accel's own packages under their names."""
+    for package in host.packages:
+        yield (warn if package.is_own else fail)(str(package))
+
+
+@REMOVAL.check(
+    "claims",
+    why="servers on this host still have accelerators",
+    remedy="migrate or delete these servers first:"
+    " placement-sync drain ADDRESS",
+)
+def check_claims(host: _Host) -> _Results:
+    """No server of this host has an accelerator."""
+    if mdevs := host.names(host.sys("bus/mdev/devices")):
+        yield fail(
+            f"{len(mdevs)} mediated devices exist",
+            host.sys("bus/mdev/devices"),
+        )
+    for function in host.functions.values():
+        path = host.path(function, "nvidia/current_vgpu_type")
+        if function.physfn and host.text(path) not in ("", "0"):
+            yield fail(f"{function.address} has a vGPU type", path)
+
+
+@REMOVAL.check(
+    "functions",
+    why="a hard reboot under Nova's own driver takes their whole functions"
+    " away, without an error",
+    remedy="stop, move or delete these servers: openstack server migrate",
+)
+def check_functions(host: _Host) -> _Results:
+    """No server of this host has a whole function."""
+    text = host.text(_CLAIMS)
+    if not text:
+        return
+    try:
+        recorded = claims_file.parse(text)
+    except ValueError as error:
+        yield unknown(f"the servers' claims can't be read: {error}", _CLAIMS)
+        return
+    if servers := claims_file.list_function_servers(recorded.claims):
+        yield fail(f"servers {', '.join(servers)} have some", _CLAIMS)
+
+
+@REMOVAL.check(
+    "offered",
+    why="stock Nova goes on to offer them, and starts servers without their"
+    " devices",
+    remedy="systemctl stop nova-compute\nplacement-sync leave",
+)
+def check_offered(host: _Host) -> _Results:
+    """The devices of this host are closed in Placement."""
+    path = f"{_DIRECTORY}/drained"
+    has_left = any(
+        drains.LEAVING in host.text(f"{path}/{name}")
+        for name in host.names(path)
+    )
+    if host.exists(_CLAIMS) and not has_left:
+        yield fail("Placement offers them, or may do so", _CLAIMS, path)
+
+
+@REMOVAL.check(
+    "driver",
+    why="nova-compute does not start without the package",
+    remedy=remedies.set_option(
+        "DEFAULT", "compute_driver = libvirt.LibvirtDriver"
+    ),
+)
+def check_removed_driver(host: _Host) -> _Results:
+    """compute_driver is Nova's."""
+    driver = host.option("DEFAULT", "compute_driver")
+    if driver.startswith("accel."):
+        yield fail(f"compute_driver is {driver}", host.nova_conf)
+
+
+@REMOVAL.check(
+    "filters",
+    why="nova-scheduler does not start without the package",
+    remedy="remove nova-accel's names from available_filters,"
+    " enabled_filters and weight_classes",
+)
+def check_removed_filters(host: _Host) -> _Results:
+    """The scheduler's options do not name nova-accel."""
+    for (section, name), values in host.options.items():
+        if section == "filter_scheduler" and "ccelerator" in str(values):
+            yield fail(f"[{section}] {name} names it", host.nova_conf)
+
+
+@REMOVAL.check(
+    "section",
+    why="Nova ignores the section, and a later installation would use it",
+    remedy=f"remove [{_SECTION}] from nova.conf",
+)
+def check_removed_section(host: _Host) -> _Results:
+    """nova.conf has no section of nova-accel."""
+    if any(section == _SECTION for section, _ in host.options):
+        yield note(f"[{_SECTION}] exists", host.nova_conf)
+
+
+@REMOVAL.check(
+    "state",
+    why="a later installation would use the faults and drains of today",
+    remedy=f"runuser -u nova -- rm -r {_DIRECTORY}",
+)
+def check_removed_state(host: _Host) -> _Results:
+    """The state directory is removed."""
+    if host.exists(_DIRECTORY):
+        yield note(f"{_DIRECTORY} exists", _DIRECTORY)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of checks as text, JSON, and variables for Ansible.
+
+The keys of the JSON are a stable interface.
+"""
+
+import collections
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from nova_accel.doctor import host_checks
+
+_ORDER = list(host_checks.Level)
+# Exit statuses, as those of ``nova-status upgrade check``.
+SUCCESS, WARNING, FAILURE = 0, 1, 2
+_INDENT = " " * 8
+
+
+def as_dict(results: Iterable[host_checks.CheckResult]) -> dict[str, Any]:
+    """Return the results as a JSON object."""
+    results = tuple(results)
+    return {
+        "counts": count_levels(results),
+        "checks": [
+            {
+                "id": result.check.name,
+                "technology": result.check.technology,
+                "title": result.check.title,
+                "verdict": result.level.value,
+                "why": result.check.why,
+                "page": result.check.page,
+                "findings": list(_list_findings(result)),
+            }
+            for result in results
+        ],
+    }
+
+
+def _list_findings(
+    result: host_checks.CheckResult,
+) -> Iterator[dict[str, Any]]:
+    for observation, reading in zip(
+        result.observations, result.readings, strict=True
+    ):
+        yield {
+            "verdict": observation.level.value,
+            "text": observation.text,
+            "read": [{"path": p, "value": v} for p, v in reading],
+            "remedy": _remedy(result, observation),
+        }
+
+
+def _remedy(
+    result: host_checks.CheckResult, observation: host_checks.Observation
+) -> str:
+    """Return the lines that correct a state, empty if it is right."""
+    if observation.level is host_checks.Level.OK:
+        return ""
+    return observation.remedy or result.check.remedy
+
+
+def count_levels(
+    results: Iterable[host_checks.CheckResult],
+) -> dict[str, int]:
+    """Return the number of checks by level."""
+    counts = collections.Counter(result.level for result in results)
+    return {level.value: counts[level] for level in _ORDER}
+
+
+def exit_status(results: Iterable[host_checks.CheckResult]) -> int:
+    """Return 2 with a failure, 1 with a warning, else 0."""
+    levels = {result.level for result in results}
+    if host_checks.Level.FAIL in levels:
+        return FAILURE
+    return WARNING if host_checks.Level.WARN in levels else SUCCESS
+
+
+def as_text(results: Sequence[host_checks.CheckResult]) -> str:
+    """Return the results as text, the most severe ones first.
+
+    Checks without an observation are only counted.
+    """
+    lines: list[str] = []
+    by_severity = sorted(
+        results, key=lambda result: _ORDER.index(result.level), reverse=True
+    )
+    for result in by_severity:
+        if result.observations:
+            lines += _result_lines(result)
+    counts = count_levels(results)
+    summary = ", ".join(f"{n} {level}" for level, n in counts.items() if n)
+    lines.append(f"{len(results)} checks: {summary or 'none'}.")
+    if exit_status(results):
+        lines.append("For a bug report: nova-accel capture")
+    return "\n".join(lines) + "\n"
+
+
+def _result_lines(result: host_checks.CheckResult) -> Iterator[str]:
+    check = result.check
+    if result.level is host_checks.Level.OK:
+        for observation in result.observations:
+            yield f"{'OK':<7} {check.name}: {observation.text}"
+        yield ""
+        return
+    remedies: dict[str, None] = {}
+    for observation, reading in zip(
+        result.observations, result.readings, strict=True
+    ):
+        level = observation.level.value.upper()
+        yield f"{level:<7} {check.name}: {observation.text}"
+        yield from (f"{_INDENT}read    {p} = {v}" for p, v in reading)
+        remedies[_remedy(result, observation)] = None
+    yield f"{_INDENT}why     {check.why}"
+    for remedy in filter(None, remedies):
+        first, *rest = remedy.splitlines()
+        yield f"{_INDENT}remedy  {first}"
+        yield from (f"{_INDENT}        {line}" for line in rest)
+    yield f"{_INDENT}page    admin/{check.page}"
+    yield ""
+
+
+def as_fix_plan(results: Iterable[host_checks.CheckResult]) -> str:
+    """Return the Ansible roles that apply remedies, as YAML variables.
+
+    ``nova_accel_roles`` are the roles, each with the checks that it
+    corrects; ``nova_accel_manual`` are the checks that no role corrects.
+    """
+    roles: dict[str, list[str]] = {}
+    manual: list[str] = []
+    for result in results:
+        if result.level in (host_checks.Level.FAIL, host_checks.Level.WARN):
+            role = result.check.ansible
+            names = roles.setdefault(role, []) if role else manual
+            names.append(result.check.name)
+    lines = ["---", "nova_accel_roles:" + ("" if roles else " {}")]
+    for role, names in sorted(roles.items()):
+        lines += [f"  {role}:", *(f"    - {name}" for name in names)]
+    lines.append("nova_accel_manual:" + ("" if manual else " []"))
+    lines += [f"  - {name}" for name in manual]
+    return "\n".join(lines) + "\n"

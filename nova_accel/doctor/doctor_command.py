@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command ``nova-accel doctor``."""
+
+import argparse
+import json
+
+from nova_accel import errors
+from nova_accel.cli import application, host_source
+from nova_accel.config import top_packages
+from nova_accel.doctor import check_report, checked_host, host_checks, registry
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    host_source.add_root(parser)
+    parser.add_argument(
+        "--technology",
+        action="append",
+        default=[],
+        metavar="T",
+        help="run only the checks of a technology, such as nvidia or qat, and"
+        " those that every host needs; may be repeated",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="ID",
+        help="run only these checks or areas, as pci.bars or iommu",
+    )
+    parser.add_argument(
+        "--scheduler",
+        action="store_true",
+        help="check a host of nova-scheduler instead of a compute host",
+    )
+    parser.add_argument(
+        "--remove",
+        action="store_true",
+        help="list what to do before nova-accel is removed from this host",
+    )
+    parser.add_argument(
+        "--cloud",
+        action="store_true",
+        help="also check, with the nova.conf of this machine, whether"
+        " Placement, Nova's API, the message bus and the licence servers"
+        " answer, whether the versions of other hosts differ, and whether"
+        " flavors lack what their GPUs need",
+    )
+    host_source.add_config(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json", action="store_true", help="print JSON instead of text"
+    )
+    form.add_argument(
+        "--fix-plan",
+        action="store_true",
+        help="print the roles that correct this host as variables of Ansible;"
+        " nothing is changed",
+    )
+
+
+def _check_host(arguments: argparse.Namespace) -> tuple[str, int]:
+    root = host_source.select_root(arguments.root, "/")
+    is_here = root == "/"
+    checks = registry.select(
+        _list_checks(arguments),
+        _select_roles(arguments, is_here),
+        arguments.technology,
+        arguments.only,
+    )
+    reader, _ = host_source.open_host(root)
+    packages = top_packages.find_foreign() if is_here else ()
+    host = checked_host.CheckedHost(
+        reader, host_source.list_config_files(arguments), packages
+    )
+    results = registry.run(checks, host)
+    status = check_report.exit_status(results)
+    if arguments.json:
+        report = check_report.as_dict(results)
+        return json.dumps(report, indent=2) + "\n", status
+    if arguments.fix_plan:
+        return check_report.as_fix_plan(results), status
+    return check_report.as_text(results), status
+
+
+def _list_checks(
+    arguments: argparse.Namespace,
+) -> tuple[host_checks.HostCheck, ...]:
+    """Return the checks, those of the cloud only on this machine.
+
+    :raises MalformedError: the cloud and another host are to be checked.
+    """
+    if not arguments.cloud:
+        return registry.list_checks()
+    if arguments.root is not None:
+        raise errors.MalformedError(
+            "choice",
+            "--cloud with --root",
+            "one of them: another host's archive has no credentials",
+        )
+    return (*registry.list_checks(), *registry.list_cloud_checks())
+
+
+def _select_roles(
+    arguments: argparse.Namespace, is_here: bool
+) -> tuple[host_checks.Role, ...]:
+    """Return the roles of the host; of another one only files are there."""
+    roles = []
+    if arguments.scheduler:
+        roles.append(host_checks.Role.SCHEDULER)
+    if arguments.remove:
+        roles.append(host_checks.Role.REMOVAL)
+    roles = roles or [host_checks.Role.COMPUTE]
+    if arguments.cloud:
+        roles.append(host_checks.Role.CLOUD)
+    if is_here:
+        roles.append(host_checks.Role.EVERY)
+    return tuple(roles)
+
+
+ACTION = application.Action(_add_arguments, _check_host)

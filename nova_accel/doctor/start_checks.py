@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that nova-compute makes when it starts."""
+
+from collections.abc import Iterator
+
+from nova_accel.doctor import checked_host, host_checks, registry
+from nova_accel.host.sysfs import host_reader
+
+
+def find_failures(
+    reader: host_reader.HostReader,
+) -> Iterator[tuple[str, str]]:
+    """Yield name and observations of each failed check of a compute host.
+
+    NVML is not called: the passes report its errors.
+
+    :raises ConfigurationError: checks of another package can't be loaded.
+    """
+    checks = registry.select(
+        registry.list_checks(), (host_checks.Role.COMPUTE,)
+    )
+    for result in registry.run(checks, checked_host.CheckedHost(reader)):
+        if result.level is host_checks.Level.FAIL:
+            yield (
+                result.check.name,
+                "; ".join(seen.text for seen in result.observations),
+            )

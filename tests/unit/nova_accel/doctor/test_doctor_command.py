@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel doctor`` prints results, and its status is the worst one."""
+
+import importlib.metadata
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from nova_accel import errors
+from nova_accel.cli import commands
+from nova_accel.discovery import capture, doctor
+from nova_accel.doctor import checked_host, host_checks, registry
+from nova_accel.host.sysfs import fs, host_reader
+from tests.support import examples
+from tests.support.hosts import prepared
+from tests.unit.nova_accel.doctor import changes
+
+Output = pytest.CaptureFixture[str]
+ALL = registry.list_checks()
+
+
+def save(change: prepared.Change, path: pathlib.Path) -> str:
+    """Capture the changed host as the command does; return the archive."""
+    host = prepared.changed(change)
+    registry.run(ALL, host)
+    capture.save(host.reader, str(path), {"format": capture.FORMAT})
+    return str(path)
+
+
+@pytest.fixture
+def archive(tmp_path: pathlib.Path) -> str:
+    return save({}, tmp_path / "host.tar.gz")
+
+
+def run(*arguments: str) -> int:
+    return commands.main(["doctor", *arguments])
+
+
+def test_a_good_host_is_a_success(archive: str, capsys: Output) -> None:
+    assert run("--root", archive) == 0
+    out = capsys.readouterr().out
+    count = len(registry.select(ALL, (host_checks.Role.COMPUTE,)))
+    assert out == (
+        "OK      pci.reset: 0000:65:00.0 is reset between guests: flr bus\n"
+        f"\n{count} checks: {count} ok.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("pci.bars", 2), ("drv.headers", 1), ("pci.numa", 0)]
+)
+def test_the_status_is_that_of_the_worst_result(
+    tmp_path: pathlib.Path, name: str, status: int
+) -> None:
+    change = changes.CASES[name].change
+    assert run("--root", save(change, tmp_path / "a.tar.gz")) == status
+
+
+def test_a_failure_has_reading_reason_and_remedy(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    change = changes.CASES["drv.wrong"].change
+    root = save(change, tmp_path / "a.tar.gz")
+    assert run("--root", root, "--only", "drv.wrong") == 2
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "FAIL    drv.wrong: 0000:65:00.0 is bound to nouveau"
+    assert out[1].endswith("devices/0000:65:00.0/driver = nouveau")
+    assert [line.split()[0] for line in out[2:4]] == ["why", "remedy"]
+    assert "blacklist nouveau" in out[3]
+
+
+def test_json_has_each_check(archive: str, capsys: Output) -> None:
+    assert run("--root", archive, "--json", "--only", "pci") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["counts"]["ok"] == len(report["checks"]) > 10
+    assert all(c["id"].startswith("pci.") for c in report["checks"])
+
+
+def test_a_technology_has_the_checks_of_each_host(
+    archive: str, capsys: Output
+) -> None:
+    assert run("--root", archive, "--json", "--technology", "qat") == 0
+    report = json.loads(capsys.readouterr().out)
+    technologies = {check["technology"] for check in report["checks"]}
+    assert technologies == {"host", "qat"}
+
+
+@pytest.mark.parametrize(
+    ("option", "area"), [("--scheduler", "sched"), ("--remove", "remove")]
+)
+def test_other_roles_have_their_own_checks(
+    archive: str, capsys: Output, option: str, area: str
+) -> None:
+    run("--root", archive, "--json", option)
+    report = json.loads(capsys.readouterr().out)
+    assert {c["id"].partition(".")[0] for c in report["checks"]} == {area}
+
+
+def test_the_plan_names_roles_and_manual_work(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    cases = changes.CASES
+    change = cases["drv.wrong"].change | cases["pci.aer-fatal"].change
+    root = save(change, tmp_path / "a.tar.gz")
+    assert run("--root", root, "--fix-plan") == 2
+    assert capsys.readouterr().out == (
+        "---\nnova_accel_roles:\n  blacklist:\n    - drv.wrong\n"
+        "nova_accel_manual:\n  - pci.aer-fatal\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--only", "pci.nothing"), ("--technology", "tpu")]
+)
+def test_an_unknown_name_is_refused_with_the_choices(
+    archive: str, capsys: Output, option: str, value: str
+) -> None:
+    assert run("--root", archive, option, value) == 2
+    error = capsys.readouterr().err
+    assert value in error
+    assert "expected one of" in error
+
+
+@pytest.mark.parametrize("name", examples.share(tuple(changes.CASES)))
+def test_a_capture_has_the_results_of_its_host(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    case = changes.CASES[name]
+    host = prepared.changed(case.before | case.change, case.gpus)
+    results = registry.run(ALL, host)
+    path = str(tmp_path / "a.tar.gz")
+    capture.save(host.reader, path, {"format": capture.FORMAT})
+    image, meta = capture.load(path)
+    reader = host_reader.HostReader(
+        source=image, gpus=capture.load_gpus(path, meta)
+    )
+    again = registry.run(ALL, checked_host.CheckedHost(reader))
+    assert [r.level for r in again] == [r.level for r in results]
+
+
+class Point:
+    """Entry point of another package."""
+
+    group, value = registry.GROUP, "other:AREA"
+
+    def __init__(self, area: object) -> None:
+        self._area = area
+        self.name = "other"
+
+    def load(self) -> object:
+        return self._area
+
+
+def test_another_package_adds_checks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    area = host_checks.Area("other", "gpus", "other")
+
+    @area.check("odd", why="w", remedy="r")
+    def check_odd(
+        host: checked_host.CheckedHost,
+    ) -> list[host_checks.Observation]:
+        """The card is even."""
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(
+        importlib.metadata,
+        "entry_points",
+        lambda group: [Point(area)],
+    )
+    (check,) = registry.list_checks()[len(ALL) :]
+    assert check.title == "The card is even"
+    reader = host_reader.HostReader(source=fs.RecordedFiles({}))
+    (result,) = registry.run([check], checked_host.CheckedHost(reader))
+    assert result.level is host_checks.Level.UNKNOWN
+
+
+def test_checks_of_packages_that_import_the_former_place_work() -> None:
+    assert doctor.host_checks is host_checks
+    assert doctor.checked_host is checked_host
+
+
+def test_an_entry_point_that_is_no_area_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda group: [Point(7)]
+    )
+    with pytest.raises(errors.ConfigurationError, match="other:AREA"):
+        registry.list_checks()
+
+
+def test_services_are_called_only_if_asked_for(
+    archive: str, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    calls: list[tuple[str, ...]] = []
+    area = host_checks.Area("cloud", "doctor", role=host_checks.Role.CLOUD)
+
+    @area.check("service", why="w", remedy="r")
+    def check_service(
+        host: checked_host.CheckedHost,
+    ) -> list[host_checks.Observation]:
+        """The service answers."""
+        calls.append(host.config_files)
+        return [host_checks.fail("no answer")]
+
+    stock = importlib.metadata.entry_points
+
+    def find(group: str) -> Any:
+        if group == registry.CLOUD_GROUP:
+            return [Point(area)]
+        return stock(group=group)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", find)
+    assert run("--root", archive) == 0
+    assert calls == []
+    assert run("--root", archive, "--cloud") == 2
+    assert "--cloud with --root" in capsys.readouterr().err
+    conf = str(pathlib.Path(archive).with_name("nova.conf"))
+    words = ("--cloud", "--only", "cloud", "--config-file", conf)
+    assert run(*words) == 2
+    assert calls == [(conf,)]
+    assert "FAIL    cloud.service: no answer" in capsys.readouterr().out
