@@ -11,7 +11,6 @@ Packages:
 
 - ``fit``: selection and order of allocation candidates
 - ``placement``: queries to Placement and caches of the responses
-- ``explain``: the ``nova-accel explain`` command
 
 Shared values: ``request.AcceleratorRequest`` (groups of a flavor that
 request accelerators) and ``nova_accel.model.providers.Provider``

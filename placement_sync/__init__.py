@@ -9,10 +9,12 @@ Packages, from the bottom up; a package imports only those before it:
   ``sync_pass.Synchronizer``, ``diff.plan``
 - ``daemon``: passes at an interval, status file, metrics, systemd;
   ``loop.Loop``, ``heartbeat.Heartbeat``, ``metrics.Metrics``
+- ``cli``: the ``placement-sync`` command
+
+Packages of their own, which the core never imports:
+
+- ``fleet``: commands of the cloud, flavors, explanations, the report
 - ``audit``: comparison of claims, allocations, domains and partitions;
-  ``checks.compare``, ``heal.Healer``
-- ``flavors``: profiles of a cloud, extra specs of flavors
+  ``checks.compare``, ``heal.Healer``; metering
 - ``licenses``: licence tokens for guests with NVIDIA vGPUs
-- ``cli``: the ``placement-sync`` command, and ``flavor``, ``profile`` and
-  ``server`` of ``nova-accel``
 """

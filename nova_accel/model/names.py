@@ -22,6 +22,15 @@ MISSING_TRAIT = "CUSTOM_ACCELERATOR_MISSING"
 FAULTED_TRAIT = "CUSTOM_ACCELERATOR_FAULTED"
 DRAINED_TRAIT = "CUSTOM_ACCELERATOR_DRAINED"
 UNKNOWN_TRAIT = "CUSTOM_ACCELERATOR_UNKNOWN"
+# A device with one of them gets no new server.
+UNAVAILABLE_TRAITS = frozenset(
+    {
+        DRAINED_TRAIT,
+        FAULTED_TRAIT,
+        MISSING_TRAIT,
+        UNKNOWN_TRAIT,
+    }
+)
 # Locality and geometry of a card. The scheduler has no other source of them.
 NUMA_PREFIX = "CUSTOM_ACCELERATOR_NUMA_"
 DEVICE_PREFIX = "CUSTOM_ACCELERATOR_DEVICE_"
@@ -46,6 +55,7 @@ QAT_VF_CLASS = "CUSTOM_QAT_VF"
 # Classes of measured amounts; another class counts the partitions.
 MEASURES = frozenset({GPU_MEMORY_CLASS, MIG_SLICE_CLASS})
 
+NVIDIA_VGPU_PREFIX = "CUSTOM_VGPU_NVIDIA_"
 # Traits of FPGA regions; REGION_TRAIT is that of their only profile.
 REGION_TRAIT = "CUSTOM_FPGA_REGION"
 PROGRAMMABLE_TRAIT = "CUSTOM_FPGA_PROGRAMMABLE"

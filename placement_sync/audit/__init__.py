@@ -8,4 +8,8 @@
 - ``findings``: ``AuditReport`` of ``AuditFinding`` and ``Gap``
 - ``heal``: ``Healer`` repairs findings that are proved to be safe
 - ``node_amounts``: amounts of a server on its compute node
+- ``commands``, ``audit_command``: the command ``placement-sync audit``
+- ``metering``: pollsters of Ceilometer, from the status file
+
+The core does not import this package: ``setup.cfg`` registers it.
 """

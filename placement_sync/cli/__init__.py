@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``placement-sync`` command, and commands of ``nova-accel``.
+"""The ``placement-sync`` command.
 
 - ``main``: ``placement-sync``
 - ``commands``: declarations of the commands; imports no implementation
-- ``sync_command`` (``run``), ``audit_command``, ``drain_command``,
-  ``status_command``, ``profile_command``, ``server_command``:
-  implementations, each an ``application.Action``
+- ``sync_command`` (``run``), ``drain_command``,
+  ``status_command``: implementations, each an ``application.Action``
 - ``common_options``: options of all commands, ``CommandOptions``
 - ``outside_host``: a host outside of nova-compute
 - ``progress``: messages while a command waits

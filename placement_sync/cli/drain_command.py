@@ -17,8 +17,12 @@ from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.inventory import conditions
 from nova_accel.model import names
 from placement_sync.cli import common_options, outside_host, progress
-from placement_sync.client import provider_records, resource_providers, rest
-from placement_sync.fleet import drained_providers
+from placement_sync.client import (
+    drained_providers,
+    provider_records,
+    resource_providers,
+    rest,
+)
 
 _OK, _UNDONE = 0, 1
 # Seconds. A pass starts within seconds of a drain, unless Placement is slow;

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``placement-sync`` command."""
+"""The ``placement-sync`` command; its commands are entry points."""
 
 import sys
 from collections.abc import Sequence
 
 from nova_accel.cli import application, console
-from placement_sync.cli import commands
 
 _DESCRIPTION = """\
 Correct the accelerators of this host in Placement, drain devices, and compare
@@ -21,23 +20,16 @@ examples:
 exit status: 0 success; 1 calls were left undone, or a status is stale; 2 the
 input can't be used, and one line on standard error has the correction.
 """
-_COMMANDS = {
-    "run": commands.Sync,
-    "drain": commands.DrainDevices,
-    "undrain": commands.UndrainDevices,
-    "leave": commands.LeaveHost,
-    "status": commands.ShowStatus,
-    "audit": commands.Audit,
-}
+_COMMANDS_GROUP = "placement_sync.commands"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    # cliff before 4.10 has no default
-    manager = application.CommandManager(None)
-    for name, command in _COMMANDS.items():
-        manager.add_command(name, command)
-    program = application.Application("placement-sync", _DESCRIPTION, manager)
+    program = application.Application(
+        "placement-sync",
+        _DESCRIPTION,
+        application.CommandManager(_COMMANDS_GROUP),
+    )
     return program.main(argv)
 
 

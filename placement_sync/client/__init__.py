@@ -9,6 +9,6 @@
 - ``provider_cache``: providers by generation, with expiry
 - ``tree_reader``: providers below a compute node
 - ``nova_api``: servers, migrations, hypervisors, flavors
-- ``compute_rpc``: ``ComputeRpc`` calls nova-compute; needs Nova installed
+- ``drained_providers``: whether drained devices can still get a server
 - ``http_errors``, ``sdk_errors``, ``deadlines``: errors and timeouts
 """

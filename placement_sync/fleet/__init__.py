@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of the cloud, their states, their holders and their free room.
+"""Commands of the cloud: ``openstack accel`` and their like of ``nova-accel``.
 
-- ``fleet_state``: ``Fleet``, the devices of a query with their holders
-- ``fleet_query``: ``FleetQuery``, which devices and servers are asked for
-- ``fleet_reader``: ``read`` fetches a ``Fleet`` from Placement and Nova
-- ``drain_notes``: reason, author and age of a drain
-- ``device_rows``: a row for each device
-- ``holder_rows``: rows of allocations, of projects and of hosts
+- ``cli``: commands about devices, hosts, holders, profiles and servers
+- ``explain``: commands about flavors, with a simulation of the scheduler
+- ``report``: the whole fleet on one page
+- ``devices``: devices, their states, their holders and their free room
+- ``flavors``: profiles of a cloud, and flavors that request them
+- ``compute_rpc``: ``ComputeRpc`` calls nova-compute; needs Nova installed
+- ``projects``: names of projects
+- ``assigned_slots``: slots of servers in Nova's database, for ``leave``
+- ``cloud_checks``: checks of ``nova-accel doctor --cloud``
+
+The core does not import this package: ``setup.cfg`` registers its commands.
+It may import ``filters``, to judge as nova-scheduler does.
 """

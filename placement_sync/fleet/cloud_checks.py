@@ -23,8 +23,7 @@ from nova_accel.doctor.host_checks import (
 )
 from nova_accel.model import flavors, names
 from placement_sync.client import nova_api, provider_records, rest
-from placement_sync.flavors import cloud
-from placement_sync.licenses import license_server, tokens
+from placement_sync.fleet.flavors import cloud
 
 AREA = host_checks.Area("cloud", page="doctor", role=host_checks.Role.CLOUD)
 _Host = checked_host.CheckedHost
@@ -139,32 +138,6 @@ def check_hypervisor_versions(host: _Host) -> _Results:
         yield note(f"versions of QEMU differ: {_format(versions)}")
 
 
-@AREA.check(
-    "license-servers",
-    why="guests get no licence; a network of guests may reach other servers"
-    " than this host",
-    remedy="start the licence server, or permit the connection",
-)
-def check_license_servers(host: _Host) -> _Results:
-    """The licence servers of the tokens in license_dir answer."""
-    directory = conf.read_files(host.config_files).license_dir
-    if not directory:
-        return
-    try:
-        all_tokens = tokens.TokenStore(directory).read_all()
-    except tokens.TokenError as error:
-        yield warn(str(error))
-        return
-    for token in all_tokens:
-        servers = token.list_servers()
-        if not servers:
-            yield unknown(f"the servers in {token.path} are not known")
-        for name, port in servers:
-            reason = license_server.explain_unreachable(name, port)
-            if reason:
-                yield warn(f"licence server {name}:{port} {reason}")
-
-
 def _judge_answer(
     host: _Host,
     ask: Callable[[], object],
@@ -190,7 +163,7 @@ def _open_bus(host: _Host) -> object:
     :raises AcceleratorError: the bus can't be reached.
     :raises ImportError: Nova is not installed.
     """
-    rpc = importlib.import_module("placement_sync.client.compute_rpc")
+    rpc = importlib.import_module("placement_sync.fleet.compute_rpc")
     return rpc.ComputeRpc(host.config_files)
 
 

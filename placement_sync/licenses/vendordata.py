@@ -13,7 +13,6 @@ from nova_accel import errors
 from nova_accel.catalog import mdev_names
 from nova_accel.model import flavors, names
 from placement_sync.client import nova_api, provider_records, rest
-from placement_sync.flavors import offered_devices
 from placement_sync.licenses import guest_script, tokens
 
 _NVIDIA_TRAIT = names.custom_name("ACCELERATOR", "VENDOR", "nvidia")
@@ -91,6 +90,6 @@ class LicenseService:
 def _list_flavor_series(flavor: nova_api.ServerFlavor) -> Iterator[str]:
     for group in flavors.parse_groups(flavor.extra_specs):
         for trait in sorted(group.required):
-            if trait.startswith(offered_devices.NVIDIA_PREFIX):
+            if trait.startswith(names.NVIDIA_VGPU_PREFIX):
                 name = mdev_names.name_from_trait(trait)
                 yield mdev_names.parse_series(name)

@@ -15,7 +15,7 @@ from typing import Any
 from nova_accel import errors, model
 from nova_accel.claims import card_reset
 from nova_accel.config import policy
-from nova_accel.discovery import node_reader, plugin
+from nova_accel.discovery import plugin
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.fpga import bitstreams
 from nova_accel.host.execute import action_executor, privileged, reset_checks
@@ -23,6 +23,7 @@ from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
 from nova_accel.vendors.nvidia import plans
+from virt_hooks.ironic import node_reader
 
 LOG = logging.getLogger(__name__)
 

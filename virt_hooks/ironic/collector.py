@@ -5,10 +5,9 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-from nova_accel.discovery import node_reader
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader
-from nova_accel.inventory import node_report
+from virt_hooks.ironic import node_reader, node_report
 
 LOG = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from ironic.db.sqlalchemy import api as database
 from ironic.drivers.modules.inspector.hooks import base
 
 from nova_accel.catalog import loader
-from nova_accel.inventory import inspection_data, node_report, node_traits
+from virt_hooks.ironic import inspection_data, node_report, node_traits
 
 LOG = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from unittest import mock
 from docutils import nodes
 from docutils.parsers import rst
 
-from filters.explain import simulation
 from nova_accel import model
 from nova_accel.catalog import features
 from nova_accel.cli import inspect_output
@@ -31,8 +30,8 @@ from nova_accel.config import policy
 from nova_accel.doctor import check_report, host_checks, registry
 from nova_accel.inventory import tree_builder, unoffered
 from nova_accel.model import names, pci, providers
-from placement_sync.audit import findings, heal
-from placement_sync.cli import audit_command
+from placement_sync.audit import audit_command, findings, heal
+from placement_sync.fleet.explain import simulation
 
 #: Modules with ``main(argv)``, by the words that run them.
 COMMANDS = {

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from nova_accel.inventory import inspection_data, node_report, node_traits
 from tests.e2e.support import ramdisk
 from tests.e2e.support.vm_site import inside, wait_for
 from tests.e2e.vm import MARKS
 from tests.lab.fakehost import fpga
 from tests.lab.vm import layout, topology
 from tests.support import agent_api, golden
+from virt_hooks.ironic import inspection_data, node_report, node_traits
 
 pytestmark = MARKS
 

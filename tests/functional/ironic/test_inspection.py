@@ -14,12 +14,12 @@ from nova.compute import provider_tree
 from nova.virt.ironic import driver
 
 from nova_accel.host.sysfs import fs
-from nova_accel.inventory import node_report, node_traits
+from nova_accel.inventory import node_counts
 from tests.functional.ironic import ironic_service
 from tests.functional.sync.support import one_card, servers
 from tests.hosts import look, recorded
 from tests.support import golden
-from virt_hooks.ironic import collector
+from virt_hooks.ironic import collector, node_report
 
 Nodes = Mapping[str, ironic_service.BareMetal]
 # Without --whole the described hosts are left out.
@@ -113,7 +113,7 @@ def test_nova_offers_a_host_to_flavors(
     (resource_class,) = placement.call(
         "GET", f"/resource_providers/{node.uuid}/inventories"
     )["inventories"]
-    counts = filter(node_traits.parse_count, ironic.traits(node))
+    counts = filter(node_counts.parse_count, ironic.traits(node))
     query = "&".join(f"required={trait}" for trait in counts)
     candidates = placement.call(
         "GET", f"/allocation_candidates?resources={resource_class}:1&{query}"

@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 from nova_accel.catalog import loader
 from nova_accel.model import names, providers
-from placement_sync.flavors import offered_devices
+from placement_sync.fleet.flavors import offered_devices
 
 HERE = "node1/0000:41:00.0@0"
-STATE_TRAITS = offered_devices.UNAVAILABLE_TRAITS
+STATE_TRAITS = names.UNAVAILABLE_TRAITS
 _NONE: Mapping[str, int] = MappingProxyType({})
 
 
@@ -33,7 +33,7 @@ def device(
     host, _, address = place.partition("/")
     own = {f"{names.MODEL_PREFIX}{model}"} if model else set()
     where = {f"{names.NUMA_PREFIX}{node}"} if node else set()
-    is_out = offered_devices.UNAVAILABLE_TRAITS & set(traits)
+    is_out = names.UNAVAILABLE_TRAITS & set(traits)
     return offered_devices.OfferedDevice(
         uuid=names.provider_uuid(root(host), address),
         name=names.provider_name(host, address),

@@ -10,8 +10,8 @@ from nova_accel.catalog import loader
 from nova_accel.geometry import occupancy
 from nova_accel.model import names
 from placement_sync.client import nova_api
-from placement_sync.flavors import offered_devices
-from placement_sync.fleet import fleet_state
+from placement_sync.fleet.devices import fleet_state
+from placement_sync.fleet.flavors import offered_devices
 from tests.support.placement import clouds
 
 SIZES = {"1Q": 1024, "2Q": 2048, "4Q": 4096, "8Q": 8192}

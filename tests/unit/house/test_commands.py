@@ -30,6 +30,7 @@ COMMAND = re.compile(
 # all commands, and the sentence that says so.
 SEVERAL = {
     "placement_sync/cli/commands.py",
+    "placement_sync/fleet/cli/commands.py",
     "doc/source/reference/cli.rst",
 }
 SENTENCE = "``nova-accel sync``"

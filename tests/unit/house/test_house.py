@@ -46,7 +46,7 @@ SEAMS = {
     "nova_accel/host/execute/privileged.py": "Nova's daemon fails in any way",
     "nova_accel/discovery/plugin.py": "a vendor's driver may raise anything",
     "placement_sync/daemon/loop.py": "a pass runs all of the above, for ever",
-    "placement_sync/client/compute_rpc.py": "a bus raises its own errors",
+    "placement_sync/fleet/compute_rpc.py": "a bus raises its own errors",
     "virt_hooks/spawn/card_modes.py": "a vendor's driver may raise anything",
     "virt_hooks/guest/connection.py": "Nova's connection has its own errors",
     "virt_hooks/ironic/collector.py": "an inspection must end",

@@ -10,7 +10,7 @@ from nova import context, objects
 
 from nova_accel.cli import commands
 from nova_accel.model import attachment
-from placement_sync.client import compute_rpc
+from placement_sync.fleet import compute_rpc
 from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.spawn import test_typed_vfs
 from tests.functional.nova.support import operations, technologies

@@ -16,7 +16,7 @@ from nova_accel.cli import commands
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import rpc_names
 from placement_sync.cli import progress
-from placement_sync.client import compute_rpc as client_bus
+from placement_sync.fleet import compute_rpc as client_bus
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.scheduling import scheduled

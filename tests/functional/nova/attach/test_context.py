@@ -7,7 +7,8 @@ import pytest
 from keystoneauth1 import exceptions
 from keystoneauth1.access import service_catalog
 
-from placement_sync.client import compute_rpc, rest
+from placement_sync.client import rest
+from placement_sync.fleet import compute_rpc
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, technologies
 

@@ -330,7 +330,7 @@ class DrainNotes(DeviceCommandBase):
         self.drain()
         self.useFixture(
             fixtures.MonkeyPatch(
-                "placement_sync.cli.fleet.host_calls._NOTES_SECONDS", 0.2
+                "placement_sync.fleet.cli.host_calls._NOTES_SECONDS", 0.2
             )
         )
         self.computes["host1"].driver._hooks.rpc_server.stop()

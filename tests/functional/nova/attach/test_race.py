@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from nova import policy
 
-from placement_sync.client import compute_rpc
+from placement_sync.fleet import compute_rpc
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, technologies
 from virt_hooks.report import server_allocations

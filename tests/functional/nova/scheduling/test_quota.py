@@ -13,7 +13,7 @@ from nova.tests import fixtures as nova_fixtures
 from nova.tests.functional.api import client
 
 from nova_accel import errors
-from placement_sync.client import compute_rpc
+from placement_sync.fleet import compute_rpc
 from tests.functional.nova.support import harness
 from virt_hooks.report import server_allocations
 

@@ -12,12 +12,8 @@ from keystoneauth1 import loading
 
 from nova_accel import errors
 from nova_accel.config import conf
-from placement_sync.client import (
-    http_errors,
-    projects,
-    resource_providers,
-    rest,
-)
+from placement_sync.client import http_errors, resource_providers, rest
+from placement_sync.fleet import projects
 from tests.functional.sync.support import identity, servers
 
 PASSWORD_OPTIONS = f"""

@@ -10,7 +10,7 @@ import pytest
 
 from nova_accel.model import names
 from placement_sync.client import rest
-from placement_sync.flavors import cloud
+from placement_sync.fleet.flavors import cloud
 from tests.functional.sync.support import captured_hosts, servers
 
 Output = pytest.CaptureFixture[str]

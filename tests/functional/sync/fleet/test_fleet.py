@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nova_accel.model import names
-from placement_sync.cli.fleet import fleet_command
+from placement_sync.fleet.cli import fleet_command
 from tests.functional.sync.support import (
     captured_hosts,
     nova_standin,

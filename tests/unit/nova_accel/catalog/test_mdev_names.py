@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nova_accel.catalog import loader, mdev_names
 from nova_accel.model import names
-from placement_sync.flavors import offered_devices
+from placement_sync.fleet.flavors import offered_devices
 from tests.hosts import look
 from tests.support import examples
 

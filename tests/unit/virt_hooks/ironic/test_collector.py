@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from nova_accel.discovery import node_reader
 from nova_accel.host.sysfs import fs
-from nova_accel.inventory import inspection_data, node_report
 from tests.hosts import look
-from virt_hooks.ironic import collector
+from virt_hooks.ironic import (
+    collector,
+    inspection_data,
+    node_reader,
+    node_report,
+)
 
 # None of these is in a ramdisk.
 ABSENT = (

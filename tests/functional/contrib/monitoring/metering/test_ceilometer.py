@@ -26,7 +26,8 @@ from stevedore import extension
 
 from nova_accel.config import conf
 from nova_accel.model import usage
-from placement_sync.daemon import metering, status, usage_rows
+from placement_sync.audit import metering
+from placement_sync.daemon import status, usage_rows
 
 CONTRIB = Path(__file__).resolve().parents[5] / "contrib"
 SERVER = "5b1d6f0e-0000-4000-8000-00000000000a"

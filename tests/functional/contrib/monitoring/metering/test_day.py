@@ -25,7 +25,8 @@ from cloudkitty.collector import gnocchi as collector
 from oslo_config import cfg
 from oslo_utils import netutils
 
-from placement_sync.daemon import metering, status, usage_rows
+from placement_sync.audit import metering
+from placement_sync.daemon import status, usage_rows
 from tests.functional.contrib.monitoring.metering import billing, clouds
 
 pytestmark = pytest.mark.long

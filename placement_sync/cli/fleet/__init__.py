@@ -1,9 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Commands about the fleet.
-
-- ``device_command``: drains and heals devices
-- ``host_calls``: calls of nova-compute, and the notes on drained devices
-- ``fleet_command``: lists of devices, allocations, hosts and projects
-- ``report_command``: the report of all of them
-- ``fleet_output``: columns and cells
-"""

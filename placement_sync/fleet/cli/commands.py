@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of the cloud; see ``application.Command``."""
+
+from nova_accel.cli import application
+
+
+class LeaveHost(application.Command):
+    """Prepare this host for Nova's own driver, before the switch.
+
+    Drain all devices, close their resource providers in Placement, and remove
+    their slots from this host's servers in Nova's database. Run it as root
+    while nova-compute is stopped. It changes nothing while servers have whole
+    functions, or migrate. The exit status is 1 if a provider could not be
+    closed. Example: placement-sync leave
+    """
+
+    action = "placement_sync.fleet.cli.leave_command:ACTION"
+
+
+class ProfileList(application.ListCommand):
+    """List the profiles that are available now in the whole cloud.
+
+    They are read from Placement; --all lists every profile that a card of the
+    cloud supports. Free is the maximum that the inventories allow: the
+    partitions of a card may leave no room for one more, and the profiles of a
+    card share its units. Most is the maximum of an empty card; [nova_accel]
+    device_spec may allow fewer (max_slots, max_instances). Example: nova-accel
+    profile list --model A40
+    """
+
+    action = "placement_sync.fleet.cli.profile_command:ACTION"
+
+
+class ServerShow(application.ListCommand):
+    """Print a server's accelerators.
+
+    These are the accelerators of its flavor and attached ones. License and
+    Guest driver are what NVML reports of the guest of a vGPU. Example:
+    nova-accel server show vm-1
+    """
+
+    action = "placement_sync.fleet.cli.server_command:SHOW"
+
+
+class ServerAttach(application.Command):
+    """Attach one more profile to a server.
+
+    The server may be running or stopped. A failure is rolled back. Example:
+    nova-accel server attach vm-1 --profile A40-8Q
+    """
+
+    action = "placement_sync.fleet.cli.server_command:ATTACH"
+
+
+class ServerDetach(application.Command):
+    """Detach an attached profile from a server.
+
+    A running guest must release the device, and may refuse. Example:
+    nova-accel server detach vm-1 attached-1
+    """
+
+    action = "placement_sync.fleet.cli.server_command:DETACH"
+
+
+class DeviceList(application.ListCommand):
+    """List the devices of the cloud, their states and what still fits.
+
+    They are read from Placement, reasons of drains over Nova's message bus. In
+    use are the units that servers hold; Still fits is the largest profile that
+    has room, and how many of it at most, or the reason of a drain. A state
+    other than ok is missing (the host lost the device), unreadable, faulted or
+    drained. Example: nova-accel device list --model A40 --free
+    """
+
+    action = "placement_sync.fleet.cli.fleet_command:DEVICE_LIST"
+
+
+class DeviceShow(application.ShowCommand):
+    """Print one device with its inventories, its traits and its holders.
+
+    Example: nova-accel device show node1/0000:41:00.0
+    """
+
+    action = "placement_sync.fleet.cli.fleet_command:DEVICE_SHOW"
+
+
+class DeviceSet(application.ListCommand):
+    """Drain devices from here, or offer drained ones again.
+
+    No new server gets a part of a drained device, and servers that hold it
+    keep running. The nova-compute of the host stores the reason, over Nova's
+    message bus. The exit status is 1 if a wait ends before all servers have
+    released the devices. Example: nova-accel device set node1/0000:41:00.0
+    --drain --reason 'fan fails' --migrate live
+    """
+
+    action = "placement_sync.fleet.cli.device_command:SET"
+
+
+class DeviceHeal(application.ListCommand):
+    """Offer devices again that were set aside after a failure.
+
+    Run it after their repair: nothing is repaired or scrubbed. The
+    nova-compute of the host removes the fault, over Nova's message bus. The
+    exit status is 1 if the host still shows a fault. Example: nova-accel
+    device heal node1/0000:41:00.0
+    """
+
+    action = "placement_sync.fleet.cli.device_command:HEAL"
+
+
+class AllocationList(application.ListCommand):
+    """List the servers that hold accelerators.
+
+    Each row is one server and one device. Profile is that of the server's
+    flavor; units that the flavor does not request belong to attached profiles.
+    Without the rights to read Placement, the accelerators in the flavors of
+    your own servers are listed. The exit status is 1 if names and projects
+    could not be read. Example: nova-accel allocation list --host node1
+    """
+
+    action = "placement_sync.fleet.cli.fleet_command:ALLOCATION_LIST"
+
+
+class HostList(application.ListCommand):
+    """List the hosts with accelerators.
+
+    Example: nova-accel host list
+    """
+
+    action = "placement_sync.fleet.cli.fleet_command:HOST_LIST"
+
+
+class UsageList(application.ListCommand):
+    """Print how many units of accelerators each project holds.
+
+    Units are those of the allocations in Placement. The exit status is 1 if
+    projects could not be read. Example: nova-accel usage list
+    """
+
+    action = "placement_sync.fleet.cli.fleet_command:USAGE_LIST"
+
+
+class Report(application.Command):
+    """Print the whole fleet on one page.
+
+    Print each card with its servers in their places, flavors and how many more
+    of each fit, holders by project, fragmentation, problems, and what could
+    not be read. The HTML file needs no network. Example: nova-accel report -o
+    fleet.html
+    """
+
+    action = "placement_sync.fleet.cli.report_command:ACTION"

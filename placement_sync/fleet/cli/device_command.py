@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands ``device set`` and ``device heal``, over Nova's message bus.
+
+The nova-compute of a device's host writes the note on the host. Placement
+and Nova's API are read for the devices, their hosts and their holders.
+"""
+
+import argparse
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nova_accel import errors
+from nova_accel.cli import application
+from nova_accel.model import names
+from placement_sync.cli import (
+    common_options,
+    drain_command,
+    progress,
+)
+from placement_sync.client import (
+    drained_providers,
+    nova_api,
+    resource_providers,
+)
+from placement_sync.fleet.cli import fleet_command, fleet_output, host_calls
+from placement_sync.fleet.devices import fleet_query, server_migrations
+from placement_sync.fleet.flavors import cloud, offered_devices
+
+_OK, _UNDONE = 0, 1
+_DEVICE = (
+    "HOST/ADDRESS, ADDRESS or uuid of the device, for example"
+    " node1/0000:41:00.0; the address of a card includes its regions; may be"
+    " repeated"
+)
+_COLUMNS = ("Host", "Address", "Result", "Reason")
+_DRAINED, _UNDRAINED = "drained", "undrained"
+_HEALED, _FAULTED = "healed", "faulted"
+
+
+def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", nargs="+", metavar="DEVICE", help=_DEVICE)
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument(
+        "--drain",
+        action="store_true",
+        help="offer the devices to no new server; needs --reason",
+    )
+    action.add_argument(
+        "--undrain",
+        action="store_true",
+        help="offer the devices to new servers again",
+    )
+    parser.add_argument(
+        "--reason",
+        metavar="TEXT",
+        help="store this reason of the drain on the host, with your name and"
+        " the time",
+    )
+    parser.add_argument(
+        "--wait-empty",
+        nargs="?",
+        const=drain_command.EMPTY_TIMEOUT_S,
+        type=common_options.parse_option_seconds,
+        metavar="SECONDS",
+        help="wait until Placement does not offer the devices and no server"
+        " holds them, for at most this time (default"
+        f" {drain_command.EMPTY_TIMEOUT_S:g})",
+    )
+    parser.add_argument(
+        "--migrate",
+        choices=[kind.value for kind in server_migrations.MigrationKind],
+        help="migrate the servers that hold the devices, and wait as"
+        " --wait-empty does; cold migrations are confirmed",
+    )
+
+
+def _add_heal_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", nargs="+", metavar="DEVICE", help=_DEVICE)
+
+
+# -- the commands -----------------------------------------------------------
+
+
+def _set(arguments: argparse.Namespace) -> application.Output:
+    """Drain devices, or end their drain.
+
+    :raises MalformedError: an argument can't be used.
+    :raises ServiceError: a service refuses, or nova-compute does.
+    """
+    _check_set(arguments)
+    reader = fleet_command.CloudReader(arguments)
+    offered = cloud.read(reader.placement, tuple).devices
+    devices = _select(offered, arguments.device)
+    if arguments.undrain:
+        results = _call_hosts(arguments, reader, devices, "undrain")
+        return _as_output(arguments, devices, results, (_UNDRAINED, ""))
+    results = _call_hosts(
+        arguments, reader, devices, "drain", reason=arguments.reason
+    )
+    status = _OK
+    if arguments.wait_empty is not None or arguments.migrate:
+        status = _wait(arguments, reader, devices)
+    return _as_output(
+        arguments, devices, results, (_DRAINED, arguments.reason), status
+    )
+
+
+def _check_set(arguments: argparse.Namespace) -> None:
+    reason = " ".join((arguments.reason or "").split())
+    if arguments.drain and not reason:
+        raise errors.MalformedError("reason", reason, "--reason TEXT")
+    unused = [
+        flag
+        for flag, value in (
+            ("--reason", arguments.reason),
+            ("--wait-empty", arguments.wait_empty),
+            ("--migrate", arguments.migrate),
+        )
+        if arguments.undrain and value is not None
+    ]
+    if unused:
+        raise errors.MalformedError(
+            "option of --undrain", " ".join(unused), "one of --drain"
+        )
+    arguments.reason = reason
+
+
+def _heal(arguments: argparse.Namespace) -> application.Output:
+    """Offer devices again that were set aside.
+
+    :raises MalformedError: an argument can't be used.
+    :raises ServiceError: a service refuses, or nova-compute does.
+    """
+    reader = fleet_command.CloudReader(arguments)
+    offered = cloud.read(reader.placement, tuple).devices
+    devices = _select(offered, arguments.device)
+    results = _call_hosts(arguments, reader, devices, "heal")
+    is_faulted = any(result["fault"] for result in results.values())
+    return _as_output(
+        arguments,
+        devices,
+        results,
+        (_HEALED, ""),
+        _UNDONE if is_faulted else _OK,
+    )
+
+
+def _select(
+    offered: Sequence[offered_devices.OfferedDevice], texts: Sequence[str]
+) -> list[offered_devices.OfferedDevice]:
+    """Return the devices of the arguments; a card includes its regions.
+
+    :param offered: all devices of the cloud.
+    :raises MalformedError: there is no such device, or several hosts have
+        one.
+    """
+    selected: dict[str, offered_devices.OfferedDevice] = {}
+    for text in texts:
+        devices = fleet_query.FleetQuery(device=text).select(offered)
+        if len({device.root for device in devices}) > 1:
+            raise errors.MalformedError(
+                "device of one host",
+                text,
+                "one of "
+                + ", ".join(f"{d.host}/{d.address}" for d in devices),
+            )
+        uuids = {device.uuid for device in devices}
+        selected |= {
+            device.uuid: device
+            for device in devices
+            if device.card == device.uuid or device.card not in uuids
+        }
+    return list(selected.values())
+
+
+def _call_hosts(
+    arguments: argparse.Namespace,
+    reader: fleet_command.CloudReader,
+    devices: Iterable[offered_devices.OfferedDevice],
+    method: str,
+    **parameters: Any,
+) -> dict[str, Mapping[str, Any]]:
+    """Call the nova-compute of each host; return its rows by device.
+
+    :raises ConfigurationError: no message bus is configured.
+    :raises ServiceError: Nova or a nova-compute refuses.
+    """
+    compute = reader.open_compute()
+    by_root: dict[str, list[str]] = {}
+    for device in devices:
+        by_root.setdefault(device.root, []).append(device.uuid)
+    hosts = {
+        root: nova_api.read_service_host(compute, root) for root in by_root
+    }
+    calls = host_calls.HostCalls(
+        arguments, reader.options, compute, f"device {method}"
+    )
+    results: dict[str, Mapping[str, Any]] = {}
+    for root, uuids in by_root.items():
+        subject = f"nova-compute on {hosts[root]}"
+        with progress.waiting_for("nova-accel", subject):
+            rows = calls.call(hosts[root], method, devices=uuids, **parameters)
+        results |= {row["provider"]: row for row in rows}
+    return results
+
+
+def _as_output(
+    arguments: argparse.Namespace,
+    devices: Iterable[offered_devices.OfferedDevice],
+    results: Mapping[str, Mapping[str, Any]],
+    result: tuple[str, str],
+    status: int = _OK,
+) -> application.Output:
+    """Return a row for each device.
+
+    :param results: rows of nova-compute, by device; a device without one
+        is unchanged.
+    :param result: result and reason of a device without a fault.
+    """
+    rows = []
+    for device in devices:
+        word, reason = result
+        row = results.get(device.uuid)
+        if row is None:
+            word, reason = "unchanged", f"it was not {_PRESENT[word]}"
+        elif row["fault"]:
+            word, reason = _FAULTED, row["fault"]
+        cells = (device.host, device.address, word, reason)
+        rows.append(dict(zip(_COLUMNS, cells, strict=True)))
+    return fleet_output.as_output(
+        "devices", _COLUMNS, rows, is_json=arguments.json, status=status
+    )
+
+
+# State that a device must have, by result.
+_PRESENT = {_UNDRAINED: _DRAINED, _HEALED: "set aside"}
+
+
+# -- waiting ----------------------------------------------------------------
+
+
+def _find_holders(
+    drained: drained_providers.DrainedProviders,
+    migrations: server_migrations.ServerMigrations | None,
+) -> str:
+    """Return the reason to wait while a server holds a device, or "".
+
+    :param migrations: are requested and confirmed.
+    :raises NeverMetError: Nova migrates none of the servers that hold them.
+    """
+    consumers = drained.list_consumers()
+    if migrations is not None:
+        migrations.advance(consumers)
+        if consumers and consumers <= migrations.failures.keys():
+            refusals = sorted(migrations.failures.values())
+            raise progress.NeverMetError("; ".join(refusals))
+    return f"{', '.join(sorted(consumers))} hold them" * bool(consumers)
+
+
+def _wait(
+    arguments: argparse.Namespace,
+    reader: fleet_command.CloudReader,
+    devices: Sequence[offered_devices.OfferedDevice],
+) -> int:
+    """Wait as the arguments request; return the exit status.
+
+    Servers are migrated only after Placement has stopped to offer the
+    devices: Nova could choose them again.
+    """
+    drained = drained_providers.DrainedProviders(
+        resource_providers.PlacementClient(reader.placement),
+        {
+            root: {d.uuid for d in devices if d.root == root}
+            for root in {device.root for device in devices}
+        },
+    )
+    migrations = None
+    if arguments.migrate:
+        migrations = server_migrations.ServerMigrations(
+            reader.open_compute(),
+            server_migrations.MigrationKind(arguments.migrate),
+        )
+    seconds = arguments.wait_empty
+    if seconds is None:
+        seconds = drain_command.EMPTY_TIMEOUT_S
+    addresses = ", ".join(f"{d.host}/{d.address}" for d in devices)
+    wait = functools.partial(progress.wait_until, "nova-accel")
+    is_done = wait(
+        f"Placement to have {names.DRAINED_TRAIT} on {addresses}",
+        drained.find_offered,
+        drain_command.MARK_TIMEOUT_S,
+    ) and wait(
+        f"all servers to release {addresses}",
+        functools.partial(_find_holders, drained, migrations),
+        seconds,
+    )
+    return _OK if is_done else _UNDONE
+
+
+SET = application.Action(
+    _add_set_arguments, _set, common_options.add_cloud_credentials
+)
+HEAL = application.Action(
+    _add_heal_arguments, _heal, common_options.add_cloud_credentials
+)

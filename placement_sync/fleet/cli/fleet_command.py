@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that list devices, allocations, hosts and projects."""
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from nova_accel import errors
+from nova_accel.catalog import loader
+from nova_accel.cli import application
+from placement_sync.cli import common_options, progress
+from placement_sync.client import nova_api, provider_records, rest
+from placement_sync.fleet.cli import fleet_output, host_calls
+from placement_sync.fleet.devices import (
+    device_rows,
+    fleet_query,
+    fleet_reader,
+    fleet_state,
+    holder_rows,
+)
+from placement_sync.fleet.flavors import offered_devices
+
+_OK, _INCOMPLETE = 0, 1
+_DEVICE = (
+    "HOST/ADDRESS, ADDRESS or uuid of the device, for example"
+    " node1/0000:41:00.0; the address of a card includes its regions"
+)
+# Devices whose holders are counted unless more are asked for: each costs a
+# request.
+MOST_COUNTED = 100
+_NOT_COUNTED = (
+    f"More than {MOST_COUNTED} devices have servers: --servers counts them.\n"
+)
+_NO_DEVICE = "No host offers any accelerator.\n"
+
+
+def add_host(parser: argparse.ArgumentParser) -> None:
+    """Add the filter by host."""
+    # The credentials set ``host`` to None: these commands are of all hosts.
+    parser.add_argument(
+        "--host",
+        metavar="HOST",
+        dest="only_host",
+        help="list only devices of this compute node",
+    )
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the filter by model."""
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="list only cards of this model, for example A40",
+    )
+
+
+def _add_servers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--servers",
+        action="store_true",
+        help="count the servers of all listed devices, with one request for"
+        f" each; by default of up to {MOST_COUNTED} devices in use",
+    )
+
+
+def _add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    add_host(parser)
+    add_model(parser)
+    _add_servers(parser)
+    parser.add_argument(
+        "--state",
+        choices=fleet_query.STATES,
+        help="list only devices in this state",
+    )
+    parser.add_argument(
+        "--free",
+        action="store_true",
+        help="list only devices that have room for a profile",
+    )
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="print also the uuid, all profiles that fit, and the traits",
+    )
+
+
+def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", metavar="DEVICE", help=_DEVICE)
+
+
+def _add_allocation_arguments(parser: argparse.ArgumentParser) -> None:
+    add_host(parser)
+    add_model(parser)
+    parser.add_argument(
+        "--device", metavar="DEVICE", default="", help=f"list only {_DEVICE}"
+    )
+    parser.add_argument(
+        "--server",
+        metavar="SERVER",
+        help="list only allocations of this server, by uuid, or by its name in"
+        " your own project",
+    )
+    parser.add_argument(
+        "--project",
+        metavar="PROJECT",
+        help="list only allocations of servers of this project, by name or id",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="PROFILE",
+        help="list only allocations of this profile, for example A40-8Q",
+    )
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="print also status, flavor, model and the device's uuid",
+    )
+
+
+def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--project",
+        metavar="PROJECT",
+        help="print only this project, by name or id",
+    )
+    add_host(parser)
+    add_model(parser)
+
+
+def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    _add_servers(parser)
+
+
+class CloudReader:
+    """Clients and options of the arguments, and the catalog of vGPU types."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        """Send no request yet.
+
+        :raises ConfigurationError: there are no credentials for Placement.
+        """
+        self._arguments = arguments
+        self.options = common_options.resolve_options(arguments)
+        self.placement = common_options.open_placement(arguments, self.options)
+        self._compute, self._reason = common_options.open_compute(
+            arguments, self.options
+        )
+        self.types = offered_devices.VgpuTypes(loader.load())
+
+    def add_servers(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
+        """Return a fleet with the holders' servers; warn of each gap."""
+        fleet = fleet_reader.add_servers(fleet, self._compute, self._reason)
+        names, gaps = self._read_project_names(fleet.servers.values())
+        fleet = dataclasses.replace(
+            fleet, project_names=names, gaps=(*fleet.gaps, *gaps)
+        )
+        progress.warn(*fleet.gaps)
+        return fleet
+
+    def list_requested(
+        self, servers: Sequence[nova_api.Server]
+    ) -> tuple[holder_rows.AllocationRow, ...]:
+        """Return what the flavors of servers request; warn of each gap."""
+        names, gaps = self._read_project_names(servers)
+        progress.warn(*gaps)
+        return holder_rows.list_requested(servers, self.types, names)
+
+    def _read_project_names(
+        self, servers: Iterable[nova_api.Server]
+    ) -> tuple[Mapping[str, str], tuple[str, ...]]:
+        """Open Keystone, which other commands do not need, and read it."""
+        identity = common_options.open_identity(self._arguments, self.options)
+        return fleet_reader.read_project_names(servers, identity)
+
+    def add_drains(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
+        """Return a fleet with the notes on its drained devices."""
+        drained = [
+            device
+            for device in fleet.devices
+            if fleet_query.find_state(device) == fleet_query.DRAINED
+        ]
+        drains = host_calls.read_drains(
+            drained, self.open_compute, self._arguments, self.options
+        )
+        return dataclasses.replace(fleet, drains=drains)
+
+    def open_compute(self) -> rest.RestClient:
+        """Return the client of Nova's API.
+
+        :raises ConfigurationError: there are no credentials for it.
+        """
+        if self._compute is None:
+            raise errors.ConfigurationError("[nova]", "(none)", self._reason)
+        return self._compute
+
+
+def _list_devices(arguments: argparse.Namespace) -> application.Output:
+    """Return the devices; holders are counted.
+
+    Nova is asked for the hosts of drained devices only.
+
+    :raises AcceleratorError: an argument can't be used, or Placement fails.
+    """
+    reader = CloudReader(arguments)
+    query = fleet_query.FleetQuery(
+        host=arguments.only_host or "",
+        model=arguments.model or "",
+        state=arguments.state or "",
+    )
+    fleet = fleet_reader.read(
+        reader.placement, query.select, _limit_counted(arguments)
+    )
+    if not arguments.free:  # a drained device has no room
+        fleet = reader.add_drains(fleet)
+    rows = device_rows.list_devices(fleet, reader.types)
+    if arguments.free:
+        rows = device_rows.select_free(rows)
+    is_long = arguments.long
+    return fleet_output.as_output(
+        "devices",
+        fleet_output.DEVICES_LONG if is_long else fleet_output.DEVICES,
+        [
+            fleet_output.build_device(row, fleet.has_holdings, is_long)
+            for row in rows
+        ],
+        is_json=arguments.json,
+        note=_note(fleet) if rows else "There is no such device.\n",
+    )
+
+
+def _limit_counted(arguments: argparse.Namespace) -> int | None:
+    return None if arguments.servers else MOST_COUNTED
+
+
+def _note(fleet: fleet_state.Fleet) -> str:
+    return "" if fleet.has_holdings else _NOT_COUNTED
+
+
+def _show_device(arguments: argparse.Namespace) -> application.Output:
+    """Return one device with its holders.
+
+    :raises MalformedError: there is no such device, or several have the
+        address.
+    """
+    reader = CloudReader(arguments)
+    query = fleet_query.FleetQuery(device=arguments.device)
+    fleet = fleet_reader.read(reader.placement, query.select)
+    if len(fleet.devices) != 1:
+        raise errors.MalformedError(
+            "device",
+            arguments.device,
+            "one of"
+            f" {', '.join(f'{d.host}/{d.address}' for d in fleet.devices)}"
+            if fleet.devices
+            else "one that a host offers; no host offers any accelerator",
+        )
+    fleet = reader.add_drains(reader.add_servers(fleet))
+    (row,) = device_rows.list_devices(fleet, reader.types)
+    fields = fleet_output.build_device_fields(
+        row, holder_rows.list_allocations(fleet, reader.types)
+    )
+    if arguments.json:
+        return fleet_output.as_json(fields)
+    return application.Record(fields)
+
+
+def _list_allocations(arguments: argparse.Namespace) -> application.Output:
+    """Return the allocations; those of own servers without admin rights.
+
+    :raises AcceleratorError: an argument can't be used, or a service fails.
+    """
+    reader = CloudReader(arguments)
+    status = _OK
+    try:
+        fleet = _read_holders(arguments, reader)
+        rows = holder_rows.list_allocations(fleet, reader.types)
+        status = _INCOMPLETE if fleet.gaps else _OK
+    except errors.ServiceError as error:
+        if not error.is_forbidden:
+            raise
+        rows = _list_own_servers(arguments, reader, error)
+    rows = tuple(row for row in rows if _is_selected(arguments, row))
+    is_long = arguments.long
+    return fleet_output.as_output(
+        "allocations",
+        fleet_output.ALLOCATIONS_LONG if is_long else fleet_output.ALLOCATIONS,
+        [fleet_output.build_allocation(row) for row in rows],
+        is_json=arguments.json,
+        note="" if rows else "There is no such allocation.\n",
+        status=status,
+    )
+
+
+def _read_holders(
+    arguments: argparse.Namespace, reader: CloudReader
+) -> fleet_state.Fleet:
+    """Return the fleet of the arguments; read only a server's own cards."""
+    query = fleet_query.FleetQuery(
+        host=arguments.only_host or "",
+        model=arguments.model or "",
+        device=arguments.device,
+    )
+    if not arguments.server:
+        return reader.add_servers(
+            fleet_reader.read(reader.placement, query.select)
+        )
+    if nova_api.is_uuid(arguments.server):
+        consumers = {provider_records.check_uuid(arguments.server)}
+    else:
+        server = nova_api.find_single_server(
+            reader.open_compute(), arguments.server
+        )
+        consumers = {server.uuid}
+    providers = fleet_reader.find_holders(reader.placement, consumers)
+    fleet = fleet_reader.read(
+        reader.placement,
+        lambda devices: [
+            d for d in query.select(devices) if d.uuid in providers
+        ],
+    )
+    own = tuple(h for h in fleet.holdings if h.consumer in consumers)
+    return reader.add_servers(dataclasses.replace(fleet, holdings=own))
+
+
+def _list_own_servers(
+    arguments: argparse.Namespace,
+    reader: CloudReader,
+    refusal: errors.ServiceError,
+) -> tuple[holder_rows.AllocationRow, ...]:
+    """Return what the flavors of the user's own servers request.
+
+    :param refusal: the answer of Placement.
+    :raises ServiceError: Nova can't be read; or Placement refuses, and the
+        arguments ask for devices.
+    """
+    if arguments.only_host or arguments.model or arguments.device:
+        raise refusal
+    progress.warn(
+        "Placement refuses to show devices and allocations to you"
+        f" ({refusal.reason}): these are the accelerators in the flavors of"
+        " your own servers, without hosts, devices and attached accelerators"
+    )
+    compute = reader.open_compute()
+    servers = tuple(
+        [nova_api.find_single_server(compute, arguments.server)]
+        if arguments.server
+        else nova_api.list_servers(compute, {})
+    )
+    return reader.list_requested(servers)
+
+
+def _is_selected(
+    arguments: argparse.Namespace, row: holder_rows.AllocationRow
+) -> bool:
+    if arguments.project and arguments.project not in (
+        row.project,
+        row.project_name,
+    ):
+        return False
+    return not arguments.profile or any(
+        part.is_of(arguments.profile) for part in row.parts
+    )
+
+
+def _list_hosts(arguments: argparse.Namespace) -> application.Output:
+    """Return the hosts with devices; Nova is not asked.
+
+    :raises AcceleratorError: an argument can't be used, or Placement fails.
+    """
+    reader = CloudReader(arguments)
+    query = fleet_query.FleetQuery(model=arguments.model or "")
+    fleet = fleet_reader.read(
+        reader.placement, query.select, _limit_counted(arguments)
+    )
+    rows = holder_rows.list_hosts(
+        fleet, device_rows.list_devices(fleet, reader.types)
+    )
+    return fleet_output.as_output(
+        "hosts",
+        fleet_output.HOSTS,
+        [fleet_output.build_host(row, fleet.has_holdings) for row in rows],
+        is_json=arguments.json,
+        note=_note(fleet) if rows else _NO_DEVICE,
+    )
+
+
+def _list_usages(arguments: argparse.Namespace) -> application.Output:
+    """Return the units of each project.
+
+    :raises AcceleratorError: an argument can't be used, or Placement fails.
+    """
+    reader = CloudReader(arguments)
+    query = fleet_query.FleetQuery(
+        host=arguments.only_host or "", model=arguments.model or ""
+    )
+    fleet = reader.add_servers(
+        fleet_reader.read(reader.placement, query.select)
+    )
+    rows = [
+        row
+        for row in holder_rows.sum_by_project(fleet)
+        if arguments.project in (None, row.project, row.name)
+    ]
+    return fleet_output.as_output(
+        "usages",
+        fleet_output.USAGES,
+        [fleet_output.build_usage(row) for row in rows],
+        is_json=arguments.json,
+        note="" if rows else "No server holds an accelerator.\n",
+        status=_INCOMPLETE if fleet.gaps else _OK,
+    )
+
+
+DEVICE_LIST = application.Action(
+    _add_device_arguments, _list_devices, common_options.add_cloud_credentials
+)
+DEVICE_SHOW = application.Action(
+    _add_show_arguments, _show_device, common_options.add_cloud_credentials
+)
+ALLOCATION_LIST = application.Action(
+    _add_allocation_arguments,
+    _list_allocations,
+    common_options.add_cloud_credentials,
+)
+HOST_LIST = application.Action(
+    _add_host_arguments, _list_hosts, common_options.add_cloud_credentials
+)
+USAGE_LIST = application.Action(
+    _add_usage_arguments, _list_usages, common_options.add_cloud_credentials
+)

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of the commands about the fleet.
+
+A table prints the text of a cell, the formats for programs its value. The
+columns and the values are version 1 of the interface
+(``openstack.accel.v1``): a later release adds columns, and renames none.
+"""
+
+import datetime
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from nova_accel.cli import application
+from placement_sync.fleet.devices import device_rows, drain_notes, holder_rows
+
+Cells = Mapping[str, object]
+
+DEVICES = (
+    *("Host", "Address", "Model", "State", "Mode", "In use", "Servers"),
+    "Still fits",
+)
+DEVICES_LONG = (*DEVICES, "Device ID", "Profiles", "Traits", "Drains")
+ALLOCATIONS = (
+    *("Server ID", "Server", "Project", "Host", "Address", "Profile"),
+    "Units",
+)
+ALLOCATIONS_LONG = (*ALLOCATIONS, "Status", "Flavor", "Model", "Device ID")
+HOSTS = ("Host", "Service", "Devices", "States", "In use", "Servers")
+USAGES = ("Project", "Resource class", "Units", "Servers", "Devices")
+
+_MIG = "mig"
+# A cell without a value, and devices that take no servers.
+_NONE = "-"
+
+
+def build_device(
+    row: device_rows.DeviceRow,
+    has_holders: bool = True,
+    is_long: bool = True,
+) -> Cells:
+    """Return the cells of a device.
+
+    :param has_holders: whether its holders were read.
+    :param is_long: whether to return all columns.
+    """
+    cells: dict[str, object] = {
+        "Host": row.device.host,
+        "Address": row.device.address,
+        "Model": row.model,
+        "State": row.state,
+        "Mode": _mode(row.mode),
+        "In use": _usage(row.usage),
+        "Servers": _count(row.consumers, has_holders),
+        "Still fits": application.Cell(
+            [_free_profile(p) for p in row.fits[:1]], _fits(row)
+        ),
+    }
+    if not is_long:
+        return cells
+    traits = sorted(row.device.traits)
+    return {
+        **cells,
+        "Device ID": row.device.uuid,
+        "Profiles": application.Cell(
+            [_free_profile(p) for p in row.fits],
+            ", ".join(map(str, row.fits)) or _NONE,
+        ),
+        "Traits": application.Cell(traits, ", ".join(traits)),
+        "Drains": application.Cell(
+            [_drain_value(note) for note in row.drains],
+            _describe_drains(row) or _NONE,
+        ),
+    }
+
+
+def build_device_fields(
+    row: device_rows.DeviceRow, holders: Iterable[holder_rows.AllocationRow]
+) -> Cells:
+    """Return all that is known of one device, with its holders."""
+    cells = build_device(row)
+    capacities = {
+        name: {"total": c.total, "reserved": c.reserved, "used": c.used}
+        for name, c in sorted(row.device.capacities.items())
+    }
+    holder_cells = [build_allocation(holder) for holder in holders]
+    return {
+        **{_key(name): cells[name] for name in DEVICES_LONG},
+        "inventories": application.Cell(
+            capacities,
+            "\n".join(
+                f"{name}: {n['used']} of {n['total']} used,"
+                f" {n['reserved']} reserved"
+                for name, n in capacities.items()
+            ),
+        ),
+        "holders": application.Cell(
+            [
+                {_key(name): _value(c[name]) for name in ALLOCATIONS_LONG}
+                for c in holder_cells
+            ],
+            "\n".join(
+                f"{c['Server'] or c['Server ID']}: {c['Profile']}"
+                for c in holder_cells
+            )
+            or _NONE,
+        ),
+    }
+
+
+def build_allocation(row: holder_rows.AllocationRow) -> Cells:
+    """Return the cells of an allocation, all columns."""
+    server, device = row.server, row.device
+    return {
+        "Server ID": row.consumer,
+        "Server": server.name if server else "",
+        "Project": application.Cell(
+            row.project, row.project_name or row.project
+        ),
+        "Host": device.host if device is not None else "",
+        "Address": device.address if device is not None else "",
+        "Profile": application.Cell(
+            [part.name for part in row.parts],
+            ", ".join(map(str, row.parts)),
+        ),
+        "Units": application.Cell(
+            dict(sorted(row.amounts.items())),
+            holder_rows.format_amounts(row.amounts),
+        ),
+        "Status": server.status if server else "",
+        "Flavor": server.flavor.name if server and server.flavor else "",
+        "Model": row.model,
+        "Device ID": device.uuid if device is not None else "",
+    }
+
+
+def build_host(row: holder_rows.HostRow, has_holders: bool = True) -> Cells:
+    """Return the cells of a host; see ``build_device``."""
+    return {
+        "Host": row.name,
+        "Service": "disabled" if row.is_disabled else "enabled",
+        "Devices": sum(row.states.values()),
+        "States": application.Cell(
+            dict(row.states),
+            ", ".join(f"{n} {state}" for state, n in row.states.items()),
+        ),
+        "In use": application.Cell(
+            [_usage_value(usage) for usage in row.usages],
+            ", ".join(map(str, row.usages)),
+        ),
+        "Servers": _count(row.consumers, has_holders),
+    }
+
+
+def build_usage(row: holder_rows.ProjectUsage) -> Cells:
+    return {
+        "Project": application.Cell(row.project, row.label),
+        "Resource class": row.resource_class,
+        "Units": row.units,
+        "Servers": len(row.consumers),
+        "Devices": len(row.devices),
+    }
+
+
+def as_output(
+    name: str,
+    columns: Sequence[str],
+    rows: Sequence[Cells],
+    *,
+    is_json: bool,
+    note: str = "",
+    status: int = 0,
+) -> application.Output:
+    """Return rows as a table, or as a JSON object with one key.
+
+    :param name: the key.
+    """
+    if is_json:
+        content = [{_key(n): _value(row[n]) for n in columns} for row in rows]
+        return json.dumps({name: content}, indent=2) + "\n", status
+    return application.Table(
+        columns=columns,
+        rows=[[row[column] for column in columns] for row in rows],
+        notes=note,
+        status=status,
+    )
+
+
+def as_json(fields: Cells) -> str:
+    """Return the fields of one object as JSON."""
+    values = {name: _value(value) for name, value in fields.items()}
+    return json.dumps(values, indent=2) + "\n"
+
+
+def _key(column: str) -> str:
+    return column.lower().replace(" ", "_")
+
+
+def _value(cell: object) -> object:
+    if isinstance(cell, application.Cell):
+        return cell.machine_readable()
+    return cell
+
+
+def _count(consumers: Collection[str], is_known: bool) -> object:
+    return len(consumers) if is_known else application.Cell(None, _NONE)
+
+
+def _mode(mode: str) -> str:
+    return mode.upper() if mode == _MIG else mode or _NONE
+
+
+def _usage(usage: device_rows.UnitUsage) -> application.Cell:
+    return application.Cell(_usage_value(usage), str(usage))
+
+
+def _usage_value(usage: device_rows.UnitUsage) -> dict[str, object]:
+    return {"used": usage.used, "total": usage.total, "unit": usage.unit}
+
+
+def _free_profile(profile: device_rows.FreeProfile) -> dict[str, object]:
+    return {"profile": profile.name, "count": profile.count}
+
+
+def _fits(row: device_rows.DeviceRow) -> str:
+    if row.largest is not None:
+        return str(row.largest)
+    is_full = row.state == "ok" and bool(row.usage.unit)
+    return "nothing" if is_full else _describe_drains(row) or _NONE
+
+
+def _describe_drains(row: device_rows.DeviceRow) -> str:
+    now = datetime.datetime.now(datetime.UTC)
+    return drain_notes.describe_all(row.drains, now)
+
+
+def _drain_value(note: drain_notes.DrainNote) -> dict[str, object]:
+    """Return a note; ``unknown`` is the reason why it is not known."""
+    return {
+        "reason": None if note.unknown else note.reason,
+        "author": note.author or None,
+        "since": note.since or None,
+        "unknown": f"{note.unknown}: {note.detail}" if note.unknown else None,
+    }

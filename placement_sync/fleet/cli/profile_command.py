@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command ``nova-accel profile list``: profiles of the whole cloud."""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+
+from nova_accel.catalog import loader
+from nova_accel.cli import application
+from nova_accel.model import names
+from placement_sync.cli import common_options
+from placement_sync.fleet.flavors import (
+    cloud,
+    lookup,
+    offered_devices,
+    profile_list,
+)
+
+_COLUMNS = (
+    *("Profile", "Kind", "Model", "Takes", "Free", "Offered", "Cards"),
+    *("Most", "Hosts"),
+)
+_NOTE = (
+    "Offered is False if no card can create one now: all cards are full, have"
+    " partitions of other sizes, or their host does not offer the profile.\n"
+)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="list only profiles of cards of this model, for example A40",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="HOST",
+        help="list only profiles of this compute node",
+    )
+    filters = parser.add_mutually_exclusive_group()
+    filters.add_argument(
+        "--free",
+        action="store_true",
+        help="list only profiles that are available now (default)",
+    )
+    filters.add_argument(
+        "--all",
+        action="store_true",
+        dest="is_all",
+        help="list also profiles that no card can create now",
+    )
+    parser.add_argument(
+        "--long", action="store_true", help="print all hosts and the traits"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> application.Output:
+    """Return the list.
+
+    :raises AcceleratorError: an argument can't be used, or Placement fails.
+    """
+    options = common_options.resolve_options(arguments)
+    client = common_options.open_placement(arguments, options)
+    devices: Sequence[offered_devices.OfferedDevice] = cloud.read(
+        client
+    ).devices
+    if arguments.host:
+        devices = lookup.select_host(devices, arguments.host)
+    if arguments.model:
+        devices = _select_model(devices, arguments.model)
+    profiles = profile_list.list_profiles(
+        devices, offered_devices.VgpuTypes(loader.load())
+    )
+    count = len(profiles)
+    if not arguments.is_all:
+        profiles = tuple(profile for profile in profiles if profile.free)
+    if arguments.json:
+        return json.dumps(
+            {"profiles": list(map(_format_json, profiles))}, indent=2
+        ) + ("\n")
+    note = "No host offers any accelerator.\n"
+    if profiles:
+        is_full = any(not profile.is_offered for profile in profiles)
+        note = _NOTE if is_full else ""
+    elif count:
+        note = f"None of {count} profiles is free; --all lists them.\n"
+    is_long = arguments.long
+    return application.Table(
+        columns=(*_COLUMNS, "Traits") if is_long else _COLUMNS,
+        rows=[_format_row(profile, is_long) for profile in profiles],
+        notes=note,
+    )
+
+
+def _select_model(
+    devices: Sequence[offered_devices.OfferedDevice], model: str
+) -> list[offered_devices.OfferedDevice]:
+    trait = lookup.model_trait(model, devices)
+    return [d for d in devices if d.model == trait]
+
+
+def _format_json(profile: profile_list.ListedProfile) -> dict[str, object]:
+    return {
+        "name": profile.terms.name,
+        "kind": profile.terms.kind,
+        "traits": sorted(profile.terms.required),
+        "charges": dict(profile.terms.charges),
+        "unknown_charges": sorted(profile.terms.unknown),
+        "models": list(profile.models),
+        "hosts": list(profile.hosts),
+        "cards": profile.cards,
+        "cards_in_all": profile.cards_in_all,
+        "free": profile.free,
+        "most": profile.most,
+        "is_offered": profile.is_offered,
+    }
+
+
+def _format_row(
+    profile: profile_list.ListedProfile, is_long: bool
+) -> tuple[object, ...]:
+    is_listed = is_long or len(profile.hosts) <= 1
+    traits = ", ".join(sorted(profile.terms.required))
+    return (
+        profile.terms.name,
+        profile.terms.kind,
+        ", ".join(profile.models),
+        ", ".join(_format_charges(profile.terms)),
+        profile.free,
+        profile.is_offered,
+        f"{profile.cards} of {profile.cards_in_all}",
+        profile.most,
+        ", ".join(profile.hosts) if is_listed else str(len(profile.hosts)),
+        *([traits] if is_long else []),
+    )
+
+
+def _format_charges(terms: offered_devices.ProfileTerms) -> Iterator[str]:
+    for name, amount in terms.charges.items():
+        yield (
+            f"{amount} MB"
+            if name == names.GPU_MEMORY_CLASS
+            else (f"{name} {amount}")
+        )
+    for name in sorted(terms.unknown):
+        yield f"{name} ?"
+
+
+ACTION = application.Action(
+    _add_arguments, _run, common_options.add_credentials
+)

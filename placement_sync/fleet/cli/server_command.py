@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command ``nova-accel server``: show, attach and detach profiles."""
+
+import argparse
+import functools
+import importlib
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nova_accel import errors
+from nova_accel.cli import application
+from nova_accel.config import conf
+from placement_sync.cli import common_options, progress
+from placement_sync.client import nova_api, rest
+
+_COLUMNS = (
+    *("Name", "Profile", "Device", "State", "Handle", "Provider"),
+    *("License", "Guest driver"),
+)
+_FLAVOR = "(flavor)"
+_WAIT_SUBJECTS = {
+    "show": "nova-compute on {}",
+    "attach": "nova-compute on {}, which fetches a bitstream, creates the"
+    " partition and attaches it to the guest",
+    "detach": "nova-compute on {}: a running guest has [libvirt]"
+    " device_detach_timeout (20 seconds by default) to release the device,"
+    " which is scrubbed then",
+}
+
+
+def _add_show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "server",
+        metavar="SERVER",
+        help="uuid of the server, or its name in your own project",
+    )
+    parser.add_argument(
+        "--host",
+        dest="only_host",
+        metavar="HOST",
+        help="call the nova-compute of this host without Nova's API; SERVER"
+        " must be a uuid",
+    )
+
+
+def _add_attach_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_show_arguments(parser)
+    parser.add_argument(
+        "--profile",
+        metavar="PROFILE",
+        required=True,
+        help="name of the profile in `nova-accel profile list`, or its trait",
+    )
+    parser.add_argument(
+        "--bitstream",
+        metavar="IMAGE",
+        default="",
+        help="load this Glance image, by uuid, into the FPGA region; it is"
+        " read with your token, so not with --host",
+    )
+
+
+def _add_detach_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_show_arguments(parser)
+    parser.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        default="",
+        help="name such as attached-1, profile, device or handle, as `server"
+        " show` prints it; may be omitted if only one is attached",
+    )
+
+
+def _run(arguments: argparse.Namespace, action: str) -> application.Output:
+    """Return the result of show, attach or detach.
+
+    :raises ConfigurationError: no message bus is configured.
+    :raises MalformedError: Nova has no such server.
+    :raises ServiceError: nova-compute refuses, or does not answer.
+    """
+    host_option = arguments.only_host
+    options = common_options.resolve_options(arguments)
+    rpc_module, client = open_bus(options, "server")
+    identity: rest.Identity | None = None
+    if host_option:
+        server, host = _check_uuid(arguments.server), str(host_option)
+    else:
+        nova, reason = common_options.open_compute(arguments, options)
+        if nova is None:
+            raise errors.ConfigurationError(
+                "[nova]", "(nothing)", f"{reason}; or name --host"
+            )
+        with progress.waiting_for("nova-accel", "an answer of Nova's API"):
+            server, host = find_server(nova, arguments.server)
+            identity = nova.read_identity()
+    is_own = is_of_service(arguments, options)
+    parameters = _build_parameters(arguments, action, identity is None)
+    with progress.waiting_for(
+        "nova-accel", _WAIT_SUBJECTS[action].format(host)
+    ):
+        answer = client.call(
+            host,
+            action,
+            action != "show",
+            rpc_module.RequestIdentity(identity, is_own) if identity else None,
+            server=server,
+            **parameters,
+        )
+    if arguments.json:
+        return json.dumps(answer, indent=2) + "\n"
+    return _FORMATS[action](server, answer)
+
+
+def _build_parameters(
+    arguments: argparse.Namespace, action: str, has_no_identity: bool
+) -> dict[str, str]:
+    """Return the arguments of an action, besides the server.
+
+    :param has_no_identity: whether there is no token of a user.
+    :raises MalformedError: a bitstream needs a token.
+    """
+    if action == "show":
+        return {}
+    if action == "detach":
+        return {"name": arguments.name}
+    if arguments.bitstream and has_no_identity:
+        raise errors.MalformedError(
+            "bitstream without credentials",
+            arguments.bitstream,
+            "credentials of Keystone, by --os-cloud or nova.conf, and no"
+            " --host: Glance is read with your token",
+        )
+    parameters = {"profile": arguments.profile}
+    if arguments.bitstream:
+        parameters["bitstream"] = arguments.bitstream
+    return parameters
+
+
+def open_bus(
+    options: common_options.CommandOptions, command: str
+) -> tuple[Any, Any]:
+    """Return the module of the RPC client, and a client of Nova's bus.
+
+    :param command: name of the command, for the error.
+    :raises CommandError: Nova is not installed here.
+    :raises ConfigurationError: no message bus is configured.
+    :raises ServiceError: the bus can't be reached.
+    """
+    try:
+        # It imports Nova.
+        rpc = importlib.import_module("placement_sync.fleet.compute_rpc")
+    except ImportError as error:
+        raise application.CommandError(
+            command,
+            "it calls nova-compute over Nova's message bus, and needs Nova in"
+            f" this Python environment: {error}; run it where Nova is"
+            " installed, such as on a controller",
+        ) from error
+    with progress.waiting_for("nova-accel", "Nova's message bus"):
+        files = options.files or conf.find_default_files()
+        return rpc, rpc.ComputeRpc(files)
+
+
+def is_of_service(
+    arguments: argparse.Namespace, options: common_options.CommandOptions
+) -> bool:
+    """Return whether the credentials are those of a nova.conf."""
+    return bool(options.files) and not (
+        arguments.os_cloud or arguments.connection
+    )
+
+
+def find_server(nova: rest.RestClient, name_or_uuid: str) -> tuple[str, str]:
+    """Return the uuid and the host of a server by its uuid or name.
+
+    :raises MalformedError: there is no such server, or it is on no host.
+    :raises ServiceError: Nova can't be read.
+    """
+    server = nova_api.find_single_server(nova, name_or_uuid)
+    if not server.host:
+        raise errors.MalformedError(
+            "server on a host",
+            name_or_uuid,
+            "a server that is not shelved, or credentials to which Nova shows"
+            " hosts",
+        )
+    return server.uuid, server.host
+
+
+def _check_uuid(text: str) -> str:
+    if not nova_api.is_uuid(text):
+        raise errors.MalformedError("server", text, "a uuid, with --host")
+    return str(uuid.UUID(text))
+
+
+def _format_server(server: str, answer: Any) -> application.Table:
+    task = f", {answer['task']}" if answer["task"] else ""
+    # Host and device are empty for users who may not see them.
+    location = f" on {answer['host']}" if answer["host"] else ""
+    head = f"Server {server}{location}: {answer['state']}{task}\n"
+    rows = [
+        (
+            row["name"] or _FLAVOR,
+            row["profile"],
+            row["device"],
+            row["state"],
+            row["handle"],
+            row["provider_name"],
+            # A nova-compute of an older release has neither.
+            row.get("license", ""),
+            row.get("guest_driver", ""),
+        )
+        for row in answer["accelerators"]
+    ]
+    return application.Table(
+        columns=_COLUMNS,
+        rows=rows,
+        head=head,
+        notes="" if rows else "It has no accelerator.\n",
+    )
+
+
+def _format_attached(server: str, answer: Any) -> str:
+    device = f" of {answer['device']}" if answer["device"] else ""
+    return f"Attached {answer['name']}{device} to server {server}.\n"
+
+
+def _format_detached(server: str, answer: Any) -> str:
+    return (
+        f"Detached {answer['name']} ({answer['profile']}) from server"
+        f" {server}.\n"
+    )
+
+
+_FORMATS: Mapping[str, Callable[[str, Any], application.Output]] = {
+    "show": _format_server,
+    "attach": _format_attached,
+    "detach": _format_detached,
+}
+
+SHOW = application.Action(
+    _add_show_arguments,
+    functools.partial(_run, action="show"),
+    common_options.add_cloud_credentials,
+)
+ATTACH = application.Action(
+    _add_attach_arguments,
+    functools.partial(_run, action="attach"),
+    common_options.add_cloud_credentials,
+)
+DETACH = application.Action(
+    _add_detach_arguments,
+    functools.partial(_run, action="detach"),
+    common_options.add_cloud_credentials,
+)

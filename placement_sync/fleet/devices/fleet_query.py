@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Query for devices and their holders, as an operator writes it."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from nova_accel import errors
+from nova_accel.model import names
+from placement_sync.daemon import status
+from placement_sync.fleet.flavors import lookup, offered_devices
+
+DRAINED = "drained"
+# Device states by trait; a device counts as the first of them. The names
+# are those of the status of passes.
+_STATES = {
+    names.DRAINED_TRAIT: DRAINED,
+    names.MISSING_TRAIT: "missing",
+    names.UNKNOWN_TRAIT: "unreadable",
+    names.FAULTED_TRAIT: "faulted",
+}
+_OK = "ok"
+STATES = status.STATES
+
+
+def find_state(device: offered_devices.OfferedDevice) -> str:
+    """Return a device's state, one of STATES."""
+    return next(
+        (name for trait, name in _STATES.items() if trait in device.traits),
+        _OK,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FleetQuery:
+    """Filters of devices; an empty one lets all devices pass.
+
+    ``host`` is a compute node's name, with or without its domain.
+    ``device`` is HOST/ADDRESS, ADDRESS, or the uuid of a provider.
+    """
+
+    host: str = ""
+    model: str = ""
+    state: str = ""
+    device: str = ""
+
+    def select(
+        self, devices: Sequence[offered_devices.OfferedDevice]
+    ) -> list[offered_devices.OfferedDevice]:
+        """Return the devices that pass all filters.
+
+        :raises MalformedError: there is no such host or device.
+        :raises NotOfferedError: there is no such model.
+        """
+        selected = list(devices)
+        if self.host:
+            selected = lookup.select_host(selected, self.host)
+        if self.device:
+            selected = _select_device(selected, self.device)
+        if self.model:
+            trait = lookup.model_trait(self.model, selected)
+            selected = [d for d in selected if d.model == trait]
+        if self.state:
+            selected = [d for d in selected if find_state(d) == self.state]
+        return selected
+
+
+def _select_device(
+    devices: Sequence[offered_devices.OfferedDevice], text: str
+) -> list[offered_devices.OfferedDevice]:
+    """Return the devices of HOST/ADDRESS, of an ADDRESS, or of a uuid.
+
+    The address of a card includes its regions.
+
+    :raises MalformedError: there is none.
+    """
+    by_uuid = [d for d in devices if d.uuid == text.lower()]
+    if by_uuid:
+        return by_uuid
+    host, _, address = text.partition("/")
+    if names.is_address(host):
+        listed, address = list(devices), text
+    else:
+        listed = lookup.select_host(devices, host)
+    selected = [
+        d
+        for d in listed
+        if address in (d.address, names.card_address(d.address))
+    ]
+    if not selected:
+        present = sorted(f"{d.host}/{d.address}" for d in listed)
+        raise errors.MalformedError(
+            "device",
+            text,
+            "HOST/ADDRESS, an address or the uuid of a provider:"
+            f" {', '.join(present) or 'there is no device'}",
+        )
+    return selected

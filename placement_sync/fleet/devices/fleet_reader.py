@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reader of a fleet from Placement and Nova.
+
+Requests to Placement: those of ``cloud.read``, three for any number of
+hosts, and one for each selected device with allocated units, eight at the
+same time. A device that the query leaves out costs none. One listing of
+Nova names all servers, and Keystone is asked for each project of them.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from nova_accel import errors
+from placement_sync.client import nova_api, provider_records, rest
+from placement_sync.fleet import projects
+from placement_sync.fleet.devices import fleet_state
+from placement_sync.fleet.flavors import cloud
+
+_ALL_PROJECTS: Mapping[str, object] = {"all_tenants": 1}
+
+
+def read(
+    placement: rest.RestClient,
+    select: cloud.Selection = tuple,
+    limit: int | None = None,
+) -> fleet_state.Fleet:
+    """Return the selected devices and their holdings, without servers.
+
+    :param select: returns the devices to include, of all devices.
+    :param limit: most devices with holdings for which these are read; with
+        more of them none are read.
+    :raises ServiceError: Placement can't be read.
+    """
+    offered = cloud.read(placement, select)
+    used = [
+        device.uuid
+        for device in offered.devices
+        if any(capacity.used for capacity in device.capacities.values())
+    ]
+    if limit is not None and len(used) > limit:
+        return fleet_state.Fleet(cloud=offered, has_holdings=False)
+    return fleet_state.Fleet(
+        cloud=offered, holdings=_read_holdings(placement, used)
+    )
+
+
+def _read_holdings(
+    placement: rest.RestClient, used: Sequence[str]
+) -> tuple[fleet_state.Holding, ...]:
+    """Return the holdings of devices, by the uuids of their providers."""
+    answers = placement.find_each(
+        (provider_records.provider_path(u, "allocations") for u in used),
+        provider_records.parse_allocations,
+    )
+    return tuple(
+        fleet_state.Holding(provider=uuid, consumer=consumer, amounts=amounts)
+        for uuid, answer in zip(used, answers, strict=True)
+        if answer is not None
+        for consumer, amounts in sorted(answer[1].items())
+    )
+
+
+def add_servers(
+    fleet: fleet_state.Fleet,
+    compute: rest.RestClient | None,
+    no_compute_reason: str = "",
+) -> fleet_state.Fleet:
+    """Return a fleet with the servers among its consumers.
+
+    One listing names all of them. Servers that can't be read are a gap, no
+    error: the holdings are right without their names.
+
+    :param compute: client of Nova's API; None without credentials, for
+        ``no_compute_reason``.
+    """
+    if not fleet.holdings:
+        return fleet
+    try:
+        if compute is None:
+            raise nova_api.NoAnswerError(no_compute_reason)
+        consumers = {holding.consumer for holding in fleet.holdings}
+        listed = nova_api.list_servers(compute, _ALL_PROJECTS)
+        servers = {s.uuid: s for s in listed if s.uuid in consumers}
+    except (errors.ServiceError, nova_api.NoAnswerError) as error:
+        gap = f"names and projects of servers are not known: {error}"
+        return dataclasses.replace(fleet, gaps=(*fleet.gaps, gap))
+    return dataclasses.replace(fleet, servers=servers)
+
+
+def read_project_names(
+    servers: Iterable[nova_api.Server], identity: rest.RestClient | None
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return the names of the servers' projects by id, and the gaps.
+
+    Names that can't be read are a gap, no error: the ids say as much.
+
+    :param identity: client of Keystone; None for a cloud without it, in
+        which no project has a name.
+    """
+    ids = {server.project for server in servers}
+    if identity is None or not ids:
+        return {}, ()
+    try:
+        return projects.read_names(identity, ids), ()
+    except errors.ServiceError as error:
+        return {}, (f"names of projects are not known: {error}",)
+
+
+def find_holders(
+    placement: rest.RestClient, consumers: Iterable[str]
+) -> frozenset[str]:
+    """Return the uuids of the providers that consumers hold units of.
+
+    One request for each consumer.
+
+    :param consumers: uuids of servers.
+    :raises ServiceError: Placement can't be read.
+    """
+    answers = placement.find_each(
+        (f"/allocations/{provider_records.check_uuid(u)}" for u in consumers),
+        provider_records.parse_consumer,
+    )
+    return frozenset(
+        provider
+        for answer in answers
+        if answer is not None
+        for provider in answer[0]
+    )

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of a cloud for commands about flavors."""
+
+import argparse
+from collections.abc import Mapping
+
+from filters.placement import queries
+from placement_sync.client import rest
+from placement_sync.fleet.cli import fleet_command
+from placement_sync.fleet.explain import explain_command, simulation
+from placement_sync.fleet.flavors import (
+    cloud,
+    flavor_rules,
+    flavor_specs,
+    offered_devices,
+)
+
+
+def open_cloud(arguments: argparse.Namespace) -> "CloudContext":
+    """Return the clients of the arguments.
+
+    :raises AcceleratorError: an argument can't be used.
+    """
+    reader = fleet_command.CloudReader(arguments)
+    return CloudContext(
+        reader.placement,
+        reader.open_compute(),
+        reader.types,
+        reader.options.settings.rules.default.series,
+    )
+
+
+class CloudContext:
+    """Clients of Placement and Nova, the vGPU types, and licensed series."""
+
+    def __init__(
+        self,
+        placement: rest.RestClient,
+        compute: rest.RestClient,
+        types: offered_devices.VgpuTypes,
+        series: frozenset[str],
+    ) -> None:
+        self.placement = placement
+        self.compute = compute
+        self.types = types
+        self.series = series
+
+    def explain_rules(self, contents: flavor_specs.FlavorContents) -> str:
+        """Return why no host can ever serve a flavor, or ""."""
+        return flavor_rules.explain_contradiction(
+            contents, self.types
+        ) or flavor_rules.explain_license(contents, self.series)
+
+    def explain_refusal(
+        self,
+        flavor: cloud.Flavor,
+        specs: Mapping[str, str],
+        offered: offered_devices.Cloud,
+    ) -> str:
+        """Return why no host can serve a flavor now, or "".
+
+        :param specs: its extra specs, in place of those that Nova has.
+        :raises ServiceError: Placement can't be read.
+        """
+        simulated = simulation.SimulatedRequest(
+            specs=specs, needs=flavor.needs_with_disk
+        )
+        if not simulated.accelerators.groups:
+            return ""
+        try:
+            return explain_command.simulate(
+                self.placement, simulated, offered
+            ).refusal
+        except queries.QueryError as error:
+            return str(error)

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nova-accel explain``: reasons why each card serves a flavor or not."""
+
+import argparse
+import dataclasses
+import json
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from filters.fit import fact_reader, vgpu_geometry
+from nova_accel import errors
+from nova_accel.catalog import loader
+from nova_accel.cli import application
+from nova_accel.model import names
+from placement_sync.cli import common_options
+from placement_sync.client import rest, tree_reader
+from placement_sync.fleet.cli import fleet_command
+from placement_sync.fleet.explain import (
+    node_simulation,
+    server_request,
+    simulation,
+)
+from placement_sync.fleet.flavors import cloud, lookup, offered_devices
+
+_NO_HOST = 1
+_SERVER_ERROR = 500
+_COLUMNS = ("Host", "Card", "Verdict", "Why")
+_LEGEND = (
+    "first: Nova takes it on this host; fits: in another choice that fits;"
+    " refused: by the filter; left out: by Placement"
+)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="SERVER|FLAVOR",
+        help="explain for the flavor, zone, hints and project of this server,"
+        " by uuid, or its name in your own project; or for a flavor, by id or"
+        " name; a name of both is refused",
+    )
+    parser.add_argument(
+        "--flavor",
+        metavar="FLAVOR",
+        help="read the extra specs of this flavor, by name or id, from Nova",
+    )
+    parser.add_argument(
+        "--extra-spec",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="set an extra spec; may be repeated. Without --flavor Nova is"
+        " not queried; with it, this value replaces the flavor's own",
+    )
+    # The credentials set ``host`` to None: the command is of all hosts.
+    parser.add_argument(
+        "--host",
+        metavar="HOST",
+        dest="only_host",
+        help="print only cards of this compute node",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> application.Output:
+    """Return the verdicts, and 1 if no host can serve.
+
+    :raises MalformedError: an argument can't be used.
+    :raises ServiceError: Placement or Nova does not respond.
+    :raises QueryError: Placement rejects the flavor's groups.
+    """
+    reader = fleet_command.CloudReader(arguments)
+    server = _find_server(arguments, reader)
+    if server is None:
+        simulated = _build_request(arguments, reader)
+    else:
+        simulated = _with_specs(arguments, server.simulated)
+    devices = cloud.read(reader.placement)
+    tree = ""
+    if arguments.only_host:
+        of_host = lookup.select_host(devices.devices, arguments.only_host)
+        tree = of_host[0].root
+        devices = offered_devices.Cloud(
+            devices=tuple(of_host), hosts=devices.hosts
+        )
+    excluded: Mapping[str, str] = {}
+    if server is not None:
+        groups = server_request.read_host_groups(reader.open_compute(), server)
+        excluded = server_request.explain_exclusions(server, groups)
+    client = reader.placement
+    if simulated.accelerators.groups:
+        result = simulate(client, simulated, devices, tree, excluded)
+    else:
+        result = _simulate_nodes(arguments, client, simulated, devices)
+    status = 0 if result.is_possible else _NO_HOST
+    if server is not None:
+        notes = (*server_request.list_notes(server), *result.notes)
+        result = dataclasses.replace(result, notes=notes)
+    if arguments.json:
+        content = simulation.as_dict(result)
+        if server is not None:
+            content["server"] = _as_dict(server)
+        return json.dumps(content, indent=2) + "\n", status
+    table = _format(result, status)
+    return table._replace(head=server.describe()) if server else table
+
+
+def _as_dict(server: server_request.ServerRequest) -> dict[str, Any]:
+    return {
+        "uuid": server.server.uuid,
+        "name": server.server.name,
+        "status": server.server.status,
+        "zone": server.zone or None,
+        "hints": dict(server.hints),
+        "fault": server.fault or None,
+    }
+
+
+def _find_server(
+    arguments: argparse.Namespace, reader: fleet_command.CloudReader
+) -> server_request.ServerRequest | None:
+    """Return the server of the arguments; else set the flavor, if any.
+
+    :raises MalformedError: the arguments name a flavor, too.
+    :raises ServiceError: Nova does not respond.
+    """
+    name = arguments.name
+    if not name:
+        return None
+    if arguments.flavor:
+        raise errors.MalformedError(
+            "choice", f"{name} with --flavor", "one of them"
+        )
+    compute = reader.open_compute()
+    server = server_request.find_request(compute, name)
+    if server is None:
+        arguments.flavor = name
+    # Users choose the names of servers.
+    elif name in {flavor.name for flavor in cloud.list_flavors(compute)}:
+        raise errors.MalformedError(
+            "name of one object",
+            name,
+            f"--flavor {name}, or the uuid of the server with this name:"
+            f" {server.server.uuid}",
+        )
+    return server
+
+
+def _with_specs(
+    arguments: argparse.Namespace, simulated: simulation.SimulatedRequest
+) -> simulation.SimulatedRequest:
+    """Return a request with the extra specs of the arguments."""
+    specs = {**simulated.specs, **_parse_pairs(arguments.extra_spec)}
+    return dataclasses.replace(simulated, specs=specs)
+
+
+def _simulate_nodes(
+    arguments: argparse.Namespace,
+    client: rest.RestClient,
+    simulated: simulation.SimulatedRequest,
+    devices: offered_devices.Cloud,
+) -> simulation.SimulationResult:
+    """Return the verdicts on bare-metal nodes.
+
+    :raises MalformedError: the request is for no node either.
+    """
+    group = node_simulation.find_group(simulated, devices.devices)
+    if group is None:
+        raise errors.MalformedError(
+            "flavor",
+            arguments.name or arguments.flavor or " ".join(simulated.specs),
+            "one that asks for accelerators, named by --flavor, or by"
+            " --extra-spec resources_A:VGPU=1 and so on",
+        )
+    return node_simulation.simulate(
+        build_getter(client), simulated, group, devices.devices
+    )
+
+
+def simulate(
+    client: rest.RestClient,
+    simulated: simulation.SimulatedRequest,
+    devices: offered_devices.Cloud,
+    tree: str = "",
+    excluded: Mapping[str, str] = types.MappingProxyType({}),
+) -> simulation.SimulationResult:
+    """Return the verdicts of Placement and of the filter.
+
+    :param client: client of Placement.
+    :param devices: the devices that get a verdict.
+    :param tree: uuid of the only compute node to simulate.
+    :param excluded: see ``SimulationContext``.
+    :raises ServiceError: Placement does not respond.
+    :raises QueryError: Placement rejects the flavor's groups.
+    """
+    disabled = tree_reader.list_with_trait(client, names.DISABLED_TRAIT)
+    return simulation.simulate(
+        build_getter(client),
+        simulated,
+        simulation.SimulationContext(
+            cloud=devices,
+            disabled={provider.uuid for provider in disabled},
+            excluded=excluded,
+        ),
+        vgpu_geometry.VgpuGeometry(loader.load()),
+        tree,
+    )
+
+
+def build_getter(client: rest.RestClient) -> fact_reader.Get:
+    """Return a getter for the filter's modules that uses a REST client.
+
+    The client's microversion is newer than Nova's; the responses to the
+    filter's queries are the same in both.
+    """
+
+    def get(path: str) -> Any:
+        try:
+            return client.get(path).body
+        except errors.ServiceError as error:
+            if error.status is None or error.status >= _SERVER_ERROR:
+                raise
+            raise fact_reader.QueryError(
+                path,
+                f"HTTP {error.status}: {error.reason}",
+                status=error.status,
+                code=error.code,
+            ) from error
+
+    return get
+
+
+def _build_request(
+    arguments: argparse.Namespace, reader: fleet_command.CloudReader
+) -> simulation.SimulatedRequest:
+    """Return the request for a server of the flavor in the arguments.
+
+    :raises MalformedError: the arguments name no flavor, or a flavor that
+        Nova does not have.
+    :raises ServiceError: Nova does not respond.
+    """
+    specs: dict[str, str] = {}
+    needs: dict[str, int] = {}
+    if arguments.flavor:
+        flavor = cloud.find_flavor(reader.open_compute(), arguments.flavor)
+        specs.update(flavor.specs)
+        needs.update(flavor.needs_with_disk)
+    return _with_specs(
+        arguments, simulation.SimulatedRequest(specs=specs, needs=needs)
+    )
+
+
+def _parse_pairs(pairs: Sequence[str]) -> dict[str, str]:
+    """Return extra specs by key.
+
+    :raises MalformedError: an item is not KEY=VALUE.
+    """
+    specs = {}
+    for text in pairs:
+        key, sign, value = text.partition("=")
+        if not (key and sign):
+            raise errors.MalformedError("--extra-spec", text, "KEY=VALUE")
+        specs[key.strip()] = value.strip()
+    return specs
+
+
+def _format(
+    result: simulation.SimulationResult, status: int
+) -> application.Table:
+    hosts = sum(bool(host.fits) for host in result.hosts)
+    lines = [
+        f"{hosts} of {len(result.hosts)} hosts can serve the flavor now.",
+        f"({_LEGEND})",
+        *(f"Note: {note}." for note in result.notes),
+    ]
+    if not result.hosts:
+        lines.insert(0, simulation.NO_CARD)
+    return application.Table(
+        columns=_COLUMNS,
+        rows=[
+            (
+                host.name,
+                names.provider_address(host.name, card.name),
+                card.verdict,
+                card.why,
+            )
+            for host in result.hosts
+            for card in host.cards
+        ],
+        notes="\n".join(lines) + "\n",
+        status=status,
+    )
+
+
+ACTION = application.Action(
+    _add_arguments, _run, common_options.add_cloud_credentials
+)

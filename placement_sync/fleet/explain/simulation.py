@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulation of a scheduling request for a flavor, card by card."""
+
+import collections
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from filters import provider_facts
+from filters.fit import (
+    candidate_fit,
+    fact_reader,
+    no_candidates,
+    vgpu_geometry,
+)
+from filters.placement import queries
+from filters.request import AcceleratorRequest, parse_request
+from nova_accel.model import flavors, names
+from placement_sync.client import provider_records
+from placement_sync.fleet.flavors import offered_devices
+
+# Nova's own default ([scheduler] max_placement_results).
+MAX_CANDIDATES = 1000
+# Reasons printed for a rejected card; pairs of cards may give many.
+_MAX_REASONS = 3
+
+NO_CARD = "No host has an accelerator of the classes asked for."
+
+FIRST = "first"
+FITS = "fits"
+REFUSED = "refused"
+LEFT_OUT = "left out"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRequest:
+    """Request for one server of a flavor.
+
+    ``specs`` are the flavor's extra specs; ``needs`` are its CPUs, memory
+    and disk, by resource class.
+    """
+
+    specs: Mapping[str, str]
+    needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def accelerators(self) -> AcceleratorRequest:
+        """Return the accelerator groups.
+
+        :raises MalformedError: an extra spec has a value that is not
+            allowed.
+        """
+        return parse_request(self.specs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CardVerdict:
+    """Result for a device, with the reason.
+
+    ``verdict`` is FIRST if Nova would allocate it, FITS if another fitting
+    candidate has it, REFUSED if the filter rejects all candidates with it,
+    LEFT_OUT if Placement returns no candidate with it.
+    """
+
+    name: str
+    uuid: str
+    verdict: str
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HostVerdict:
+    """Results for a host's devices.
+
+    ``fits`` and ``refused`` are numbers of candidates.
+    """
+
+    name: str
+    uuid: str
+    fits: int
+    refused: int
+    cards: tuple[CardVerdict, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationResult:
+    """Results for all hosts; ``notes`` are limits of the simulation."""
+
+    hosts: tuple[HostVerdict, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_possible(self) -> bool:
+        """Return whether a host could serve the request."""
+        return any(host.fits for host in self.hosts)
+
+    @property
+    def refusal(self) -> str:
+        """Return why no host can serve the request, empty if one can."""
+        if self.is_possible:
+            return ""
+        causes = [
+            f"{card.name}: {card.why}"
+            for host in self.hosts
+            for card in host.cards
+        ]
+        lines = no_candidates.limit_lines(causes, _MAX_REASONS)
+        return "; ".join(lines) or NO_CARD.rstrip(".")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationContext:
+    """Hosts of the simulation, from Placement.
+
+    ``disabled`` are the uuids of hosts whose service is disabled.
+    ``excluded`` are the reasons why other hosts can't get the server, by
+    uuid.
+    """
+
+    cloud: offered_devices.Cloud
+    disabled: Collection[str] = ()
+    excluded: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def simulate(
+    get: fact_reader.Get,
+    simulated: SimulatedRequest,
+    context: SimulationContext,
+    geometry: vgpu_geometry.VgpuGeometry,
+    tree: str = "",
+) -> SimulationResult:
+    """Return the candidates of nova-scheduler, host by host.
+
+    :param tree: uuid of the only compute node to simulate.
+    :raises QueryError: Placement can't be queried, or rejects the flavor's
+        groups.
+    :raises MalformedError: an extra spec has a value that is not allowed.
+    """
+    request = simulated.accelerators
+    by_host, is_limited, problems = _fetch_candidates(
+        get, simulated, context, tree
+    )
+    snapshot = fact_reader.FactReader(get).read_confirmed(
+        fact_reader.RequestMemory(request=request),
+        "",
+        list(by_host.values()),
+        geometry,
+    )
+    host_facts = candidate_fit.HostFacts(
+        facts=snapshot.facts, geometry=geometry
+    )
+    hosts = []
+    for uuid, devices in _group_devices(request, context.cloud).items():
+        is_excluded = uuid in context.excluded
+        candidates = [] if is_excluded else by_host.get(uuid, [])
+        fitting, rejections = candidate_fit.select(
+            request, candidates, host_facts
+        )
+        reasons = _CardReasons(
+            request=request,
+            host_reason=_describe_host(simulated, context, uuid),
+            offered=candidates,
+            fitting=fitting,
+            rejections=rejections,
+        )
+        hosts.append(_judge_host(uuid, devices, reasons))
+    notes = [*_build_notes(request, is_limited), *problems]
+    notes += [f"not known: {problem}" for problem in snapshot.problems]
+    return SimulationResult(hosts=tuple(hosts), notes=tuple(notes))
+
+
+def candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
+    """Return the path of Nova's query for a server's candidates.
+
+    As in nova/scheduler/utils.py (ResourceRequest) of releases 31 to 34,
+    without additions by images, ports and hints.
+
+    :param tree: uuid of the only compute node to query.
+    """
+    groups = {g.suffix: g for g in flavors.parse_groups(simulated.specs)}
+    unsuffixed = groups.pop("", flavors.RequestGroup(suffix="", resources={}))
+    unsuffixed = dataclasses.replace(
+        unsuffixed, resources={**simulated.needs, **unsuffixed.resources}
+    )
+    query = {
+        "limit": str(MAX_CANDIDATES),
+        "root_required": f"!{names.DISABLED_TRAIT}",
+    }
+    for group in (unsuffixed, *groups.values()):
+        params = provider_records.group_query(group)
+        query |= params
+        if params and tree:
+            query[f"in_tree{group.suffix}"] = tree
+    if "group_policy" in simulated.specs:
+        query["group_policy"] = simulated.specs["group_policy"]
+    return provider_records.build_path("/allocation_candidates", query)
+
+
+_ByHost = dict[str, list[provider_facts.Candidate]]
+
+
+def _fetch_candidates(
+    get: fact_reader.Get,
+    simulated: SimulatedRequest,
+    context: SimulationContext,
+    tree: str,
+) -> tuple[_ByHost, bool, tuple[str, ...]]:
+    """Return candidates by host, whether there may be more, and problems.
+
+    :raises QueryError: Placement can't be queried, or rejects the groups.
+    """
+    path = candidates_path(simulated, tree)
+    hosts = {device.uuid: device.root for device in context.cloud.devices}
+    try:
+        candidates = queries.read(
+            get, path, lambda body: body["allocation_requests"]
+        )
+    except fact_reader.QueryError as error:
+        if not error.unknown_names:
+            raise
+        problem = f"no accelerator ever offered {error.unknown_names}"
+        return {}, False, (problem,)
+    by_host: _ByHost = collections.defaultdict(list)
+    for candidate in candidates:
+        roots = {hosts[u] for u in candidate["allocations"] if u in hosts}
+        for root in roots:
+            by_host[root].append(candidate)
+    return by_host, len(candidates) >= MAX_CANDIDATES, ()
+
+
+def _group_devices(
+    request: AcceleratorRequest, cloud: offered_devices.Cloud
+) -> dict[str, list[offered_devices.OfferedDevice]]:
+    """Return the devices with requested classes, by compute node."""
+    by_host = collections.defaultdict(list)
+    for device in sorted(cloud.devices, key=lambda d: (d.host, d.name)):
+        if not request.classes.isdisjoint(device.capacities):
+            by_host[device.root].append(device)
+    return by_host
+
+
+def _describe_host(
+    simulated: SimulatedRequest, context: SimulationContext, host: str
+) -> str:
+    """Return why a host has no candidate at all, empty if it may have."""
+    if host in context.excluded:
+        return context.excluded[host]
+    if host in context.disabled:
+        return "the host's compute service is disabled"
+    capacities = context.cloud.hosts.get(host, {})
+    shortages = [
+        f"{name} {capacities[name].free} left, {amount} needed"
+        for name, amount in simulated.needs.items()
+        if name in capacities and amount > capacities[name].free
+    ]
+    return f"the host: {', '.join(shortages)}" if shortages else ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _CardReasons:
+    """Verdicts and reasons for the cards of a host.
+
+    ``offered`` are all candidates of the host, ``fitting`` those that pass
+    the filter, in order.
+    """
+
+    request: AcceleratorRequest
+    host_reason: str
+    offered: Sequence[provider_facts.Candidate]
+    fitting: Sequence[provider_facts.Candidate]
+    rejections: candidate_fit.Rejections
+
+    def judge(self, device: offered_devices.OfferedDevice) -> CardVerdict:
+        """Return the verdict for a device, with the reason."""
+        verdict, why = LEFT_OUT, ""
+        if self._has_device(self.fitting[:1], device):
+            verdict = FIRST
+        elif self._has_device(self.fitting, device):
+            verdict = FITS
+        elif self._has_device(self.offered, device):
+            verdict, why = REFUSED, self._describe_rejections(device)
+        else:
+            why = self._describe_absence(device)
+        return CardVerdict(
+            name=device.name, uuid=device.uuid, verdict=verdict, why=why
+        )
+
+    def _has_device(
+        self,
+        candidates: Sequence[provider_facts.Candidate],
+        device: offered_devices.OfferedDevice,
+    ) -> bool:
+        return device.uuid in provider_facts.list_providers(
+            self.request.classes, candidates
+        )
+
+    def _describe_rejections(
+        self, device: offered_devices.OfferedDevice
+    ) -> str:
+        """Return the filter's reasons: of the device, else of its host."""
+        own = [
+            rejection.cause
+            for (subject, _), rejection in self.rejections.items()
+            if subject == device.uuid
+        ]
+        shared = [
+            str(rejection)
+            for (subject, _), rejection in self.rejections.items()
+            if rejection.is_about(device.uuid) and subject != device.uuid
+        ]
+        reasons = own or shared or map(str, self.rejections.values())
+        return "; ".join(no_candidates.limit_lines(reasons, _MAX_REASONS))
+
+    def _describe_absence(self, device: offered_devices.OfferedDevice) -> str:
+        """Return why Placement has no candidate with a device."""
+        health = [
+            cause
+            for trait, cause in candidate_fit.HEALTH_CAUSES.items()
+            if trait in device.traits
+        ]
+        if health:
+            return ", ".join(health)
+        groups = self.request.groups
+        causes = [
+            cause
+            for group in groups
+            if group.resources.keys() & device.capacities.keys()
+            and (
+                cause := no_candidates.describe_missing(
+                    group, device.traits, device.capacities
+                )
+            )
+        ]
+        if len(causes) == len(groups):
+            return "; ".join(dict.fromkeys(causes))
+        if self.host_reason:
+            return self.host_reason
+        if len(groups) > 1:
+            return "the host does not have all groups together"
+        return (
+            "has room; the host lacks something else that the flavor asks"
+            " for, or see max_unit, min_unit and step_size of the inventories"
+        )
+
+
+def _judge_host(
+    uuid: str,
+    devices: Sequence[offered_devices.OfferedDevice],
+    reasons: _CardReasons,
+) -> HostVerdict:
+    return HostVerdict(
+        name=devices[0].host,
+        uuid=uuid,
+        fits=len(reasons.fitting),
+        refused=len(reasons.offered) - len(reasons.fitting),
+        cards=tuple(reasons.judge(device) for device in devices),
+    )
+
+
+def _build_notes(request: AcceleratorRequest, is_limited: bool) -> list[str]:
+    """Return the limits of the simulation."""
+    notes = []
+    if request.policy.numa is not flavors.NumaPolicy.NONE:
+        notes.append(
+            "which NUMA cells of a host have room is known to nova-scheduler"
+            f" only: numa_policy={request.policy.numa.value} is not judged"
+        )
+    if any(group.bitstream for group in request.groups):
+        notes.append(
+            "what the bitstream's image says is not read: regions that hold"
+            " its function already are not put first"
+        )
+    if is_limited:
+        notes.append(
+            f"Placement was asked for {MAX_CANDIDATES} candidates, as Nova"
+            " does ([scheduler] max_placement_results): there may be more;"
+            " ask about one host with --host"
+        )
+    notes.append("Nova's other filters and its weighers are not replayed")
+    return notes
+
+
+def as_dict(result: SimulationResult) -> dict[str, Any]:
+    """Return a result with the keys of ``nova-accel explain --json``."""
+    return {
+        "is_possible": result.is_possible,
+        "hosts": [dataclasses.asdict(host) for host in result.hosts],
+        "notes": list(result.notes),
+    }

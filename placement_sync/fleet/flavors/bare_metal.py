@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reader of bare-metal nodes, as Nova's Ironic driver reports them.
+
+The providers are the nodes themselves, found by the traits that Ironic's
+inspection has set. They are only read: all of them is Nova's.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from nova_accel.inventory import node_counts
+from nova_accel.model import names, providers
+from placement_sync.client import provider_records, rest
+from placement_sync.fleet.flavors import offered_devices
+
+_TRAITS = "/traits?name=startswith:CUSTOM_&associated=true"
+# Traits of one query: the path stays below 8 KiB, the limit of web servers.
+_MAX_TRAITS = 50
+_PARTS = ("traits", "inventories", "usages")
+
+
+def read_nodes(
+    client: rest.RestClient,
+) -> list[offered_devices.OfferedDevice]:
+    """Return the nodes with accelerators, by name; nodes in use included.
+
+    One request without such nodes; with them one more for 50 models, and
+    three for each node.
+
+    :raises ServiceError: Placement can't be read.
+    """
+    traits = client.read(_TRAITS, provider_records.parse_traits)
+    counts = sorted(filter(node_counts.parse_count, traits))
+    nodes: dict[str, providers.Provider] = {}
+    for first in range(0, len(counts), _MAX_TRAITS):
+        chunk = counts[first : first + _MAX_TRAITS]
+        path = provider_records.build_path(
+            "/resource_providers", {"required": f"in:{','.join(chunk)}"}
+        )
+        listed = client.read(path, provider_records.parse_list)
+        nodes |= {node.uuid: node for node in listed if not node.parent}
+    return list(_read_details(client, sorted(nodes.values(), key=_get_name)))
+
+
+def _get_name(node: providers.Provider) -> str:
+    return node.name
+
+
+def _read_details(
+    client: rest.RestClient, nodes: Sequence[providers.Provider]
+) -> Iterator[offered_devices.OfferedDevice]:
+    """Yield the nodes that still exist."""
+    traits, inventories, usages = (
+        [provider_records.provider_path(node.uuid, part) for node in nodes]
+        for part in _PARTS
+    )
+    answers = zip(
+        nodes,
+        client.find_each(traits, provider_records.parse_traits),
+        client.find_each(inventories, provider_records.parse_capacities),
+        client.find_each(usages, lambda body: dict(body["usages"])),
+        strict=True,
+    )
+    for node, own, capacities, used in answers:
+        if own is None or capacities is None:
+            continue
+        read = providers.Provider(uuid=node.uuid, capacities=capacities[1])
+        models = [t for t in own if t.startswith(names.MODEL_PREFIX)]
+        yield offered_devices.OfferedDevice(
+            uuid=node.uuid,
+            name=node.name,
+            host=node.name,
+            root=node.root,
+            card=node.uuid,
+            model=models[0] if len(models) == 1 else "",
+            traits=own,
+            capacities=read.with_used(used or {}).capacities,
+            counts=tuple(
+                filter(None, map(node_counts.parse_count, sorted(own)))
+            ),
+        )

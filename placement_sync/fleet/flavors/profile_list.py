@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""List of a cloud's profiles, with free and maximum numbers."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+from nova_accel.model import names
+from placement_sync.fleet.flavors import offered_devices
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ListedProfile:
+    """A profile of a cloud.
+
+    ``hosts`` and ``models`` are those of the cards that support it.
+    ``cards`` of ``cards_in_all`` can create one now. ``free`` is the
+    maximum that the inventories allow now, ``most`` the maximum of an empty
+    card, without the limits of device_spec. ``is_offered`` is false if no
+    card can create one now.
+    """
+
+    terms: offered_devices.ProfileTerms
+    models: tuple[str, ...]
+    hosts: tuple[str, ...]
+    cards: int
+    cards_in_all: int
+    free: int
+    most: int
+    is_offered: bool
+
+
+def list_profiles(
+    devices: Iterable[offered_devices.OfferedDevice],
+    types: offered_devices.VgpuTypes,
+) -> tuple[ListedProfile, ...]:
+    """Return the profiles of devices, sorted by kind and name.
+
+    Unavailable devices (drained, faulted or missing) are ignored.
+    """
+    rows: dict[
+        tuple[str, str, frozenset[str]],
+        list[
+            tuple[
+                offered_devices.ProfileTerms,
+                offered_devices.OfferedDevice,
+                bool,
+            ]
+        ],
+    ] = {}
+    for provider in devices:
+        if provider.is_unavailable:
+            continue
+        for terms, is_available in offered_devices.list_terms(provider, types):
+            key = terms.kind, terms.name, terms.required
+            rows.setdefault(key, []).append((terms, provider, is_available))
+    return tuple(_build_row(rows[key]) for key in sorted(rows, key=_sort_key))
+
+
+def _sort_key(key: tuple[str, str, frozenset[str]]) -> tuple[object, ...]:
+    """Sort by kind, then by name, numbers in it as numbers."""
+    kind, name, required = key
+    parts = re.split(r"(\d+)", name)
+    words = [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
+    return kind, words, sorted(required)
+
+
+def _build_row(
+    rows: Sequence[
+        tuple[
+            offered_devices.ProfileTerms, offered_devices.OfferedDevice, bool
+        ]
+    ],
+) -> ListedProfile:
+    free = {
+        provider.uuid: count_free(provider, terms) if is_available else 0
+        for terms, provider, is_available in rows
+    }
+    return ListedProfile(
+        terms=rows[0][0],
+        models=tuple(
+            sorted({offered_devices.model_name(p.model) for _, p, _ in rows})
+        ),
+        hosts=tuple(sorted({p.host for _, p, _ in rows})),
+        cards=sum(bool(n) for n in free.values()),
+        cards_in_all=len(free),
+        free=sum(free.values()),
+        most=max(_compute_max(p, t) for t, p, _ in rows),
+        is_offered=any(is_available for _, _, is_available in rows),
+    )
+
+
+def count_free(
+    provider: offered_devices.OfferedDevice,
+    terms: offered_devices.ProfileTerms,
+) -> int:
+    """Return the maximum of further partitions by a device's inventories.
+
+    Present partitions count against the limit of a type in equal-size mode
+    only: in other modes they may use places that the type does not.
+    """
+    limits = [
+        provider.capacities[name].free // amount
+        for name, amount in terms.charges.items()
+        if name in provider.capacities
+    ]
+    most = offered_devices.max_partitions(provider, terms.vgpu_type)
+    if most is not None:
+        is_equal = names.layout_trait("equal") in provider.traits
+        gpu = provider.capacities.get(names.GPU_CLASS) if is_equal else None
+        limits.append(most - (gpu.used if gpu else 0))
+    return max(0, min(limits, default=0))
+
+
+def _compute_max(
+    provider: offered_devices.OfferedDevice,
+    terms: offered_devices.ProfileTerms,
+) -> int:
+    """Return the maximum of partitions of an empty card.
+
+    For types in the catalog by the type's limit, without max_slots: the
+    total of a card in equal-size mode is the limit of its present size
+    only. For others by the inventories, without reserved units, which bulk
+    queries of Placement do not return.
+    """
+    most = offered_devices.max_partitions(provider, terms.vgpu_type)
+    if most is not None:
+        return most
+    limits = [
+        provider.capacities[name].total // amount
+        for name, amount in terms.charges.items()
+        if name in provider.capacities
+    ]
+    return min(limits, default=0)

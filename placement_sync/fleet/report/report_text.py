@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Report of a fleet as text, and as a document for programs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from nova_accel.inventory import wording
+from placement_sync.fleet.devices import device_rows
+from placement_sync.fleet.report import card_bars, fleet_report
+
+FORMAT = 1
+# Characters of a bar, and of the use of its parts.
+_WIDTH = 40
+_CHARACTERS = {
+    card_bars.PartKind.SERVER: "#",
+    card_bars.PartKind.UNALLOCATED: "?",
+    card_bars.PartKind.RESERVED: "/",
+    card_bars.PartKind.FREE: ".",
+}
+
+
+def summarize(report: fleet_report.FleetReport) -> str:
+    """Return the fleet in one line."""
+    states = ", ".join(f"{n} {state}" for state, n in report.states.items())
+    count = sum(report.states.values())
+    parts = [
+        wording.count_of(len(report.hosts), "host"),
+        wording.count_of(count, "device") + (f" ({states})" if states else ""),
+        wording.count_of(report.server_count, "server"),
+        *(f"{usage} in use" for usage in report.usages),
+    ]
+    return ", ".join(parts)
+
+
+def describe_fragmentation(item: fleet_report.Fragmentation) -> str:
+    """Return the free memory of a model in words, with moves that help."""
+    text = (
+        f"{item.model}: {item.free_mb} MB free, largest single profile"
+        f" {item.largest or 'none'}"
+    )
+    if item.empty_card:
+        moves = ", ".join(
+            f"{server} to {card}"
+            for server, card in zip(
+                item.moved_servers, item.target_cards, strict=True
+            )
+        )
+        text += (
+            f"; moving {moves} makes {item.gained} possible on"
+            f" {item.empty_card}"
+        )
+    return text
+
+
+def as_text(report: fleet_report.FleetReport) -> str:
+    """Return the report as text."""
+    return "\n".join(_list_lines(report)) + "\n"
+
+
+def _list_lines(report: fleet_report.FleetReport) -> Iterator[str]:
+    header = report.header
+    yield f"Accelerators, {header.created}, by {header.user}"
+    yield f"nova-accel {header.version}"
+    yield summarize(report)
+    for gap in report.gaps:
+        yield f"Not known: {gap}"
+    for section in report.hosts:
+        disabled = ", service disabled" if section.row.is_disabled else ""
+        yield f"\n{section.row.name}{disabled}"
+        for bar in section.bars:
+            row = bar.row
+            fits = f"fits {row.largest}" if row.largest else row.state
+            yield (
+                f"  {row.device.address}  {row.model}"
+                f"  [{_draw(bar)}]  {row.usage}  {fits}"
+            )
+            for part in bar.parts:
+                if part.kind is card_bars.PartKind.SERVER:
+                    yield f"    {part.text}"
+    yield from _list_sums(report)
+
+
+def _list_sums(report: fleet_report.FleetReport) -> Iterator[str]:
+    yield "\nFlavors"
+    for flavor in report.flavors:
+        cause = flavor.problem or f"room for {flavor.room} more"
+        yield f"  {flavor.name}: {flavor.request or '?'}, {cause}"
+    yield "\nHolders by project"
+    for project in report.projects:
+        devices = wording.count_of(len(project.devices), "device")
+        servers = wording.count_of(len(project.consumers), "server")
+        yield (
+            f"  {project.label}: {project.resource_class}"
+            f" {project.units} on {devices}, {servers}"
+        )
+    yield "\nFragmentation"
+    for item in report.fragmentation:
+        yield f"  {describe_fragmentation(item)}"
+    yield "\nProblems"
+    for problem in report.problems:
+        yield f"  {problem.where}: {problem.problem}; {problem.remedy}"
+
+
+def _draw(bar: card_bars.CardBar) -> str:
+    """Return a bar of characters; each part of it has at least one."""
+    text = ""
+    for part in bar.parts:
+        end = round((part.start + part.size) / bar.total * _WIDTH)
+        text += _CHARACTERS[part.kind] * max(1, end - len(text))
+    return text[:_WIDTH].ljust(_WIDTH)
+
+
+def as_dict(report: fleet_report.FleetReport) -> dict[str, Any]:
+    """Return the report for JSON; its keys are a stable interface."""
+    header = report.header
+    return {
+        "format": FORMAT,
+        "created": header.created,
+        "version": header.version,
+        "user": header.user,
+        "states": dict(report.states),
+        "use": [_usage(usage) for usage in report.usages],
+        "servers": report.server_count,
+        "hosts": [
+            {
+                "name": section.row.name,
+                "uuid": section.row.uuid,
+                "is_disabled": section.row.is_disabled,
+                "devices": [_bar(bar) for bar in section.bars],
+            }
+            for section in report.hosts
+        ],
+        "flavors": [
+            {
+                "name": flavor.name,
+                "request": flavor.request,
+                "room": flavor.room,
+                "problem": flavor.problem,
+            }
+            for flavor in report.flavors
+        ],
+        "projects": [
+            {
+                "project": project.project,
+                "project_name": project.name,
+                "resource_class": project.resource_class,
+                "units": project.units,
+                "servers": sorted(project.consumers),
+                "devices": sorted(project.devices),
+            }
+            for project in report.projects
+        ],
+        "fragmentation": [
+            {
+                "model": item.model,
+                "free_mb": item.free_mb,
+                "largest": item.largest,
+                "empty_card": item.empty_card,
+                "moved_servers": list(item.moved_servers),
+                "target_cards": list(item.target_cards),
+                "gained": item.gained,
+            }
+            for item in report.fragmentation
+        ],
+        "problems": [
+            {
+                "where": problem.where,
+                "problem": problem.problem,
+                "remedy": problem.remedy,
+            }
+            for problem in report.problems
+        ],
+        "not_known": list(report.gaps),
+    }
+
+
+def _usage(usage: device_rows.UnitUsage) -> dict[str, Any]:
+    return {"used": usage.used, "total": usage.total, "unit": usage.unit}
+
+
+def _bar(bar: card_bars.CardBar) -> dict[str, Any]:
+    row = bar.row
+    return {
+        "address": row.device.address,
+        "uuid": row.device.uuid,
+        "model": row.model,
+        "state": row.state,
+        "mode": row.mode,
+        "use": _usage(row.usage),
+        "fits": [
+            {"profile": profile.name, "count": profile.count}
+            for profile in row.fits
+        ],
+        "length": bar.total,
+        "parts": [
+            {
+                "kind": part.kind.value,
+                "start": part.start,
+                "size": part.size,
+                "text": part.text,
+                "project": part.project,
+            }
+            for part in bar.parts
+        ],
+    }
