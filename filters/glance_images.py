@@ -16,7 +16,7 @@ from nova.image import glance
 from filters.placement import stale_cache
 from filters.request import AcceleratorRequest
 from nova_accel import errors
-from nova_accel.fpga import bitstreams
+from nova_accel.catalog.fpga import bitstreams
 from nova_accel.model import names
 
 # An image's properties hardly ever change, and an outdated function costs

@@ -5,10 +5,10 @@ Pure, without I/O:
 
 - ``errors``: exception tree; each exception has a hint for the operator
 - ``model``: devices, profiles, slots, claims, actions, names of traits
-- ``catalog``: PCI ids, vGPU types and mdev types of the vendors
+- ``catalog``: PCI ids, vGPU types and mdev types of the vendors; formats of
+  bitstreams
 - ``config``: options of ``[nova_accel]`` and its ``device_spec`` lines
 - ``geometry``: vGPU and GPU instance placement, device topology
-- ``fpga``: bitstreams and regions
 - ``claims``: slots and request groups of a server -> claims on partitions
 - ``inventory``: devices and claims -> resource provider tree
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
+from nova_accel.catalog.fpga import bitstreams
 from nova_accel.config import policy
-from nova_accel.fpga import bitstreams
 from nova_accel.geometry import device_capacity
 from nova_accel.model import flavors, names, providers
 

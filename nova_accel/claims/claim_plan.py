@@ -12,8 +12,8 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import errors, model
+from nova_accel.catalog.fpga import regions
 from nova_accel.claims import matching
-from nova_accel.fpga import regions
 from nova_accel.geometry import device_capacity
 from nova_accel.model import flavors, names, providers
 

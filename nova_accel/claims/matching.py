@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import model
-from nova_accel.fpga import regions
+from nova_accel.catalog.fpga import regions
 from nova_accel.model import flavors, names
 
 # A group, one of its resource classes, and the number of slots.

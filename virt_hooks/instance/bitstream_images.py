@@ -28,8 +28,8 @@ from nova import exception
 from nova.image import glance
 
 from nova_accel import errors, model
+from nova_accel.catalog.fpga import bitstreams
 from nova_accel.config import conf
-from nova_accel.fpga import bitstreams
 from nova_accel.host.bitstreams import bitstream_cache, blob_store
 
 LOG = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors, model
+from nova_accel.catalog.fpga import bitstreams
 from nova_accel.claims import card_reset
 from nova_accel.config import policy
 from nova_accel.discovery import plugin
 from nova_accel.doctor import checked_host, host_checks, registry
-from nova_accel.fpga import bitstreams
 from nova_accel.host.execute import action_executor, privileged, reset_checks
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import host_reader

@@ -11,7 +11,7 @@ from collections.abc import (
 )
 
 from nova_accel import errors, model
-from nova_accel.fpga import bitstreams, regions
+from nova_accel.catalog.fpga import bitstreams, regions
 from virt_hooks.guest import connection
 from virt_hooks.spawn import host_access
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from nova_accel import errors, model
-from nova_accel.fpga import bitstreams
+from nova_accel.catalog.fpga import bitstreams
 from nova_accel.host.bitstreams import blob_store
 from nova_accel.model import json_codec
 

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from nova_accel import errors
-from nova_accel.fpga import bitstreams
+from nova_accel.catalog.fpga import bitstreams
 
 LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 
 from nova_accel import errors
-from nova_accel.fpga import bitstreams
+from nova_accel.catalog.fpga import bitstreams
 
 # Maximum size of a bitstream; the largest have some 100 MiB.
 MOST_BYTES = 2 << 30

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 
 from nova_accel import errors
-from nova_accel.fpga import xclbin
+from nova_accel.catalog.fpga import xclbin
 from nova_accel.host.sysfs import fs
 from nova_accel.model import names
 

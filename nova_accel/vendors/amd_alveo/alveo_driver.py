@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from nova_accel import errors, model
+from nova_accel.catalog.fpga import regions
 from nova_accel.config import policy, remedy
-from nova_accel.fpga import regions
 from nova_accel.host.fpga import xrt
 from nova_accel.host.sysfs import host_reader, modules
 from nova_accel.model import actions, names, pci

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import model
+from nova_accel.catalog.fpga import regions
 from nova_accel.config import policy, remedy
-from nova_accel.fpga import regions
 from nova_accel.host.fpga import dfl
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import names, pci

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from nova_accel.fpga import bitstreams
+from nova_accel.catalog.fpga import bitstreams
 
 IMAGE = "8b6f2f5e-5b0c-4c0f-9d8e-0d6f3a7b1c2d"
 OWNER = "5f705af5e3f14b6c9dd8c1a0f7c0ffee"

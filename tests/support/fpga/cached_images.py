@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nova_accel import model
-from nova_accel.fpga import bitstreams
+from nova_accel.catalog.fpga import bitstreams
 from nova_accel.host.bitstreams import bitstream_cache
 from tests.support.fpga import bitstream_files as files
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nova_accel import errors, model
+from nova_accel.catalog.fpga import bitstreams
 from nova_accel.config import policy
 from nova_accel.discovery import change_detection, plugin, snapshot
-from nova_accel.fpga import bitstreams
 from nova_accel.host.execute import action_executor
 from nova_accel.host.state import faults
 from nova_accel.host.sysfs import fs

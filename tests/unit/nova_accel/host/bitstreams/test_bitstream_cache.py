@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.fpga import bitstreams
+from nova_accel.catalog.fpga import bitstreams
 from nova_accel.host.bitstreams import bitstream_cache, blob_store
 from tests.support import examples
 from tests.support.fpga import bitstream_files as files

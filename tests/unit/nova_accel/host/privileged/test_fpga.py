@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nova_accel import errors
-from nova_accel.fpga import bitstreams, gbs
+from nova_accel.catalog.fpga import bitstreams, gbs
 from nova_accel.host.execute import privileged
 from nova_accel.host.fpga import bitstream_payload, ioctls
 from nova_accel.model import actions

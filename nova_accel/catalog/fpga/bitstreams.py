@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from nova_accel import errors, model
-from nova_accel.fpga import gbs, xclbin
+from nova_accel.catalog.fpga import gbs, xclbin
 from nova_accel.model import names
 
 FUNCTION = "accelerator_function_id"

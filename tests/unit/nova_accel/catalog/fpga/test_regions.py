@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nova_accel import errors, model
+from nova_accel.catalog.fpga import regions
 from nova_accel.claims import claim_plan
-from nova_accel.fpga import regions
 from nova_accel.model import flavors, names
 from tests.support.fpga import card as fpga
 from tests.support.hosts import domains

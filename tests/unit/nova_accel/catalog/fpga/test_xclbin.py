@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.fpga import xclbin
+from nova_accel.catalog.fpga import xclbin
 
 UUID = "5a3c1f0e6f1d4b6c8f0e0c3b1d5e7a90"
 ONE = "862c7020a250293e32036f19956669e5"

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
-from nova_accel.fpga import bitstreams
+from nova_accel.catalog.fpga import bitstreams
 from nova_accel.model import flavors, names
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.fpga import gbs
+from nova_accel.catalog.fpga import gbs
 from tests.support.fpga import bitstream_files
 
 WHOLE = bitstream_files.gbs()

@@ -3,7 +3,7 @@
 
 Use::
 
-    from nova_accel.fpga import xclbin
+    from nova_accel.catalog.fpga import xclbin
 
     header = xclbin.parse(content)
     header.uuid, header.interfaces

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.fpga import bitstreams, gbs, xclbin
+from nova_accel.catalog.fpga import bitstreams, gbs, xclbin
 from tests.support.fpga import bitstream_files, card
-from tests.unit.nova_accel.fpga import test_xclbin
+from tests.unit.nova_accel.catalog.fpga import test_xclbin
 
 DASHED = "D8424DC4-A4A3-C413-F89E-433683F9040B"
 SHELL = test_xclbin.SHELL
