@@ -376,8 +376,8 @@ class _Version(argparse.Action):
         self, parser: argparse.ArgumentParser, *_: object, **__: object
     ) -> None:
         # To read the version takes longer than to start.
-        capture = importlib.import_module("nova_accel.discovery.capture")
-        print(f"{parser.prog} {capture.library_version()}")
+        module = importlib.import_module("nova_accel.config.library_version")
+        print(f"{parser.prog} {module.read()}")
         parser.exit()
 
 

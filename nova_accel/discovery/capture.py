@@ -17,7 +17,6 @@ never unpacked on disk.
 import datetime
 import errno
 import gzip
-import importlib.metadata
 import io
 import json
 import os
@@ -29,6 +28,7 @@ from collections.abc import Mapping
 from typing import IO, Any, cast
 
 from nova_accel import errors
+from nova_accel.config import library_version
 from nova_accel.host.nvml import gpu_reader, gpu_state
 from nova_accel.host.sysfs import allowed_paths, fs, host_reader, hwdata
 from nova_accel.model import strict_json
@@ -64,19 +64,11 @@ def describe_host(root: str) -> dict[str, Any]:
     is_this_host = os.path.realpath(root) == "/"
     return {
         "format": FORMAT,
-        "library": library_version(),
+        "library": library_version.read(),
         "date": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
         "kernel": platform.release() if is_this_host else None,
         "hostname": platform.node() if is_this_host else None,
     }
-
-
-def library_version() -> str:
-    """Return the version of the installed nova-accel, or ``unknown``."""
-    try:
-        return importlib.metadata.version("nova-accel")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def save(host: host_reader.HostReader, path: str, meta: Meta) -> int:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, Self
 
 from nova_accel import errors, model
-from nova_accel.discovery import capture, vgpu_guests
+from nova_accel.config import library_version
+from nova_accel.discovery import vgpu_guests
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.state import directories
 from nova_accel.model import providers, usage
@@ -104,7 +105,7 @@ class Heartbeat:
         self._status = dataclasses.replace(
             before if before and not before.is_broken else Status(),
             writer=writer,
-            version=capture.library_version(),
+            version=library_version.read(),
             pid=os.getpid(),
             started=time.time(),
             interval_s=interval_s,

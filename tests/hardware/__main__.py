@@ -33,7 +33,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from nova_accel.catalog import loader
-from nova_accel.discovery import capture
+from nova_accel.config import library_version
 from nova_accel.host.nvml import gpu_reader, nvml_library, usage_reader
 from tests.hardware import mig_changes, smi
 from tests.hardware.comparisons import (
@@ -210,7 +210,7 @@ def write_report(path: pathlib.Path, rows: Sequence[Row]) -> None:
     version, gpus = smi.read_smi()
     products = [gpu.text("product_name") or "?" for gpu in gpus.values()]
     lines = [
-        f"# NVIDIA GPUs, nova-accel {capture.library_version()}",
+        f"# NVIDIA GPUs, nova-accel {library_version.read()}",
         "",
         f"Kernel {platform.release()}, driver {version}, Python"
         f" {platform.python_version()}: {', '.join(sorted(products))}.",

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from nova_accel import model
 from nova_accel.catalog import loader, pci_ids
-from nova_accel.config import policy
-from nova_accel.discovery import capture, plugin, scan
+from nova_accel.config import library_version, policy
+from nova_accel.discovery import plugin, scan
 from nova_accel.host.sysfs import error_counters, host_reader
 from nova_accel.inventory import conditions, unoffered
 from nova_accel.model import names, pci
@@ -48,7 +48,7 @@ def read_report(host: host_reader.HostReader) -> node_report.NodeReport:
         read_state(host),
         host.functions(),
         loader.load(),
-        f"nova-accel {capture.library_version()}",
+        f"nova-accel {library_version.read()}",
     )
 
 

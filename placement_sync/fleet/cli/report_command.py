@@ -8,7 +8,7 @@ import json
 
 from nova_accel import errors
 from nova_accel.cli import application
-from nova_accel.discovery import capture
+from nova_accel.config import library_version
 from placement_sync.cli import common_options
 from placement_sync.client import rest
 from placement_sync.fleet.cli import fleet_command
@@ -87,7 +87,7 @@ def _build_header(client: rest.RestClient) -> fleet_report.ReportHeader:
         user = f"user {identity.user_name or identity.user}"
     return fleet_report.ReportHeader(
         created=now.isoformat(timespec="seconds"),
-        version=capture.library_version(),
+        version=library_version.read(),
         user=user,
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 from nova_accel import model
 from nova_accel.cli import commands as inspect_cli
-from nova_accel.discovery import capture
+from nova_accel.config import library_version
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from placement_sync.cli import main, progress
@@ -298,7 +298,7 @@ def test_the_option_version(site: Site) -> None:
         main.main(["--version"])
     assert ended.value.code == 0
     output = site.capsys.readouterr().out
-    assert output == f"placement-sync {capture.library_version()}\n"
+    assert output == f"placement-sync {library_version.read()}\n"
 
 
 def test_an_unreadable_host_is_not_taken_for_empty(
