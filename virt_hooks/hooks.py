@@ -12,19 +12,11 @@ import nova.conf
 
 from nova_accel.config import conf
 from nova_accel.host.state import rebuild_allocations, state_dir
-from virt_hooks.attach import (
-    attach_devices,
-    attach_evacuated,
-    attach_recovery,
-    attach_rpc,
-    attach_show,
-    device_rpc,
-    hot_attach,
-)
 from virt_hooks.guest import connection, device_metadata, hypervisor
 from virt_hooks.instance import bitstream_images
 from virt_hooks.operations import (
     cold_migration,
+    extra_operations,
     host_passes,
     live_migration,
     nova_database,
@@ -88,12 +80,20 @@ class Hooks:
         self.device_metadata = device_metadata.DeviceMetadata(
             host, accel.claims_of
         )
-        devices = attach_devices.AttachDevices(partitions, allocations)
-        evacuated = attach_evacuated.EvacuatedAttachments(allocations, devices)
         self.cold_migration = moves = cold_migration.ColdMigration(
             partitions, allocations
         )
-        self.spawn = spawn_server.Spawn(partitions, moves, evacuated.carried)
+        self.operations = extra_operations.ExtraOperations(
+            extra_operations.OperationContext(
+                partitions=partitions,
+                allocations=allocations,
+                moves=moves,
+                build_metadata=build_metadata,
+            )
+        )
+        self.spawn = spawn_server.Spawn(
+            partitions, moves, self.operations.carried
+        )
         self.suspend = suspend.Suspend(partitions, domains)
         self.live_migration = live_migration.LiveMigration(
             partitions, virtapi, settings
@@ -113,22 +113,6 @@ class Hooks:
             self._remove_partial_files,
         )
         self.reboot = reboot.Reboot(partitions, self.rebuilt_servers, moves)
-        self.attach_recovery = recovery = attach_recovery.AttachRecovery(
-            partitions, allocations
-        )
-        self.hot_attach = hot_attach.HotAttach(
-            partitions, allocations, moves, recovery, devices, build_metadata
-        )
-        self.attach_show = attach_show.AttachShow(partitions, recovery)
-        self.attach_endpoint = attach_rpc.Endpoint(
-            self.hot_attach, self.attach_show
-        )
-        self.device_endpoint = device_rpc.DeviceEndpoint(
-            accel, partitions.reconciler.wake
-        )
-        self.rpc_server = attach_rpc.RpcServer(
-            self.attach_endpoint, self.device_endpoint
-        )
 
     def _build_partitions(
         self,
@@ -146,7 +130,7 @@ class Hooks:
             accel,
             self._refresh,
             report,
-            self._recover_attachments,
+            self._recover_operations,
             self._read_projects,
         )
         return server_partitions.ServerPartitions(
@@ -169,5 +153,5 @@ class Hooks:
     def _read_projects(self) -> Mapping[str, str]:
         return self.consumers.projects
 
-    def _recover_attachments(self) -> None:
-        self.attach_recovery.recover_at_start()
+    def _recover_operations(self) -> None:
+        self.operations.recover_at_start()

@@ -55,15 +55,11 @@ from nova.virt.libvirt import driver
 
 from nova_accel import errors, model
 from virt_hooks import hooks, nova_private
-from virt_hooks.attach import attach_guard
 from virt_hooks.bypass import accelerators_only, started_only
 from virt_hooks.error_guards import Stock, log_errors
-from virt_hooks.operations import (
-    config_checks,
-    live_migration,
-    nova_database,
-)
-from virt_hooks.report import nova_provider_tree
+from virt_hooks.instance import attach_guard
+from virt_hooks.operations import live_migration, nova_database
+from virt_hooks.report import config_checks, nova_provider_tree
 
 LOG = logging.getLogger(__name__)
 
@@ -132,12 +128,12 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         with log_errors("can't start the passes over Placement"):
             self._hooks.partitions.reconciler.start()
         with log_errors("can't serve RPC requests for accelerators"):
-            self._hooks.rpc_server.start(host)
+            self._hooks.operations.start(host)
 
     @started_only
     def cleanup_host(self, host: str) -> None:
         with log_errors("can't stop the RPC server"):
-            self._hooks.rpc_server.stop()
+            self._hooks.operations.stop()
         with log_errors("can't stop the passes over Placement"):
             self._hooks.partitions.reconciler.stop()
         super().cleanup_host(host)
@@ -159,7 +155,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         with log_errors("can't check claims for allocations"):
             self._hooks.missing_allocations.update()
         with log_errors("can't recover interrupted attachments"):
-            self._hooks.attach_recovery.recover()
+            self._hooks.operations.recover()
         return super().get_available_resource(nodename)
 
     def update_provider_tree(

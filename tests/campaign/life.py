@@ -480,9 +480,10 @@ class Life:
             for address in addresses[:1]
         ]
         with self.world.at(host):
-            result = getattr(driver._hooks.device_endpoint, action)(
-                self.world.context, providers, *arguments
-            )
+            result = getattr(
+                driver._hooks.operations.by_name["hot_attach"].device_endpoint,
+                action,
+            )(self.world.context, providers, *arguments)
         if rpc_names.REFUSED in result:
             raise RuntimeError(result[rpc_names.REFUSED])
 

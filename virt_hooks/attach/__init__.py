@@ -10,5 +10,8 @@
 - ``attach_actions``: instance actions
 - ``attach_evacuated``: ``EvacuatedAttachments``: attachments of servers
   that are evacuated to this host
-- ``attach_guard``: refuses moves that would lose a profile
+- ``unified_limits``: Nova's limits of the server's project
+- ``attach_operation``: ``AttachOperation``, which nova-compute loads by the
+  entry point group ``nova_accel.operations``; the core does not import this
+  package by name
 """

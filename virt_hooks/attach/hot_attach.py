@@ -24,15 +24,12 @@ from virt_hooks.attach import (
     attach_actions,
     attach_devices,
     attach_recovery,
+    unified_limits,
 )
 from virt_hooks.guest import plug
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import cold_migration, server_partitions
-from virt_hooks.report import (
-    notifications,
-    server_allocations,
-    unified_limits,
-)
+from virt_hooks.report import notifications, server_allocations
 
 LOG = logging.getLogger(__name__)
 

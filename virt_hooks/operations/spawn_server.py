@@ -32,7 +32,7 @@ class Spawn:
         """Spawn servers.
 
         :param carried: returns the context in which an evacuated server is
-            spawned with its attachments (``EvacuatedAttachments.carried``).
+            spawned with its attachments (``ExtraOperations.carried``).
         """
         self._partitions = partitions
         self._moves = moves

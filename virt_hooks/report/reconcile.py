@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nova_accel import errors, model
+from nova_accel import model
 from nova_accel.config import conf
 from nova_accel.host.state import drains, notes
 from nova_accel.host.sysfs import udev
-from placement_sync.daemon import heartbeat, loop, metrics, operations
+from placement_sync.daemon import heartbeat, loop, operations
 from placement_sync.sync import sync_pass
-from virt_hooks.report import reporter, usage_sampler
+from virt_hooks.report import reporter, status_extensions
 from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -59,18 +59,23 @@ class Reconciler:
         self._recover = recover
         self._read_projects = read_projects
         self._settings = conf.read_settings(options)
-        self._metrics: metrics.Metrics | None = None
         #: Operations on servers, which the hooks measure.
         self.operations = operations.Operations()
         self._heartbeat = heartbeat.Heartbeat(
             self._settings.state_dir,
             _WRITER,
             self._settings.sync.interval,
-            self._publish_metrics,
-            self._update_metrics,
+            self._publish_status,
+            self._update_status,
         )
-        self._sampler = usage_sampler.UsageSampler(
-            self._settings.root, accel, self._heartbeat, read_projects
+        self._extensions = status_extensions.load(
+            status_extensions.ExtensionContext(
+                settings=self._settings,
+                accel=accel,
+                beat=self._heartbeat,
+                operations=self.operations,
+                read_projects=read_projects,
+            )
         )
         #: Problems that were logged.
         self._problems: frozenset[model.Problem] = frozenset()
@@ -85,7 +90,8 @@ class Reconciler:
         seconds = self._settings.sync.interval
         if not seconds or self._loop is not None:
             return
-        self._start_metrics()
+        for extension in self._extensions:
+            extension.start()
         drained = drains.DrainNotes(self._settings.state_dir)
         self._loop = loop.Loop(
             self.run, seconds, watch=notes.NoteWatch(drained.path).has_changed
@@ -96,8 +102,6 @@ class Reconciler:
                 self._loop.wake, log=self._accel.uevents
             )
             self._udev_monitor.start()
-        if self._settings.sync.stats_interval:
-            self._sampler.start(self._settings.sync.stats_interval)
 
     def record_checks(self, names: Iterable[str]) -> None:
         """Publish the checks of this host that failed."""
@@ -112,11 +116,10 @@ class Reconciler:
         """Run no more passes; wait some seconds for a running pass."""
         if self._udev_monitor is not None:
             self._udev_monitor.stop()
-        self._sampler.stop()
         if self._loop is not None:
             self._loop.stop(_STOP_S)
-        if self._metrics is not None:
-            self._metrics.close()
+        for extension in self._extensions:
+            extension.stop()
 
     def run(self) -> sync_pass.PassResult | None:
         """Run one pass, and return its result.
@@ -166,25 +169,13 @@ class Reconciler:
         self._extra_passes += 1
         self.wake()
 
-    def _start_metrics(self) -> None:
-        """Export metrics if nova.conf enables them; log an error."""
-        settings = self._settings.sync
-        try:
-            self._metrics = metrics.Metrics(
-                settings.metrics_textfile,
-                settings.metrics_port,
-                self.operations,
-            )
-        except errors.ConfigurationError as error:
-            LOG.error("can't publish metrics of the passes: %s", error)
+    def _publish_status(self, status: heartbeat.Status) -> None:
+        for extension in self._extensions:
+            extension.publish(status)
 
-    def _publish_metrics(self, status: heartbeat.Status) -> None:
-        if self._metrics is not None:
-            self._metrics.publish(status)
-
-    def _update_metrics(self, status: heartbeat.Status) -> None:
-        if self._metrics is not None:
-            self._metrics.update(status)
+    def _update_status(self, status: heartbeat.Status) -> None:
+        for extension in self._extensions:
+            extension.update(status)
 
     def _log_problems(self, result: sync_pass.PassResult) -> None:
         """Log each problem once, when it appears."""

@@ -57,7 +57,7 @@ SEAMS = {
     "virt_hooks/instance/bitstream_images.py": "Nova's image API raises all",
     "virt_hooks/error_guards.py": "an addition must never end a Nova service",
     "virt_hooks/spawn/release.py": "a vendor's driver may raise anything",
-    "virt_hooks/report/unified_limits.py": "Keystone's client raises any",
+    "virt_hooks/attach/unified_limits.py": "Keystone's client raises any",
     "virt_hooks/report/usage_sampler.py": "Nova's daemon fails in any way",
 }
 # Methods of Nova's report client that write providers, and the one module of
@@ -86,6 +86,8 @@ IMPURE = {
     "nova_accel.config.conf",
     "nova_accel.config.config_source",
     "nova_accel.config.daemon_config",
+    "nova_accel.config.extensions",
+    "nova_accel.config.library_version",
     "nova_accel.config.license_options",
     "nova_accel.config.spec_validators",
     "nova_accel.config.top_packages",

@@ -206,7 +206,11 @@ class Command(attaching.AttachingTestBase):
 
     def test_callers_that_the_policy_refuses(self) -> None:
         server = self.boot_server()
-        endpoint = self.computes["host1"].driver._hooks.attach_endpoint
+        endpoint = (
+            self.computes["host1"]
+            .driver._hooks.operations.by_name["hot_attach"]
+            .attach_endpoint
+        )
         own = self.instance(server).project_id
         for project, reason in (
             (own, "Policy doesn't allow"),
@@ -225,7 +229,11 @@ class Command(attaching.AttachingTestBase):
 
     def test_a_role_counts_in_its_own_project_only(self) -> None:
         server = self.boot_server()
-        endpoint = self.computes["host1"].driver._hooks.attach_endpoint
+        endpoint = (
+            self.computes["host1"]
+            .driver._hooks.operations.by_name["hot_attach"]
+            .attach_endpoint
+        )
         own = self.instance(server).project_id
         self.policy.set_rules(
             {
@@ -249,7 +257,11 @@ class Command(attaching.AttachingTestBase):
         """The rule applies; an owner does not see details of the host."""
         self.start_host(harness.TWO_T4[0])
         server = self.boot(harness.vgpu_group("_A", "16Q"))
-        endpoint = self.computes["host1"].driver._hooks.attach_endpoint
+        endpoint = (
+            self.computes["host1"]
+            .driver._hooks.operations.by_name["hot_attach"]
+            .attach_endpoint
+        )
         instance = self.instance(server)
         own, owner = instance.project_id, instance.user_id
         owns = "user_id:%(user_id)s and project_id:%(project_id)s"
@@ -285,7 +297,9 @@ class Command(attaching.AttachingTestBase):
             (exception.InstanceNotFound(instance_id="a"), "not be found"),
         ):
             with mock.patch.object(
-                self.computes["host1"].driver._hooks.hot_attach,
+                self.computes["host1"]
+                .driver._hooks.operations.by_name["hot_attach"]
+                .hot_attach,
                 "attach",
                 side_effect=error,
             ):
@@ -300,7 +314,11 @@ class Command(attaching.AttachingTestBase):
     def test_a_late_request_is_not_carried_out(self) -> None:
         server = self.boot_server()
         before = self.collect_state(server)
-        endpoint = self.computes["host1"].driver._hooks.attach_endpoint
+        endpoint = (
+            self.computes["host1"]
+            .driver._hooks.operations.by_name["hot_attach"]
+            .attach_endpoint
+        )
         chief = context.get_admin_context()
         for deadline, reason in (
             ("2026-01-31T12:00:00+00:00", "until 2026-01-31T12:00:00+00:00"),

@@ -81,7 +81,9 @@ class Context(attaching.AttachingTestBase):
         server = self.boot(harness.vgpu_group("_A", "4Q"))
         contexts = []
         driver = self.computes["host1"].driver
-        attach_show = driver._hooks.attach_show
+        attach_show = driver._hooks.operations.by_name[
+            "hot_attach"
+        ].attach_show
         stock = attach_show.show
 
         def show(context: Any, uuid: str) -> Any:

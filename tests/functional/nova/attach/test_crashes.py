@@ -71,9 +71,10 @@ class Dying(attaching.AttachingTestBase):
         world.kill_at = kill_at
 
         def work(driver: Any) -> None:
-            getattr(driver._hooks.hot_attach, method)(
-                self.context, self.server["id"], **arguments
-            )
+            getattr(
+                driver._hooks.operations.by_name["hot_attach"].hot_attach,
+                method,
+            )(self.context, self.server["id"], **arguments)
 
         died_of = world.kill(work)
         expected = 0 if kill_at is None else signal.SIGKILL

@@ -60,7 +60,11 @@ class DeviceCommandBase(syncing.SyncTestBase):
 
     @property
     def endpoint(self) -> Any:
-        return self.computes["host1"].driver._hooks.device_endpoint
+        return (
+            self.computes["host1"]
+            .driver._hooks.operations.by_name["hot_attach"]
+            .device_endpoint
+        )
 
     @contextlib.contextmanager
     def passes(self) -> Iterator[None]:
@@ -333,7 +337,9 @@ class DrainNotes(DeviceCommandBase):
                 "placement_sync.fleet.cli.host_calls._NOTES_SECONDS", 0.2
             )
         )
-        self.computes["host1"].driver._hooks.rpc_server.stop()
+        self.computes["host1"].driver._hooks.operations.by_name[
+            "hot_attach"
+        ].rpc_server.stop()
         self.assertEqual(
             "reason unknown: host does not answer", self.read_cell()
         )
@@ -341,7 +347,9 @@ class DrainNotes(DeviceCommandBase):
 
     def test_an_older_nova_compute(self) -> None:
         self.drain()
-        self.computes["host1"].driver._hooks.rpc_server.stop()
+        self.computes["host1"].driver._hooks.operations.by_name[
+            "hot_attach"
+        ].rpc_server.stop()
         target = oslo_messaging.Target(topic=rpc_names.TOPIC, server="host1")
         server = rpc.get_server(target, [OlderEndpoint()])
         server.start()

@@ -14,7 +14,7 @@ from oslo_config import cfg
 from nova_accel import errors
 from tests.functional.nova.support import harness
 from tests.hosts import look
-from virt_hooks.operations import config_checks
+from virt_hooks.report import config_checks
 
 SPEC = json.dumps({"vendor_id": "10de", "product_id": "1eb8"})
 OFF = json.dumps({"address": harness.T4, "use": "off"})

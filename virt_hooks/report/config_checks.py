@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the configuration at the start of nova-compute."""
 
-import importlib.metadata
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nova_accel import errors, model
-from nova_accel.config import conf, nova_pci_spec, policy
+from nova_accel.config import conf, extensions, nova_pci_spec, policy
 from nova_accel.discovery import nova_devices, snapshot
 from nova_accel.host.state import state_dir
 from nova_accel.host.sysfs import fs, host_reader
@@ -48,13 +47,15 @@ def log_failed_checks(options: Any) -> tuple[str, ...]:
     """Log each check of this host that fails; return the names.
 
     The checks are those of installed packages: ``nova-accel doctor`` is one.
+
+    :raises ConfigurationError: a package can't be loaded.
     """
     settings = conf.read_settings(options)
     reader = host_reader.HostReader(source=fs.DiskSource(settings.root))
     failures = [
         failure
-        for point in importlib.metadata.entry_points(group=CHECKS_GROUP)
-        for failure in point.load()(reader)
+        for find_failures in extensions.load(CHECKS_GROUP).values()
+        for failure in find_failures(reader)
     ]
     for name, text in failures:
         LOG.error(
