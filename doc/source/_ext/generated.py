@@ -4,7 +4,8 @@
 ``command-help`` prints the help of a command, ``json-keys`` the keys that a
 command prints with ``--json``, ``messages`` a table of all texts of errors,
 problems and log lines, ``host-checks`` one of the checks of ``nova-accel
-doctor``, and ``features`` one of the versions that features need.
+doctor``, ``features`` one of the versions that features need, and ``circles``
+one of the sizes of the circles.
 """
 
 import ast
@@ -32,6 +33,7 @@ from nova_accel.inventory import tree_builder, unoffered
 from nova_accel.model import names, pci, providers
 from placement_sync.audit import audit_command, findings, heal
 from placement_sync.fleet.explain import simulation
+from tools import circles
 
 #: Modules with ``main(argv)``, by the words that run them.
 COMMANDS = {
@@ -404,6 +406,18 @@ class _Features(rst.Directive):
         return [_table((34, 8, 9, 9, 7, 33), head, feature_rows())]
 
 
+class _Circles(rst.Directive):
+    """``.. circles::``, a table of the modules and lines of each circle."""
+
+    def run(self) -> list[nodes.Node]:
+        inside = {"loaded inside Nova": circles.list_inside_nova()}
+        rows = [
+            (name, str(len(modules)), f"{circles.count_lines(modules):,}")
+            for name, modules in {**circles.list_members(), **inside}.items()
+        ]
+        return [_table((40, 30, 30), ("Circle", "Modules", "Lines"), rows)]
+
+
 def _table(
     widths: tuple[int, ...],
     head: tuple[str, ...],
@@ -431,4 +445,5 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("messages", _Messages)
     app.add_directive("host-checks", _HostChecks)
     app.add_directive("features", _Features)
+    app.add_directive("circles", _Circles)
     return {"parallel_read_safe": True}

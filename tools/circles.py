@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Circles of the code: which module is in which, by imports.
+
+A circle imports only circles further inside. The heart is what nova-compute
+and nova-scheduler load without any extension; the circles of the middle are
+registered in it; the packages outside are never imported by the others.
+``python tools/circles.py`` prints the lines of each.
+"""
+
+import ast
+import configparser
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+ROOT = pathlib.Path(__file__).parents[1]
+TOP_PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
+HEART, HOST_COMMANDS = "heart", "host commands"
+# Ring of the packages that the rest never imports.
+PACKAGES = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Circle:
+    """Part of the code that a keeper can learn by itself.
+
+    ``ring`` is 0 for the heart, 1 for what is registered in it or runs beside
+    it on a host, 2 for packages. ``prefixes`` are its modules and packages;
+    the heart and the host commands have none, and get the other modules.
+    """
+
+    name: str
+    ring: int
+    prefixes: tuple[str, ...] = ()
+
+
+#: In the order in which to read them.
+CIRCLES = (
+    Circle(HEART, 0),
+    Circle(
+        "vendor drivers",
+        1,
+        (
+            "nova_accel.vendors",
+            "nova_accel.host.sysfs.nvme",
+            "nova_accel.host.sysfs.vgpu_config",
+        ),
+    ),
+    Circle("NVML", 1, ("nova_accel.host.nvml", "nova_accel.catalog.vgpu_xml")),
+    Circle(
+        "hot attach",
+        1,
+        (
+            "nova_accel.claims.attach_candidates",
+            "virt_hooks.attach",
+        ),
+    ),
+    Circle(
+        "FPGA",
+        1,
+        (
+            "nova_accel.catalog.fpga",
+            "nova_accel.host.bitstreams",
+            "nova_accel.host.fpga",
+            "nova_accel.host.execute.program_fpga",
+            "virt_hooks.instance.bitstream_images",
+            "virt_hooks.spawn.region_programs",
+        ),
+    ),
+    Circle(
+        "usage",
+        1,
+        (
+            "nova_accel.host.sysfs.usage_files",
+            "placement_sync.daemon.metrics",
+            "placement_sync.daemon.usage_metrics",
+            "virt_hooks.report.usage_extension",
+            "virt_hooks.report.usage_sampler",
+        ),
+    ),
+    Circle(HOST_COMMANDS, 1),
+    Circle(
+        "doctor",
+        PACKAGES,
+        ("nova_accel.doctor", "nova_accel.discovery.doctor"),
+    ),
+    Circle("fleet", PACKAGES, ("placement_sync.fleet",)),
+    Circle("audit", PACKAGES, ("placement_sync.audit",)),
+    Circle("ironic", PACKAGES, ("virt_hooks.ironic",)),
+    Circle("licenses", PACKAGES, ("placement_sync.licenses",)),
+    Circle("conformance", PACKAGES, ("nova_accel.conformance",)),
+)
+# Entry points that a process of Nova loads, by group.
+_NOVA_GROUPS = (
+    "nova.api.extra_spec_validators",
+    "nova_accel.drivers",
+    "nova_accel.extra_spec_validators",
+    "nova_accel.operations",
+    "nova_accel.status_extensions",
+    "oslo.config.driver",
+    "oslo.config.opts",
+)
+# Modules that options of nova.conf name.
+_NOVA_MODULES = (
+    "filters.accelerator_filter",
+    "filters.accelerator_weigher",
+    "virt_hooks.shim",
+)
+
+
+@functools.cache
+def list_modules() -> Mapping[str, pathlib.Path]:
+    """Return the files of all modules, by name."""
+    return {
+        _name(path): path
+        for package in TOP_PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+
+
+def _name(path: pathlib.Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@functools.cache
+def list_imports(module: str) -> frozenset[str]:
+    """Return the modules of this project that a module imports by name.
+
+    Those of type checkers are not among them, nor those whose names are
+    strings: entry points, and modules that are loaded when they are needed.
+    """
+    tree = ast.parse(list_modules()[module].read_text())
+    names = {name for node in _walk(tree) for name in _imported(node)}
+    return frozenset(names & list_modules().keys())
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        is_typing = isinstance(child, ast.If) and (
+            "TYPE_CHECKING" in ast.unparse(child.test)
+        )
+        if not is_typing:
+            yield child
+            yield from _walk(child)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def list_loaded(roots: Iterable[str]) -> frozenset[str]:
+    """Return the modules that are loaded with some modules."""
+    loaded: set[str] = set()
+    pending = [*roots]
+    while pending:
+        module = pending.pop()
+        if module not in loaded and module in list_modules():
+            loaded.add(module)
+            pending += [module.rpartition(".")[0], *list_imports(module)]
+    return frozenset(loaded)
+
+
+@functools.cache
+def list_inside_nova() -> frozenset[str]:
+    """Return the modules that nova-compute, -scheduler and -api load.
+
+    The doctor's start check, which nova-compute loads once by an entry point,
+    is not among them.
+    """
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    points = setup["options.entry_points"]
+    targets = [
+        line.partition("=")[2].partition(":")[0].strip()
+        for group in _NOVA_GROUPS
+        for line in points.get(group, "").strip().splitlines()
+    ]
+    return list_loaded([*_NOVA_MODULES, *targets])
+
+
+def find_circle(module: str) -> str:
+    """Return the name of a module's circle."""
+    for circle in CIRCLES:
+        if any(f"{module}.".startswith(f"{p}.") for p in circle.prefixes):
+            return circle.name
+    return HEART if module in list_inside_nova() else HOST_COMMANDS
+
+
+@functools.cache
+def list_members() -> Mapping[str, Collection[str]]:
+    """Return the modules of each circle, by its name."""
+    members: dict[str, list[str]] = {circle.name: [] for circle in CIRCLES}
+    for module in list_modules():
+        members[find_circle(module)].append(module)
+    return members
+
+
+def list_arrows() -> frozenset[tuple[str, str]]:
+    """Return pairs of circles of which the first one imports the second."""
+    return frozenset(
+        (source, target)
+        for module in list_modules()
+        for imported in list_imports(module)
+        if (source := find_circle(module)) != (target := find_circle(imported))
+    )
+
+
+def count_lines(modules: Iterable[str]) -> int:
+    """Return the number of lines of some modules."""
+    files = list_modules()
+    return sum(len(files[m].read_text().splitlines()) for m in modules)
+
+
+def main() -> None:
+    """Print the lines of each circle, and those inside Nova."""
+    for name, modules in list_members().items():
+        print(f"{name:<15} {len(modules):>4} {count_lines(modules):>7}")
+    inside = list_inside_nova()
+    print(f"{'inside Nova':<15} {len(inside):>4} {count_lines(inside):>7}")
+
+
+if __name__ == "__main__":
+    main()
