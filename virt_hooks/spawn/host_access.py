@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 from nova_accel import model
 from nova_accel.discovery.device_marks import DeviceMarks
-from nova_accel.host.execute.serials import SerialNumbers
 from nova_accel.host.state.claims_file import ClaimsFile
-from nova_accel.host.state.device_faults import DeviceFaults
 from nova_accel.host.state.faults import FaultNotes
 from nova_accel.host.state.service_lock import ServiceLock
 from nova_accel.host.sysfs import host_reader
@@ -23,29 +21,21 @@ class HostAccess:
     :ivar domains: reads which host devices the host's domains have.
     :ivar read_host: returns a fresh reader of the host; without it cards
         stay in the mode they are in.
-    :ivar faulted: notes on devices at fault and on unclean functions;
-        without them faults are logged only.
+    :ivar faults: notes on devices at fault and on unclean functions, in
+        memory by default.
     :ivar marks: changes drain marks and faults for an operator.
     :ivar read_bitstream: returns the bitstream of an operator's file, or
         raises BitstreamError; without it regions are not blanked.
     :ivar claims_file: publishes the claims to other processes.
     :ivar service_lock: held by the only nova-compute of the host.
     :ivar uevents: the functions that uevents name since the last reading.
-    :ivar serials: serial numbers of whole functions; without them a
-        replaced device is not noticed.
     """
 
     domains: connection.HostdevReader = connection.NO_DOMAINS
     read_host: Callable[[], host_reader.HostReader] | None = None
-    faulted: FaultNotes | None = None
+    faults: FaultNotes = dataclasses.field(default_factory=FaultNotes)
     marks: DeviceMarks | None = None
     read_bitstream: Callable[[str], model.Bitstream] | None = None
     claims_file: ClaimsFile | None = None
     service_lock: ServiceLock | None = None
-    serials: SerialNumbers | None = None
     uevents: UeventLog = dataclasses.field(default_factory=UeventLog)
-
-    @property
-    def faults(self) -> DeviceFaults:
-        """Return the writer of faults, for devices of any kind."""
-        return DeviceFaults(self.faulted)

@@ -41,7 +41,6 @@ from virt_hooks.spawn import (
 LOG = logging.getLogger(__name__)
 
 _NO_USE = connection.HostdevUse()
-_NO_ACCESS = host_access.HostAccess()
 _NO_BITSTREAMS: Mapping[str, model.Bitstream] = types.MappingProxyType({})
 
 
@@ -54,8 +53,9 @@ class Lifecycle:
         rules: policy.DeviceRules,
         executor: action_executor.Executor,
         host: snapshot.Snapshot,
-        access: host_access.HostAccess = _NO_ACCESS,
+        access: host_access.HostAccess | None = None,
     ) -> None:
+        access = access or host_access.HostAccess()
         self._drivers = drivers
         self.rules = rules
         self._executor = executor
@@ -93,7 +93,7 @@ class Lifecycle:
             access,
         )
         self._planner = spawn_plan.SpawnPlanner(
-            self.store, self._release, self._programs, access.serials, host
+            self.store, self._release, self._programs, host
         )
         self._orphan_cleanup = orphan_cleanup.OrphanCleanup(
             self.store, self._locks, self._release

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
-from nova_accel.host.state import faults
+from nova_accel.host.state import note_kinds
 from nova_accel.inventory import tree_builder
 from nova_accel.model import providers
 from virt_hooks.guest import connection
@@ -217,7 +217,7 @@ class OrphanCleanup:
             LOG.error("%s", error)
 
 
-def _is_missing(note: faults.Unreleased | None) -> bool:
+def _is_missing(note: note_kinds.Unreleased | None) -> bool:
     """Return whether there is no note that names a server."""
     return note is None or note.consumer is None
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
-from nova_accel.host.state import faults
+from nova_accel.host.state import note_kinds
 from nova_accel.model import flavors, names, providers
 from virt_hooks.guest import connection
 from virt_hooks.spawn import claim_store
@@ -229,7 +229,7 @@ def assigned_handles(
 
 
 def is_unread(
-    claim: model.Claim, notes: Mapping[str, faults.Unreleased] | None
+    claim: model.Claim, notes: Mapping[str, note_kinds.Unreleased] | None
 ) -> bool:
     """Return whether it can't be read which consumer had a function last."""
     if not is_function(claim):
@@ -240,7 +240,7 @@ def is_unread(
     return note is not None and note.consumer is None
 
 
-def is_of_other(note: faults.Unreleased | None, consumer: str) -> bool:
+def is_of_other(note: note_kinds.Unreleased | None, consumer: str) -> bool:
     """Return whether a note names another consumer of a function."""
     return note is not None and note.consumer != consumer
 

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan, scrub
 from nova_accel.discovery import plugin, snapshot
-from nova_accel.host.state import faults
+from nova_accel.host.execute import serials
+from nova_accel.host.state import note_kinds
 from nova_accel.inventory import conditions
 from nova_accel.model import providers
 from virt_hooks.guest import connection
@@ -35,7 +36,7 @@ _BIND_S, _BIND_STEP_S = 5.0, 0.25
 _LATE_S = 600.0
 # Technologies whose cards are scrubbed as a whole.
 _WHOLE_CARD = model.UNDIVIDED - {"vf"}
-Notes = Mapping[str, faults.Unreleased]
+Notes = Mapping[str, note_kinds.Unreleased]
 _UNSCRUBBED = "could not be scrubbed after its last server"
 
 
@@ -60,7 +61,9 @@ class PartitionRelease:
         self._scrubber = scrubber
         self._domains = access.domains
         self._faults = access.faults
-        self._serials = access.serials
+        self._serials = serials.SerialNumbers(
+            access.faults.serials, scrubber.executor.root
+        )
         #: Functions that this process is scrubbing now.
         self._scrubbed: set[str] = set()
         #: Consumers and slots of claims, if it could not be read whether the
@@ -199,9 +202,7 @@ class PartitionRelease:
 
         :raises UnreadableError: the directory can't be listed.
         """
-        if self._faults.notes is None:
-            return {}
-        return self._faults.notes.read_unreleased()
+        return self._faults.read_unreleased()
 
     def exclude_unclean(
         self, consumer: str, claims: Iterable[model.Claim]
@@ -298,18 +299,17 @@ class PartitionRelease:
         in parts, no scrub of a part can clean what a server left in the
         card, so the card is set aside.
         """
-        faulted, adapted = self._faults.notes, dict(notes)
+        adapted = dict(notes)
         claimed = {claim.slot for claim in self._store.claims()}
         for note in notes.values():
-            if (
-                faulted is None
-                or note.device != device.address
-                or note.address in {*device.slots, *claimed}
-            ):
+            if note.device != device.address or note.address in {
+                *device.slots,
+                *claimed,
+            }:
                 continue
             if device.technology in _WHOLE_CARD and device.slots:
                 try:
-                    moved = faulted.move_note(note, device.slots[0])
+                    moved = self._faults.move_note(note, device.slots[0])
                 except OSError as error:
                     LOG.error(
                         "can't move the note on %s: %s", note.address, error
@@ -323,7 +323,7 @@ class PartitionRelease:
                     f"its use was changed before {note.address} was seen"
                     f" clean; server {note.consumer} had it: reset the card",
                 )
-                faulted.note_clean(note.address)
+                self._faults.note_clean(note.address)
                 del adapted[note.address]
         return adapted
 
@@ -333,11 +333,8 @@ class PartitionRelease:
         :raises ClaimError: a note can't be written: after a restart the
             function would be taken for clean.
         """
-        faulted = self._faults.notes
         due = [claim for claim in planned if ownership.is_function(claim)]
-        if faulted is None or not due:
-            return
-        notes = faulted.read_unreleased()
+        notes = self._faults.read_unreleased() if due else {}
         for claim in due:
             note = notes.get(claim.slot)
             if note is not None and (note.consumer, note.profile) == (
@@ -346,13 +343,21 @@ class PartitionRelease:
             ):
                 continue
             try:
-                faulted.note_assigned(claim)
+                self._faults.note_assigned(claim)
             except OSError as error:
                 raise errors.ClaimError(
                     claim.consumer,
                     f"the note that {claim.slot} is assigned can't be written"
                     f" ({error}); make [nova_accel] state_dir writable",
                 ) from error
+
+    def check_serials(self, claims: Iterable[model.Claim]) -> None:
+        """Record serial numbers of functions that are assigned unchanged.
+
+        :raises ClaimError: a function is another device than before.
+        """
+        for claim in filter(scrub.list_functions, claims):
+            self._serials.check(claim.consumer, claim.slot)
 
     def retire(
         self,
@@ -392,7 +397,8 @@ class PartitionRelease:
         }
         self.verify(claims)
         for claim in unclean:
-            reasons.setdefault(claim.handle, self._explain_unclean(claim))
+            story = self._faults.read_story(claim.slot, claim.device)
+            reasons.setdefault(claim.handle, story.explain_unclean())
         return reasons
 
     def _remove(self, claim: model.Claim) -> str:
@@ -416,17 +422,11 @@ class PartitionRelease:
             return repr(error)
         if claim.region is None:
             return ""
-        faulted = self._faults.notes
-        if faulted is not None and claim.device in faulted.read():
-            return self._explain_unclean(claim)
-        self.note_clean(claim.slot)
-        return ""
-
-    def _explain_unclean(self, claim: model.Claim) -> str:
-        device = self._host.state.device(claim.device)
-        if device is not None and device.fault:
-            return f"{device.address} is set aside: {device.fault}"
-        return "see `nova-accel inspect` for the reason"
+        story = self._faults.read_story(claim.slot, claim.device)
+        if story.fault is None:
+            self._faults.note_clean(claim.slot)
+            return ""
+        return story.explain_unclean()
 
     def _scrub_all(
         self, claims: Iterable[model.Claim]
@@ -450,15 +450,12 @@ class PartitionRelease:
         If a function is another device now, its device is set aside
         instead: the device may have data of another server.
         """
-        if self._serials and (
-            reason := self._serials.describe_mismatch(claim.slot)
-        ):
+        if reason := self._serials.describe_mismatch(claim.slot):
             self._set_aside(claim.device, reason)
             return False
-        faulted, is_clean = self._faults.notes, False
+        is_clean = False
         self._scrubbed.add(claim.slot)
-        if faulted is not None:
-            faulted.begin_scrub(claim.slot, claim.device)
+        self._faults.begin_scrub(claim.slot, claim.device)
         try:
             is_clean = self._scrubber.scrub(claim, running)
         except errors.ActionError as error:
@@ -466,13 +463,8 @@ class PartitionRelease:
         except Exception as error:  # the daemon
             LOG.exception("%s can't be scrubbed", claim.handle)
             self._set_aside(claim.device, f"{_UNSCRUBBED}: {error!r}")
-        if faulted is not None:
-            faulted.end_scrub(claim.slot)
-            if is_clean:
-                faulted.note_clean(claim.slot)
+        self._faults.end_scrub(claim.slot, is_clean)
         self._scrubbed.discard(claim.slot)
-        if is_clean and self._serials is not None:
-            self._serials.forget(claim.slot)
         return is_clean
 
     def set_aside_interrupted(self, claims: Iterable[model.Claim]) -> bool:
@@ -484,11 +476,9 @@ class PartitionRelease:
         :param claims: the claims of all servers of this host.
         :returns: whether the notes on scrubs could be read.
         """
-        if self._faults.notes is None:
-            return True
         slots = {claim.slot for claim in claims}
         try:
-            scrubs = self._faults.notes.read_scrubs()
+            scrubs = self._faults.read_scrubs()
         except errors.UnreadableError as error:
             LOG.warning("can't read which scrubs were cut off: %s", error)
             return False
@@ -501,7 +491,7 @@ class PartitionRelease:
                 f"the scrub of {begun.address} after its last server was cut"
                 f" off; it began {begun.when or 'some time ago'}",
             )
-            self._faults.notes.end_scrub(begun.address)
+            self._faults.end_scrub(begun.address)
         return True
 
     def _set_aside(self, address: str, reason: str) -> None:
@@ -582,8 +572,7 @@ class PartitionRelease:
 
     def note_clean(self, address: str) -> None:
         """Remove the note on a function that was seen clean."""
-        if self._faults.notes is not None:
-            self._faults.notes.note_clean(address)
+        self._faults.note_clean(address)
 
 
 def _is_unbound(device: model.Device | None) -> bool:

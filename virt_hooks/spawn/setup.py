@@ -12,7 +12,7 @@ from nova_accel.discovery import (
     snapshot,
 )
 from nova_accel.host.bitstreams import bitstream_cache
-from nova_accel.host.execute import action_executor, privileged, serials
+from nova_accel.host.execute import action_executor, privileged
 from nova_accel.host.nvml import gpu_reader, xid_events
 from nova_accel.host.state import (
     claims_file,
@@ -76,14 +76,13 @@ def read_node(
     access = host_access.HostAccess(
         domains=domains,
         read_host=detector.open_reader,
-        faulted=faulted,
+        faults=faulted,
         marks=device_marks.DeviceMarks(
             state_dir, detector.open_reader, faulted
         ),
         read_bitstream=cache.read_file,
         claims_file=claims_file.ClaimsFile(state_dir),
         service_lock=service_lock.ServiceLock(state_dir),
-        serials=serials.SerialNumbers(state_dir, settings.root),
         uevents=uevents,
     )
     return lifecycle.Lifecycle(drivers, settings.rules, executor, host, access)

@@ -5,9 +5,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from nova_accel import model
-from nova_accel.claims import claim_plan, scrub
+from nova_accel.claims import claim_plan
 from nova_accel.discovery import snapshot
-from nova_accel.host.execute import serials
 from nova_accel.model import flavors, providers
 from virt_hooks.spawn import (
     claim_store,
@@ -38,17 +37,12 @@ class SpawnPlanner:
         store: claim_store.ClaimStore,
         release: release.PartitionRelease,
         programs: region_programs.RegionPrograms,
-        numbers: serials.SerialNumbers | None,
         host: snapshot.Snapshot,
     ) -> None:
-        """Plan on ``host``.
-
-        :param numbers: serial numbers of whole functions, None for none.
-        """
+        """Plan on ``host``."""
         self._store = store
         self._release = release
         self._programs = programs
-        self._serials = numbers
         self._host = host
 
     def plan(
@@ -85,7 +79,7 @@ class SpawnPlanner:
             self._store.claims(),
             host,
         )
-        self._check_serials(consumer, claims)
+        self._release.check_serials(claims)
         self._release.note_assigned(ownership.exclude(claims, before))
         return claims
 
@@ -121,18 +115,6 @@ class SpawnPlanner:
         self._release.clear_slots(consumer, root, slots, before)
         self._store.evict(consumer, slots)
         return self._host.state
-
-    def _check_serials(
-        self, consumer: str, claims: tuple[model.Claim, ...]
-    ) -> None:
-        """Record serial numbers of functions that are assigned unchanged.
-
-        :raises ClaimError: a function is another device than before.
-        """
-        if self._serials is None:
-            return
-        for claim in filter(scrub.list_functions, claims):
-            self._serials.check(consumer, claim.slot)
 
 
 def refresh_cards(

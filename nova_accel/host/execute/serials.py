@@ -13,48 +13,35 @@ number that can't be read, such as that of an NVMe controller in a guest, is
 unknown and never causes a refusal.
 """
 
-import dataclasses
 import logging
 import os
 from collections.abc import Mapping
 
-from nova_accel import errors, model
+from nova_accel import errors
 from nova_accel.host.execute import privileged
-from nova_accel.host.state import notes
+from nova_accel.host.state import note_kinds, notes
 from nova_accel.host.sysfs import fs, host_reader
 
 LOG = logging.getLogger(__name__)
 
-# Non-volatile memory controllers (PCI Code and ID Assignment, 1.9).
+# Non-volatile memory controllers (PCI Code and ID note_kinds.Assignment, 1.9).
 _NVME_CLASS = "0x0108"
 Numbers = Mapping[str, str]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment(model.Note):
-    """A slot, the server that has it, and its device's serial numbers."""
-
-    server: str | None = None
-    nvme: str | None = None
-    dsn: str | None = None
-
-    @property
-    def numbers(self) -> Numbers:
-        """Return the known serial numbers by kind."""
-        numbers = {"nvme": self.nvme or "", "dsn": self.dsn or ""}
-        return {kind: number for kind, number in numbers.items() if number}
 
 
 class SerialNumbers:
     """Serial numbers by slot; call it with the card's lock held."""
 
-    def __init__(self, state_dir: str, root: str = "/") -> None:
-        """Use ``serials`` below a directory.
+    def __init__(
+        self,
+        store: notes.NoteStore[note_kinds.Assignment],
+        root: str = "/",
+    ) -> None:
+        """Compare with the notes of a store.
 
         :param root: the directory that holds ``sys``.
         """
-        self.path = os.path.join(state_dir, "serials")
-        self._notes = notes.NoteDirectory(self.path, Assignment)
+        self._notes = store
         self._root = root
 
     def check(self, server: str, address: str) -> None:
@@ -68,22 +55,17 @@ class SerialNumbers:
         assignment = assignments.get(address)
         before: Numbers = {}
         if assignment is not None and assignment.server == server:
-            before = assignment.numbers
+            before = _known_numbers(assignment)
             if reason := self._mismatch(address, before, present):
                 raise errors.ClaimError(server, reason)
         if reason := self._moved(address, assignments, present):
             raise errors.ClaimError(server, reason)
         if assignment is not None and assignment.server is None:
-            # Another release may have written the note: it stays.
-            LOG.error(
-                "The serial number of %s is not compared: %s",
-                address,
-                assignment.reason,
-            )
-        elif present and present != before:
+            return  # another release may have written the note: it stays
+        if present and present != before:
             self._write(server, address, {**before, **present})
         elif assignment is not None and assignment.server != server:
-            self.forget(address)
+            self._notes.remove_or_ignore(address)
 
     def describe_mismatch(self, address: str) -> str:
         """Return why a slot has another device than its note, or empty."""
@@ -92,32 +74,23 @@ class SerialNumbers:
             return ""
         present = read_numbers(self._root, address)
         assignment = assignments.get(address)
-        before: Numbers = assignment.numbers if assignment else {}
+        before = _known_numbers(assignment) if assignment else {}
         return self._mismatch(address, before, present) or self._moved(
             address, assignments, present
         )
 
-    def forget(self, address: str) -> None:
-        """Remove the note on a slot that no server has."""
-        try:
-            self._notes.remove(address)
-        except (OSError, errors.UnreadableError) as error:
-            LOG.error(
-                "Can't remove the serial number of %s: %s", address, error
-            )
-
-    def _is_in_place(self, assignment: Assignment) -> bool:
+    def _is_in_place(self, assignment: note_kinds.Assignment) -> bool:
         """Return whether a slot still has its device.
 
         Functions of one card, or all cards of a model, may share a number.
         """
         present = read_numbers(self._root, assignment.address)
-        return _is_same(assignment.numbers, present)
+        return _is_same(_known_numbers(assignment), present)
 
     def _moved(
         self,
         address: str,
-        assignments: Mapping[str, Assignment],
+        assignments: Mapping[str, note_kinds.Assignment],
         present: Numbers,
     ) -> str:
         """Return why the device at an address belongs to another slot.
@@ -129,7 +102,7 @@ class SerialNumbers:
         for other in assignments.values():
             if (
                 other.address != address
-                and _is_same(other.numbers, present)
+                and _is_same(_known_numbers(other), present)
                 and not self._is_in_place(other)
             ):
                 return (
@@ -153,38 +126,28 @@ class SerialNumbers:
         )
 
     def _hint(self, address: str) -> str:
-        path = os.path.join(self.path, notes.file_name(address))
+        path = os.path.join(self._notes.path, notes.file_name(address))
         return (
             "put the devices back, or give the host the PCI addresses that it"
             f" had; only if the device was replaced on purpose, remove {path}"
         )
 
-    def _read(self) -> Mapping[str, Assignment]:
-        try:
-            return self._notes.read()
-        except errors.UnreadableError as error:
-            LOG.error("Serial numbers of devices are not compared: %s", error)
-            return {}
+    def _read(self) -> Mapping[str, note_kinds.Assignment]:
+        return self._notes.read_last(
+            "serial numbers of devices are not compared"
+        )
 
     def _write(self, server: str, address: str, numbers: Numbers) -> None:
-        assignment = Assignment(
-            address=address,
-            reason="a server was given this device",
-            when=notes.now(),
-            server=server,
-            nvme=numbers.get("nvme"),
-            dsn=numbers.get("dsn"),
-        )
-        try:
-            self._notes.write(assignment)
-        except OSError as error:
-            LOG.warning(
-                "Can't write the serial number of %s (%s): another device at"
-                " this address would not be noticed; make [nova_accel]"
-                " state_dir writable",
-                address,
-                error,
+        self._notes.write_or_retain(
+            note_kinds.Assignment(
+                address=address,
+                reason="a server was given this device",
+                when=notes.now(),
+                server=server,
+                nvme=numbers.get("nvme"),
+                dsn=numbers.get("dsn"),
             )
+        )
 
 
 def read_numbers(root: str, address: str) -> Numbers:
@@ -238,6 +201,11 @@ def _read_nvme(host: host_reader.HostReader, address: str) -> str:
     except (errors.UnreadableError, errors.MalformedError):
         pass
     return ""
+
+
+def _known_numbers(assignment: note_kinds.Assignment) -> Numbers:
+    numbers = {"nvme": assignment.nvme or "", "dsn": assignment.dsn or ""}
+    return {kind: number for kind, number in numbers.items() if number}
 
 
 def _is_same(first: Numbers, second: Numbers) -> bool:

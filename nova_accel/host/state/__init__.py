@@ -4,7 +4,6 @@
 - ``faults``: ``FaultNotes``, devices at fault, scrubs in progress and
   functions not released cleanly (``faulted/``, ``scrubbing/``,
   ``unreleased/``).
-- ``device_faults``: ``DeviceFaults``, sets a device aside.
 - ``drains``: ``DrainNotes``, devices that the operator drains
   (``drained/``).
 - ``error_baseline``: ``ErrorBaseline``, error counts that the operator
@@ -17,6 +16,7 @@
   (``nova-compute.lock``).
 - ``state_dir``: checks of the directory itself.
 
-``notes`` (one JSON file per device) and ``directories`` (access to files
-that is safe for root) serve the others.
+``notes`` (``NoteStore``, one JSON file per device), ``note_kinds`` (the
+fields of each kind) and ``directories`` (access to files that is safe for
+root) serve the others.
 """

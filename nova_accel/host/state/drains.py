@@ -3,11 +3,10 @@
 
 import dataclasses
 import logging
-import os
 from collections.abc import Iterable, Mapping
 
 from nova_accel import model
-from nova_accel.host.state import notes
+from nova_accel.host.state import note_kinds, notes
 
 LOG = logging.getLogger(__name__)
 
@@ -24,8 +23,8 @@ class DrainNotes:
 
     def __init__(self, state_dir: str) -> None:
         """Use ``drained`` below a directory; the first write creates it."""
-        self.path = os.path.join(state_dir, "drained")
-        self._notes = notes.NoteDirectory(self.path, model.Drain)
+        self._notes = notes.NoteStore(state_dir, note_kinds.DRAINED)
+        self.path = self._notes.path
 
     def read(self) -> Mapping[str, model.Drain]:
         """Return the drains by address, unreadable notes included.

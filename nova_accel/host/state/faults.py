@@ -7,93 +7,94 @@ must not be assigned to another server.
 
 import dataclasses
 import logging
-import os
-import threading
 from collections.abc import Iterable, Mapping
 
-from nova_accel import errors, model
-from nova_accel.host.state import notes
+from nova_accel import model
+from nova_accel.host.state import note_kinds, notes
 from nova_accel.inventory import conditions
 
 LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ScrubInProgress(model.Note):
-    """A function that is being scrubbed, since ``when``.
+class FunctionStory:
+    """Notes on one function since a server got it; a clean one has none.
 
-    ``device`` is the address of the device to set aside if the scrub is
-    interrupted, None if unknown.
+    ``unreleased`` is on its last server and ``serial`` on the device that
+    the server got, ``scrub`` on a scrub that has not ended, and ``fault`` on
+    the function's device.
     """
 
-    device: str | None = None
+    unreleased: note_kinds.Unreleased | None
+    serial: note_kinds.Assignment | None
+    scrub: note_kinds.ScrubInProgress | None
+    fault: model.Fault | None
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Unreleased(model.Note):
-    """A function that was assigned to a server and not verified clean since.
-
-    ``address`` is the function's, ``device`` that of its device,
-    ``profile`` the profile it had and ``consumer`` the uuid of the server;
-    None if unknown.
-    """
-
-    device: str | None = None
-    profile: str | None = None
-    consumer: str | None = None
+    def explain_unclean(self) -> str:
+        """Return why no other server gets the function; empty if clean."""
+        if self.fault is not None:
+            return f"{self.fault.address} is set aside: {self.fault.reason}"
+        if self.scrub is not None:
+            return f"its scrub, begun at {self.scrub.when}, has not ended"
+        if self.unreleased is not None:
+            return f"server {self.unreleased.consumer} had it last"
+        if self.serial is not None:
+            return f"server {self.serial.server} was given this device"
+        return ""
 
 
 class FaultNotes:
-    """Faults of one host's devices. Thread-safe.
+    """Faults of one host's devices, and notes on its functions. Thread-safe.
 
-    A fault whose note can't be written is kept in memory until the service
-    ends.
+    A function that is assigned to a server gets a note in ``unreleased``
+    and, if it has one, its serial number in ``serials``. While it is scrubbed
+    after the server it also has one in ``scrubbing``. When it is seen clean
+    all of them are removed; otherwise its device gets a fault.
     """
 
-    def __init__(self, state_dir: str) -> None:
-        """Use directories below this one; the first write creates them."""
-        self.path = os.path.join(state_dir, "faulted")
-        self._notes = notes.NoteDirectory(self.path, model.Fault)
-        scrubbing = os.path.join(state_dir, "scrubbing")
-        self._scrubs = notes.NoteDirectory(scrubbing, ScrubInProgress)
-        unreleased = os.path.join(state_dir, "unreleased")
-        self._unreleased = notes.NoteDirectory(unreleased, Unreleased)
-        self._unwritten: dict[str, model.Fault] = {}
-        self._lock = threading.Lock()
+    def __init__(self, state_dir: str | None = None) -> None:
+        """Use directories below this one; the first write creates them.
+
+        :param state_dir: None for notes in memory only.
+        """
+        self._faults = notes.NoteStore(state_dir, note_kinds.FAULTED)
+        self._scrubs = notes.NoteStore(state_dir, note_kinds.SCRUBBING)
+        self._unreleased = notes.NoteStore(state_dir, note_kinds.UNRELEASED)
+        self.serials = notes.NoteStore(state_dir, note_kinds.SERIALS)
+        self.path = self._faults.path
 
     def read(self) -> conditions.Faults:
         """Return the faults by address, unreadable notes included.
 
         :raises UnreadableError: the directory can't be listed.
         """
-        with self._lock:
-            unwritten = dict(self._unwritten)
-        return unwritten | self._notes.read()
+        return self._faults.read()
 
     def put(self, address: str, reason: str, function: str | None) -> None:
         """Set a device aside: it takes no new server until it is healed.
 
         :param function: function id in its region, None if unknown.
         """
-        fault = model.Fault(
-            address=address,
-            reason=reason,
-            function=function,
-            when=notes.now(),
-        )
         LOG.error("%s is set aside: %s", address, reason)
-        with self._lock:
-            try:
-                self._notes.write(fault)
-                self._unwritten.pop(address, None)
-            except OSError as error:
-                self._unwritten[address] = fault
-                LOG.error(
-                    "The fault of %s can't be stored (%s): it is lost when"
-                    " this service ends; make [nova_accel] state_dir writable",
-                    address,
-                    error,
-                )
+        self._faults.write_or_retain(
+            model.Fault(
+                address=address,
+                reason=reason,
+                function=function,
+                when=notes.now(),
+            )
+        )
+
+    def set_aside(
+        self, address: str, reason: str, host: model.HostState
+    ) -> None:
+        """Set a device of any kind aside.
+
+        :param host: has the function of the device's region, if any.
+        """
+        device = host.device(address)
+        region = device.region if device else None
+        self.put(address, reason, region.function if region else None)
 
     def heal(self, addresses: Iterable[str]) -> frozenset[str]:
         """Remove the faults of some devices; return those that had one.
@@ -101,55 +102,7 @@ class FaultNotes:
         :raises OSError: a note can't be removed.
         :raises UnreadableError: the directory can't be listed.
         """
-        healed = set()
-        for address in addresses:
-            with self._lock:
-                if self._unwritten.pop(address, None) is not None:
-                    healed.add(address)
-                if self._notes.remove(address):
-                    healed.add(address)
-        return frozenset(healed)
-
-    def begin_scrub(self, address: str, device: str) -> None:
-        """Store that a function of a device is being scrubbed.
-
-        The note survives the end of the service; ``end_scrub`` removes it.
-        """
-        scrub = ScrubInProgress(
-            address=address,
-            reason="it is being scrubbed",
-            when=notes.now(),
-            device=device,
-        )
-        with self._lock:
-            try:
-                self._scrubs.write(scrub)
-            except OSError as error:
-                LOG.warning(
-                    "The scrub of %s can't be noted (%s); make [nova_accel]"
-                    " state_dir writable",
-                    address,
-                    error,
-                )
-
-    def end_scrub(self, address: str) -> None:
-        """Remove the note that a function is being scrubbed."""
-        with self._lock:
-            try:
-                self._scrubs.remove(address)
-            except (OSError, errors.UnreadableError) as error:
-                LOG.error(
-                    "The note on the scrub of %s can't be removed: %s",
-                    address,
-                    error,
-                )
-
-    def read_scrubs(self) -> tuple[ScrubInProgress, ...]:
-        """Return the scrubs in progress, or interrupted by a service's end.
-
-        :raises UnreadableError: the directory can't be listed.
-        """
-        return tuple(self._scrubs.read().values())
+        return frozenset(a for a in addresses if self._faults.remove(a))
 
     def note_assigned(self, claim: model.Claim) -> None:
         """Store that a function is assigned to a server.
@@ -158,45 +111,77 @@ class FaultNotes:
 
         :raises OSError: the note can't be written.
         """
-        with self._lock:
-            self._unreleased.write(
-                Unreleased(
-                    address=claim.slot,
-                    reason="a server has it",
-                    when=notes.now(),
-                    device=claim.device,
-                    profile=claim.profile,
-                    consumer=claim.consumer,
-                )
+        self._unreleased.write(
+            note_kinds.Unreleased(
+                address=claim.slot,
+                reason="a server has it",
+                when=notes.now(),
+                device=claim.device,
+                profile=claim.profile,
+                consumer=claim.consumer,
             )
+        )
 
-    def move_note(self, note: Unreleased, address: str) -> Unreleased:
+    def move_note(
+        self, note: note_kinds.Unreleased, address: str
+    ) -> note_kinds.Unreleased:
         """Move a note to another function; return the new note.
 
         :raises OSError: the note can't be written.
         """
         moved = dataclasses.replace(note, address=address)
-        with self._lock:
-            self._unreleased.write(moved)
+        self._unreleased.write(moved)
         self.note_clean(note.address)
         return moved
 
-    def note_clean(self, address: str) -> None:
-        """Remove the note on a function that was verified clean.
+    def read_story(self, address: str, device: str) -> FunctionStory:
+        """Return all notes on a function and on its device.
 
-        If the note can't be removed, the function is scrubbed again.
+        :raises UnreadableError: a directory can't be listed.
         """
-        with self._lock:
-            try:
-                self._unreleased.remove(address)
-            except (OSError, errors.UnreadableError) as error:
-                LOG.error(
-                    "The note that %s must be scrubbed can't be removed: %s",
-                    address,
-                    error,
-                )
+        return FunctionStory(
+            unreleased=self._unreleased.read().get(address),
+            serial=self.serials.read().get(address),
+            scrub=self._scrubs.read().get(address),
+            fault=self._faults.read().get(device),
+        )
 
-    def read_unreleased(self) -> Mapping[str, Unreleased]:
+    def begin_scrub(self, address: str, device: str) -> None:
+        """Store that a function of a device is being scrubbed.
+
+        The note survives the end of the service; ``end_scrub`` removes it.
+        """
+        self._scrubs.write_or_retain(
+            note_kinds.ScrubInProgress(
+                address=address,
+                reason="it is being scrubbed",
+                when=notes.now(),
+                device=device,
+            )
+        )
+
+    def end_scrub(self, address: str, is_clean: bool = False) -> None:
+        """Remove the note on a scrub; all notes on a clean function."""
+        self._scrubs.remove_or_ignore(address)
+        if is_clean:
+            self.note_clean(address)
+            self.serials.remove_or_ignore(address)
+
+    def note_clean(self, address: str) -> None:
+        """Remove the note on the last server of a clean function.
+
+        If it can't be removed, the next service scrubs the function again.
+        """
+        self._unreleased.remove_or_ignore(address)
+
+    def read_scrubs(self) -> tuple[note_kinds.ScrubInProgress, ...]:
+        """Return the scrubs in progress, or interrupted by a service's end.
+
+        :raises UnreadableError: the directory can't be listed.
+        """
+        return tuple(self._scrubs.read().values())
+
+    def read_unreleased(self) -> Mapping[str, note_kinds.Unreleased]:
         """Return the notes on functions not verified clean, by address.
 
         Unreadable notes are included.

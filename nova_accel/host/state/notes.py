@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directory of JSON notes, one file per device."""
+"""Note stores: one JSON file per device or server, by kind of note.
+
+Root and nova-compute's user write notes, in several processes. A reader
+lists the directory each time, so it sees the notes of the others.
+"""
 
 import contextlib
 import dataclasses
 import datetime
+import logging
 import os
+import threading
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
@@ -12,6 +18,8 @@ from typing import Generic, TypeVar
 from nova_accel import errors, model
 from nova_accel.host.state import directories
 from nova_accel.model import json_codec
+
+LOG = logging.getLogger(__name__)
 
 _SUFFIX = ".json"
 # Nova-compute's user reads the notes that root writes.
@@ -23,48 +31,106 @@ _MAX_BYTES = 64 * 1024
 N = TypeVar("N", bound=model.Note)
 
 
-class NoteDirectory(Generic[N]):
-    """Notes of one directory. Writes are atomic and synced to the disk.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[N]):
+    """Kind of notes, each with a directory of its own below ``state_dir``.
 
-    An unreadable note still counts: the name of its file has the device's
-    address.
+    The own fields of the class ``note`` have defaults. ``subject`` is what
+    a note is on, for the log; the address follows it.
     """
 
-    def __init__(self, place: str, kind: type[N]) -> None:
+    directory: str
+    note: type[N]
+    subject: str
+
+
+class NoteStore(Generic[N]):
+    """Notes of one kind. Thread-safe; writes are synced to the disk.
+
+    An unreadable note still counts: the name of its file has the device's
+    address. ``write`` and ``remove`` raise an error if the files can't be
+    changed. ``write_or_retain`` and ``remove_or_ignore`` log it once, and the
+    change lasts in memory until the service ends.
+    """
+
+    def __init__(self, state_dir: str | None, kind: Kind[N]) -> None:
         """Use a directory; the first write creates it.
 
-        :param kind: class of the notes; its own fields have defaults.
+        :param state_dir: None for notes in memory only.
         """
-        self.path = place
+        self.path = (
+            os.path.join(state_dir, kind.directory) if state_dir else ""
+        )
         self._kind = kind
         # Releases before json_codec wrote version 1 without its number.
-        self._format = json_codec.Format(kind=kind, unversioned=1)
+        self._format = json_codec.Format(kind=kind.note, unversioned=1)
+        #: Notes that are not written, by address.
+        self._unwritten: dict[str, N] = {}
+        #: Notes that could not be removed; None if they could not be read.
+        self._ignored: dict[str, N | None] = {}
+        self._last: dict[str, N] = {}
+        self._last_error = ""
+        self._lock = threading.RLock()
 
     def read(self) -> dict[str, N]:
         """Return the notes by address.
 
         :raises UnreadableError: the directory can't be listed.
         """
-        by_address = {}
-        with self._listed() as (directory, names):
-            for name in names:
-                note = self._read(directory, name)
-                if note is not None:
-                    by_address[note.address] = note
-        return by_address
+        by_address, _ = self._read_files()
+        return self._overlay(by_address)
+
+    def read_last(self, effect: str) -> dict[str, N]:
+        """Return the notes; those of the last reading if they can't be read.
+
+        :param effect: of notes that can't be read, for the log.
+        """
+        with self._lock:
+            try:
+                self._last, unreadable = self._read_files()
+            except errors.UnreadableError as error:
+                unreadable = [f"notes can't be read: {error}"]
+            reason = "; ".join(unreadable)
+            if reason and reason != self._last_error:
+                LOG.warning("%s; %s", reason, effect)
+            self._last_error = reason
+            return self._overlay(self._last)
 
     def write(self, note: N) -> None:
         """Write a note; it replaces the device's older one.
 
         :raises OSError: it can't be written.
         """
-        directories.replace_file(
-            os.path.join(self.path, file_name(note.address)),
-            self._format.encode(note, indent=2).encode(),
-            _FILE_MODE,
-            is_durable=True,
-            make_parents=True,
-        )
+        with self._lock:
+            if not self.path:
+                self._unwritten[note.address] = note
+                return
+            directories.replace_file(
+                os.path.join(self.path, file_name(note.address)),
+                self._format.encode(note, indent=2).encode(),
+                _FILE_MODE,
+                is_durable=True,
+                make_parents=True,
+            )
+            self._unwritten.pop(note.address, None)
+            self._ignored.pop(note.address, None)
+
+    def write_or_retain(self, note: N) -> None:
+        """Write a note, or retain it until the service ends."""
+        with self._lock:
+            try:
+                self.write(note)
+            except OSError as error:
+                if note.address not in self._unwritten:
+                    LOG.error(
+                        "The note on the %s %s can't be written (%s): it is"
+                        " lost when this service ends; make [nova_accel]"
+                        " state_dir writable",
+                        self._kind.subject,
+                        note.address,
+                        error,
+                    )
+                self._unwritten[note.address] = note
 
     def remove(self, address: str) -> bool:
         """Remove the notes on a device; return whether there was one.
@@ -75,8 +141,9 @@ class NoteDirectory(Generic[N]):
         :raises OSError: a note can't be removed.
         :raises UnreadableError: the directory can't be listed.
         """
-        is_removed = False
-        with self._listed() as (directory, names):
+        with self._lock, self._listed() as (directory, names):
+            is_retained = self._unwritten.pop(address, None) is not None
+            is_removed = False
             for name in names:
                 if parse_file_name(name) == address:
                     with contextlib.suppress(FileNotFoundError):
@@ -84,7 +151,60 @@ class NoteDirectory(Generic[N]):
                         is_removed = True
             if is_removed:
                 directories.sync_directory(directory)
-        return is_removed
+            self._last.pop(address, None)
+            self._ignored.pop(address, None)
+        return is_retained or is_removed
+
+    def remove_or_ignore(self, address: str) -> None:
+        """Remove the notes on a device, or ignore the present one."""
+        with self._lock:
+            try:
+                self.remove(address)
+            except (OSError, errors.UnreadableError) as error:
+                if address not in self._ignored:
+                    LOG.error(
+                        "The note on the %s %s can't be removed: %s",
+                        self._kind.subject,
+                        address,
+                        error,
+                    )
+                self._unwritten.pop(address, None)
+                self._ignored[address] = None
+                with contextlib.suppress(errors.UnreadableError):
+                    self._ignored[address] = self._read_files()[0].get(address)
+
+    def _overlay(self, by_address: dict[str, N]) -> dict[str, N]:
+        """Return notes of files with the changes that are in memory only."""
+        with self._lock:
+            counted = {
+                address: note
+                for address, note in by_address.items()
+                if self._ignored.get(address) != note
+            }
+            return counted | self._unwritten
+
+    def _read_files(self) -> tuple[dict[str, N], list[str]]:
+        """Return the notes of the files by address, and unreadable ones.
+
+        :raises UnreadableError: the directory can't be listed.
+        """
+        by_address, unreadable = {}, []
+        with self._listed() as (directory, names):
+            for name in names:
+                path = os.path.join(self.path, name)
+                address = parse_file_name(name)
+                try:
+                    text = directories.read_file(name, directory, _MAX_BYTES)
+                    by_address[address] = self._parse(address, text)
+                except FileNotFoundError:
+                    continue  # removed since it was listed
+                except (OSError, ValueError) as error:
+                    reason = f"the reason in {path} can't be read ({error})"
+                    unreadable.append(reason)
+                    by_address[address] = self._kind.note(
+                        address=address, reason=reason
+                    )
+        return by_address, unreadable
 
     @contextlib.contextmanager
     def _listed(self) -> Iterator[tuple[int, list[str]]]:
@@ -97,10 +217,11 @@ class NoteDirectory(Generic[N]):
         with contextlib.ExitStack() as stack:
             directory, names = -1, []
             try:
-                directory = stack.enter_context(
-                    directories.open_directory(self.path)
-                )
-                names = sorted(os.listdir(directory))
+                if self.path:
+                    directory = stack.enter_context(
+                        directories.open_directory(self.path)
+                    )
+                    names = sorted(os.listdir(directory))
             except FileNotFoundError:
                 pass
             except OSError as error:
@@ -108,19 +229,6 @@ class NoteDirectory(Generic[N]):
                     self.path, error.errno or 0
                 ) from error
             yield directory, [n for n in names if n.endswith(_SUFFIX)]
-
-    def _read(self, directory: int, name: str) -> N | None:
-        path, address = os.path.join(self.path, name), parse_file_name(name)
-        try:
-            text = directories.read_file(name, directory, _MAX_BYTES)
-            return self._parse(address, text)
-        except FileNotFoundError:
-            return None  # removed since it was listed
-        except (OSError, ValueError) as error:
-            return self._kind(
-                address=address,
-                reason=f"the reason in {path} can't be read ({error})",
-            )
 
     def _parse(self, address: str, text: bytes) -> N:
         note = self._format.decode(text)

@@ -9,21 +9,9 @@ import tempfile
 
 from nova_accel import errors
 from nova_accel.config import conf
-from nova_accel.host.state import directories
+from nova_accel.host.state import directories, note_kinds
 
 LOG = logging.getLogger(__name__)
-
-# The directories of notes below it.
-_NOTES = (
-    "faulted",
-    "drained",
-    "scrubbing",
-    "unreleased",
-    "serials",
-    "booked",
-    "acknowledged",
-)
-
 
 # That of the status files of passes (placement_sync.daemon.heartbeat).
 _STATUS = "status"
@@ -34,7 +22,7 @@ def remove_partial_files(path: str) -> None:
 
     :raises OSError: a directory can't be listed.
     """
-    for name in ("", *_NOTES, _STATUS):
+    for name in ("", *note_kinds.DIRECTORIES, _STATUS):
         directory = os.path.join(path, name)
         with contextlib.suppress(FileNotFoundError):
             removed = directories.remove_partial_files(directory)
@@ -57,7 +45,7 @@ def check(settings: conf.Settings) -> None:
             tempfile.TemporaryFile(dir=path),
         ):
             pass
-        for name in _NOTES:
+        for name in note_kinds.DIRECTORIES:
             with contextlib.suppress(FileNotFoundError):
                 os.listdir(os.path.join(path, name))
     except OSError as error:
@@ -113,5 +101,7 @@ def _describe(path: str, error: OSError) -> str:
     # Don't show the name of the temporary file to the operator.
     if os.path.dirname(str(error.filename)) == path:
         name = os.path.basename(str(error.filename))
-        return f"{name}: {reason}" if name in _NOTES else reason
+        return (
+            f"{name}: {reason}" if name in note_kinds.DIRECTORIES else reason
+        )
     return reason

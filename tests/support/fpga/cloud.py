@@ -147,7 +147,7 @@ class Cloud:
                     self.libvirt.use,
                     lambda: self.libvirt.use(is_running=True),
                 ),
-                faulted=self.faulted,
+                faults=self.faulted,
                 read_bitstream=_read_file,
             ),
         )

@@ -17,7 +17,7 @@ import pytest
 from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.discovery import change_detection, plugin, scan, snapshot
-from nova_accel.host.execute import action_executor, privileged, serials
+from nova_accel.host.execute import action_executor, privileged
 from nova_accel.host.state import drains, faults
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import actions, flavors, names
@@ -148,7 +148,7 @@ def started(
 ) -> lifecycle.Lifecycle:
     """Return the Lifecycle of a nova-compute that has just started."""
     drivers = plugin.load()
-    faulted = faults.FaultNotes(str(state_dir)) if state_dir else None
+    faulted = faults.FaultNotes(str(state_dir) if state_dir else None)
     drained = drains.DrainNotes(str(state_dir)) if state_dir else None
 
     def read_host() -> host_reader.HostReader:
@@ -171,10 +171,7 @@ def started(
         host_access.HostAccess(
             domains=domains,
             read_host=read_host,
-            faulted=faulted,
-            serials=serials.SerialNumbers(str(state_dir), str(root))
-            if state_dir
-            else None,
+            faults=faulted,
         ),
     )
     life.adopt(ROOT)

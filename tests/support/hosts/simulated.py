@@ -27,20 +27,20 @@ SPEC = fakehost.HostSpec(
 A, B = "aaaaaaaa-0000-4000-8000-00000000000a", "bbbbbbbb-0000-4000-8000-0000b"
 FOUR_Q, EIGHT_Q = "CUSTOM_VGPU_NVIDIA_T4_4Q", "CUSTOM_VGPU_NVIDIA_T4_8Q"
 MTTY = "CUSTOM_MDEV_MTTY_1"
-NO_ACCESS = host_access.HostAccess()
 
 
 def started(
     kernel: fakehost.Controller,
     state_dir: str = "",
-    access: host_access.HostAccess = NO_ACCESS,
+    access: host_access.HostAccess | None = None,
 ) -> lifecycle.Lifecycle:
     """Return the Lifecycle of a nova-compute that has just started.
 
     :param state_dir: directory of its notes, none if empty.
     """
     rules = policy.DeviceRules()
-    faulted = faults.FaultNotes(state_dir) if state_dir else None
+    access = access or host_access.HostAccess()
+    faulted = faults.FaultNotes(state_dir) if state_dir else access.faults
     drained = drains.DrainNotes(state_dir) if state_dir else None
     drivers: dict[str, plugin.Driver] = {
         "nvidia_mdev": mdev_driver.NvidiaMdevDriver(),

@@ -60,7 +60,7 @@ def started(
 
     :param state_dir: the directory of its notes; without it there are none.
     """
-    faulted = faults.FaultNotes(state_dir) if state_dir else None
+    faulted = faults.FaultNotes(state_dir or None)
     drivers = {"nvidia_vfio": vfio_driver.NvidiaVfioDriver()}
 
     def read_host() -> host_reader.HostReader:
@@ -81,7 +81,7 @@ def started(
         host_access.HostAccess(
             domains=domains or connection.NO_DOMAINS,
             read_host=read_host,
-            faulted=faulted,
+            faults=faulted,
         ),
     )
     life.adopt(ROOT)

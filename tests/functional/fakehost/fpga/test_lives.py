@@ -70,7 +70,7 @@ def start(
             host_access.HostAccess(
                 domains=libvirt,
                 read_host=lambda: host_reader.HostReader(root),
-                faulted=faulted,
+                faults=faulted,
                 read_bitstream=lambda _: blank,
             ),
         )

@@ -15,7 +15,7 @@ from nova import context, rpc
 
 from nova_accel import model
 from nova_accel.cli import commands
-from nova_accel.host.state import faults, notes
+from nova_accel.host.state import faults
 from nova_accel.model import names, rpc_names
 from tests.functional.nova.operations import moving
 from tests.functional.nova.scheduling import scheduled
@@ -281,7 +281,7 @@ class DrainNotes(DeviceCommandBase):
                 - datetime.timedelta(days=2, hours=1)
             ).isoformat(timespec="seconds"),
         )
-        notes.NoteDirectory(self.drains().path, model.Drain).write(note)
+        self.drains()._notes.write(note)
         self.run_pass()
         _, out, _ = self.execute("list")
         golden.check(golden.PLACE / "fleet/device-list-drained.txt", out)

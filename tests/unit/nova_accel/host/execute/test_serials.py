@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors
 from nova_accel.host.execute import serials
+from nova_accel.host.state import faults
 from nova_accel.model import pci
 from tests.lab import fakehost
 from tests.support.hosts.simulated import A, B, stopped
@@ -57,6 +58,12 @@ def booted(
         fakehost.HostSpec(cards=tuple(cards)), root
     ) as kernel:
         yield kernel
+
+
+def numbers_of(root: pathlib.Path) -> serials.SerialNumbers:
+    """Return the serial numbers of a host, with its notes."""
+    notes = faults.FaultNotes(str(root / "state"))
+    return serials.SerialNumbers(notes.serials, str(root))
 
 
 def restart(life: lifecycle.Lifecycle, server: str, address: str) -> None:
@@ -207,7 +214,7 @@ def test_the_serial_of_an_nvme_controller_is_compared(
     assert serials.read_numbers(str(tmp_path), NVME) == {
         "nvme": "S4YNNE0N801309"
     }
-    numbers = serials.SerialNumbers(str(tmp_path / "state"), str(tmp_path))
+    numbers = numbers_of(tmp_path)
     numbers.check(A, NVME)
     (function / "nvme/nvme0/serial").write_text("OTHER\n")
     with pytest.raises(errors.ClaimError, match="NVMe serial OTHER"):
@@ -254,7 +261,7 @@ def test_unknown_numbers_are_added_later(tmp_path: pathlib.Path) -> None:
     config = function / "config"
     body = struct.pack("<II", 1, 2)
     config.write_bytes(extended((0x0003, body)))
-    numbers = serials.SerialNumbers(str(tmp_path / "state"), str(tmp_path))
+    numbers = numbers_of(tmp_path)
     numbers.check(A, NVME)
     (function / "nvme/nvme0").mkdir(parents=True)
     (function / "nvme/nvme0/serial").write_text("MINE\n")
@@ -271,9 +278,9 @@ def test_the_note_of_a_newer_release_is_not_replaced(
     controller = tmp_path / "sys/bus/pci/devices" / NVME / "nvme/nvme0"
     controller.mkdir(parents=True)
     (controller / "serial").write_text("MINE\n")
-    numbers = serials.SerialNumbers(str(tmp_path / "state"), str(tmp_path))
+    numbers = numbers_of(tmp_path)
     numbers.check(A, NVME)
-    (note,) = pathlib.Path(numbers.path).iterdir()
+    (note,) = (tmp_path / "state/serials").iterdir()
     text = note.read_text().replace('"format": 1', '"format": 2')
     note.write_text(text)
     numbers.check(B, NVME)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from nova_accel.host.bitstreams import bitstream_cache
-from nova_accel.host.execute import serials
 from nova_accel.host.state import (
     claims_file,
     directories,
@@ -121,7 +120,7 @@ def test_each_directory_of_the_state_is_cleaned(tmp_path: Path) -> None:
         fault_notes._scrubs.path,
         fault_notes._unreleased.path,
         drains.DrainNotes(place).path,
-        serials.SerialNumbers(place).path,
+        fault_notes.serials.path,
         rebuild_allocations.RebuildAllocations(place).path,
         error_baseline.ErrorBaseline(place).path,
         os.path.dirname(heartbeat.Heartbeat(place, "test", 60.0).path),

@@ -15,12 +15,12 @@ import pytest
 
 from nova_accel import model
 from nova_accel.host.bitstreams import bitstream_cache
-from nova_accel.host.execute import serials
 from nova_accel.host.state import (
     claims_file,
     drains,
     error_baseline,
     faults,
+    note_kinds,
     rebuild_allocations,
 )
 from placement_sync.daemon import heartbeat, status
@@ -91,7 +91,7 @@ def test_faults_are_read(place: pathlib.Path) -> None:
 def test_functions_to_scrub_are_read(place: pathlib.Path) -> None:
     notes = faults.FaultNotes(str(place))
     assert notes.read_scrubs() == (
-        faults.ScrubInProgress(
+        note_kinds.ScrubInProgress(
             address=NVME,
             reason="it is being scrubbed",
             when=WHEN,
@@ -99,7 +99,7 @@ def test_functions_to_scrub_are_read(place: pathlib.Path) -> None:
         ),
     )
     assert notes.read_unreleased() == {
-        NVME: faults.Unreleased(
+        NVME: note_kinds.Unreleased(
             address=NVME,
             reason="a server has it",
             when=WHEN,
@@ -129,8 +129,8 @@ def test_allocations_of_rebuilt_servers_are_read(place: pathlib.Path) -> None:
 
 
 def test_serial_numbers_are_read(place: pathlib.Path) -> None:
-    assert serials.SerialNumbers(str(place))._read() == {
-        NVME: serials.Assignment(
+    assert faults.FaultNotes(str(place)).serials.read() == {
+        NVME: note_kinds.Assignment(
             address=NVME,
             reason="a server was given this device",
             when=WHEN,
@@ -194,7 +194,7 @@ def read_all(place: pathlib.Path) -> dict[str, Any]:
         "drains": drains.DrainNotes(str(place)).read(),
         "errors": error_baseline.ErrorBaseline(str(place), "boot-1").read(),
         "rebuilt": rebuild_allocations.RebuildAllocations(str(place)).read(),
-        "serials": serials.SerialNumbers(str(place))._read(),
+        "serials": faults.FaultNotes(str(place)).serials.read(),
         "bitstream": bitstream_cache.BitstreamCache(
             str(place / "bitstreams"), cached_images.LIMIT
         ).facts(cached_images.A),
