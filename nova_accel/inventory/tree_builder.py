@@ -190,7 +190,7 @@ def count_unallocated(
     claims = tuple(claims)
     allocated = {claim.handle for claim in claims if claim.is_allocated}
     occupied |= {claim.slot for claim in claims if not claim.is_allocated}
-    missing = {c.handle: dict(c.unallocated) for c in claims if c.unallocated}
+    missing = {c.handle: c.unallocated for c in claims if c.unallocated}
     usage: dict[str, int] = {}
     foreign = [p for p in device.partitions if p.handle not in allocated]
     for handle, name in [(p.handle, p.profile) for p in foreign] + [

@@ -375,30 +375,20 @@ class ClaimState(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A partition reserved for a consumer.
+class PublishedClaim:
+    """Fields of a claim that a provider tree or an audit needs.
 
     ``slot`` is the identifier that Nova assigned on provider ``provider``;
     ``parent`` is the mdev parent or function of the partition, and
-    ``handle`` the id that the partition has, or will have. ``type_id`` is
-    the parent's id of the profile (``nvidia-222``), empty for technologies
-    without one. ``plugin`` names the vendor driver that plans its actions.
-    ``start`` is its position under a MIXED layout. ``instance`` names the
-    kind of GPU instance that it needs; ``instance_start`` is the position
-    of the instance to create, None when one with room exists;
-    ``owns_instance`` is True where the instance is destroyed with the last
-    partition in it.
-
-    ``region`` is the claimed FPGA region, ``functions`` are the traits of
-    the functions that the flavor requires there; ``image`` is the id of
-    the flavor's Glance image, ``bitstream`` the file to load, None for
-    none; ``is_forced`` loads it even if the region has its function, which
-    may be of another build.
+    ``handle`` the id that the partition has, or will have. ``start`` is its
+    position under a MIXED layout, ``instance_start`` that of the GPU
+    instance to create, None when one with room exists.
 
     ``is_allocated`` is False where its allocation in Placement is missing
     or incomplete: ``unallocated`` has the missing amounts by resource
-    class, and is empty where all are missing. ``is_backed`` is False where
-    Nova has no server and no migration for it either.
+    class, and is empty where all are missing.
+
+    The claims file has these fields: earlier releases read it.
     """
 
     consumer: str
@@ -409,24 +399,45 @@ class Claim:
     parent: str
     handle: str
     technology: str
+    start: int | None = None
+    instance_start: int | None = None
+    state: ClaimState = ClaimState.PLANNED
+    is_allocated: bool = True
+    unallocated: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(PublishedClaim):
+    """A partition reserved for a consumer.
+
+    ``type_id`` is the parent's id of the profile (``nvidia-222``), empty for
+    technologies without one. ``plugin`` names the vendor driver that plans
+    its actions. ``instance`` names the kind of GPU instance that it needs;
+    ``owns_instance`` is True where the instance is destroyed with the last
+    partition in it.
+
+    ``region`` is the claimed FPGA region, ``functions`` are the traits of
+    the functions that the flavor requires there; ``image`` is the id of
+    the flavor's Glance image, ``bitstream`` the file to load, None for
+    none; ``is_forced`` loads it even if the region has its function, which
+    may be of another build.
+
+    ``is_backed`` is False where Nova has no server and no migration for it.
+    """
+
     plugin: str = ""
     type_id: str = ""
     device_api: str = ""
     members: tuple[str, ...] = ()
     is_managed: bool = True
     vgpu_params: str = ""
-    start: int | None = None
     instance: str = ""
-    instance_start: int | None = None
     owns_instance: bool = False
     region: Region | None = None
     functions: frozenset[str] = frozenset()
     image: str = ""
     bitstream: Bitstream | None = None
     is_forced: bool = False
-    state: ClaimState = ClaimState.PLANNED
-    is_allocated: bool = True
-    unallocated: tuple[tuple[str, int], ...] = ()
     is_backed: bool = True
 
     @property

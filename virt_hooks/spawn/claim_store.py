@@ -261,9 +261,8 @@ def mark(
                 claim, is_allocated=False, is_backed=False
             )
         if claim.key in missing:
-            amounts = tuple(missing[claim.key].items())
             return dataclasses.replace(
-                claim, is_allocated=False, unallocated=amounts
+                claim, is_allocated=False, unallocated=missing[claim.key]
             )
         return claim
 

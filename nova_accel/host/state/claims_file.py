@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from nova_accel import model
 from nova_accel.host.state import directories
@@ -44,42 +44,16 @@ class RecordedClaims:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _ClaimRecord:
-    """Fields of a claim that a provider tree or an audit needs."""
-
-    # The format of the file is stated here, apart from the class of claims.
-    # pylint: disable=duplicate-code
-    consumer: str
-    provider: str
-    device: str
-    profile: str
-    slot: str
-    parent: str
-    handle: str
-    technology: str
-    start: int | None = None
-    instance_start: int | None = None
-    state: model.ClaimState
-    is_allocated: bool = True
-    unallocated: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _ClaimsDocument:
     """Content of the file."""
 
     root: providers.ProviderRoot
-    claims: tuple[_ClaimRecord, ...]
+    claims: tuple[model.PublishedClaim, ...]
     occupied: frozenset[str]
 
 
 _FORMAT = json_codec.Format(kind=_ClaimsDocument)
-# Fields that a record and a claim have in common.
-_COMMON = tuple(
-    field.name
-    for field in dataclasses.fields(_ClaimRecord)
-    if field.name != "unallocated"
-)
+_FIELDS = tuple(f.name for f in dataclasses.fields(model.PublishedClaim))
 
 
 class ClaimsFile:
@@ -106,7 +80,7 @@ class ClaimsFile:
         document = _ClaimsDocument(
             root=root,
             claims=tuple(
-                _record(claim)
+                _publish(claim)
                 for claim in sorted(claims, key=lambda c: (c.consumer, c.slot))
             ),
             occupied=frozenset(occupied),
@@ -158,7 +132,7 @@ def parse(text: str | bytes) -> RecordedClaims:
     document = _FORMAT.decode(text)
     return RecordedClaims(
         root=document.root,
-        claims=tuple(map(_claim, document.claims)),
+        claims=tuple(map(_restore, document.claims)),
         occupied=document.occupied,
         is_known=True,
     )
@@ -173,11 +147,10 @@ def list_function_servers(claims: Iterable[model.Claim]) -> tuple[str, ...]:
     return tuple(sorted({c.consumer for c in claims if c.technology != _MDEV}))
 
 
-def _record(claim: model.Claim) -> _ClaimRecord:
-    fields = {name: getattr(claim, name) for name in _COMMON}
-    return _ClaimRecord(**fields, unallocated=dict(sorted(claim.unallocated)))
+def _publish(claim: model.Claim) -> model.PublishedClaim:
+    fields = {name: getattr(claim, name) for name in _FIELDS}
+    return model.PublishedClaim(**fields)
 
 
-def _claim(record: _ClaimRecord) -> model.Claim:
-    fields = {name: getattr(record, name) for name in _COMMON}
-    return model.Claim(**fields, unallocated=tuple(record.unallocated.items()))
+def _restore(claim: model.PublishedClaim) -> model.Claim:
+    return model.Claim(**json_codec.to_fields(claim))

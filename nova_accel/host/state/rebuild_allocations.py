@@ -30,7 +30,9 @@ class RebuildAllocations:
 
         Unreadable notes are logged; they stay on disk.
         """
-        by_server = self._notes.read_last("allocations of servers under rebuild may get lost")
+        by_server = self._notes.read_last(
+            "allocations of servers under rebuild may get lost"
+        )
         return {
             server: amounts
             for server, note in by_server.items()

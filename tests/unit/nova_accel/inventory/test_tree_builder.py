@@ -196,7 +196,7 @@ def test_only_the_unallocated_amount_of_a_claim_is_reserved() -> None:
     lost = dataclasses.replace(
         claim(device, 0, "vf"),
         is_allocated=False,
-        unallocated=((memory, 512),),
+        unallocated={memory: 512},
     )
     inventories = node(device, claims=(lost,)).inventories
     assert (inventories["VGPU"].reserved, inventories[memory].reserved) == (

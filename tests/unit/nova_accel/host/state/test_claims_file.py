@@ -51,7 +51,7 @@ def test_the_claims_file_survives_the_round_trip(
         claim("slot-1", **planned),
         claim("slot-2", **planned, instance_start=0),
         claim("slot-3", is_allocated=False),
-        claim("slot-4", is_allocated=False, unallocated=(("VGPU", 1),)),
+        claim("slot-4", is_allocated=False, unallocated={"VGPU": 1}),
     )
     file.write(ROOT, claims, {"0000:71:00.0"})
     assert claims_file.ClaimsFile(

@@ -68,7 +68,7 @@ def test_claims_are_read(place: pathlib.Path) -> None:
             claim(1, state=planned, start=8),
             claim(2, state=planned, instance_start=0),
             claim(3, is_allocated=False),
-            claim(4, is_allocated=False, unallocated=(("VGPU", 1),)),
+            claim(4, is_allocated=False, unallocated={"VGPU": 1}),
         ),
         occupied=frozenset({NVME}),
         is_known=True,
