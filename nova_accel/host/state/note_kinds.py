@@ -47,7 +47,7 @@ class Assignment(model.Note):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ServerAllocations(model.Note):
+class RebuiltServer(model.Note):
     """Allocations of a server, whose uuid is ``address``, as JSON."""
 
     amounts: str | None = None
@@ -69,7 +69,7 @@ ACKNOWLEDGED = Kind(
 )
 BOOKED = Kind(
     directory="booked",
-    note=ServerAllocations,
+    note=RebuiltServer,
     subject="allocations of server",
 )
 #: The directory of each kind.

@@ -42,7 +42,7 @@ class RebuildAllocations:
     def put(self, server: str, amounts: Amounts) -> None:
         """Store the allocations of a server."""
         self._notes.write_or_retain(
-            note_kinds.ServerAllocations(
+            note_kinds.RebuiltServer(
                 address=server,
                 reason="these allocations are restored if Nova removes them",
                 when=notes.now(),
@@ -54,7 +54,7 @@ class RebuildAllocations:
         """Remove the stored allocations of a server."""
         self._notes.remove_or_ignore(server)
 
-    def _parse(self, note: note_kinds.ServerAllocations) -> Amounts | None:
+    def _parse(self, note: note_kinds.RebuiltServer) -> Amounts | None:
         """Return the amounts of a note, None if they can't be parsed."""
         try:
             content = strict_json.loads(note.amounts or "")
