@@ -155,26 +155,26 @@ def test_the_story_of_a_function(tmp_path: pathlib.Path) -> None:
     marks.serials.write(
         note_kinds.Assignment(address=ADDRESS, reason="", server="server-1")
     )
-    told = [marks.read_story(ADDRESS, ADDRESS)]
+    stories = [marks.read_story(ADDRESS, ADDRESS)]
     marks.begin_scrub(ADDRESS, ADDRESS)
-    told.append(marks.read_story(ADDRESS, ADDRESS))
+    stories.append(marks.read_story(ADDRESS, ADDRESS))
     marks.put(ADDRESS, "it does not answer", None)
     marks.end_scrub(ADDRESS)
-    told.append(marks.read_story(ADDRESS, ADDRESS))
+    stories.append(marks.read_story(ADDRESS, ADDRESS))
     marks.heal([ADDRESS])
     marks.begin_scrub(ADDRESS, ADDRESS)
     marks.end_scrub(ADDRESS, is_clean=True)
-    told.append(marks.read_story(ADDRESS, ADDRESS))
-    assert told[3] == faults.FunctionStory(
+    stories.append(marks.read_story(ADDRESS, ADDRESS))
+    assert stories[3] == faults.FunctionStory(
         unreleased=None, serial=None, scrub=None, fault=None
     )
     assert [
         [story.unreleased, story.serial, story.scrub, story.fault].count(None)
-        for story in told
+        for story in stories
     ] == [2, 1, 1, 4]
-    begun = told[1].scrub
+    begun = stories[1].scrub
     assert begun is not None
-    assert [story.explain_unclean() for story in told] == [
+    assert [story.explain_unclean() for story in stories] == [
         "server server-1 had it last",
         f"its scrub, begun at {begun.when}, has not ended",
         f"{ADDRESS} is set aside: it does not answer",
