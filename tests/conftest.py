@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of all tests, and fixtures of several folders."""
 
+import configparser
+import importlib.metadata
 import pathlib
 
 import hypothesis
@@ -19,6 +21,32 @@ hypothesis.settings.register_profile(
     max_examples=examples.examples(100),
 )
 hypothesis.settings.load_profile("house")
+
+
+def pytest_sessionstart() -> None:
+    """Refuse an installation with other entry points than setup.cfg.
+
+    Packages are loaded by them: without, hot attach or a command is missing.
+    """
+    setup = configparser.ConfigParser()
+    setup.read(pathlib.Path(__file__).parents[1] / "setup.cfg")
+    listed = {
+        (group, *map(str.strip, line.split("=", 1)))
+        for group, lines in setup["options.entry_points"].items()
+        for line in lines.strip().splitlines()
+        if "=" in line
+    }
+    try:
+        own = importlib.metadata.distribution("nova-accel")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    installed = {(p.group, p.name, p.value) for p in own.entry_points}
+    if listed != installed:
+        pytest.exit(
+            "entry points of setup.cfg are not installed: run"
+            " tox run --notest -e ENVIRONMENT, or tests/run",
+            returncode=4,
+        )
 
 
 @pytest.fixture(scope="session")
