@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes of nova-compute record what they wait for in the status file."""
+"""Status of nova-compute's passes, and what is published of it."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from tests.support.hosts import simulated
 from virt_hooks.report import provider_writer, reconcile, reporter
 
 
-def write_options(path: Path, state: Path) -> cfg.ConfigOpts:
+def write_options(path: Path, state: Path, lines: str = "") -> cfg.ConfigOpts:
     """Return nova-compute's options with a state directory."""
-    path.write_text(f"[nova_accel]\nstate_dir = {state}\n")
+    path.write_text(f"[nova_accel]\nstate_dir = {state}\n{lines}")
     options = cfg.ConfigOpts()
     options([], default_config_files=[str(path)], default_config_dirs=[])
     return options
@@ -55,3 +56,35 @@ def test_a_pass_that_waits_records_its_condition(
     (status,) = heartbeat.read(str(state))
     assert status.waiting == condition
     assert status.succeeded is None
+
+
+def test_metrics_are_an_extension_of_the_status(
+    kernel: fakehost.Controller, tmp_path: Path, state: Path
+) -> None:
+    life = simulated.started(kernel)
+    file = tmp_path / "accel.prom"
+    options = write_options(
+        tmp_path / "nova.conf",
+        state,
+        f"root = {tmp_path}\nsync_interval = 60\nstats_interval = 60\n"
+        f"metrics_textfile = {file}\n",
+    )
+    pass_runner = reconcile.Reconciler(
+        options,
+        life,
+        lambda: None,
+        reporter.Reporter(
+            life, None, provider_writer.ProviderWriter(None, options)
+        ),
+        lambda: None,
+    )
+    pass_runner.start()
+    try:
+        end = time.monotonic() + 30
+        while not file.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+    finally:
+        pass_runner.stop()
+    assert 'writer="nova-compute"' in file.read_text()
+    (status,) = heartbeat.read(str(state))
+    assert status.sampled is not None
