@@ -263,7 +263,6 @@ def _claim(
     provider: str,
     identifier: str,
 ) -> model.Claim:
-    """Return the claim for a slot, without a place."""
     profile = matching.find_profile(group, device)
     assert profile is not None  # noqa: S101 - match() has checked it
     handle = matching.slot_handle(device, provider, identifier)

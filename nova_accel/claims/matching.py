@@ -159,7 +159,6 @@ class _GroupSearch:
         )
 
     def _spend(self, index: int, provider: str, times: int) -> None:
-        """Subtract a request from a provider; ``times`` -1 adds it back."""
         group, _, count = self.requests[index]
         self.unused_slots[provider] -= times * count
         unspent = self.unspent.get(provider)

@@ -55,7 +55,6 @@ class HostdevUse:
         return handle in self.by_domain.get(domain, ())
 
     def without(self, handles: Iterable[str]) -> "HostdevUse":
-        """Return the same without some partitions."""
         removed = frozenset(handles)
         return HostdevUse(
             mdevs=self.mdevs - removed,
@@ -125,7 +124,6 @@ class TrackedUse:
 
     @property
     def functions(self) -> frozenset[str]:
-        """Return the PCI addresses of the functions."""
         return self._use.functions
 
     def read(self) -> HostdevUse:

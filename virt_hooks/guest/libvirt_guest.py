@@ -96,7 +96,6 @@ class RawElement(vconfig.LibvirtConfigGuestDevice):
         self._xml = xml
 
     def format_dom(self) -> Any:
-        """Return the element."""
         return etree.fromstring(self._xml)
 
 

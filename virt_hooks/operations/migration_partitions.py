@@ -15,7 +15,7 @@ from nova_accel.model import names
 from virt_hooks.guest import connection
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import live_migration_checks, live_migration_wire
-from virt_hooks.spawn import lifecycle, spawn_checks
+from virt_hooks.spawn import lifecycle, spawn_plan
 
 
 class HostAbilities:
@@ -136,14 +136,14 @@ class MigrationPartitions:
             raise errors.ClaimError(
                 server.uuid, live_migration_checks.NO_OTHER
             )
-        spawn_checks.check_allocated(
+        spawn_plan.check_allocated(
             server.uuid, server.groups, server.slots, state
         )
         slot_providers = {slot.provider for slot in server.slots}
         for device in state.devices:
             uuid = names.provider_uuid(root.uuid, device.address)
             if uuid in slot_providers:
-                spawn_checks.check_available(server.uuid, device)
+                spawn_plan.check_available(server.uuid, device)
         planned = claim_plan.plan(
             server.uuid,
             server.groups,

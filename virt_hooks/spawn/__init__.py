@@ -5,10 +5,11 @@
   ``clean_up``; the only class that the driver calls
 - ``setup``: ``read_node``: builds it from nova.conf
 - ``host_access``: ``HostAccess``: its readers and stores
-- ``spawn_plan``, ``spawn_checks``: claims of a spawn, and preconditions
+- ``spawn_plan``: claims of a spawn, and preconditions
 - ``claim_store``: ``ClaimStore``: claims by consumer
 - ``device_locks``: ``DeviceLocks``: one change at a time per card
 - ``release``, ``scrubbing``: partitions removed, functions scrubbed
+- ``function_notes``: ``FunctionNotes``: which server had a function last
 - ``orphan_cleanup``, ``ownership``: partitions that no server has
 - ``region_programs``: ``RegionPrograms``: bitstreams of FPGA regions
 - ``card_modes``: ``CardModeSetter``: VF counts and modes of cards

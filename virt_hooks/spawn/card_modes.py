@@ -34,7 +34,6 @@ class CardModeSetter:
         locks: device_locks.DeviceLocks,
         read_host: Callable[[], host_reader.HostReader],
     ) -> None:
-        """Plan with the reader of the host that ``read_host`` returns."""
         self._drivers = drivers
         self._rules = rules
         self._executor = executor

@@ -46,14 +46,12 @@ class ClaimStore:
             return dict(self._versions)
 
     def claims(self) -> tuple[model.Claim, ...]:
-        """Return the claims of all consumers."""
         with self._guard:
             return tuple(
                 claim for claims in self._claims.values() for claim in claims
             )
 
     def claims_of(self, consumer: str) -> tuple[model.Claim, ...]:
-        """Return the claims of one consumer."""
         with self._guard:
             return self._claims.get(consumer, ())
 
@@ -108,7 +106,6 @@ class ClaimStore:
     def set_claims(
         self, consumer: str, claims: tuple[model.Claim, ...]
     ) -> None:
-        """Replace the claims of one consumer."""
         with self._guard:
             claims = self._with_type_ids(claims)
             self._set(consumer, claims)
@@ -178,7 +175,6 @@ class ClaimStore:
     def remove_claims(
         self, consumer: str, slots: Iterable[model.Slot]
     ) -> None:
-        """Remove the claims of one consumer on some slots."""
         slots = tuple(slots)
         with self._guard:
             claims = self._claims.get(consumer, ())
@@ -270,7 +266,6 @@ def mark(
 
 
 def made_only(claims: Iterable[model.Claim]) -> tuple[model.Claim, ...]:
-    """Return the claims whose partitions are made."""
     return tuple(c for c in claims if c.state is model.ClaimState.MADE)
 
 
@@ -296,7 +291,6 @@ def handles_of(claims: Iterable[model.Claim]) -> frozenset[str]:
 def in_slots(
     claims: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> tuple[model.Claim, ...]:
-    """Return the claims on some slots."""
     keys = frozenset(map(_key, slots))
     return tuple(c for c in claims if (c.provider, c.slot) in keys)
 
@@ -312,7 +306,6 @@ def has_claims_on(
 def not_in_slots(
     claims: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> tuple[model.Claim, ...]:
-    """Return the claims on any other slots than these."""
     keys = frozenset(map(_key, slots))
     return tuple(c for c in claims if (c.provider, c.slot) not in keys)
 

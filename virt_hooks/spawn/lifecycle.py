@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lifecycle of the partitions of a server: ensure, restore, release.
 
-``ensure`` makes the partitions of a server's slots, ``release`` retires
-them, and ``clean_up`` retires those that no server has. Each is idempotent.
-``ensure`` undoes only what it has made itself; whatever ends later (a failed
-spawn, a delete, a move, an attachment, a consumer that Nova does not back any
-more) is a ``release`` of its slots. Each change holds the locks of the cards
-that it is on; other cards are changed in parallel.
+``ensure`` makes the partitions of a server's slots, and undoes only what it
+has made itself; ``release`` retires them, however their use ends; ``clean_up``
+retires those that no server has. Each is idempotent. Each change holds the
+locks of the cards that it is on, so that other cards are changed in parallel.
 """
 
 import dataclasses
@@ -34,7 +32,6 @@ from virt_hooks.spawn import (
     region_programs,
     release,
     scrubbing,
-    spawn_checks,
     spawn_plan,
 )
 
@@ -124,7 +121,6 @@ class Lifecycle:
         return self._has_read_use and self.root is not None
 
     def set_alone(self, is_alone: bool) -> None:
-        """Set whether no other nova-compute of this host runs."""
         self.is_alone = is_alone
 
     def acquire_service_lock(self) -> bool:
@@ -174,20 +170,17 @@ class Lifecycle:
         self._publish_claims()
 
     def claims(self) -> tuple[model.Claim, ...]:
-        """Return the claims of all servers of this host."""
         return self.store.claims()
 
     def claims_of(self, consumer: str) -> tuple[model.Claim, ...]:
-        """Return the claims of one server."""
         return self.store.claims_of(consumer)
 
     def has_undecided(self, consumer: str) -> bool:
         """Return whether a note on one of its functions can't be read."""
         claims = self.claims_of(consumer)
-        return bool(self._release.list_undecided(consumer, claims))
+        return bool(self._release.notes.list_undecided(consumer, claims))
 
     def slots_of(self, consumer: str) -> tuple[model.Slot, ...]:
-        """Return the slots of one server's claims."""
         return claim_store.slots_of(self.claims_of(consumer))
 
     def _marked_claims(self) -> tuple[model.Claim, ...]:
@@ -233,7 +226,7 @@ class Lifecycle:
         :raises ClaimError: this host can't make the partitions.
         :raises ActionError: the kernel refused to make a partition.
         """
-        spawn_checks.check_allocated(consumer, groups, slots, self.host.state)
+        spawn_plan.check_allocated(consumer, groups, slots, self.host.state)
         if not slots:
             return ()
         root = self._require_root(consumer)
@@ -345,36 +338,18 @@ class Lifecycle:
                 )
                 if claim.profile != model.UNKNOWN
             )
-            claims = self._add_missing(consumer, existing, groups, slots, host)
+            claims = ownership.plan_missing(
+                consumer, existing, groups, slots, root, host, self.store
+            )
             made = before
             if is_built:
-                made += self._release.exclude_unclean(consumer, claims)
+                made += self._release.notes.exclude_unclean(consumer, claims)
             claims = ownership.plan_unless_made(made, claims)
             claims += claim_store.not_in_slots(
                 before, claim_store.slots_of(claims)
             )
             self.store.restore(consumer, slots, existing, claims)
         return claims
-
-    def _add_missing(
-        self,
-        consumer: str,
-        existing: tuple[model.Claim, ...],
-        groups: tuple[flavors.RequestGroup, ...],
-        slots: tuple[model.Slot, ...],
-        host: model.HostState,
-    ) -> tuple[model.Claim, ...]:
-        """Return a server's claims with those of removed partitions."""
-        if not groups or len(existing) >= len(slots):
-            return existing
-        return ownership.plan_missing(
-            consumer,
-            existing,
-            groups,
-            slots,
-            self._require_root(consumer),
-            self.store.without_claims_of_others(consumer, host),
-        )
 
     # -- release -----------------------------------------------------------
 
@@ -463,7 +438,7 @@ class Lifecycle:
         )
         self.store.set_claims(consumer, (*current, *running))
         self.set_unbacked_consumers(self.unbacked_consumers | {consumer})
-        self._release.note_assigned(running)
+        self._release.notes.note_assigned(running)
         return True
 
     def _find_existing(
@@ -496,7 +471,7 @@ class Lifecycle:
             for claim in existing
             if claim.region is None
             or claim.handle in assigned
-            or self._release.is_last_consumer(consumer, claim.slot)
+            or self._release.notes.is_last_consumer(consumer, claim.slot)
         )
         if unclaimed := ownership.exclude(existing, claims):
             use = self._domains.read_use().without(

@@ -11,7 +11,13 @@ from nova_accel.host.state import note_kinds
 from nova_accel.inventory import tree_builder
 from nova_accel.model import providers
 from virt_hooks.guest import connection
-from virt_hooks.spawn import claim_store, device_locks, ownership, release
+from virt_hooks.spawn import (
+    claim_store,
+    device_locks,
+    function_notes,
+    ownership,
+    release,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -79,12 +85,12 @@ class OrphanCleanup:
         root: providers.ProviderRoot,
         device: model.Device,
         use: connection.HostdevUse,
-        notes: release.Notes | None,
+        notes: function_notes.Notes | None,
     ) -> None:
         """Remove the orphans of a card, and clean its functions."""
         host = model.HostState(devices=(device,))
         if notes is not None:
-            notes = self._release.adapt_notes(device, notes)
+            notes = self._release.notes.adapt(device, notes)
         if device.technology in ownership.NAMELESS:
             self._note_typed(device, notes)
             self._forget_removed(device, notes or {})
@@ -108,7 +114,6 @@ class OrphanCleanup:
             self._clean_functions(root, device, use, notes)
 
     def _log_unowned(self, partitions: tuple[model.Partition, ...]) -> None:
-        """Log each unowned partition once."""
         for partition in partitions:
             if partition.handle not in self._unowned:
                 self._unowned.add(partition.handle)
@@ -120,10 +125,10 @@ class OrphanCleanup:
                     partition.handle,
                 )
 
-    def _read_notes(self) -> release.Notes | None:
+    def _read_notes(self) -> function_notes.Notes | None:
         """Return the notes on unclean functions, None if unreadable."""
         try:
-            notes = self._release.read_notes()
+            notes = self._release.notes.read()
         except errors.UnreadableError as error:
             if not self._is_unreadable:
                 LOG.warning("unclean functions are not cleaned: %s", error)
@@ -133,7 +138,7 @@ class OrphanCleanup:
         return notes
 
     def _forget_removed(
-        self, device: model.Device, notes: release.Notes
+        self, device: model.Device, notes: function_notes.Notes
     ) -> None:
         """Forget typed functions that another program cleared or typed."""
         claimed = {claim.handle for claim in self._store.claims()}
@@ -153,10 +158,10 @@ class OrphanCleanup:
                 and address not in claimed | nameless
                 and profiles.get(address) != note.profile
             ):
-                self._release.note_clean(address)
+                self._release.notes.note_clean(address)
 
     def _note_typed(
-        self, device: model.Device, notes: release.Notes | None
+        self, device: model.Device, notes: function_notes.Notes | None
     ) -> None:
         """Note the typed functions of servers that have no note yet.
 
@@ -176,7 +181,7 @@ class OrphanCleanup:
         root: providers.ProviderRoot,
         device: model.Device,
         use: connection.HostdevUse,
-        notes: release.Notes,
+        notes: function_notes.Notes,
     ) -> None:
         """Clean the functions of a device that no server has any more.
 
@@ -212,13 +217,12 @@ class OrphanCleanup:
 
     def _note(self, claim: model.Claim) -> None:
         try:
-            self._release.note_assigned((claim,))
+            self._release.notes.note_assigned((claim,))
         except errors.ClaimError as error:
             LOG.error("%s", error)
 
 
 def _is_missing(note: note_kinds.Unreleased | None) -> bool:
-    """Return whether there is no note that names a server."""
     return note is None or note.consumer is None
 
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
-from nova_accel.host.state import note_kinds
 from nova_accel.model import flavors, names, providers
 from virt_hooks.guest import connection
 from virt_hooks.spawn import claim_store
@@ -32,7 +31,6 @@ def devices_of(
     host: model.HostState,
     slots: Iterable[model.Slot],
 ) -> tuple[model.Device, ...]:
-    """Return the devices that some slots are of."""
     slot_providers = {slot.provider for slot in slots}
     return tuple(
         device
@@ -193,19 +191,22 @@ def plan_unless_made(
 def plan_missing(
     consumer: str,
     existing: tuple[model.Claim, ...],
-    groups: Iterable[flavors.RequestGroup],
-    slots: Iterable[model.Slot],
+    groups: Collection[flavors.RequestGroup],
+    slots: Collection[model.Slot],
     root: providers.ProviderRoot,
     host: model.HostState,
+    store: claim_store.ClaimStore,
 ) -> tuple[model.Claim, ...]:
-    """Return the claims that a server needs when it is started again.
+    """Return a server's claims with those of removed partitions.
 
     :param existing: the claims of its partitions that exist; they are
         returned if the host has no room for the others, or can't be read.
-    :param host: the host without the claims of other consumers.
     """
+    if not groups or len(existing) >= len(slots):
+        return existing
+    free = store.without_claims_of_others(consumer, host)
     try:
-        return claim_plan.plan(consumer, groups, slots, root, host)
+        return claim_plan.plan(consumer, groups, slots, root, free)
     except errors.ClaimError:
         return existing
 
@@ -228,23 +229,15 @@ def assigned_handles(
     return domain.functions | {claim.handle for claim in claims}
 
 
-def is_unread(
-    claim: model.Claim, notes: Mapping[str, note_kinds.Unreleased] | None
-) -> bool:
-    """Return whether it can't be read which consumer had a function last."""
-    if not is_function(claim):
-        return False
-    if notes is None:
-        return True
-    note = notes.get(claim.slot)
-    return note is not None and note.consumer is None
-
-
-def is_of_other(note: note_kinds.Unreleased | None, consumer: str) -> bool:
-    """Return whether a note names another consumer of a function."""
-    return note is not None and note.consumer != consumer
-
-
-def is_function(claim: model.Claim) -> bool:
-    """Return whether a claim is on a function that keeps its identity."""
-    return claim.technology in model.UNDIVIDED | {*NAMELESS}
+def explain_leftover(claim: model.Claim, use: connection.HostdevUse) -> str:
+    """Return why a partition that is left in a slot can't be removed."""
+    text = f"slot {claim.slot} of {claim.device} still holds {claim.handle}"
+    if any(use.holds(handle) for handle in (claim.handle, *claim.members)):
+        return (
+            f"{text}, and a guest has it; see `virsh list` and the XML of"
+            " its domains"
+        )
+    return (
+        f"{text} as {claim.profile}, which no server of this host is known"
+        " to have made; clear it by hand if nothing needs it"
+    )

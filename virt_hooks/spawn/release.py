@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Release of partitions: removed after a server, if orphaned, or for reuse.
 
-A function that is assigned unchanged is scrubbed instead. Until it was seen
-clean, a note on it names its last server; the note survives the service.
+``retire`` removes partitions, scrubs functions that are assigned unchanged,
+and blanks regions. What is not seen removed stays owned and reserved, and a
+later clean-up tries again. The device of a function that is not seen clean is
+set aside.
 """
 
 import logging
@@ -12,18 +14,15 @@ from collections.abc import Collection, Iterable, Mapping
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan, scrub
 from nova_accel.discovery import plugin, snapshot
-from nova_accel.host.execute import serials
-from nova_accel.host.state import note_kinds
 from nova_accel.inventory import conditions
 from nova_accel.model import providers
-from virt_hooks.guest import connection
 from virt_hooks.spawn import (
     claim_store,
+    function_notes,
     host_access,
     ownership,
     region_programs,
     scrubbing,
-    spawn_checks,
 )
 
 LOG = logging.getLogger(__name__)
@@ -34,9 +33,6 @@ _BIND_S, _BIND_STEP_S = 5.0, 0.25
 # Seconds during which the kernel may still make a partition whose write
 # timed out: the write goes on in the driver, for minutes with a busy GPU.
 _LATE_S = 600.0
-# Technologies whose cards are scrubbed as a whole.
-_WHOLE_CARD = model.UNDIVIDED - {"vf"}
-Notes = Mapping[str, note_kinds.Unreleased]
 _UNSCRUBBED = "could not be scrubbed after its last server"
 
 
@@ -52,7 +48,6 @@ class PartitionRelease:
         programs: region_programs.RegionPrograms,
         access: host_access.HostAccess,
     ) -> None:
-        """Forget removed partitions in ``store``."""
         self._drivers = drivers
         self._executor = scrubber.executor
         self._store = store
@@ -61,14 +56,11 @@ class PartitionRelease:
         self._scrubber = scrubber
         self._domains = access.domains
         self._faults = access.faults
-        self._serials = serials.SerialNumbers(
-            access.faults.serials, scrubber.executor.root
+        self.notes = function_notes.FunctionNotes(
+            store, host, access, scrubber.executor.root
         )
         #: Functions that this process is scrubbing now.
         self._scrubbed: set[str] = set()
-        #: Consumers and slots of claims, if it could not be read whether the
-        #: consumer was the last one of the function.
-        self._undecided: set[tuple[str, str]] = set()
         #: Until when the kernel may make partitions late, by handle.
         self._late: dict[str, float] = {}
 
@@ -104,7 +96,7 @@ class PartitionRelease:
             if claim.technology not in model.UNDIVIDED
             and self._drivers[claim.plugin].plan_release(claim)
         ]
-        unclean = self._find_unclean(consumer, present, host)
+        unclean = self.notes.find_unclean(consumer, present, host)
         if not leftovers and not unclean:
             return
         owned = {
@@ -147,18 +139,18 @@ class PartitionRelease:
         for claim in leftovers:
             if use.holds(claim.handle) or claim.handle not in owned:
                 raise errors.ClaimError(
-                    consumer, spawn_checks.explain_leftover(claim, use)
+                    consumer, ownership.explain_leftover(claim, use)
                 )
         for claim in unclean:
             if use.functions.intersection((claim.slot, *claim.members)):
                 raise errors.ClaimError(
-                    consumer, spawn_checks.explain_leftover(claim, use)
+                    consumer, ownership.explain_leftover(claim, use)
                 )
 
     def made(
         self,
         host: model.HostState,
-        notes: Notes | None = None,
+        notes: function_notes.Notes | None = None,
     ) -> Mapping[str, model.Claim]:
         """Return the claims whose partitions this library made, by handle.
 
@@ -174,7 +166,7 @@ class PartitionRelease:
             return made
         if notes is None:
             try:
-                notes = self.read_notes()
+                notes = self.notes.read()
             except errors.UnreadableError as error:
                 LOG.warning(
                     "functions that an earlier service typed may stay typed:"
@@ -196,168 +188,6 @@ class PartitionRelease:
                         claim_plan.claim_from_partition(device, partition),
                     )
         return made
-
-    def read_notes(self) -> Notes:
-        """Return the notes on functions that were not seen clean.
-
-        :raises UnreadableError: the directory can't be listed.
-        """
-        return self._faults.read_unreleased()
-
-    def exclude_unclean(
-        self, consumer: str, claims: Iterable[model.Claim]
-    ) -> tuple[model.Claim, ...]:
-        """Return the claims on functions that no other consumer had last.
-
-        While the note on a function can't be read, only the consumer's own
-        domain shows that the function is its own; without it the claim is
-        undecided.
-
-        :raises libvirt.libvirtError: a note can't be read, nor can libvirt
-            list its domains.
-        """
-        claims = tuple(claims)
-        notes = self._read_if_possible()
-        unread = tuple(c for c in claims if ownership.is_unread(c, notes))
-        use = self._domains.read_use() if unread else connection.HostdevUse()
-        doubtful = tuple(c for c in unread if not use.is_of(consumer, c.slot))
-        self._undecided -= {(consumer, claim.slot) for claim in claims}
-        self._undecided |= {(consumer, claim.slot) for claim in doubtful}
-        return tuple(
-            claim
-            for claim in claims
-            if claim not in doubtful
-            and (
-                claim in unread
-                or not ownership.is_of_other(
-                    (notes or {}).get(claim.slot), consumer
-                )
-            )
-        )
-
-    def list_undecided(
-        self, consumer: str, claims: Iterable[model.Claim]
-    ) -> tuple[model.Claim, ...]:
-        """Return planned claims, made if the last consumer was this one."""
-        return tuple(
-            claim
-            for claim in claims
-            if claim.state is model.ClaimState.PLANNED
-            and (consumer, claim.slot) in self._undecided
-        )
-
-    def _read_if_possible(self) -> Notes | None:
-        try:
-            return self.read_notes()
-        except errors.UnreadableError as error:
-            LOG.warning("can't read which functions are unclean: %s", error)
-            return None
-
-    def is_last_consumer(self, consumer: str, address: str) -> bool:
-        """Return whether no other consumer has left a function unclean."""
-        try:
-            return not ownership.is_of_other(
-                self.read_notes().get(address), consumer
-            )
-        except errors.UnreadableError:
-            return False
-
-    def _find_unclean(
-        self,
-        consumer: str,
-        claims: Iterable[model.Claim],
-        host: model.HostState,
-    ) -> list[model.Claim]:
-        """Return claims on functions that another consumer left unclean.
-
-        :raises ClaimError: the use of a card was changed before it was seen
-            clean.
-        """
-        undivided = [c for c in claims if c.technology in model.UNDIVIDED]
-        if not undivided:
-            return []
-        notes = self.read_notes()
-        for address in {claim.device for claim in undivided}:
-            if (device := host.device(address)) is None:
-                continue
-            notes = self.adapt_notes(device, notes)
-            current = self._host.state.device(address)
-            if current is not None and current.fault and not device.fault:
-                raise errors.ClaimError(consumer, current.fault)
-        return [
-            claim
-            for claim in undivided
-            if ownership.is_of_other(notes.get(claim.slot), consumer)
-        ]
-
-    def adapt_notes(self, device: model.Device, notes: Notes) -> Notes:
-        """Return the notes after those of a device's former use are adapted.
-
-        A card that is offered in another way than before has other slots
-        than the notes name. If it is offered whole, the scrub of the card
-        covers its VFs, so their notes become the card's. If it is offered
-        in parts, no scrub of a part can clean what a server left in the
-        card, so the card is set aside.
-        """
-        adapted = dict(notes)
-        claimed = {claim.slot for claim in self._store.claims()}
-        for note in notes.values():
-            if note.device != device.address or note.address in {
-                *device.slots,
-                *claimed,
-            }:
-                continue
-            if device.technology in _WHOLE_CARD and device.slots:
-                try:
-                    moved = self._faults.move_note(note, device.slots[0])
-                except OSError as error:
-                    LOG.error(
-                        "can't move the note on %s: %s", note.address, error
-                    )
-                    continue
-                del adapted[note.address]
-                adapted[moved.address] = moved
-            elif note.address == device.address:
-                self._set_aside(
-                    device.address,
-                    f"its use was changed before {note.address} was seen"
-                    f" clean; server {note.consumer} had it: reset the card",
-                )
-                self._faults.note_clean(note.address)
-                del adapted[note.address]
-        return adapted
-
-    def note_assigned(self, planned: Iterable[model.Claim]) -> None:
-        """Write a note for each function before it is assigned to a server.
-
-        :raises ClaimError: a note can't be written: after a restart the
-            function would be taken for clean.
-        """
-        due = [claim for claim in planned if ownership.is_function(claim)]
-        notes = self._faults.read_unreleased() if due else {}
-        for claim in due:
-            note = notes.get(claim.slot)
-            if note is not None and (note.consumer, note.profile) == (
-                claim.consumer,
-                claim.profile,
-            ):
-                continue
-            try:
-                self._faults.note_assigned(claim)
-            except OSError as error:
-                raise errors.ClaimError(
-                    claim.consumer,
-                    f"the note that {claim.slot} is assigned can't be written"
-                    f" ({error}); make [nova_accel] state_dir writable",
-                ) from error
-
-    def check_serials(self, claims: Iterable[model.Claim]) -> None:
-        """Record serial numbers of functions that are assigned unchanged.
-
-        :raises ClaimError: a function is another device than before.
-        """
-        for claim in filter(scrub.list_functions, claims):
-            self._serials.check(claim.consumer, claim.slot)
 
     def retire(
         self,
@@ -450,8 +280,8 @@ class PartitionRelease:
         If a function is another device now, its device is set aside
         instead: the device may have data of another server.
         """
-        if reason := self._serials.describe_mismatch(claim.slot):
-            self._set_aside(claim.device, reason)
+        if reason := self.notes.serials.describe_mismatch(claim.slot):
+            self.notes.set_aside(claim.device, reason)
             return False
         is_clean = False
         self._scrubbed.add(claim.slot)
@@ -459,10 +289,10 @@ class PartitionRelease:
         try:
             is_clean = self._scrubber.scrub(claim, running)
         except errors.ActionError as error:
-            self._set_aside(claim.device, f"{_UNSCRUBBED}: {error}")
+            self.notes.set_aside(claim.device, f"{_UNSCRUBBED}: {error}")
         except Exception as error:  # the daemon
             LOG.exception("%s can't be scrubbed", claim.handle)
-            self._set_aside(claim.device, f"{_UNSCRUBBED}: {error!r}")
+            self.notes.set_aside(claim.device, f"{_UNSCRUBBED}: {error!r}")
         self._faults.end_scrub(claim.slot, is_clean)
         self._scrubbed.discard(claim.slot)
         return is_clean
@@ -486,18 +316,13 @@ class PartitionRelease:
             if begun.address in slots | self._scrubbed:
                 continue
             device = conditions.find_device(self._host.state, begun.address)
-            self._set_aside(
+            self.notes.set_aside(
                 device.address if device else begun.device or begun.address,
                 f"the scrub of {begun.address} after its last server was cut"
                 f" off; it began {begun.when or 'some time ago'}",
             )
             self._faults.end_scrub(begun.address)
         return True
-
-    def _set_aside(self, address: str, reason: str) -> None:
-        """Set a device aside and read it again."""
-        self._faults.set_aside(address, reason, self._host.state)
-        self._host.refresh_cards({address})
 
     def await_drivers(
         self, claims: Iterable[model.Claim], host: model.HostState
@@ -568,15 +393,10 @@ class PartitionRelease:
         self._store.forget_made(claim.handle for claim in removed)
         for claim in removed:
             if claim.technology in ownership.NAMELESS:
-                self.note_clean(claim.handle)
-
-    def note_clean(self, address: str) -> None:
-        """Remove the note on a function that was seen clean."""
-        self._faults.note_clean(address)
+                self.notes.note_clean(claim.handle)
 
 
 def _is_unbound(device: model.Device | None) -> bool:
-    """Return whether a device's driver on the host has not bound it yet."""
     if device is None or not device.counters:
         return True
     region = device.region

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a spawn: cleared slots, and the claims on them."""
+"""Plan of a spawn: preconditions, cleared slots, and the claims on them."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from nova_accel import model
+from nova_accel import errors, model
 from nova_accel.claims import claim_plan
 from nova_accel.discovery import snapshot
-from nova_accel.model import flavors, providers
+from nova_accel.model import flavors, names, providers
 from virt_hooks.spawn import (
     claim_store,
     ownership,
     region_programs,
     release,
-    spawn_checks,
 )
+
+# Resource classes of the compute node itself (nova/virt/libvirt/driver.py,
+# update_provider_tree): a group with only these asks for no accelerator.
+_HOST_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,6 @@ class SpawnPlanner:
         programs: region_programs.RegionPrograms,
         host: snapshot.Snapshot,
     ) -> None:
-        """Plan on ``host``."""
         self._store = store
         self._release = release
         self._programs = programs
@@ -79,20 +81,22 @@ class SpawnPlanner:
             self._store.claims(),
             host,
         )
-        self._release.check_serials(claims)
-        self._release.note_assigned(ownership.exclude(claims, before))
+        self._release.notes.check_serials(claims)
+        self._release.notes.note_assigned(ownership.exclude(claims, before))
         return claims
 
     def _decide(
         self, consumer: str, previous: tuple[model.Claim, ...]
     ) -> tuple[model.Claim, ...]:
         """Return undecided claims on functions that are the consumer's."""
-        undecided = self._release.list_undecided(consumer, previous)
+        undecided = self._release.notes.list_undecided(consumer, previous)
         if not undecided:
             return ()
         return tuple(
             dataclasses.replace(claim, state=model.ClaimState.MADE)
-            for claim in self._release.exclude_unclean(consumer, undecided)
+            for claim in self._release.notes.exclude_unclean(
+                consumer, undecided
+            )
         )
 
     def _clear_slots(
@@ -107,7 +111,7 @@ class SpawnPlanner:
         """
         consumer, root, slots = request.consumer, request.root, request.slots
         if request.allocations:
-            spawn_checks.check_all_available(
+            check_all_available(
                 consumer, root, slots, host, self._store.has_claim_on
             )
         # Before the eviction: after an error the other server keeps its
@@ -137,3 +141,83 @@ def refresh_cards(
         return host.refresh()
     places = () if is_whole else [slot.identifier for slot in slots]
     return host.refresh_cards(addresses, places)
+
+
+def check_allocated(
+    consumer: str,
+    groups: Sequence[flavors.RequestGroup],
+    slots: Iterable[model.Slot],
+    host: model.HostState,
+) -> None:
+    """Check that a server whose flavor names a profile has a slot.
+
+    Only profiles that a device of this host offers count: operators mark
+    hosts and Nova's own vGPUs with traits of any name.
+
+    :raises ClaimError: it has none; the server would start without its
+        device.
+    """
+    profile_traits = {
+        p.trait for device in host.devices for p in device.profiles
+    }
+    profile_traits |= {
+        trait
+        for device in host.devices
+        if device.region
+        for trait in device.traits
+        if trait.startswith((names.FUNCTION_PREFIX, names.INTERFACE_PREFIX))
+    }
+    named = sorted(
+        trait
+        for group in groups
+        if group.resources.keys() - _HOST_CLASSES
+        for trait in group.required & profile_traits
+    )
+    named += sorted(group.bitstream for group in groups if group.bitstream)
+    if named and not tuple(slots):
+        raise errors.ClaimError(
+            consumer,
+            f"the flavor asks for {', '.join(named)}, but Nova claimed no"
+            " slot on this host: its view of the provider tree is old; the"
+            " next periodic update repairs it",
+            public=f"its host can't give it {', '.join(named)} now",
+        )
+
+
+def check_available(consumer: str, device: model.Device) -> None:
+    """Check that a device may be assigned to a new server.
+
+    The scheduler may have selected it before Placement was updated. Faults
+    of regions are checked when the regions are planned.
+
+    :raises ClaimError: the device is drained or at fault, or this is
+        unknown; nothing was changed.
+    """
+    reason = f"is drained: {device.drain}" if device.drain else ""
+    if device.marks_unknown:
+        reason = f"may be drained or at fault: {device.marks_unknown}"
+    if device.fault and device.region is None:
+        reason = f"is set aside: {device.fault}"
+    if reason:
+        raise errors.ClaimError(
+            consumer, f"{device.address} {reason}; it takes no new server"
+        )
+
+
+def check_all_available(
+    consumer: str,
+    root: providers.ProviderRoot,
+    slots: Iterable[model.Slot],
+    host: model.HostState,
+    has_claim_on: Callable[[str, str], bool],
+) -> None:
+    """Check that the devices of some slots may be assigned to a server.
+
+    :param has_claim_on: returns whether a consumer has anything of a
+        provider: such a server keeps what it has.
+    :raises ClaimError: see ``check_available``.
+    """
+    for device in ownership.devices_of(root, host, slots):
+        provider = ownership.provider_of(root, device.address)
+        if not has_claim_on(consumer, provider):
+            check_available(consumer, device)

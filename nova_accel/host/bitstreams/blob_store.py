@@ -430,7 +430,6 @@ def _touch(descriptor: int) -> None:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Return whether the lock of a file could be taken."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -53,12 +53,10 @@ def part(text: object, what: str) -> str:
 
 
 def uuid(text: object) -> str:
-    """Check an mdev's uuid."""
     return _matched(_UUID, text, "mdev uuid", "a lower-case uuid")
 
 
 def address(text: object) -> str:
-    """Check a PCI address."""
     if not isinstance(text, str) or not pci.is_address(text):
         raise errors.MalformedError(
             "PCI address", str(text), "DDDD:BB:SS.F in hexadecimal"
@@ -91,7 +89,6 @@ def count(number: object, what: str) -> int:
 
 
 def seconds(number: object) -> float:
-    """Check a timeout in seconds."""
     most = actions.MAX_PROGRAM_S
     if not isinstance(number, int | float) or not 0 < number <= most:
         raise errors.MalformedError(
@@ -101,7 +98,6 @@ def seconds(number: object) -> float:
 
 
 def vgpu_type(text: object) -> str:
-    """Check the number of a vGPU type."""
     return _matched(_NUMBER, text, "vGPU type", "a number")
 
 
@@ -113,40 +109,34 @@ def setting(text: object) -> str:
 
 
 def params(text: object) -> str:
-    """Check the parameters of a vGPU."""
     return _matched(
         _PARAMS, text, "text of vgpu_params", "key=value,key=value"
     )
 
 
 def node(text: object) -> str:
-    """Check the name of an FPGA's character device."""
     return _matched(_NODE, text, "FPGA's device node", "dfl-fme.N")
 
 
 def services(text: object) -> str:
-    """Check the services of a QAT device."""
     return _matched(
         _SERVICES, text, "list of QAT services", "words like sym;asym"
     )
 
 
 def sha512(text: object) -> str:
-    """Check the form of a digest."""
     return _matched(
         _SHA512, text, "SHA-512", "128 hexadecimal digits in lower case"
     )
 
 
 def path(text: object) -> str:
-    """Check an absolute path."""
     if not isinstance(text, str) or "\0" in text or not os.path.isabs(text):
         raise errors.MalformedError("path", str(text), "an absolute path")
     return text
 
 
 def command(text: object) -> str:
-    """Check the path of an operator's command."""
     if not isinstance(text, str) or not actions.is_command_path(text):
         raise errors.MalformedError(
             "command", str(text), "an absolute path of plain characters"

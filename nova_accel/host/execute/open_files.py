@@ -46,7 +46,6 @@ def _processes(root: str) -> list[str]:
 
 
 def _files(root: str, place: str) -> Iterator[str]:
-    """Yield the paths of a device's VFIO files."""
     with contextlib.suppress(OSError):
         group = os.path.basename(os.readlink(f"{place}/iommu_group"))
         yield os.path.join(root, _GROUPS, group)

@@ -320,13 +320,11 @@ def destroy_instance(gpu: str, kind: str, start: int | None) -> int:
 
 @_entrypoint()
 def set_mixed(gpu: str, is_mixed: bool) -> int:
-    """Switch a GPU's mixed-size mode."""
     return gpu_reader.set_mixed(argument_checks.address(gpu), bool(is_mixed))
 
 
 @_entrypoint()
 def set_mig(gpu: str, is_mig: bool) -> int:
-    """Switch a GPU's MIG mode."""
     return gpu_reader.set_mig(argument_checks.address(gpu), bool(is_mig))
 
 

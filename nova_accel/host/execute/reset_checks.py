@@ -73,7 +73,6 @@ def _read_bus(
 
 
 def _bus(address: str) -> str:
-    """Return domain and bus of an address."""
     return address.rpartition(":")[0]
 
 

@@ -162,7 +162,6 @@ class _DflReader:
         self._reasons: list[str] = []
 
     def layout(self) -> DflLayout:
-        """Return the function's layout."""
         entries = self._names(self._place)
         driver = next((d for d, n in _NAMES.items() if n.top in entries), "")
         if not driver:

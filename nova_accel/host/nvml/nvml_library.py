@@ -74,7 +74,6 @@ class NvmlError(Exception):
 
     @property
     def is_unsupported(self) -> bool:
-        """Return whether the GPU or the driver does not support the call."""
         return self.code in _UNSUPPORTED
 
     @property
@@ -94,7 +93,6 @@ class NvmlError(Exception):
 
 
 def is_installed() -> bool:
-    """Return whether nvidia-ml-py is installed."""
     return pynvml is not None
 
 

@@ -60,7 +60,6 @@ class _Listener:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the process runs."""
         return self._child.poll() is None
 
     def read(self) -> list[int]:
@@ -84,7 +83,6 @@ class XidWatcher:
     """
 
     def __init__(self) -> None:
-        """Watch no GPU; see ``watch``."""
         self._lock = threading.Lock()
         self._listeners: dict[str, _Listener] = {}
         # Killed processes, until polling has reaped them.

@@ -278,7 +278,6 @@ def now() -> str:
 
 
 def file_name(address: str) -> str:
-    """Return the file name of the note on a device."""
     return f"{urllib.parse.quote(address, safe='')}{_SUFFIX}"
 
 

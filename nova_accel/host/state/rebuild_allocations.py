@@ -40,7 +40,6 @@ class RebuildAllocations:
         }
 
     def put(self, server: str, amounts: Amounts) -> None:
-        """Store the allocations of a server."""
         self._notes.write_or_retain(
             note_kinds.RebuiltServer(
                 address=server,
@@ -51,7 +50,6 @@ class RebuildAllocations:
         )
 
     def remove(self, server: str) -> None:
-        """Remove the stored allocations of a server."""
         self._notes.remove_or_ignore(server)
 
     def _parse(self, note: note_kinds.RebuiltServer) -> Amounts | None:

@@ -68,13 +68,9 @@ class FileSource(Protocol):
         """
         ...
 
-    def names(self, path: str) -> list[str]:
-        """Return the names in a directory."""
-        ...
+    def names(self, path: str) -> list[str]: ...
 
-    def mode(self, path: str) -> int:
-        """Return the permission bits of a path; a link is not followed."""
-        ...
+    def mode(self, path: str) -> int: ...
 
 
 class DiskSource:
@@ -111,11 +107,9 @@ class DiskSource:
         return self._read(path, size, True)
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory."""
         return bounded_calls.read(self._root + path, _list_names)
 
     def mode(self, path: str) -> int:
-        """Return the permission bits of a path."""
         return bounded_calls.read(self._root + path, _read_mode)
 
     def _read(self, path: str, most: int, reads_all: bool) -> bytes:

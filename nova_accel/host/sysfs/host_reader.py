@@ -485,7 +485,6 @@ class HostReader:
             yield self._read_mdev(place, parent)
 
     def _read_mdev(self, place: str, parent: str) -> Mdev:
-        """Return the mdev in a directory."""
         name = place.rpartition("/")[2]
         try:
             type_id = self.files.link(f"{place}/mdev_type")

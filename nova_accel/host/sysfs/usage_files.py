@@ -215,7 +215,6 @@ def _read_text(files: fs.Files, path: str) -> str:
 
 
 def _read_number(files: fs.Files, path: str) -> int | None:
-    """Return the number in a file, None if it can't be read."""
     text = _read_text(files, path)
     return int(text) if re.fullmatch(r"-?\d{1,20}", text) else None
 
