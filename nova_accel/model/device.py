@@ -403,7 +403,9 @@ class PublishedClaim:
     instance_start: int | None = None
     state: ClaimState = ClaimState.PLANNED
     is_allocated: bool = True
-    unallocated: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    unallocated: Mapping[str, int] = dataclasses.field(
+        default_factory=dict, hash=False
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
