@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -276,7 +276,10 @@ class Tally:
     def __init__(self, options: argparse.Namespace) -> None:
         """Count nothing yet."""
         self._options, self._began = options, time.monotonic()
-        self.struck: collections.Counter[str] = collections.Counter()
+        #: Faults that struck, by technology and kind.
+        self.struck: collections.Counter[tuple[str, str]] = (
+            collections.Counter()
+        )
         self.lives: collections.Counter[str] = collections.Counter()
         self.findings: collections.Counter[str] = collections.Counter()
         self.of_nova = self.set_aside = self.failed = 0
@@ -285,7 +288,8 @@ class Tally:
         """Count a life, and print it if it failed."""
         self.lives[report.technology] += 1
         for line in report.struck:
-            self.struck[line.partition(":")[0]] += 1
+            kind = line.partition(":")[0]
+            self.struck[report.technology, kind] += 1
         self.of_nova += len(report.of_nova)
         self.set_aside += report.set_aside
         for line in report.findings:
@@ -328,14 +332,31 @@ class Tally:
         """Print the result."""
         print(f"\nseed {self._options.seed}")
         self.progress()
-        print(f"lives: {dict(self.lives)}")
-        print(f"faults that struck: {dict(self.struck)}")
+        self._print_struck()
         for kind in _KINDS:
             print(f"{kind}: {self.findings.pop(kind, 0)}")
         if self.findings:
             print(f"other: {dict(self.findings)}")
         print(f"devices set aside, healed after the life: {self.set_aside}")
         print(f"left by Nova itself, and tidied: {self.of_nova}", flush=True)
+
+    def _print_struck(self) -> None:
+        """Print the faults that struck, a line for each technology."""
+        kinds = sorted({kind for _, kind in self.struck})
+        print(_row("technology", ["lives", *kinds, "all"]))
+        for name, lived in self.lives.items():
+            counts = [self.struck[name, kind] for kind in kinds]
+            print(_row(name, [lived, *counts, sum(counts)]))
+        sums = [
+            sum(self.struck[name, kind] for name in self.lives)
+            for kind in kinds
+        ]
+        total = self.struck.total()
+        print(_row("all", [self.lives.total(), *sums, total]))
+
+
+def _row(name: str, values: Iterable[object]) -> str:
+    return f"{name:12}" + "".join(f"{value:>10}" for value in values)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -126,6 +126,7 @@ _POINTS: Mapping[str, Mapping[str, int]] = {
     "blackout": {},
     "hang": {},
     "set_vfs": {},
+    "set_mig": {},
     "rebind": {},
     "restore": {},
 }

@@ -5,7 +5,7 @@ import collections
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,13 +14,11 @@ from nova import objects
 from nova.compute import vm_states
 from nova.tests.functional.api import client
 
-from nova_accel import model
 from nova_accel.discovery import change_detection
 from nova_accel.host import bounded_calls
 from nova_accel.host.state import faults
-from nova_accel.model import names
+from tests.campaign import guests, uses
 from tests.campaign import life as lives
-from tests.campaign import uses
 from tests.campaign import world as worlds
 from virt_hooks.guest import connection
 
@@ -52,12 +50,13 @@ class Judge:
 
     def judge(self) -> list[str]:
         """Let the passes run, compare, delete all, and compare again."""
-        self._check_guests()
+        self._check_guests(has_passed=False)
         for host in sorted(self._life.hanging - self._world.down):
             self._check_goes_on(host)
         self._recover()
         self._check_servers()
-        self._use_servers()
+        for text in uses.list_failures(self._life, self._act, self._is_usable):
+            self._note("unusable", text)
         self._check_servers()
         self._delete_all()
         self._tidy_nova()
@@ -168,28 +167,18 @@ class Judge:
                     functools.partial(self._world.periodics, host)
                 )
 
-    # -- before the passes -------------------------------------------------
-
-    def _check_guests(self) -> None:
-        """Check that each device of a guest is claimed, without a pass."""
-        for host in worlds.HOSTS:
-            if host in self._world.down:
-                continue
-            claimed = _list_handles(self._accel(host).claims())
-            for domain in self._world.connection(host)._vms.values():
-                if not domain.isActive():
-                    continue
-                use = connection.parse_hostdevs(domain.XMLDesc(0))
-                if exposed := {*use.mdevs, *use.functions} - claimed:
-                    self._note(
-                        "exposed",
-                        f"{domain.UUIDString()} on {host} runs with"
-                        f" {sorted(exposed)}, which have no claim",
-                    )
-
     # -- while there are servers -------------------------------------------
 
+    def _check_guests(self, *, has_passed: bool) -> None:
+        for host in worlds.HOSTS:
+            if host not in self._world.down:
+                for text in guests.list_exposed(
+                    self._world, host, has_passed=has_passed
+                ):
+                    self._note("exposed", text)
+
     def _check_servers(self) -> None:
+        self._check_guests(has_passed=True)
         owners: dict[Any, list[str]] = collections.defaultdict(list)
         for host in worlds.HOSTS:
             here, away = self._world._read_nova(host)
@@ -204,8 +193,11 @@ class Judge:
                         owners[place].append(who)
             self._check_backed(host, claimed, both, placement)
             self._check_claims(host)
+            staying = {w: p for w, p in placement.items() if w not in away}
             for who in here:
-                self._check_server(host, who, here[who], claimed, placement)
+                self._check_server(host, who, here[who], claimed, staying)
+            for move, slots in away.items():
+                self._check_source(host, move, slots, claimed, placement)
         for place, consumers in owners.items():
             if len(consumers) > 1:
                 self._note("double", f"{place} is allocated to {consumers}")
@@ -215,13 +207,13 @@ class Judge:
     ) -> None:
         """Check that Nova or Placement knows of each claim."""
         expected = {place for places in both.values() for place in places}
-        guests = self._guests(host)
+        domains = self._domains(host)
         for who, places in claimed.items():
             if not places - expected or self._consumers_of(who) & set(
                 placement
             ):
                 continue
-            if who in guests:
+            if who in domains:
                 self._check_taken(host, who, places, claimed)
             else:
                 self._note("leaked", f"claim of {who} on {host}")
@@ -233,10 +225,10 @@ class Judge:
         )
         return {who, *(migration.uuid for migration in migrations)}
 
-    def _guests(self, host: str) -> set[str]:
+    def _domains(self, host: str) -> set[str]:
         """Return the servers that have a domain on a host."""
-        vms = self._world.connection(host)._vms.values()
-        return {domain.UUIDString() for domain in vms}
+        domains = self._world.connection(host)._vms.values()
+        return {domain.UUIDString() for domain in domains}
 
     def _check_taken(
         self, host: str, who: str, places: set[tuple[str, str]], claimed: Any
@@ -248,14 +240,7 @@ class Judge:
         no device.
         """
         for provider in {place[0] for place in places}:
-            usages = self._world._get_provider_usages(provider)
-            taken = max(
-                record["reserved"] + usages[name]
-                for name, record in self._world._get_provider_inventory(
-                    provider
-                ).items()
-                if name not in names.MEASURES
-            )
+            taken = guests.count_taken(self._world, provider)
             count = sum(
                 place[0] == provider
                 for slots in claimed.values()
@@ -287,20 +272,60 @@ class Judge:
     def _check_server(
         self, host: str, who: str, slots: Any, claimed: Any, placement: Any
     ) -> None:
-        """Compare all that is known of a server that Nova calls well."""
+        """Compare all that is known of a server that Nova does not change."""
         instance = objects.Instance.get_by_uuid(self._world.context, who)
-        if instance.vm_state not in _STEADY or instance.task_state:
+        if instance.task_state or not (
+            instance.vm_state in (*_STEADY, vm_states.RESIZED)
+            or self._is_kept(instance, slots, placement)
+        ):
             return
         subject = f"{instance.vm_state} server {who} on {host}"
+        if instance.vm_state == vm_states.RESIZED:
+            # It has the slots of both sides if it was resized on one host.
+            claimed = {**claimed, who: claimed.get(who, set()) & slots}
         if claimed.get(who) or self._has_requested(instance):
             self._check_slots(host, subject, who, slots, claimed, placement)
         domain = self._world.connection(host)._vms.get(instance.name)
         if domain is None or not domain.isActive():
             return
-        handles = _list_handles(self._accel(host).claims_of(who))
+        handles = guests.list_handles(
+            claim
+            for claim in self._accel(host).claims_of(who)
+            if (claim.provider, claim.slot) in claimed.get(who, ())
+        )
         use = connection.parse_hostdevs(domain.XMLDesc(0))
         if {*use.mdevs, *use.functions} != handles:
             self._note("lost", f"{subject} runs with {use}, claimed {handles}")
+
+    def _is_kept(self, instance: Any, slots: Any, placement: Any) -> bool:
+        """Return whether a server that failed still has all that is its own.
+
+        Nova has deleted the allocations of others, or moves them.
+        """
+        counted = dict(collections.Counter(p for p, _ in slots))
+        return (
+            instance.vm_state == vm_states.ERROR
+            and instance.migration_context is None
+            and placement.get(instance.uuid, {}) == counted
+        )
+
+    def _check_source(
+        self, host: str, move: str, slots: Any, claimed: Any, placement: Any
+    ) -> None:
+        """Compare what a resized server still has on its former host."""
+        who = self._world.moving[move]
+        subject = f"resized server {who}, formerly on {host},"
+        if slots - claimed.get(who, set()):
+            self._note(
+                "lost",
+                f"{subject} has {slots}, its claims are {claimed.get(who)}",
+            )
+        counted = dict(collections.Counter(p for p, _ in slots))
+        if placement.get(move, {}) != counted:
+            self._note(
+                "lost",
+                f"{subject} has {slots}, allocated is {placement.get(move)}",
+            )
 
     def _has_requested(self, instance: Any) -> bool:
         """Return whether a server's flavor or an attachment asks for a device.
@@ -349,25 +374,6 @@ class Judge:
         given_up = self._consumers_of(who) & self._world.given_up
         return bool(given_up) and who not in allocated
 
-    # -- what their users still do with them -------------------------------
-
-    def _use_servers(self) -> None:
-        """Use each server that Nova calls well: it must serve again."""
-        for uuid in self._life.servers:
-            instance = self._life.instance(uuid)
-            if instance is None or not self._is_usable(instance):
-                continue
-            for action, body, state in uses.list_uses(
-                self._world.technology, instance.vm_state
-            ):
-                if reason := self._use(uuid, action, body, state):
-                    self._note(
-                        "unusable",
-                        f"{action} of {instance.vm_state} server {uuid}:"
-                        f" {reason}",
-                    )
-                    break
-
     def _is_usable(self, instance: Any) -> bool:
         """Return whether neither Nova nor a fault has given a server up."""
         host = instance.host
@@ -377,6 +383,12 @@ class Judge:
             or self._is_given_up(host, instance.uuid)
         ):
             return False
+        if instance.vm_state == vm_states.ERROR:
+            here, _ = self._world._read_nova(host)
+            slots = here.get(instance.uuid, set())
+            placement = self._world._read_placement(host)
+            if not self._is_kept(instance, slots, placement):
+                return False
         faulted = self._faulted(host)
         device_of = {
             self._world.provider(device.address, host): device
@@ -386,23 +398,6 @@ class Judge:
             claim.provider not in device_of
             or device_of[claim.provider].address in faulted
             for claim in self._accel(host).claims_of(instance.uuid)
-        )
-
-    def _use(self, uuid: str, action: str, body: Any, state: str) -> str:
-        """Return why an action did not do what it should, empty if it did."""
-        reason = self._act(uuid, {action: body})
-        instance = self._life.instance(uuid)
-        if instance is None:
-            return reason or "the server is gone"
-        states = (state,) if state else _STEADY
-        if instance.vm_state in states and not instance.task_state:
-            return reason
-        fault = objects.InstanceFault.get_latest_for_instance(
-            self._world.context, uuid
-        )
-        return (
-            f"{reason} it is {instance.vm_state}, {instance.task_state}:"
-            f" {fault and fault.message}"
         )
 
     # -- once its user has deleted all -------------------------------------
@@ -506,7 +501,7 @@ class Judge:
             owners = {
                 device.address
                 for device in devices
-                if name in device.slots or name == device.address
+                if name in (device.address, *device.slots, *device.members)
             }
             if not owners & faulted:
                 self._note("unscrubbed", f"{name} is offered {where}")
@@ -560,13 +555,6 @@ class Judge:
 
     def _accel(self, host: str) -> Any:
         return self._world.computes[host].driver._accel
-
-
-def _list_handles(claims: Iterable[model.Claim]) -> set[str]:
-    """Return the handles of claims, those of their members included."""
-    return {
-        handle for claim in claims for handle in (claim.handle, *claim.members)
-    }
 
 
 def _difference(before: Any, now: Any) -> str:

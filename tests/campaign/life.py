@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One life of the campaign: servers, their operations, and the faults."""
 
-import contextlib
 import dataclasses
 import json
 import logging
@@ -18,10 +17,10 @@ from nova.compute import vm_states
 from nova.tests.functional.api import client
 
 from nova_accel.model import names, rpc_names
+from tests.campaign import cards
 from tests.campaign import world as worlds
 from tests.campaign.faults import Fault, KilledError, has_points
-from tests.functional.nova.support import harness, libvirtd
-from tests.lab import fakehost
+from tests.functional.nova.support import harness
 
 LOG = logging.getLogger(__name__)
 
@@ -69,8 +68,11 @@ _HOST = {
     "undrain": 1,
     "heal": 0.7,
     "set_vfs": 0.4,
+    "set_mig": 0.7,
     "rebind": 0.7,
 }
+#: Those that last until they are undone.
+_LASTING = ("set_vfs", "set_mig", "rebind")
 _MOST_SERVERS = 3
 #: The directories of a simulated host, and of its ``state_dir``.
 _TEMPORARY = re.compile(r"/\S*/tmp[^/ ]*")
@@ -153,21 +155,18 @@ def from_text(text: str) -> list[Step]:
     return [Step.from_plain(plain) for plain in json.loads(text)]
 
 
-class Life:
+class Life(cards.CardChanges):
     """Servers of one world, from the first to the last one's end."""
 
     def __init__(self, world: worlds.World) -> None:
         """Begin in a world where nothing is held."""
-        self.world = world
+        super().__init__(world)
         self.steps: list[Step] = []
         self.servers: list[str] = []
         #: Faults that struck, and the calls they hit.
         self.struck: list[str] = []
-        self.unplugged: dict[str, str] = {}
         #: Hosts with a card whose files hang, or did.
         self.hanging: set[str] = set()
-        #: What makes the hosts again as they were.
-        self.undo: list[Callable[[], None]] = []
         #: Faults that last, with the number of steps that are left.
         self._lasting: list[tuple[Fault, int]] = []
         self.log: list[str] = []
@@ -312,16 +311,21 @@ class Life:
         if alive < _MOST_SERVERS:
             yield ("boot", ""), 5 if alive else 12
         for host in worlds.HOSTS:
-            if host in self.world.down:
-                yield ("restart", host), 3
-                continue
-            for name, share in _HOST.items():
-                if name == "unplug" and host in self.unplugged:
-                    yield ("plug", host), 1.5
-                elif name in ("set_vfs", "rebind") and self.undo:
-                    yield ("restore", host), 1.5
-                else:
-                    yield (name, host), share / 2
+            for name, share in self._known_of_host(host):
+                yield (name, host), share
+
+    def _known_of_host(self, host: str) -> Iterator[tuple[str, float]]:
+        """Yield what can be done to a host as it is, with its share."""
+        if host in self.world.down:
+            yield "restart", 3
+            return
+        for name, share in _HOST.items():
+            if name == "unplug" and host in self.unplugged:
+                yield "plug", 1.5
+            elif name in _LASTING and self.undo:
+                yield "restore", 1.5
+            elif name != "set_mig" or self.has_mig():
+                yield name, share / 2
 
     def _known_of(self, instance: Any) -> Mapping[str, float]:
         """Return what can be done to a server as it is."""
@@ -504,76 +508,3 @@ class Life:
             )
         self.hanging.add(str(step.target))
         self.struck.append(f"hang: {step.flavor} of {card}")
-
-    def host_unplug(self, step: Step) -> None:
-        host = str(step.target)
-        card = self.world.technology.cards[0].address
-        simulated = self.world.hosts[host]
-        used = self._used(simulated)
-        # The kernel would wait for the guests, half done.
-        if any(name.startswith(card[:-2]) for name in used):
-            raise RuntimeError("guests have parts of the card")
-        mdevs = simulated.mdevs().keys()
-        simulated.unplug(card)
-        gone = mdevs - simulated.mdevs().keys()
-        self.world.scrubs.lose_vgpus(str(simulated.root), card, gone)
-        self.unplugged[host] = card
-
-    def host_plug(self, step: Step) -> None:
-        self.unplugged.pop(str(step.target), None)
-        self.world.hosts[str(step.target)].plug()
-
-    def host_set_vfs(self, step: Step) -> None:
-        """Change the number of VFs, as a vendor's tool does it."""
-        simulated = self.world.hosts[str(step.target)]
-        address, count = next(
-            (name, record["vfs"])
-            for name, record in simulated.functions().items()
-            if record["vfs"]
-        )
-        # The kernel would wait for the guests.
-        used = self._used(simulated)
-        if used & set(simulated.functions()[address]["vf_addresses"]):
-            raise RuntimeError("guests have VFs of the card")
-        simulated.set_vfs(address, max(1, count // 2))
-        self.undo.append(lambda: simulated.set_vfs(address, count))
-
-    def host_rebind(self, step: Step) -> None:
-        """Bind a free function of a card to another driver, or to none."""
-        simulated = self.world.hosts[str(step.target)]
-        used = self._used(simulated)
-        name, record = next(
-            (name, record)
-            for name, record in sorted(simulated.functions().items())
-            if record["driver"] and not record["vfs"] and name not in used
-        )
-        bus = simulated.sys / "bus/pci"
-
-        def bind(driver: str) -> None:
-            libvirtd.store(bus / "devices" / name / "driver_override", driver)
-            with contextlib.suppress(OSError):
-                libvirtd.store(bus / "devices" / name / "driver/unbind", name)
-            libvirtd.store(bus / "drivers_probe", name)
-
-        bind("vfio-pci")
-        driver = record["driver"]
-        self.undo.append(lambda: bind(driver))
-        self.undo.append(lambda: bind("\n"))
-
-    def _used(self, simulated: Any) -> set[str]:
-        """Return the functions that guests have."""
-        return {
-            name
-            for name, record in simulated.functions().items()
-            if record["in_use"]
-        } | {
-            record["parent"]
-            for record in simulated.mdevs().values()
-            if record["in_use"]
-        }
-
-    def host_restore(self, _: Step) -> None:
-        """Undo the changes of the hosts' functions."""
-        while self.undo:
-            with contextlib.suppress(OSError, fakehost.FakehostError):
-                self.undo.pop(0)()
