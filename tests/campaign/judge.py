@@ -387,7 +387,10 @@ class Judge:
             here, _ = self._world._read_nova(host)
             slots = here.get(instance.uuid, set())
             placement = self._world._read_placement(host)
-            if not self._is_kept(instance, slots, placement):
+            # Nova accepts only a delete of servers that have never run.
+            if not instance.launched_at or not self._is_kept(
+                instance, slots, placement
+            ):
                 return False
         faulted = self._faulted(host)
         device_of = {

@@ -374,8 +374,10 @@ class HotAttach:
                 f"{name} belongs to its flavor, and is removed by a resize"
                 f" only; attached is {listed}"
             )
+        elif attachments:
+            reason = f"{name} is not attached to it, but {listed}"
         else:
-            reason = f"{name or 'nothing'} is not attached to it, but {listed}"
+            reason = "nothing is attached to it"
         raise errors.ClaimError(instance.uuid, reason, public=reason)
 
     def _names_of(

@@ -108,7 +108,7 @@ class Command(attaching.AttachingTestBase):
             (("show", "sculptor"), 2, "'sculptor' is not a server"),
             (("show", "painter", "--host", "host1"), 2, "a uuid, with --host"),
             (("attach", "painter", "--profile", "X"), 1, "one of: "),
-            (("detach", "painter"), 1, "nothing is not attached"),
+            (("detach", "painter"), 1, "nothing is attached to it"),
             (("detach", "painter", PROFILE), 1, "belongs to its flavor"),
         ):
             output = self.run_command(*words, status=status)
