@@ -11,8 +11,11 @@ from tests.functional.nova.support import releases
 if not releases.is_on_threads():
     pytest.skip("the campaign has native threads", allow_module_level=True)
 
+from nova_accel import errors
 from tests.campaign import campaign, world
 from virt_hooks import nova_driver
+from virt_hooks.attach import hot_attach
+from virt_hooks.guest import connection
 from virt_hooks.report import claim_checks
 from virt_hooks.spawn import lifecycle
 
@@ -85,13 +88,59 @@ def test_a_card_that_hangs_stops_no_pass_and_no_stock_server(way: str) -> None:
 _BOOT = '["boot", "host1", "small", [], null]'
 
 
+# Nova loses the first server, whose guest goes on.
+_LOST = '["boot", "host1", "small", ["libvirt:7:10000:before:2"], null]'
+_RESTART = '["restart", "host1", "", [], null]'
+
+
 @pytest.mark.long
-def test_a_guest_without_a_claim_is_found(
+def test_a_guest_without_a_claim_may_keep_its_device() -> None:
+    chunk = campaign.Chunk(SEED, "whole", (0,), f"[{_LOST}, {_RESTART}]")
+    assert [] == _failures(chunk)
+
+
+def test_a_device_of_a_guest_that_is_offered_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(connection.TrackedUse, "functions", frozenset())
+    chunk = campaign.Chunk(SEED, "whole", (0,), f"[{_LOST}, {_RESTART}]")
+    exposed = [text for text in _failures(chunk) if "exposed: " in text]
+    assert any("Nova can assign it" in text for text in exposed)
+    assert any("Placement offers it" in text for text in exposed)
+
+
+@pytest.mark.long
+def test_a_resized_server_that_lost_its_claims_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resize = '["resize_there", 0, "other", [], null]'
+    chunk = campaign.Chunk(SEED, "whole", (0,), f"[{_BOOT}, {resize}]")
+    assert [] == _failures(chunk)
     monkeypatch.setattr(lifecycle.Lifecycle, "claims", lambda _: ())
-    findings = _failures(campaign.Chunk(SEED, "whole", (0,), f"[{_BOOT}]"))
-    assert any("exposed: " in finding for finding in findings)
+    lost = [text for text in _failures(chunk) if "lost: " in text]
+    assert any("lost: resized server" in text for text in lost)
+
+
+@pytest.mark.long
+def test_a_function_of_a_card_that_is_set_aside_is_not_offered() -> None:
+    """The second function of the card is not reset, either."""
+    delete = '["delete", 0, "", ["write:0:1:before:0"], null]'
+    chunk = campaign.Chunk(SEED, "pairs", (0,), f"[{_BOOT}, {delete}]")
+    assert [] == _failures(chunk)
+
+
+@pytest.mark.long
+def test_mig_mode_changes_under_guests() -> None:
+    """With a guest on the card, only its free GPU instances go."""
+    change = '["set_mig", "host1", "", [], null]'
+    restore = '["restore", "host1", "", [], null]'
+    passes = '["passes", "host1", "", [], null]'
+    delete = '["delete", 0, "", [], null]'
+    steps = (change, passes, restore, _BOOT, change, passes, delete, change)
+    chunk = campaign.Chunk(SEED, "mig", (0,), f"[{', '.join(steps)}]")
+    (report,) = _live(chunk)
+    assert report.findings == []
+    assert report.log.count("set_mig host1 ") == 3
 
 
 def test_a_server_that_can_not_be_used_is_found(
@@ -102,7 +151,7 @@ def test_a_server_that_can_not_be_used_is_found(
 
     monkeypatch.setattr(nova_driver.AccelLibvirtDriver, "resume", resume)
     findings = _failures(campaign.Chunk(SEED, "whole", (0,), f"[{_BOOT}]"))
-    assert any("unusable: resume" in finding for finding in findings)
+    assert any(": resume: " in finding for finding in findings)
 
 
 @pytest.mark.parametrize(
@@ -113,3 +162,15 @@ def test_a_killed_service_has_no_further_effect(point: int) -> None:
     (report,) = _live(campaign.Chunk(SEED, "whole", (0,), f"[{boot}]"))
     assert [line.partition(":")[0] for line in report.struck] == ["kill"]
     assert report.findings == []
+
+
+@pytest.mark.long
+def test_a_device_that_can_not_be_attached_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def attach(*_: object, **__: object) -> None:
+        raise errors.ClaimError("a server", "nothing can be attached")
+
+    monkeypatch.setattr(hot_attach.HotAttach, "attach", attach)
+    findings = _failures(campaign.Chunk(SEED, "whole", (0,), f"[{_BOOT}]"))
+    assert any("unusable: active server" in finding for finding in findings)
