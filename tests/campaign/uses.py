@@ -134,10 +134,10 @@ def _has_free(world: worlds.World, host: str) -> bool:
     specs = world.technology.small(world)
     words = [f"in_tree={world.compute_rp_uuids[host]}"]
     for key, value in specs.items():
-        kind, _, name = key.partition("_A:")
-        if kind == "resources":
+        kind, is_named, name = key.partition(":")
+        if is_named and kind.startswith("resources"):
             words.append(f"resources={name}:{value}")
-        elif kind == "trait":
+        elif is_named and kind.startswith("trait"):
             words.append(f"required={name}")
     path = f"/allocation_candidates?{'&'.join(words)}"
     answer = world.placement.get(path, version="1.36")

@@ -155,6 +155,7 @@ class AttachRecovery:
         instance = self.read_instance(context, uuid)
         for attached in instance_request.attachments_of(instance):
             if attached.number == number:
+                _note_removal(instance, attached)
                 self._remove_device(instance, attached)
                 # The slot is released before the allocation: a server that
                 # Placement then allocates to gets a slot. The record shows
@@ -324,6 +325,25 @@ class AttachRecovery:
             instance.save()
         else:
             self._remove_attachment(context, instance.uuid, attached.number)
+
+
+def _note_removal(instance: Any, attached: attachment.Attachment) -> None:
+    """Record that a complete attachment is removed.
+
+    Nova may have lost only the answer to the last step of an attach. Without
+    the record, a later service would not complete an interrupted removal.
+
+    :raises nova.exception.InstanceUpdateConflict: Nova is processing the
+        server.
+    """
+    if attached.state is not attachment.AttachmentState.ATTACHED:
+        return
+    write_record(
+        instance,
+        attachment.with_state(attached, attachment.AttachmentState.DETACHING),
+    )
+    instance.task_state = DETACHING
+    instance.save(expected_task_state=[None, *_TASK_STATES])
 
 
 def write_record(

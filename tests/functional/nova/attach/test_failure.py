@@ -14,6 +14,7 @@ from nova import objects
 from nova.scheduler.client import report
 
 from nova_accel.host.execute import privileged
+from nova_accel.model import attachment
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, libvirtd, technologies
 from virt_hooks.guest import plug
@@ -194,6 +195,33 @@ class Attaching(FailingTestBase):
         self.assertEqual(before, self.slots(server))
         self.assert_tracked(server, *others)
         self.assert_agreement("lost answer", is_passed=True)
+
+    def test_the_service_ends_while_a_complete_attachment_is_undone(
+        self,
+    ) -> None:
+        """The last answer was lost: its record says that it is attached."""
+        server = self.boot_server()
+        before = self.collect_state(server)
+        stock = objects.Instance.save
+        lost: list[str] = []
+
+        def save(instance: Any, **words: Any) -> None:
+            stock(instance, **words)
+            states = [record.state for record in self.attachments(server)]
+            if not lost and states == [attachment.AttachmentState.ATTACHED]:
+                lost.append(instance.uuid)
+                raise oslo_messaging.MessagingTimeout("no reply")
+
+        end = mock.Mock(side_effect=RuntimeError("the end"))
+        with (
+            mock.patch.object(objects.Instance, "save", save),
+            mock.patch.object(plug, "remove_from_definition", end),
+        ):
+            self.refused(server, "attach", profile=PROFILE)
+        end.assert_called_once()
+        self.restart()
+        self.run_periodics()
+        self.assert_as_before(server, before, "the end of its undo")
 
     def test_the_answer_to_the_release_is_lost(self) -> None:
         """A later pass gives back the rest."""
