@@ -35,6 +35,7 @@ from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.config import top_packages
 from nova_accel.model import flavors
+from placement_sync.client.provider_records import Get
 
 LOG = logging.getLogger(__name__)
 # Reasons of one host in one log line: a host has fewer cards.
@@ -80,7 +81,7 @@ def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
         refusal = no_candidates.find_refusal(
             placement_getter(ctxt.global_id), request
         )
-    except fact_reader.QueryError as error:
+    except errors.ServiceError as error:
         LOG.warning("Accelerators were not checked beforehand: %s", error)
         return True
     if refusal is not None:
@@ -127,7 +128,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
     # A rebuild keeps its devices and comes without candidates.
     RUN_ON_REBUILD = False
 
-    def __init__(self, get: fact_reader.Get | None = None) -> None:
+    def __init__(self, get: Get | None = None) -> None:
         super().__init__()
         self._reader = fact_reader.FactReader(get or placement_getter())
         self._memories = fact_reader.RequestMemories()
@@ -161,13 +162,15 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         )
         for problem in snapshot.problems:
             LOG.warning(
-                "Could not read provider data from Placement: %s", problem
+                "Could not read provider data from Placement: %s; scheduling"
+                " goes on without them; see Placement's log",
+                problem,
             )
         passed = [
             host for host in hosts if self._prune(host, spec, memory, snapshot)
         ]
         if not snapshot.is_repeat:
-            memory.passed[_server(spec)] = [
+            memory.servers[_server(spec)].candidates = [
                 candidate
                 for host in passed
                 for candidate in host.allocation_candidates
@@ -201,17 +204,19 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
             ),
         )
         fitting_ids = set(map(id, fitting))
-        memory.pruned[host.uuid] = [
+        filtered = memory.hosts.setdefault(
+            host.uuid, fact_reader.FilteredHost()
+        )
+        filtered.pruned = [
             candidate
             for candidate in host.allocation_candidates
             if id(candidate) not in fitting_ids
         ]
         host.allocation_candidates = fitting
-        all_rejections = memory.rejections.setdefault(host.uuid, {})
-        all_rejections.update(rejections)
+        filtered.rejections.update(rejections)
         if not fitting:
             lines = no_candidates.limit_lines(
-                map(str, all_rejections.values()), _MAX_REASONS
+                map(str, filtered.rejections.values()), _MAX_REASONS
             )
             # A search for alternates does not leave a server without host.
             LOG.log(
@@ -229,14 +234,18 @@ def _restore_candidates(
 
     They may suit this one, which may run on other NUMA cells.
     """
+    filtered = memory.hosts.get(host.uuid)
+    if filtered is None:
+        return
     host.allocation_candidates = [
         *host.allocation_candidates,
         *(
             candidate
-            for candidate in memory.pruned.pop(host.uuid, ())
+            for candidate in filtered.pruned
             if has_pci_devices(host, spec, candidate)
         ),
     ]
+    filtered.pruned = ()
 
 
 def _find_cell_reader(

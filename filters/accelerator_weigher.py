@@ -28,12 +28,12 @@ from filters import (
     scores,
 )
 from filters.accelerator_filter import parse_spec
-from filters.fit import fact_reader
 from filters.placement import host_usage
 from filters.placement.report_client import placement_getter
 from filters.request import AcceleratorRequest
 from nova_accel.config import conf
 from nova_accel.model import providers
+from placement_sync.client.provider_records import Get
 
 LOG = logging.getLogger(__name__)
 _FREE = "accelerator_free_weight_multiplier"
@@ -71,7 +71,7 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
 
     def __init__(
         self,
-        get: fact_reader.Get | None = None,
+        get: Get | None = None,
         functions: glance_images.ImageFunctions | None = None,
     ) -> None:
         super().__init__()

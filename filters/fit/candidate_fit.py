@@ -189,7 +189,7 @@ class _CheckedCandidate:
                     facts[uuid],
                     gpu,
                     states.list_pending(
-                        self.request.groups, facts[uuid].sibling_groups
+                        self.request.groups, facts[uuid].siblings.values()
                     ),
                 ),
                 types=tuple(types),
@@ -216,15 +216,15 @@ def _select_classes(
     candidate: provider_facts.Candidate, classes: frozenset[str]
 ) -> dict[str, dict[str, int]]:
     """Return a candidate's units of some classes, by provider."""
-    needed = {
+    return {
         uuid: {
             name: amount
             for name, amount in sorted(allocation["resources"].items())
             if name in classes
         }
         for uuid, allocation in candidate["allocations"].items()
+        if not classes.isdisjoint(allocation["resources"])
     }
-    return {uuid: units for uuid, units in needed.items() if units}
 
 
 def _check_all(
@@ -265,7 +265,7 @@ def _find_shortages(
 
 
 def _describe_siblings(facts: providers.Provider) -> str:
-    servers = ", ".join(facts.sibling_servers)
+    servers = ", ".join(facts.siblings)
     if not servers:
         return ""
     return f" (taken by server {servers} of the same request)"

@@ -98,12 +98,12 @@ class CardStates:
     def list_pending(
         self,
         groups: Iterable[flavors.RequestGroup],
-        sibling_groups: Iterable[Iterable[str]],
+        siblings: Iterable[Iterable[str]],
     ) -> tuple[VgpuCounts, ...]:
         """Return the vGPU types of earlier servers of the request on a card.
 
-        :param sibling_groups: the group suffixes of each of these servers,
-            as in ProviderFacts.
+        :param siblings: the group suffixes of each of these servers, as in
+            ``Provider.siblings``.
         """
         by_suffix = {group.suffix: group for group in groups}
         return tuple(
@@ -112,7 +112,7 @@ class CardStates:
                 for group in map(by_suffix.get, sorted(suffixes))
                 if group and (vgpu_type := self.find_type(group))
             )
-            for suffixes in sibling_groups
+            for suffixes in siblings
         )
 
     def build(

@@ -1,45 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provider data of a request: cached data, and providers read again.
+"""Providers of a request, each as it was last read.
 
-Provider data are cached between requests. One listing per request has the
-providers' generations; only providers with another generation are read
-again. There is never a query per host.
+The memory of a request has one value for each provider. It is read once for
+all servers of the request, mostly from the cache of former requests. It is
+read again, to be exact, when an earlier server has claimed of the provider
+or when it would reject a candidate.
 """
 
 import dataclasses
 import itertools
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from filters import provider_facts
 from filters.fit import candidate_fit, card_state, vgpu_geometry
 from filters.fit.rejection import Rejection
+from filters.placement import queries
 from filters.placement.provider_reader import ProviderReader
-from filters.placement.queries import (
-    MICROVERSION,
-    Get,
-    Problems,
-    QueryError,
-    fetch_each,
-    fetch_identity,
-    fetch_provider,
-    fetch_server_allocations,
-)
 from filters.request import AcceleratorRequest
+from nova_accel import errors
 from nova_accel.model import flavors, names, providers
+from placement_sync.client import provider_records
 from placement_sync.client.provider_cache import ProviderCache
-
-__all__ = [
-    "MICROVERSION",
-    "FactReader",
-    "FactSnapshot",
-    "Get",
-    "QueryError",
-    "RequestMemories",
-    "RequestMemory",
-    "fetch_provider",
-]
+from placement_sync.client.provider_records import Get
 
 # Providers that one confirmation reads one by one, in three queries each.
 # More are read in three queries for all.
@@ -49,52 +33,62 @@ _FEW_CONFIRMED = 1
 _PLACED_CLASSES = names.MEASURES | {names.GPU_CLASS}
 # The allocation candidates of each host.
 Hosts = Sequence[Sequence[provider_facts.Candidate]]
+_Siblings = dict[str, dict[str, tuple[str, ...]]]
+
+
+@dataclasses.dataclass(slots=True)
+class FilteredServer:
+    """A server of a request, once it was filtered.
+
+    ``candidates`` are those that passed. ``claimed`` are the suffixes of
+    its groups by provider, empty until it has allocations.
+    """
+
+    candidates: Sequence[provider_facts.Candidate] = ()
+    claimed: dict[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=dict
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class FilteredHost:
+    """Candidates removed from a host, and the reasons so far.
+
+    ``rejections`` are keyed as in candidate_fit.
+    """
+
+    pruned: Sequence[provider_facts.Candidate] = ()
+    rejections: dict[tuple[str, str], Rejection] = dataclasses.field(
+        default_factory=dict
+    )
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class RequestMemory:
     """State of one request, shared by the scheduling of all its servers.
 
-    Servers:
-
-    - ``servers``: filtered so far, in order
-    - ``read_servers``: those whose allocations were read
-
-    By provider uuid:
-
-    - ``sibling_servers``, ``sibling_groups``: as in ProviderFacts
-    - ``facts``: the candidates' providers, None until they are read
-    - ``exact_facts``: providers read after the latest sibling server
-
-    Candidates:
-
-    - ``passed``: those that each server had after the filter
-    - ``pruned``: those removed from each host, by its uuid
-    - ``rejections``: the reasons, by host and then as in candidate_fit
+    ``servers`` are those filtered so far, by uuid and in order, ``hosts``
+    those filtered by uuid. ``facts`` are the candidates' providers as
+    last read; ``is_read`` is set once all of them were.
     """
 
     request: AcceleratorRequest
-    servers: list[str] = dataclasses.field(default_factory=list)
-    read_servers: set[str] = dataclasses.field(default_factory=set)
-    sibling_servers: dict[str, tuple[str, ...]] = dataclasses.field(
+    servers: dict[str, FilteredServer] = dataclasses.field(
         default_factory=dict
     )
-    sibling_groups: dict[str, tuple[tuple[str, ...], ...]] = dataclasses.field(
+    hosts: dict[str, FilteredHost] = dataclasses.field(default_factory=dict)
+    facts: dict[str, providers.Provider] = dataclasses.field(
         default_factory=dict
     )
-    facts: dict[str, providers.Provider] | None = None
-    exact_facts: dict[str, providers.Provider] = dataclasses.field(
-        default_factory=dict
-    )
-    passed: dict[str, list[provider_facts.Candidate]] = dataclasses.field(
-        default_factory=dict
-    )
-    pruned: dict[str, list[provider_facts.Candidate]] = dataclasses.field(
-        default_factory=dict
-    )
-    rejections: dict[str, dict[tuple[str, str], Rejection]] = (
-        dataclasses.field(default_factory=dict)
-    )
+    is_read: bool = False
+
+    def list_siblings(self) -> _Siblings:
+        """Return ``Provider.siblings`` of each provider claimed so far."""
+        siblings: _Siblings = {}
+        for server, filtered in self.servers.items():
+            for uuid, suffixes in filtered.claimed.items():
+                siblings.setdefault(uuid, {})[server] = suffixes
+        return siblings
 
 
 class RequestMemories:
@@ -134,7 +128,7 @@ class FactSnapshot:
 
     facts: provider_facts.Facts
     is_repeat: bool = False
-    problems: tuple[QueryError, ...] = ()
+    problems: tuple[errors.ServiceError, ...] = ()
 
 
 def needs_facts(request: AcceleratorRequest, hosts: Hosts) -> bool:
@@ -157,14 +151,15 @@ class FactReader:
 
     Providers whose queries fail are missing in the result.
 
-    :param get: sends queries with MICROVERSION.
+    :param get: sends queries to Placement.
     :param cache: provider data of former requests; by default empty.
     """
 
     def __init__(self, get: Get, cache: ProviderCache | None = None) -> None:
         self._get = get
-        self._cache = ProviderCache() if cache is None else cache
-        self._providers = ProviderReader(get, self._cache)
+        self._providers = ProviderReader(
+            get, ProviderCache() if cache is None else cache
+        )
 
     def read(
         self,
@@ -185,31 +180,28 @@ class FactReader:
         :param states: if given, allocations of a card are not read if its
             traits list all its partitions.
         """
-        siblings = tuple(memory.servers)
-        if server not in memory.servers:
-            memory.servers.append(server)
-        problems: Problems = []
+        problems: queries.Problems = []
+        is_repeat = server in memory.servers
+        self._read_claims(memory, problems)
+        memory.servers.setdefault(server, FilteredServer())
         uuids = provider_facts.list_providers(
             memory.request.classes, itertools.chain.from_iterable(hosts)
         )
-        if (
-            memory.facts is None
-            and uuids
-            and needs_facts(memory.request, hosts)
-        ):
+        if not memory.is_read and uuids and needs_facts(memory.request, hosts):
             is_one_host = sum(map(bool, hosts)) == 1
-            memory.facts = self._providers.read(
+            facts = self._providers.read(
                 memory.request,
                 uuids,
                 uuids[0] if is_one_host else "",
                 problems,
                 states.is_occupancy_known if states else _never,
             )
-        self._read_siblings(memory, siblings, problems)
+            memory.facts = {**facts, **memory.facts}
+            memory.is_read = True
         self._read_claimed(memory, uuids, problems, states)
         return FactSnapshot(
-            facts={**(memory.facts or {}), **memory.exact_facts},
-            is_repeat=server in siblings,
+            facts=dict(memory.facts),
+            is_repeat=is_repeat,
             problems=tuple(problems),
         )
 
@@ -235,7 +227,7 @@ class FactReader:
         confirmed = self.confirm(memory, doubtful, geometry.states)
         return dataclasses.replace(
             snapshot,
-            facts={**snapshot.facts, **confirmed.facts},
+            facts=dict(memory.facts),
             problems=(*snapshot.problems, *confirmed.problems),
         )
 
@@ -253,151 +245,107 @@ class FactReader:
         queries are not exact, and those that could not be read are missing,
         so neither are rejected. Later reads of the request use the result.
         """
-        problems: Problems = []
+        problems: queries.Problems = []
         unique = list(dict.fromkeys(uuids))
-        facts = (
-            self._read_exact(memory, unique, problems)
-            if len(unique) <= _FEW_CONFIRMED
-            else self._confirm_many(memory, unique, problems, states)
+        facts = self._read_present(
+            memory, unique, problems, states, memory.list_siblings()
         )
-        memory.exact_facts.update(facts)
         return FactSnapshot(facts=facts, problems=tuple(problems))
 
-    def _confirm_many(
+    def _read_present(
         self,
         memory: RequestMemory,
         uuids: Sequence[str],
-        problems: Problems,
+        problems: queries.Problems,
         states: card_state.CardStates | None,
+        siblings: _Siblings,
         tree: str = "",
     ) -> dict[str, providers.Provider]:
+        """Read providers again: one alone, or all of them together."""
+
         def is_placed(facts: providers.Provider) -> bool:
             return states is not None and states.is_occupancy_known(
                 facts,
                 states.list_pending(
                     memory.request.groups,
-                    memory.sibling_groups.get(facts.uuid, ()),
+                    siblings.get(facts.uuid, {}).values(),
                 ),
             )
 
-        confirmed = self._providers.confirm(
-            memory.request, uuids, problems, is_placed, tree
+        facts = (
+            self._providers.fetch(uuids, memory.facts, problems)
+            if len(uuids) <= _FEW_CONFIRMED
+            else self._providers.confirm(
+                memory.request, uuids, problems, is_placed, tree
+            )
         )
-        return {
-            uuid: _with_siblings(memory, facts)
-            for uuid, facts in confirmed.items()
+        present = {
+            uuid: dataclasses.replace(
+                provider, siblings=siblings.get(uuid, {})
+            )
+            for uuid, provider in facts.items()
         }
+        memory.facts.update(present)
+        return present
 
     def _read_claimed(
         self,
         memory: RequestMemory,
         uuids: Iterable[str],
-        problems: Problems,
+        problems: queries.Problems,
         states: card_state.CardStates | None,
     ) -> None:
         """Read providers that siblings claimed since they were read.
 
         The bulk read leaves out a host that is full now.
         """
+        siblings = memory.list_siblings()
         changed: dict[str, list[str]] = {}
-        for uuid in uuids:
-            if uuid in memory.sibling_servers and (
-                uuid not in memory.exact_facts
-                or memory.exact_facts[uuid].sibling_servers
-                != memory.sibling_servers[uuid]
-            ):
-                memory.exact_facts.pop(uuid, None)
-                root = self._find_cached(memory, uuid).root
-                changed.setdefault(root, []).append(uuid)
+        for uuid in filter(siblings.__contains__, uuids):
+            provider = self._providers.find(uuid, memory.facts)
+            if provider.siblings != siblings[uuid]:
+                if uuid in memory.facts:
+                    memory.facts[uuid] = dataclasses.replace(
+                        provider, is_exact=False
+                    )
+                changed.setdefault(provider.root, []).append(uuid)
         for root, of_tree in changed.items():
-            if len(of_tree) > _FEW_CONFIRMED:
-                tree = of_tree[0] if root else ""
-                memory.exact_facts |= self._confirm_many(
-                    memory, of_tree, problems, states, tree
-                )
-            missing = [u for u in of_tree if u not in memory.exact_facts]
-            memory.exact_facts |= self._read_exact(memory, missing, problems)
+            tree = of_tree[0] if root else ""
+            present = self._read_present(
+                memory, of_tree, problems, states, siblings, tree
+            )
+            for uuid in of_tree if len(of_tree) > _FEW_CONFIRMED else ():
+                if uuid not in present:
+                    self._read_present(
+                        memory, [uuid], problems, states, siblings
+                    )
 
-    def _read_exact(
-        self, memory: RequestMemory, uuids: Iterable[str], problems: Problems
-    ) -> dict[str, providers.Provider]:
-        def fetch(uuid: str) -> providers.Provider:
-            identity = self._find_identity(memory, uuid, problems)
-            return _with_siblings(memory, fetch_provider(self._get, identity))
-
-        facts = dict(fetch_each(uuids, fetch, problems))
-        self._providers.store(facts.values())
-        return facts
-
-    def _find_identity(
-        self, memory: RequestMemory, uuid: str, problems: Problems
-    ) -> providers.Provider:
-        """Return a provider with its name, or only its uuid if unreadable."""
-        cached = self._find_cached(memory, uuid)
-        if cached.name:
-            return cached
-        try:
-            return fetch_identity(self._get, uuid)
-        except QueryError as error:
-            problems.append(error)
-        return providers.Provider(uuid=uuid)
-
-    def _find_cached(
-        self, memory: RequestMemory, uuid: str
-    ) -> providers.Provider:
-        """Return the facts of an earlier read, or only the uuid."""
-        return (
-            (memory.facts or {}).get(uuid)
-            or self._cache.find([uuid]).get(uuid)
-            or providers.Provider(uuid=uuid)
-        )
-
-    def _read_siblings(
-        self,
-        memory: RequestMemory,
-        siblings: Iterable[str],
-        problems: Problems,
+    def _read_claims(
+        self, memory: RequestMemory, problems: queries.Problems
     ) -> None:
         """Read the allocations of earlier servers, each once."""
 
-        def fetch(server: str) -> Mapping[str, Mapping[str, int]]:
-            return fetch_server_allocations(self._get, server)
+        def fetch(server: str) -> provider_records.Amounts:
+            return provider_records.fetch_consumer(self._get, server)[0]
 
-        unread = [s for s in siblings if s not in memory.read_servers]
-        for sibling, allocations in fetch_each(unread, fetch, problems):
-            if allocations:
-                memory.read_servers.add(sibling)
-            suffixes = _find_suffixes(memory, sibling, allocations)
-            for uuid, resources in allocations.items():
-                if memory.request.classes.intersection(resources):
-                    servers = memory.sibling_servers.get(uuid, ())
-                    memory.sibling_servers[uuid] = (*servers, sibling)
-                    groups = memory.sibling_groups.get(uuid, ())
-                    memory.sibling_groups[uuid] = (
-                        *groups,
-                        suffixes.get(uuid, ()),
-                    )
+        unread = [s for s, f in memory.servers.items() if s and not f.claimed]
+        for server, allocations in queries.fetch_each(unread, fetch, problems):
+            filtered = memory.servers[server]
+            suffixes = _find_suffixes(filtered.candidates, allocations)
+            filtered.claimed = {
+                uuid: suffixes.get(uuid, ())
+                for uuid, resources in allocations.items()
+                if memory.request.classes.intersection(resources)
+            }
 
 
 def _never(facts: providers.Provider) -> bool:
     return False
 
 
-def _with_siblings(
-    memory: RequestMemory, facts: providers.Provider
-) -> providers.Provider:
-    """Return facts with the earlier servers that have allocations."""
-    return dataclasses.replace(
-        facts,
-        sibling_servers=memory.sibling_servers.get(facts.uuid, ()),
-        sibling_groups=memory.sibling_groups.get(facts.uuid, ()),
-    )
-
-
 def _find_suffixes(
-    memory: RequestMemory,
-    server: str,
-    allocations: Mapping[str, Mapping[str, int]],
+    candidates: Iterable[provider_facts.Candidate],
+    allocations: provider_records.Amounts,
 ) -> dict[str, tuple[str, ...]]:
     """Return the suffixes of a server's groups on each provider.
 
@@ -407,7 +355,7 @@ def _find_suffixes(
     claimed = next(
         (
             candidate
-            for candidate in memory.passed.get(server, ())
+            for candidate in candidates
             if {
                 uuid: part["resources"]
                 for uuid, part in candidate["allocations"].items()

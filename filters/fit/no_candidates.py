@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from filters.placement import queries
 from filters.request import AcceleratorRequest
+from nova_accel import errors
 from nova_accel.model import flavors, providers
-from nova_accel.model.names import PIN_PREFIX
+from nova_accel.model.names import OWNER_TRAIT, PIN_PREFIX
+from placement_sync.client import provider_records
+from placement_sync.client.provider_records import Get
 
 # Lines of one explanation; a cloud has more devices than a log needs.
 _MAX_LINES = 20
@@ -43,16 +46,14 @@ class GroupRefusal:
         return "; ".join((self.summary, *self.details))
 
 
-def find_refusal(
-    get: queries.Get, request: AcceleratorRequest
-) -> GroupRefusal | None:
+def find_refusal(get: Get, request: AcceleratorRequest) -> GroupRefusal | None:
     """Return why Placement has no candidate, None if it may have one.
 
     Each group is queried alone, so a refusal is certain: no host can serve
     a request if it can't serve one of its groups. One short query per
     different group; two more if one has no candidate.
 
-    :raises QueryError: Placement did not respond.
+    :raises ServiceError: Placement did not respond.
     """
     queried: list[flavors.RequestGroup] = []
     for group in request.groups:
@@ -63,27 +64,29 @@ def find_refusal(
         try:
             if not queries.has_candidate(get, group):
                 return _explain(get, group)
-        except queries.QueryError as error:
-            if not error.unknown_names:
+        except errors.ServiceError as error:
+            unknown = provider_records.unknown_names(error)
+            if not unknown:
                 raise
             return GroupRefusal(
                 group=group,
-                summary=f"no accelerator ever offered {error.unknown_names};"
+                summary=f"no accelerator ever offered {unknown};"
                 " check the spelling in the flavor's extra specs",
             )
     return None
 
 
-def _explain(get: queries.Get, group: flavors.RequestGroup) -> GroupRefusal:
+def _explain(get: Get, group: flavors.RequestGroup) -> GroupRefusal:
     try:
         summaries = queries.fetch_all_summaries(get)
-        names = queries.fetch_names(get)
-    except queries.QueryError as error:
+        named = provider_records.list_with_trait(get, OWNER_TRAIT)
+    except errors.ServiceError as error:
         return GroupRefusal(
             group=group,
             summary=f"no accelerator serves {group}",
             details=(str(error),),
         )
+    names = {provider.uuid: provider.name for provider in named}
     return describe(group, summaries.values(), names)
 
 

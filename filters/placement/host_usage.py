@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from filters import provider_facts
 from filters.placement import queries, stale_cache
 from nova_accel.model import flavors, providers
+from placement_sync.client.provider_records import Get
 
 # Operators add accelerators to hosts, so which hosts have some changes
 # seldom.
@@ -38,14 +39,14 @@ class HostUsage:
     A method returns None if Placement did not respond in time: the weigher
     then has no preference.
 
-    :param get: sends queries with queries.MICROVERSION.
+    :param get: sends queries to Placement.
     :param seconds: time to live of the cards' usage.
     :param clock: a monotonic clock, in seconds.
     """
 
     def __init__(
         self,
-        get: queries.Get,
+        get: Get,
         seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -76,10 +77,10 @@ class HostUsage:
         )
 
 
-def fetch_hosts(get: queries.Get) -> AcceleratorHosts:
+def fetch_hosts(get: Get) -> AcceleratorHosts:
     """Return the compute nodes of all accelerators.
 
-    :raises QueryError: Placement did not respond.
+    :raises ServiceError: Placement did not respond.
     """
     any_group = flavors.RequestGroup(suffix="", resources={})
     listed = queries.fetch_listing(get, (any_group,))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from filters import provider_facts
 from filters.placement import queries
 from filters.request import AcceleratorRequest
-from nova_accel import model
+from nova_accel import errors, model
 from nova_accel.model import names, providers
-from placement_sync.client import provider_cache
+from placement_sync.client import provider_cache, provider_records
 
 # Up to how many changed providers are read one by one, in three queries
 # each: _FEW, or one of _FEW_PER listed, but never more than _MAX_FEW. For
@@ -40,12 +40,12 @@ class ProviderReader:
     A listing has the generation of each provider, which shows the changed
     ones. Thread-safe.
 
-    :param get: sends queries with queries.MICROVERSION.
+    :param get: sends queries to Placement.
     :param cache: provider data of former requests.
     """
 
     def __init__(
-        self, get: queries.Get, cache: provider_cache.ProviderCache
+        self, get: provider_records.Get, cache: provider_cache.ProviderCache
     ) -> None:
         self._get = get
         self._cache = cache
@@ -71,7 +71,7 @@ class ProviderReader:
         """
         try:
             listed = queries.fetch_listing(self._get, request.groups, tree)
-        except queries.QueryError as error:
+        except errors.ServiceError as error:
             problems.append(error)
             return self._cache.find(uuids)
         facts = self._read_changed(request, uuids, listed, tree, problems)
@@ -103,7 +103,7 @@ class ProviderReader:
                 request, uuids, problems, is_placed, tree
             )
             after = queries.fetch_listing(self._get, request.groups, tree)
-        except queries.QueryError as error:
+        except errors.ServiceError as error:
             problems.append(error)
             return {}
         return {
@@ -115,7 +115,43 @@ class ProviderReader:
             for uuid, provider in facts.items()
         }
 
-    def store(self, several: Iterable[providers.Provider]) -> None:
+    def fetch(
+        self,
+        uuids: Iterable[str],
+        facts: provider_facts.Facts,
+        problems: queries.Problems,
+    ) -> dict[str, providers.Provider]:
+        """Return the present state of providers, in three queries for each.
+
+        One more for a provider whose name was never read. A provider that
+        can't be read is left out.
+
+        :param facts: providers with their names, besides those cached.
+        """
+
+        def fetch(uuid: str) -> providers.Provider | None:
+            identity = facts.get(uuid) or self._cache.find([uuid]).get(uuid)
+            if identity is None or not identity.name:
+                identity = provider_records.fetch_identity(self._get, uuid)
+            return identity and provider_records.fetch_provider(
+                self._get, identity
+            )
+
+        present = dict(queries.fetch_each(uuids, fetch, problems))
+        self._store(present.values())
+        return present
+
+    def find(
+        self, uuid: str, facts: provider_facts.Facts
+    ) -> providers.Provider:
+        """Return a provider of ``facts``, as cached, or only its uuid."""
+        return (
+            facts.get(uuid)
+            or self._cache.find([uuid]).get(uuid)
+            or providers.Provider(uuid=uuid)
+        )
+
+    def _store(self, several: Iterable[providers.Provider]) -> None:
         """Cache the providers of this library, exclude others."""
         for provider in several:
             if names.OWNER_TRAIT in provider.traits:
@@ -133,7 +169,7 @@ class ProviderReader:
     ) -> dict[str, providers.Provider]:
         """Read providers in bulk, with allocations read or as cached.
 
-        :raises QueryError: a bulk query failed.
+        :raises ServiceError: a bulk query failed.
         """
         cached = self._cache.find(uuids)
         fresh = self._cache.find_fresh(uuids)
@@ -151,7 +187,7 @@ class ProviderReader:
             uuid: _with_cached_allocations(provider, fresh.get(uuid))
             for uuid, provider in facts.items()
         }
-        self.store(with_cached.values())
+        self._store(with_cached.values())
         uncached_first = sorted(
             facts, key=lambda uuid: with_cached[uuid].allocations is not None
         )
@@ -175,8 +211,8 @@ class ProviderReader:
         few = min(_MAX_FEW, max(_FEW, len(listed) // _FEW_PER))
         cached = self._cache.compare(listed, uuids)
         if len(cached.changed) <= few:
-            changed = self._read_few(cached.changed, listed, problems)
-            return cached.providers | changed
+            changed = self.fetch(cached.changed, listed, problems)
+            return cached.providers | _inexact(changed)
         is_first = self._bulk_lock.acquire(blocking=False)
         if not is_first:  # The bulk read of the other thread may suffice.
             if self._bulk_lock.acquire(timeout=_PATIENCE_SECONDS):
@@ -184,7 +220,7 @@ class ProviderReader:
             cached = self._cache.compare(listed, uuids)
         try:
             return cached.providers | (
-                self._read_few(cached.changed, listed, problems)
+                _inexact(self.fetch(cached.changed, listed, problems))
                 if len(cached.changed) <= few
                 else self._read_all(
                     request, cached.changed, listed, tree, problems
@@ -193,25 +229,6 @@ class ProviderReader:
         finally:
             if is_first:
                 self._bulk_lock.release()
-
-    def _read_few(
-        self,
-        uuids: Sequence[str],
-        listed: provider_facts.Facts,
-        problems: queries.Problems,
-    ) -> dict[str, providers.Provider]:
-        def fetch(uuid: str) -> providers.Provider:
-            identity = listed.get(uuid) or queries.fetch_identity(
-                self._get, uuid
-            )
-            return queries.fetch_provider(self._get, identity)
-
-        facts = dict(queries.fetch_each(uuids, fetch, problems))
-        self.store(facts.values())
-        return {
-            uuid: dataclasses.replace(provider, is_exact=False)
-            for uuid, provider in facts.items()
-        }
 
     def _read_all(
         self,
@@ -228,7 +245,7 @@ class ProviderReader:
         """
         try:
             facts = queries.fetch_summaries(self._get, request.groups[0], tree)
-        except queries.QueryError as error:
+        except errors.ServiceError as error:
             problems.append(error)
             return {}
         fresh = self._cache.find_fresh(listed)
@@ -236,7 +253,7 @@ class ProviderReader:
             facts[uuid] = _with_cached_allocations(
                 _with_listing(facts[uuid], listed[uuid]), fresh.get(uuid)
             )
-        self.store(facts[uuid] for uuid in facts if uuid in listed)
+        self._store(facts[uuid] for uuid in facts if uuid in listed)
         self._cache.exclude(
             uuid
             for uuid in changed
@@ -261,14 +278,25 @@ class ProviderReader:
             and not is_placed(facts[uuid])
         ]
 
-        def fetch(uuid: str) -> queries.Allocations:
-            return queries.fetch_allocations(self._get, uuid)[0]
+        def fetch(
+            uuid: str,
+        ) -> tuple[int, provider_records.Amounts] | None:
+            return provider_records.fetch_allocations(self._get, uuid)
 
-        for uuid, allocations in queries.fetch_each(
+        for uuid, (_, allocations) in queries.fetch_each(
             ambiguous[:_MAX_ALLOCATIONS], fetch, problems
         ):
-            facts[uuid] = queries.with_allocations(facts[uuid], allocations)
-            self.store([facts[uuid]])
+            facts[uuid] = provider_records.with_allocations(
+                facts[uuid], allocations
+            )
+            self._store([facts[uuid]])
+
+
+def _inexact(facts: provider_facts.Facts) -> dict[str, providers.Provider]:
+    return {
+        uuid: dataclasses.replace(provider, is_exact=False)
+        for uuid, provider in facts.items()
+    }
 
 
 def _with_listing(

@@ -10,39 +10,44 @@ from typing import Any
 
 from nova.scheduler.client import report
 
-from filters.placement import queries
+from nova_accel import errors
 from placement_sync.client import http_errors
+from placement_sync.client.provider_records import Get
+
+# The microversion of Nova's own queries in releases 31 to 34
+# (SAME_SUBTREE_VERSION in nova/scheduler/client/report.py). From 1.29 the
+# summaries include every provider of a tree, full ones too; 1.36 allows
+# groups without resources.
+MICROVERSION = "1.36"
 
 
-def placement_getter(global_request_id: str | None = None) -> queries.Get:
+def placement_getter(global_request_id: str | None = None) -> Get:
     """Return a getter that uses Nova's own Placement client.
 
     :param global_request_id: id of the API request, for Placement's log.
     """
 
     def get(path: str) -> Any:
-        # Any exception in between (Keystone, catalog, HTTP, JSON) becomes
-        # QueryError, which every caller handles: it must not fail a
+        # Any exception in between (Keystone, catalog, HTTP) becomes
+        # ServiceError, which every caller handles: it must not fail a
         # scheduling request.
         try:
             response = report.report_client_singleton().get(
                 path,
-                version=queries.MICROVERSION,
+                version=MICROVERSION,
                 global_request_id=global_request_id,
             )
-            if response.status_code == http.HTTPStatus.OK:
-                return response.json()
+            status, text = response.status_code, response.text
         except Exception as error:
-            raise queries.QueryError(
-                path, http_errors.shorten(repr(error))
+            raise errors.ServiceError(
+                "GET",
+                path,
+                None,
+                f"{http_errors.shorten(repr(error))}; see [placement] in"
+                " nova.conf",
             ) from error
-        code, _ = http_errors.parse_error(http_errors.decode(response.text))
-        raise queries.QueryError(
-            path,
-            f"HTTP {response.status_code}:"
-            f" {http_errors.shorten(response.text)}",
-            status=response.status_code,
-            code=code,
-        )
+        content = http_errors.decode(text)
+        http_errors.check_response("GET", path, status, content)
+        return None if status == http.HTTPStatus.NOT_FOUND else content
 
     return get

@@ -124,12 +124,11 @@ class Provider:
     class of each consumer. ``read_at`` is when a cache first stored the
     provider, in seconds of its clock.
 
-    The scheduler sets three fields. ``is_exact`` is True if capacities and
-    allocations were read after the latest server of the same request was
-    claimed; only such data may reject a candidate for lack of room.
-    ``sibling_servers`` are the earlier servers of the request that have
-    allocations of this provider, ``sibling_groups`` the suffixes of the
-    groups that each of them has of it, in the same order.
+    ``is_exact`` is True if all of it was read with one generation, and after
+    the latest server of the same request was claimed; only such data may
+    reject a candidate for lack of room. ``siblings`` are the earlier servers
+    of the request that have allocations of this provider, in order, with the
+    suffixes of the groups that each of them has of it.
     """
 
     uuid: str
@@ -147,8 +146,9 @@ class Provider:
     allocations: tuple[Mapping[str, int], ...] | None = None
     read_at: float | None = dataclasses.field(default=None, compare=False)
     is_exact: bool = False
-    sibling_servers: tuple[str, ...] = ()
-    sibling_groups: tuple[tuple[str, ...], ...] = ()
+    siblings: Mapping[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=dict
+    )
 
     @property
     def identity(self) -> tuple[object, ...]:

@@ -154,9 +154,8 @@ class StateCollector:
         )
 
     def _read_consumer(self, uuid: str) -> collected_state.ConsumerAllocations:
-        allocations, fields, _ = self._placement.read(
-            f"/allocations/{provider_records.check_uuid(uuid)}",
-            provider_records.parse_consumer,
+        allocations, fields, _ = provider_records.fetch_consumer(
+            self._placement.fetch, uuid
         )
         return collected_state.ConsumerAllocations(
             allocations=allocations,
@@ -165,9 +164,8 @@ class StateCollector:
         )
 
     def _read_inventories(self, provider: str) -> collected_state.Inventories:
-        stored = self._placement.find(
-            provider_records.provider_path(provider, "inventories"),
-            provider_records.parse_inventories,
+        stored = provider_records.fetch_inventories(
+            self._placement.fetch, provider
         )
         return stored[1] if stored else {}
 
@@ -213,8 +211,8 @@ class StateCollector:
         gaps = _Gaps()
         marked = gaps.read(
             StateSource.EVERYWHERE,
-            lambda: tree_reader.list_with_trait(
-                self._placement, names.OWNER_TRAIT
+            lambda: provider_records.list_with_trait(
+                self._placement.fetch, names.OWNER_TRAIT
             ),
         )
         if only and marked is not None:
@@ -290,13 +288,12 @@ class StateCollector:
 
     def _read_providers(self) -> tuple[providers.Provider, ...]:
         """Return our providers below the root, by trait or by uuid."""
-        rows = tree_reader.list_with_trait(
-            self._placement, names.OWNER_TRAIT, self.root.uuid
+        rows = provider_records.list_with_trait(
+            self._placement.fetch, names.OWNER_TRAIT, self.root.uuid
         )
         marked = {p.uuid for p in rows}
-        tree = self._placement.read(
-            f"/resource_providers?in_tree={self.root.uuid}",
-            provider_records.parse_list,
+        tree = provider_records.list_providers(
+            self._placement.fetch, {"in_tree": self.root.uuid}
         )
         listed = {p.uuid: p for p in tree if p.uuid != self.root.uuid}
         return tuple(
@@ -315,9 +312,8 @@ class StateCollector:
         self, provider: str
     ) -> tuple[collected_state.Allocation, ...]:
         """Return the allocations of a provider; none if it is gone."""
-        stored = self._placement.find(
-            f"/resource_providers/{provider}/allocations",
-            provider_records.parse_allocations,
+        stored = provider_records.fetch_allocations(
+            self._placement.fetch, provider
         )
         return tuple(
             collected_state.Allocation(
@@ -341,10 +337,7 @@ class StateCollector:
         )
 
     def _has_compute_trait(self, root: str) -> bool:
-        path = f"/resource_providers/{root}/traits"
-        stored = self._placement.find(
-            path, provider_records.parse_provider_traits
-        )
+        stored = provider_records.fetch_traits(self._placement.fetch, root)
         return stored is not None and (
             collected_state.COMPUTE_TRAIT in stored[1]
         )

@@ -260,9 +260,7 @@ class Healer:
         self, uuid: str
     ) -> tuple[provider_records.Amounts, dict[str, object], str | None]:
         """Return a consumer's allocations, its other fields, and its type."""
-        return self._placement.read(
-            f"/allocations/{uuid}", provider_records.parse_consumer
-        )
+        return provider_records.fetch_consumer(self._placement.fetch, uuid)
 
     def _lower_reserved(self, provider: str, added: Mapping[str, int]) -> None:
         """Release units that this library has reserved for an allocation.
@@ -301,7 +299,9 @@ class Healer:
         :param change: returns the new record of a resource class.
         """
         path = provider_records.provider_path(provider, "inventories")
-        stored = self._placement.find(path, provider_records.parse_inventories)
+        stored = provider_records.fetch_inventories(
+            self._placement.fetch, provider
+        )
         if stored is None:
             raise NotHealedError(
                 "its provider has just been deleted; audit again"

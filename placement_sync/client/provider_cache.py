@@ -181,8 +181,7 @@ class ProviderCache:
                 provider.traits, provider.traits
             ),
             is_exact=False,
-            sibling_servers=(),
-            sibling_groups=(),
+            siblings={},
             read_at=(
                 self._clock() if provider.read_at is None else provider.read_at
             ),

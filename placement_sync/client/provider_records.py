@@ -1,6 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parsed responses of Placement, and paths of its API."""
+"""The reader of Placement: one function for each query, and the parsers.
 
+A query takes a ``Get``, so that it is the same through openstacksdk
+(``rest.RestClient.fetch``) and through Nova's own client
+(``filters.placement.report_client``). It returns values of
+``nova_accel.model.providers``, None for an object that does not exist, and
+raises ServiceError without a valid response.
+"""
+
+import collections
+import dataclasses
+import re
 import uuid as uuids
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -10,6 +20,9 @@ from nova_accel import errors
 from nova_accel.model import flavors, providers
 
 T = TypeVar("T")
+#: Takes a path with its query; returns the decoded body of the response,
+#: None for an object that does not exist. Raises ServiceError.
+Get = Callable[[str], Any]
 # Amounts by provider uuid and resource class.
 Amounts = Mapping[str, Mapping[str, int]]
 
@@ -22,16 +35,196 @@ MALFORMED = (
     OverflowError,  # int() of an infinite number, float() of a huge one
     RecursionError,  # str() of deeply nested lists
 )
+_PROVIDERS = "/resource_providers"
+_BAD_REQUEST = 400
+# placement/errors.py, DEFAULT: the code of an error without its own code.
+_UNDEFINED_CODE = "placement.undefined_code"
+# Text of TraitNotFound and ResourceClassNotFound (placement/exception.py).
+# Placement 16 raises both as HTTP 400 with the undefined code, so the text
+# is the only place that names the trait or class.
+_UNKNOWN_NAME = re.compile(
+    r"No such (?:trait\(s\):|resource class) ([\w, ]*\w)"
+)
+
+
+# -- queries ----------------------------------------------------------------
+
+
+def read(get: Get, path: str, parse_body: Callable[[Any], T]) -> T:
+    """Return a parsed response.
+
+    :param parse_body: takes the body, None for an absent object.
+    :raises ServiceError: no response, or a malformed one.
+    """
+    return parse_answer("GET", path, get(path), parse_body)
+
+
+def find(get: Get, path: str, parse_body: Callable[[Any], T]) -> T | None:
+    """Return a parsed response, None if the object does not exist.
+
+    :raises ServiceError: as ``read``.
+    """
+    body = get(path)
+    return (
+        None if body is None else parse_answer("GET", path, body, parse_body)
+    )
+
+
+def unknown_names(error: errors.ServiceError) -> str:
+    """Return the traits or classes that Placement has never stored.
+
+    Comma-separated; empty if the error has another cause.
+    """
+    codes = ("", _UNDEFINED_CODE)
+    if error.status != _BAD_REQUEST or error.code not in codes:
+        return ""
+    match = _UNKNOWN_NAME.search(error.reason)
+    return match[1] if match else ""
+
+
+def list_providers(
+    get: Get, query: Mapping[str, str]
+) -> list[providers.Provider]:
+    """Return the identities of the providers that a query selects.
+
+    None if the query names a trait or class that Placement never stored.
+    """
+    try:
+        return read(get, build_path(_PROVIDERS, query), parse_list)
+    except errors.ServiceError as error:
+        if unknown_names(error):
+            return []
+        raise
+
+
+def list_with_trait(
+    get: Get, trait: str, tree: str = ""
+) -> list[providers.Provider]:
+    """Return the providers that have a trait.
+
+    :param tree: uuid of any provider of the only tree to list.
+    """
+    query = {"in_tree": tree} if tree else {}
+    return list_providers(get, {**query, "required": trait})
+
+
+def fetch_summaries(
+    get: Get, query: Mapping[str, str]
+) -> dict[str, providers.Provider]:
+    """Return all providers of each host with an allocation candidate.
+
+    One request for any number of hosts. Without names, generations and
+    reserved units; with allocations only if nothing is allocated.
+    """
+    return read(
+        get, build_path("/allocation_candidates", query), _parse_summaries
+    )
+
+
+def fetch_identity(get: Get, uuid: str) -> providers.Provider | None:
+    """Return a provider's name, parent, root and generation."""
+    return find(
+        get, f"{_PROVIDERS}/{parse.quote(uuid, safe='')}", parse_provider
+    )
+
+
+def fetch_provider(
+    get: Get, identity: providers.Provider, *, has_allocations: bool = True
+) -> providers.Provider | None:
+    """Return a provider with inventories, traits and allocations.
+
+    Three requests, or two without allocations and capacities. Another
+    client may write the provider between them: the result is exact unless
+    the generations differ, and has the oldest one, so that a write with it
+    is a conflict.
+
+    :param identity: the provider with its name, parent and root.
+    """
+    stored = fetch_inventories(get, identity.uuid)
+    traits = fetch_traits(get, identity.uuid)
+    if stored is None or traits is None:
+        return None
+    provider = dataclasses.replace(
+        identity,
+        generation=min(stored[0], traits[0]),
+        inventories=stored[1],
+        traits=traits[1],
+        read_at=None,
+    )
+    if not has_allocations:
+        return provider
+    allocations = fetch_allocations(get, identity.uuid)
+    if allocations is None:
+        return None
+    generations = {stored[0], traits[0], allocations[0]}
+    provider = dataclasses.replace(
+        provider,
+        capacities=providers.build_capacities(stored[1]),
+        generation=min(generations),
+        is_exact=len(generations) == 1,
+    )
+    return with_allocations(provider, allocations[1])
+
+
+def fetch_inventories(
+    get: Get, uuid: str
+) -> tuple[int, Mapping[str, providers.Inventory]] | None:
+    """Return a provider's generation, and its inventories by class."""
+    path = f"{_PROVIDERS}/{parse.quote(uuid, safe='')}/inventories"
+    return find(get, path, parse_inventories)
+
+
+def fetch_traits(get: Get, uuid: str) -> tuple[int, frozenset[str]] | None:
+    """Return a provider's generation and traits."""
+    path = f"{_PROVIDERS}/{parse.quote(uuid, safe='')}/traits"
+    return find(get, path, parse_provider_traits)
+
+
+def fetch_allocations(get: Get, uuid: str) -> tuple[int, Amounts] | None:
+    """Return a provider's generation, and amounts by class by consumer."""
+    path = f"{_PROVIDERS}/{parse.quote(uuid, safe='')}/allocations"
+    return find(get, path, _parse_allocations)
+
+
+def fetch_consumer(
+    get: Get, uuid: str
+) -> tuple[Amounts, dict[str, object], str | None]:
+    """Return a consumer's allocations, its other fields, and its type.
+
+    The amounts are by provider and class. The fields are those that a
+    change of the allocations must send back. A consumer without allocations
+    has no fields and no type.
+    """
+    return read(
+        get, f"/allocations/{parse.quote(uuid, safe='')}", _parse_consumer
+    )
+
+
+def with_allocations(
+    provider: providers.Provider, allocations: Amounts
+) -> providers.Provider:
+    """Return a provider with allocations and the used units.
+
+    :param allocations: units by class, by consumer.
+    """
+    used: collections.Counter[str] = collections.Counter()
+    for units in allocations.values():
+        used.update(units)
+    return dataclasses.replace(
+        provider.with_used(used), allocations=tuple(allocations.values())
+    )
+
+
+# -- paths ------------------------------------------------------------------
 
 
 def provider_path(uuid: str, part: str = "") -> str:
-    """Return the path of a provider, or of ``part`` below it.
+    """Return the path of a provider to write, or of ``part`` below it.
 
     :raises MalformedError: ``uuid`` is not a UUID.
     """
-    return "/".join(
-        (f"/resource_providers/{check_uuid(uuid)}", *([part] if part else []))
-    )
+    path = f"{_PROVIDERS}/{check_uuid(uuid)}"
+    return f"{path}/{part}" if part else path
 
 
 def group_query(group: flavors.RequestGroup) -> dict[str, str]:
@@ -67,6 +260,9 @@ def check_uuid(uuid: str) -> str:
 def quote_name(name: str) -> str:
     """Return a name percent-encoded for a path or a query."""
     return parse.quote(name, safe="")
+
+
+# -- parsers ----------------------------------------------------------------
 
 
 def parse_answer(
@@ -105,7 +301,7 @@ def parse_list(body: Any) -> list[providers.Provider]:
     return [parse_provider(row) for row in body["resource_providers"]]
 
 
-def parse_summaries(body: Any) -> dict[str, providers.Provider]:
+def _parse_summaries(body: Any) -> dict[str, providers.Provider]:
     """Return the providers of allocation candidates, by uuid.
 
     Names, generations and reserved units are not in the response.
@@ -150,20 +346,12 @@ def parse_inventories(
         )
         for name, fields in body["inventories"].items()
     }
-    return _generation(body), inventories
-
-
-def parse_capacities(
-    body: Any,
-) -> tuple[int, dict[str, providers.ClassCapacity]]:
-    """Return a provider's generation, and capacities by class."""
-    generation, inventories = parse_inventories(body)
-    return generation, providers.build_capacities(inventories)
+    return int(body["resource_provider_generation"]), inventories
 
 
 def parse_provider_traits(body: Any) -> tuple[int, frozenset[str]]:
     """Return a provider's generation and traits."""
-    return _generation(body), parse_traits(body)
+    return int(body["resource_provider_generation"]), parse_traits(body)
 
 
 def parse_traits(body: Any) -> frozenset[str]:
@@ -174,21 +362,13 @@ def parse_classes(body: Any) -> frozenset[str]:
     return frozenset(str(row["name"]) for row in body["resource_classes"])
 
 
-def parse_allocations(
-    body: Any,
-) -> tuple[int, Mapping[str, Mapping[str, int]]]:
-    """Return a provider's generation, and amounts by class by consumer."""
-    return _generation(body), parse_amounts(body)
+def _parse_allocations(body: Any) -> tuple[int, Amounts]:
+    return int(body["resource_provider_generation"]), parse_amounts(body)
 
 
-def parse_consumer(
+def _parse_consumer(
     body: Any,
 ) -> tuple[Amounts, dict[str, object], str | None]:
-    """Return a consumer's allocations, its other fields, and its type.
-
-    The fields are those that a change of the allocations must send back.
-    A consumer without allocations has no fields and no type.
-    """
     allocations = parse_amounts(body or {"allocations": {}})
     keys = ("project_id", "user_id", "consumer_generation")
     fields = {key: body[key] for key in keys} if allocations else {}
@@ -202,7 +382,3 @@ def parse_amounts(body: Any) -> dict[str, dict[str, int]]:
         str(uuid): {str(k): int(v) for k, v in row["resources"].items()}
         for uuid, row in body["allocations"].items()
     }
-
-
-def _generation(body: Any) -> int:
-    return int(body["resource_provider_generation"])

@@ -84,9 +84,10 @@ class PlacementClient:
 
     def find_root(self, name: str) -> providers.ProviderRoot | None:
         """Return the provider of that name, or None; names are unique."""
-        path = f"/resource_providers?name={provider_records.quote_name(name)}"
         with self._lock:
-            listed = self.client.read(path, provider_records.parse_list)
+            listed = provider_records.list_providers(
+                self.client.fetch, {"name": name}
+            )
         return next(
             (providers.ProviderRoot(name=p.name, uuid=p.uuid) for p in listed),
             None,
@@ -98,9 +99,10 @@ class PlacementClient:
         :return: amounts by resource class, by consumer; empty for a
             provider that does not exist.
         """
-        path = provider_records.provider_path(uuid, "allocations")
         with self._lock:
-            answer = self.client.find(path, provider_records.parse_allocations)
+            answer = provider_records.fetch_allocations(
+                self.client.fetch, provider_records.check_uuid(uuid)
+            )
             generation, by_consumer = answer or (None, {})
             cached = self._cache.find([uuid]).get(uuid)
             if cached is not None and cached.generation == generation:
@@ -212,9 +214,8 @@ class PlacementClient:
         self, call: calls.CreateProvider
     ) -> providers.Provider | None:
         """Return the provider if it exists with this name and parent."""
-        provider = self.client.find(
-            provider_records.provider_path(call.uuid),
-            provider_records.parse_provider,
+        provider = provider_records.fetch_identity(
+            self.client.fetch, call.uuid
         )
         if provider and (provider.name, provider.parent) == (
             call.name,

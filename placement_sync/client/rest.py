@@ -11,7 +11,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
-from typing import Any
+from typing import Any, TypeVar
 
 from keystoneauth1 import exceptions as ksa
 from keystoneauth1 import loading, session, token_endpoint
@@ -26,6 +26,7 @@ from placement_sync.client import (
     sdk_errors,
 )
 
+_Key = TypeVar("_Key")
 # Seconds. Linux sends a SYN again after 1, 2 and 4 of them: 10 allow for
 # three lost SYNs. A minute is the usual limit of load balancers in front
 # of Placement (HAProxy's "timeout server 1m"): a longer wait is useless.
@@ -140,44 +141,36 @@ class RestClient:
         """
         return self._request("GET", path, None, microversion)
 
+    def fetch(self, path: str) -> Any:
+        """Return the decoded body, None for an absent object: a ``Get``."""
+        return self.get(path).body
+
     def read(
         self, path: str, parse: Callable[[Any], provider_records.T]
     ) -> provider_records.T:
-        """Return the parsed response to a GET.
-
-        :param parse: takes the body, None for an absent object.
-        :raises ServiceError: also for a response that can't be parsed.
-        """
-        return provider_records.parse_answer(
-            "GET", path, self.get(path).body, parse
-        )
+        """Return the parsed response to a GET, as provider_records.read."""
+        return provider_records.read(self.fetch, path, parse)
 
     def find(
         self, path: str, parse: Callable[[Any], provider_records.T]
     ) -> provider_records.T | None:
-        """Return the parsed response to a GET, None if the object is absent.
-
-        :raises ServiceError: as ``read``.
-        """
-        return self.read(
-            path, lambda body: None if body is None else parse(body)
-        )
+        """Return the parsed response to a GET, as provider_records.find."""
+        return provider_records.find(self.fetch, path, parse)
 
     def find_each(
         self,
-        paths: Iterable[str],
-        parse: Callable[[Any], provider_records.T],
-    ) -> list[provider_records.T | None]:
-        """Return the parsed responses to several GETs, in their order.
+        keys: Iterable[_Key],
+        query: Callable[[provider_records.Get, _Key], provider_records.T],
+    ) -> list[provider_records.T]:
+        """Return the results of a query for several keys, in their order.
 
         Up to eight requests run at the same time.
 
-        :raises ServiceError: one of them failed; as ``find``.
+        :param query: for example ``provider_records.fetch_traits``.
+        :raises ServiceError: one of them failed.
         """
         with futures.ThreadPoolExecutor(_MAX_THREADS) as threads:
-            return list(
-                threads.map(lambda path: self.find(path, parse), paths)
-            )
+            return list(threads.map(lambda key: query(self.fetch, key), keys))
 
     def put(
         self, path: str, body: Any = None, microversion: str = ""

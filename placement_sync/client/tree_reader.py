@@ -9,12 +9,9 @@ if another provider of the host was written between the two lists too, or
 within one second, the header's resolution; the cache's expiry remains.
 """
 
-import dataclasses
-import http
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from nova_accel import errors
 from nova_accel.model import names, providers
 from placement_sync.client import provider_cache, provider_records, rest
 
@@ -74,30 +71,15 @@ class TreeReader:
     def fetch(self, identity: providers.Provider) -> providers.Provider | None:
         """Read a provider; None if it does not exist any more.
 
-        Another client may write it between the two requests: the result
-        has the older generation, so that a write with it is a conflict.
-
         :param identity: the provider with its name, parent and root.
         """
-        uuid = identity.uuid
-        first = self._client.find(
-            provider_records.provider_path(uuid, "inventories"),
-            provider_records.parse_inventories,
+        provider = provider_records.fetch_provider(
+            self._client.fetch, identity, has_allocations=False
         )
-        second = self._client.find(
-            provider_records.provider_path(uuid, "traits"),
-            provider_records.parse_provider_traits,
-        )
-        if first is None or second is None:
-            self._cache.remove(uuid)
-            return None
-        provider = dataclasses.replace(
-            identity,
-            generation=min(first[0], second[0]),
-            inventories=first[1],
-            traits=second[1],
-        )
-        self._cache.store([provider])
+        if provider is None:
+            self._cache.remove(identity.uuid)
+        else:
+            self._cache.store([provider])
         return provider
 
     def _list(self, root: str) -> dict[str, providers.Provider]:
@@ -140,7 +122,9 @@ class TreeReader:
         }
         marked = set()
         if unclassified:
-            rows = list_with_trait(self._client, names.OWNER_TRAIT, root)
+            rows = provider_records.list_with_trait(
+                self._client.fetch, names.OWNER_TRAIT, root
+            )
             marked = {p.uuid for p in rows} & unclassified
         self._foreign |= {u: listed[u].name for u in unclassified - marked}
         own = {}
@@ -164,34 +148,6 @@ class TreeReader:
                 provider = self.fetch(listed[uuid])
             if provider is not None:
                 yield provider
-
-
-def list_with_trait(
-    client: rest.RestClient, trait: str, tree: str = ""
-) -> list[providers.Provider]:
-    """Return the providers that have a trait.
-
-    Placement answers HTTP 400 without an error code if the trait does not
-    exist. A malformed query or a proxy gives a 400, too, so the trait
-    itself is looked up before an empty list is returned.
-
-    :param tree: uuid of any provider of the only tree to list.
-    :raises ServiceError: Placement failed, or its response is malformed.
-    """
-    query = {"in_tree": provider_records.check_uuid(tree)} if tree else {}
-    path = provider_records.build_path(
-        "/resource_providers", query | {"required": trait}
-    )
-    try:
-        return client.read(path, provider_records.parse_list)
-    except errors.ServiceError as error:
-        path = f"/traits/{provider_records.quote_name(trait)}"
-        if (
-            error.status != http.HTTPStatus.BAD_REQUEST
-            or client.get(path).status != http.HTTPStatus.NOT_FOUND
-        ):
-            raise
-    return []
 
 
 def is_of_other_host(

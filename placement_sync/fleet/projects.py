@@ -2,7 +2,6 @@
 """Names of projects, read from Keystone."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from placement_sync.client import provider_records, rest
 
@@ -19,8 +18,7 @@ def read_names(
     :raises ServiceError: Keystone can't be read, or refuses.
     """
     ids = sorted(set(projects) - {""})
-    paths = [f"/projects/{provider_records.quote_name(p)}" for p in ids]
-    names = identity.find_each(paths, _parse_name)
+    names = identity.find_each(ids, _fetch_name)
     return {
         project: name
         for project, name in zip(ids, names, strict=True)
@@ -28,5 +26,9 @@ def read_names(
     }
 
 
-def _parse_name(body: Any) -> str:
-    return str(body["project"]["name"])
+def _fetch_name(get: provider_records.Get, project: str) -> str | None:
+    return provider_records.find(
+        get,
+        f"/projects/{provider_records.quote_name(project)}",
+        lambda body: str(body["project"]["name"]),
+    )

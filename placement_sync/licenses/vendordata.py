@@ -44,9 +44,8 @@ class LicenseService:
         :raises RefusedError: the server is of another project.
         :raises AcceleratorError: a service or a token can't be read.
         """
-        path = f"/allocations/{provider_records.check_uuid(server)}"
-        amounts, owner, _ = self.placement.read(
-            path, provider_records.parse_consumer
+        amounts, owner, _ = provider_records.fetch_consumer(
+            self.placement.fetch, provider_records.check_uuid(server)
         )
         cards = [
             provider
@@ -64,11 +63,8 @@ class LicenseService:
         return guest_script.build_script(token) if token else ""
 
     def _is_nvidia(self, provider: str) -> bool:
-        _, traits = self.placement.read(
-            provider_records.provider_path(provider, "traits"),
-            provider_records.parse_provider_traits,
-        )
-        return _NVIDIA_TRAIT in traits
+        stored = provider_records.fetch_traits(self.placement.fetch, provider)
+        return stored is not None and _NVIDIA_TRAIT in stored[1]
 
     def _list_series(self, server: str) -> tuple[str, ...]:
         if not set(self.store.list_names()) & set(mdev_names.SERIES):

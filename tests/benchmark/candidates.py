@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import requests
 
-from filters.fit import fact_reader
+from filters.placement import report_client
 from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
 from tests.functional.sync.support import servers
@@ -98,7 +98,7 @@ def request_candidates(server: servers.Server, path: str, runs: int) -> Result:
             headers={
                 "X-Auth-Token": "admin",
                 "OpenStack-API-Version": "placement "
-                + fact_reader.MICROVERSION,
+                + report_client.MICROVERSION,
             },
             timeout=_SECONDS,
         )

@@ -29,7 +29,8 @@ from nova.scheduler import host_manager
 from nova.scheduler.filters.numa_topology_filter import NUMATopologyFilter
 
 from filters import accelerator_filter
-from filters.fit import fact_reader, no_candidates
+from filters.fit import no_candidates
+from filters.placement import report_client
 from nova_accel.model import names
 from tests.benchmark import clouds, placement_calls
 from tests.functional.scheduler import scheduling
@@ -62,7 +63,7 @@ class Placement:
             {
                 "X-Auth-Token": "admin",
                 "OpenStack-API-Version": "placement "
-                + fact_reader.MICROVERSION,
+                + report_client.MICROVERSION,
             }
         )
         self.calls = 0

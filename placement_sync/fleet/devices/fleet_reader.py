@@ -48,10 +48,7 @@ def _read_holdings(
     placement: rest.RestClient, used: Sequence[str]
 ) -> tuple[fleet_state.Holding, ...]:
     """Return the holdings of devices, by the uuids of their providers."""
-    answers = placement.find_each(
-        (provider_records.provider_path(u, "allocations") for u in used),
-        provider_records.parse_allocations,
-    )
+    answers = placement.find_each(used, provider_records.fetch_allocations)
     return tuple(
         fleet_state.Holding(provider=uuid, consumer=consumer, amounts=amounts)
         for uuid, answer in zip(used, answers, strict=True)
@@ -116,13 +113,7 @@ def find_holders(
     :param consumers: uuids of servers.
     :raises ServiceError: Placement can't be read.
     """
-    answers = placement.find_each(
-        (f"/allocations/{provider_records.check_uuid(u)}" for u in consumers),
-        provider_records.parse_consumer,
-    )
+    answers = placement.find_each(consumers, provider_records.fetch_consumer)
     return frozenset(
-        provider
-        for answer in answers
-        if answer is not None
-        for provider in answer[0]
+        provider for allocations, *_ in answers for provider in allocations
     )

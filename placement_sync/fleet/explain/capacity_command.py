@@ -85,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     :raises MalformedError: Nova has no such flavor, or it requests no
         accelerators.
     :raises ServiceError: a service does not respond.
-    :raises QueryError: Placement rejects the flavor's groups.
+    :raises RejectedError: Placement rejects the flavor's groups.
     """
     context = cloud_context.open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)

@@ -4,7 +4,6 @@
 import argparse
 from collections.abc import Mapping
 
-from filters.placement import queries
 from placement_sync.client import rest
 from placement_sync.fleet.cli import fleet_command
 from placement_sync.fleet.explain import explain_command, simulation
@@ -71,5 +70,5 @@ class CloudContext:
             return explain_command.simulate(
                 self.placement, simulated, offered
             ).refusal
-        except queries.QueryError as error:
+        except simulation.RejectedError as error:
             return str(error)

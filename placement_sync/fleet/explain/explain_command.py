@@ -8,13 +8,13 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from filters.fit import fact_reader, vgpu_geometry
+from filters.fit import vgpu_geometry
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.cli import application
 from nova_accel.model import names
 from placement_sync.cli import common_options
-from placement_sync.client import rest, tree_reader
+from placement_sync.client import provider_records, rest
 from placement_sync.fleet.cli import fleet_command
 from placement_sync.fleet.explain import (
     node_simulation,
@@ -24,7 +24,6 @@ from placement_sync.fleet.explain import (
 from placement_sync.fleet.flavors import cloud, lookup, offered_devices
 
 _NO_HOST = 1
-_SERVER_ERROR = 500
 _COLUMNS = ("Host", "Card", "Verdict", "Why")
 _LEGEND = (
     "first: Nova takes it on this host; fits: in another choice that fits;"
@@ -68,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
 
     :raises MalformedError: an argument can't be used.
     :raises ServiceError: Placement or Nova does not respond.
-    :raises QueryError: Placement rejects the flavor's groups.
+    :raises RejectedError: Placement rejects the flavor's groups.
     """
     reader = fleet_command.CloudReader(arguments)
     server = _find_server(arguments, reader)
@@ -174,7 +173,7 @@ def _simulate_nodes(
             " --extra-spec resources_A:VGPU=1 and so on",
         )
     return node_simulation.simulate(
-        build_getter(client), simulated, group, devices.devices
+        client.fetch, simulated, group, devices.devices
     )
 
 
@@ -192,11 +191,13 @@ def simulate(
     :param tree: uuid of the only compute node to simulate.
     :param excluded: see ``SimulationContext``.
     :raises ServiceError: Placement does not respond.
-    :raises QueryError: Placement rejects the flavor's groups.
+    :raises RejectedError: Placement rejects the flavor's groups.
     """
-    disabled = tree_reader.list_with_trait(client, names.DISABLED_TRAIT)
+    disabled = provider_records.list_with_trait(
+        client.fetch, names.DISABLED_TRAIT
+    )
     return simulation.simulate(
-        build_getter(client),
+        client.fetch,
         simulated,
         simulation.SimulationContext(
             cloud=devices,
@@ -206,29 +207,6 @@ def simulate(
         vgpu_geometry.VgpuGeometry(loader.load()),
         tree,
     )
-
-
-def build_getter(client: rest.RestClient) -> fact_reader.Get:
-    """Return a getter for the filter's modules that uses a REST client.
-
-    The client's microversion is newer than Nova's; the responses to the
-    filter's queries are the same in both.
-    """
-
-    def get(path: str) -> Any:
-        try:
-            return client.get(path).body
-        except errors.ServiceError as error:
-            if error.status is None or error.status >= _SERVER_ERROR:
-                raise
-            raise fact_reader.QueryError(
-                path,
-                f"HTTP {error.status}: {error.reason}",
-                status=error.status,
-                code=error.code,
-            ) from error
-
-    return get
 
 
 def _build_request(

@@ -10,7 +10,7 @@ from nova_accel import errors
 from nova_accel.cli import application
 from nova_accel.model import names
 from placement_sync.cli import common_options, progress
-from placement_sync.client import resource_providers, tree_reader
+from placement_sync.client import provider_records, resource_providers
 from placement_sync.fleet.explain import cloud_context, flavor_options
 from placement_sync.fleet.flavors import (
     cloud,
@@ -251,7 +251,9 @@ def _write(
         if other.id != flavor.id:
             unused -= flavor_specs.list_pins(other.specs)
     for trait in sorted(unused):
-        nodes = tree_reader.list_with_trait(context.placement, trait)
+        nodes = provider_records.list_with_trait(
+            context.placement.fetch, trait
+        )
         cloud.set_trait(
             placement, [n.uuid for n in nodes], trait, is_present=False
         )

@@ -7,10 +7,10 @@ those of the whole node. Nova's filters see nothing that Placement does not.
 
 from collections.abc import Sequence
 
-from filters.fit import fact_reader, no_candidates
-from filters.placement import queries
+from filters.fit import no_candidates
 from nova_accel.inventory import node_counts
 from nova_accel.model import flavors
+from placement_sync.client import provider_records
 from placement_sync.fleet.explain import simulation
 from placement_sync.fleet.flavors import offered_devices
 
@@ -36,27 +36,18 @@ def find_group(
 
 
 def simulate(
-    get: fact_reader.Get,
+    get: provider_records.Get,
     simulated: simulation.SimulatedRequest,
     group: flavors.RequestGroup,
     devices: Sequence[offered_devices.OfferedDevice],
 ) -> simulation.SimulationResult:
     """Return the nodes that Placement offers, and reasons for the others.
 
-    :raises QueryError: Placement can't be queried, or rejects the request.
+    :raises ServiceError: Placement can't be queried.
+    :raises RejectedError: Placement rejects the request.
     """
-    notes: tuple[str, ...] = (_NOTE,)
-    candidates = []
-    try:
-        candidates = queries.read(
-            get,
-            simulation.candidates_path(simulated),
-            lambda body: body["allocation_requests"],
-        )
-    except fact_reader.QueryError as error:
-        if not error.unknown_names:
-            raise
-        notes = (f"no node ever had {error.unknown_names}", *notes)
+    candidates, unknown = simulation.fetch_candidates(get, simulated)
+    notes = (*([f"no node ever had {unknown}"] if unknown else []), _NOTE)
     offered = {uuid for c in candidates for uuid in c["allocations"]}
     return simulation.SimulationResult(
         hosts=tuple(

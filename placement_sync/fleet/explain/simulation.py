@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import http
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ from filters.fit import (
     no_candidates,
     vgpu_geometry,
 )
-from filters.placement import queries
 from filters.request import AcceleratorRequest, parse_request
+from nova_accel import errors
 from nova_accel.model import flavors, names
 from placement_sync.client import provider_records
 from placement_sync.fleet.flavors import offered_devices
@@ -30,6 +31,10 @@ FIRST = "first"
 FITS = "fits"
 REFUSED = "refused"
 LEFT_OUT = "left out"
+
+
+class RejectedError(errors.AcceleratorError):
+    """Placement rejects the groups of a flavor."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +128,7 @@ class SimulationContext:
 
 
 def simulate(
-    get: fact_reader.Get,
+    get: provider_records.Get,
     simulated: SimulatedRequest,
     context: SimulationContext,
     geometry: vgpu_geometry.VgpuGeometry,
@@ -132,8 +137,8 @@ def simulate(
     """Return the candidates of nova-scheduler, host by host.
 
     :param tree: uuid of the only compute node to simulate.
-    :raises QueryError: Placement can't be queried, or rejects the flavor's
-        groups.
+    :raises ServiceError: Placement can't be queried.
+    :raises RejectedError: Placement rejects the flavor's groups.
     :raises MalformedError: an extra spec has a value that is not allowed.
     """
     request = simulated.accelerators
@@ -146,6 +151,9 @@ def simulate(
         list(by_host.values()),
         geometry,
     )
+    for problem in snapshot.problems:
+        if problem.status is None or problem.is_transient:
+            raise problem
     host_facts = candidate_fit.HostFacts(
         facts=snapshot.facts, geometry=geometry
     )
@@ -169,7 +177,7 @@ def simulate(
     return SimulationResult(hosts=tuple(hosts), notes=tuple(notes))
 
 
-def candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
+def _candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
     """Return the path of Nova's query for a server's candidates.
 
     As in nova/scheduler/utils.py (ResourceRequest) of releases 31 to 34,
@@ -196,30 +204,41 @@ def candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
     return provider_records.build_path("/allocation_candidates", query)
 
 
+def fetch_candidates(
+    get: provider_records.Get, simulated: SimulatedRequest, tree: str = ""
+) -> tuple[Sequence[provider_facts.Candidate], str]:
+    """Return a server's candidates, and names that Placement never stored.
+
+    :raises ServiceError: Placement can't be queried.
+    :raises RejectedError: Placement rejects the request.
+    """
+    path = _candidates_path(simulated, tree)
+    try:
+        return provider_records.read(
+            get, path, lambda body: (body["allocation_requests"], "")
+        )
+    except errors.ServiceError as error:
+        if unknown := provider_records.unknown_names(error):
+            return (), unknown
+        if error.status == http.HTTPStatus.BAD_REQUEST:
+            raise RejectedError(str(error)) from error
+        raise
+
+
 _ByHost = dict[str, list[provider_facts.Candidate]]
 
 
 def _fetch_candidates(
-    get: fact_reader.Get,
+    get: provider_records.Get,
     simulated: SimulatedRequest,
     context: SimulationContext,
     tree: str,
 ) -> tuple[_ByHost, bool, tuple[str, ...]]:
-    """Return candidates by host, whether there may be more, and problems.
-
-    :raises QueryError: Placement can't be queried, or rejects the groups.
-    """
-    path = candidates_path(simulated, tree)
+    """Return candidates by host, whether there may be more, and problems."""
     hosts = {device.uuid: device.root for device in context.cloud.devices}
-    try:
-        candidates = queries.read(
-            get, path, lambda body: body["allocation_requests"]
-        )
-    except fact_reader.QueryError as error:
-        if not error.unknown_names:
-            raise
-        problem = f"no accelerator ever offered {error.unknown_names}"
-        return {}, False, (problem,)
+    candidates, unknown = fetch_candidates(get, simulated, tree)
+    if unknown:
+        return {}, False, (f"no accelerator ever offered {unknown}",)
     by_host: _ByHost = collections.defaultdict(list)
     for candidate in candidates:
         roots = {hosts[u] for u in candidate["allocations"] if u in hosts}

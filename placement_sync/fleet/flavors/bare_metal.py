@@ -15,7 +15,6 @@ from placement_sync.fleet.flavors import offered_devices
 _TRAITS = "/traits?name=startswith:CUSTOM_&associated=true"
 # Traits of one query: the path stays below 8 KiB, the limit of web servers.
 _MAX_TRAITS = 50
-_PARTS = ("traits", "inventories", "usages")
 
 
 def read_nodes(
@@ -33,10 +32,9 @@ def read_nodes(
     nodes: dict[str, providers.Provider] = {}
     for first in range(0, len(counts), _MAX_TRAITS):
         chunk = counts[first : first + _MAX_TRAITS]
-        path = provider_records.build_path(
-            "/resource_providers", {"required": f"in:{','.join(chunk)}"}
+        listed = provider_records.list_providers(
+            client.fetch, {"required": f"in:{','.join(chunk)}"}
         )
-        listed = client.read(path, provider_records.parse_list)
         nodes |= {node.uuid: node for node in listed if not node.parent}
     return list(_read_details(client, sorted(nodes.values(), key=_get_name)))
 
@@ -49,22 +47,10 @@ def _read_details(
     client: rest.RestClient, nodes: Sequence[providers.Provider]
 ) -> Iterator[offered_devices.OfferedDevice]:
     """Yield the nodes that still exist."""
-    traits, inventories, usages = (
-        [provider_records.provider_path(node.uuid, part) for node in nodes]
-        for part in _PARTS
-    )
-    answers = zip(
-        nodes,
-        client.find_each(traits, provider_records.parse_traits),
-        client.find_each(inventories, provider_records.parse_capacities),
-        client.find_each(usages, lambda body: dict(body["usages"])),
-        strict=True,
-    )
-    for node, own, capacities, used in answers:
-        if own is None or capacities is None:
+    for node in client.find_each(nodes, provider_records.fetch_provider):
+        if node is None:
             continue
-        read = providers.Provider(uuid=node.uuid, capacities=capacities[1])
-        models = [t for t in own if t.startswith(names.MODEL_PREFIX)]
+        models = [t for t in node.traits if t.startswith(names.MODEL_PREFIX)]
         yield offered_devices.OfferedDevice(
             uuid=node.uuid,
             name=node.name,
@@ -72,9 +58,9 @@ def _read_details(
             root=node.root,
             card=node.uuid,
             model=models[0] if len(models) == 1 else "",
-            traits=own,
-            capacities=read.with_used(used or {}).capacities,
+            traits=node.traits,
+            capacities=node.capacities,
             counts=tuple(
-                filter(None, map(node_counts.parse_count, sorted(own)))
+                filter(None, map(node_counts.parse_count, sorted(node.traits)))
             ),
         )

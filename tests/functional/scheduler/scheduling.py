@@ -24,13 +24,13 @@ from oslo_config import fixture as config_fixture
 from placement.tests.functional.fixtures import placement
 from requests import adapters
 
-from filters.fit import fact_reader
+from filters.placement import report_client
 from nova_accel import model
 from nova_accel.model import names
 from tests.support.scheduler import scheduled
 
 objects.register_all()
-VERSION = {"OpenStack-API-Version": f"placement {fact_reader.MICROVERSION}"}
+VERSION = {"OpenStack-API-Version": f"placement {report_client.MICROVERSION}"}
 PROFILE = "CUSTOM_MDEV_MTTY_2"
 # Only Nova's own query of candidates has this limit, its
 # [scheduler] max_placement_results.

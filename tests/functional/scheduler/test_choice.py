@@ -16,6 +16,7 @@ from filters import provider_facts, request
 from filters.fit import fact_reader
 from filters.placement import report_client
 from nova_accel.model import names, providers
+from placement_sync.client import provider_records
 from tests.functional.scheduler import scheduling
 from tests.functional.scheduler.scheduling import (
     Cloud,
@@ -162,12 +163,18 @@ def test_cached_facts_equal_placement_except_for_releases(
     ]
     get = report_client.placement_getter()
     reader = fact_reader.FactReader(get)
+
+    def fetch(identity: providers.Provider) -> providers.Provider:
+        provider = provider_records.fetch_provider(get, identity)
+        assert provider is not None
+        return provider
+
     servers: list[str] = []
     for _ in range(12):
         change(cloud, chance, cards, servers)
         _, facts = ask(cloud, reader, cards)
         for card in cards:
-            fetched = fact_reader.fetch_provider(get, facts[card])
+            fetched = fetch(facts[card])
             cached = facts[card].capacities[names.MDEV_CLASS]
             current = fetched.capacities[names.MDEV_CLASS]
             assert facts[card].traits == fetched.traits
@@ -183,7 +190,7 @@ def test_cached_facts_equal_placement_except_for_releases(
         for card, card_facts in exact.items()
     } == {
         card: dataclasses.replace(
-            fact_reader.fetch_provider(get, facts[card]), allocations=None
+            fetch(facts[card]), allocations=None, inventories={}
         )
         for card in cards
     }
@@ -307,9 +314,11 @@ def test_a_provider_that_changes_during_its_read_is_not_exact(
         return answer
 
     identity = providers.Provider(uuid=cards["a"], capacities={})
-    before = fact_reader.fetch_provider(ask_placement, identity)
+    before = provider_records.fetch_provider(ask_placement, identity)
     monkeypatch.setattr(cloud.client, "get", get)
-    after = fact_reader.fetch_provider(ask_placement, identity)
+    after = provider_records.fetch_provider(ask_placement, identity)
+    assert before is not None
+    assert after is not None
 
     capacities = {
         names.MDEV_CLASS: providers.ClassCapacity(capacity=1, used=1)

@@ -11,6 +11,7 @@ from urllib import parse
 
 from filters import provider_facts, request
 from filters.fit import fact_reader
+from nova_accel import errors
 from nova_accel.model import names, providers
 
 MDEV = {"resources_A:CUSTOM_MDEV": "1"}
@@ -24,6 +25,8 @@ CARD = [
     for what in ("inventories", "traits", "allocations")
 ]
 ALLOCATIONS = CARD[2]
+# Fields of each consumer.
+CONSUMER = {"project_id": "p", "user_id": "u", "consumer_generation": 1}
 
 
 class Placement:
@@ -62,7 +65,7 @@ class Placement:
         self.requests.append(path)
         url = parse.urlsplit(path)
         if self.broken in path:
-            raise fact_reader.QueryError(path, "ConnectFailure")
+            raise errors.ServiceError("GET", path, None, "ConnectFailure")
         query = dict(parse.parse_qsl(url.query))
         kind, *rest = url.path.strip("/").split("/")
         if kind == "allocations":
@@ -70,7 +73,8 @@ class Placement:
             return {
                 "allocations": {
                     u: {"resources": x} for u, x in allocations.items()
-                }
+                },
+                **CONSUMER,
             }
         if kind == "allocation_candidates":
             return {"provider_summaries": self._summaries(query)}
@@ -79,7 +83,7 @@ class Placement:
                 "resource_providers": [self._who(u) for u in self._fit(query)]
             }
         if rest[0] not in self.providers:
-            raise fact_reader.QueryError(path, "HTTP 404: no provider", 404)
+            return None
         return self._detail(*rest)
 
     def _used(self, uuid: str) -> dict[str, dict[str, int]]:

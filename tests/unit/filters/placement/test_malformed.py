@@ -4,9 +4,10 @@
 import pytest
 
 from filters import request
-from filters.fit import fact_reader
 from filters.placement import queries
+from nova_accel import errors
 from nova_accel.model import names, providers
+from placement_sync.client import provider_records
 
 (GROUP,) = request.parse_request({"resources:VGPU": "1"}).groups
 CARD = providers.Provider(uuid="card", capacities={})
@@ -29,8 +30,8 @@ def test_a_provider_with_a_malformed_amount_is_not_known(
         "allocations": {"server": {"resources": {"VGPU": amount}}},
     }
 
-    with pytest.raises(fact_reader.QueryError):
-        queries.fetch_provider(
+    with pytest.raises(errors.ServiceError):
+        provider_records.fetch_provider(
             lambda path: {**answer, part: malformed[part]}, CARD
         )
 
@@ -47,7 +48,7 @@ def test_a_bulk_read_with_a_malformed_amount_is_an_error(
         "root_provider_uuid": "root",
     }
 
-    with pytest.raises(fact_reader.QueryError):
+    with pytest.raises(errors.ServiceError):
         queries.fetch_summaries(
             lambda _: {"provider_summaries": {"card": summary}}, GROUP
         )
@@ -59,5 +60,5 @@ def test_a_server_with_a_malformed_amount_is_not_known(
 ) -> None:
     answer = {"allocations": {"card": {"resources": {"VGPU": amount}}}}
 
-    with pytest.raises(fact_reader.QueryError):
-        queries.fetch_server_allocations(lambda _: answer, "server")
+    with pytest.raises(errors.ServiceError):
+        provider_records.fetch_consumer(lambda _: answer, "server")

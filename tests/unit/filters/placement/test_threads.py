@@ -9,6 +9,7 @@ import pytest
 
 from filters.fit import fact_reader
 from filters.placement import provider_reader
+from nova_accel import errors
 from placement_sync.client import provider_cache
 from tests.support.placement import answers
 
@@ -100,7 +101,7 @@ def test_after_a_failed_bulk_read_the_others_read_in_parallel(
             if first.acquire(blocking=False):
                 has_begun.set()
                 lock.await_waiting(2)
-                raise fact_reader.QueryError(path, "HTTP 503", 503)
+                raise errors.ServiceError("GET", path, 503, "busy")
             others.wait()  # Only parallel reads pass the barrier.
         return placement.get(path)
 
