@@ -22,18 +22,14 @@ from nova.scheduler import request_filter, utils
 from oslo_log import log as logging
 
 from filters import attached_profiles, glance_images
-from filters.fit import (
-    candidate_fit,
-    fact_reader,
-    no_candidates,
-    vgpu_geometry,
-)
+from filters.fit import candidate_fit, fact_reader, no_candidates
 from filters.fit.numa_cells import build_cell_reader, has_pci_devices
 from filters.placement.report_client import placement_getter
 from filters.request import NO_ACCELERATORS, AcceleratorRequest, parse_request
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.config import top_packages
+from nova_accel.geometry import vgpu_geometry
 from nova_accel.model import flavors
 from placement_sync.client.provider_records import Get
 

@@ -31,7 +31,9 @@ from filters.accelerator_filter import parse_spec
 from filters.placement import host_usage
 from filters.placement.report_client import placement_getter
 from filters.request import AcceleratorRequest
+from nova_accel.catalog import loader
 from nova_accel.config import conf
+from nova_accel.geometry import vgpu_geometry
 from nova_accel.model import providers
 from placement_sync.client.provider_records import Get
 
@@ -81,6 +83,7 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         )
         self._functions = functions or glance_images.shared()
         self._new_servers = _NewServers()
+        self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[Any], weight_properties: Any
@@ -119,7 +122,12 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         if not cards:
             return [0.0] * len(hosts)
         return [
-            _ROOM * float(scores.room_share(groups, cards.get(host.uuid, ())))
+            _ROOM
+            * float(
+                scores.room_share(
+                    groups, cards.get(host.uuid, ()), self._geometry
+                )
+            )
             for host in hosts
         ]
 

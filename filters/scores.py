@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from filters import provider_facts
 from filters.request import AcceleratorRequest
+from nova_accel.geometry import provider_room, vgpu_geometry
 from nova_accel.model import flavors, names, providers
 
 
@@ -37,24 +38,18 @@ def trait_share(
 def room_share(
     groups: Collection[flavors.RequestGroup],
     cards: Iterable[providers.Provider],
+    geometry: vgpu_geometry.VgpuGeometry,
 ) -> Fraction:
     """Return the share of some request groups that a host has room for.
 
-    Each takes the first of the cards that has its traits and units.
+    Each takes the first of the cards that has room.
     """
-    free = [
-        (card.traits, {n: c.free for n, c in card.capacities.items()})
-        for card in cards
-    ]
+    rooms = [provider_room.ProviderRoom(geometry, card) for card in cards]
     served = 0
     for group in groups:
-        for traits, units in free:
-            if group.required <= traits and all(
-                units.get(name, 0) >= amount
-                for name, amount in group.resources.items()
-            ):
-                for name, amount in group.resources.items():
-                    units[name] -= amount
+        for number, room in enumerate(rooms):
+            if room.count(group):
+                rooms[number] = room.add(group)
                 served += 1
                 break
     return Fraction(served, max(1, len(groups)))

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from filters import provider_facts
-from filters.fit import candidate_locality, card_state, numa, vgpu_geometry
+from filters.fit import candidate_locality, numa
 from filters.fit.rejection import Rejection
 from filters.request import AcceleratorRequest
+from nova_accel.geometry import card_state, vgpu_geometry
 from nova_accel.model import flavors, names, providers
 
 # Rejections by subject (a provider's uuid, or the text if it is about

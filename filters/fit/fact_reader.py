@@ -14,12 +14,13 @@ import weakref
 from collections.abc import Iterable, Sequence
 
 from filters import provider_facts
-from filters.fit import candidate_fit, card_state, vgpu_geometry
+from filters.fit import candidate_fit
 from filters.fit.rejection import Rejection
 from filters.placement import queries
 from filters.placement.provider_reader import ProviderReader
 from filters.request import AcceleratorRequest
 from nova_accel import errors
+from nova_accel.geometry import card_state, vgpu_geometry
 from nova_accel.model import flavors, names, providers
 from placement_sync.client import provider_records
 from placement_sync.client.provider_cache import ProviderCache

@@ -7,5 +7,8 @@
 - ``spans``: arithmetic of spans, as bit masks
 - ``catalog_card``: empty vGPU card of a model in the catalog
 - ``occupancy``: traits with the places of a card's partitions
+- ``card_state``: layout and partitions of a card, as Placement has them
+- ``vgpu_geometry``, ``vgpu_feasibility``: vGPU types that fit on such a card
+- ``provider_room``: how many more of a request group fit on a provider
 - ``topology``: PCIe root ports, NVLinks, required locality
 """

@@ -37,12 +37,12 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from filters import provider_facts, request
-from filters.fit import candidate_fit, vgpu_geometry
+from filters.fit import candidate_fit
 from nova_accel import model
 from nova_accel.catalog import loader
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, scan
-from nova_accel.geometry import device_capacity
+from nova_accel.geometry import device_capacity, vgpu_geometry
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder

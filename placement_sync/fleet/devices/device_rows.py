@@ -147,16 +147,12 @@ def measure(device: offered_devices.OfferedDevice) -> UnitUsage:
 def list_free_profiles(
     device: offered_devices.OfferedDevice, types: offered_devices.VgpuTypes
 ) -> tuple[FreeProfile, ...]:
-    """Return the profiles that fit now, the largest first.
-
-    The host reports which profiles have a place; the numbers are what the
-    inventories allow, and geometry may allow fewer.
-    """
+    """Return the profiles that fit now, the largest first."""
     fitting = [
         FreeProfile(name=terms.name, count=count, charges=terms.charges)
         for terms, is_available in offered_devices.list_terms(device, types)
         if is_available
-        and (count := profile_list.count_free(device, terms)) > 0
+        and (count := profile_list.count_free(device, terms, types)) > 0
     ]
     return tuple(sorted(fitting, key=_sort_key))
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from nova_accel import errors
 from nova_accel.cli import application
+from nova_accel.geometry import vgpu_geometry
 from placement_sync.cli import common_options
 from placement_sync.fleet.explain import (
     cloud_context,
@@ -51,6 +52,7 @@ def compute(
     offered: offered_devices.Cloud,
     needs: Mapping[str, int],
     simulated: simulation.SimulationResult,
+    geometry: vgpu_geometry.VgpuGeometry,
 ) -> FlavorCapacity:
     """Return the capacity for a flavor.
 
@@ -62,7 +64,9 @@ def compute(
     for host in simulated.hosts:
         devices = tuple(d for d in offered.devices if d.root == host.uuid)
         own = dataclasses.replace(offered, devices=devices)
-        if host.fits and (count := room.count_room(contents, own, needs)):
+        if host.fits and (
+            count := room.count_room(contents, own, needs, geometry)
+        ):
             by_host[host.name] = count
     reasons = collections.Counter(
         card.why for host in simulated.hosts for card in host.cards if card.why
@@ -102,7 +106,9 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         ),
         offered,
     )
-    capacity = compute(contents, offered, flavor.needs, simulated)
+    capacity = compute(
+        contents, offered, flavor.needs, simulated, context.types.geometry
+    )
     fields = _build_fields(flavor, capacity)
     status = 0 if capacity.total else _FULL
     if arguments.json:

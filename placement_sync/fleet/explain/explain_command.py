@@ -8,10 +8,10 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from filters.fit import vgpu_geometry
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.cli import application
+from nova_accel.geometry import vgpu_geometry
 from nova_accel.model import names
 from placement_sync.cli import common_options
 from placement_sync.client import provider_records, rest

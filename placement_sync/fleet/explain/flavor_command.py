@@ -63,7 +63,9 @@ def _build_report(
         refusal = refusal or context.explain_refusal(
             flavor, flavor.specs, offered
         )
-        count = room.count_room(contents, offered, flavor.needs)
+        count = room.count_room(
+            contents, offered, flavor.needs, context.types.geometry
+        )
         carriers = {
             pin: tuple(d.name for d in offered.devices if pin in d.traits)
             for pin in sorted(flavor_specs.list_pins(flavor.specs))

@@ -8,14 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from filters import provider_facts
-from filters.fit import (
-    candidate_fit,
-    fact_reader,
-    no_candidates,
-    vgpu_geometry,
-)
+from filters.fit import candidate_fit, fact_reader, no_candidates
 from filters.request import AcceleratorRequest, parse_request
 from nova_accel import errors
+from nova_accel.geometry import vgpu_geometry
 from nova_accel.model import flavors, names
 from placement_sync.client import provider_records
 from placement_sync.fleet.flavors import offered_devices

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from nova_accel.catalog import mdev_names, vgpu_types
+from nova_accel.geometry import vgpu_geometry
 from nova_accel.inventory import node_counts
 from nova_accel.model import names, providers
 
@@ -93,6 +94,7 @@ class VgpuTypes:
 
     def __init__(self, catalog: vgpu_types.Catalog) -> None:
         self.catalog = catalog
+        self.geometry = vgpu_geometry.VgpuGeometry(catalog)
         self._gpu_by_trait = {
             trait: gpu
             for gpu in catalog.gpus()
@@ -171,18 +173,6 @@ def _list_model_traits(
     types = [t.name for t in catalog.profiles_of(gpu.key)]
     models = {gpu.key, mdev_names.model_name(types, gpu.key)}
     return frozenset(names.model_trait(_NVIDIA, model) for model in models)
-
-
-def max_partitions(
-    provider: OfferedDevice, vgpu_type: vgpu_types.CatalogVgpuType | None
-) -> int | None:
-    """Return the maximum of a type on a card, None if unknown."""
-    if vgpu_type is None:
-        return None
-    mixed = names.layout_trait("mixed") in provider.traits
-    if mixed and vgpu_type.limit_mixed is not None:
-        return min(vgpu_type.limit, vgpu_type.limit_mixed)
-    return vgpu_type.limit
 
 
 def model_name(trait: str) -> str:

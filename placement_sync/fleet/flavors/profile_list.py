@@ -5,7 +5,8 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-from nova_accel.model import names
+from nova_accel.geometry import provider_room
+from nova_accel.model import flavors
 from placement_sync.fleet.flavors import offered_devices
 
 
@@ -14,10 +15,10 @@ class ListedProfile:
     """A profile of a cloud.
 
     ``hosts`` and ``models`` are those of the cards that support it.
-    ``cards`` of ``cards_in_all`` can create one now. ``free`` is the
-    maximum that the inventories allow now, ``most`` the maximum of an empty
-    card, without the limits of device_spec. ``is_offered`` is false if no
-    card can create one now.
+    ``cards`` of ``cards_in_all`` can create one now. ``free`` is how many
+    fit now, at most, ``most`` the maximum of an empty card, without the
+    limits of device_spec. ``is_offered`` is false if no card can create one
+    now.
     """
 
     terms: offered_devices.ProfileTerms
@@ -54,7 +55,9 @@ def list_profiles(
         for terms, is_available in offered_devices.list_terms(provider, types):
             key = terms.kind, terms.name, terms.required
             rows.setdefault(key, []).append((terms, provider, is_available))
-    return tuple(_build_row(rows[key]) for key in sorted(rows, key=_sort_key))
+    return tuple(
+        _build_row(rows[key], types) for key in sorted(rows, key=_sort_key)
+    )
 
 
 def _sort_key(key: tuple[str, str, frozenset[str]]) -> tuple[object, ...]:
@@ -71,9 +74,12 @@ def _build_row(
             offered_devices.ProfileTerms, offered_devices.OfferedDevice, bool
         ]
     ],
+    types: offered_devices.VgpuTypes,
 ) -> ListedProfile:
     free = {
-        provider.uuid: count_free(provider, terms) if is_available else 0
+        provider.uuid: (
+            count_free(provider, terms, types) if is_available else 0
+        )
         for terms, provider, is_available in rows
     }
     return ListedProfile(
@@ -85,7 +91,7 @@ def _build_row(
         cards=sum(bool(n) for n in free.values()),
         cards_in_all=len(free),
         free=sum(free.values()),
-        most=max(_compute_max(p, t) for t, p, _ in rows),
+        most=max(_compute_max(p, t, types) for t, p, _ in rows),
         is_offered=any(is_available for _, _, is_available in rows),
     )
 
@@ -93,39 +99,36 @@ def _build_row(
 def count_free(
     provider: offered_devices.OfferedDevice,
     terms: offered_devices.ProfileTerms,
+    types: offered_devices.VgpuTypes,
 ) -> int:
-    """Return the maximum of further partitions by a device's inventories.
-
-    Present partitions count against the limit of a type in equal-size mode
-    only: in other modes they may use places that the type does not.
-    """
-    limits = [
-        provider.capacities[name].free // amount
-        for name, amount in terms.charges.items()
-        if name in provider.capacities
-    ]
-    most = offered_devices.max_partitions(provider, terms.vgpu_type)
-    if most is not None:
-        is_equal = names.layout_trait("equal") in provider.traits
-        gpu = provider.capacities.get(names.GPU_CLASS) if is_equal else None
-        limits.append(most - (gpu.used if gpu else 0))
-    return max(0, min(limits, default=0))
+    """Return how many more of a profile fit on a device, at most."""
+    group = flavors.RequestGroup(
+        suffix="",
+        resources={
+            name: amount
+            for name, amount in terms.charges.items()
+            if name in provider.capacities
+        },
+        required=terms.required,
+    )
+    room = provider_room.ProviderRoom(types.geometry, provider)
+    return room.count(group, terms.vgpu_type)
 
 
 def _compute_max(
     provider: offered_devices.OfferedDevice,
     terms: offered_devices.ProfileTerms,
+    types: offered_devices.VgpuTypes,
 ) -> int:
     """Return the maximum of partitions of an empty card.
 
-    For types in the catalog by the type's limit, without max_slots: the
-    total of a card in equal-size mode is the limit of its present size
-    only. For others by the inventories, without reserved units, which bulk
-    queries of Placement do not return.
+    For types in the catalog without max_slots: the total of a card in
+    equal-size mode is the limit of its present size only. For others by the
+    inventories, without reserved units, which bulk queries of Placement do
+    not return.
     """
-    most = offered_devices.max_partitions(provider, terms.vgpu_type)
-    if most is not None:
-        return most
+    if terms.vgpu_type is not None:
+        return types.geometry.count_most(terms.vgpu_type, provider.traits)
     limits = [
         provider.capacities[name].total // amount
         for name, amount in terms.charges.items()

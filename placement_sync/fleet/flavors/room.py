@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nova_accel.geometry import topology
+from nova_accel.geometry import provider_room, topology, vgpu_geometry
 from nova_accel.model import flavors
 from placement_sync.fleet.flavors import flavor_specs, offered_devices
 
@@ -16,11 +16,12 @@ def count_room(
     contents: flavor_specs.FlavorContents,
     cloud: offered_devices.Cloud,
     needs: Mapping[str, int],
+    geometry: vgpu_geometry.VgpuGeometry,
 ) -> int:
     """Return how many servers there is room for now, at most.
 
-    By inventories only: geometry may allow fewer. The group without a
-    suffix, which several devices may serve together, is ignored.
+    Each kind of group is counted alone. The group without a suffix, which
+    several devices may serve together, is ignored.
 
     :param needs: amounts of a server on its compute node, by class.
     """
@@ -29,7 +30,7 @@ def count_room(
     contents = dataclasses.replace(contents, groups=suffixed)
     for host in _group_by_host(cloud.devices):
         host_count = sum(
-            _count_set_room(contents, devices)
+            _count_set_room(contents, devices, geometry)
             for devices in _split_host(contents, host)
         )
         node = cloud.hosts.get(host[0].root, {})
@@ -68,7 +69,9 @@ def _split_host(
 
 
 def _count_set_room(
-    contents: flavor_specs.FlavorContents, devices: Devices
+    contents: flavor_specs.FlavorContents,
+    devices: Devices,
+    geometry: vgpu_geometry.VgpuGeometry,
 ) -> int:
     """Return how many servers these devices have room for, at most."""
     is_separate = (
@@ -79,7 +82,10 @@ def _count_set_room(
     groups = sorted(contents.groups, key=_sort_key)
     for _, equal_groups in itertools.groupby(groups, key=_sort_key):
         same = list(equal_groups)
-        free = [_count_free(device, same[0]) for device in devices]
+        free = [
+            provider_room.ProviderRoom(geometry, device).count(same[0])
+            for device in devices
+        ]
         counts.append(count_servers(free, len(same), is_separate))
     return min(counts, default=0)
 
@@ -104,28 +110,6 @@ def _group_by_host(
     for device in devices:
         by_root.setdefault(device.root, []).append(device)
     return list(by_root.values())
-
-
-def _count_free(
-    device: offered_devices.OfferedDevice, group: flavors.RequestGroup
-) -> int:
-    """Return how many groups a device has room for now, at most."""
-    if (
-        device.is_unavailable
-        or not group.required <= device.traits
-        or group.forbidden & device.traits
-    ):
-        return 0
-    return min(
-        (
-            device.capacities[name].free // amount
-            if name in device.capacities
-            else 0
-            for name, amount in group.resources.items()
-            if amount
-        ),
-        default=0,
-    )
 
 
 def _sort_key(group: flavors.RequestGroup) -> tuple[object, ...]:

@@ -10,22 +10,17 @@ without room for the rest of a server do not count.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from nova_accel import errors, model
 from nova_accel.catalog import vgpu_types
-from nova_accel.geometry import catalog_card, device_capacity, occupancy
+from nova_accel.geometry import device_capacity, vgpu_geometry
 from nova_accel.model import flavors, names, providers
 from placement_sync.client import nova_api
 from placement_sync.fleet.devices import device_rows, fleet_state
 from placement_sync.fleet.flavors import flavor_specs, offered_devices
 
-# Size in MiB and kind of GPU instance: types with the same ones differ in
-# NVIDIA's series only.
-_Shape = tuple[int, str]
 _Capacities = Mapping[str, providers.ClassCapacity]
-_LAYOUTS = {layout.value: layout for layout in model.Layout}
-_PLACED = frozenset({model.Layout.MIXED, model.Layout.MIG})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +69,7 @@ class _Card:
         free = device_capacity.free_counters(self.device)
         return free.get(names.GPU_MEMORY_CLASS, 0)
 
-    def list_shapes(self) -> Iterator[_Shape]:
+    def list_shapes(self) -> Iterator[vgpu_geometry.Shape]:
         """Yield the shapes of the profiles that have a place now."""
         counts = device_capacity.remaining(self.device)
         for profile in self.device.profiles:
@@ -127,7 +122,7 @@ class _Search:
                 )
         return None
 
-    def _list_possible(self) -> Iterator[_Shape]:
+    def _list_possible(self) -> Iterator[vgpu_geometry.Shape]:
         """Yield the shapes that some card can create now."""
         for card in self._cards.values():
             yield from card.list_shapes()
@@ -137,7 +132,9 @@ class _Search:
                 if vgpu_type.name in fits:
                     yield _shape_of(vgpu_type)
 
-    def _find_gain(self, card: _Card, possible: set[_Shape]) -> str:
+    def _find_gain(
+        self, card: _Card, possible: set[vgpu_geometry.Shape]
+    ) -> str:
         """Return the largest profile that only the emptied card can create.
 
         It is named in the series of the card's profiles, "" without one.
@@ -235,73 +232,31 @@ def build_card(
     types: offered_devices.VgpuTypes,
 ) -> _Card | None:
     """Return a card with its partitions, None where one is not known."""
-    gpu, layout = types.gpu_of(row.device), _LAYOUTS.get(row.mode)
-    if gpu is None or layout in (None, model.Layout.ANY):
-        return None
-    if any(c.reserved for c in row.device.capacities.values()):
+    gpu = types.gpu_of(row.device)
+    if gpu is None or any(c.reserved for c in row.device.capacities.values()):
         return None  # partitions of others, or an operator's reserve
-    capacity = tuple(
-        sorted((n, c.capacity) for n, c in row.device.capacities.items())
+    holdings = [h for h in fleet.holdings if h.provider == row.device.uuid]
+    allocations = tuple(holding.amounts for holding in holdings)
+    state = types.geometry.states.build(
+        dataclasses.replace(row.device, allocations=allocations), gpu.key
     )
-    empty = catalog_card.build_empty_card(
-        types.catalog, gpu.key, layout, capacity
-    )
+    device = types.geometry.restore_card(state) if state else None
+    if device is None:
+        return None
     holders = {}
-    for holding in fleet.holdings:
-        if holding.provider != row.device.uuid:
-            continue
-        profile = _find_profile(empty, holding.amounts)
+    for holding in holdings:
+        profile = _find_profile(device, holding.amounts)
         if profile is None:
             return None
         holders[holding.consumer] = profile.name
-    device = (
-        _restore(empty, row.device, holders, types)
-        if layout in _PLACED
-        else _add_all(empty, holders.values())
-    )
-    if device is None:
+    placed = collections.Counter(p.profile for p in device.partitions)
+    if placed != collections.Counter(holders.values()):
         return None
     return _Card(row=row, device=device, holders=holders)
 
 
-def _restore(
-    empty: model.Device,
-    provider: offered_devices.OfferedDevice,
-    holders: Mapping[str, str],
-    types: offered_devices.VgpuTypes,
-) -> model.Device | None:
-    """Return a card with partitions in the places of its traits.
-
-    None if these are not exactly the partitions of its servers.
-    """
-    occupied = occupancy.parse_traits(provider.traits)
-    by_shape = {(p.size, p.instance): p for p in empty.profiles}
-    profiles = {
-        place.trait: by_shape[_shape_of(vgpu_type)]
-        for place in occupied.places
-        if (vgpu_type := types.find(place.trait)) is not None
-        and _shape_of(vgpu_type) in by_shape
-    }
-    device = occupancy.restore_partitions(empty, occupied, profiles)
-    if device is None or occupied.unallocated:
-        return None
-    placed = collections.Counter(p.profile for p in device.partitions)
-    return device if placed == collections.Counter(holders.values()) else None
-
-
-def _add_all(empty: model.Device, profiles: Iterable[str]) -> model.Device:
-    """Return a card in equal-size mode, where no place is needed."""
-    partitions = tuple(
-        model.Partition(
-            profile=profile, parent=empty.address, handle=str(number)
-        )
-        for number, profile in enumerate(profiles)
-    )
-    return dataclasses.replace(empty, partitions=partitions)
-
-
 def _find_profile(
-    empty: model.Device, amounts: Mapping[str, int]
+    device: model.Device, amounts: Mapping[str, int]
 ) -> model.Profile | None:
     """Return the profile of one partition with these charges.
 
@@ -309,7 +264,7 @@ def _find_profile(
     """
     profiles = [
         profile
-        for profile in empty.profiles
+        for profile in device.profiles
         if dict(profile.charges) == {n: a for n, a in amounts.items() if a}
     ]
     return profiles[0] if len(profiles) == 1 else None
@@ -356,7 +311,7 @@ def _take(node: _Capacities, server: nova_api.Server) -> _Capacities:
     }
 
 
-def _shape_of(vgpu_type: vgpu_types.CatalogVgpuType) -> _Shape:
+def _shape_of(vgpu_type: vgpu_types.CatalogVgpuType) -> vgpu_geometry.Shape:
     return vgpu_type.framebuffer_mb, vgpu_type.instance
 
 

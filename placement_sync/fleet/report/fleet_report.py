@@ -191,7 +191,9 @@ def _list_flavors(
         yield FlavorRow(
             name=flavor.name,
             request=", ".join(f"{n} x {name}" for name, n in counts.items()),
-            room=room.count_room(contents, cloud, flavor.needs),
+            room=room.count_room(
+                contents, cloud, flavor.needs, types.geometry
+            ),
         )
 
 

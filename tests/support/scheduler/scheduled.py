@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from filters import provider_facts, request
-from filters.fit import candidate_fit, vgpu_geometry
+from filters.fit import candidate_fit
 from nova_accel import model
 from nova_accel.catalog import loader, mdev_names, vgpu_types
+from nova_accel.geometry import vgpu_geometry
 from nova_accel.model import names, providers
 
 CATALOG = loader.load()

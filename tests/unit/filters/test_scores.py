@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from filters import provider_facts, request, scores
 from nova_accel.model import providers
+from tests.support.scheduler import scheduled
+from tests.support.scheduler.scheduled import GEOMETRY
 
 A40 = "CUSTOM_ACCELERATOR_MODEL_NVIDIA_A40"
 T4 = "CUSTOM_ACCELERATOR_MODEL_NVIDIA_T4"
@@ -69,7 +71,15 @@ def test_each_group_takes_its_room() -> None:
         ((fitting,), Fraction(1, 2)),
         ((small, fitting, other, fitting), Fraction(1)),
     ):
-        assert scores.room_share(groups, cards) == share
+        assert scores.room_share(groups, cards, GEOMETRY) == share
+
+
+def test_a_group_without_a_place_has_no_room() -> None:
+    """Two vGPUs of 16 GB fit on an L40S of mixed sizes, units for three."""
+    groups = scheduled.asks(*["L40S-16Q"] * 3).groups
+    cards = [scheduled.card("a")]
+
+    assert scores.room_share(groups, cards, GEOMETRY) == Fraction(2, 3)
 
 
 def test_the_fullest_class_counts() -> None:

@@ -48,13 +48,28 @@ C = clouds.gpu("A40", ("8Q",), at="node1/0000:c1:00.0@1")
 
 def test_free_units_are_counted_in_servers() -> None:
     offered = cloud(A, C)
-    assert room.count_room(contents_of(offered, "A40-8Q"), offered, {}) == 12
-    assert room.count_room(contents_of(offered, "A40-8Q*4"), offered, {}) == 3
+    assert (
+        room.count_room(
+            contents_of(offered, "A40-8Q"), offered, {}, TYPES.geometry
+        )
+        == 12
+    )
+    assert (
+        room.count_room(
+            contents_of(offered, "A40-8Q*4"), offered, {}, TYPES.geometry
+        )
+        == 3
+    )
     apart = contents_of(offered, "A40-8Q*2", locality="different_card")
-    assert room.count_room(apart, offered, {}) == 6
+    assert room.count_room(apart, offered, {}, TYPES.geometry) == 6
     near = contents_of(offered, "A40-8Q*4", numa_policy="required")
-    assert room.count_room(near, offered, {}) == 2
-    assert room.count_room(contents_of(offered, "A40-48Q"), offered, {}) == 0
+    assert room.count_room(near, offered, {}, TYPES.geometry) == 2
+    assert (
+        room.count_room(
+            contents_of(offered, "A40-48Q"), offered, {}, TYPES.geometry
+        )
+        == 0
+    )
 
 
 def test_amounts_of_the_host_limit_the_servers() -> None:
@@ -63,7 +78,12 @@ def test_amounts_of_the_host_limit_the_servers() -> None:
         devices=(A,), hosts={clouds.root(): capacities}
     )
     assert (
-        room.count_room(contents_of(offered, "A40-8Q"), offered, {"VCPU": 4})
+        room.count_room(
+            contents_of(offered, "A40-8Q"),
+            offered,
+            {"VCPU": 4},
+            TYPES.geometry,
+        )
         == 2
     )
 

@@ -128,7 +128,7 @@ class CardStates:
         :param gpu: the catalog's key of the model.
         :param pending: vGPU types of earlier servers of the request.
         """
-        layout = _parse_layout(facts.traits)
+        layout = parse_layout(facts.traits)
         placed = self.parse_occupancy(facts, pending)
         if placed is not None:
             facts = self._allocate_places(facts, pending, placed)
@@ -162,7 +162,7 @@ class CardStates:
         pending servers: Nova starts the servers of a request only after all
         of them are scheduled, so the host has not reported theirs.
         """
-        if _parse_layout(facts.traits) not in _PLACED_LAYOUTS:
+        if parse_layout(facts.traits) not in _PLACED_LAYOUTS:
             return None
         placed = self._parse_traits(facts.traits)
         classes = {name for units in facts.allocations or () for name in units}
@@ -265,7 +265,7 @@ class CardStates:
         )
 
 
-def _parse_layout(traits: frozenset[str]) -> model.Layout | None:
+def parse_layout(traits: frozenset[str]) -> model.Layout | None:
     """Return the layout in a provider's traits, None without exactly one."""
     layouts = [_LAYOUTS[trait] for trait in _LAYOUTS.keys() & traits]
     return layouts[0] if len(layouts) == 1 else None

@@ -10,9 +10,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from filters.fit import card_state
 from nova_accel import model
-from nova_accel.geometry import device_capacity, occupancy
+from nova_accel.geometry import card_state, device_capacity, occupancy
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import names, providers
 from tests.hosts import build, look

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from filters.fit import vgpu_feasibility
 from nova_accel import model
+from nova_accel.geometry import vgpu_feasibility
 from nova_accel.model import providers
 from tests.support.scheduler import scheduled
 from tests.support.scheduler.scheduled import CATALOG, GEOMETRY, card

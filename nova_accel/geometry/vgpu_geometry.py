@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPU types that fit on a card beside its partitions.
+"""vGPU types that fit on a card beside its partitions, and how many.
 
 If the placements of all partitions are known, the result is computed with
 the host's own functions. Otherwise a type is rejected only if it fits in no
@@ -14,13 +14,25 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping
 
-from filters.fit import vgpu_feasibility
-from filters.fit.card_state import CardState, CardStates, VgpuCounts
 from nova_accel import model
 from nova_accel.catalog import vgpu_types
-from nova_accel.geometry import catalog_card, device_capacity, occupancy
-from nova_accel.model import names
+from nova_accel.geometry import (
+    catalog_card,
+    device_capacity,
+    occupancy,
+    vgpu_feasibility,
+)
+from nova_accel.geometry.card_state import (
+    CardState,
+    CardStates,
+    VgpuCounts,
+    parse_layout,
+)
+from nova_accel.model import names, providers
 
+# Size in MiB and kind of GPU instance: types with the same ones differ in
+# NVIDIA's series only.
+Shape = tuple[int, str]
 # Decrease of the number of partitions that remain possible: pairs of size
 # in MiB and number, the largest size first. Less is better.
 Loss = tuple[tuple[int, int], ...]
@@ -48,6 +60,8 @@ class VgpuGeometry:
         self._has_place = cached(self._check_place)
         self._has_arrangement = cached(self._check_arrangement)
         self._remaining = cached(self._count_remaining)
+        self._most = cached(self._count_empty)
+        self._loss = cached(self._sum_loss)
 
     def has_room(self, state: CardState, types: VgpuCounts) -> bool:
         """Return whether vGPUs may fit on a card.
@@ -69,25 +83,57 @@ class VgpuGeometry:
         vGPUs fit in no known arrangement, all remaining ones are lost. None
         if the card's partitions can't be arranged.
         """
-        key = dataclasses.replace(
-            state,
-            # The total number of partitions depends on those present, and
-            # Placement counts it.
-            capacity=tuple(
-                (name, units)
-                for name, units in state.capacity
-                if name != names.GPU_CLASS
-            ),
-            offered_sizes=frozenset(),
-        )
-        before, after = self._remaining(key, ()), self._remaining(key, types)
-        if before is None:
-            return None
-        return tuple(
-            (size, before[size] - (after or {}).get(size, 0))
-            for size in sorted(state.offered_sizes, reverse=True)
-            if before.get(size, 0) > (after or {}).get(size, 0)
-        )
+        return self._loss(state, types)
+
+    def count_room(
+        self,
+        provider: providers.Provider,
+        vgpu_type: vgpu_types.CatalogVgpuType,
+        added: VgpuCounts = (),
+    ) -> int:
+        """Return how many more vGPUs of a type a card can make, at most.
+
+        Exact if the places of its partitions are known and in the catalog,
+        and in equal-size mode; else as in the tightest arrangement or, if
+        the partitions are not known either, of an empty card. Units of
+        Placement are not considered.
+
+        :param added: vGPUs that the card will have besides.
+        """
+        shape = vgpu_type.framebuffer_mb, vgpu_type.instance
+        state = self.states.build(provider, vgpu_type.gpu)
+        if state is None or not state.is_certain:
+            return self.count_most(vgpu_type, provider.traits)
+        key = _without_total(state)
+        counts = self._remaining(key, added)
+        if counts is not None:
+            single = ((vgpu_type.name, 1),)
+            is_offered = not added and self._is_offered(state, single)
+            return max(counts.get(shape, 0), int(is_offered))
+        if added and self._remaining(key, ()) is not None:
+            return 0
+        return self.count_most(vgpu_type, provider.traits)
+
+    def count_most(
+        self, vgpu_type: vgpu_types.CatalogVgpuType, traits: frozenset[str]
+    ) -> int:
+        """Return how many vGPUs of a type an empty card can make.
+
+        :param traits: the card's, for its layout.
+        """
+        layout = parse_layout(traits) or model.Layout.EQUAL
+        counts = self._most(vgpu_type.gpu, layout)
+        shape = vgpu_type.framebuffer_mb, vgpu_type.instance
+        return counts.get(shape, vgpu_type.limit)
+
+    def restore_card(self, state: CardState) -> model.Device | None:
+        """Return a card with its partitions, each at its place.
+
+        None if a place is not known; in equal-size mode none is needed.
+        """
+        if state.layout is model.Layout.EQUAL:
+            return self._arrange_tightest(state, ())
+        return self._placed_card(_without_sizes(state))
 
     # -- room -----------------------------------------------------------------
 
@@ -143,10 +189,22 @@ class VgpuGeometry:
 
     # -- remaining partitions -------------------------------------------------
 
+    def _sum_loss(self, state: CardState, types: VgpuCounts) -> Loss | None:
+        key = _without_total(state)
+        before, after = self._remaining(key, ()), self._remaining(key, types)
+        if before is None:
+            return None
+        sizes, sizes_after = _count_by_size(before), _count_by_size(after)
+        return tuple(
+            (size, sizes[size] - sizes_after[size])
+            for size in sorted(state.offered_sizes, reverse=True)
+            if sizes[size] > sizes_after[size]
+        )
+
     def _count_remaining(
         self, state: CardState, types: VgpuCounts
-    ) -> Mapping[int, int] | None:
-        """Return how many partitions of each size remain possible.
+    ) -> Mapping[Shape, int] | None:
+        """Return how many partitions of each shape remain possible.
 
         None if the vGPUs do not fit, or not in the tightest arrangement if
         placements are not known.
@@ -159,7 +217,12 @@ class VgpuGeometry:
                 return None
         else:
             device = self._arrange_tightest(state, types)
-        return _count_by_size(device) if device is not None else None
+        return _count_by_shape(device) if device is not None else None
+
+    def _count_empty(
+        self, gpu: str, layout: model.Layout
+    ) -> Mapping[Shape, int]:
+        return _count_by_shape(self._empty_card(gpu, layout, ()))
 
     def _arrange_tightest(
         self, state: CardState, types: VgpuCounts
@@ -271,14 +334,36 @@ def _place(device: model.Device, profile: str) -> model.Device | None:
     return device_capacity.add_partition(device, profile, choice)
 
 
-def _count_by_size(device: model.Device) -> dict[int, int]:
-    """Return how many more of each size a card can make, each alone."""
-    counts: dict[int, int] = {}
+def _without_total(state: CardState) -> CardState:
+    """Return a state without the total number of partitions.
+
+    It depends on those present, and Placement counts it.
+    """
+    return dataclasses.replace(
+        state,
+        capacity=tuple(
+            (name, units)
+            for name, units in state.capacity
+            if name != names.GPU_CLASS
+        ),
+        offered_sizes=frozenset(),
+    )
+
+
+def _count_by_shape(device: model.Device) -> dict[Shape, int]:
+    """Return how many more of each shape a card can make, each alone."""
     remaining = device_capacity.remaining(device)
-    for profile in device.profiles:
-        count = max(counts.get(profile.size, 0), remaining[profile.name])
-        counts[profile.size] = count
-    return counts
+    return {(p.size, p.instance): remaining[p.name] for p in device.profiles}
+
+
+def _count_by_size(
+    counts: Mapping[Shape, int] | None,
+) -> collections.Counter[int]:
+    """Return the largest count of each size, of any kind of instance."""
+    sizes: collections.Counter[int] = collections.Counter()
+    for (size, _), count in (counts or {}).items():
+        sizes[size] = max(sizes[size], count)
+    return sizes
 
 
 def _list_partitions(
