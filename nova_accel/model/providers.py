@@ -176,6 +176,19 @@ class Provider:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """Allocation of a consumer from a provider: amounts by resource class.
+
+    ``provider`` is a uuid. ``consumer`` is the uuid of a server, or of a
+    migration while one is active.
+    """
+
+    provider: str
+    consumer: str
+    amounts: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderNode:
     """One resource provider: inventories, traits, and claimable slots.
 

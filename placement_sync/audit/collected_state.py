@@ -10,7 +10,12 @@ from nova_accel import model
 from nova_accel.claims.claim_plan import claim_charges
 from nova_accel.model import names
 from nova_accel.model.domains import Domain
-from nova_accel.model.providers import Inventory, Provider, ProviderRoot
+from nova_accel.model.providers import (
+    Allocation,
+    Inventory,
+    Provider,
+    ProviderRoot,
+)
 from placement_sync.client import nova_api
 
 # Trait that Nova sets on the provider of each compute node
@@ -31,15 +36,6 @@ class StateSource(enum.Enum):
     DOMAINS = "domains of libvirt"
     KERNEL = "devices of the kernel"
     SERVICE = "nova-compute of this host"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
-    """Allocation of a consumer from a provider: amounts by resource class."""
-
-    provider: str
-    consumer: str
-    amounts: Mapping[str, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

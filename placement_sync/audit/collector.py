@@ -92,7 +92,9 @@ class StateCollector:
                 lambda: tuple(
                     allocation
                     for provider in own
-                    for allocation in self._read_allocations(provider.uuid)
+                    for allocation in provider_records.list_allocations(
+                        self._placement.fetch, provider.uuid
+                    )
                 ),
             )
         state = collected_state.CollectedState(
@@ -246,7 +248,10 @@ class StateCollector:
         return frozenset(
             provider.uuid
             for provider in listed
-            if provider.root in gone and self._read_allocations(provider.uuid)
+            if provider.root in gone
+            and provider_records.list_allocations(
+                self._placement.fetch, provider.uuid
+            )
         )
 
     def is_claimed(self, handle: str) -> bool:
@@ -306,20 +311,6 @@ class StateCollector:
                 uuid in marked
                 and not tree_reader.is_of_other_host(uuid, listed)
             )
-        )
-
-    def _read_allocations(
-        self, provider: str
-    ) -> tuple[collected_state.Allocation, ...]:
-        """Return the allocations of a provider; none if it is gone."""
-        stored = provider_records.fetch_allocations(
-            self._placement.fetch, provider
-        )
-        return tuple(
-            collected_state.Allocation(
-                provider=provider, consumer=consumer, amounts=amounts
-            )
-            for consumer, amounts in (stored[1] if stored else {}).items()
         )
 
     def _read_gone(

@@ -146,7 +146,9 @@ class Healer:
         path = f"/allocations/{finding.consumer}"
         # Read before the proof: its generation makes a later change of
         # another client a conflict.
-        before, fields, consumer_type = self._read_consumer(finding.consumer)
+        before, fields, consumer_type = provider_records.fetch_consumer(
+            self._placement.fetch, finding.consumer
+        )
         self._prove(
             finding, self._reader.collect(frozenset({finding.consumer}))
         )
@@ -170,7 +172,9 @@ class Healer:
         uuid, provider = finding.consumer, finding.provider
         # Read before the proof: its generation makes a later change of
         # another client a conflict.
-        before, fields, consumer_type = self._read_consumer(uuid)
+        before, fields, consumer_type = provider_records.fetch_consumer(
+            self._placement.fetch, uuid
+        )
         state = self._reader.collect(frozenset({uuid}))
         self._prove(finding, state)
         _check_type(consumer_type)
@@ -216,8 +220,12 @@ class Healer:
             raise NotHealedError("Nova does not list this migration any more")
         # Read before the proof: their generations make a later change of
         # another client a conflict.
-        moved, fields, consumer_type = self._read_consumer(migration.uuid)
-        _, own_fields, own_type = self._read_consumer(migration.server)
+        moved, fields, consumer_type = provider_records.fetch_consumer(
+            self._placement.fetch, migration.uuid
+        )
+        _, own_fields, own_type = provider_records.fetch_consumer(
+            self._placement.fetch, migration.server
+        )
         self._prove(finding, self._reader.collect(frozenset()))
         _check_type(consumer_type)
         _check_type(own_type)
@@ -255,12 +263,6 @@ class Healer:
                 raise
             self._lower_reserved(provider, added)
             self._placement.put(path, body, _UNTYPED)
-
-    def _read_consumer(
-        self, uuid: str
-    ) -> tuple[provider_records.Amounts, dict[str, object], str | None]:
-        """Return a consumer's allocations, its other fields, and its type."""
-        return provider_records.fetch_consumer(self._placement.fetch, uuid)
 
     def _lower_reserved(self, provider: str, added: Mapping[str, int]) -> None:
         """Release units that this library has reserved for an allocation.

@@ -5,6 +5,7 @@ import collections
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import model
+from nova_accel.model import providers
 from placement_sync.audit import collected_state, findings, node_amounts
 from placement_sync.client import nova_api
 
@@ -259,7 +260,7 @@ def find_unreverted(
 
 def _build_unreverted(
     index: collected_state.StateIndex,
-    allocation: collected_state.Allocation,
+    allocation: providers.Allocation,
     migration: nova_api.Migration,
 ) -> findings.AuditFinding:
     """Return the finding; it is safe if the guest is on this host, too."""
@@ -285,7 +286,7 @@ def _build_unreverted(
 
 def _build_leaked(
     index: collected_state.StateIndex,
-    allocation: collected_state.Allocation,
+    allocation: providers.Allocation,
     reason: str,
     is_safe: bool = False,
 ) -> findings.AuditFinding:

@@ -186,6 +186,15 @@ def fetch_allocations(get: Get, uuid: str) -> tuple[int, Amounts] | None:
     return find(get, path, _parse_allocations)
 
 
+def list_allocations(get: Get, uuid: str) -> list[providers.Allocation]:
+    """Return a provider's allocations by consumer; none if it is gone."""
+    _, by_consumer = fetch_allocations(get, uuid) or (0, {})
+    return [
+        providers.Allocation(provider=uuid, consumer=consumer, amounts=amounts)
+        for consumer, amounts in sorted(by_consumer.items())
+    ]
+
+
 def fetch_consumer(
     get: Get, uuid: str
 ) -> tuple[Amounts, dict[str, object], str | None]:

@@ -8,7 +8,8 @@ Nova names all servers, and Keystone is asked for each project of them.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping
 
 from nova_accel import errors
 from placement_sync.client import nova_api, provider_records, rest
@@ -39,21 +40,9 @@ def read(
     ]
     if limit is not None and len(used) > limit:
         return fleet_state.Fleet(cloud=offered, has_holdings=False)
+    holdings = placement.find_each(used, provider_records.list_allocations)
     return fleet_state.Fleet(
-        cloud=offered, holdings=_read_holdings(placement, used)
-    )
-
-
-def _read_holdings(
-    placement: rest.RestClient, used: Sequence[str]
-) -> tuple[fleet_state.Holding, ...]:
-    """Return the holdings of devices, by the uuids of their providers."""
-    answers = placement.find_each(used, provider_records.fetch_allocations)
-    return tuple(
-        fleet_state.Holding(provider=uuid, consumer=consumer, amounts=amounts)
-        for uuid, answer in zip(used, answers, strict=True)
-        if answer is not None
-        for consumer, amounts in sorted(answer[1].items())
+        cloud=offered, holdings=tuple(itertools.chain(*holdings))
     )
 
 

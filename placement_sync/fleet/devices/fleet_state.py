@@ -5,25 +5,13 @@ import collections
 import dataclasses
 from collections.abc import Mapping
 
+from nova_accel.model import providers
 from placement_sync.client import nova_api
 from placement_sync.fleet.devices import drain_notes
 from placement_sync.fleet.flavors import offered_devices
 
 # Units by resource class.
 Amounts = Mapping[str, int]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """Allocation of a consumer from one device.
-
-    ``provider`` is the uuid of the device's provider. ``consumer`` is the
-    uuid of a server, or of a migration while one is active.
-    """
-
-    provider: str
-    consumer: str
-    amounts: Amounts
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +31,7 @@ class Fleet:
     cloud: offered_devices.Cloud = dataclasses.field(
         default_factory=offered_devices.Cloud
     )
-    holdings: tuple[Holding, ...] = ()
+    holdings: tuple[providers.Allocation, ...] = ()
     servers: Mapping[str, nova_api.Server] = dataclasses.field(
         default_factory=dict
     )

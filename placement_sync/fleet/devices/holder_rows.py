@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors
 from nova_accel.catalog import mdev_names
-from nova_accel.model import flavors
+from nova_accel.model import flavors, providers
 from placement_sync.client import nova_api
 from placement_sync.fleet.devices import device_rows, fleet_query, fleet_state
 from placement_sync.fleet.flavors import flavor_specs, lookup, offered_devices
@@ -225,7 +225,7 @@ def sum_by_project(
     fleet: fleet_state.Fleet,
 ) -> tuple[ProjectUsage, ...]:
     """Return the units of each project, by name, id and resource class."""
-    by_key: dict[tuple[str, str, str], list[fleet_state.Holding]] = (
+    by_key: dict[tuple[str, str, str], list[providers.Allocation]] = (
         collections.defaultdict(list)
     )
     for holding in fleet.holdings:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.model import names
+from nova_accel.model import names, providers
 from nova_accel.model.domains import Domain
 from placement_sync.audit import collected_state
 from placement_sync.client import nova_api
@@ -112,9 +112,9 @@ def claim(
     )
 
 
-def allocation(consumer: str, address: str) -> collected_state.Allocation:
+def allocation(consumer: str, address: str) -> providers.Allocation:
     """Return the allocation of one slot of a device."""
-    return collected_state.Allocation(
+    return providers.Allocation(
         provider=provider(address),
         consumer=consumer,
         amounts={names.GPU_CLASS: 1},
@@ -138,7 +138,7 @@ def domain(
 def grown(
     state: collected_state.CollectedState,
     *,
-    allocations: Iterable[collected_state.Allocation] = (),
+    allocations: Iterable[providers.Allocation] = (),
     claims: Iterable[model.Claim] = (),
     servers: Iterable[tuple[str, nova_api.Server | None]] = (),
     migrations: Iterable[nova_api.Migration] = (),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nova_accel.catalog import loader
 from nova_accel.geometry import occupancy
-from nova_accel.model import names
+from nova_accel.model import names, providers
 from placement_sync.client import nova_api
 from placement_sync.fleet.devices import fleet_state
 from placement_sync.fleet.flavors import offered_devices
@@ -50,9 +50,9 @@ def server(number: int, project: str, *sizes: str) -> nova_api.Server:
 
 def holding(
     device: offered_devices.OfferedDevice, number: int, *sizes: str
-) -> fleet_state.Holding:
+) -> providers.Allocation:
     memory = sum(SIZES[size] for size in sizes)
-    return fleet_state.Holding(
+    return providers.Allocation(
         provider=device.uuid,
         consumer=consumer(number),
         amounts={"VGPU": len(sizes), names.GPU_MEMORY_CLASS: memory},
@@ -61,7 +61,7 @@ def holding(
 
 def with_used(
     device: offered_devices.OfferedDevice,
-    holdings: list[fleet_state.Holding],
+    holdings: list[providers.Allocation],
 ) -> offered_devices.OfferedDevice:
     """Return a device with the used units of its holdings."""
     used: collections.Counter[str] = collections.Counter()
@@ -139,7 +139,7 @@ def example() -> fleet_state.Fleet:
         holding(faulted, 5, "4Q"),
         holding(drained, 6, "8Q"),
         *(
-            fleet_state.Holding(
+            providers.Allocation(
                 provider=in_mig.uuid,
                 consumer=consumer(number),
                 amounts=catalog.charges(catalog.by_trait()[trait]),

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.model import names
+from nova_accel.model import names, providers
 from nova_accel.model.providers import Inventory, Provider
 from placement_sync.audit import checks, collected_state, findings
 from placement_sync.audit.collected_state import StateSource
@@ -442,7 +442,7 @@ def test_each_class_of_a_claim_must_be_allocated(name: str) -> None:
     state = dataclasses.replace(
         state,
         allocations=(
-            collected_state.Allocation(
+            providers.Allocation(
                 provider=uuid, consumer=OTHER, amounts=amounts
             ),
         ),

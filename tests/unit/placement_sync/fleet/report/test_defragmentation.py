@@ -100,7 +100,7 @@ def make_world(
             at=at,
         )
         own = [
-            fleet_state.Holding(
+            providers.Allocation(
                 provider=card.uuid,
                 consumer=partition.handle,
                 amounts=profiles[partition.profile].charges,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from nova_accel.catalog import loader
 from nova_accel.geometry import occupancy
-from nova_accel.model import names
+from nova_accel.model import names, providers
 from placement_sync.fleet.devices import device_rows, fleet_state, holder_rows
 from placement_sync.fleet.flavors import offered_devices
 from placement_sync.fleet.report import (
@@ -40,7 +40,7 @@ FREE = card_bars.PartKind.FREE
 
 
 def make_fleet(
-    *holdings: fleet_state.Holding,
+    *holdings: providers.Allocation,
     devices: tuple[offered_devices.OfferedDevice, ...],
     project: str = "red",
 ) -> fleet_state.Fleet:
@@ -119,7 +119,7 @@ def test_parts_of_a_card_in_mig_mode_are_where_they_start() -> None:
     """The A100 has eight memory slices; a 3g instance begins at 0 or 4."""
     place = f"{occupancy.PLACE_PREFIX}4_1_VGPU_NVIDIA_A100_3_20C"
     card = clouds.gpu("A100", ("3-20C",), place, layout="mig")
-    holding = fleet_state.Holding(
+    holding = providers.Allocation(
         provider=card.uuid,
         consumer=fleets.consumer(7),
         amounts=TYPES.terms(
@@ -137,7 +137,7 @@ def test_parts_of_a_card_in_mig_mode_are_where_they_start() -> None:
 def test_places_that_contradict_the_allocations_are_not_drawn() -> None:
     place = f"{occupancy.PLACE_PREFIX}4_1_VGPU_NVIDIA_A100_3_20C"
     card = clouds.gpu("A100", ("3-20C",), place, layout="mig")
-    holding = fleet_state.Holding(
+    holding = providers.Allocation(
         provider=card.uuid,
         consumer=fleets.consumer(7),
         amounts={"VGPU": 1, names.MIG_SLICE_CLASS: 2},
