@@ -138,7 +138,10 @@ def list_imports(module: str) -> frozenset[str]:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements of a module, those of its functions too."""
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue
         is_typing = isinstance(child, ast.If) and (
             "TYPE_CHECKING" in ast.unparse(child.test)
         )
@@ -185,6 +188,7 @@ def list_inside_nova() -> frozenset[str]:
     return list_loaded([*_NOVA_MODULES, *targets])
 
 
+@functools.cache
 def find_circle(module: str) -> str:
     """Return the name of a module's circle."""
     for circle in CIRCLES:
