@@ -15,8 +15,7 @@ import pytest
 
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.host.sysfs import fs, host_reader
-from placement_sync.fleet import cloud_checks
-from placement_sync.licenses import license_server
+from placement_sync.licenses import license_checks, license_server
 from tests.support.licenses import license_tokens
 
 LOOPBACK = "127.0.0.1"
@@ -99,7 +98,7 @@ def check(tmp_path: pathlib.Path) -> host_checks.CheckResult:
     )
     (selected,) = (
         check
-        for check in cloud_checks.AREA.checks
+        for check in license_checks.AREA.checks
         if check.name == "cloud.license-servers"
     )
     (result,) = registry.run([selected], host)
