@@ -64,7 +64,7 @@ CIRCLES = (
             "nova_accel.catalog.fpga",
             "nova_accel.host.bitstreams",
             "nova_accel.host.fpga",
-            "nova_accel.host.execute.program_fpga",
+            "nova_accel.host.execute.fpga_actions",
             "virt_hooks.instance.bitstream_images",
             "virt_hooks.spawn.region_programs",
         ),

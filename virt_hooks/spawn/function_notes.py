@@ -54,6 +54,12 @@ class FunctionNotes:
         """
         return self._faults.read_unreleased()
 
+    def read_if_possible(self) -> Notes | None:
+        """Return the notes; None if the directory can't be listed."""
+        return self._faults.unreleased.read_if_possible(
+            "unclean functions are not cleaned"
+        )
+
     def exclude_unclean(
         self, consumer: str, claims: Iterable[model.Claim]
     ) -> tuple[model.Claim, ...]:
@@ -67,7 +73,7 @@ class FunctionNotes:
             list its domains.
         """
         claims = tuple(claims)
-        notes = self._read_if_possible()
+        notes = self.read_if_possible()
         unread = tuple(c for c in claims if _is_unread(c, notes))
         use = self._domains.read_use() if unread else connection.HostdevUse()
         doubtful = tuple(c for c in unread if not use.is_of(consumer, c.slot))
@@ -94,19 +100,12 @@ class FunctionNotes:
             and (consumer, claim.slot) in self._undecided
         )
 
-    def _read_if_possible(self) -> Notes | None:
-        try:
-            return self.read()
-        except errors.UnreadableError as error:
-            LOG.warning("can't read which functions are unclean: %s", error)
-            return None
-
     def is_last_consumer(self, consumer: str, address: str) -> bool:
         """Return whether no other consumer has left a function unclean."""
-        try:
-            return not _is_of_other(self.read().get(address), consumer)
-        except errors.UnreadableError:
-            return False
+        notes = self.read_if_possible()
+        return notes is not None and not _is_of_other(
+            notes.get(address), consumer
+        )
 
     def find_unclean(
         self,

@@ -45,8 +45,6 @@ class OrphanCleanup:
         self._release = release
         #: Unowned partitions that were logged.
         self._unowned: set[str] = set()
-        #: Whether it was logged that the notes can't be read.
-        self._is_unreadable = False
         self._clean_until = 0.0
 
     def run(
@@ -65,7 +63,7 @@ class OrphanCleanup:
         :param is_alone: returns whether no other nova-compute runs. One
             may start meanwhile, and this process does not have its claims.
         """
-        notes = self._read_notes()
+        notes = self._release.notes.read_if_possible()
         self._clean_until = time.monotonic() + CLEAN_S
         for address, card in [
             (device.address, device.parent or device.address)
@@ -124,18 +122,6 @@ class OrphanCleanup:
                     partition.profile,
                     partition.handle,
                 )
-
-    def _read_notes(self) -> function_notes.Notes | None:
-        """Return the notes on unclean functions, None if unreadable."""
-        try:
-            notes = self._release.notes.read()
-        except errors.UnreadableError as error:
-            if not self._is_unreadable:
-                LOG.warning("unclean functions are not cleaned: %s", error)
-            self._is_unreadable = True
-            return None
-        self._is_unreadable = False
-        return notes
 
     def _forget_removed(
         self, device: model.Device, notes: function_notes.Notes

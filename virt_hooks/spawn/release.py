@@ -165,15 +165,7 @@ class PartitionRelease:
         if not any(d.technology in ownership.NAMELESS for d in host.devices):
             return made
         if notes is None:
-            try:
-                notes = self.notes.read()
-            except errors.UnreadableError as error:
-                LOG.warning(
-                    "functions that an earlier service typed may stay typed:"
-                    " %s",
-                    error,
-                )
-                notes = {}
+            notes = self.notes.read_if_possible() or {}
         for address, note in notes.items():
             device = host.device(note.device or "")
             if device is None or device.technology not in ownership.NAMELESS:

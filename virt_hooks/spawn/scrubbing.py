@@ -8,7 +8,11 @@ from nova_accel import errors, model
 from nova_accel.claims import card_reset, scrub
 from nova_accel.config import policy
 from nova_accel.discovery import snapshot
-from nova_accel.host.execute import action_executor, hints, reset_checks
+from nova_accel.host.execute import (
+    action_executor,
+    function_actions,
+    reset_checks,
+)
 from nova_accel.model import actions, pci
 
 # Actions that disturb the host if it uses the device.
@@ -65,7 +69,7 @@ class Scrubber:
             raise errors.ActionError(
                 f"scrub {bus.functions[0].address}",
                 errno.EOPNOTSUPP,
-                hints.UNRESETTABLE,
+                function_actions.UNRESETTABLE,
                 bus.explain_none(),
             )
 

@@ -271,7 +271,7 @@ def messages_of(path: Path) -> Iterator[tuple[str, str]]:
     error.
     """
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Dict) and path.name == "hints.py":
+        if isinstance(node, ast.Dict) and path.parent.name == "execute":
             yield from (("hint", texts_of(value)) for value in node.values)
         if not isinstance(node, ast.Call):
             continue

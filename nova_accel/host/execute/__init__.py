@@ -2,10 +2,11 @@
 """Changes of a host: actions are applied, read back and undone.
 
 - ``action_executor``: ``Executor.apply_all(actions)``, the entry point.
+- ``handlers``: ``Handler``, the functions of one class of actions:
+  write, read-back, undo, hints.
+- ``vgpu_actions``, ``function_actions``, ``fpga_actions``: the handlers. A
+  new action is a class in ``nova_accel.model.actions`` and an entry there.
 - ``readback``: ``Readback``, the state that an action changes.
-- ``undo_actions``: actions that undo an action, from the state before it.
-- ``hints``: hints for the operator by action and errno.
-- ``program_fpga``: ``FpgaProgrammer`` loads a bitstream.
 - ``reset_checks``: PCI functions before and after a reset.
 - ``serials``: ``SerialNumbers`` of the devices that servers have.
 - ``open_files``: processes that have an mdev open.

@@ -135,11 +135,6 @@ def read_loaded(
     return port.function if port else None
 
 
-def fme_node(files: fs.Files, card: str) -> str | None:
-    """Return the name of the FME's character device, None without FME."""
-    return read(files, card).node
-
-
 def default_driver(files: fs.Files) -> str:
     """Return the driver of this host for such cards.
 

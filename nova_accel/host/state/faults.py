@@ -59,7 +59,7 @@ class FaultNotes:
         """
         self._faults = notes.NoteStore(state_dir, note_kinds.FAULTED)
         self._scrubs = notes.NoteStore(state_dir, note_kinds.SCRUBBING)
-        self._unreleased = notes.NoteStore(state_dir, note_kinds.UNRELEASED)
+        self.unreleased = notes.NoteStore(state_dir, note_kinds.UNRELEASED)
         self.serials = notes.NoteStore(state_dir, note_kinds.SERIALS)
         self.path = self._faults.path
 
@@ -111,7 +111,7 @@ class FaultNotes:
 
         :raises OSError: the note can't be written.
         """
-        self._unreleased.write(
+        self.unreleased.write(
             note_kinds.Unreleased(
                 address=claim.slot,
                 reason="a server has it",
@@ -130,7 +130,7 @@ class FaultNotes:
         :raises OSError: the note can't be written.
         """
         moved = dataclasses.replace(note, address=address)
-        self._unreleased.write(moved)
+        self.unreleased.write(moved)
         self.note_clean(note.address)
         return moved
 
@@ -140,7 +140,7 @@ class FaultNotes:
         :raises UnreadableError: a directory can't be listed.
         """
         return FunctionStory(
-            unreleased=self._unreleased.read().get(address),
+            unreleased=self.unreleased.read().get(address),
             serial=self.serials.read().get(address),
             scrub=self._scrubs.read().get(address),
             fault=self._faults.read().get(device),
@@ -172,7 +172,7 @@ class FaultNotes:
 
         If it can't be removed, the next service scrubs the function again.
         """
-        self._unreleased.remove_or_ignore(address)
+        self.unreleased.remove_or_ignore(address)
 
     def read_scrubs(self) -> tuple[note_kinds.ScrubInProgress, ...]:
         """Return the scrubs in progress, or interrupted by a service's end.
@@ -188,4 +188,4 @@ class FaultNotes:
 
         :raises UnreadableError: the directory can't be listed.
         """
-        return self._unreleased.read()
+        return self.unreleased.read()

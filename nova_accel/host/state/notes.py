@@ -86,15 +86,28 @@ class NoteStore(Generic[N]):
         :param effect: of notes that can't be read, for the log.
         """
         with self._lock:
+            by_address = self.read_if_possible(effect)
+            if by_address is not None:
+                self._last = by_address
+            return self._overlay(self._last)
+
+    def read_if_possible(self, effect: str) -> dict[str, N] | None:
+        """Return the notes, None if the directory can't be listed.
+
+        :param effect: of notes that can't be read, for the log.
+        """
+        by_address = None
+        with self._lock:
             try:
-                self._last, unreadable = self._read_files()
+                files, unreadable = self._read_files()
+                by_address = self._overlay(files)
             except errors.UnreadableError as error:
                 unreadable = [f"notes can't be read: {error}"]
             reason = "; ".join(unreadable)
             if reason and reason != self._last_error:
                 LOG.warning("%s; %s", reason, effect)
             self._last_error = reason
-            return self._overlay(self._last)
+        return by_address
 
     def write(self, note: N) -> None:
         """Write a note; it replaces the device's older one.

@@ -21,11 +21,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.host.execute import (
-    action_executor,
-    program_fpga,
-    root_io,
-)
+from nova_accel.host.execute import action_executor, fpga_actions, root_io
 from nova_accel.host.fpga import ioctls
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
@@ -291,6 +287,6 @@ def direct(spec: fakehost.HostSpec, root: Path) -> Iterator[DirectKernel]:
         patch.setattr(ioctls, "set_port", host.set_port)
         patch.setattr(root_io, "run", host.run)
         # no change is delayed here
-        patch.setattr(program_fpga, "_PAUSE_S", 0)
+        patch.setattr(fpga_actions, "_PAUSE_S", 0)
         patch.setattr(action_executor, "_PAUSE_S", 0)
         yield host

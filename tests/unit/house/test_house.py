@@ -42,7 +42,7 @@ SEAMS = {
     "nova_accel/discovery/nova_devices.py": "Nova's parser raises anything",
     "nova_accel/discovery/scan.py": "a driver may raise anything",
     "nova_accel/host/bounded_calls.py": "a caller gets what its work raised",
-    "nova_accel/host/execute/action_executor.py": "libvirt raises anything",
+    "nova_accel/host/execute/vgpu_actions.py": "libvirt raises anything",
     "nova_accel/host/execute/privileged.py": "Nova's daemon fails in any way",
     "nova_accel/discovery/plugin.py": "a vendor's driver may raise anything",
     "placement_sync/daemon/loop.py": "a pass runs all of the above, for ever",

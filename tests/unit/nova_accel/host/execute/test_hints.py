@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints name keys of device_spec that exist."""
+"""Each action has a handler; hints name keys of device_spec that exist."""
 
 import errno
 import re
+import typing
 
 from nova_accel.config import device_spec
-from nova_accel.host.execute import hints
+from nova_accel.host.execute import action_executor
 from nova_accel.model import actions
 
 FUNCTION = "0000:41:00.0"
@@ -22,9 +23,15 @@ KEY = re.compile(
 )
 
 
+def test_each_action_has_a_handler() -> None:
+    kinds = set(typing.get_args(actions.Action))
+    assert action_executor._HANDLERS.keys() == kinds
+    assert kinds > action_executor._HINTS.keys()
+
+
 def test_keys_of_device_spec_exist() -> None:
     texts = [
-        hints.get_hint(action, number)
+        action_executor.get_hint(action, number)
         for action in ACTIONS
         for number in (0, *errno.errorcode)
     ]

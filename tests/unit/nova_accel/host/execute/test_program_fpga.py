@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host.execute import action_executor, hints
+from nova_accel.host.execute import action_executor, fpga_actions
 from nova_accel.model import actions
 from tests.support.hosts.executing import executor, failure
 
@@ -220,7 +220,7 @@ def test_a_card_that_vanishes_is_a_fault(
     script(tmp_path, f"mv {functions(tmp_path) / CARD} {tmp_path}/away")
     # The default of half a minute is too long for a test.
     monkeypatch.setattr(
-        "nova_accel.host.execute.program_fpga._UNREAD_BY_TOOL", 5
+        "nova_accel.host.execute.fpga_actions._UNREAD_BY_TOOL", 5
     )
     text = fault(tmp_path, load(tmp_path))
     assert "can't be read, or is gone" in text
@@ -253,7 +253,7 @@ def test_a_card_with_a_function_in_use_by_the_host_is_not_loaded(
     action = dataclasses.replace(load(tmp_path), dependents=(VF,))
     bind(tmp_path, VF, "virtio-pci")
     error = refusal(tmp_path, action)
-    assert (error.number, error.hint) == (errno.EBUSY, hints.WITH_HOST)
+    assert (error.number, error.hint) == (errno.EBUSY, fpga_actions.WITH_HOST)
     assert VF in error.detail
     assert runs(tmp_path) == 0
     bind(tmp_path, VF, "dfl-pci")
@@ -306,8 +306,8 @@ def test_a_missing_tool_is_enoent(tmp_path: Path) -> None:
 def test_each_errno_has_a_hint() -> None:
     bitstream = load_nothing()
     for number in (0, *errno.errorcode):
-        assert hints.get_hint(bitstream, number)
-    assert "vGPU" not in hints.get_hint(bitstream, errno.EBUSY)
+        assert action_executor.get_hint(bitstream, number)
+    assert "vGPU" not in action_executor.get_hint(bitstream, errno.EBUSY)
 
 
 def load_nothing() -> actions.ProgramRegion:

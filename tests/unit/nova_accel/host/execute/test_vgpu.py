@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.host.execute import hints
+from nova_accel.host.execute import action_executor
 from nova_accel.model import actions
 from tests.lab import fakehost
 from tests.support.hosts import executing
@@ -133,8 +133,8 @@ def test_a_refused_type_has_a_hint(
 def test_hints_of_eperm_differ_for_mdevs_and_vfs() -> None:
     """The same number means two things."""
     mdev = actions.CreateMdev(parent="mtty", type_id="mtty-1", uuid=UUID)
-    assert "capabilities" in hints.get_hint(mdev, errno.EPERM)
-    assert "capabilities" not in hints.get_hint(typed(), errno.EPERM)
+    assert "capabilities" in action_executor.get_hint(mdev, errno.EPERM)
+    assert "capabilities" not in action_executor.get_hint(typed(), errno.EPERM)
 
 
 def test_losing_a_race_for_the_same_type_is_no_error(

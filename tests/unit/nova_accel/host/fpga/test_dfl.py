@@ -39,7 +39,7 @@ def test_the_layout_of_dfl_is_read(pac: pathlib.Path) -> None:
         interfaces=("f64e598bea11517fa28e7bc65d885104",),
         ports=(dfl.DflPort(number=0, function=FUNCTION),),
     )
-    assert dfl.fme_node(files(pac), PF) == "dfl-fme.0"
+    assert dfl.read(files(pac), PF).node == "dfl-fme.0"
 
 
 def test_registers_of_all_ones_are_no_values(
@@ -60,7 +60,7 @@ def test_the_layout_of_intel_fpga_pci_is_read(tmp_path: pathlib.Path) -> None:
     root = look.make("dfl-older", tmp_path)
     layout = dfl.read(files(root), PF)
     assert layout.driver == "intel-fpga-pci"
-    assert layout.node == dfl.fme_node(files(root), PF) == "intel-fpga-fme.0"
+    assert layout.node == dfl.read(files(root), PF).node == "intel-fpga-fme.0"
     assert layout.interfaces == ("f64e598bea11517fa28e7bc65d885104",)
     # The only port of a card needs no number.
     without = dfl.read(files(root), BEHIND)
@@ -99,7 +99,7 @@ def test_a_port_is_read_on_its_pf_or_vf(pac: pathlib.Path) -> None:
     # The host can't read a region that a guest has.
     assert loaded(HELD, 0, HELD_VF) is None
     assert loaded("0000:55:00.0", 0, "0000:55:00.0") is None
-    assert dfl.fme_node(files(pac), "0000:55:00.0") is None
+    assert dfl.read(files(pac), "0000:55:00.0").node is None
     # The region is known to be empty.
     assert loaded("0001:a5:00.0", 0, "0001:a5:00.0") == ""
 

@@ -118,7 +118,7 @@ def test_each_directory_of_the_state_is_cleaned(tmp_path: Path) -> None:
         os.path.dirname(claims_file.ClaimsFile(place).path),
         fault_notes.path,
         fault_notes._scrubs.path,
-        fault_notes._unreleased.path,
+        fault_notes.unreleased.path,
         drains.DrainNotes(place).path,
         fault_notes.serials.path,
         rebuild_allocations.RebuildAllocations(place).path,
