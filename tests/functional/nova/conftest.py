@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Number of processes of the tests in Nova's harness."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# A process has Nova's services and the servers of its simulated hosts: 450
+# MiB at most. It waits for them half of its time.
+_MEMORY_KIB = 768 * 1024
+_FOR_EACH_CPU = 2
+
+
+# There is no such hook without pytest-xdist.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return how many processes ``-n auto`` means for these tests."""
+    fields = dict(
+        line.split(":", 1)
+        for line in Path("/proc/meminfo").read_text().splitlines()
+    )
+    available = int(fields["MemAvailable"].split()[0])
+    cpus = len(os.sched_getaffinity(0))
+    return max(1, min(cpus * _FOR_EACH_CPU, available // _MEMORY_KIB))
