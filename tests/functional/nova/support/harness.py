@@ -24,7 +24,7 @@ import virt_hooks.guest.connection  # noqa: F401
 from nova_accel.config import conf, config_source
 from nova_accel.host.execute import privileged
 from nova_accel.model import names
-from tests.functional.nova.support import libvirtd
+from tests.functional.nova.support import libvirtd, releases, speed
 from tests.lab import fakehost
 
 CONF = nova.conf.CONF
@@ -106,7 +106,12 @@ class AccelTestBase(base.ServersTestBase):
             self.skipTest(reason)
         self.hosts: dict[str, fakehost.Controller] = {}
         self._directories: dict[str, dict[str, str]] = {}
+        if releases.is_on_threads():
+            # Before services start, and for their end.
+            self.useFixture(speed.Speed())
         super().setUp()
+        if releases.is_on_threads():
+            speed.let_threads_idle()
         # Hosts of several roots are in this process.
         privileged.run_here()
         self.useFixture(
@@ -268,7 +273,7 @@ class AccelTestBase(base.ServersTestBase):
     def _wait_for_migration_status(
         self, server: Any, expected_statuses: Any
     ) -> Any:
-        for _ in range(5):
+        for _ in range(7):
             with contextlib.suppress(AssertionError):
                 return super()._wait_for_migration_status(
                     server, expected_statuses

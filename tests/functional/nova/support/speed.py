@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that save waiting and processor time in Nova's harness.
+
+Each removes one cost that a profile of these tests showed. None of them
+changes the behaviour of Nova, Placement or this library. They are for native
+threads: eventlet's run few of these tests.
+"""
+
+import sys
+import threading
+import time
+import types
+from typing import Any
+
+import fixtures
+import futurist
+from oslo_db.sqlalchemy import engines
+from oslo_messaging._drivers import impl_fake
+from sqlalchemy import pool
+
+# First pause of a loop in seconds; each of its next is twice as long.
+_FIRST_PAUSE_S = 0.05
+# Longest time until a listener looks for messages without being woken.
+_LISTENER_S = 1.0
+# Seconds. Nova's tests set 0.01, so that a stopped executor ends soon.
+_IDLE_THREAD_S = 0.05
+# Nova has some 2,500 patterns: routes, and properties of flavors. Python
+# compiles what was not among the last 512 again.
+_PATTERNS = 1 << 13
+
+
+class Speed(fixtures.Fixture):
+    """All fixtures of this module."""
+
+    def _setUp(self) -> None:
+        self.useFixture(BackOff())
+        self.useFixture(PromptMessages())
+        self.useFixture(PooledConnections())
+        self.useFixture(fixtures.MonkeyPatch("re._MAXCACHE", _PATTERNS))
+        # requests reads the whole environment before each request.
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "requests.sessions.get_environ_proxies", lambda *_, **__: {}
+            )
+        )
+
+
+class BackOff(fixtures.Fixture):
+    """Nova's helpers pause half a second; let them begin with less."""
+
+    def _setUp(self) -> None:
+        self._loop: types.FrameType | None = None
+        self._pause = _FIRST_PAUSE_S
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova.tests.functional.integrated_helpers.time",
+                types.SimpleNamespace(sleep=self._sleep),
+            )
+        )
+        self.addCleanup(setattr, self, "_loop", None)
+
+    def _sleep(self, seconds: float) -> None:
+        # A loop of a helper is one call of that helper.
+        loop = sys._getframe(1)
+        if loop is not self._loop:
+            self._loop, self._pause = loop, _FIRST_PAUSE_S
+        time.sleep(min(self._pause, seconds))
+        self._pause *= 2
+
+
+class PromptMessages(fixtures.Fixture):
+    """A message wakes the listeners, which look each 50 ms otherwise."""
+
+    def _setUp(self) -> None:
+        self._changed = threading.Condition()
+        self._changes = 0
+        self._seen = threading.local()
+        for owner, method in (
+            (impl_fake.FakeExchange, "deliver_message"),
+            (impl_fake.FakeListener, "stop"),
+        ):
+            self.useFixture(
+                fixtures.MockPatchObject(
+                    owner, method, self._notify_after(getattr(owner, method))
+                )
+            )
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                f"{impl_fake.__name__}.time",
+                types.SimpleNamespace(time=time.time, sleep=self._await),
+            )
+        )
+
+    def _notify_after(self, method: Any) -> Any:
+        def call(*arguments: Any, **words: Any) -> None:
+            method(*arguments, **words)
+            with self._changed:
+                self._changes += 1
+                self._changed.notify_all()
+
+        return call
+
+    def _await(self, _seconds: float) -> None:
+        seen = getattr(self._seen, "changes", -1)
+        with self._changed:
+            # A message may have come since this listener looked.
+            self._changed.wait_for(lambda: self._changes != seen, _LISTENER_S)
+            self._seen.changes = self._changes
+
+
+class PooledConnections(fixtures.Fixture):
+    """oslo.db opens a file of SQLite anew for each transaction."""
+
+    def _setUp(self) -> None:
+        self.useFixture(
+            fixtures.MockPatchObject(engines.pool, "NullPool", _Pool)
+        )
+
+
+class _Pool(pool.QueuePool):
+    """As many connections as threads need at once."""
+
+    def __init__(self, creator: Any, **words: Any) -> None:
+        super().__init__(creator, **words | {"max_overflow": -1})
+
+
+def let_threads_idle() -> None:
+    """Let threads of executors sleep longer; after Nova has set it."""
+    futurist._thread.ThreadWorker.MAX_IDLE_FOR = _IDLE_THREAD_S
