@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from nova_accel import errors
 from nova_accel.catalog import loader
+from nova_accel.geometry import occupancy
 from nova_accel.model import names
 from placement_sync.fleet.devices import (
     device_rows,
@@ -119,6 +120,20 @@ def test_a_card_in_mig_mode_counts_slices() -> None:
         "A100-3-20C",
         "A100-1-5C",
     ]
+
+
+def test_a_profile_fits_as_often_as_it_has_places() -> None:
+    """A vGPU of 16 GB begins at 0 and 32 only, and units are left for two."""
+    row = card(
+        clouds.gpu(
+            "L40S",
+            ("8Q", "16Q"),
+            f"{occupancy.PLACE_PREFIX}0_1_VGPU_NVIDIA_L40S_16Q",
+            layout="mixed",
+            used={names.GPU_CLASS: 1, names.GPU_MEMORY_CLASS: 16384},
+        )
+    )
+    assert str(row.largest) == "1 x L40S-16Q"
 
 
 def test_a_drained_card_keeps_its_total_and_fits_nothing() -> None:

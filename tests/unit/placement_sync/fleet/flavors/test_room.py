@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel.catalog import loader
-from nova_accel.model import providers
+from nova_accel.geometry import occupancy
+from nova_accel.model import names, providers
 from placement_sync.fleet.flavors import (
     flavor_specs,
     lookup,
@@ -86,6 +87,21 @@ def test_amounts_of_the_host_limit_the_servers() -> None:
         )
         == 2
     )
+
+
+def test_places_limit_the_servers_more_than_units() -> None:
+    """A vGPU of 16 GB begins at 0 and 32 only, and units are left for two."""
+    offered = cloud(
+        clouds.gpu(
+            "L40S",
+            ("16Q",),
+            f"{occupancy.PLACE_PREFIX}0_1_VGPU_NVIDIA_L40S_16Q",
+            layout="mixed",
+            used={names.GPU_CLASS: 1, names.GPU_MEMORY_CLASS: 16384},
+        )
+    )
+    contents = contents_of(offered, "L40S-16Q")
+    assert room.count_room(contents, offered, {}, TYPES.geometry) == 1
 
 
 @given(st.lists(st.integers(0, 5), max_size=5), st.integers(1, 4))
