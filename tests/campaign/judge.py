@@ -321,10 +321,11 @@ class Judge:
         """Compare what a resized server still has on its former host."""
         who = self._world.moving[move]
         subject = f"resized server {who}, formerly on {host},"
-        if slots - claimed.get(who, set()):
+        # After a resize on one host the migration has these claims.
+        claims = claimed.get(move, set()) | claimed.get(who, set())
+        if slots - claims:
             self._note(
-                "lost",
-                f"{subject} has {slots}, its claims are {claimed.get(who)}",
+                "lost", f"{subject} has {slots}, its claims are {claims}"
             )
         counted = dict(collections.Counter(p for p, _ in slots))
         if placement.get(move, {}) != counted:
