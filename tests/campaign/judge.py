@@ -280,19 +280,17 @@ class Judge:
         ):
             return
         domain = self._world.connection(host)._vms.get(instance.name)
-        if (
-            instance.vm_state == vm_states.ERROR
-            and domain is None
-            and not claimed.get(who)
-        ):
-            return  # Nova failed once it had removed all on the host
+        is_running = domain is not None and domain.isActive()
+        has_failed = instance.vm_state == vm_states.ERROR
+        if has_failed and not is_running and not claimed.get(who):
+            return  # Nova failed once it had released all on the host
         subject = f"{instance.vm_state} server {who} on {host}"
         if instance.vm_state == vm_states.RESIZED:
             # It has the slots of both sides if it was resized on one host.
             claimed = {**claimed, who: claimed.get(who, set()) & slots}
         if claimed.get(who) or self._has_requested(instance):
             self._check_slots(host, subject, who, slots, claimed, placement)
-        if domain is None or not domain.isActive():
+        if not is_running:
             return
         handles = guests.list_handles(
             claim

@@ -131,9 +131,8 @@ class _User:
 
 def _has_free(world: worlds.World, host: str) -> bool:
     """Return whether Placement offers one more device of the small flavor."""
-    specs = world.technology.small(world)
     words = [f"in_tree={world.compute_rp_uuids[host]}"]
-    for key, value in specs.items():
+    for key, value in world.specs["small"].items():
         kind, is_named, name = key.partition(":")
         if is_named and kind.startswith("resources"):
             words.append(f"resources={name}:{value}")

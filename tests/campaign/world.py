@@ -73,13 +73,14 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
         self.given_up: set[str] = set()
         self._watch_allocations()
         self.roots = dict(self.compute_rp_uuids)
+        # Later a card may be set aside, and show no traits.
+        self.specs = {
+            "small": self.technology.small(self),
+            "other": self.technology.other(self),
+            "none": {},
+        }
         self.flavors = {
-            name: self.flavor(specs)
-            for name, specs in (
-                ("small", self.technology.small(self)),
-                ("other", self.technology.other(self)),
-                ("none", {}),
-            )
+            name: self.flavor(specs) for name, specs in self.specs.items()
         }
         self.pristine = {host: self.providers_of(host) for host in HOSTS}
 
@@ -250,9 +251,10 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
         """Return the profile of the small flavor, to attach it."""
         if self.technology in technologies.ALL:
             return super().profile()
-        specs = self.technology.small(self)
         return next(
-            key.partition(":")[2] for key in specs if key.startswith("trait")
+            key.partition(":")[2]
+            for key in self.specs["small"]
+            if key.startswith("trait")
         )
 
     def connection(self, host: str) -> Any:
