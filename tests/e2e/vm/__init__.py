@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-MARKS = [
+SHORT_MARKS = [
     pytest.mark.lab,
-    pytest.mark.long,
     pytest.mark.skipif(
         os.geteuid() != 0, reason="the lab VM shares files as root"
     ),
 ]
+MARKS = [*SHORT_MARKS, pytest.mark.long]

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 from tests.e2e.support import dkms_module, doctor_faults, vm_site
-from tests.e2e.vm import MARKS
+from tests.e2e.vm import SHORT_MARKS
 from tests.lab import vm
 from tests.lab.vm import job, layout, topology
 
-pytestmark = MARKS
+pytestmark = SHORT_MARKS
 
 # A busy machine leaves an emulated processor a tenth of a core.
 TIMEOUT_S = 1200
@@ -42,8 +42,14 @@ MACHINES: dict[str, job.Hardware] = {
     },
     "iommu-off": {"words": ("intel_iommu=off",)},
 }
+# The machine of these faults has no devices, and boots in the shortest time.
+SHORT_MACHINE = "lockdown"
 FAULTS = [
-    (machine, name)
+    pytest.param(
+        machine,
+        name,
+        marks=[pytest.mark.long] * (machine != SHORT_MACHINE),
+    )
     for machine, (_, faults) in doctor_faults.MACHINES.items()
     for name in faults
 ]
@@ -119,6 +125,7 @@ def test_the_check_is_ok_without_the_fault(
         assert find_check(report, check)["verdict"] == "ok"
 
 
+@pytest.mark.long
 def test_an_iommu_that_is_switched_off_is_seen(
     machine_reports: Callable[[str], Reports],
 ) -> None:
@@ -134,6 +141,7 @@ def test_an_iommu_that_is_switched_off_is_seen(
         assert find_check(good, name)["verdict"] == "ok"
 
 
+@pytest.mark.long
 def test_lockdown_is_seen(
     machine_reports: Callable[[str], Reports],
 ) -> None:

@@ -19,10 +19,9 @@ import pytest
 
 from tests.functional.contrib.ansible import debian_host
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(os.geteuid() != 0, reason="mounts file systems"),
-]
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="mounts file systems"
+)
 
 Variables = Mapping[str, Any]
 _SUBSTITUTES = pathlib.Path(__file__).with_name("substitutes")
@@ -202,6 +201,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", CASES)
 def test_a_removal_restores_the_host(
     host: debian_host.DebianHost, role: str
@@ -242,6 +242,7 @@ def test_the_command_installs_and_removes(
     assert host.list_files() == files
 
 
+@pytest.mark.long
 def test_a_failed_installer_ends_the_play(
     host: debian_host.DebianHost,
 ) -> None:
@@ -258,6 +259,7 @@ def test_a_failed_installer_ends_the_play(
     assert host.list_files() == files
 
 
+@pytest.mark.long
 def test_a_file_with_another_checksum_is_refused(
     host: debian_host.DebianHost,
 ) -> None:
@@ -268,6 +270,7 @@ def test_a_file_with_another_checksum_is_refused(
     assert "usr/lib/nvidia" not in host.list_files()
 
 
+@pytest.mark.long
 def test_a_failed_check_ends_a_verification(
     host: debian_host.DebianHost,
 ) -> None:
@@ -284,6 +287,7 @@ def test_a_failed_check_ends_a_verification(
     assert "iommu.enabled" in verify.output
 
 
+@pytest.mark.long
 def test_a_file_changed_by_others_is_not_restored(
     host: debian_host.DebianHost,
 ) -> None:

@@ -7,6 +7,7 @@ Its commands are those of the install page.
 import configparser
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 
@@ -19,10 +20,9 @@ from tests.hosts import look
 from tests.support import golden
 from tests.unit.docs import pages
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(os.geteuid() != 0, reason="mounts file systems"),
-]
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="mounts file systems"
+)
 
 _PAGE = pages.MANUAL / "install/index.rst"
 _PACKAGE = "python3-nova-accel"
@@ -70,11 +70,44 @@ def host(
     nova: package_root.PackageRoot, before: Mapping[str, str]
 ) -> package_root.PackageRoot:
     """Return the root with the package."""
-    (install,) = read_commands("apt")
-    nova.run("sh", "-c", " ".join(install), directory="/mnt/source")
+    install(nova)
     return nova
 
 
+def install(root: package_root.PackageRoot) -> None:
+    """Install the package that is at /mnt."""
+    (command,) = read_commands("apt")
+    root.run("sh", "-c", " ".join(command), directory="/mnt/source")
+
+
+def check_inspect(root: package_root.PackageRoot) -> None:
+    """Check that the installed command prints the golden report."""
+    look.make("a40-vf-mdev", root.files / "tree")
+    command = ("nova-accel", "inspect", "--root", "/mnt/tree", "--json")
+    text = root.run(*command, "--host", "node1")
+    golden.check(golden.PLACE / "a40-vf-mdev.json", text)
+
+
+def list_own_files(root: package_root.PackageRoot) -> list[str]:
+    """Return the files with a name of this project in their paths."""
+    own = re.compile("(nova|placement)[_-](accel|sync)|virt_hooks")
+    return [name for name in root.list_files() if own.search(name)]
+
+
+def test_the_package_works_without_nova(package: pathlib.Path) -> None:
+    """The short form of the tests below, which have Debian's Nova."""
+    with package_root.PackageRoot("trixie") as root:
+        shutil.copy(package, root.files)
+        (root.files / "source").mkdir()
+        install(root)
+        check_inspect(root)
+        service = "usr/lib/systemd/system/placement-sync.service"
+        assert service in list_own_files(root)
+        root.run("apt-get", "purge", "--autoremove", _PACKAGE)
+        assert not list_own_files(root)
+
+
+@pytest.mark.long
 def test_the_package_has_the_version_of_the_library(
     host: package_root.PackageRoot,
 ) -> None:
@@ -83,6 +116,7 @@ def test_the_package_has_the_version_of_the_library(
     assert fields == printed.replace(".dev", "~dev")
 
 
+@pytest.mark.long
 def test_commands_have_help(host: package_root.PackageRoot) -> None:
     setup = configparser.ConfigParser()
     setup.read(roots.REPOSITORY / "setup.cfg")
@@ -93,15 +127,14 @@ def test_commands_have_help(host: package_root.PackageRoot) -> None:
         assert f"usage: {command}" in host.run(*command.split(), "--help")
 
 
+@pytest.mark.long
 def test_inspect_prints_the_golden_report(
     host: package_root.PackageRoot,
 ) -> None:
-    look.make("a40-vf-mdev", host.files / "tree")
-    command = ("nova-accel", "inspect", "--root", "/mnt/tree", "--json")
-    text = host.run(*command, "--host", "node1")
-    golden.check(golden.PLACE / "a40-vf-mdev.json", text)
+    check_inspect(host)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [test_activation.BY_NAME, test_activation.BY_SOURCE],
@@ -114,6 +147,7 @@ def test_debians_nova_compute_loads_the_driver(
     assert loaded == test_activation.LOADED
 
 
+@pytest.mark.long
 def test_the_service_is_installed_and_not_enabled(
     host: package_root.PackageRoot,
 ) -> None:
@@ -126,6 +160,7 @@ def test_the_service_is_installed_and_not_enabled(
     ]
 
 
+@pytest.mark.long
 def test_the_collection_and_the_dashboards_are_installed(
     host: package_root.PackageRoot,
 ) -> None:
@@ -141,6 +176,7 @@ def test_the_collection_and_the_dashboards_are_installed(
     assert output == f"/{place}\n"
 
 
+@pytest.mark.long
 def test_a_purge_leaves_no_file(
     host: package_root.PackageRoot, before: Mapping[str, str]
 ) -> None:
