@@ -10,7 +10,7 @@ import pytest
 from nova_accel.host.execute import privileged
 from tests.lab import fakehost
 from tests.support.hosts import domains, simulated
-from virt_hooks.spawn import host_access, lifecycle, release
+from virt_hooks.spawn import host_access, lifecycle, scrubbing
 
 # None where Nova is not installed.
 privsep: Any = vars(privileged)["privsep"]
@@ -19,7 +19,7 @@ privsep: Any = vars(privileged)["privsep"]
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a driver to bind for half a second, not for five."""
-    monkeypatch.setattr(release, "_BIND_S", 0.5)
+    monkeypatch.setattr(scrubbing, "_BIND_S", 0.5)
 
 
 @pytest.fixture

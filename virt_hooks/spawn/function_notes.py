@@ -7,7 +7,7 @@ meanwhile. Until then no other server gets it, and it is scrubbed again.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from nova_accel import errors, model
 from nova_accel.claims import scrub
@@ -112,11 +112,17 @@ class FunctionNotes:
         consumer: str,
         claims: Iterable[model.Claim],
         host: model.HostState,
+        may_erase: Callable[[model.Claim], bool],
     ) -> list[model.Claim]:
         """Return claims on functions that another consumer left unclean.
 
+        Those whose note can't be read are included, unless they are in the
+        consumer's own domain.
+
+        :param may_erase: returns whether the scrub of a claim may erase what
+            the consumer itself has stored.
         :raises ClaimError: the use of a card was changed before it was seen
-            clean.
+            clean, or a note can't be read and the scrub may erase.
         """
         undivided = [c for c in claims if c.technology in model.UNDIVIDED]
         if not undivided:
@@ -129,11 +135,42 @@ class FunctionNotes:
             current = self._host.state.device(address)
             if current is not None and current.fault and not device.fault:
                 raise errors.ClaimError(consumer, current.fault)
-        return [
+        unclean = [
             claim
             for claim in undivided
             if _is_of_other(notes.get(claim.slot), consumer)
         ]
+        return [*self._exclude_own(consumer, unclean, notes, may_erase)]
+
+    def _exclude_own(
+        self,
+        consumer: str,
+        unclean: Iterable[model.Claim],
+        notes: Notes,
+        may_erase: Callable[[model.Claim], bool],
+    ) -> tuple[model.Claim, ...]:
+        """Return unclean claims, but for those in the consumer's domain."""
+        unclean = tuple(unclean)
+        unread = [claim for claim in unclean if _is_unread(claim, notes)]
+        if not unread:
+            return unclean
+        use = self._domains.read_use()
+        own = [claim for claim in unread if use.is_of(consumer, claim.slot)]
+        for claim in ownership.exclude(unread, own):
+            if may_erase(claim):
+                raise errors.ClaimError(
+                    consumer, _explain_unread(claim, notes[claim.slot])
+                )
+        return ownership.exclude(unclean, own)
+
+    def list_unread_handles(self, claims: Iterable[model.Claim]) -> set[str]:
+        """Return the handles of typed functions with an unreadable note.
+
+        A note exists for each function that this library has typed.
+        """
+        nameless = [c for c in claims if c.technology in ownership.NAMELESS]
+        notes = (self._read_if_possible() if nameless else None) or {}
+        return {c.handle for c in nameless if _is_unread(c, notes)}
 
     def adapt(self, device: model.Device, notes: Notes) -> Notes:
         """Return the notes after those of a device's former use are adapted.
@@ -232,3 +269,13 @@ def _is_of_other(note: note_kinds.Unreleased | None, consumer: str) -> bool:
 def _is_function(claim: model.Claim) -> bool:
     """Return whether a claim is on a function that keeps its identity."""
     return claim.technology in model.UNDIVIDED | {*ownership.NAMELESS}
+
+
+def _explain_unread(claim: model.Claim, note: model.Note) -> str:
+    """Return why a function with an unreadable note is not scrubbed."""
+    return (
+        f"{note.reason}, so that it is not known whether this server or"
+        f" another one had {claim.slot} last, and the scrub_command of its"
+        " device_spec line may erase what this server has stored; make the"
+        " file readable, or remove it if no other server had the device since"
+    )

@@ -385,7 +385,7 @@ class Lifecycle:
                 consumer, claim_store.in_slots(self.claims_of(consumer), slots)
             )
             if not any(is_in_guest(claim) for claim in claims):
-                host = self._release.await_drivers(claims, host)
+                host = self._release.scrubber.await_drivers(claims, host)
             existing = self._find_existing(
                 consumer, slots, claims, domain, host
             )

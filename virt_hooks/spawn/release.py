@@ -27,9 +27,6 @@ from virt_hooks.spawn import (
 
 LOG = logging.getLogger(__name__)
 
-# Seconds to wait until a host driver has bound a function again: dfl-pci
-# needs one second on an emulated processor.
-_BIND_S, _BIND_STEP_S = 5.0, 0.25
 # Seconds during which the kernel may still make a partition whose write
 # timed out: the write goes on in the driver, for minutes with a busy GPU.
 _LATE_S = 600.0
@@ -53,7 +50,7 @@ class PartitionRelease:
         self._store = store
         self._host = host
         self._programs = programs
-        self._scrubber = scrubber
+        self.scrubber = scrubber
         self._domains = access.domains
         self._faults = access.faults
         self.notes = function_notes.FunctionNotes(
@@ -70,6 +67,7 @@ class PartitionRelease:
         root: providers.ProviderRoot,
         slots: tuple[model.Slot, ...],
         before: tuple[model.Claim, ...],
+        is_new: bool,
     ) -> None:
         """Retire partitions that earlier consumers left in some slots.
 
@@ -78,9 +76,11 @@ class PartitionRelease:
         have them.
 
         :param before: the claims that the consumer had.
+        :param is_new: whether the consumer can't have had the slots before.
         :raises ClaimError: a partition is not owned, can't be removed now
             either, or a guest has it: its removal would block, and take the
-            device from that guest.
+            device from that guest. Or its scrub may erase what the consumer
+            itself has stored.
         """
         host = self._host.state
         made = self.made(host)
@@ -96,7 +96,8 @@ class PartitionRelease:
             if claim.technology not in model.UNDIVIDED
             and self._drivers[claim.plugin].plan_release(claim)
         ]
-        unclean = self.notes.find_unclean(consumer, present, host)
+        may_erase = (lambda _: False) if is_new else self.scrubber.runs_command
+        unclean = self.notes.find_unclean(consumer, present, host, may_erase)
         if not leftovers and not unclean:
             return
         owned = {
@@ -104,7 +105,7 @@ class PartitionRelease:
             for claim in leftovers
             if (device := host.device(claim.device)) is not None
             and claim.handle in ownership.owned_handles(root, device, made)
-        }
+        } | self.notes.list_unread_handles(leftovers)
         self._check_removable(consumer, leftovers, owned, unclean)
         for claim in unclean:
             LOG.warning(
@@ -279,7 +280,7 @@ class PartitionRelease:
         self._scrubbed.add(claim.slot)
         self._faults.begin_scrub(claim.slot, claim.device)
         try:
-            is_clean = self._scrubber.scrub(claim, running)
+            is_clean = self.scrubber.scrub(claim, running)
         except errors.ActionError as error:
             self.notes.set_aside(claim.device, f"{_UNSCRUBBED}: {error}")
         except Exception as error:  # the daemon
@@ -316,33 +317,6 @@ class PartitionRelease:
             self._faults.end_scrub(begun.address)
         return True
 
-    def await_drivers(
-        self, claims: Iterable[model.Claim], host: model.HostState
-    ) -> model.HostState:
-        """Return the host once its drivers have bound a guest's functions.
-
-        libvirt returns while the kernel is still binding them: a device
-        that is read just then offers nothing, is absent, or does not show
-        the function of its region.
-        """
-        addresses = {
-            claim.device
-            for claim in claims
-            if claim.technology in model.UNDIVIDED
-        }
-        deadline = time.monotonic() + _BIND_S
-        while time.monotonic() < deadline:
-            unbound = {
-                address
-                for address in addresses
-                if _is_unbound(host.device(address))
-            }
-            if not unbound:
-                break
-            time.sleep(_BIND_STEP_S)
-            host = self._host.refresh_cards(unbound)
-        return host
-
     def verify(
         self, claims: Iterable[model.Claim], is_late: bool = False
     ) -> None:
@@ -361,7 +335,8 @@ class PartitionRelease:
         )
         until = time.monotonic() + _LATE_S if is_late else 0.0
         self._late |= dict.fromkeys((claim.handle for claim in claims), until)
-        host = self.await_drivers(claims, host) if not is_late else host
+        if not is_late:
+            host = self.scrubber.await_drivers(claims, host)
         self.forget_removed(
             claim
             for claim in claims
@@ -386,12 +361,3 @@ class PartitionRelease:
         for claim in removed:
             if claim.technology in ownership.NAMELESS:
                 self.notes.note_clean(claim.handle)
-
-
-def _is_unbound(device: model.Device | None) -> bool:
-    if device is None or not device.counters:
-        return True
-    region = device.region
-    if region is None or device.fault:
-        return False
-    return bool(region.driver) and region.function is None

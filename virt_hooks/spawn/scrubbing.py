@@ -2,7 +2,8 @@
 """Scrub of functions between two servers, with read-back."""
 
 import errno
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 
 from nova_accel import errors, model
 from nova_accel.claims import card_reset, scrub
@@ -15,6 +16,9 @@ from nova_accel.host.execute import (
 )
 from nova_accel.model import actions, pci
 
+# Seconds to wait until a host driver has bound a function again: dfl-pci
+# needs one second on an emulated processor.
+_BIND_S, _BIND_STEP_S = 5.0, 0.25
 # Actions that disturb the host if it uses the device.
 _DISRUPTIVE = (actions.BindDriver, actions.RunScrub)
 
@@ -58,6 +62,43 @@ class Scrubber:
                     function, errno.ENODEV, "it does not answer any more"
                 )
         return len(functions) == len(addresses)
+
+    def runs_command(self, claim: model.Claim) -> bool:
+        """Return whether a command of the operator runs in the scrub.
+
+        It may erase what a reset keeps.
+
+        :raises ActionError: the device's line in device_spec is not known.
+        """
+        is_scrubbed = bool(scrub.list_functions(claim))
+        return is_scrubbed and bool(self._rule(claim).scrub_command)
+
+    def await_drivers(
+        self, claims: Iterable[model.Claim], host: model.HostState
+    ) -> model.HostState:
+        """Return the host once its drivers have bound a guest's functions.
+
+        libvirt returns while the kernel is still binding them: a device
+        that is read just then offers nothing, is absent, or does not show
+        the function of its region.
+        """
+        addresses = {
+            claim.device
+            for claim in claims
+            if claim.technology in model.UNDIVIDED
+        }
+        deadline = time.monotonic() + _BIND_S
+        while time.monotonic() < deadline:
+            unbound = {
+                address
+                for address in addresses
+                if _is_unbound(host.device(address))
+            }
+            if not unbound:
+                break
+            time.sleep(_BIND_STEP_S)
+            host = self._host.refresh_cards(unbound)
+        return host
 
     @staticmethod
     def _check_resettable(
@@ -120,3 +161,13 @@ def _scrub_error(address: str, number: int, detail: str) -> errors.ActionError:
         " kernel's log (dmesg) on this host"
     )
     return errors.ActionError(f"scrub {address}", number, hint, detail)
+
+
+def _is_unbound(device: model.Device | None) -> bool:
+    """Return whether a device's driver on the host has not bound it yet."""
+    if device is None or not device.counters:
+        return True
+    region = device.region
+    if region is None or device.fault:
+        return False
+    return bool(region.driver) and region.function is None

@@ -62,10 +62,12 @@ class SpawnPlanner:
         :raises ActionError: a partition in a slot can't be removed.
         """
         consumer = request.consumer
+        undecided = self._release.notes.list_undecided(consumer, previous)
         before = claim_store.made_only(previous) + self._decide(
-            consumer, previous
+            consumer, undecided
         )
-        host = self._clear_slots(request, before, host)
+        is_new = bool(request.allocations) and not undecided
+        host = self._clear_slots(request, before, host, is_new)
         claims = claim_plan.plan(
             consumer,
             request.groups,
@@ -86,10 +88,9 @@ class SpawnPlanner:
         return claims
 
     def _decide(
-        self, consumer: str, previous: tuple[model.Claim, ...]
+        self, consumer: str, undecided: tuple[model.Claim, ...]
     ) -> tuple[model.Claim, ...]:
         """Return undecided claims on functions that are the consumer's."""
-        undecided = self._release.notes.list_undecided(consumer, previous)
         if not undecided:
             return ()
         return tuple(
@@ -104,6 +105,7 @@ class SpawnPlanner:
         request: SpawnRequest,
         before: tuple[model.Claim, ...],
         host: model.HostState,
+        is_new: bool,
     ) -> model.HostState:
         """Remove other servers' partitions and claims from some slots.
 
@@ -116,7 +118,7 @@ class SpawnPlanner:
             )
         # Before the eviction: after an error the other server keeps its
         # claims.
-        self._release.clear_slots(consumer, root, slots, before)
+        self._release.clear_slots(consumer, root, slots, before, is_new)
         self._store.evict(consumer, slots)
         return self._host.state
 

@@ -153,6 +153,39 @@ def test_a_restart_clears_a_vf_without_server(
     assert types(kernel) == {FIRST: EIGHT}, "made by an operator"
 
 
+@pytest.mark.parametrize("consumer", [A, B])
+def test_a_typed_vf_with_an_unreadable_note_is_made_again(
+    kernel: fakehost.Controller, tmp_path: Path, consumer: str
+) -> None:
+    """The note shows that this library has typed the VF, for any server."""
+    started(kernel, state_dir=str(tmp_path)).ensure(A, (asks(),), (slot(),))
+    (path,) = (tmp_path / "unreleased").iterdir()
+    path.write_text("{")
+    later = started(kernel, state_dir=str(tmp_path))
+    later.restore(A, (slot(),), (asks(),))
+    count = len(kernel.writes())
+    (claim,) = later.ensure(consumer, (asks(),), (slot(),))
+    assert claim.state is model.ClaimState.MADE
+    values = [write["data"].strip() for write in kernel.writes()[count:]]
+    assert values == ["0", EIGHT]
+    assert later.claims() == (claim,)
+    assert consumer in path.read_text()
+
+
+def test_a_typed_vf_of_a_guest_is_not_made_again(
+    kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    started(kernel, state_dir=str(tmp_path)).ensure(A, (asks(),), (slot(),))
+    (path,) = (tmp_path / "unreleased").iterdir()
+    path.write_text("{")
+    libvirt = domains.SimulatedDomains()
+    libvirt.set_use(connection.HostdevUse(functions=frozenset({FIRST})))
+    later = started(kernel, state_dir=str(tmp_path), domains=libvirt)
+    with pytest.raises(errors.ClaimError, match="a guest has it"):
+        later.ensure(B, (asks(),), (slot(),))
+    assert types(kernel) == {FIRST: EIGHT}
+
+
 def test_another_size_is_refused_with_the_reason(
     kernel: fakehost.Controller, life: lifecycle.Lifecycle
 ) -> None:

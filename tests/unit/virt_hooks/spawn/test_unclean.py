@@ -17,7 +17,7 @@ from nova_accel import errors, model
 from nova_accel.claims import claim_plan
 from nova_accel.config import policy
 from nova_accel.host.state import directories, faults
-from nova_accel.model import names
+from nova_accel.model import flavors, names
 from tests.hosts import look
 from tests.lab import fakehost
 from tests.support.fpga import simulated
@@ -471,3 +471,123 @@ def test_a_release_while_the_notes_are_unreadable_scrubs(
         life.release(A, (slot(life, GPU),), stopped)
     assert life.claims() == ()
     assert GPU in resets(kernel)
+
+
+# -- an operation while a note can't be read and the server has no domain
+
+
+@pytest.fixture(name="erased")
+def log_commands(kernel: fakehost.Controller) -> Path:
+    """Return the log of the scrub command of ``started(..., ERASES)``."""
+    log, command = kernel.root / "erased", kernel.root / "wipe"
+    command.write_text(f"#!/bin/sh\necho $1 >> {log}\n")
+    command.chmod(0o755)
+    log.unlink(missing_ok=True)  # of the test before
+    return log
+
+
+ERASES = '"scrub_command": "/wipe"'
+
+
+@pytest.mark.parametrize("is_restored", [True, False])
+@pytest.mark.parametrize(("card", "vf"), [(GPU, ""), (FLEX, FLEX_VF)])
+def test_a_stopped_server_s_data_is_not_erased_for_want_of_a_note(
+    kernel: fakehost.Controller,
+    state: Path,
+    erased: Path,
+    card: str,
+    vf: str,
+    is_restored: bool,
+) -> None:
+    before = started(kernel, state, ERASES)
+    give(before, slot(before, card, vf))
+    later = started(kernel, state, ERASES)
+    (path,) = (state / "unreleased").iterdir()
+    text = path.read_bytes()
+    path.write_text("{")
+    if is_restored:
+        later.restore(A, (slot(later, card, vf),))
+    with pytest.raises(errors.ClaimError, match=f"{path.name} can't be read"):
+        start_again(later, slot(later, card, vf))
+    assert not erased.exists()
+    assert resets(kernel) == []
+    path.write_bytes(text)
+    (claim,) = start_again(later, slot(later, card, vf))
+    assert claim.state is model.ClaimState.MADE
+    assert not erased.exists()
+
+
+def test_another_server_s_data_are_erased_for_want_of_a_note(
+    kernel: fakehost.Controller, state: Path, erased: Path
+) -> None:
+    """Nova gave the device to a new server: the former one has lost it."""
+    before = started(kernel, state, ERASES)
+    give(before, slot(before, GPU))
+    later = started(kernel, state, ERASES)
+    (path,) = (state / "unreleased").iterdir()
+    path.write_text("{")
+    later.restore(A, (slot(later, GPU),))
+    give(later, slot(later, GPU), B)
+    assert erased.read_text().split() == [GPU]
+    assert later.claims_of(A) == ()
+
+
+def test_a_stopped_server_without_a_domain_gets_a_clean_function(
+    kernel: fakehost.Controller, state: Path, break_notes: Break
+) -> None:
+    """A reset takes nothing from a guest that does not run."""
+    before = started(kernel, state)
+    give(before, slot(before, GPU))
+    later = started(kernel, state)
+    with pytest.MonkeyPatch.context() as patched:
+        break_notes(state, patched)
+        later.restore(A, (slot(later, GPU),))
+        is_listed = _can_list(later)
+        if is_listed:
+            start_again(later, slot(later, GPU))
+        else:
+            with pytest.raises(errors.UnreadableError):
+                start_again(later, slot(later, GPU))
+    start_again(later, slot(later, GPU))
+    assert later.claims_of(A)[0].state is model.ClaimState.MADE
+    assert bool(resets(kernel)) is is_listed
+
+
+def test_a_running_server_keeps_its_function_though_none_is_restored(
+    kernel: fakehost.Controller, state: Path, erased: Path
+) -> None:
+    before = started(kernel, state, ERASES)
+    give(before, slot(before, GPU))
+    libvirt = domains.SimulatedDomains()
+    libvirt.set_use(use_of(A, GPU))
+    later = started(kernel, state, ERASES, libvirt)
+    (path,) = (state / "unreleased").iterdir()
+    path.write_text("{")
+    (claim,) = start_again(later, slot(later, GPU))
+    assert claim.state is model.ClaimState.MADE
+    assert resets(kernel) == []
+    assert not erased.exists()
+
+
+def start_again(
+    life: lifecycle.Lifecycle, assigned: model.Slot
+) -> tuple[model.Claim, ...]:
+    """Return the claims of a server that was on this host before."""
+    device = next(
+        d for d in life.host.state.devices if assigned.identifier in d.slots
+    )
+    (profile, *_) = device.profiles
+    group = flavors.RequestGroup(
+        suffix="_G",
+        resources=dict(profile.charges),
+        required=frozenset({profile.trait}),
+    )
+    return life.ensure(A, (group,), (assigned,))
+
+
+def _can_list(life: lifecycle.Lifecycle) -> bool:
+    try:
+        life._release.notes.read()
+    except errors.UnreadableError:
+        return False
+    return True
