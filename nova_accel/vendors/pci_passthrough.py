@@ -15,10 +15,11 @@ from collections.abc import Collection, Iterable, Iterator
 from nova_accel import model
 from nova_accel.catalog import loader, pci_ids
 from nova_accel.config import policy, remedy
-from nova_accel.host.sysfs import host_reader
+from nova_accel.host.sysfs import host_reader, modules
 from nova_accel.model import names, pci
 from nova_accel.vendors.common import (
     driver_base,
+    equal_functions,
     host_use,
     iommu_group,
     reset_policy,
@@ -58,7 +59,7 @@ class PciPassthroughDriver(driver_base.DriverBase):
             requested = [f for f in functions if _is_requested(f, rules)]
             reason = (
                 _check_stray_vf(functions, host)
-                or _check_equals(main, functions, rules, host)
+                or _check_equals(main, functions, rules, host, taken)
                 or _check_policy(functions, rules)
                 or _check_mdevs(functions, mdev_parents)
                 or _check_drivers(main, requested, functions)
@@ -73,7 +74,9 @@ class PciPassthroughDriver(driver_base.DriverBase):
                 )
                 continue
             yield _build_device(main, functions, host)
-            yield from _compare_with_equals(main, rules, host, taken)
+            yield from _compare_assigned(main, rules, host, taken)
+            if reason := _check_coherent_memory(main, host):
+                yield model.Problem.of_device(main.address, reason)
 
 
 def list_assigned(
@@ -204,89 +207,73 @@ def _check_equals(
     functions: tuple[pci.PciFunction, ...],
     rules: policy.DeviceRules,
     host: host_reader.HostReader,
+    taken: frozenset[str],
 ) -> str:
-    """Return that no driver has a function, though one has its equals.
+    """Return that a card's driver differs from that of its equals, or "".
 
-    The probe of the driver has probably failed: that such a card is free is
-    no sign that it is for guests.
+    That such a card is free is no sign that it is for guests as a whole: the
+    probe of its driver has failed, or another program has bound it.
     """
-    equal = _find_equal(main, rules, host)
-    if main.driver is not None or equal is None:
+    reason = _describe_difference(main, rules, host, taken)
+    addresses = {str(function.address) for function in functions}
+    if not reason or not rules.assigned.isdisjoint(addresses):
         return ""
-    binding = remedy.BindFunction(
-        function=str(main.address), driver=equal.driver or ""
-    )
     obstacle = _check_assignable(
         main, functions, host
     ) or reset_policy.check_whole(functions, host, rules)
-    whole = f"write {_passthrough_line(main)}"
-    if obstacle:
-        whole = f"correct that {obstacle}"
-    return (
-        f"no driver has it, unlike {equal.address}, which {equal.driver} has:"
-        " its probe may have failed, see the kernel's log;"
-        f" {binding}, or, to give it to guests whole, {whole}"
+    line = remedy.SpecLine(
+        address=str(main.address), use=policy.DeviceUse.PASSTHROUGH.value
     )
+    whole = f"correct that {obstacle}" if obstacle else f"write {line}"
+    return f"{reason}, or, to give it to guests whole, {whole}"
 
 
-def _compare_with_equals(
+def _compare_assigned(
     main: pci.PciFunction,
     rules: policy.DeviceRules,
     host: host_reader.HostReader,
     taken: frozenset[str],
 ) -> Iterator[model.Problem]:
-    """Yield that VFIO has a card whose equals are shared by guests."""
-    equal = _find_equal(main, rules, host)
-    if equal is None or not _has_any_address((equal,), taken):
-        return
-    binding = remedy.BindFunction(
-        function=str(main.address), driver=equal.driver or ""
-    )
-    yield model.Problem.of_device(
-        main.address,
-        f"is bound to {main.driver}, unlike {equal.address}, which"
-        f" {equal.driver} has: it is offered whole; to confirm that, write"
-        f" {_passthrough_line(main)}, else {binding}",
-    )
+    """Yield that a card is offered only while its server has it."""
+    if reason := _describe_difference(main, rules, host, taken):
+        yield model.Problem.of_device(
+            main.address,
+            f"is offered only to the server that has it: {reason}",
+        )
 
 
-def _passthrough_line(main: pci.PciFunction) -> remedy.SpecLine:
-    return remedy.SpecLine(
-        address=str(main.address), use=policy.DeviceUse.PASSTHROUGH.value
-    )
-
-
-def _find_equal(
+def _describe_difference(
     main: pci.PciFunction,
     rules: policy.DeviceRules,
     host: host_reader.HostReader,
-) -> pci.PciFunction | None:
-    """Return a card of the same model that a driver of the host has.
+    taken: frozenset[str],
+) -> str:
+    """Return how a card's driver differs from that of its equals, or "".
 
-    None if policy names the use of the function.
+    Policy does not name the use of the card. An equal that the host's driver
+    has counts if the card has none; if VFIO has the card, one that guests
+    share counts.
     """
     rule = rules.rule(str(main.address), main.vendor, main.product)
     if rule.use is not policy.DeviceUse.AUTO:
-        return None
-    return next(
-        (
-            other
-            for other in host.all_functions()
-            if _get_model_ids(other) == _get_model_ids(main)
-            and other.physfn is None
-            and other.driver != iommu_group.UNKNOWN
-            and not iommu_group.is_free(other)
-        ),
-        None,
+        return ""
+    equals = equal_functions.list_bound(main, host)
+    if main.driver is not None:
+        equals = tuple(e for e in equals if _has_any_address((e,), taken))
+    if not equals:
+        return ""
+    equal = equals[0]
+    binding = remedy.BindFunction(
+        function=str(main.address), driver=equal.driver or ""
     )
-
-
-def _get_model_ids(function: pci.PciFunction) -> object:
+    if main.driver is None:
+        return (
+            f"no driver has it, unlike {equal.address}, which {equal.driver}"
+            f" has: its probe may have failed, see the kernel's log; {binding}"
+        )
     return (
-        function.vendor,
-        function.product,
-        function.subsystem_vendor,
-        function.subsystem_product,
+        f"it is bound to {main.driver}, unlike {equal.address}, which"
+        f" {equal.driver} has and guests share; {binding}"
     )
 
 
@@ -377,6 +364,29 @@ def _check_switch(main: pci.PciFunction) -> str:
     return (
         "it is an NVSwitch, which the Fabric Manager of this host may use; to"
         " give all GPUs and NVSwitches to one server, bind all to vfio-pci"
+    )
+
+
+def _check_coherent_memory(
+    main: pci.PciFunction, host: host_reader.HostReader
+) -> str:
+    """Return that a guest would not see all memory of a GPU, or ""."""
+    driver = pci_ids.COHERENT_DRIVER
+    if (
+        not main.is_vfio_bound
+        or main.driver == driver
+        or not pci_ids.has_coherent_memory(main.vendor, main.product, None)
+    ):
+        return ""
+    steps = [
+        str(remedy.BindFunction(function=str(main.address), driver=driver))
+    ]
+    if not modules.has_driver(host.files, driver):
+        steps.insert(0, str(remedy.LoadModule(module=driver)))
+    return (
+        f"has {main.driver}, by which a guest does not see the memory that is"
+        f" coherent with the CPU's; unless a guest has it,"
+        f" {', then '.join(steps)}"
     )
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from nova_accel import model
 from nova_accel.catalog import pci_ids
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
-from nova_accel.vendors.common import driver_base, vf_card
+from nova_accel.vendors.common import driver_base, equal_functions, vf_card
 
 
 class PciVfDriver(driver_base.VfDriver):
@@ -66,7 +66,7 @@ class PciVfDriver(driver_base.VfDriver):
         if is_met and (
             present or requested == 0 or rule.use is not policy.DeviceUse.VF
         ):
-            return ""
+            return _compare_with_equals(function, rule, host)
         if not self.has_driver(function) and not present:
             return (
                 f"none of its {total} virtual functions is enabled, and"
@@ -109,6 +109,34 @@ class PciVfDriver(driver_base.VfDriver):
         host: host_reader.HostReader,
     ) -> Iterable[actions.Action]:
         return vf_card.plan_vf_count(function, rule, host)
+
+
+def _compare_with_equals(
+    function: pci.PciFunction,
+    rule: policy.Rule,
+    host: host_reader.HostReader,
+) -> str:
+    """Return that a PF lacks the driver of equals that have VFs, or ""."""
+    is_free = function.driver is None or function.is_vfio_bound
+    if (
+        function.num_vfs
+        or not is_free
+        or rule.use is not policy.DeviceUse.AUTO
+    ):
+        return ""
+    equals = equal_functions.list_bound(function, host)
+    equal = next((e for e in equals if e.num_vfs), None)
+    if equal is None or equal.driver is None:
+        return ""
+    binding = remedy.BindFunction(
+        function=str(function.address), driver=equal.driver
+    )
+    return (
+        f"none of its {function.total_vfs} virtual functions is enabled, and"
+        f" {function.driver or 'no driver'} has it, unlike {equal.address},"
+        f" which {equal.driver} has; {binding}, or name it in device_spec to"
+        " give it to guests whole"
+    )
 
 
 def _is_nvme(function: pci.PciFunction) -> bool:

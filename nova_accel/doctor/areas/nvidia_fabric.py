@@ -155,13 +155,3 @@ def check_memory_nodes(host: _Host) -> _Results:
             f" accelerator:memory_nodes={pci_ids.MEMORY_NODES}",
             *(host.path(f, "driver") for f in ready),
         )
-    for gpu in gpus:
-        if gpu not in ready:
-            yield warn(
-                f"{gpu.address} has {gpu.driver}, by which a guest does not"
-                " see the memory that is coherent with the CPU's",
-                host.path(gpu, "driver"),
-                remedy=f"modprobe {pci_ids.COHERENT_DRIVER}, and bind the GPU"
-                f" to it: driverctl set-override {gpu.address}"
-                f" {pci_ids.COHERENT_DRIVER}",
-            )

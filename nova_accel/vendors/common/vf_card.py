@@ -19,7 +19,11 @@ from nova_accel import errors, model
 from nova_accel.config import policy, remedy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names, pci
-from nova_accel.vendors.common import iommu_group, reset_policy
+from nova_accel.vendors.common import (
+    equal_functions,
+    iommu_group,
+    reset_policy,
+)
 
 _VIRTFN = re.compile(r"virtfn(\d+)")
 _MIB = 1 << 20
@@ -214,10 +218,16 @@ def describe(
             " guests and enable them again",
         )
     usable, refused = _sort_vfs(card, host, rules)
+    vfs = filter(
+        None, map(host.function, map(str, function.virtual_functions))
+    )
+    variant = equal_functions.find_variant(vfs, host)
+    for_guests = (variant and variant.driver) or _FOR_GUESTS
     for reason, addresses in refused.items():
-        yield _describe_refusal(card, reason, addresses)
+        yield _describe_refusal(card, reason, addresses, for_guests)
     if any(vf.driver is None for vf in usable):
         yield from _check_autoprobe(card, host)
+    yield from equal_functions.compare_vfs(function, usable, variant)
     if usable:
         yield _build_device(card, usable)
 
@@ -308,8 +318,15 @@ def _check_vf(
 
 
 def _describe_refusal(
-    card: VfCard, refusal: _Refusal, addresses: list[pci.PciAddress]
+    card: VfCard,
+    refusal: _Refusal,
+    addresses: list[pci.PciAddress],
+    for_guests: str,
 ) -> model.Problem:
+    """Return the problem of VFs that can't be offered.
+
+    :param for_guests: the driver with which they could be.
+    """
     reason = refusal.reason
     if refusal.driver:
         driver = f"the host's driver {refusal.driver} holds it"
@@ -317,7 +334,7 @@ def _describe_refusal(
             tuple(map(str, addresses)),
             card.address,
             refusal.driver,
-            _FOR_GUESTS,
+            for_guests,
         )
         reason = (
             f"{driver}, and {reason}" if reason else f"{driver}; {binding}"

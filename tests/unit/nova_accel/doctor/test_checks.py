@@ -227,7 +227,7 @@ def test_the_mode_of_the_fabric_is_that_for_the_guests(
 def test_a_coherent_gpu_under_vfio_pci_is_seen(product: str) -> None:
     change = changes.ids(prepared.GPU, "10de", product)
     seen = levels(prepared.changed(change), IN_USE)
-    assert seen["nv.memory-nodes"] is Level.WARN
+    assert seen["nv.offers"] is Level.WARN
 
 
 @pytest.mark.parametrize("is_named", [True, False])

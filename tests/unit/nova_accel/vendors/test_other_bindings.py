@@ -7,6 +7,9 @@ import pathlib
 import pytest
 
 from nova_accel import model
+from nova_accel.config import policy
+from nova_accel.discovery import scan
+from nova_accel.host.sysfs import host_reader
 from tests.hosts import look, recorded
 from tests.unit.nova_accel.cli import test_inspect
 
@@ -70,16 +73,110 @@ def test_a_line_of_policy_offers_a_card_without_a_driver(
     assert not look.reasons(state, "0000:42:00.0")
 
 
-def test_a_card_on_vfio_among_shared_equals_is_offered_and_reported(
-    tmp_path: pathlib.Path, state: model.HostState
+@pytest.mark.parametrize(
+    ("address", "equal", "driver"),
+    [
+        ("0000:43:00.0", "0000:41:00.0", "nvidia"),
+        ("0000:64:00.0", "0000:63:00.0", "gim"),
+        ("0000:84:00.0", "0000:82:00.0", "xe"),
+    ],
+)
+def test_a_card_on_vfio_among_shared_equals_is_offered_by_its_line(
+    tmp_path: pathlib.Path,
+    state: model.HostState,
+    address: str,
+    equal: str,
+    driver: str,
 ) -> None:
-    address = "0000:43:00.0"
-    assert look.device(state, address).technology == "passthrough"
+    assert state.device(address) is None
     reasons = look.reasons(state, address)
-    assert "bound to vfio-pci, unlike 0000:41:00.0, which nvidia" in reasons
+    assert f"bound to vfio-pci, unlike {equal}, which {driver} has" in reasons
+    assert f"bind {address} to {driver}" in reasons
     line = json.dumps({"address": address, "use": "passthrough"})
-    confirmed = look.read(look.make(HOST, tmp_path), [line])
-    assert not look.reasons(confirmed, address)
+    assert line in reasons
+    named = look.read(look.make(HOST, tmp_path), [line])
+    assert look.device(named, address).technology == "passthrough"
+    assert "unlike" not in look.reasons(named, address)
+
+
+def test_a_card_of_a_server_stays_offered_whatever_its_equals_have(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Servers that older releases gave it to keep it."""
+    addresses = ("0000:42:00.0", "0000:43:00.0")
+    state = scan.read(
+        host_reader.HostReader(look.make(HOST, tmp_path)),
+        look.DRIVERS,
+        policy.DeviceRules(assigned=frozenset(addresses)),
+    )
+    for address in addresses:
+        assert look.device(state, address).technology == "passthrough"
+        reasons = look.reasons(state, address)
+        assert "offered only to the server that has it" in reasons
+        assert f"bind {address} to nvidia" in reasons
+
+
+def test_a_disk_on_vfio_among_disks_with_vfs_is_a_problem(
+    state: model.HostState,
+) -> None:
+    assert state.device("0000:b2:00.0") is None
+    reasons = look.reasons(state, "0000:b2:00.0")
+    assert "vfio-pci has it, unlike 0000:b1:00.0, which nvme has" in reasons
+    assert "bind 0000:b2:00.0 to nvme" in reasons
+
+
+@pytest.mark.parametrize(
+    ("card", "slots", "present", "remedies"),
+    [
+        (
+            "0000:76:00.0",
+            4,
+            "its VF 0000:76:00.3: bound to vfio-pci, unlike 0000:76:00.1",
+            ["bind 0000:76:00.3 to qat_vfio_pci"],
+        ),
+        (
+            "0000:77:00.0",
+            3,
+            "2 of its VFs: bound to vfio-pci, unlike 0000:76:00.1",
+            [
+                "bind the virtual functions of 0000:77:00.0 on vfio-pci to"
+                " qat_vfio_pci",
+                "bind 0000:77:00.3 to qat_vfio_pci",
+            ],
+        ),
+        (
+            "0000:83:00.0",
+            3,
+            "its VF 0000:83:00.2: bound to vfio-pci, unlike 0000:83:00.1",
+            ["bind 0000:83:00.2 to xe-vfio-pci"],
+        ),
+    ],
+)
+def test_a_vf_on_plain_vfio_among_variant_drivers_is_a_problem(
+    state: model.HostState,
+    card: str,
+    slots: int,
+    present: str,
+    remedies: list[str],
+) -> None:
+    reasons = look.reasons(state, card)
+    assert present in reasons
+    assert all(remedy in reasons for remedy in remedies)
+    assert len(look.device(state, card).slots) == slots
+
+
+def test_vfs_on_plain_vfio_are_as_they_should_be_without_a_variant(
+    state: model.HostState,
+) -> None:
+    for card in ("0000:63:00.0", "0000:78:00.0", "0000:82:00.0"):
+        assert "unlike" not in look.reasons(state, card)
+
+
+def test_a_gpu_with_coherent_memory_needs_its_own_vfio_driver(
+    state: model.HostState,
+) -> None:
+    reasons = look.reasons(state, "0000:65:00.0")
+    assert "load the module nvgrace_gpu_vfio_pci, then bind" in reasons
 
 
 @pytest.mark.parametrize(
