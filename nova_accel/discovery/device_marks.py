@@ -2,12 +2,17 @@
 """Drain marks and faults of one host's devices, as operators change them."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
+from nova_accel.config import policy
 from nova_accel.host.state import drains, error_baseline, faults
 from nova_accel.host.sysfs import error_counters, host_reader
 from nova_accel.inventory import conditions
+from nova_accel.model import pci
+from nova_accel.vendors import pci_passthrough
+from nova_accel.vendors.common import reset_policy
 
 _OPTION = "[nova_accel] state_dir"
 
@@ -23,16 +28,20 @@ class DeviceMarks:
         self,
         state_dir: str,
         read_host: Callable[[], host_reader.HostReader],
+        rules: policy.DeviceRules,
         faulted: faults.FaultNotes | None = None,
     ) -> None:
         """Use the notes below a directory; nothing is read yet.
 
         :param read_host: returns a fresh reader of the host.
+        :param rules: which devices are offered without a reset.
         :param faulted: the notes of this process on faulted devices, which
             may have some in memory only.
         """
         self._state_dir = state_dir
         self._read_host = read_host
+        # A device that a server had is not offered for that reason here.
+        self._rules = dataclasses.replace(rules, assigned=frozenset())
         self._drained = drains.DrainNotes(state_dir)
         self._faulted = faulted or faults.FaultNotes(state_dir)
         self._baseline = error_baseline.ErrorBaseline(state_dir)
@@ -84,13 +93,23 @@ class DeviceMarks:
         )
         return current, self._faulted.read()
 
+    def add_assigned(self, rules: policy.DeviceRules) -> policy.DeviceRules:
+        """Return rules by which devices that servers have stay offered.
+
+        :raises UnreadableError: the notes on these can't be listed.
+        """
+        assigned = frozenset(self._faulted.read_unreleased())
+        return dataclasses.replace(rules, assigned=assigned)
+
     def heal(
         self, host: model.HostState, addresses: Collection[str]
     ) -> Mapping[str, str]:
         """Offer devices again that were set aside.
 
-        Return the healed devices with the reason of a fault that the host
-        still shows, or "". A device without a fault is not among them.
+        Return the devices with the reason why they stay set aside, or "": a
+        fault that the host still shows, or that nothing can reset the device
+        and policy does not offer it without a reset. A device without a fault
+        is not among them.
 
         :raises UnreadableError: the notes can't be listed.
         """
@@ -98,6 +117,13 @@ class DeviceMarks:
         current = error_counters.find_faults(
             reader, host.devices, self._baseline
         )
+        noted = self._faulted.read()
+        unreset = {
+            address: reason
+            for address in {*addresses} & (noted.keys() | current.keys())
+            if (reason := self._explain_unreset(address, host, reader))
+        }
+        addresses = {*addresses} - unreset.keys()
         with self._writing():
             for device in host.devices:
                 if device.address in current and device.address in addresses:
@@ -109,10 +135,38 @@ class DeviceMarks:
         remaining = error_counters.find_faults(
             reader, host.devices, self._baseline
         )
-        return {
+        return unreset | {
             address: remaining[address].reason if address in remaining else ""
             for address in sorted(healed)
         }
+
+    def _explain_unreset(
+        self,
+        address: str,
+        host: model.HostState,
+        reader: host_reader.HostReader,
+    ) -> str:
+        """Return why no server could have a device for want of a reset.
+
+        The next pass would set it aside again, or not offer it. Of a card
+        with VFs, those that were not seen clean count.
+        """
+        card, device = reader.function(address), host.device(address)
+        if card is None:
+            return ""
+        units: Iterable[tuple[pci.PciFunction, ...]]
+        if device is not None and device.technology == "vf":
+            unclean = self._faulted.read_unreleased()
+            vfs = (reader.function(s) for s in device.slots if s in unclean)
+            units, pf = ((vf,) for vf in vfs if vf is not None), card
+        else:
+            whole = pci_passthrough.list_assigned(reader, self._rules)
+            units, pf = (unit for unit in whole if card in unit), None
+        reasons = (
+            reset_policy.check_whole(unit, reader, self._rules, pf)
+            for unit in units
+        )
+        return next(filter(None, reasons), "")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

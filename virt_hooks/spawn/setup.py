@@ -78,7 +78,7 @@ def read_node(
         read_host=detector.open_reader,
         faults=faulted,
         marks=device_marks.DeviceMarks(
-            state_dir, detector.open_reader, faulted
+            state_dir, detector.open_reader, settings.rules, faulted
         ),
         read_bitstream=cache.read_file,
         claims_file=claims_file.ClaimsFile(state_dir),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that can't be scrubbed are set aside until healed."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from nova_accel import errors
 from nova_accel.cli import commands
 from nova_accel.config import policy
+from nova_accel.host.state import faults
 from nova_accel.model import names
 from tests.lab import fakehost
 from tests.support.fpga import simulated
@@ -240,6 +242,50 @@ def test_a_function_without_reset_is_not_offered(
     unreset = started(kernel, state, '"scrub": "none"')
     flex = unreset.host.state.device(FLEX)
     assert flex is not None and FLEX_VF in flex.slots
+
+
+@pytest.mark.parametrize(("card", "vf"), [(GPU, ""), (FLEX, FLEX_VF)])
+def test_heal_says_why_a_card_without_reset_stays_set_aside(
+    kernel: fakehost.Controller,
+    state: Path,
+    capsys: pytest.CaptureFixture[str],
+    card: str,
+    vf: str,
+) -> None:
+    """The next pass would set it aside again, unless policy offers it."""
+    life = started(kernel, state)
+    card_slot = slot(life, card, vf)
+    give(life, card_slot)
+    for function in (vf,) if vf else (GPU, SOUND):
+        for name in ("reset", "reset_method"):
+            kernel.vanish(f"bus/pci/devices/{function}/{name}")
+    life.host.refresh()
+    life.release(A, (card_slot,), stopped)
+    conf = state.parent / "nova.conf"
+    conf.write_text(
+        f"[nova_accel]\nroot = {kernel.root}\nstate_dir = {state}\n"
+    )
+    command = ["heal", card, "--config-file", str(conf)]
+    assert commands.main(command) == 0
+    text = capsys.readouterr().out
+    assert "is set aside still: " in text
+    line = re.search(r'device_spec = (\{.*"scrub": "none"\})', text)
+    assert line is not None
+    later = started(kernel, state)
+    later.clean_up()
+    assert fault(later, card)
+    # Followed, the hint works.
+    conf.write_text(f"{conf.read_text()}{line[0]}\n")
+    assert commands.main(command) == 0
+    assert "offered again" in capsys.readouterr().out
+    named = simulated.started(
+        kernel.root, policy.parse_rules([line[1]]), state
+    )
+    named.clean_up()
+    assert fault(named, card) == ""
+    assert not reserved(named, card)
+    assert dict(faults.FaultNotes(str(state)).read_unreleased()) == {}
+    give(named, slot(named, card, vf), B)
 
 
 def test_an_unplugged_card_is_not_scrubbed(
