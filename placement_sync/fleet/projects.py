@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from nova_accel import errors
 from placement_sync.client import provider_records, rest
 
 
@@ -24,6 +25,26 @@ def read_names(
         for project, name in zip(ids, names, strict=True)
         if name is not None
     }
+
+
+def select(text: str, names: Mapping[str, str]) -> str:
+    """Return the id of the project that a text names, "" for none.
+
+    An id counts before a name: users choose the names of projects.
+
+    :param names: the names of all projects by id, empty if unknown.
+    :raises MalformedError: projects of several domains have this name.
+    """
+    if text in names:
+        return text
+    ids = sorted(project for project, name in names.items() if name == text)
+    if len(ids) > 1:
+        raise errors.MalformedError(
+            "project",
+            text,
+            f"an id: several projects have this name: {', '.join(ids)}",
+        )
+    return ids[0] if ids else ""
 
 
 def _fetch_name(get: provider_records.Get, project: str) -> str | None:

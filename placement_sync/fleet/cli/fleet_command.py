@@ -9,7 +9,12 @@ from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.cli import application
 from placement_sync.cli import common_options, progress
-from placement_sync.client import nova_api, provider_records, rest
+from placement_sync.client import (
+    nova_api,
+    projects,
+    provider_records,
+    rest,
+)
 from placement_sync.fleet.cli import fleet_output, host_calls
 from placement_sync.fleet.devices import (
     device_rows,
@@ -103,7 +108,8 @@ def _add_allocation_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--project",
         metavar="PROJECT",
-        help="list only allocations of servers of this project, by name or id",
+        help="list only allocations of servers of this project, by id, or by"
+        " its name if one project has it",
     )
     parser.add_argument(
         "--profile",
@@ -121,7 +127,8 @@ def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--project",
         metavar="PROJECT",
-        help="print only this project, by name or id",
+        help="print only this project, by id, or by its name if one project"
+        " has it",
     )
     add_host(parser)
     add_model(parser)
@@ -280,6 +287,10 @@ def _list_allocations(arguments: argparse.Namespace) -> application.Output:
         if not error.is_forbidden:
             raise
         rows = _list_own_servers(arguments, reader, error)
+    if arguments.project:
+        names = {row.project: row.project_name for row in rows}
+        project = projects.select(arguments.project, names)
+        rows = tuple(r for r in rows if project and r.project == project)
     rows = tuple(row for row in rows if _is_selected(arguments, row))
     is_long = arguments.long
     return fleet_output.as_output(
@@ -353,11 +364,6 @@ def _list_own_servers(
 def _is_selected(
     arguments: argparse.Namespace, row: holder_rows.AllocationRow
 ) -> bool:
-    if arguments.project and arguments.project not in (
-        row.project,
-        row.project_name,
-    ):
-        return False
     return not arguments.profile or any(
         part.is_of(arguments.profile) for part in row.parts
     )
@@ -397,11 +403,11 @@ def _list_usages(arguments: argparse.Namespace) -> application.Output:
     fleet = reader.add_servers(
         fleet_reader.read(reader.placement, query.select)
     )
-    rows = [
-        row
-        for row in holder_rows.sum_by_project(fleet)
-        if arguments.project in (None, row.project, row.name)
-    ]
+    rows = holder_rows.sum_by_project(fleet)
+    if arguments.project is not None:
+        names = {row.project: row.name for row in rows}
+        project = projects.select(arguments.project, names)
+        rows = tuple(r for r in rows if project and r.project == project)
     return fleet_output.as_output(
         "usages",
         fleet_output.USAGES,
