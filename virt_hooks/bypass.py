@@ -165,11 +165,7 @@ def _is_offered(self: Any, instance: Any) -> bool:
     """
     if not self.is_started:
         return False
-    classes = {
-        name
-        for device in self._accel.host.state.devices
-        for name in (device.resource_class, *device.counters)
-    }
+    classes = self._accel.host.state.resource_classes
     return any(_parse_class(key) in classes for key in _list_keys(instance))
 
 

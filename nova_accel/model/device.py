@@ -7,6 +7,7 @@ Partitions that exist; a Claim is a Partition reserved for a consumer.
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Mapping
 
 # Allocations of a server: amounts by provider UUID and resource class.
@@ -340,7 +341,7 @@ class Device:
         return profile.charges if profile else {self.resource_class: 1}
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class HostState:
     """A host as it was read: devices and problems.
 
@@ -356,6 +357,15 @@ class HostState:
 
     def device(self, address: str) -> Device | None:
         return next((d for d in self.devices if d.address == address), None)
+
+    @functools.cached_property
+    def resource_classes(self) -> frozenset[str]:
+        """Return the resource classes of all devices."""
+        return frozenset(
+            name
+            for device in self.devices
+            for name in (device.resource_class, *device.counters)
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
