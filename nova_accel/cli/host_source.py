@@ -26,7 +26,7 @@ def add_config(
         default=[],
         metavar="FILE",
         help="read [nova_accel] from this nova.conf; may be repeated"
-        f" (default: {' and '.join(conf.CONFIG_FILES)} if they exist"
+        f" (default: {conf.DEFAULT_FILES}, if they exist"
         f"{without_default})",
     )
 

@@ -2,6 +2,7 @@
 """Command ``nova-accel inspect``."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import platform
@@ -11,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from nova_accel import errors, model
 from nova_accel.catalog import loader, pci_ids
 from nova_accel.cli import application, host_source, inspect_output
-from nova_accel.config import conf
-from nova_accel.discovery import scan
+from nova_accel.config import conf, policy
+from nova_accel.discovery import device_marks, nova_conf, scan
 from nova_accel.host.state import claims_file, drains, error_baseline, faults
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.host.sysfs import error_counters, host_reader
@@ -31,7 +32,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print JSON instead of text"
     )
-    host_source.add_config(parser, "; none with --root")
+    host_source.add_config(parser, "; with --root those of that machine")
 
 
 def _inspect(arguments: argparse.Namespace) -> str:
@@ -41,7 +42,8 @@ def _inspect(arguments: argparse.Namespace) -> str:
         host_source.select_root(arguments.root, settings.root), settings
     )
     drivers = host_source.load_drivers(settings)
-    state = scan.read(host, drivers, settings.rules)
+    rules = _read_rules(arguments, host, settings)
+    state = scan.read(host, drivers, rules)
     state = dataclasses.replace(
         state, problems=(*settings.problems, *state.problems)
     )
@@ -64,7 +66,7 @@ def _inspect(arguments: argparse.Namespace) -> str:
     tree = tree_builder.build_tree(
         published.root or _placeholder_root(name),
         state,
-        settings.rules,
+        rules,
         published.claims,
         occupied=published.occupied,
     )
@@ -73,12 +75,36 @@ def _inspect(arguments: argparse.Namespace) -> str:
     )
     functions = host_source.list_functions(host)
     names = _names(functions, host_source.list_models(host, functions, meta))
-    rest = scan.find_unoffered(host, state, drivers, settings.rules, names)
+    rest = scan.find_unoffered(host, state, drivers, rules, names)
     state = _set_models(state, names)
     if arguments.json:
         report = inspect_output.as_dict(state, tree, context, rest)
         return json.dumps(report, indent=2) + "\n"
     return inspect_output.as_text(state, tree, context, rest)
+
+
+def _read_rules(
+    arguments: argparse.Namespace,
+    host: host_reader.HostReader,
+    settings: conf.Settings,
+) -> policy.DeviceRules:
+    """Return the rules for devices, with the functions that servers have.
+
+    Another machine's are those of its own files, unless others are named.
+
+    :raises ConfigurationError: an option of that machine is not valid.
+    :raises UnreadableError: a file of that machine can't be read.
+    """
+    if arguments.root is None:
+        marks = device_marks.DeviceMarks(
+            settings.state_dir, lambda: host, settings.rules
+        )
+        # Unreadable notes are reported with those on faults.
+        with contextlib.suppress(errors.UnreadableError):
+            return marks.add_assigned(settings.rules)
+    elif not arguments.config_file:
+        return nova_conf.NovaConf(host.files).read_rules()
+    return settings.rules
 
 
 def _placeholder_root(name: str) -> providers.ProviderRoot:
@@ -118,6 +144,7 @@ def _mark_devices(
     try:
         faulted = faults.FaultNotes(state_dir).read()
         drained = drains.DrainNotes(state_dir).read()
+        faults.FaultNotes(state_dir).read_unreleased()
     except errors.UnreadableError as error:
         return conditions.mark_unknown(state, str(error), is_first=True)
     hint = state_dirs.describe_missing(state_dir) if is_configured else ""

@@ -3,6 +3,7 @@
 
 import dataclasses
 import glob
+import itertools
 import os
 import pathlib
 import types
@@ -30,6 +31,9 @@ _DEFAULT_STATE_DIR = f"{STATE_PATH}/accel"
 _CACHE = "bitstreams"
 # Configuration files of nova-compute in distributions.
 CONFIG_FILES = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
+# Their directories of further files (oslo.config, find_config_dirs).
+CONFIG_DIRS = tuple(f"{path}.d" for path in CONFIG_FILES)
+DEFAULT_FILES = f"{' and '.join(CONFIG_FILES)}, and *.conf in their .d"
 _KEEP = "keep"
 _MIB = 1 << 20
 
@@ -362,7 +366,7 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         raise _refusal(conf, *invalid)
     try:
         rules = policy.parse_rules(
-            group.device_spec, _build_default_rule(group)
+            group.device_spec, build_default_rule(group)
         )
     except errors.ConfigurationError as error:
         raise _refusal(conf, "device_spec", error.value, error.hint) from error
@@ -501,7 +505,8 @@ def read_sections(
         yield path, sections
 
 
-def _build_default_rule(group: types.SimpleNamespace) -> policy.Rule:
+def build_default_rule(group: types.SimpleNamespace) -> policy.Rule:
+    """Return the rule of devices without a line, from the group's values."""
     sizes = group.vgpu_sizes
     return policy.Rule(
         is_mixed=None if sizes == _KEEP else sizes == policy.MIXED,
@@ -570,8 +575,13 @@ def _is_text(path: str) -> bool:
 
 
 def find_default_files() -> tuple[str, ...]:
-    """Return the existing ones of CONFIG_FILES."""
-    return tuple(path for path in CONFIG_FILES if os.path.exists(path))
+    """Return the existing ones of CONFIG_FILES, and those of CONFIG_DIRS.
+
+    The order is that of oslo.config, whose last value of an option counts.
+    """
+    further = (sorted(glob.glob(f"{path}/*.conf")) for path in CONFIG_DIRS)
+    files = tuple(path for path in CONFIG_FILES if os.path.exists(path))
+    return (*files, *itertools.chain.from_iterable(further))
 
 
 def read_libvirt_uri(conf: cfg.ConfigOpts | None) -> str:

@@ -6,7 +6,6 @@ exists and can't be read; a check that does not catch it has the result
 unknown.
 """
 
-import collections
 import dataclasses
 import errno
 import functools
@@ -16,8 +15,8 @@ from typing import TypeVar
 
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
-from nova_accel.config import conf, policy, top_packages
-from nova_accel.discovery import plugin, scan
+from nova_accel.config import policy, top_packages
+from nova_accel.discovery import nova_conf, plugin, scan
 from nova_accel.host.sysfs import (
     allowed_paths,
     attributes,
@@ -49,12 +48,6 @@ _SHOWN = 160
 _BOOT_VARIABLE = re.compile(r"^GRUB_\w+=")
 # Words that the role nova_accel.host.iommu removes from those of GRUB.
 _REMOVED_WORDS = "GRUB_CMDLINE_LINUX_REMOVED="
-# Old names of options that Nova still reads (nova.conf, deprecated_opts).
-_PRESENT_NAMES: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("pci", "passthrough_whitelist"): ("pci", "device_spec"),
-    ("DEFAULT", "pci_passthrough_whitelist"): ("pci", "device_spec"),
-    ("devices", "enabled_vgpu_types"): ("devices", "enabled_mdev_types"),
-}
 _QEMU_VERSION = re.compile(r"<version>(\d{1,9})</version>")
 
 Version = tuple[int, ...]
@@ -167,15 +160,13 @@ class CheckedHost:
     @functools.cached_property
     def state(self) -> model.HostState:
         """Return the devices and problems, as ``inspect`` prints them."""
-        rules = self.rules or policy.DeviceRules()
-        return scan.read(self.reader, self._drivers, rules)
+        return scan.read(self.reader, self._drivers, self.device_rules)
 
     @functools.cached_property
     def unoffered(self) -> tuple[unoffered.Unoffered, ...]:
         """Return the accelerators that are not offered, as ``inspect``."""
-        rules = self.rules or policy.DeviceRules()
         return scan.find_unoffered(
-            self.reader, self.state, self._drivers, rules
+            self.reader, self.state, self._drivers, self.device_rules
         )
 
     def cards_of(self, vendor: str) -> tuple[pci.PciFunction, ...]:
@@ -422,40 +413,26 @@ class CheckedHost:
     # -- nova.conf --------------------------------------------------------
 
     @functools.cached_property
-    def options(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
-        """Return the values in nova.conf by section and option.
+    def _nova_conf(self) -> nova_conf.NovaConf:
+        return nova_conf.NovaConf(self.reader.files)
 
-        An option that Nova also reads by an old name has its present one.
-        Options that this library does not read are left out.
-        """
-        options: dict[tuple[str, str], list[str]] = collections.defaultdict(
-            list
-        )
-        for path in allowed_paths.NOVA_CONF:
-            section = "DEFAULT"
-            key: tuple[str, str] | None = None
-            for line in self.text(path).splitlines():
-                if line[:1].isspace():
-                    if key:
-                        options[key][-1] += line.strip()
-                    continue
-                if line.startswith("["):
-                    section = line.strip("[]")
-                name, value = allowed_paths.split_option(line)
-                key = (section, name) if name else None
-                if key:
-                    key = _PRESENT_NAMES.get(key, key)
-                    options[key].append(value)
-        return {key: tuple(values) for key, values in options.items()}
+    @property
+    def options(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        """Return the values in nova.conf by section and option."""
+        return self._nova_conf.options
 
     @functools.cached_property
     def rules(self) -> policy.DeviceRules | None:
-        """Return the lines of [nova_accel] device_spec, None if invalid."""
-        lines = self.options.get((conf.GROUP.name, "device_spec"), ())
+        """Return the rules of nova.conf for devices, None if invalid."""
         try:
-            return policy.parse_rules(lines)
+            return self._nova_conf.read_rules()
         except errors.ConfigurationError:
             return None
+
+    @property
+    def device_rules(self) -> policy.DeviceRules:
+        """Return the rules for devices; those without lines if invalid."""
+        return self.rules or policy.DeviceRules()
 
     def names_whole(self, function: pci.PciFunction) -> bool:
         """Return whether device_spec names a function for passthrough."""
@@ -469,7 +446,7 @@ class CheckedHost:
     @property
     def nova_conf(self) -> str:
         """Return the path of the first nova.conf, empty without one."""
-        return next(filter(self.exists, allowed_paths.NOVA_CONF), "")
+        return next(iter(self._nova_conf.paths), "")
 
     def option(self, section: str, name: str) -> str:
         """Return the last value of an option, empty if it is not set."""

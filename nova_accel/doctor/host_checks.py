@@ -140,8 +140,12 @@ class Area:
         remedy: str,
         ansible: str = "",
         technology: str = "",
+        page: str = "",
     ) -> Callable[[Find], Find]:
-        """Return a decorator that registers a function as a check."""
+        """Return a decorator that registers a function as a check.
+
+        :param page: the page of the manual if it is not that of the area.
+        """
 
         def register(find: Find) -> Find:
             title = (find.__doc__ or "").partition("\n")[0].rstrip(".")
@@ -152,7 +156,7 @@ class Area:
                     title=title,
                     why=why,
                     remedy=remedy,
-                    page=self._page,
+                    page=page or self._page,
                     find=find,
                     ansible=ansible,
                     role=self._role,

@@ -70,8 +70,7 @@ def _list_reasons(
 
     None for a card that policy leaves out.
     """
-    rules = host.rules or policy.DeviceRules()
-    rule = rules.rule(str(card.address), card.vendor, card.product)
+    rule = host.device_rules.rule(str(card.address), card.vendor, card.product)
     if rule.use is policy.DeviceUse.OFF:
         return
     parts = {str(card.address), *map(str, card.virtual_functions)}

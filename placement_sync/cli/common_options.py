@@ -75,7 +75,7 @@ def _add_common(
         action="append",
         metavar="FILE",
         help="read [nova_accel] and [placement] from this nova.conf; may be"
-        f" repeated (default: {' and '.join(conf.CONFIG_FILES)} if they"
+        f" repeated (default: {conf.DEFAULT_FILES}, if they"
         f" exist{without_default})",
     )
     parser.set_defaults(connection=None)

@@ -293,10 +293,11 @@ def check_aer_correctable(host: _Host) -> _Results:
     "reset",
     why="a function that can't be reset keeps the data of its last guest",
     remedy="write the word default to reset_method of the function",
+    page="scrub",
 )
 def check_reset(host: _Host) -> _Results:
     """Each card can be reset between guests."""
-    rules = _parse_rules(host)
+    rules = host.device_rules
     whole: set[pci.PciAddress] = set()
     for functions in pci_passthrough.list_assigned(host.reader, rules):
         whole.update(function.address for function in functions)
@@ -369,15 +370,6 @@ def _check_vf_resets(
             yield fail(
                 f"{vf.address}: {reason}", host.path(vf, "reset_method")
             )
-
-
-def _parse_rules(host: _Host) -> policy.DeviceRules:
-    """Return the lines of device_spec; none if a line is not valid."""
-    lines = host.options.get(("nova_accel", "device_spec"), ())
-    try:
-        return policy.parse_rules(lines)
-    except errors.ConfigurationError:
-        return policy.DeviceRules()  # nova.device-spec reports it
 
 
 @AREA.check(

@@ -30,6 +30,8 @@ NOVA_CONF = (
     "/etc/nova/nova-compute.conf",
     "/etc/kolla/nova-compute/nova.conf",
 )
+# Directories of further files (oslo.config, find_config_dirs).
+NOVA_CONF_DIRS = ("/etc/nova/nova.conf.d", "/etc/nova/nova-compute.conf.d")
 # Files from which the boot loader takes the kernel's command line.
 BOOT_FILES = (
     "/etc/default/grub",
@@ -85,6 +87,7 @@ _FILES = frozenset(
     )
 )
 _TREES = (
+    *NOVA_CONF_DIRS,
     *MODPROBE,
     *MODULES_LOAD,
     KERNEL_MODULES,
@@ -269,7 +272,7 @@ _REDUCERS: tuple[
     tuple[re.Pattern[str], Callable[[list[str]], Iterator[str]]], ...
 ] = (
     (
-        re.compile(r"/etc/nova/[\w.-]+|/etc/kolla/nova-compute/nova\.conf"),
+        re.compile(r"/etc/nova/.+|/etc/kolla/nova-compute/nova\.conf", re.S),
         _select_options,
     ),
     (re.compile(r"/proc/cmdline|/etc/kernel/cmdline"), _select_arguments),

@@ -197,6 +197,83 @@ def test_inspect_reads_the_nova_conf_of_this_machine(
     assert "devce_spec" not in run(capsys, "inspect", "--root", root)
 
 
+@pytest.mark.parametrize("is_archive", [False, True])
+def test_inspect_reads_the_nova_conf_of_another_machine(
+    tmp_path: pathlib.Path, capsys: Output, is_archive: bool
+) -> None:
+    """It is read as nova-compute reads it, files of directories last."""
+    root = look.make("t4-mdev", tmp_path / "host")
+    for name, text in (
+        ("nova.conf", 'device_spec = {"address": "0000:3b:*", "use": "off"}'),
+        ("nova.conf.d/10-more.conf", 'device_spec = {"max_slots": 2}'),
+        ("nova.conf.d/10-more.conf.bak", 'device_spec = {"use": "off"}'),
+    ):
+        path = root / "etc/nova" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"[nova_accel]\n{text}\n")
+    place = str(root)
+    if is_archive:
+        place = str(tmp_path / "host.tar.gz")
+        run(capsys, "capture", "--root", str(root), "-o", place)
+    output = json.loads(run(capsys, "inspect", "--json", "--root", place))
+    assert [d["address"] for d in output["devices"]] == ["0000:af:00.0"]
+    (provider,) = output["providers"]
+    assert provider["inventories"]["VGPU"]["total"] == 2
+    other = tmp_path / "other.conf"
+    other.write_text("[nova_accel]\n")
+    output = json.loads(
+        run(
+            capsys,
+            *("inspect", "--json", "--root", place),
+            *("--config-file", str(other)),
+        )
+    )
+    assert len(output["devices"]) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ['device_spec = {"use": "vgpus"}', "vgpu_sizes = odd"]
+)
+def test_an_invalid_nova_conf_of_another_machine_is_named(
+    tmp_path: pathlib.Path, capsys: Output, text: str
+) -> None:
+    root = look.make("t4-mdev", tmp_path / "host")
+    path = root / "etc/nova/nova-compute.conf.d/1.conf"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"[nova_accel]\n{text}\n")
+    name, _, value = text.partition(" = ")
+    error = refused(capsys, "inspect", "--root", str(root))
+    assert (
+        f"/etc/nova/nova-compute.conf.d/1.conf [nova_accel] {name} = {value}:"
+    ) in error
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_device_of_a_server_stays_offered_without_a_reset(
+    tmp_path: pathlib.Path, capsys: Output, is_own: bool
+) -> None:
+    """A note in state_dir says that a server has it."""
+    root = look.make("passthrough", tmp_path / "host")
+    state_dir = root / "var/lib/nova/accel"
+    conf = tmp_path / "nova.conf"
+    conf.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {state_dir}\n")
+    options = ["--config-file", str(conf)] if is_own else ["--root", str(root)]
+    command = ["inspect", "--json", *options]
+    address = json.loads(run(capsys, *command))["devices"][0]["address"]
+    for name in ("reset", "reset_method"):
+        for path in root.glob(f"sys/devices/**/{address[:-1]}?/{name}"):
+            path.unlink()
+    output = json.loads(run(capsys, *command))
+    assert address not in [d["address"] for d in output["devices"]]
+    notes = state_dir / "unreleased"
+    notes.mkdir(parents=True)
+    (notes / f"{address.replace(':', '%3A')}.json").write_text("{}")
+    output = json.loads(run(capsys, *command))
+    assert address in [d["address"] for d in output["devices"]]
+    assert commands.main(["doctor", "--root", str(root)]) in (0, 1, 2)
+    assert f"{address}: is not passed" not in capsys.readouterr().out
+
+
 def test_inspect_lists_a_missing_state_dir_of_a_nova_conf(
     compute: pathlib.Path,
     capsys: Output,

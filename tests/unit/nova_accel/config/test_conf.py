@@ -223,3 +223,46 @@ def test_weigher_options_are_read(tmp_path: pathlib.Path) -> None:
     assert conf.WeigherSettings() == conf.read_weigher_settings(
         conf.parse_files([])[0]
     )
+
+
+def test_the_default_files_are_those_of_nova_compute(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oslo.config prefers a user's own directory; the rules are the same."""
+    place = tmp_path / ".nova"
+    for number, name in enumerate(
+        (
+            "nova.conf",
+            "nova-compute.conf",
+            "nova.conf.d/2.conf",
+            "nova.conf.d/10.conf",
+            "nova.conf.d/3.conf~",
+            "nova.conf.d/.4.conf",
+            "nova-compute.conf.d/1.conf",
+        )
+    ):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        line = f'device_spec = {{"max_slots": {number + 1}}}'
+        (place / name).write_text(
+            f"[nova_accel]\n{line}\nlive_migration_link = {number}\n"
+        )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    expected = cfg.ConfigOpts()
+    expected([], project="nova", prog="nova-compute")
+    paths = [str(place / name) for name in ("nova.conf", "nova-compute.conf")]
+    monkeypatch.setattr(conf, "CONFIG_FILES", paths)
+    monkeypatch.setattr(conf, "CONFIG_DIRS", [f"{path}.d" for path in paths])
+    found = conf.find_default_files()
+    assert len(found) == 5
+    settings, nova = conf.read_files(found), conf.read_settings(expected)
+    assert settings.rules == nova.rules
+    assert [rule.max_slots for rule in settings.rules.rules] == [1, 2, 4, 3, 7]
+    assert settings.live_migration_link == nova.live_migration_link == 6
+
+
+def test_no_file_is_found_where_there_is_none(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conf, "CONFIG_FILES", [str(tmp_path / "nova.conf")])
+    monkeypatch.setattr(conf, "CONFIG_DIRS", [str(tmp_path / "nova.conf.d")])
+    assert conf.find_default_files() == ()
