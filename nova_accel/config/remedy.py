@@ -24,6 +24,10 @@ _BIND_VFS = re.compile(
     r" (?:on ([\w-]{1,40})|without a driver) to ([\w-]{1,40})"
 )
 _WRITE = re.compile(rf"write (\w{{1,20}}) to ([\w/]{{1,60}}) of ({_ADDRESS})")
+_MOVE = re.compile(rf"put the card of ({_ADDRESS}) in a slot of its own")
+_ISOLATE = re.compile(
+    rf"switch on ACS and ARI in the firmware for ({_ADDRESS})"
+)
 _LOAD = re.compile(r"load the module (\w{1,40})")
 _INSTALL = re.compile(r"install ([^;\n]{1,80}) \(module (\w{1,40})\)")
 
@@ -96,6 +100,29 @@ class WriteAttribute:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MoveCard:
+    """Move a card into a slot that shares its IOMMU group with no other."""
+
+    function: str
+
+    def __str__(self) -> str:
+        return f"put the card of {self.function} in a slot of its own"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class IsolateFunctions:
+    """Have the ports above a card isolate its functions from one another.
+
+    Each function has an IOMMU group of its own then.
+    """
+
+    function: str
+
+    def __str__(self) -> str:
+        return f"switch on ACS and ARI in the firmware for {self.function}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LoadModule:
     """Load a kernel module that is installed, and not loaded."""
 
@@ -124,6 +151,8 @@ Remedy = (
     | BindFunction
     | BindVfs
     | WriteAttribute
+    | MoveCard
+    | IsolateFunctions
     | LoadModule
     | InstallModule
 )
@@ -146,6 +175,8 @@ _PATTERNS: tuple[
             function=match[3], name=match[2], value=match[1]
         ),
     ),
+    (_MOVE, lambda match: MoveCard(function=match[1])),
+    (_ISOLATE, lambda match: IsolateFunctions(function=match[1])),
     (_LOAD, lambda match: LoadModule(module=match[1])),
     (
         _INSTALL,

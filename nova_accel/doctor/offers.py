@@ -44,7 +44,11 @@ def _report(
     for card in cards:
         for address, text in _list_reasons(host, card):
             steps = tuple(remedy.find(text))
-            has_module = any(isinstance(step, _MODULES) for step in steps)
+            has_module = any(
+                isinstance(step, _MODULES)
+                and step.module != pci_ids.COHERENT_DRIVER
+                for step in steps
+            )
             if needs_module is not None and has_module is not needs_module:
                 continue
             is_unused = card.num_vfs and not _is_offered(host, card)

@@ -104,6 +104,8 @@ def _list_lines(
         case remedy.WriteAttribute():
             place = f"{_DEVICES}/{step.function}/{step.name}"
             yield f"echo {step.value} > {place}"
+        case remedy.MoveCard() | remedy.IsolateFunctions():
+            yield str(step)
         case remedy.LoadModule():
             yield load_module(step.module)
         case remedy.InstallModule():

@@ -27,7 +27,6 @@ from nova_accel.vendors.common import (
 
 # Multimedia (PCI Code and ID Assignment Specification).
 _SOUND = 0x04
-_HINT = "unbind it, or put the card in a slot of its own"
 
 
 class PciPassthroughDriver(driver_base.DriverBase):
@@ -405,7 +404,7 @@ def _check_assignable(
     addresses = tuple(f.address for f in functions)
     for reason in (
         *(iommu_group.check_console(f, host) for f in functions),
-        iommu_group.check_group(main, addresses, host, _HINT),
+        iommu_group.check_group(main, addresses, host),
         *(host_use.check_use(f, host) for f in functions),
     ):
         if reason:

@@ -17,6 +17,7 @@ from nova_accel.model import actions, pci
 from tests.hosts import build
 
 FUNCTIONS = "/sys/bus/pci/devices"
+NOVA_CONF = "/etc/nova/nova.conf"
 # The id of a vGPU type, which differs between drivers.
 _TYPE_ID = 4711
 _FIRST_GROUP = 10000
@@ -108,7 +109,12 @@ class RemediedHost:
     @property
     def reader(self) -> host_reader.HostReader:
         """Return a new reader of the host as it is now."""
-        source = ChangedFiles(self._source, self._changes)
+        changes = dict(self._changes)
+        if self._lines:
+            lines = "".join(f"device_spec = {line}\n" for line in self._lines)
+            before = read_text(self._source, NOVA_CONF)
+            changes[NOVA_CONF] = f"[nova_accel]\n{lines}{before}"
+        source = ChangedFiles(self._source, changes)
         return host_reader.HostReader(source=source)
 
     @property
@@ -165,6 +171,44 @@ class RemediedHost:
                 self._changes[f"{place}/virtfn{number}"] = None
         value = "flr bus" if step.value == "default" else step.value
         self._changes[f"{place}/{step.name}"] = f"{value}\n"
+
+    @_apply.register
+    def _(self, step: remedy.MoveCard) -> None:
+        """Take the card's functions out of groups with other functions."""
+        groups: dict[int | None, list[pci.PciFunction]] = {}
+        for function in self._list_functions(step.function):
+            groups.setdefault(function.iommu_group, []).append(function)
+        for functions in groups.values():
+            self._set_group(functions)
+
+    @_apply.register
+    def _(self, step: remedy.IsolateFunctions) -> None:
+        for function in self._list_functions(step.function):
+            self._set_group([function])
+
+    def _list_functions(self, address: str) -> list[pci.PciFunction]:
+        """Return the functions of a card, its VFs included."""
+        slot = f"{address.rpartition('.')[0]}."
+        return [
+            function
+            for function in self.reader.all_functions()
+            if str(function.physfn or function.address).startswith(slot)
+        ]
+
+    def _set_group(self, functions: Iterable[pci.PciFunction]) -> None:
+        """Put functions into a new IOMMU group, unless they are in none."""
+        group = f"/sys/kernel/iommu_groups/{next(self._groups)}"
+        for function in functions:
+            if function.iommu_group is None:
+                continue
+            address = str(function.address)
+            place = self._place(address)
+            before = f"/sys/kernel/iommu_groups/{function.iommu_group}"
+            self._changes |= {
+                f"{before}/devices/{address}": None,
+                f"{place}/iommu_group": fs.RecordedLink(group),
+                f"{group}/devices/{address}": fs.RecordedLink(place),
+            }
 
     def _place(self, address: str) -> str:
         return self.reader.files.resolve(f"{FUNCTIONS}/{address}")
@@ -233,6 +277,14 @@ def _find_type(function: pci.PciFunction) -> str:
     if gpu is not None:
         names = (t.name for t in loader.load().profiles_of(gpu.key))
     return next(names, "X1-1Q")
+
+
+def read_text(source: fs.FileSource, path: str) -> str:
+    """Return the text of a file, empty without one."""
+    try:
+        return fs.Files(source).text(path)
+    except errors.UnreadableError:
+        return ""
 
 
 def try_read(source: fs.FileSource, path: str) -> bool:

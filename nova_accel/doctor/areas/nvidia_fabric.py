@@ -11,9 +11,15 @@ import re
 from collections.abc import Collection, Iterator
 
 from nova_accel.catalog import pci_ids
+from nova_accel.config import policy, remedy
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.areas import nvidia
-from nova_accel.doctor.host_checks import Observation, fail, note, warn
+from nova_accel.doctor.host_checks import (
+    Observation,
+    fail,
+    note,
+    warn,
+)
 from nova_accel.host.sysfs import allowed_paths
 from nova_accel.inventory import wording
 from nova_accel.model import pci
@@ -25,6 +31,7 @@ _Results = Iterator[Observation]
 _MANAGER = "nvidia-fabricmanager"
 _CONFIG = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 _MODE = re.compile(r"^\s*FABRIC_MODE\s*=\s*(\S+)", re.MULTILINE)
+_FOR_GUESTS = "vfio-pci"
 _BARE_METAL, _SHARED, _VGPUS = "0", "1", "2"
 
 
@@ -104,18 +111,24 @@ def check_nvswitches(host: _Host) -> _Results:
             + "\n".join(_list_commands(gpus, switches)),
         )
         return
-    lines = {
-        f'device_spec = {{"vendor_id": "{f.vendor}", "product_id":'
-        f' "{f.product}", "use": "passthrough"}}'
+    bindings = [
+        remedy.BindFunction(function=str(f.address), driver=_FOR_GUESTS)
         for f in switches
-    }
+        if not f.is_vfio_bound
+    ]
+    lines = [
+        remedy.SpecLine(
+            address=str(f.address), use=policy.DeviceUse.PASSTHROUGH.value
+        )
+        for f in switches
+    ]
     yield warn(
         text,
         *paths,
-        remedy="for several servers: bind the switches to nvidia and start"
-        f" its Fabric Manager with FABRIC_MODE={_SHARED}; for one server with"
-        " all GPUs and switches: bind them to vfio-pci and write into"
-        " [nova_accel]\n" + "\n".join(sorted(lines)),
+        remedy="for several servers: give the switches to nvidia and start"
+        f" its Fabric Manager with FABRIC_MODE={_SHARED}\nfor one server with"
+        " all GPUs and switches: "
+        + ", then ".join(map(str, (*bindings, *lines))),
     )
 
 

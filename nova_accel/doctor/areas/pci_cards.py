@@ -3,11 +3,11 @@
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nova_accel import errors
 from nova_accel.claims import card_reset
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import (
     Observation,
@@ -292,7 +292,7 @@ def check_aer_correctable(host: _Host) -> _Results:
 @AREA.check(
     "reset",
     why="a function that can't be reset keeps the data of its last guest",
-    remedy="write the word default to reset_method of the function",
+    remedy="see what is printed for each function",
     page="scrub",
 )
 def check_reset(host: _Host) -> _Results:
@@ -307,7 +307,11 @@ def check_reset(host: _Host) -> _Results:
         if card.address in whole:
             continue
         if host.exists(path) and not host.text(path):
-            yield fail(f"{card.address} has no reset method", path)
+            yield fail(
+                f"{card.address} has no reset method",
+                path,
+                remedy=_enable_resets(card.address),
+            )
         if card.driver not in _CHECKED_BY_VENDOR:
             yield from _check_vf_resets(host, card, rules)
 
@@ -330,15 +334,10 @@ def _describe_reset(
             remedy="none, if nothing of it remains for the next guest",
         )
     if reason := reset_policy.explain_unreset(buses):
-        line = reset_policy.offering_line(first)
-        is_disabled = reset_policy.is_disabled(buses)
         return fail(
             f"{first.address}: {reason}",
             path,
-            remedy=""
-            if is_disabled
-            else "use another card; or offer it without a reset:"
-            f" device_spec = {line}",
+            remedy=_explain_remedy(buses, first),
         )
     if doubt := reset_policy.explain_unknown(buses):
         return unknown(f"{first.address}: {doubt}", path)
@@ -358,17 +357,44 @@ def _describe_reset(
     )
 
 
+def _explain_remedy(
+    buses: Sequence[card_reset.BusFunctions],
+    function: pci.PciFunction,
+    card: pci.PciFunction | None = None,
+) -> str:
+    """Return what to do about a function that can't be reset.
+
+    :param card: the PF of a VF.
+    """
+    bus = card_reset.find_unresettable(buses)
+    if bus is not None and reset_policy.is_disabled(buses):
+        return _enable_resets(bus.functions[0].address)
+    line = reset_policy.offering_line(function, card)
+    return (
+        f"use another card; or offer it without a reset: device_spec = {line}"
+    )
+
+
+def _enable_resets(address: pci.PciAddress | str) -> str:
+    """Return how the resets of a function are enabled that were disabled."""
+    step = remedy.WriteAttribute(
+        function=str(address), name="reset_method", value="default"
+    )
+    return str(step)
+
+
 def _check_vf_resets(
     host: _Host, card: pci.PciFunction, rules: policy.DeviceRules
 ) -> _Results:
     rule = rules.rule(str(card.address), card.vendor, card.product)
     for vf in host.vfs(card):
-        reason = reset_policy.explain_unreset(
-            reset_policy.read((vf,), host.reader)
-        )
+        buses = reset_policy.read((vf,), host.reader)
+        reason = reset_policy.explain_unreset(buses)
         if reason and not rule.is_offered_unreset:
             yield fail(
-                f"{vf.address}: {reason}", host.path(vf, "reset_method")
+                f"{vf.address}: {reason}",
+                host.path(vf, "reset_method"),
+                remedy=_explain_remedy(buses, vf, card),
             )
 
 

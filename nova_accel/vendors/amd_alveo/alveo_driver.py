@@ -20,10 +20,6 @@ from nova_accel.vendors.common import driver_base, iommu_group, reset_policy
 
 _REGION_NUMBER = 0
 _USES = (policy.DeviceUse.AUTO, policy.DeviceUse.FPGA)
-_HINT = (
-    "switch on ACS in the firmware, or put the card in a slot of its own, so"
-    " that its two functions are in groups of their own"
-)
 
 
 class AlveoDriver(driver_base.DriverBase):
@@ -182,7 +178,7 @@ class _CardReading:
                 f" {_bind(card.slot, xrt.USER_DRIVER)} or to vfio-pci"
             )
         return (
-            iommu_group.check_group(user, (user.address,), self._host, _HINT)
+            iommu_group.check_group(user, (user.address,), self._host)
             or reset_policy.check_region(user, self._host)
             or self._check_shared_group(user)
         )
@@ -195,10 +191,7 @@ class _CardReading:
         first = self._groups.setdefault(user.iommu_group, address)
         if first == address:
             return ""
-        return (
-            f"{address} shares its IOMMU group with {first}, and a group goes"
-            f" to one guest; {_HINT}"
-        )
+        return f"{address} {iommu_group.explain_shared(address, first)}"
 
     def _explain_management(self) -> str:
         """Return how the management function gets XRT's driver."""

@@ -9,8 +9,9 @@ import re
 from collections.abc import Collection, Iterator
 
 from nova_accel import errors
+from nova_accel.config import remedy
 from nova_accel.host.sysfs import host_reader, modules
-from nova_accel.model import pci
+from nova_accel.model import names, pci
 
 # The kernel's port driver does not claim the group
 # (drivers/pci/pcie/portdrv.c, driver_managed_dma).
@@ -57,14 +58,15 @@ def check_group(
     function: pci.PciFunction,
     together: Collection[pci.PciAddress],
     host: host_reader.HostReader,
-    hint: str,
+    hint: str = "",
 ) -> str:
     """Return why the IOMMU group keeps a function from guests, or "".
 
     A member that is not on the bus any more does not count.
 
     :param together: the functions that go to the same guest.
-    :param hint: the remedy if a host driver is bound to another member.
+    :param hint: the remedy if a host driver is bound to another member;
+        empty for that of ``separate``.
     """
     if function.iommu_group is None:
         return f"it is in no IOMMU group; {modules.explain_iommu(host.files)}"
@@ -88,9 +90,38 @@ def check_group(
         if other is not None and not is_free(other):
             return (
                 f"{address} in its {group} is in use"
-                f" by the host's driver {other.driver}; {hint}"
+                f" by the host's driver {other.driver};"
+                f" {hint or separate(_pf(function), _pf(other))}"
             )
     return ""
+
+
+def explain_shared(card: str, first: str) -> str:
+    """Return that two devices in one group can't go to two guests.
+
+    :param card: the address of the card that the second device is of.
+    :param first: the first device: an address, or a region of a card.
+    """
+    return (
+        f"shares its IOMMU group with {first}, and a group goes to one"
+        f" guest; {separate(card, names.card_address(first))}"
+    )
+
+
+def separate(card: str, other: str) -> remedy.Remedy:
+    """Return how functions of a card leave the group of another function.
+
+    :param card: the address of a PF.
+    :param other: the address of a PF, which may be of the same card.
+    """
+    if card.partition(".")[0] == other.partition(".")[0]:
+        return remedy.IsolateFunctions(function=card)
+    return remedy.MoveCard(function=card)
+
+
+def _pf(function: pci.PciFunction) -> str:
+    """Return the address of a function, or of the PF of a VF."""
+    return str(function.physfn or function.address)
 
 
 def _is_port(address: pci.PciAddress, host: host_reader.HostReader) -> bool:

@@ -31,13 +31,6 @@ _FOR_GUESTS = "vfio-pci"
 # Most addresses that a message lists.
 _MAX_LISTED = 4
 
-# Each VF has its own IOMMU group if the ports above the card isolate their
-# functions (ACS).
-_HINT = (
-    "switch on ACS (and ARI) in the firmware, or put the card in a slot of"
-    " its own"
-)
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VfQuota:
@@ -277,10 +270,8 @@ def _sort_vfs(
             reason = "its memory is not known, while that of others is"
         first = groups.get(function.iommu_group)
         if not reason and first is not None:
-            reason = (
-                f"it shares its IOMMU group with {first}, and a group goes"
-                f" to one guest; {_HINT}"
-            )
+            shared = iommu_group.explain_shared(card.address, card.address)
+            reason = f"it {shared}"
         driver = _find_other_driver(function, card)
         if reason or driver:
             refused[_Refusal(reason=reason, driver=driver)].append(address)
@@ -313,7 +304,7 @@ def _check_vf(
     if function.boot_vga:
         return "the host shows its console on it"
     return iommu_group.check_group(
-        function, (function.address,), host, _HINT
+        function, (function.address,), host
     ) or reset_policy.check_whole((function,), host, rules, card.function)
 
 

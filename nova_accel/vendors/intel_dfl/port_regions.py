@@ -18,7 +18,6 @@ from nova_accel.model import names, pci
 from nova_accel.vendors.common import iommu_group, reset_policy, vf_card
 from nova_accel.vendors.intel_dfl import fpga_card
 
-_HINT = "switch on ACS in the firmware, or put the card in a slot of its own"
 _ENABLE = "set num_vfs in a device_spec line for the card"
 
 
@@ -294,7 +293,7 @@ def _check_functions(
             return f"{address} can't be read"
         reason = (
             _check_function(function, rules)
-            or iommu_group.check_group(function, addresses, host, _HINT)
+            or iommu_group.check_group(function, addresses, host)
             or reset_policy.check_region(function, host)
         )
         if reason:
@@ -315,10 +314,8 @@ def _check_shared_group(
             continue
         first = groups.setdefault(number, region)
         if first != region:
-            return (
-                f"it shares its IOMMU group with {first}, and a group goes"
-                f" to one guest; {_HINT}"
-            )
+            card = names.card_address(region)
+            return f"it {iommu_group.explain_shared(card, first)}"
     return ""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nova_accel import model
 from nova_accel.catalog import loader, vgpu_xml
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.host.sysfs import host_reader, vgpu_config
 from nova_accel.model import actions, pci
 from nova_accel.vendors.common import vf_card
@@ -196,14 +196,26 @@ def _list_untyped_problems(
     elif function.driver == gpu_card.MODULE:
         reason = missing_types.explain(function, rule, host, makes_vgpus)
     elif function.num_vfs and is_vgpu_card:
-        reason = (
-            "its virtual functions are not offered: they need the driver"
-            f" {gpu_card.MODULE} on it, and it is bound to"
-            f" {function.driver or 'no driver'}; write 0 to its sriov_numvfs,"
-            f" bind it to {gpu_card.MODULE} and enable its VFs again"
-        )
+        reason = _explain_pf_driver(function)
     if reason:
         yield model.Problem.of_device(card.address, reason)
+
+
+def _explain_pf_driver(function: pci.PciFunction) -> str:
+    """Return that a PF with VFs lacks NVIDIA's driver, with the remedy."""
+    address = str(function.address)
+    steps = (
+        remedy.WriteAttribute(
+            function=address, name="sriov_numvfs", value="0"
+        ),
+        remedy.BindFunction(function=address, driver=gpu_card.MODULE),
+        remedy.SpecLine(address=address, num_vfs=function.total_vfs),
+    )
+    return (
+        "its virtual functions are not offered: they need the driver"
+        f" {gpu_card.MODULE} on it, and it is bound to"
+        f" {function.driver or 'no driver'}; {', then '.join(map(str, steps))}"
+    )
 
 
 def _list_types_by_model(

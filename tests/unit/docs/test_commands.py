@@ -8,8 +8,12 @@ import subprocess
 
 import pytest
 
+from nova_accel.doctor import checked_host, registry
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import extra_specs, flavors
+from tests.hosts import recorded
 from tests.unit.docs import pages
+from tests.unit.house import test_commands as test_house
 
 generated = pages.extension("generated")
 COMMANDS = sorted(
@@ -28,6 +32,27 @@ OWN = [
 ]
 # A command that a sentence names, without arguments.
 NAME = re.compile(r"(nova-accel|placement-sync)( [a-z]+){1,2}")
+
+
+# A command in the remedy of a check, to the end of its sentence.
+REMEDY = re.compile(r"\b(?:nova-accel|placement-sync) [a-z][^\n;:,()`]*")
+
+
+def list_remedies() -> list[str]:
+    """Return the commands in what ``doctor`` tells to do on any host."""
+    checks = (*registry.list_checks(), *registry.list_cloud_checks())
+    texts = [check.remedy for check in checks]
+    for name in recorded.NAMES:
+        host = checked_host.CheckedHost(
+            host_reader.HostReader(source=recorded.load(name))
+        )
+        texts += [
+            observation.remedy
+            for result in registry.run(registry.list_checks(), host)
+            for observation in result.observations
+        ]
+    lines = {m[0].strip() for t in texts for m in REMEDY.finditer(t)}
+    return sorted(x for x in lines if x.split()[1] in test_house.PROGRAMS)
 
 
 class Parsed(Exception):
@@ -77,6 +102,16 @@ def test_a_command_is_accepted(page: str, words: tuple[str, ...]) -> None:
         return
     except SystemExit as end:
         assert end.code == 0, f"{page}: {line}"
+
+
+@pytest.mark.usefixtures("parse_only")
+@pytest.mark.parametrize("line", list_remedies())
+def test_a_command_of_a_remedy_is_accepted(line: str) -> None:
+    words = line.split()
+    main, _ = generated.run_command(line)
+    with pytest.raises((Parsed, SystemExit)) as end:
+        main(words[program_length(line) :])
+    assert isinstance(end.value, Parsed), line
 
 
 def test_commands_of_the_repository_exist() -> None:

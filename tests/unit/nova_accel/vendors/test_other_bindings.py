@@ -31,7 +31,11 @@ def read_state(tmp_path_factory: pytest.TempPathFactory) -> model.HostState:
             "2 VFs bound to vfio-pci and 1 VF without a driver",
             "of 0000:54:00.0 on vfio-pci to nvidia, then bind 0000:54:00.6",
         ),
-        ("0000:55:00.0", "it is bound to vfio-pci", "bind it to nvidia"),
+        (
+            "0000:55:00.0",
+            "it is bound to vfio-pci",
+            "bind 0000:55:00.0 to nvidia, then device_spec",
+        ),
         ("0000:6b:00.4", "driver 4xxxvf", "bind 0000:6b:00.4 to vfio-pci"),
         ("0000:82:00.2", "uio_pci_generic", "bind 0000:82:00.2 to vfio-pci"),
         ("0000:a1:00.0", "uio_pci_generic", "bind 0000:a1:00.1 to xocl"),

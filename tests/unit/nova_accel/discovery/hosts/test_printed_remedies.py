@@ -15,7 +15,12 @@ import pytest
 from nova_accel import model
 from nova_accel.config import policy, remedy
 from nova_accel.discovery import plugin, scan
-from nova_accel.doctor import checked_host, host_checks, registry
+from nova_accel.doctor import (
+    checked_host,
+    host_checks,
+    offers,
+    registry,
+)
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import names
 from tests.hosts import look, recorded
@@ -139,6 +144,54 @@ def test_doctor_names_the_remedies_of_inspect_and_no_others(
         for step in steps
     }
     assert of_doctor == of_inspect
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_each_printed_remedy_of_a_check_ends_its_result(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    """Those of the checks ``offers`` are in texts, see above."""
+    source = read_source(name, tmp_path)
+    for check, text, steps in list_check_remedies(source):
+        host = remedied_host.RemediedHost(source, DRIVERS)
+        host.apply(steps)
+        again = checked_host.CheckedHost(host.reader)
+        (result,) = registry.run((check,), again)
+        assert text not in {o.text for o in list_severe(result)}, steps
+
+
+@pytest.mark.parametrize(
+    ("name", "checks"),
+    [
+        ("recorded/hgx-h100-switches-on-vfio", {"nv.nvswitch"}),
+        ("recorded/mixed-server", {"pci.reset"}),
+    ],
+)
+def test_the_remedies_of_checks_are_found(
+    tmp_path: pathlib.Path, name: str, checks: set[str]
+) -> None:
+    source = read_source(name, tmp_path)
+    assert {c.name for c, _, _ in list_check_remedies(source)} == checks
+
+
+def list_check_remedies(
+    source: fs.FileSource,
+) -> Iterator[tuple[host_checks.HostCheck, str, tuple[remedy.Remedy, ...]]]:
+    """Yield checks of a host, with a severe text and each way to end it."""
+    host = checked_host.CheckedHost(host_reader.HostReader(source=source))
+    for result in registry.run(CHECKS, host):
+        if result.check.find.__module__ == offers.__name__:
+            continue
+        for observation in list_severe(result):
+            for steps in remedy.find_alternatives(observation.remedy):
+                yield result.check, observation.text, steps
+
+
+def list_severe(
+    result: host_checks.CheckResult,
+) -> list[host_checks.Observation]:
+    severe = (host_checks.Level.WARN, host_checks.Level.FAIL)
+    return [o for o in result.observations if o.level in severe]
 
 
 def is_like_equal(report: Report, steps: tuple[remedy.Remedy, ...]) -> bool:
