@@ -35,9 +35,13 @@ def _heal(arguments: argparse.Namespace) -> str:
     if hint := state_dirs.describe_missing(state_dir):
         raise settings.refusal("state_dir", state_dir, hint)
     host, _ = host_source.open_host(settings.root, settings)
-    marks = device_marks.DeviceMarks(state_dir, lambda: host, settings.rules)
-    rules = marks.add_assigned(settings.rules)
-    state = scan.read(host, host_source.load_drivers(settings), rules)
+    drivers = host_source.load_drivers(settings)
+    marks = device_marks.DeviceMarks(
+        state_dir,
+        lambda: host,
+        lambda: scan.read(host, drivers, settings.rules),
+    )
+    state = scan.read(host, drivers, marks.add_assigned(settings.rules))
     current, noted = marks.read_faults(state)
     if not arguments.address:
         lines = _fault_lines(current, noted)

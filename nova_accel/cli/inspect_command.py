@@ -13,7 +13,7 @@ from nova_accel import errors, model
 from nova_accel.catalog import loader, pci_ids
 from nova_accel.cli import application, host_source, inspect_output
 from nova_accel.config import conf, policy
-from nova_accel.discovery import device_marks, nova_conf, scan
+from nova_accel.discovery import nova_conf, scan
 from nova_accel.host.state import claims_file, drains, error_baseline, faults
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.host.sysfs import error_counters, host_reader
@@ -96,12 +96,12 @@ def _read_rules(
     :raises UnreadableError: a file of that machine can't be read.
     """
     if arguments.root is None:
-        marks = device_marks.DeviceMarks(
-            settings.state_dir, lambda: host, settings.rules
-        )
+        notes = faults.FaultNotes(settings.state_dir)
         # Unreadable notes are reported with those on faults.
         with contextlib.suppress(errors.UnreadableError):
-            return marks.add_assigned(settings.rules)
+            return dataclasses.replace(
+                settings.rules, assigned=frozenset(notes.read_unreleased())
+            )
     elif not arguments.config_file:
         return nova_conf.NovaConf(host.files).read_rules()
     return settings.rules

@@ -10,9 +10,7 @@ from nova_accel.config import policy
 from nova_accel.host.state import drains, error_baseline, faults
 from nova_accel.host.sysfs import error_counters, host_reader
 from nova_accel.inventory import conditions
-from nova_accel.model import pci
-from nova_accel.vendors import pci_passthrough
-from nova_accel.vendors.common import reset_policy
+from nova_accel.model import names
 
 _OPTION = "[nova_accel] state_dir"
 
@@ -28,20 +26,20 @@ class DeviceMarks:
         self,
         state_dir: str,
         read_host: Callable[[], host_reader.HostReader],
-        rules: policy.DeviceRules,
+        read_unassigned: Callable[[], model.HostState],
         faulted: faults.FaultNotes | None = None,
     ) -> None:
         """Use the notes below a directory; nothing is read yet.
 
         :param read_host: returns a fresh reader of the host.
-        :param rules: which devices are offered without a reset.
+        :param read_unassigned: returns the devices of the host as if no
+            server had any.
         :param faulted: the notes of this process on faulted devices, which
             may have some in memory only.
         """
         self._state_dir = state_dir
         self._read_host = read_host
-        # A device that a server had is not offered for that reason here.
-        self._rules = dataclasses.replace(rules, assigned=frozenset())
+        self._read_unassigned = read_unassigned
         self._drained = drains.DrainNotes(state_dir)
         self._faulted = faulted or faults.FaultNotes(state_dir)
         self._baseline = error_baseline.ErrorBaseline(state_dir)
@@ -107,9 +105,9 @@ class DeviceMarks:
         """Offer devices again that were set aside.
 
         Return the devices with the reason why they stay set aside, or "": a
-        fault that the host still shows, or that nothing can reset the device
-        and policy does not offer it without a reset. A device without a fault
-        is not among them.
+        fault that the host still shows, or why it is not offered once no
+        server has it, as nothing can reset it. A device without a fault is
+        not among them.
 
         :raises UnreadableError: the notes can't be listed.
         """
@@ -118,12 +116,12 @@ class DeviceMarks:
             reader, host.devices, self._baseline
         )
         noted = self._faulted.read()
-        unreset = {
+        unoffered = {
             address: reason
             for address in {*addresses} & (noted.keys() | current.keys())
-            if (reason := self._explain_unreset(address, host, reader))
+            if (reason := self._explain_unoffered(address, host, reader))
         }
-        addresses = {*addresses} - unreset.keys()
+        addresses = {*addresses} - unoffered.keys()
         with self._writing():
             for device in host.devices:
                 if device.address in current and device.address in addresses:
@@ -135,38 +133,36 @@ class DeviceMarks:
         remaining = error_counters.find_faults(
             reader, host.devices, self._baseline
         )
-        return unreset | {
+        return unoffered | {
             address: remaining[address].reason if address in remaining else ""
             for address in sorted(healed)
         }
 
-    def _explain_unreset(
+    def _explain_unoffered(
         self,
         address: str,
         host: model.HostState,
         reader: host_reader.HostReader,
     ) -> str:
-        """Return why no server could have a device for want of a reset.
+        """Return why no server could have a device, "" if one could.
 
         The next pass would set it aside again, or not offer it. Of a card
         with VFs, those that were not seen clean count.
         """
-        card, device = reader.function(address), host.device(address)
-        if card is None:
+        if reader.function(names.card_address(address)) is None:
             return ""
-        units: Iterable[tuple[pci.PciFunction, ...]]
-        if device is not None and device.technology == "vf":
-            unclean = self._faulted.read_unreleased()
-            vfs = (reader.function(s) for s in device.slots if s in unclean)
-            units, pf = ((vf,) for vf in vfs if vf is not None), card
-        else:
-            whole = pci_passthrough.list_assigned(reader, self._rules)
-            units, pf = (unit for unit in whole if card in unit), None
+        unclean = self._faulted.read_unreleased().keys()
+        before, state = host.device(address), self._read_unassigned()
+        device = state.device(address)
+        slots = unclean & {*(before.slots if before else ())}
+        if device is not None and slots <= {*device.slots}:
+            return ""
         reasons = (
-            reset_policy.check_whole(unit, reader, self._rules, pf)
-            for unit in units
+            problem.reason
+            for problem in state.problems
+            if problem.address in {address, *slots}
         )
-        return next(filter(None, reasons), "")
+        return "; ".join(reasons)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from nova_accel.discovery import (
     change_detection,
     device_marks,
     plugin,
+    scan,
     snapshot,
 )
 from nova_accel.host.bitstreams import bitstream_cache
@@ -78,7 +79,10 @@ def read_node(
         read_host=detector.open_reader,
         faults=faulted,
         marks=device_marks.DeviceMarks(
-            state_dir, detector.open_reader, settings.rules, faulted
+            state_dir,
+            detector.open_reader,
+            lambda: scan.read(detector.open_reader(), drivers, settings.rules),
+            faulted,
         ),
         read_bitstream=cache.read_file,
         claims_file=claims_file.ClaimsFile(state_dir),

@@ -9,12 +9,8 @@ from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.cli import application
 from placement_sync.cli import common_options, progress
-from placement_sync.client import (
-    nova_api,
-    projects,
-    provider_records,
-    rest,
-)
+from placement_sync.client import nova_api, provider_records, rest
+from placement_sync.fleet import projects
 from placement_sync.fleet.cli import fleet_output, host_calls
 from placement_sync.fleet.devices import (
     device_rows,

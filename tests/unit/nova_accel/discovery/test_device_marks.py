@@ -6,7 +6,6 @@ import pathlib
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.config import policy
 from nova_accel.discovery import device_marks
 from nova_accel.host.state import faults
 from nova_accel.host.sysfs import fs, host_reader
@@ -24,7 +23,7 @@ def open_marks(
     return device_marks.DeviceMarks(
         str(place / "state"),
         lambda: host_reader.HostReader(source=source),
-        policy.DeviceRules(),
+        model.HostState,
         faulted,
     )
 

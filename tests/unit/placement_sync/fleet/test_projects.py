@@ -4,7 +4,7 @@
 import pytest
 
 from nova_accel import errors
-from placement_sync.client import projects
+from placement_sync.fleet import projects
 
 NAMES = {"1a": "web", "2b": "web", "3c": "batch", "4d": "3c", "5e": ""}
 
