@@ -169,7 +169,7 @@ class FunctionNotes:
         A note exists for each function that this library has typed.
         """
         nameless = [c for c in claims if c.technology in ownership.NAMELESS]
-        notes = (self._read_if_possible() if nameless else None) or {}
+        notes = (self.read_if_possible() if nameless else None) or {}
         return {c.handle for c in nameless if _is_unread(c, notes)}
 
     def adapt(self, device: model.Device, notes: Notes) -> Notes:
