@@ -257,6 +257,13 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
             if key.startswith("trait")
         )
 
+    def attach_arguments(self, profile: str) -> dict[str, str]:
+        arguments: dict[str, str] = super().attach_arguments(profile)
+        if self.technology is kinds.ALVEO:
+            image = self.specs["other"]["accelerator:fpga_bitstream"]
+            arguments["bitstream"] = image
+        return arguments
+
     def connection(self, host: str) -> Any:
         """Return a host's libvirt."""
         return self.libvirts[host]
