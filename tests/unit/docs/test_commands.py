@@ -39,7 +39,7 @@ REMEDY = re.compile(r"\b(?:nova-accel|placement-sync) [a-z][^\n;:,()`]*")
 
 
 def list_remedies() -> list[str]:
-    """Return the commands in what ``doctor`` tells to do on any host."""
+    """Return the commands in the remedies of ``doctor`` on any host."""
     checks = (*registry.list_checks(), *registry.list_cloud_checks())
     texts = [check.remedy for check in checks]
     for name in recorded.NAMES:

@@ -252,9 +252,9 @@ def test_the_default_files_are_those_of_nova_compute(
     paths = [str(place / name) for name in ("nova.conf", "nova-compute.conf")]
     monkeypatch.setattr(conf, "CONFIG_FILES", paths)
     monkeypatch.setattr(conf, "CONFIG_DIRS", [f"{path}.d" for path in paths])
-    found = conf.find_default_files()
-    assert len(found) == 5
-    settings, nova = conf.read_files(found), conf.read_settings(expected)
+    files = conf.find_default_files()
+    assert len(files) == 5
+    settings, nova = conf.read_files(files), conf.read_settings(expected)
     assert settings.rules == nova.rules
     assert [rule.max_slots for rule in settings.rules.rules] == [1, 2, 4, 3, 7]
     assert settings.live_migration_link == nova.live_migration_link == 6
