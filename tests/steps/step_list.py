@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each step of ``tests/run`` depends on.
+"""Inputs of each step of ``tests/run``.
 
 Each file of the tree is an input of a step, but for documentation and for the
 ``test_*.py`` of other steps. Helpers, data and fixtures of other steps are

@@ -122,7 +122,7 @@ def test_commands_of_the_repository_exist() -> None:
         text=True,
     ).stdout
     steps = {line.split()[0] for line in output.splitlines() if line.strip()}
-    steps |= {"quick", "--whole", "--list"}
+    steps |= {"quick", "--whole", "--again", "--list"}
     lab = (pages.ROOT / "tests/lab/lab").read_text()
     for page, words in COMMANDS:
         if words[0] == "tests/run" and len(words) > 1:
