@@ -33,8 +33,14 @@ def list_exposed(
     places |= set().union(*unclaimed.values())
     assignable = _list_assignable(world, host)
     for (guest, handle), own in unclaimed.items():
-        reason = "" if own else "no device of the host has it"
-        if own & assignable:
+        reason = ""
+        # A card that hangs may not be read before the passes.
+        if has_passed and not own:
+            reason = "no device of the host has it"
+        if own & assignable or any(
+            handle in (slot, names.mdev_uuid(provider, slot))
+            for provider, slot in assignable
+        ):
             reason = "Nova can assign it"
         for provider in {provider for provider, _ in own}:
             count = sum(place[0] == provider for place in places)
