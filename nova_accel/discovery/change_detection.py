@@ -106,6 +106,10 @@ class _Notes:
     assigned: frozenset[str] = frozenset()
     error: str = ""
 
+    def has_same_marks(self, other: "_Notes") -> bool:
+        """Return whether only the functions that servers have may differ."""
+        return dataclasses.replace(self, assigned=other.assigned) == other
+
 
 class ChangeDetector:
     """Reader of one host that skips what has not changed. Thread-safe."""
@@ -224,9 +228,13 @@ class ChangeDetector:
         if _has_nvidia(last_reader):
             changed.update(self._find_gpu_changes(self._read_gpus()))
         # After the GPUs: reading them may write notes on Xid errors.
-        if "" in changed or self._read_notes() != notes:
+        current = self._read_notes()
+        if "" in changed or not current.has_same_marks(notes):
             return None
-        return frozenset(changed)
+        with self._lock:
+            self._notes = current
+        # Those that no server has any more may not be offered now.
+        return frozenset(changed | (notes.assigned - current.assigned))
 
     def is_irrelevant(self, name: str) -> bool:
         """Return whether a function can't affect any device.
@@ -315,7 +323,7 @@ class ChangeDetector:
             )
             state = self._describe(reader, notes, {d.address for d in devices})
             with self._lock:
-                if notes != self._notes:
+                if not notes.has_same_marks(self._notes):
                     self._uevent_count = None
                 is_newest = self._get_reader(card) is earlier
                 if is_newest:
