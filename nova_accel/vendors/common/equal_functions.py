@@ -14,11 +14,14 @@ from nova_accel.vendors.common import iommu_group
 def list_bound(
     function: pci.PciFunction, host: host_reader.HostReader
 ) -> tuple[pci.PciFunction, ...]:
-    """Return the cards of the same model that a driver of the host has."""
+    """Return the cards of the same model that a driver of the host has.
+
+    A card whose subsystem is not known may be of the same model.
+    """
     return tuple(
         other
         for other in host.all_functions()
-        if _get_model_ids(other) == _get_model_ids(function)
+        if _may_be_equal(other, function)
         and other.physfn is None
         and other.driver != iommu_group.UNKNOWN
         and not iommu_group.is_free(other)
@@ -77,10 +80,11 @@ def compare_vfs(
         )
 
 
-def _get_model_ids(function: pci.PciFunction) -> object:
-    return (
-        function.vendor,
-        function.product,
-        function.subsystem_vendor,
-        function.subsystem_product,
+def _may_be_equal(one: pci.PciFunction, other: pci.PciFunction) -> bool:
+    ids = (
+        (one.vendor, other.vendor),
+        (one.product, other.product),
+        (one.subsystem_vendor, other.subsystem_vendor),
+        (one.subsystem_product, other.subsystem_product),
     )
+    return all(a == b or not a or not b for a, b in ids)
