@@ -126,12 +126,13 @@ def get_of(cards: dict[str, int]) -> Any:
             }
         if path.endswith("/traits"):
             return {
+                "resource_provider_generation": 1,
                 "traits": [
                     names.OWNER_TRAIT,
                     names.layout_trait("mixed"),
                     *scheduled.offers("L40S", model.Layout.MIXED),
                     f"{names.NUMA_PREFIX}{cards[uuid]}",
-                ]
+                ],
             }
         if path.endswith("/allocations"):
             return {"allocations": {}, "resource_provider_generation": 1}
