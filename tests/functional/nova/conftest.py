@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 # A process has Nova's services and the servers of its simulated hosts: 450
-# MiB at most. It waits for them half of its time.
+# MiB at most. It waits for them a third of its time.
 _MEMORY_KIB = 768 * 1024
-_FOR_EACH_CPU = 2
+_FOR_EACH_CPU = 1.5
 
 
 # There is no such hook without pytest-xdist.
@@ -22,4 +22,4 @@ def pytest_xdist_auto_num_workers() -> int:
     )
     available = int(fields["MemAvailable"].split()[0])
     cpus = len(os.sched_getaffinity(0))
-    return max(1, min(cpus * _FOR_EACH_CPU, available // _MEMORY_KIB))
+    return max(1, min(int(cpus * _FOR_EACH_CPU), available // _MEMORY_KIB))
