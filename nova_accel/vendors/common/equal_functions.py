@@ -80,11 +80,11 @@ def compare_vfs(
         )
 
 
-def _may_be_equal(one: pci.PciFunction, other: pci.PciFunction) -> bool:
+def _may_be_equal(card: pci.PciFunction, other: pci.PciFunction) -> bool:
     ids = (
-        (one.vendor, other.vendor),
-        (one.product, other.product),
-        (one.subsystem_vendor, other.subsystem_vendor),
-        (one.subsystem_product, other.subsystem_product),
+        (card.vendor, other.vendor),
+        (card.product, other.product),
+        (card.subsystem_vendor, other.subsystem_vendor),
+        (card.subsystem_product, other.subsystem_product),
     )
     return all(a == b or not a or not b for a, b in ids)
