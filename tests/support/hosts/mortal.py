@@ -17,6 +17,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from nova_accel.host.execute import fpga_actions
+
 _MOST = 1 << 20
 # The name of a step, or a function that makes it from a call's arguments.
 Named = str | Callable[..., str]
@@ -53,8 +55,8 @@ class Link:
         """Report each step from now on, also those inside the product."""
         self.ask("count")
         for owner, method, name in (
-            (life._executor, "_write", _name),
-            (life._executor._programmer, "_write", _name),
+            (life._executor, "_change", lambda action, _: _name(action)),
+            (fpga_actions, "_write", lambda _, action: _name(action)),
             (life.store, "set_claims", "note claims"),
             (life.store, "remove_claims", "forget claims"),
             (life.store, "forget_made", "note removed partitions"),
