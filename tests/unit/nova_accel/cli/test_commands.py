@@ -198,7 +198,8 @@ def test_help_imports_little_more_than_cliff() -> None:
         "except SystemExit as end: assert not end.code\n"
     ) - list_modules("import cliff.app, cliff.commandmanager")
     assert not added & {"openstack", "oslo_config", "nova", "lxml", "yaml"}
-    assert len(added) <= 50, sorted(added)
+    # Modules of cliff, and some of each package that registers commands.
+    assert len(added) <= 60, sorted(added)
 
 
 def test_inspect_imports_no_openstack_client(
