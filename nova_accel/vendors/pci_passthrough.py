@@ -56,9 +56,10 @@ class PciPassthroughDriver(driver_base.DriverBase):
                 continue
             main = functions[0]
             requested = [f for f in functions if _is_requested(f, rules)]
+            difference = _describe_difference(main, rules, host, taken)
             reason = (
                 _check_stray_vf(functions, host)
-                or _check_equals(main, functions, rules, host, taken)
+                or _check_difference(difference, functions, rules, host)
                 or _check_policy(functions, rules)
                 or _check_mdevs(functions, mdev_parents)
                 or _check_drivers(main, requested, functions)
@@ -73,7 +74,11 @@ class PciPassthroughDriver(driver_base.DriverBase):
                 )
                 continue
             yield _build_device(main, functions, host)
-            yield from _compare_assigned(main, rules, host, taken)
+            if difference:
+                yield model.Problem.of_device(
+                    main.address,
+                    f"is offered only to the server that has it: {difference}",
+                )
             if reason := _check_coherent_memory(main, host):
                 yield model.Problem.of_device(main.address, reason)
 
@@ -201,22 +206,22 @@ def _check_stray_vf(
     return ""
 
 
-def _check_equals(
-    main: pci.PciFunction,
+def _check_difference(
+    difference: str,
     functions: tuple[pci.PciFunction, ...],
     rules: policy.DeviceRules,
     host: host_reader.HostReader,
-    taken: frozenset[str],
 ) -> str:
-    """Return that a card's driver differs from that of its equals, or "".
+    """Return a card's difference from its equals with remedies, or "".
 
     That such a card is free is no sign that it is for guests as a whole: the
-    probe of its driver has failed, or another program has bound it.
+    probe of its driver has failed, or another program has bound it. A server
+    that has it keeps it.
     """
-    reason = _describe_difference(main, rules, host, taken)
     addresses = {str(function.address) for function in functions}
-    if not reason or not rules.assigned.isdisjoint(addresses):
+    if not difference or not rules.assigned.isdisjoint(addresses):
         return ""
+    main = functions[0]
     obstacle = _check_assignable(
         main, functions, host
     ) or reset_policy.check_whole(functions, host, rules)
@@ -224,21 +229,7 @@ def _check_equals(
         address=str(main.address), use=policy.DeviceUse.PASSTHROUGH.value
     )
     whole = f"correct that {obstacle}" if obstacle else f"write {line}"
-    return f"{reason}, or, to give it to guests whole, {whole}"
-
-
-def _compare_assigned(
-    main: pci.PciFunction,
-    rules: policy.DeviceRules,
-    host: host_reader.HostReader,
-    taken: frozenset[str],
-) -> Iterator[model.Problem]:
-    """Yield that a card is offered only while its server has it."""
-    if reason := _describe_difference(main, rules, host, taken):
-        yield model.Problem.of_device(
-            main.address,
-            f"is offered only to the server that has it: {reason}",
-        )
+    return f"{difference}, or, to give it to guests whole, {whole}"
 
 
 def _describe_difference(
@@ -258,10 +249,10 @@ def _describe_difference(
         return ""
     equals = equal_functions.list_bound(main, host)
     if main.driver is not None:
-        equals = tuple(e for e in equals if _has_any_address((e,), taken))
-    if not equals:
+        equals = (e for e in equals if _has_any_address((e,), taken))
+    equal = next(equals, None)
+    if equal is None:
         return ""
-    equal = equals[0]
     binding = remedy.BindFunction(
         function=str(main.address), driver=equal.driver or ""
     )

@@ -13,12 +13,12 @@ from nova_accel.vendors.common import iommu_group
 
 def list_bound(
     function: pci.PciFunction, host: host_reader.HostReader
-) -> tuple[pci.PciFunction, ...]:
-    """Return the cards of the same model that a driver of the host has.
+) -> Iterator[pci.PciFunction]:
+    """Yield the cards of the same model that a driver of the host has.
 
     A card whose subsystem is not known may be of the same model.
     """
-    return tuple(
+    return (
         other
         for other in host.all_functions()
         if _may_be_equal(other, function)
