@@ -46,7 +46,7 @@ class ExtraOperation(Protocol):
         """Complete or undo what a killed service left, in the first pass."""
 
     def recover(self) -> None:
-        """Complete or undo what was interrupted, in each periodic task."""
+        """Complete or undo interrupted operations, in each periodic task."""
 
     def carried(
         self, context: Any, instance: Any
@@ -86,7 +86,7 @@ class ExtraOperations:
                 operation.recover_at_start()
 
     def recover(self) -> None:
-        """Complete or undo what was interrupted."""
+        """Complete or undo interrupted operations."""
         for name, operation in self.by_name.items():
             with error_guards.log_errors("can't recover operation %s", name):
                 operation.recover()

@@ -2,9 +2,9 @@
 """Release of partitions: removed after a server, if orphaned, or for reuse.
 
 ``retire`` removes partitions, scrubs functions that are assigned unchanged,
-and blanks regions. What is not seen removed stays owned and reserved, and a
-later clean-up tries again. The device of a function that is not seen clean is
-set aside.
+and blanks regions. A partition that is not seen removed stays owned and
+reserved, and a later clean-up tries again. The device of a function that is
+not seen clean is set aside.
 """
 
 import logging

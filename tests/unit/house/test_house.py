@@ -472,7 +472,7 @@ def no_word_of_the_list_is_used(path: Path) -> None:
 
 @functools.cache
 def find_broken() -> dict[Rule, list[str]]:
-    """Return what is wrong by rule; each file is parsed once for all rules."""
+    """Return the breaches by rule; each file is parsed once for all rules."""
     broken: dict[Rule, list[str]] = collections.defaultdict(list)
     applied = [(check, frozenset(paths)) for check, paths in RULES]
     for path in SOURCES:

@@ -25,7 +25,7 @@ _LISTENER_S = 1.0
 # Seconds. Nova's tests set 0.01, so that a stopped executor ends soon.
 _IDLE_THREAD_S = 0.05
 # Nova has some 2,500 patterns: routes, and properties of flavors. Python
-# compiles what was not among the last 512 again.
+# compiles a pattern again that was not among the last 512.
 _PATTERNS = 1 << 13
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status of nova-compute's passes, and what is published of it."""
+"""Status of nova-compute's passes, and its publication."""
 
 import time
 from pathlib import Path
