@@ -109,6 +109,7 @@ class Hooks:
             self.rebuilt_servers,
             consumers,
             self.suspend,
+            moves,
             list_nodes,
             self._remove_partial_files,
         )

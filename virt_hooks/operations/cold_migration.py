@@ -126,6 +126,37 @@ class ColdMigration:
             self._release_old_slots(instance, migration, old)
         return result
 
+    def end_failed_resizes(self) -> None:
+        """Drop the contexts of resizes on this host that changed nothing.
+
+        A resize that fails before the driver's part leaves the server with
+        its old slots and allocations, and its migration context. Nova's
+        tracker then counts the new slots as assigned, and assigns the old
+        ones to other servers (see ``end_failed_move``).
+
+        :raises nova.exception.NovaException: Nova's database or Placement
+            can't be read.
+        """
+        if not self._accel.store.versions():
+            return
+        host = nova.conf.CONF.host
+        for instance in objects.InstanceList.get_by_host(
+            nova_context.get_admin_context(),
+            host,
+            expected_attrs=["migration_context", "resources"],
+        ):
+            migration = _find_failed_move(instance)
+            if (
+                migration is not None
+                and migration.status == "error"
+                and migration.source_compute == host
+                and _has_slots(instance, "old_resources")
+                and not self._has_only_new_allocations(instance)
+            ):
+                self._allocations.drop_migration_context(
+                    instance.uuid, migration.id
+                )
+
     def end_failed_move(self, instance: Any) -> None:
         """Apply and drop the migration context of a failed move.
 
@@ -177,7 +208,7 @@ class ColdMigration:
                 instance.uuid,
                 expected_attrs=["resources", "migration_context"],
             )
-            if _has_new_slots(stored):
+            if _has_slots(stored, "new_resources"):
                 yield
                 return
             if self._has_only_new_allocations(stored):
@@ -210,13 +241,9 @@ class ColdMigration:
         :param instance: a server whose last move was to this host.
         """
         move = instance.migration_context
-        current, old, new = (
+        old, new = (
             {*instance_request.slots_of(resources)}
-            for resources in (
-                instance.resources,
-                move.old_resources,
-                move.new_resources,
-            )
+            for resources in (move.old_resources, move.new_resources)
         )
         claims_of_others = (
             claim
@@ -225,16 +252,17 @@ class ColdMigration:
         )
         if (
             not new
-            or current != old
+            or not _has_slots(instance, "old_resources")
             or claim_store.in_slots(claims_of_others, new)
         ):
             return False
-        old_providers, new_providers = (
-            {slot.provider for slot in each} for each in (old, new)
+        old_classes, new_classes = (
+            {(slot.provider, slot.resource_class) for slot in each}
+            for each in (old, new)
         )
-        allocated = self._allocations.providers_of(instance.uuid)
-        of_moves = allocated & (old_providers | new_providers)
-        return bool(of_moves == new_providers != old_providers)
+        allocated = self._allocations.classes_of(instance.uuid)
+        of_moves = allocated & (old_classes | new_classes)
+        return bool(of_moves == new_classes != old_classes)
 
     def _transfer_old_slots(
         self, instance: Any, migration: Any
@@ -282,9 +310,12 @@ def _read_migration(move: Any) -> Any:
     )
 
 
-def _has_new_slots(instance: Any) -> bool:
-    """Return whether a server has the slots of its migration context."""
-    new = instance.migration_context.new_resources
+def _has_slots(instance: Any, field: str) -> bool:
+    """Return whether a server has the slots of its migration context.
+
+    :param field: ``old_resources`` or ``new_resources``.
+    """
+    resources = getattr(instance.migration_context, field)
     return {*instance_request.slots_of(instance.resources)} == {
-        *instance_request.slots_of(new)
+        *instance_request.slots_of(resources)
     }

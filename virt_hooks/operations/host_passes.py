@@ -7,7 +7,12 @@ from typing import Any
 
 from nova_accel.model import providers
 from virt_hooks import error_guards
-from virt_hooks.operations import rebuild, server_partitions, suspend
+from virt_hooks.operations import (
+    cold_migration,
+    rebuild,
+    server_partitions,
+    suspend,
+)
 from virt_hooks.report import claim_checks, notifications
 
 
@@ -20,6 +25,7 @@ class HostPasses:
         rebuilt_servers: rebuild.RebuiltServers,
         consumers: claim_checks.Consumers,
         suspended: suspend.Suspend,
+        moves: cold_migration.ColdMigration,
         list_nodes: Callable[[], Iterable[str]],
         remove_partial_files: Callable[[], None],
     ) -> None:
@@ -34,6 +40,7 @@ class HostPasses:
         self._rebuilt_servers = rebuilt_servers
         self._consumers = consumers
         self._suspended = suspended
+        self._moves = moves
         self._list_nodes = list_nodes
         self._remove_partial_files = remove_partial_files
         self._refresh_lock = threading.Lock()
@@ -79,6 +86,8 @@ class HostPasses:
             with error_guards.log_errors("can't restore removed allocations"):
                 self._rebuilt_servers.restore_allocations()
             if self._accel.is_alone:
+                with error_guards.log_errors("can't end failed resizes"):
+                    self._moves.end_failed_resizes()
                 with error_guards.log_errors("can't compare claims with Nova"):
                     self._consumers.release_unbacked(self._list_nodes())
                 with error_guards.log_errors(

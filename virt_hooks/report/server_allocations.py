@@ -86,10 +86,23 @@ class ServerAllocations:
         :raises nova.exception.ConsumerAllocationRetrievalFailed: they
             can't be read.
         """
+        return frozenset(uuid for uuid, _ in self.classes_of(consumer))
+
+    def classes_of(self, consumer: str) -> frozenset[tuple[str, str]]:
+        """Return the classes that a consumer allocates, with the provider.
+
+        :returns: pairs of a provider's uuid and a resource class.
+        :raises nova.exception.ConsumerAllocationRetrievalFailed: they
+            can't be read.
+        """
         allocations = self._client.get_allocs_for_consumer(
             nova_context.get_admin_context(), consumer
         )
-        return frozenset(allocations["allocations"])
+        return frozenset(
+            (provider, name)
+            for provider, allocation in allocations["allocations"].items()
+            for name in allocation["resources"]
+        )
 
     def create(self, instance: Any, allocations: Mapping[str, Any]) -> None:
         """Create the allocations of a server that has none.
@@ -250,6 +263,28 @@ class ServerAllocations:
         instance.migration_context.new_resources = move.new_resources
         instance.resources = move.new_resources
         return _slot(claimed[0])
+
+    @utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
+    def drop_migration_context(self, server: str, migration_id: int) -> None:
+        """Drop a server's migration context if nothing has changed it.
+
+        Nova writes the context of a new move under its lock.
+
+        :param migration_id: of the migration that the context is of.
+        """
+        instance = objects.Instance.get_by_uuid(
+            nova_context.get_admin_context(),
+            server,
+            expected_attrs=["migration_context"],
+        )
+        move = instance.migration_context
+        if (
+            move is not None
+            and move.migration_id == migration_id
+            and instance.task_state is None
+        ):
+            LOG.info("Dropping the failed migration of server %s", server)
+            instance.drop_migration_context()
 
     def _claim_one(
         self, instance: Any, provider: str, resources: Mapping[str, int]

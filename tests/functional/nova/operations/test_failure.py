@@ -2,8 +2,11 @@
 """Failed moves leave nothing behind."""
 
 from typing import Any
+from unittest import mock
 
 import pytest
+from nova import exception
+from nova.virt.libvirt import driver
 
 from nova_accel.host.state import drains
 from tests.functional.nova.support import harness, operations, technologies
@@ -56,6 +59,36 @@ class Failures(operations.OperationsTestBase):
         self.assert_agreement("hard reboot", is_passed=True)
         self._delete_server(server)
         self.assert_nothing_left()
+
+    def test_a_resize_in_place_that_its_host_refuses(self) -> None:
+        """The server has its old slot, which no other server gets."""
+        self.flags(allow_resize_to_same_host=True)
+        self.start_host(harness.TWO_T4[0], name="host1")
+        server = self.boot(harness.vgpu_group("_A", "4Q"))
+        mdevs = self.mdevs_of(server)
+        larger = self._create_flavor(
+            memory_mb=512, disk=1, extra_spec=harness.vgpu_group("_A", "4Q")
+        )
+        error = exception.InstanceFaultRollback(
+            exception.ResizeError(reason="no place for the disk")
+        )
+        with mock.patch.object(
+            driver.LibvirtDriver,
+            "migrate_disk_and_power_off",
+            side_effect=error,
+        ):
+            self.api.post_server_action(
+                server["id"], {"resize": {"flavorRef": larger}}
+            )
+            self.until(lambda: self.assertTrue(self.reason(server)))
+        self._wait_for_server_parameter(
+            server, {"OS-EXT-STS:task_state": None, "status": "ACTIVE"}
+        )
+        self.run_periodics()
+        for _ in range(3):
+            self.boot(harness.vgpu_group("_A", "4Q"))
+        self.assertEqual(mdevs, self.mdevs_of(server))
+        self.assert_agreement("three more servers", is_passed=True)
 
     @pytest.mark.long
     def test_a_host_that_was_restarted_while_a_server_is_rescued(
