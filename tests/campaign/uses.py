@@ -130,7 +130,12 @@ class _User:
 
 
 def _has_free(world: worlds.World, host: str) -> bool:
-    """Return whether Placement offers one more device of the small flavor."""
+    """Return whether a host has one more device of the small flavor.
+
+    Placement offers it, and no server or move in Nova's database has all of
+    its slots: a server whose build failed while the database did not answer
+    keeps a slot that Nova has no allocation for.
+    """
     words = [f"in_tree={world.compute_rp_uuids[host]}"]
     for key, value in world.specs["small"].items():
         kind, is_named, name = key.partition(":")
@@ -140,4 +145,38 @@ def _has_free(world: worlds.World, host: str) -> bool:
             words.append(f"required={name}")
     path = f"/allocation_candidates?{'&'.join(words)}"
     answer = world.placement.get(path, version="1.36")
-    return bool(answer.body["allocation_requests"])
+    taken = _list_taken(world, host)
+    tree = world.computes[host].manager.rt.provider_tree
+    return any(
+        all(
+            len(slots - taken) >= amount
+            for provider, allocation in request["allocations"].items()
+            for name, amount in allocation["resources"].items()
+            if (slots := tree.data(provider).resources.get(name)) is not None
+        )
+        for request in answer.body["allocation_requests"]
+    )
+
+
+def _list_taken(world: worlds.World, host: str) -> set[Any]:
+    """Return the slots that Nova's database has given away on a host."""
+    taken: set[Any] = set()
+    for instance in objects.InstanceList.get_by_host(
+        world.context, host, expected_attrs=["resources"]
+    ):
+        taken.update(instance.resources or ())
+    for migration in objects.MigrationList.get_in_progress_by_host_and_node(
+        world.context, host, host
+    ):
+        instance = objects.Instance.get_by_uuid(
+            world.context,
+            migration.instance_uuid,
+            expected_attrs=["migration_context"],
+        )
+        if (move := instance.migration_context) is not None:
+            for end, resources in (
+                (migration.source_compute, move.old_resources),
+                (migration.dest_compute, move.new_resources),
+            ):
+                taken.update(resources or () if end == host else ())
+    return taken
