@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.host.state import drains, error_baseline, faults
+from nova_accel.host.state import drains, error_baseline, faults, state_dir
 from nova_accel.host.sysfs import error_counters, host_reader
 from nova_accel.inventory import conditions
 from nova_accel.model import names
@@ -172,6 +172,6 @@ class DeviceMarks:
             raise errors.ConfigurationError(
                 _OPTION,
                 self._state_dir,
-                f"a note can't be changed ({error.strerror}); let the user of"
-                " this process write this directory and those below it",
+                f"a note can't be changed ({error.strerror});"
+                f" {state_dir.explain_remedy(error)}",
             ) from error

@@ -2,6 +2,7 @@
 """Checks and cleaning of [nova_accel] state_dir, of notes and claims."""
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -15,6 +16,15 @@ LOG = logging.getLogger(__name__)
 
 # That of the status files of passes (placement_sync.daemon.heartbeat).
 _STATUS = "status"
+_REMEDIES = {
+    errno.ENOSPC: "free space on the file system of this directory",
+    errno.EDQUOT: "raise the quota of the directory's owner, or free space",
+    errno.EROFS: "mount the file system of this directory read-write",
+    errno.EIO: "replace the disk of this directory, or name another directory",
+}
+_NO_ACCESS = (
+    "let the user of this process write this directory and those below it"
+)
 
 
 def remove_partial_files(path: str) -> None:
@@ -53,9 +63,13 @@ def check(settings: conf.Settings) -> None:
             "state_dir",
             path,
             f"can't be used ({_describe(path, error)}): faults, drains and"
-            " claims are not stored or not known; let the user of"
-            " nova-compute write there, or name another directory",
+            f" claims are not stored or not known; {explain_remedy(error)}",
         ) from error
+
+
+def explain_remedy(error: OSError) -> str:
+    """Return what to do about a write below the directory that failed."""
+    return _REMEDIES.get(error.errno or 0, _NO_ACCESS)
 
 
 def check_named(flag: str, path: str) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nova-compute checks state_dir when it starts."""
 
+import errno
 import os
 import pathlib
 
@@ -57,3 +58,17 @@ def test_a_missing_state_dir_is_created_and_left_empty(
     state_dir.check(configure(tmp_path, path))
     assert list(path.iterdir()) == []
     assert path.stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free space on the file system"),
+        (errno.EDQUOT, "raise the quota"),
+        (errno.EROFS, "mount the file system of this directory read-write"),
+        (errno.EACCES, "let the user of this process write"),
+    ],
+)
+def test_the_remedy_follows_from_the_error(number: int, remedy: str) -> None:
+    error = OSError(number, os.strerror(number))
+    assert remedy in state_dir.explain_remedy(error)
