@@ -326,7 +326,10 @@ class Judge:
                 "lost", f"{subject} has {slots}, its claims are {claims}"
             )
         counted = dict(collections.Counter(p for p, _ in slots))
-        if placement.get(move, {}) != counted:
+        if move not in placement and move in self._world.given_up:
+            # A delete that meets the resize confirms it, and then fails.
+            self._check_taken(host, who, slots, claimed)
+        elif placement.get(move, {}) != counted:
             self._note(
                 "lost",
                 f"{subject} has {slots}, allocated is {placement.get(move)}",
