@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands ``nova-accel`` and ``placement-sync``, built with cliff.
+"""Commands of ``nova-accel`` and of ``openstack accel``, built with cliff.
 
 The module of a command is imported when the command is used. The list of
 all commands needs the declarations only: a class with a docstring, and the
 name of its ``Action``.
 
-The same classes are commands of ``openstack accel``. That program has its
-own options for credentials, and its connection takes their place.
+A command about a host is registered for ``nova-accel``, one about the cloud
+for ``openstack``. That program has its own options for credentials, and its
+connection takes the place of those that an ``Action`` has.
 """
 
 import argparse
@@ -36,14 +37,13 @@ from cliff import (
 from nova_accel import errors
 from nova_accel.config import top_packages
 
-# Further commands of ``nova-accel``: names, with _ for a space, and classes.
-COMMANDS_GROUP = "nova_accel.commands"
+# Commands about a host and about the cloud: names, with _ for a space, and
+# classes.
+HOST_GROUP, CLOUD_GROUP = "nova_accel.commands", "openstack.accel.v1"
 # Exit statuses; argparse exits with 2, too.
 _FAILED = 1
 _BAD_INPUT = 2
 _TABLE = "table"
-# The words of an example before the command, in both programs.
-_OWN_PROGRAM, _CLIENT_PROGRAM = "nova-accel ", "openstack accel "
 # Characters that a terminal obeys, or that change the order of others.
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
@@ -165,11 +165,7 @@ class Command(command.Command):
 
     def get_description(self) -> str:
         # A docstring may wrap an example behind the program's name.
-        text = " ".join(super().get_description().split())
-        if self._is_own_program:
-            return text
-        head, mark, example = text.partition("Example: ")
-        return head + mark + example.replace(_OWN_PROGRAM, _CLIENT_PROGRAM)
+        return " ".join(super().get_description().split())
 
     def get_epilog(self) -> str:
         # cliff's epilog reads the metadata of all installed packages.
@@ -222,6 +218,14 @@ class Command(command.Command):
         self, parsed_args: argparse.Namespace, output: Table | Record
     ) -> int:
         raise NotImplementedError
+
+
+def print_deprecation(program: app.App, old: str, new: str) -> None:
+    """Print on standard error that one name replaces another."""
+    program.stderr.write(
+        f"{program.NAME}: `{old}` is deprecated and ends with the next"
+        f" release; use `{new}`\n"
+    )
 
 
 @contextlib.contextmanager
@@ -308,14 +312,18 @@ class ShowCommand(_FormattedCommand, show.ShowOne):
         return output.status
 
 
-class _CommandPoint(NamedTuple):
-    """Entry point of a command."""
+class CommandPoint(NamedTuple):
+    """Entry point of a command.
+
+    ``replacement`` is the command line that replaces a deprecated name.
+    """
 
     name: str
     point: importlib.metadata.EntryPoint
+    replacement: str = ""
 
     def load(self) -> type[command.Command]:
-        """Return the class of the command.
+        """Return the class of the command; ``replacement`` is in it, too.
 
         :raises CommandError: it can't be imported, or is no command.
         """
@@ -328,30 +336,69 @@ class _CommandPoint(NamedTuple):
                 f"its entry point {self.point.value} fails to load"
                 f" ({error!r}); {next(foreign, 'install what it needs')}",
             ) from error
-        if isinstance(loaded, type) and issubclass(loaded, command.Command):
+        if not (
+            isinstance(loaded, type) and issubclass(loaded, command.Command)
+        ):
+            raise CommandError(
+                self.name,
+                f"{self.point.value} is no command: it must be a class derived"
+                " from cliff.command.Command",
+            )
+        if not self.replacement:
             return loaded
-        raise CommandError(
-            self.name,
-            f"{self.point.value} is no command: it must be a class derived"
-            " from cliff.command.Command",
-        )
+        own = {"__doc__": loaded.__doc__, "replacement": self.replacement}
+        return type(loaded.__name__, (loaded,), own)
+
+
+Points = Mapping[str, CommandPoint]
+
+
+def load_points(group: str) -> Points:
+    """Return the entry points of a group's commands, by name."""
+    # stevedore, which cliff uses, imports all commands, and importlib's
+    # entry_points() parses those of all distributions.
+    distributions: dict[str, importlib.metadata.Distribution] = {}
+    for installed in importlib.metadata.distributions():
+        text = installed.read_text("entry_points.txt") or ""
+        if f"[{group}]" in text:
+            distributions.setdefault(installed.name, installed)
+    points = [
+        CommandPoint(point.name.replace("_", " "), point)
+        for distribution in distributions.values()
+        for point in distribution.entry_points.select(group=group)
+    ]
+    return {point.name: point for point in points}
 
 
 class CommandManager(commandmanager.CommandManager):
-    """Commands by name; none is imported before it is used."""
+    """Commands by name; none is imported before it is used.
 
-    def load_commands(self, namespace: str) -> None:
-        # stevedore, which cliff uses here, imports all commands, and
-        # importlib's entry_points() parses those of all distributions.
-        distributions: dict[str, importlib.metadata.Distribution] = {}
-        for installed in importlib.metadata.distributions():
-            text = installed.read_text("entry_points.txt") or ""
-            if f"[{namespace}]" in text:
-                distributions.setdefault(installed.name, installed)
-        for distribution in distributions.values():
-            for point in distribution.entry_points.select(group=namespace):
-                name = point.name.replace("_", " ")
-                self.commands[name] = _CommandPoint(name, point)
+    Help and completion do not list deprecated names.
+    """
+
+    def __init__(
+        self, points: Points, list_deprecated: Callable[[], Points]
+    ) -> None:
+        """:param list_deprecated: returns the deprecated names."""
+        super().__init__("")
+        self.commands.update(points)
+        self._list_deprecated = list_deprecated
+
+    def find_command(
+        self, argv: Sequence[str]
+    ) -> tuple[type[command.Command], str, list[str]]:
+        """Return the class of a command, its name, and its arguments.
+
+        :raises ValueError: there is no such command.
+        :raises CommandError: it can't be loaded.
+        """
+        try:
+            factory, name, arguments = super().find_command(list(argv))
+        except ValueError:
+            deprecated = commandmanager.CommandManager("")
+            deprecated.commands.update(self._list_deprecated())
+            factory, name, arguments = deprecated.find_command(list(argv))
+        return factory, name, arguments
 
 
 class _Help(help.HelpCommand):
@@ -480,8 +527,11 @@ class Application(app.App):
             self.refuse(" ".join(argv))
             raise
         chosen = factory(self, self.options, cmd_name=name)
-        parser = chosen.get_parser(f"{self.NAME} {name}")
-        status: int = chosen.run(parser.parse_args(arguments))
+        line = f"{self.NAME} {name}"
+        parsed = chosen.get_parser(line).parse_args(arguments)
+        if replacement := getattr(factory, "replacement", ""):
+            print_deprecation(self, line, replacement)
+        status: int = chosen.run(parsed)
         return status
 
     def refuse(self, line: str) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``nova-accel`` command, and its commands about one host.
+"""The ``nova-accel`` command, and two of its commands.
 
-Other packages add commands by entry points (``application.COMMANDS_GROUP``).
+Other packages add commands by entry points (``application.HOST_GROUP``). The
+commands about the cloud are deprecated here; ``openstack`` has them.
 """
 
 import sys
@@ -10,8 +11,9 @@ from collections.abc import Sequence
 from nova_accel.cli import application, console
 
 _DESCRIPTION = """\
-Print the accelerators of a compute host, and print and change those of the
-cloud. `nova-accel COMMAND --help` describes a command.
+Print and change the accelerators of a compute host, and their resource
+providers. `nova-accel COMMAND --help` describes a command. `openstack accel`
+has the commands about the cloud.
 """
 
 
@@ -38,12 +40,23 @@ class Heal(application.Command):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    program = application.Application(
-        "nova-accel",
-        _DESCRIPTION,
-        application.CommandManager(application.COMMANDS_GROUP),
+    commands = application.CommandManager(
+        application.load_points(application.HOST_GROUP), _list_deprecated
     )
-    return program.main(argv)
+    return application.Application("nova-accel", _DESCRIPTION, commands).main(
+        argv
+    )
+
+
+def _list_deprecated() -> application.Points:
+    """Return the commands of ``openstack accel``, without ``accel``."""
+    points = application.load_points(application.CLOUD_GROUP)
+    return {
+        name.removeprefix("accel "): point._replace(
+            replacement=f"openstack {name}"
+        )
+        for name, point in points.items()
+    }
 
 
 if __name__ == "__main__":

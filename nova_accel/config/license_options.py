@@ -13,8 +13,8 @@ OPTIONS = (
         "licensed_series",
         default=[],
         help="Series of NVIDIA's vGPUs that you have licences for: Q, C, A, B."
-        " Profiles of other series are not offered, and `nova-accel flavor`"
-        " refuses them. Empty: all.",
+        " Profiles of other series are not offered, and `openstack accel"
+        " flavor` refuses them. Empty: all.",
     ),
     cfg.StrOpt(
         "license_dir",

@@ -191,7 +191,7 @@ def _report_drain(address: str, drain: model.Drain) -> model.Problem:
         where=address,
         address=address,
         reason=f"is drained, it takes no new server: {_reason(drain)} (since"
-        f" {drain.when or '?'}); `placement-sync undrain {drain.address}`"
+        f" {drain.when or '?'}); `nova-accel undrain {drain.address}`"
         " offers it again",
     )
 

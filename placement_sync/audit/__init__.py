@@ -8,7 +8,7 @@
 - ``findings``: ``AuditReport`` of ``AuditFinding`` and ``Gap``
 - ``heal``: ``Healer`` repairs findings that are proved to be safe
 - ``node_amounts``: amounts of a server on its compute node
-- ``commands``, ``audit_command``: the command ``placement-sync audit``
+- ``commands``, ``audit_command``: the command ``nova-accel audit``
 - ``metering``: pollsters of Ceilometer, from the status file
 
 The core does not import this package: ``setup.cfg`` registers it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``placement-sync audit``, with ``--heal``."""
+"""Command ``nova-accel audit``, with ``--heal``."""
 
 import argparse
 import contextlib
@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> tuple[str, int]:
     options = common_options.resolve_options(arguments)
     host = outside_host.open_own_node(options)
     placement = common_options.open_placement(arguments, options)
-    with progress.waiting_for("placement-sync", "an answer of Placement"):
+    with progress.waiting_for("an answer of Placement"):
         root = outside_host.find_root(
             arguments,
             options,
@@ -101,17 +101,16 @@ def compare_twice(
 
     :param pause_s: seconds between them; 0 for a single comparison.
     """
-    with progress.waiting_for("placement-sync", _SOURCES):
+    with progress.waiting_for(_SOURCES):
         first = _compare_once(reader)
     if not first.findings or not pause_s:
         return first
     with progress.waiting_for(
-        "placement-sync",
         f"{pause_s:g} seconds before the second comparison: a finding must"
         " be in both",
     ):
         time.sleep(pause_s)
-    with progress.waiting_for("placement-sync", _SOURCES):
+    with progress.waiting_for(_SOURCES):
         return _compare_once(reader).intersect(first)
 
 

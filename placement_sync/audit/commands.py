@@ -12,7 +12,7 @@ class Audit(application.Command):
     source that can't be read is printed with the comparisons that were
     skipped. Run it as root on the host. The exit status is 0 if there are no
     findings, or all were healed; 1 if findings remain, or Placement can't be
-    read; 2 if the input can't be used. Example: placement-sync audit --heal
+    read; 2 if the input can't be used. Example: nova-accel audit --heal
     """
 
     action = "placement_sync.audit.audit_command:ACTION"

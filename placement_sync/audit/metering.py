@@ -133,7 +133,7 @@ def read_servers(settings: conf.Settings) -> _Rows:
         if status.is_broken or status.is_stale(time.time()):
             LOG.warning(
                 "accelerators are not metered: the status of %s in %s is old"
-                " or damaged; see `placement-sync status`",
+                " or damaged; see `nova-accel status`",
                 status.writer,
                 settings.state_dir,
             )

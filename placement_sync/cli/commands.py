@@ -24,7 +24,7 @@ class DrainDevices(application.Command):
 
     No new server gets a part of a drained device, and servers that use it keep
     running. Devices stay drained over restarts, until undrain. Example:
-    placement-sync drain 0000:5e:00.0 --reason 'ECC errors' --wait-empty
+    nova-accel drain 0000:5e:00.0 --reason 'ECC errors' --wait-empty
     """
 
     action = "placement_sync.cli.drain_command:DRAIN"
@@ -33,7 +33,7 @@ class DrainDevices(application.Command):
 class UndrainDevices(application.Command):
     """Offer drained devices to new servers again.
 
-    Example: placement-sync undrain 0000:5e:00.0
+    Example: nova-accel undrain 0000:5e:00.0
     """
 
     action = "placement_sync.cli.drain_command:UNDRAIN"
@@ -45,7 +45,7 @@ class ShowStatus(application.Command):
     Print the status of each writer of this host, nova-compute and
     placement-sync, from the state directory; Placement is not read. The exit
     status is 1 if a status is stale (no successful pass for three intervals),
-    or if there is none. Example: placement-sync status --json
+    or if there is none. Example: nova-accel status --json
     """
 
     action = "placement_sync.cli.status_command:ACTION"

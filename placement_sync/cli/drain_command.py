@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands ``placement-sync drain`` and ``undrain``."""
+"""Commands ``nova-accel drain`` and ``undrain``."""
 
 import argparse
 import contextlib
@@ -7,7 +7,6 @@ import functools
 import getpass
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from nova_accel import errors, model
@@ -267,7 +266,7 @@ class _DrainedServers:
             )
         if not uuids:
             return "No server uses it.\n"
-        with progress.waiting_for("placement-sync", "names of Nova's API"):
+        with progress.waiting_for("names of Nova's API"):
             server_names = _read_server_names(arguments, self._options, uuids)
         return "".join(
             f"Server {uuid} uses it{server_names.get(uuid, '')}\n"
@@ -331,19 +330,18 @@ def _wait_for_drain(
     client: rest.RestClient,
 ) -> int:
     """Wait as the arguments request; return the exit status."""
-    with progress.waiting_for("placement-sync", "an answer of Placement"):
+    with progress.waiting_for("an answer of Placement"):
         drained = _read_providers(arguments, options, addresses, client)
     servers = _DrainedServers(options, addresses)
     devices = ", ".join(addresses)
     if arguments.wait_empty is not None and not servers.has_claims:
-        print(
-            "placement-sync: without nova-compute's claims, only Placement"
-            f" is read for servers that use {devices}; name the directory of"
-            " the claims with --state-dir",
-            file=sys.stderr,
+        progress.print_line(
+            "without nova-compute's claims, only Placement is read for servers"
+            f" that use {devices}; name the directory of the claims with"
+            " --state-dir"
         )
 
-    wait = functools.partial(progress.wait_until, "placement-sync")
+    wait = progress.wait_until
     is_done = arguments.wait is None or wait(
         f"Placement to have the trait of drained devices on {devices}",
         functools.partial(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits of commands, and messages to their user beside the output."""
+"""Waits of commands, and messages to their user beside the output.
+
+The messages begin with ``nova-accel``, also those of ``openstack accel``.
+"""
 
 import contextlib
 import sys
@@ -20,19 +23,17 @@ class NeverMetError(errors.AcceleratorError):
 
 
 @contextlib.contextmanager
-def waiting_for(command: str, subject: str) -> Iterator[None]:
+def waiting_for(subject: str) -> Iterator[None]:
     """Print a line on standard error if the block takes over 2 seconds.
 
     Nothing is printed unless standard error is a terminal.
 
-    :param command: name of the program, printed first.
     :param subject: noun behind "waiting for".
     """
     if not sys.stderr.isatty():
         yield
         return
-    line = f"{command}: waiting for {subject}"
-    timer = threading.Timer(DELAY_S, _print, (line,))
+    timer = threading.Timer(DELAY_S, print_line, (f"waiting for {subject}",))
     timer.daemon = True
     timer.start()
     try:
@@ -42,23 +43,22 @@ def waiting_for(command: str, subject: str) -> Iterator[None]:
 
 
 def wait_until(
-    command: str, condition: str, find: Callable[[], str], seconds: float
+    condition: str, find: Callable[[], str], seconds: float
 ) -> bool:
     """Wait for a condition; print the reason and return False without it.
 
-    :param command: name of the program, printed first.
     :param condition: noun behind "waiting for".
     :param find: returns the present reason to wait, or "". It is called
         again after a ServiceError, and not after a NeverMetError.
     :param seconds: timeout.
     """
-    with waiting_for(command, condition):
+    with waiting_for(condition):
         try:
             reason = _poll(find, seconds)
         except NeverMetError as error:
             reason = str(error)
     if reason:
-        _print(f"{command}: gave up waiting for {condition}: {reason}")
+        print_line(f"gave up waiting for {condition}: {reason}")
     return not reason
 
 
@@ -78,10 +78,11 @@ def _poll(find: Callable[[], str], seconds: float) -> str:
 
 
 def warn(*texts: str) -> None:
-    """Print warnings of ``nova-accel`` on standard error."""
+    """Print warnings on standard error."""
     for text in texts:
-        _print(f"nova-accel: warning: {text}")
+        print_line(f"warning: {text}")
 
 
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def print_line(text: str) -> None:
+    """Print a text on standard error."""
+    print(f"nova-accel: {text}", file=sys.stderr, flush=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``placement-sync status``: results of this host's passes."""
+"""Command ``nova-accel status``: results of this host's passes."""
 
 import argparse
 import json

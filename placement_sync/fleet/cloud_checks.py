@@ -71,7 +71,8 @@ def check_compute_api(host: _Host) -> _Results:
 
 @AREA.check(
     "message-bus",
-    why="nova-compute gets no request, and nova-accel server does not work",
+    why="nova-compute gets no request, and openstack accel server does not"
+    " work",
     remedy="correct [DEFAULT] transport_url; see whether RabbitMQ runs",
 )
 def check_message_bus(host: _Host) -> _Results:
@@ -108,7 +109,8 @@ def check_driver_versions(host: _Host) -> _Results:
 @AREA.check(
     "memory-nodes",
     why="the driver in the guest can't use the memory of these GPUs",
-    remedy=f"nova-accel flavor set NAME --memory-nodes {pci_ids.MEMORY_NODES}",
+    remedy="openstack accel flavor set NAME --memory-nodes"
+    f" {pci_ids.MEMORY_NODES}",
 )
 def check_memory_nodes(host: _Host) -> _Results:
     """Flavors of GH200 and GB200 have NUMA nodes for their memory."""

@@ -234,8 +234,8 @@ def _build_taken_names_problem(taken: list[RefusedCall]) -> model.Problem:
         where=taken[0].call.name,
         reason="other providers have the names of providers of this host,"
         f" most likely from a former registration of the host: {names}. If"
-        " Nova does not have that compute node any more, 'placement-sync"
-        " audit --heal' deletes those without allocations; otherwise see"
+        " Nova does not have that compute node any more, 'nova-accel audit"
+        " --heal' deletes those without allocations; otherwise see"
         " 'openstack resource provider show --allocations"
         f" {taken[0].name_owner}', then '{delete}'. The names are tried again"
         " every few minutes",

@@ -210,7 +210,7 @@ class DeviceEndpoint:
                 "provider of a device that the host has now",
                 ", ".join(map(str, unknown)),
                 "one that `nova-accel inspect` prints there; for a missing"
-                " device use `placement-sync drain --force` on the host",
+                " device use `nova-accel drain --force` on the host",
             )
         return {uuid: by_uuid[uuid] for uuid in devices}
 

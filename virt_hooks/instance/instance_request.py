@@ -245,7 +245,7 @@ def check_carried(
     # Nova stores 255 characters of the reason.
     reason = (
         f"{listed} got no device on the other host: enable AcceleratorFilter"
-        " in each nova-scheduler, or run `nova-accel server detach`"
+        " in each nova-scheduler, or run `openstack accel server detach`"
     )
     raise errors.ClaimError(instance.uuid, reason, public=reason)
 

@@ -288,7 +288,7 @@ class MissingAllocations:
         ):
             LOG.warning(
                 "server %s has slot %s of provider %s, and %d of its %s are"
-                " not allocated; they are reserved. See `placement-sync"
+                " not allocated; they are reserved. See `nova-accel"
                 " audit`",
                 *(consumer, slot, provider),
                 *(missing[consumer, provider, slot, name], name),

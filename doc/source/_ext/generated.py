@@ -11,12 +11,11 @@ one of the sizes of the circles.
 import ast
 import contextlib
 import dataclasses
-import importlib
 import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,23 +25,35 @@ from docutils.parsers import rst
 
 from nova_accel import model
 from nova_accel.catalog import features
-from nova_accel.cli import inspect_output
+from nova_accel.cli import application, commands, inspect_output
 from nova_accel.config import policy
+from nova_accel.conformance import __main__ as conformance
 from nova_accel.doctor import check_report, host_checks, registry
 from nova_accel.inventory import tree_builder, unoffered
 from nova_accel.model import names, pci, providers
 from placement_sync.audit import audit_command, findings, heal
+from placement_sync.cli import main
 from placement_sync.fleet.explain import simulation
-from tools import circles
+from tools import circles, refresh_catalog
 
-#: Modules with ``main(argv)``, by the words that run them.
-COMMANDS = {
-    "nova-accel": "nova_accel.cli.commands",
-    # The same classes as those of nova-accel; that needs no client.
-    "openstack accel": "nova_accel.cli.commands",
-    "placement-sync": "placement_sync.cli.main",
-    "python -m nova_accel.conformance": "nova_accel.conformance.__main__",
-    "python tools/refresh_catalog.py": "tools.refresh_catalog",
+
+def _parse_cloud_command(arguments: Sequence[str]) -> int:
+    """Parse the arguments of a command of ``openstack accel``, or exit."""
+    points = application.load_points(application.CLOUD_GROUP)
+    manager = application.CommandManager(points, dict)
+    factory, name, options = manager.find_command(["accel", *arguments])
+    parser = factory(None, None).get_parser(f"openstack {name}")
+    parser.parse_args(options)
+    return 0
+
+
+#: Functions with ``argv``, by the words that run them.
+COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
+    "nova-accel": commands.main,
+    "openstack accel": _parse_cloud_command,
+    "placement-sync": main.main,
+    "python -m nova_accel.conformance": conformance.main,
+    "python tools/refresh_catalog.py": refresh_catalog.main,
 }
 #: argparse wraps help at two columns less.
 _COLUMNS = "80"
@@ -56,10 +67,9 @@ def run_command(command: str) -> tuple[Callable[[list[str]], int], list[str]]:
 
     :raises LookupError: no program of this project begins the line.
     """
-    for name, module in COMMANDS.items():
+    for name, run in COMMANDS.items():
         if f"{command} ".startswith(f"{name} "):
-            main = importlib.import_module(module).main
-            return main, command[len(name) :].split()
+            return run, command[len(name) :].split()
     raise LookupError(command)
 
 
@@ -68,14 +78,14 @@ def help_of(command: str) -> str:
 
     :raises LookupError: there is no such command.
     """
-    main, arguments = run_command(command)
+    run, arguments = run_command(command)
     output = io.StringIO()
     with (
         mock.patch.dict(os.environ, COLUMNS=_COLUMNS),
         contextlib.redirect_stdout(output),
     ):
         try:
-            main([*arguments, "--help"])
+            run([*arguments, "--help"])
         except SystemExit as end:
             if end.code:
                 raise LookupError(command) from end
@@ -157,7 +167,7 @@ def _fill(cls: type[Any], /, **values: Any) -> Any:
 
 
 def audit_keys() -> Any:
-    """Return a report of ``placement-sync audit`` that has every key."""
+    """Return a report of ``nova-accel audit`` that has every key."""
     kind = next(iter(findings.FindingKind))
     finding = _fill(findings.AuditFinding, kind=kind)
     report = findings.AuditReport(
@@ -171,7 +181,7 @@ def audit_keys() -> Any:
 
 
 def explain_keys() -> Any:
-    """Return a result of ``nova-accel explain`` that has every key."""
+    """Return a result of ``openstack accel explain`` that has every key."""
     card = _fill(simulation.CardVerdict)
     host = _fill(simulation.HostVerdict, cards=(card,), fits=1, refused=0)
     return simulation.as_dict(

@@ -31,7 +31,7 @@ class DevicesInUseError(errors.AcceleratorError):
     def __init__(self, uses: Collection[str]) -> None:
         super().__init__(
             f"{'; '.join(sorted(uses))}: migrate or delete the servers first"
-            " (placement-sync drain ADDRESS --wait-empty waits for that)",
+            " (nova-accel drain ADDRESS --wait-empty waits for that)",
             uses,
         )
         self.uses = uses

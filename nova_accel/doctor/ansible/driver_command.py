@@ -309,8 +309,7 @@ def _describe(
         lines.append(f"reboot this host for {', '.join(result.pending)}")
     if drained:
         lines.append(
-            "drained until you run: placement-sync undrain"
-            f" {' '.join(drained)}"
+            f"drained until you run: nova-accel undrain {' '.join(drained)}"
         )
     return "".join(f"{line}\n" for line in lines), (
         _FAILED if result.failure else _OK

@@ -84,12 +84,12 @@ def check_faulted(host: _Host) -> _Results:
 @STATE.check(
     "drained",
     why="these devices get no new server",
-    remedy="placement-sync undrain ADDRESS",
+    remedy="nova-accel undrain ADDRESS",
 )
 def check_drained(host: _Host) -> _Results:
     """No device is drained."""
     yield from _list_notes(
-        host, "drained", note, "drained", "placement-sync undrain"
+        host, "drained", note, "drained", "nova-accel undrain"
     )
 
 
@@ -180,8 +180,7 @@ def check_packages(host: _Host) -> _Results:
 @REMOVAL.check(
     "claims",
     why="servers on this host still have accelerators",
-    remedy="migrate or delete these servers first:"
-    " placement-sync drain ADDRESS",
+    remedy="migrate or delete these servers first: nova-accel drain ADDRESS",
 )
 def check_claims(host: _Host) -> _Results:
     """No server of this host has an accelerator."""

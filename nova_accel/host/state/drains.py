@@ -17,7 +17,7 @@ LEAVING = "nova-accel is removed from this host"
 class DrainNotes:
     """Drain marks of one host's devices. Thread-safe.
 
-    Root writes them (``placement-sync drain``), nova-compute's user reads
+    Root writes them (``nova-accel drain``), nova-compute's user reads
     them.
     """
 

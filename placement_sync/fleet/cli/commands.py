@@ -11,7 +11,7 @@ class LeaveHost(application.Command):
     their slots from this host's servers in Nova's database. Run it as root
     while nova-compute is stopped. It changes nothing while servers have whole
     functions, or migrate. The exit status is 1 if a provider could not be
-    closed. Example: placement-sync leave
+    closed. Example: nova-accel leave
     """
 
     action = "placement_sync.fleet.cli.leave_command:ACTION"
@@ -24,8 +24,8 @@ class ProfileList(application.ListCommand):
     cloud supports. Free is the maximum that the inventories allow: the
     partitions of a card may leave no room for one more, and the profiles of a
     card share its units. Most is the maximum of an empty card; [nova_accel]
-    device_spec may allow fewer (max_slots, max_instances). Example: nova-accel
-    profile list --model A40
+    device_spec may allow fewer (max_slots, max_instances). Example: openstack
+    accel profile list --model A40
     """
 
     action = "placement_sync.fleet.cli.profile_command:ACTION"
@@ -36,7 +36,7 @@ class ServerShow(application.ListCommand):
 
     These are the accelerators of its flavor and attached ones. License and
     Guest driver are what NVML reports of the guest of a vGPU. Example:
-    nova-accel server show vm-1
+    openstack accel server show vm-1
     """
 
     action = "placement_sync.fleet.cli.server_command:SHOW"
@@ -46,7 +46,7 @@ class ServerAttach(application.Command):
     """Attach one more profile to a server.
 
     The server may be running or stopped. A failure is rolled back. Example:
-    nova-accel server attach vm-1 --profile A40-8Q
+    openstack accel server attach vm-1 --profile A40-8Q
     """
 
     action = "placement_sync.fleet.cli.server_command:ATTACH"
@@ -56,7 +56,7 @@ class ServerDetach(application.Command):
     """Detach an attached profile from a server.
 
     A running guest must release the device, and may refuse. Example:
-    nova-accel server detach vm-1 attached-1
+    openstack accel server detach vm-1 attached-1
     """
 
     action = "placement_sync.fleet.cli.server_command:DETACH"
@@ -69,7 +69,7 @@ class DeviceList(application.ListCommand):
     use are the units that servers hold; Still fits is the largest profile that
     has room, and how many of it at most, or the reason of a drain. A state
     other than ok is missing (the host lost the device), unreadable, faulted or
-    drained. Example: nova-accel device list --model A40 --free
+    drained. Example: openstack accel device list --model A40 --free
     """
 
     action = "placement_sync.fleet.cli.fleet_command:DEVICE_LIST"
@@ -78,7 +78,7 @@ class DeviceList(application.ListCommand):
 class DeviceShow(application.ShowCommand):
     """Print one device with its inventories, its traits and its holders.
 
-    Example: nova-accel device show node1/0000:41:00.0
+    Example: openstack accel device show node1/0000:41:00.0
     """
 
     action = "placement_sync.fleet.cli.fleet_command:DEVICE_SHOW"
@@ -90,8 +90,8 @@ class DeviceSet(application.ListCommand):
     No new server gets a part of a drained device, and servers that hold it
     keep running. The nova-compute of the host stores the reason, over Nova's
     message bus. The exit status is 1 if a wait ends before all servers have
-    released the devices. Example: nova-accel device set node1/0000:41:00.0
-    --drain --reason 'fan fails' --migrate live
+    released the devices. Example: openstack accel device set
+    node1/0000:41:00.0 --drain --reason 'fan fails' --migrate live
     """
 
     action = "placement_sync.fleet.cli.device_command:SET"
@@ -102,7 +102,7 @@ class DeviceHeal(application.ListCommand):
 
     Run it after their repair: nothing is repaired or scrubbed. The
     nova-compute of the host removes the fault, over Nova's message bus. The
-    exit status is 1 if the host still shows a fault. Example: nova-accel
+    exit status is 1 if the host still shows a fault. Example: openstack accel
     device heal node1/0000:41:00.0
     """
 
@@ -116,7 +116,7 @@ class AllocationList(application.ListCommand):
     flavor; units that the flavor does not request belong to attached profiles.
     Without the rights to read Placement, the accelerators in the flavors of
     your own servers are listed. The exit status is 1 if names and projects
-    could not be read. Example: nova-accel allocation list --host node1
+    could not be read. Example: openstack accel allocation list --host node1
     """
 
     action = "placement_sync.fleet.cli.fleet_command:ALLOCATION_LIST"
@@ -125,7 +125,7 @@ class AllocationList(application.ListCommand):
 class HostList(application.ListCommand):
     """List the hosts with accelerators.
 
-    Example: nova-accel host list
+    Example: openstack accel host list
     """
 
     action = "placement_sync.fleet.cli.fleet_command:HOST_LIST"
@@ -135,7 +135,7 @@ class UsageList(application.ListCommand):
     """Print how many units of accelerators each project holds.
 
     Units are those of the allocations in Placement. The exit status is 1 if
-    projects could not be read. Example: nova-accel usage list
+    projects could not be read. Example: openstack accel usage list
     """
 
     action = "placement_sync.fleet.cli.fleet_command:USAGE_LIST"
@@ -146,8 +146,8 @@ class Report(application.Command):
 
     Print each card with its servers in their places, flavors and how many more
     of each fit, holders by project, fragmentation, problems, and what could
-    not be read. The HTML file needs no network. Example: nova-accel report -o
-    fleet.html
+    not be read. The HTML file needs no network. Example: openstack accel
+    report -o fleet.html
     """
 
     action = "placement_sync.fleet.cli.report_command:ACTION"

@@ -199,7 +199,7 @@ def _call_hosts(
     results: dict[str, Mapping[str, Any]] = {}
     for root, uuids in by_root.items():
         subject = f"nova-compute on {hosts[root]}"
-        with progress.waiting_for("nova-accel", subject):
+        with progress.waiting_for(subject):
             rows = calls.call(hosts[root], method, devices=uuids, **parameters)
         results |= {row["provider"]: row for row in rows}
     return results
@@ -285,7 +285,7 @@ def _wait(
     if seconds is None:
         seconds = drain_command.EMPTY_TIMEOUT_S
     addresses = ", ".join(f"{d.host}/{d.address}" for d in devices)
-    wait = functools.partial(progress.wait_until, "nova-accel")
+    wait = progress.wait_until
     is_done = wait(
         f"Placement to have {names.DRAINED_TRAIT} on {addresses}",
         drained.find_offered,

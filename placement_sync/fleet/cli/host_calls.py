@@ -91,7 +91,7 @@ def read_drains(
     for device in devices:
         by_root.setdefault(device.root, []).append(device)
     with (
-        progress.waiting_for("nova-accel", "reasons of drains"),
+        progress.waiting_for("reasons of drains"),
         futures.ThreadPoolExecutor(_MAX_THREADS) as threads,
     ):
         answers = threads.map(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``placement-sync leave``: prepare a host for Nova's own driver.
+"""Command ``nova-accel leave``: prepare a host for Nova's own driver.
 
 Stock Nova goes on to offer the providers that it finds, and a server that
 has slots of one ends its first report with an error. It is run after
@@ -28,7 +28,6 @@ from placement_sync.client import nova_api, resource_providers
 from placement_sync.fleet.cli import server_command
 from placement_sync.sync import sync_pass
 
-_NAME = "placement-sync leave"
 _OK, _UNDONE = 0, 1
 _RUNNING = (
     "nova-compute of this host must be stopped, and must have run with"
@@ -114,7 +113,7 @@ def _leave(
     compute, reason = common_options.open_compute(arguments, options)
     if compute is None:
         raise nova_api.NoAnswerError(reason)
-    with progress.waiting_for(_NAME, "answers of Placement and Nova"):
+    with progress.waiting_for("answers of Placement and Nova"):
         root = outside_host.find_root(arguments, options, host, placement)
         service = nova_api.read_service_host(compute, root.uuid)
     slots = _open_slots(options, service, root, placement)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``nova-accel profile list``: profiles of the whole cloud."""
+"""Command ``openstack accel profile list``: profiles of the whole cloud."""
 
 import argparse
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``nova-accel server``: show, attach and detach profiles."""
+"""Command ``openstack accel server``: show, attach and detach profiles."""
 
 import argparse
 import functools
@@ -51,7 +51,8 @@ def _add_attach_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         metavar="PROFILE",
         required=True,
-        help="name of the profile in `nova-accel profile list`, or its trait",
+        help="name of the profile in `openstack accel profile list`, or its"
+        " trait",
     )
     parser.add_argument(
         "--bitstream",
@@ -93,14 +94,12 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
             raise errors.ConfigurationError(
                 "[nova]", "(nothing)", f"{reason}; or name --host"
             )
-        with progress.waiting_for("nova-accel", "an answer of Nova's API"):
+        with progress.waiting_for("an answer of Nova's API"):
             server, host = find_server(nova, arguments.server)
             identity = nova.read_identity()
     is_own = is_of_service(arguments, options)
     parameters = _build_parameters(arguments, action, identity is None)
-    with progress.waiting_for(
-        "nova-accel", _WAIT_SUBJECTS[action].format(host)
-    ):
+    with progress.waiting_for(_WAIT_SUBJECTS[action].format(host)):
         answer = client.call(
             host,
             action,
@@ -159,7 +158,7 @@ def open_bus(
             f" this Python environment: {error}; run it where Nova is"
             " installed, such as on a controller",
         ) from error
-    with progress.waiting_for("nova-accel", "Nova's message bus"):
+    with progress.waiting_for("Nova's message bus"):
         files = options.files or conf.find_default_files()
         return rpc, rpc.ComputeRpc(files)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands about flavors: ``nova-accel explain`` and others.
+"""Commands about flavors: ``openstack accel explain`` and others.
 
 - ``simulation``: ``simulate``, a scheduling request card by card
 - ``commands``: declarations of the commands

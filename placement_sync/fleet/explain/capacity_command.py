@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``nova-accel capacity show``: how many servers of a flavor fit."""
+"""Command ``capacity show``: how many servers of a flavor fit."""
 
 import argparse
 import collections

@@ -13,7 +13,7 @@ class Explain(application.ListCommand):
     can serve the flavor; 1 if no host can, or a service does not respond; 2
     if the input can't be used. For a server, also one in ERROR, its zone, its
     project and its scheduler hints exclude hosts, and its fault is printed.
-    Example: nova-accel explain --flavor gpu.small
+    Example: openstack accel explain --flavor gpu.small
     """
 
     action = "placement_sync.fleet.explain.explain_command:ACTION"
@@ -23,8 +23,8 @@ class FlavorCreate(application.Command):
     """Create a flavor that requests accelerators.
 
     The options for the request are those of flavor set. If the request is
-    refused, no flavor is created. Example: nova-accel flavor create gpu.small
-    --vcpus 4 --ram 8192 --disk 20 --profile A40-8Q
+    refused, no flavor is created. Example: openstack accel flavor create
+    gpu.small --vcpus 4 --ram 8192 --disk 20 --profile A40-8Q
     """
 
     action = "placement_sync.fleet.explain.flavor_command:CREATE"
@@ -35,10 +35,10 @@ class FlavorSet(application.Command):
 
     The extra specs replace all accelerators of the flavor; extra specs for
     other purposes stay. A warning is printed if no host can serve the flavor
-    now; nova-accel explain has the reason for each card. A flavor whose guests
-    can't start on any host is refused. Without --profile and --class only the
-    given settings change. Example: nova-accel flavor set gpu.small --profile
-    A40-8Q --numa-policy preferred
+    now; openstack accel explain has the reason for each card. A flavor whose
+    guests can't start on any host is refused. Without --profile and --class
+    only the given settings change. Example: openstack accel flavor set
+    gpu.small --profile A40-8Q --numa-policy preferred
     """
 
     action = "placement_sync.fleet.explain.flavor_command:SET"
@@ -48,10 +48,10 @@ class FlavorImport(application.ListCommand):
     """Create or change the flavors of a file.
 
     The file is JSON of `openstack flavor list --long`, of flavor show, or of
-    profile list: then each profile gets a flavor. The accelerators of a
-    flavor are replaced by those of the file; its other extra specs stay.
-    Flavors without accelerators are skipped. All flavors are checked before
-    the first is written; a second import changes nothing. Example: nova-accel
+    profile list: then each profile gets a flavor. The accelerators of a flavor
+    are replaced by those of the file; its other extra specs stay. Flavors
+    without accelerators are skipped. All flavors are checked before the first
+    is written; a second import changes nothing. Example: openstack accel
     flavor import flavors.json --dry-run
     """
 
@@ -61,8 +61,8 @@ class FlavorImport(application.ListCommand):
 class FlavorShow(application.ShowCommand):
     """Print a flavor's accelerators, and whether a host can serve it now.
 
-    It prints also for how many servers there is room now. Example: nova-accel
-    flavor show gpu.small
+    It prints also for how many servers there is room now. Example: openstack
+    accel flavor show gpu.small
     """
 
     action = "placement_sync.fleet.explain.flavor_command:SHOW"
@@ -75,7 +75,7 @@ class CapacityShow(application.ShowCommand):
     allow fewer. Blocked by are the devices that no server of the flavor can
     get now, by reason. The exit status is 0 if one more fits, 1 if none does
     or a service does not respond, 2 if the input can't be used. Example:
-    nova-accel capacity show --flavor gpu.small
+    openstack accel capacity show --flavor gpu.small
     """
 
     action = "placement_sync.fleet.explain.capacity_command:ACTION"

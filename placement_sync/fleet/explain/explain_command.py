@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel explain``: reasons why each card serves a flavor or not."""
+"""Command ``explain``: reasons why each card serves a flavor or not."""
 
 import argparse
 import dataclasses

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``nova-accel flavor``: create, set and show flavors."""
+"""Command ``openstack accel flavor``: create, set and show flavors."""
 
 import argparse
 import dataclasses

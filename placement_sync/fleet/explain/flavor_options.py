@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of ``nova-accel flavor``, and the request for devices by them."""
+"""Options of commands about flavors, and the request for devices by them."""
 
 import argparse
 import dataclasses
@@ -112,8 +112,8 @@ def _add_target(
     target.add_argument(
         "--profile",
         metavar="PROFILE",
-        help="request this profile of `nova-accel profile list`, for example"
-        " A40-8Q: a name, a trait, or the id of an FPGA function or"
+        help="request this profile of `openstack accel profile list`, for"
+        " example A40-8Q: a name, a trait, or the id of an FPGA function or"
         " interface",
     )
     target.add_argument(

@@ -116,8 +116,8 @@ def _list_programmable(
     if query.bitstream and is_function:
         raise NotOfferedError(
             f"{terms.name} is a function that a region has already: with"
-            " --bitstream name the interface instead, as `nova-accel profile"
-            " list` shows it, or the class FPGA"
+            " --bitstream name the interface instead, as `openstack accel"
+            " profile list` shows it, or the class FPGA"
         )
     return frozenset({names.PROGRAMMABLE_TRAIT} if query.bitstream else ())
 
@@ -212,7 +212,7 @@ def _find_by_class(
     if name in (names.GPU_CLASS, names.MDEV_CLASS):
         raise NotOfferedError(
             f"{name} alone names no profile, and a card supports several; see"
-            " `nova-accel profile list`"
+            " `openstack accel profile list`"
         )
     if not any(name in device.capacities for device in cloud.devices):
         return None
@@ -311,7 +311,7 @@ def _explain_unknown(
         )
     return (
         f"no host and no catalog has a profile {profile!r}{hint}; see"
-        " `nova-accel profile list`"
+        " `openstack accel profile list`"
     )
 
 

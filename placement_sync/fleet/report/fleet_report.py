@@ -26,8 +26,7 @@ from placement_sync.fleet.report import card_bars, defragmentation
 
 # The remedy of each state, for the operator; ok has none.
 _REMEDIES = {
-    "drained": "`placement-sync undrain {address}` on the host offers it"
-    " again",
+    "drained": "`nova-accel undrain {address}` on the host offers it again",
     "faulted": "repair it, then run `nova-accel heal {address}` on the host",
     "missing": "the host does not have it any more, and servers hold it:"
     " check its slot, or delete these servers",
@@ -268,7 +267,7 @@ def _list_problems(
             yield DeviceProblem(
                 where=f"{device.host}/{device.address}",
                 problem=f"more is allocated than it has: {row.usage}",
-                remedy="run `placement-sync audit` on the host",
+                remedy="run `nova-accel audit` on the host",
             )
     for host in sorted(disabled):
         yield DeviceProblem(

@@ -31,11 +31,13 @@ OWN = [
     )
 ]
 # A command that a sentence names, without arguments.
-NAME = re.compile(r"(nova-accel|placement-sync)( [a-z]+){1,2}")
+NAME = re.compile(r"(nova-accel|placement-sync|openstack accel)( [a-z]+){1,2}")
 
 
 # A command in the remedy of a check, to the end of its sentence.
-REMEDY = re.compile(r"\b(?:nova-accel|placement-sync) [a-z][^\n;:,()`]*")
+REMEDY = re.compile(
+    r"\b(?:nova-accel|placement-sync|openstack accel) [a-z][^\n;:,()`]*"
+)
 
 
 def list_remedies() -> list[str]:
@@ -52,7 +54,7 @@ def list_remedies() -> list[str]:
             for observation in result.observations
         ]
     lines = {m[0].strip() for t in texts for m in REMEDY.finditer(t)}
-    return sorted(x for x in lines if x.split()[1] in test_house.PROGRAMS)
+    return sorted(x for x in lines if test_house.COMMAND.match(x))
 
 
 class Parsed(Exception):

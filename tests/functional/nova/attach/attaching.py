@@ -8,12 +8,12 @@ from typing import Any
 
 from nova import context, objects
 
-from nova_accel.cli import commands
 from nova_accel.model import attachment
 from placement_sync.fleet import compute_rpc
 from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.spawn import test_typed_vfs
 from tests.functional.nova.support import operations, technologies
+from tests.functional.sync.commands import programs
 from virt_hooks.instance import instance_request
 
 # Profile that fits once more on a host, by the technology's name.
@@ -129,7 +129,7 @@ class AttachingTestBase(operations.OperationsTestBase):
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            exit_status = commands.main(["server", *words])
+            exit_status = programs.main(["server", *words])
         self.assertEqual(status, exit_status, out.getvalue() + err.getvalue())
         return err.getvalue() if status else out.getvalue()
 

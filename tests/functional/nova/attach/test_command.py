@@ -12,7 +12,6 @@ import oslo_messaging
 import pytest
 from nova import context, exception, rpc
 
-from nova_accel.cli import commands
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import rpc_names
 from placement_sync.cli import progress
@@ -21,6 +20,7 @@ from tests.functional.nova.attach import attaching
 from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import harness, technologies
+from tests.functional.sync.commands import programs
 from tests.unit.placement_sync.cli import test_progress
 
 PROFILE = "T4-4Q"
@@ -199,7 +199,7 @@ class Command(attaching.AttachingTestBase):
             mock.patch.object(progress, "DELAY_S", 0.0),
         ):
             words = ("--host", "host1")
-            commands.main(["server", "detach", server["id"], *words])
+            programs.main(["server", "detach", server["id"], *words])
         self.assertIn("Detached attached-1", out.getvalue())
         self.assertIn("waiting for nova-compute on host1", err.getvalue())
         self.assertIn("device_detach_timeout", err.getvalue())

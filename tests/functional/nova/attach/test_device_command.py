@@ -14,13 +14,13 @@ import oslo_messaging
 from nova import context, rpc
 
 from nova_accel import model
-from nova_accel.cli import commands
 from nova_accel.host.state import faults
 from nova_accel.model import names, rpc_names
 from tests.functional.nova.operations import moving
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.service import syncing
 from tests.functional.nova.support import harness
+from tests.functional.sync.commands import programs
 from tests.support import golden
 
 CARD = f"host1/{harness.T4}"
@@ -39,7 +39,7 @@ class DeviceCommandBase(syncing.SyncTestBase):
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            status = commands.main(
+            status = programs.main(
                 [
                     "device",
                     *words,

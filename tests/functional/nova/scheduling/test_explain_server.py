@@ -7,9 +7,9 @@ import json
 import uuid
 from typing import Any
 
-from nova_accel.cli import commands
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import harness
+from tests.functional.sync.commands import programs
 
 
 class ExplainServer(scheduled.CommandTestBase):
@@ -17,7 +17,7 @@ class ExplainServer(scheduled.CommandTestBase):
         """Return the JSON of the command."""
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            code = commands.main(
+            code = programs.main(
                 [
                     *("explain", *words, "--json"),
                     *("--endpoint", self.placement.fixture.endpoint),

@@ -10,10 +10,10 @@ from typing import Any
 import fixtures
 import pytest
 
-from nova_accel.cli import commands
 from nova_accel.model import names
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import harness
+from tests.functional.sync.commands import programs
 
 FLAVOR = "gpu.one"
 NODES = ("host1", "host2")
@@ -32,7 +32,7 @@ class FlavorCommand(scheduled.CommandTestBase):
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            exit_status = commands.main(
+            exit_status = programs.main(
                 [
                     *words,
                     "--endpoint",

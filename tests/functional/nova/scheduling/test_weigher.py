@@ -6,9 +6,9 @@ import io
 import json
 from typing import Any
 
-from nova_accel.cli import commands
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import harness
+from tests.functional.sync.commands import programs
 
 NAME = "gpu.small"
 
@@ -25,7 +25,7 @@ class Weigher(scheduled.CommandTestBase):
         """Return the command's status and its answer."""
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            status = commands.main(
+            status = programs.main(
                 [
                     "explain",
                     "--json",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``placement-sync audit`` on a host of Nova's functional harness."""
+"""``nova-accel audit`` on a host of Nova's functional harness."""
 
 import contextlib
 import io
@@ -8,15 +8,15 @@ from typing import Any
 
 import fixtures
 
-from placement_sync.cli import main
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import harness
+from tests.functional.sync.commands import programs
 
 
 def run(
     test: harness.AccelTestBase, *words: str, status: int
 ) -> dict[str, Any]:
-    """Return the report of `placement-sync audit` on host1."""
+    """Return the report of `nova-accel audit` on host1."""
     test.useFixture(scheduled.without_keystone())
     hide_uptime(test)
     out, err = io.StringIO(), io.StringIO()
@@ -24,7 +24,7 @@ def run(
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        exit_status = main.main(
+        exit_status = programs.main(
             [
                 *("audit", "--json", "--pause=0", *words),
                 *("--endpoint", test.placement.fixture.endpoint),

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from nova import objects
 
-from placement_sync.cli import main
 from placement_sync.client import nova_api, rest, stock_compute
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import audit, harness
 from tests.functional.nova.switch import stock_driver
+from tests.functional.sync.commands import programs
 
 SMALL = harness.vgpu_group("_A", "4Q")
 WHOLE = harness.whole_gpu_group("_A")
@@ -38,7 +38,7 @@ class Leaving(stock_driver.StockTestBase):
         lock._descriptor = None
 
     def leave(self, *words: str, status: int = 0) -> str:
-        """Return the output of `placement-sync leave` on host1."""
+        """Return the output of `nova-accel leave` on host1."""
         return self.run_command("leave", *words, status=status)
 
     def run_command(self, *words: str, status: int = 0) -> str:
@@ -48,7 +48,7 @@ class Leaving(stock_driver.StockTestBase):
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            exit_status = main.main(
+            exit_status = programs.main(
                 [
                     *words,
                     *("--endpoint", self.placement.fixture.endpoint),

@@ -9,11 +9,11 @@ import uuid
 import pytest
 
 from nova_accel import model
-from nova_accel.cli import commands
 from nova_accel.discovery import plugin
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
-from placement_sync.cli import main
+from placement_sync.cli import main as placement_sync
+from tests.functional.sync.commands import programs
 from tests.functional.sync.support import nova_standin
 from tests.functional.sync.support.sites import (
     CARD,
@@ -255,7 +255,7 @@ def test_a_missing_state_dir_is_an_error(
     site.state.mkdir()
     assert "No device is drained" in site.run("drain")
     # A captured host needs no state_dir on this machine.
-    assert main.main(["drain", "--root", str(site.root)]) == 0
+    assert programs.main(["drain", "--root", str(site.root)]) == 0
     assert "No device is drained" in site.capsys.readouterr().out
 
 
@@ -266,7 +266,7 @@ def test_a_missing_state_dir_is_an_error_without_nova_conf(
     missing = tmp_path / "missing"
     monkeypatch.setenv("OS_NOVA_ACCEL__STATE_DIR", str(missing))
     for words in (["drain"], ["undrain", CARD]):
-        assert main.main(words) == 2
+        assert programs.main(words) == 2
         error = site.capsys.readouterr().err
         assert f"state_dir = {missing}: is no directory" in error
 
@@ -283,24 +283,27 @@ def test_options_of_passes_are_refused_elsewhere(
     site: Site, words: list[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main.main(words)
+        programs.main(words)
     assert ended.value.code == 2
     error = site.capsys.readouterr().err
     assert f"unrecognized arguments: {words[1]}" in error
 
 
-def test_verbs_are_commands_of_nova_accel_too(site: Site) -> None:
+def test_sync_is_the_run_of_placement_sync(site: Site) -> None:
     site.run("drain", CARD, "--reason", "r")
-    for verb in (["drain", "--json"], ["undrain", CARD, "--json"]):
-        assert commands.main([*verb, "--config-file", str(site.conf)]) == 0
-        printed = json.loads(site.capsys.readouterr().out)["drained"]
-        assert [d["address"] for d in printed] == [CARD] * (verb[0] == "drain")
-    words = ["sync", "--once", "--json", *NODE]
-    assert commands.main([*words, "--config-file", str(site.conf)]) == 0
-    assert json.loads(site.capsys.readouterr().out)["calls"]
-    assert "fresh" in site.run("status")
-    assert commands.main(["status", "--config-file", str(site.conf)]) == 0
-    assert "placement-sync: fresh" in site.capsys.readouterr().out
+    calls = json.loads(site.run("sync", "--once", "--json", *NODE))["calls"]
+    assert calls and site.once(*NODE)["calls"] == []
+    assert "placement-sync: fresh" in site.run("status")
+
+
+def test_a_verb_of_placement_sync_prints_its_present_name(site: Site) -> None:
+    words = ["--config-file", str(site.conf)]
+    drain = ["drain", CARD, "--reason", "r", *words]
+    assert placement_sync.main(drain) == 0
+    output = site.capsys.readouterr()
+    assert "No server uses it" in output.out or CARD in output.out
+    assert output.err.count("\n") == 1 and "`nova-accel drain`" in output.err
+    assert site.run("undrain", CARD)
 
 
 def test_metrics_are_written_to_a_file(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nova_accel.cli import commands
 from nova_accel.model import names
+from tests.functional.sync.commands import programs
 from tests.functional.sync.support.servers import Server
 
 PROFILE = "CUSTOM_VGPU_NVIDIA_T4_4Q"
@@ -126,7 +126,7 @@ def explain(placement: Server, capsys: pytest.CaptureFixture[str]) -> Any:
 
     def run(*words: str, specs: tuple[str, ...] = ONE) -> tuple[int, str, str]:
         options = [word for spec in specs for word in ("--extra-spec", spec)]
-        status = commands.main(
+        status = programs.main(
             ["explain", "--endpoint", placement.url, *options, *words]
         )
         printed = capsys.readouterr()

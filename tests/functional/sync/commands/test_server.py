@@ -36,7 +36,13 @@ def closed() -> Iterator[int]:
 
 def command(conf: pathlib.Path) -> list[str]:
     return [
-        *(sys.executable, "-W", "ignore", "-m", "nova_accel.cli.commands"),
+        *(
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "tests.functional.sync.commands.programs",
+        ),
         *("server", "show", SERVER, "--host", "host1"),
         *("--config-file", str(conf)),
     ]
@@ -77,8 +83,8 @@ def test_each_command_of_a_shell_reads_its_own_conf(
     tmp_path: pathlib.Path,
 ) -> None:
     twice = (
-        "import sys; from nova_accel.cli import commands;"
-        " statuses = [commands.main(sys.argv[1:]) for _ in range(2)];"
+        "import sys; from tests.functional.sync.commands import programs;"
+        " statuses = [programs.main(sys.argv[1:]) for _ in range(2)];"
         " sys.exit(statuses != [2, 2])"
     )
     status, words = run(

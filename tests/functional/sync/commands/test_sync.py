@@ -15,6 +15,7 @@ from nova_accel.config import library_version
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from placement_sync.cli import main, progress
+from tests.functional.sync.commands import programs
 from tests.functional.sync.support import odd
 from tests.functional.sync.support.sites import (
     CARD,
@@ -382,6 +383,6 @@ def test_a_terminal_shows_that_placement_is_slow(
     with odd.answering(odd.http("200 OK", b"[]"), pause_s=0.01) as url:
         site.write_conf(url)
         command = [*words, *NODE, "--config-file", str(site.conf)]
-        assert main.main(command) == 1
+        assert programs.main(command) == 1
     first = stderr.getvalue().splitlines()[0]
-    assert first == "placement-sync: waiting for an answer of Placement"
+    assert first == "nova-accel: waiting for an answer of Placement"

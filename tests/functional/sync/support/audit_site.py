@@ -13,7 +13,7 @@ from nova_accel import model
 from nova_accel.host.execute import privileged
 from nova_accel.host.state import claims_file
 from nova_accel.model import names
-from placement_sync.cli import main
+from tests.functional.sync.commands import programs
 from tests.functional.sync.support import nova_standin, servers
 from tests.lab import fakehost
 from tests.support.hosts.simulated import GPU, OTHER, ROOT
@@ -64,7 +64,7 @@ class Site:
             if nova:
                 command.append(f"--compute-endpoint={self.nova.url}")
         self.capsys.readouterr()
-        status = main.main([*command, *arguments[1:]])
+        status = programs.main([*command, *arguments[1:]])
         return status, *self.capsys.readouterr()
 
     def allocate(

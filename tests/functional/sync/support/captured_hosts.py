@@ -5,9 +5,9 @@ import pathlib
 
 import pytest
 
-from nova_accel.cli import commands
 from nova_accel.model import names
 from placement_sync.cli import main as sync_cli
+from tests.functional.sync.commands import programs
 from tests.functional.sync.support import nova_standin, servers
 from tests.hosts import look
 
@@ -94,5 +94,5 @@ class Cloud:
         command = [*words, "--endpoint", self.placement.url]
         if self.nova is not None:
             command += ["--compute-endpoint", self.nova.url]
-        status = commands.main(command)
+        status = programs.main(command)
         return status, *self.capsys.readouterr()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nova_accel.model import names
-from placement_sync.cli import main
+from tests.functional.sync.commands import programs
 from tests.functional.sync.support import servers
 from tests.hosts import look
 
@@ -58,12 +58,13 @@ class Site:
         """Run the command, which fails; return its only error line."""
         text, words = self.execute(*arguments, status=status)
         assert text == "" and words.count("\n") == 1
-        assert words.startswith("placement-sync: ")
+        program = "placement-sync" if arguments[0] == "run" else "nova-accel"
+        assert words.startswith(f"{program}: ")
         return words
 
     def execute(self, *arguments: str, status: int = 0) -> tuple[str, str]:
         command = [*arguments, "--config-file", str(self.conf)]
-        assert main.main(command) == status, self.capsys.readouterr()
+        assert programs.main(command) == status, self.capsys.readouterr()
         output = self.capsys.readouterr()
         assert SECRET not in output.out + output.err
         return output.out, output.err

@@ -111,16 +111,19 @@ def test_help_lists_the_commands_of_all_packages(capsys: Output) -> None:
         commands.main(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for word in ("inspect", "fine word", "All of it", "broken", "flavor set"):
+    for word in ("inspect", "fine word", "All of it", "broken", "drain"):
         assert word in text
+    assert "flavor set" not in text
 
 
 def test_help_of_profile_list_explains_most(
     capsys: Output,
 ) -> None:
     assert commands.main(["profile", "list", "--help"]) == 0
-    help_text = " ".join(capsys.readouterr().out.split())
+    output = capsys.readouterr()
+    help_text = " ".join(output.out.split())
     assert "Most" in help_text and "max_slots" in help_text
+    assert output.err == ""  # only the command itself is deprecated
 
 
 @pytest.mark.usefixtures("sample")
@@ -137,6 +140,7 @@ def test_other_commands_run_beside_a_broken_one(
     [
         ([], "no command"),
         (["nothing"], "unknown command: nothing"),
+        (["driver"], "unknown command: driver"),
         (["flavor"], "unknown command: flavor"),
         (["nothing", "--help"], "unknown command: nothing"),
     ],
@@ -148,23 +152,25 @@ def test_a_line_without_a_command_is_refused(
         commands.main(words)
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    choice = "use one of: allocation list, audit, "
+    choice = "use one of: audit, capture, "
     assert f"nova-accel: error: {cause}; {choice}" in error
-    assert "flavor set, flavor show" in error
+    assert "driver remove, driver status" in error
+    assert "flavor set" not in error
 
 
 def test_help_lists_the_commands_of_a_prefix(capsys: Output) -> None:
-    assert commands.main(["flavor", "--help"]) == 0
+    assert commands.main(["driver", "--help"]) == 0
     assert capsys.readouterr().out.split()[-4:] == [
-        *("flavor", "set", "flavor", "show")
+        *("driver", "remove", "driver", "status")
     ]
 
 
 def test_the_completion_knows_commands_and_options(capsys: Output) -> None:
     assert commands.main(["complete"]) == 0
     script = capsys.readouterr().out
-    assert "cmds_flavor='create import set show'" in script
-    assert re.search("cmds_profile_list='.*--sort-column", script)
+    assert "cmds_driver='install plan remove status'" in script
+    assert re.search("cmds_driver_plan='.*--sort-column", script)
+    assert "flavor" not in script
 
 
 def test_the_option_debug_prints_the_traceback(

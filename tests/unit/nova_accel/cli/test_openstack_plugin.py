@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of ``openstack accel`` are those of ``nova-accel``."""
+"""Commands of ``openstack accel`` need neither a host nor its options."""
 
 import configparser
 import pathlib
@@ -9,22 +9,6 @@ import sys
 from nova_accel.cli import openstack_plugin
 
 ROOT = pathlib.Path(__file__).parents[4]
-# Commands about one host, which needs access to its files.
-OF_HOST = {
-    "audit",
-    "capture",
-    "doctor",
-    "drain",
-    "driver_install",
-    "driver_plan",
-    "driver_remove",
-    "driver_status",
-    "heal",
-    "inspect",
-    "leave",
-    "status",
-    "sync",
-} | {"undrain", "license_vendordata"}
 # Libraries that a laptop with python-openstackclient does not have.
 ABSENT = (
     *("libvirt", "lxml", "nova", "oslo_log", "oslo_messaging"),
@@ -55,13 +39,7 @@ def read_commands(group: str) -> dict[str, str]:
     return {name.strip(): target.strip() for name, _, target in pairs}
 
 
-OWN = read_commands("nova_accel.commands")
 CLIENT = read_commands(f"openstack.accel.v{openstack_plugin.API_VERSIONS[0]}")
-
-
-def test_each_command_about_the_cloud_is_in_both_programs() -> None:
-    cloud = {name: t for name, t in OWN.items() if name not in OF_HOST}
-    assert {f"accel_{name}": t for name, t in cloud.items()} == CLIENT
 
 
 def test_the_help_needs_no_library_of_a_host() -> None:

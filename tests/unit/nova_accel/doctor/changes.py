@@ -551,7 +551,7 @@ REMOVED: prepared.Change = {
     NOVA_CONF: "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n",
     STATE: None,
 }
-# As nova-compute and `placement-sync leave` write them.
+# As nova-compute and `nova-accel leave` write them.
 CLAIMS: Mapping[str, Any] = {
     "format": 1,
     "root": {"name": "node1", "uuid": SERVER},

@@ -327,7 +327,7 @@ def test_the_file_of_each_manager_shows_a_container(path: str) -> None:
     ("name", "command"),
     [
         ("faulted", "nova-accel heal"),
-        ("drained", "placement-sync undrain"),
+        ("drained", "nova-accel undrain"),
         ("scrubbing", ""),
         ("unreleased", ""),
     ],

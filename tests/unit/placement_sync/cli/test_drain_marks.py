@@ -109,7 +109,7 @@ def test_a_drained_card_drains_its_parts(
     assert reasons.keys() <= marked
     assert bool(reasons) is bool(marked)
     for reason in reasons.values():
-        assert f"`placement-sync undrain {address}`" in reason
+        assert f"`nova-accel undrain {address}`" in reason
         assert "a fan is loud" in reason
 
 

@@ -35,7 +35,7 @@ def test_only_a_terminal_shows_the_wait(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setattr(progress, "DELAY_S", delay_s)
-    with progress.waiting_for("nova-accel", "a guest"):
+    with progress.waiting_for("a guest"):
         until = time.monotonic() + 30
         while stderr.getvalue() != printed and time.monotonic() < until:
             time.sleep(0.01)

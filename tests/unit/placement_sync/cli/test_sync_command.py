@@ -18,6 +18,7 @@ from collections.abc import Callable
 import pytest
 
 from nova_accel import errors, model
+from nova_accel.cli import commands
 from nova_accel.model import providers, usage
 from placement_sync.cli import common_options, main, sync_command
 from placement_sync.client import calls
@@ -55,9 +56,10 @@ def test_each_option_is_in_the_help_and_in_the_documentation(
     assert {"--once", "--dry-run", "--root", "--endpoint"} <= flags
     for flag in flags - {"--help"}:
         assert flag in page, flag
-    for command in ("run", "drain", "undrain", "leave", "status", "audit"):
-        assert f"placement-sync {command}" in page
-        assert "--state-dir" in read_help(capsys, command)
+    for command in ("drain", "undrain", "leave", "status", "audit"):
+        assert f"nova-accel {command}" in page
+        assert commands.main([command, "--help"]) == 0
+        assert "--state-dir" in capsys.readouterr().out
 
 
 def test_an_invalid_argument_ends_with_2(capsys: Output) -> None:
@@ -75,8 +77,7 @@ def test_a_line_without_a_verb_lists_the_verbs(
     with pytest.raises(SystemExit) as ended:
         main.main(words)
     assert ended.value.code == 2
-    verbs = "audit, complete, drain, help, leave, run, status, undrain"
-    assert f"; use one of: {verbs}\n" in capsys.readouterr().err
+    assert "; use one of: complete, help, run\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
