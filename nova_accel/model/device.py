@@ -376,6 +376,11 @@ class Slot:
     resource_class: str
     identifier: str
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return it without its resource class, which claims lack."""
+        return self.provider, self.identifier
+
 
 class ClaimState(enum.Enum):
     """Progress of a claim: only planned, or its partition is made."""

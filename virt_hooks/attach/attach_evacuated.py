@@ -87,11 +87,11 @@ class EvacuatedAttachments:
         with error_guards.log_errors(
             "can't read the attached profiles of server %s", instance.uuid
         ):
-            lost = instance_request.list_left_behind(
+            lost = instance_request.sort_attachments(
                 instance,
                 instance.flavor,
                 instance_request.slots_of(instance.resources),
-            )
+            ).lost
         return lost
 
     def _try_attach(

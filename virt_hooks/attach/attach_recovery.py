@@ -297,9 +297,9 @@ class AttachRecovery:
         device. An interrupted detach is undone if the running guest has it.
         """
         handles = self.attached_handles(instance.uuid, attached)
-        is_retained = attached in instance_request.served_attachments(
-            instance, instance_request.slots_of(instance.resources)
-        )
+        slots = instance_request.slots_of(instance.resources)
+        own_slot = attached.provider, attached.slot
+        is_retained = own_slot in {slot.key for slot in slots}
         if attached.state is attachment.AttachmentState.ATTACHING:
             is_retained = is_retained and plug.is_in_domain(
                 self._host, instance, handles

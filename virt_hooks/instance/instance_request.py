@@ -2,7 +2,6 @@
 """Request of a ``nova.objects.Instance``: groups, slots and bitstreams."""
 
 import collections
-import contextlib
 import dataclasses
 import types
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from nova_accel.model import attachment, flavors, names, providers
 # Prefix of the resource classes whose slots are of Nova's own libvirt driver
 # (nova/virt/libvirt/driver.py, _update_provider_tree_for_vpmems).
 PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
+_ATTACHED = attachment.AttachmentState.ATTACHED
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,28 +25,39 @@ class InstanceRequest:
     #: Of its flavor, and of its attachments that have their slot.
     groups: tuple[flavors.RequestGroup, ...]
     slots: tuple[model.Slot, ...] = ()
-    #: Provider and identifier of the attachments' slots.
-    attached: frozenset[tuple[str, str]] = frozenset()
     #: Its allocations by provider, if it comes to this host.
     allocated: model.Allocations = dataclasses.field(
         default_factory=lambda: types.MappingProxyType({})
     )
-    #: Ids of the images of its bitstreams.
-    images: frozenset[str] = frozenset()
     options: flavors.Options = dataclasses.field(
         default_factory=flavors.Options
     )
     #: Whether Nova rebuilds it on this host.
     is_rebuild: bool = False
 
+    @property
+    def images(self) -> frozenset[str]:
+        """Return the ids of the images of its bitstreams."""
+        return images_of(self.groups)
+
+    @property
+    def has_open_attachments(self) -> bool:
+        """Return whether groups of attachments have no slot yet."""
+        return any(
+            group.slot is None
+            and group.suffix.startswith(attachment.GROUP_PREFIX)
+            for group in self.groups
+        )
+
     def list_claims(
         self, claims: Iterable[model.Claim], is_attached: bool
     ) -> tuple[model.Claim, ...]:
         """Return the claims of attachments, or those of the flavor."""
+        attached = {group.slot for group in self.groups}
         return tuple(
             claim
             for claim in claims
-            if ((claim.provider, claim.slot) in self.attached) is is_attached
+            if ((claim.provider, claim.slot) in attached) is is_attached
         )
 
 
@@ -68,14 +79,11 @@ def parse(
     """
     if slots is None:
         slots = slots_of(instance.resources, root)
-    groups = groups_of(instance, instance.flavor, slots)
     return InstanceRequest(
         uuid=instance.uuid,
-        groups=groups,
+        groups=groups_of(instance, instance.flavor, slots),
         slots=slots,
-        attached=_attached_slots(groups),
         allocated=allocated,
-        images=_images_of(groups),
         options=flavors.parse_options(instance.flavor.extra_specs),
         is_rebuild=is_rebuild,
     )
@@ -113,28 +121,6 @@ def locate(
     )
 
 
-def with_attachments(
-    request: InstanceRequest, attachments: Iterable[attachment.Attachment]
-) -> InstanceRequest:
-    """Return a request whose attached groups have the attachments' slots."""
-    located = {
-        group.suffix: group
-        for group in (each.request_group() for each in attachments)
-    }
-    groups = tuple(located.get(g.suffix, g) for g in request.groups)
-    return dataclasses.replace(
-        request, groups=groups, attached=_attached_slots(groups)
-    )
-
-
-def has_open_attachments(request: InstanceRequest) -> bool:
-    """Return whether attached groups of a request have no slot yet."""
-    return any(
-        group.slot is None and group.suffix.startswith(attachment.GROUP_PREFIX)
-        for group in request.groups
-    )
-
-
 def attachments_of(instance: Any) -> tuple[attachment.Attachment, ...]:
     """Return all recorded attachments of a server, in any state.
 
@@ -144,22 +130,8 @@ def attachments_of(instance: Any) -> tuple[attachment.Attachment, ...]:
     return attachment.parse_metadata(instance.system_metadata)
 
 
-def served_attachments(
-    instance: Any, slots: Iterable[model.Slot]
-) -> tuple[attachment.Attachment, ...]:
-    """Return the attachments of a server whose slot is among some slots."""
-    return _select_served(attachments_of(instance), slots)
-
-
-def _select_served(
-    attachments: Iterable[attachment.Attachment], slots: Iterable[model.Slot]
-) -> tuple[attachment.Attachment, ...]:
-    keys = {(slot.provider, slot.identifier) for slot in slots}
-    return tuple(e for e in attachments if (e.provider, e.slot) in keys)
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _SortedAttachments:
+class SortedAttachments:
     """Attachments of a server by what some slots of it are.
 
     ``served`` have their slot among them, ``moved`` get others of them, and
@@ -171,61 +143,43 @@ class _SortedAttachments:
     lost: tuple[attachment.Attachment, ...]
 
 
-def _sort_attachments(
-    instance: Any, flavor: Any, slots: tuple[model.Slot, ...]
-) -> _SortedAttachments:
+def sort_attachments(
+    instance: Any, flavor: Any, slots: Iterable[model.Slot]
+) -> SortedAttachments:
     """Return the attachments of a server by what some slots of it are.
 
-    The scheduler requests the resources of attachments together with those
-    of the flavor, all or none (``filters.attached_profiles``). So they have
-    moved with their server if there are slots for all; else they were left
-    behind, and are lost.
+    An attachment whose own slot is among them is served. The others have
+    moved if there are slots for the flavor and all attachments, as the
+    scheduler requests these all or none (``filters.attached_profiles``).
+    Otherwise, and if an attach or detach was interrupted, they are lost.
 
     :param flavor: a ``nova.objects.Flavor``.
     :raises MalformedError: the record of attachments can't be read.
     """
-    attachments = attachments_of(instance)
-    served = _select_served(attachments, slots)
-    others = tuple(e for e in attachments if e not in served)
-    moved = tuple(
-        e for e in others if e.state is attachment.AttachmentState.ATTACHED
-    )
-    if not _has_slots(flavor, served, moved, slots):
-        moved = ()
-    return _SortedAttachments(
-        served=served,
-        moved=moved,
+    slots = tuple(slots)
+    own = {slot.key for slot in slots}
+    served: list[attachment.Attachment] = []
+    others: list[attachment.Attachment] = []
+    for each in attachments_of(instance):
+        is_served = (each.provider, each.slot) in own
+        (served if is_served else others).append(each)
+    moved = [e for e in others if e.state is _ATTACHED]
+    if moved:
+        requested: collections.Counter[str] = collections.Counter()
+        for group in (
+            *flavors.parse_groups(flavor.extra_specs),
+            *(each.request_group() for each in (*served, *moved)),
+        ):
+            requested.update(group.resources)
+        claimed = collections.Counter(slot.resource_class for slot in slots)
+        classes = {name for each in moved for name in each.resources}
+        if any(claimed[n] < requested[n] for n in classes - names.MEASURES):
+            moved = []
+    return SortedAttachments(
+        served=tuple(served),
+        moved=tuple(moved),
         lost=tuple(e for e in others if e not in moved),
     )
-
-
-def _has_slots(
-    flavor: Any,
-    served: tuple[attachment.Attachment, ...],
-    moved: tuple[attachment.Attachment, ...],
-    slots: tuple[model.Slot, ...],
-) -> bool:
-    """Return whether there are slots for the flavor and all attachments."""
-    if not moved:
-        return True
-    requested: collections.Counter[str] = collections.Counter()
-    for group in (
-        *flavors.parse_groups(flavor.extra_specs),
-        *(each.request_group() for each in (*served, *moved)),
-    ):
-        requested.update(group.resources)
-    counted = collections.Counter(slot.resource_class for slot in slots)
-    classes = {name for each in moved for name in each.resources}
-    return all(
-        counted[name] >= requested[name] for name in classes - names.MEASURES
-    )
-
-
-def list_left_behind(
-    instance: Any, flavor: Any, slots: Iterable[model.Slot]
-) -> tuple[attachment.Attachment, ...]:
-    """Return the attachments of a server without one of some slots."""
-    return _sort_attachments(instance, flavor, tuple(slots)).lost
 
 
 def check_carried(
@@ -238,7 +192,7 @@ def check_carried(
     :raises ClaimError: an attachment has none.
     :raises MalformedError: the record of attachments can't be read.
     """
-    lost = list_left_behind(instance, flavor, slots)
+    lost = sort_attachments(instance, flavor, slots).lost
     if not lost:
         return
     listed = ", ".join(f"{each.name} ({each.profile})" for each in lost)
@@ -260,7 +214,7 @@ def groups_of(
 
     :raises MalformedError: the record of attachments can't be read.
     """
-    attachments = _sort_attachments(instance, flavor, tuple(slots))
+    attachments = sort_attachments(instance, flavor, slots)
     return (
         *flavors.parse_groups(flavor.extra_specs),
         *(each.request_group() for each in attachments.served),
@@ -276,29 +230,9 @@ def all_groups_of(instance: Any) -> tuple[flavors.RequestGroup, ...]:
     )
 
 
-def images_of(instance: Any) -> frozenset[str]:
-    """Return the ids of the images of a server's bitstreams.
-
-    Of attachments only those that have a slot count: an evacuation may
-    leave the others behind.
-    """
-    groups = flavors.parse_groups(instance.flavor.extra_specs)
-    # A malformed record is reported where the attachments are needed.
-    with contextlib.suppress(errors.MalformedError):
-        groups = groups_of(
-            instance, instance.flavor, slots_of(instance.resources)
-        )
-    return _images_of(groups)
-
-
-def _images_of(groups: Iterable[flavors.RequestGroup]) -> frozenset[str]:
+def images_of(groups: Iterable[flavors.RequestGroup]) -> frozenset[str]:
+    """Return the ids of the images of the bitstreams of some groups."""
     return frozenset(group.bitstream for group in groups if group.bitstream)
-
-
-def _attached_slots(
-    groups: Iterable[flavors.RequestGroup],
-) -> frozenset[tuple[str, str]]:
-    return frozenset(group.slot for group in groups if group.slot is not None)
 
 
 def slots_of(

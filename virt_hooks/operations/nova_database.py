@@ -106,7 +106,7 @@ class ServerRecords:
             self.unbuilt.add(uuid)
         self.slots[uuid] = (*self.slots.get(uuid, ()), *server_slots)
         self.groups[uuid] = _groups_of(instance, is_old, self.slots[uuid])
-        self.images[uuid] = instance_request.images_of(instance)
+        self.images[uuid] = instance_request.images_of(self.groups[uuid])
 
 
 class StartupServers:

@@ -2,6 +2,7 @@
 """Partitions of one server, as the overrides make and release them."""
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -110,7 +111,7 @@ class ServerPartitions:
         :raises ClaimError: the slots do not match the groups.
         """
         root = self.accel.root
-        if root is None or not instance_request.has_open_attachments(request):
+        if root is None or not request.has_open_attachments:
             return request
         located = instance_request.locate(
             request,
@@ -121,7 +122,16 @@ class ServerPartitions:
         instance.system_metadata = attachment.update_metadata(
             instance.system_metadata, located
         )
-        return instance_request.with_attachments(request, located)
+        groups = {each.open_group().suffix: each for each in located}
+        return dataclasses.replace(
+            request,
+            groups=tuple(
+                groups[group.suffix].request_group()
+                if group.suffix in groups
+                else group
+                for group in request.groups
+            ),
+        )
 
     def record_if_moved(self, instance: Any) -> None:
         """Record the slots that a move gave to a server; log errors."""

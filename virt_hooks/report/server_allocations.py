@@ -333,7 +333,7 @@ class ServerAllocations:
 
         :param write: writes the server's record before the server is saved.
         """
-        keys = {(slot.provider, slot.identifier) for slot in slots}
+        keys = {slot.key for slot in slots}
         resources = list(_read_resources(instance))
         released = [
             resource

@@ -75,7 +75,7 @@ class ClaimStore:
         slots = tuple(slots)
         with self._guard:
             restored = self._restored.get(consumer, frozenset())
-            self._restored[consumer] = restored | set(map(_key, slots))
+            self._restored[consumer] = restored | {s.key for s in slots}
             self._made |= {c.handle: c for c in self._with_type_ids(existing)}
             claims = self._claims.get(consumer, ())
             new_claims = (
@@ -160,7 +160,7 @@ class ClaimStore:
         slots = tuple(slots)
         with self._guard:
             for other in self._restored.keys() - {consumer}:
-                self._restored[other] -= frozenset(map(_key, slots))
+                self._restored[other] -= frozenset(s.key for s in slots)
             for other, claims in list(self._claims.items()):
                 remaining = not_in_slots(claims, slots)
                 if other != consumer and remaining != claims:
@@ -180,7 +180,7 @@ class ClaimStore:
             claims = self._claims.get(consumer, ())
             self._set(consumer, not_in_slots(claims, slots))
             restored = self._restored.pop(consumer, frozenset())
-            if remaining := restored - frozenset(map(_key, slots)):
+            if remaining := restored - frozenset(s.key for s in slots):
                 self._restored[consumer] = remaining
         self._on_change()
 
@@ -193,7 +193,7 @@ class ClaimStore:
         size; those of the old size are its migration's, as in Placement,
         until the migration ends.
         """
-        keys = frozenset(map(_key, slots))
+        keys = frozenset(s.key for s in slots)
         with self._guard:
             claims = self._claims.get(consumer, ())
             moved = tuple(
@@ -291,7 +291,7 @@ def handles_of(claims: Iterable[model.Claim]) -> frozenset[str]:
 def in_slots(
     claims: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> tuple[model.Claim, ...]:
-    keys = frozenset(map(_key, slots))
+    keys = frozenset(s.key for s in slots)
     return tuple(c for c in claims if (c.provider, c.slot) in keys)
 
 
@@ -300,19 +300,14 @@ def has_claims_on(
 ) -> bool:
     """Return whether each of some slots has a claim."""
     claimed = frozenset((claim.provider, claim.slot) for claim in claims)
-    return claimed.issuperset(map(_key, slots))
+    return claimed.issuperset(s.key for s in slots)
 
 
 def not_in_slots(
     claims: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> tuple[model.Claim, ...]:
-    keys = frozenset(map(_key, slots))
+    keys = frozenset(s.key for s in slots)
     return tuple(c for c in claims if (c.provider, c.slot) not in keys)
-
-
-def _key(slot: model.Slot) -> tuple[str, str]:
-    """Return a slot without its resource class, which claims don't have."""
-    return slot.provider, slot.identifier
 
 
 def has_same_profile(claim: model.Claim, other: model.Claim) -> bool:

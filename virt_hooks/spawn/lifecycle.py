@@ -373,7 +373,7 @@ class Lifecycle:
             slots are still to be released.
         """
         # Claims have no resource class: the same slot may come twice.
-        unique = {(slot.provider, slot.identifier): slot for slot in slots}
+        unique = {slot.key: slot for slot in slots}
         slots = tuple(unique.values())
         if not slots or self.root is None:
             return
