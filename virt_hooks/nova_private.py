@@ -48,11 +48,6 @@ def expire_provider(client: Any, uuid: str) -> None:
     client._association_refresh_time.pop(uuid, None)
 
 
-def context_of(instance: Any) -> Any:
-    """Return the request context that a Nova object was read with."""
-    return instance._context
-
-
 def limit_enforcer(context: Any, project: str) -> Any:
     """Return the enforcer of a project's unified limits."""
     return placement._get_enforcer(context, project)

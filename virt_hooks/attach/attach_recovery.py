@@ -22,7 +22,7 @@ from nova_accel import errors, model
 from nova_accel.model import attachment, names
 from virt_hooks import error_guards
 from virt_hooks.guest import connection, libvirt_guest, plug
-from virt_hooks.instance import instance_request
+from virt_hooks.instance import instance_request, nova_records
 from virt_hooks.operations import server_partitions
 from virt_hooks.report import server_allocations
 
@@ -357,11 +357,7 @@ def write_record(
     :param is_removed: remove the attachment from the record.
     :raises nova.exception.InstanceNotFound: the server is deleted.
     """
-    stored = objects.Instance.get_by_uuid(
-        nova_context.get_admin_context(),
-        instance.uuid,
-        expected_attrs=["system_metadata"],
-    )
+    stored = nova_records.read_instance(instance.uuid, ["system_metadata"])
     change = attachment.remove if is_removed else attachment.replace
     instance.system_metadata = attachment.update_metadata(
         stored.system_metadata,

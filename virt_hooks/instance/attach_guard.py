@@ -15,7 +15,7 @@ from nova.compute import task_states
 
 from nova_accel import errors
 from virt_hooks.error_guards import Stock
-from virt_hooks.instance import instance_request
+from virt_hooks.instance import instance_request, ledger
 
 
 def migrate_disk_and_power_off(
@@ -68,8 +68,7 @@ def _is_offloaded(task_state: str | None) -> bool:
 
 def _explain_loss(instance: Any) -> str:
     """Return why a server can't be moved, empty if it can."""
-    move = instance.migration_context
-    slots = instance_request.slots_of(move.new_resources) if move else ()
+    _, slots = ledger.moved_slots(instance)
     try:
         instance_request.check_carried(
             instance, instance.new_flavor or instance.flavor, slots

@@ -272,30 +272,3 @@ def slots_below_root(
     return tuple(
         slot for slot in slots if root is None or slot.provider != root.uuid
     )
-
-
-def slots_released_by_move(instance: Any) -> tuple[model.Slot, ...]:
-    """Return the slots that a moved server had and does not have any more.
-
-    :param instance: a ``nova.objects.Instance``.
-    """
-    migration_context = instance.migration_context
-    if migration_context is None:
-        return ()
-    new = set(slots_of(migration_context.new_resources))
-    old = slots_of(migration_context.old_resources)
-    return tuple(slot for slot in old if slot not in new)
-
-
-def slots_released_by_resize(
-    instance: Any, migration: Any
-) -> tuple[model.Slot, ...]:
-    """Return the slots of the old size after a resize on one host.
-
-    :param instance: a ``nova.objects.Instance``.
-    :param migration: its ``nova.objects.Migration``; there are no such
-        slots if it is to another host.
-    """
-    if migration.source_compute != migration.dest_compute:
-        return ()
-    return slots_released_by_move(instance)

@@ -11,25 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import nova.conf
-from nova import context as nova_context
-from nova import objects
-from nova.compute import task_states, vm_states
 
-from nova_accel import model
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection
-from virt_hooks.instance import instance_request
+from virt_hooks.instance import instance_request, ledger, nova_records
 from virt_hooks.operations import server_partitions
 from virt_hooks.report import server_allocations
 from virt_hooks.spawn import claim_store
-
-_RESIZING = (
-    task_states.RESIZE_PREP,
-    task_states.RESIZE_MIGRATING,
-    task_states.RESIZE_MIGRATED,
-    task_states.RESIZE_FINISH,
-)
 
 
 class ColdMigration:
@@ -118,15 +107,15 @@ class ColdMigration:
         """Release the partitions of the old size after the stock method."""
         domain = self._partitions.read_domain(instance)
         result = stock()
-        old = instance_request.slots_released_by_move(instance)
-        if migration.source_compute != migration.dest_compute:
-            self._partitions.release(instance, lambda: old, domain)
-        else:
+        old = ledger.list_released(instance)
+        if ledger.is_in_place(migration):
             self._accel.store.transfer(instance.uuid, migration.uuid, old)
             self._release_old_slots(instance, migration, old)
+        else:
+            self._partitions.release(instance, lambda: old, domain)
         return result
 
-    def end_failed_resizes(self) -> None:
+    def end_failed_resizes(self, records: nova_records.Records) -> None:
         """Drop the contexts of resizes on this host that changed nothing.
 
         A resize that fails before the driver's part leaves the server with
@@ -137,82 +126,71 @@ class ColdMigration:
         :raises nova.exception.NovaException: Nova's database or Placement
             can't be read.
         """
-        if not self._accel.store.versions():
-            return
-        host = nova.conf.CONF.host
-        for instance in objects.InstanceList.get_by_host(
-            nova_context.get_admin_context(),
-            host,
-            expected_attrs=["migration_context", "resources"],
-        ):
-            migration = _find_failed_move(instance)
+        for migration in records.migrations:
+            instance = records.instances.get(migration.instance_uuid)
             if (
-                migration is not None
+                instance is not None
                 and migration.status == "error"
-                and migration.source_compute == host
-                and _has_slots(instance, "old_resources")
-                and not self._has_only_new_allocations(instance)
+                and ledger.is_in_place(migration)
+                and ledger.is_current(instance, migration)
+                and self._find_failed_move(instance, migration)
+                is ledger.FailedMove.KEEPS_OLD
             ):
-                self._allocations.drop_migration_context(
-                    instance.uuid, migration.id
-                )
+                self._allocations.drop_migration_context(migration)
 
     def end_failed_move(self, instance: Any) -> None:
-        """Apply and drop the migration context of a failed move.
+        """Give a server the slots that its failed move has allocated.
 
-        If a move fails on the destination, Nova keeps what it allocated and
-        claimed there and asks for a hard reboot (nova/compute/manager.py,
-        finish_resize). If it failed before the destination's driver was
-        called, the server still has its old slots.
-
-        The context stays after each failure: Nova's tracker applies it again
-        with each periodic task (resource_tracker.py,
-        _update_available_resource) and a rebuild stores it, so profiles that
-        are attached later would lose their slots. Nova drops the context of
-        an evacuation in the same way (finish_evacuation).
+        A server that still has the slots from before its last move gets the
+        new ones if only these are allocated; else it keeps what it has. Then
+        the migration context, which each failure leaves, is dropped, as Nova
+        does after an evacuation (nova/compute/manager.py, finish_evacuation).
+        Nova's tracker would apply it again with each periodic task, and a
+        rebuild would store it: slots that are attached later would be lost.
 
         :raises nova.exception.NovaException: Nova's database or Placement
             can't be read.
         """
-        migration = _find_failed_move(instance)
-        if migration is not None:
-            if self._has_only_new_allocations(instance):
-                instance.apply_migration_context()
-                instance.save()
-                self._transfer_old_slots(instance, migration)
-            instance.drop_migration_context()
+        migration = nova_records.read_last_move(instance)
+        failed = self._find_failed_move(instance, migration)
+        if failed is None:
+            return
+        if failed is ledger.FailedMove.LACKS_NEW:
+            instance.apply_migration_context()
+            instance.save()
+            self._transfer_old_slots(instance, migration)
+        instance.drop_migration_context()
 
     @contextlib.contextmanager
     def rebuilt_in_place(self, instance: Any) -> Iterator[None]:
         """Rebuild a server on its host in the slots that it has allocated.
 
-        A move that failed leaves its migration context. Nova applies the new
-        resources of that context while a server is rebuilt
-        (nova/compute/manager.py, _rebuild_default_impl), and stores them
-        afterwards (resource_tracker.py, finish_evacuation) if the context
-        still exists. That is right only for a server that lacks its new
-        slots.
+        Nova applies the new resources of the context that a failed move has
+        left while a server is rebuilt (nova/compute/manager.py,
+        _rebuild_default_impl), and stores them afterwards
+        (resource_tracker.py, finish_evacuation) if the context still exists.
+        That is right only for a server that lacks its new slots, or has them.
 
         :raises nova.exception.NovaException: Nova's database or Placement
             can't be read.
         """
-        host, move = nova.conf.CONF.host, instance.migration_context
-        migration = _read_migration(move) if move is not None else None
-        if migration is None or migration.source_compute != host:
+        migration = nova_records.read_last_move(instance)
+        if (
+            migration is None
+            or migration.source_compute != nova.conf.CONF.host
+        ):
             yield
             return
-        if migration.dest_compute == host:
+        if ledger.is_in_place(migration):
             # Nova has applied the new resources to the instance in memory.
-            stored = objects.Instance.get_by_uuid(
-                nova_context.get_admin_context(),
-                instance.uuid,
-                expected_attrs=["resources", "migration_context"],
-            )
-            if _has_slots(stored, "new_resources"):
-                yield
-                return
-            if self._has_only_new_allocations(stored):
+            stored = nova_records.read_instance(instance.uuid)
+            failed = self._find_failed_move(stored, migration)
+            if failed is ledger.FailedMove.LACKS_NEW:
                 self._transfer_old_slots(stored, migration)
+            if failed in (
+                ledger.FailedMove.LACKS_NEW,
+                ledger.FailedMove.HAS_NEW,
+            ):
                 yield
                 return
         with instance.mutated_migration_context(revert=True):
@@ -222,100 +200,44 @@ class ColdMigration:
     def lacks_new_slots(self, instance: Any) -> bool:
         """Return whether a hard reboot would give a server its new slots.
 
-        Its last move was to this host and failed, and only the new slots
-        have allocations.
-
         :raises nova.exception.NovaException: Nova's database or Placement
             can't be read.
         """
-        has_failed = _find_failed_move(instance) is not None
-        return has_failed and self._has_only_new_allocations(instance)
-
-    def _has_only_new_allocations(self, instance: Any) -> bool:
-        """Return whether a server has its old slots and only new allocations.
-
-        After a resize on one host that failed early, Nova has allocated the
-        old ones again. After a failed revert the new slots may be another
-        server's.
-
-        :param instance: a server whose last move was to this host.
-        """
-        move = instance.migration_context
-        old, new = (
-            {*instance_request.slots_of(resources)}
-            for resources in (move.old_resources, move.new_resources)
+        failed = self._find_failed_move(
+            instance, nova_records.read_last_move(instance)
         )
-        claims_of_others = (
-            claim
-            for claim in self._accel.claims()
-            if claim.consumer != instance.uuid
+        return failed is ledger.FailedMove.LACKS_NEW
+
+    def _find_failed_move(
+        self, instance: Any, migration: Any
+    ) -> ledger.FailedMove | None:
+        """Return ``ledger.find_failed_move`` of a server."""
+        return ledger.find_failed_move(
+            nova.conf.CONF.host,
+            instance,
+            migration,
+            lambda: self._allocations.classes_of(instance.uuid),
+            self._accel.store.slots_of_others(instance.uuid),
         )
-        if (
-            not new
-            or not _has_slots(instance, "old_resources")
-            or claim_store.in_slots(claims_of_others, new)
-        ):
-            return False
-        old_classes, new_classes = (
-            {(slot.provider, slot.resource_class) for slot in each}
-            for each in (old, new)
-        )
-        allocated = self._allocations.classes_of(instance.uuid)
-        of_moves = allocated & (old_classes | new_classes)
-        return bool(of_moves == new_classes != old_classes)
 
     def _transfer_old_slots(
         self, instance: Any, migration: Any
-    ) -> tuple[model.Slot, ...]:
+    ) -> ledger.Slots:
         """Transfer the claims of the old size to the migration.
 
         :returns: the slots of these claims; none after a move between hosts.
         """
-        old = instance_request.slots_released_by_resize(instance, migration)
+        if not ledger.is_in_place(migration):
+            return ()
+        old = ledger.list_released(instance)
         self._accel.store.transfer(instance.uuid, migration.uuid, old)
         if old:
             self._partitions.startup_servers.forget(instance.uuid, ())
         return old
 
     def _release_old_slots(
-        self, instance: Any, migration: Any, old: tuple[model.Slot, ...]
+        self, instance: Any, migration: Any, old: ledger.Slots
     ) -> None:
         """Release the slots of the old size after a resize on one host."""
         no_use = connection.HostdevUse()
         self._partitions.release(instance, lambda: old, no_use, migration.uuid)
-
-
-def _find_failed_move(instance: Any) -> Any:
-    """Return the migration of a server's last move, if it failed here.
-
-    None if there is none, if it led to another host, is in progress, or is
-    to be confirmed or reverted.
-    """
-    move = instance.migration_context
-    if (
-        move is None
-        or instance.vm_state == vm_states.RESIZED
-        or instance.task_state in _RESIZING
-    ):
-        return None
-    migration = _read_migration(move)
-    is_here = migration.dest_compute == nova.conf.CONF.host
-    return migration if is_here else None
-
-
-def _read_migration(move: Any) -> Any:
-    """Return the migration of a migration context."""
-    return objects.Migration.get_by_id(
-        nova_context.get_admin_context(), move.migration_id
-    )
-
-
-def _has_slots(instance: Any, field: str) -> bool:
-    """Return whether a server has the slots of its migration context.
-
-    :param field: ``old_resources`` or ``new_resources``.
-    """
-    resources = getattr(instance.migration_context, field)
-    return {*instance_request.slots_of(instance.resources)} == {
-        *instance_request.slots_of(resources)
-    }

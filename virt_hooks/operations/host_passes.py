@@ -7,6 +7,7 @@ from typing import Any
 
 from nova_accel.model import providers
 from virt_hooks import error_guards
+from virt_hooks.instance import nova_records
 from virt_hooks.operations import (
     cold_migration,
     rebuild,
@@ -86,10 +87,8 @@ class HostPasses:
             with error_guards.log_errors("can't restore removed allocations"):
                 self._rebuilt_servers.restore_allocations()
             if self._accel.is_alone:
-                with error_guards.log_errors("can't end failed resizes"):
-                    self._moves.end_failed_resizes()
                 with error_guards.log_errors("can't compare claims with Nova"):
-                    self._consumers.release_unbacked(self._list_nodes())
+                    self._compare_with_nova()
                 with error_guards.log_errors(
                     "can't read the devices of guests"
                 ):
@@ -101,6 +100,17 @@ class HostPasses:
             events = self._device_events.list_changes()
         # Nova's bus may be slow: no lock is held meanwhile.
         notifications.send_events(events)
+
+    def _compare_with_nova(self) -> None:
+        versions = self._accel.store.versions()
+        if not versions:
+            return
+        records = nova_records.read(
+            self._list_nodes(), consumers=versions.keys()
+        )
+        with error_guards.log_errors("can't end failed resizes"):
+            self._moves.end_failed_resizes(records)
+        self._consumers.release_unbacked(versions, records)
 
     def _adopt(self, nodes: Mapping[str, str]) -> None:
         for uuid, name in nodes.items():

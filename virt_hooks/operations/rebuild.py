@@ -15,15 +15,14 @@ from typing import Any
 
 import nova.conf
 from nova import context as nova_context
-from nova import exception, objects
 
 from nova_accel.host.state import rebuild_allocations
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
-from virt_hooks.instance import instance_request
+from virt_hooks.instance import instance_request, nova_records
 from virt_hooks.operations import nova_database
 from virt_hooks.report import server_allocations
-from virt_hooks.spawn import claim_store, lifecycle
+from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
 
@@ -112,7 +111,7 @@ class RebuiltServers:
         # Read first: Nova removes the allocations of a server that leaves
         # before it saves that.
         is_allocated = bool(self._placement.providers_of(uuid))
-        instance = _read(uuid)
+        instance = nova_records.find_instance(uuid, ["resources"])
         if instance is None or instance.host != nova.conf.CONF.host:
             return True
         if nova_database.is_rebuilt(instance) or nova_database.is_leaving(
@@ -161,25 +160,6 @@ class RebuiltServers:
 
         Nova frees the slots of a server whose delete fails in the end.
         """
-        others = (
-            claim
-            for claim in self._accel.claims()
-            if claim.consumer != instance.uuid
-        )
-        return bool(
-            claim_store.in_slots(
-                others, instance_request.slots_of(instance.resources)
-            )
-        )
-
-
-def _read(uuid: str) -> Any:
-    """Return an instance, None if it is deleted."""
-    try:
-        return objects.Instance.get_by_uuid(
-            nova_context.get_admin_context(),
-            uuid,
-            expected_attrs=["resources"],
-        )
-    except exception.InstanceNotFound:
-        return None
+        claimed = self._accel.store.slots_of_others(instance.uuid)
+        own = instance_request.slots_of(instance.resources)
+        return bool({s.key for s in own} & {s.key for s in claimed})

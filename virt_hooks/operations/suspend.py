@@ -12,14 +12,14 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nova import context as nova_context
-from nova import exception, objects
+from nova import exception
 from nova.compute import vm_states
 
 from nova_accel import errors, model
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection, plug
+from virt_hooks.instance import nova_records
 from virt_hooks.operations import server_partitions
 from virt_hooks.spawn import claim_store
 
@@ -122,9 +122,7 @@ class Suspend:
                     self._plug_if_idle(guest)
 
     def _plug_if_idle(self, guest: Any) -> None:
-        instance = objects.Instance.get_by_uuid(
-            nova_context.get_admin_context(), guest.uuid
-        )
+        instance = nova_records.read_instance(guest.uuid)
         # A task in progress plugs or unplugs the devices itself.
         is_idle = instance.task_state is None
         if is_idle and instance.vm_state == vm_states.ACTIVE:

@@ -20,12 +20,12 @@ from typing import Any
 import nova.conf
 from nova import context as nova_context
 from nova import exception, objects
-from nova.compute import task_states, vm_states
 
 from nova_accel import model
 from nova_accel.claims import claim_plan
 from virt_hooks import error_guards
 from virt_hooks.guest import connection
+from virt_hooks.instance import ledger, nova_records
 from virt_hooks.spawn import claim_store, lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -66,22 +66,40 @@ class Consumers:
         #: Consumers with running guests that were logged.
         self._logged: frozenset[str] = frozenset()
 
-    def release_unbacked(self, nodes: Iterable[str]) -> None:
+    def release_unbacked(
+        self, versions: Mapping[str, int], records: nova_records.Records
+    ) -> None:
         """Release the claims of consumers that Nova does not back any more.
 
         A release that fails is tried again with the next pass; until then
         the claims are reserved.
 
-        :param nodes: names of this host's compute nodes.
+        :param versions: as of ``ClaimStore.versions``, read before the
+            records: Nova saves a server before its claims.
+        :raises nova.exception.NovaException: Nova or Placement can't be
+            read; then every consumer counts as backed.
         """
-        unbacked = self._list_unbacked(nodes)
+        self.projects = {
+            uuid: instance.project_id
+            for uuid, instance in records.instances.items()
+        }
+        backed = ledger.build(
+            nova.conf.CONF.host,
+            records.instances,
+            [m for m in records.migrations if m.status != "error"],
+        )
+        unbacked = {
+            consumer: reason
+            for consumer in sorted(versions.keys() - backed.keys())
+            if (reason := self._explain_unbacked(consumer))
+        }
         self._accel.set_unbacked_consumers(frozenset(unbacked))
         self._logged &= self._accel.unbacked_consumers
-        for uuid, (version, reason) in unbacked.items():
+        for uuid, reason in unbacked.items():
             with error_guards.log_errors(
                 "can't release accelerators of %s", uuid
             ):
-                self._release(uuid, version, reason)
+                self._release(uuid, versions[uuid], reason)
 
     def _release(self, uuid: str, version: int, reason: str) -> None:
         """Release the claims of a consumer unless a guest runs with them.
@@ -114,120 +132,23 @@ class Consumers:
         if not self._accel.claims_of(uuid):
             self._forget(uuid, claimed)
 
-    def _list_unbacked(
-        self, nodes: Iterable[str]
-    ) -> Mapping[str, tuple[int, str]]:
-        """Return the consumers that Nova does not back, and why.
+    def _explain_unbacked(self, consumer: str) -> str:
+        """Return why Nova does not back a consumer that it gives no slots.
 
-        Each has the version of its claims, see ``ClaimStore.versions``.
-
-        Nova backs a consumer that is a server of this host, a server of a
-        migration in progress or that migration itself, or that has
-        allocations of a provider that it has claims of. A migration that
-        is finished can be reverted only while its server is in state
-        RESIZED: otherwise it counts by its allocations alone.
-
-        :param nodes: names of this host's compute nodes.
-        :raises nova.exception.NovaException: Nova or Placement can't be
-            read; then every consumer counts as backed.
+        Empty if Placement allocates what it claims.
         """
-        # The claims are read first: Nova saves a server before its claims.
-        versions = self._accel.store.versions()
-        if not versions:
-            return {}
-        context, host = nova_context.get_admin_context(), nova.conf.CONF.host
-        servers = objects.InstanceList.get_by_host(
-            context, host, expected_attrs=[]
+        owners = ledger.find_owners(
+            nova.conf.CONF.host,
+            consumer,
+            objects.MigrationList.get_by_filters(
+                nova_context.get_admin_context(), {"instance_uuid": consumer}
+            ),
+            nova_records.find_instance,
         )
-        self.projects = {s.uuid: s.project_id for s in servers}
-        backed = {server.uuid for server in servers}
-        if not versions.keys() - backed:
-            return {}
-        resized = frozenset(
-            server.uuid
-            for server in servers
-            if server.vm_state == vm_states.RESIZED
-        )
-        for node in nodes:
-            backed |= _list_migrating(context, host, node, resized)
-        return {
-            consumer: (version, reason)
-            for consumer, version in sorted(versions.items())
-            if consumer not in backed
-            and (reason := self._explain_unbacked(context, consumer))
-        }
-
-    def _explain_unbacked(
-        self, context: nova_context.RequestContext, consumer: str
-    ) -> str:
-        """Return why Nova does not back a consumer without a migration.
-
-        Empty if Placement allocates what it claims. While a server moves
-        away, its migration has its allocations here. Those of a server
-        whose live migration to this host failed do not count.
-        """
-        host = nova.conf.CONF.host
-        migrations = objects.MigrationList.get_by_filters(
-            context, {"instance_uuid": consumer}
-        )
-        arrivals = [m for m in migrations if m.dest_compute == host]
-        last = max(arrivals, key=lambda m: m.id, default=None)
-        if (
-            last
-            and last.is_live_migration
-            and last.status != "completed"
-            # Nova saves the host of a migration after that has been claimed.
-            and not _is_migrating(context, consumer)
-        ):
-            return _NOT_ARRIVED
-        owners = {m.uuid for m in migrations if m.source_compute == host}
         claimed = {claim.provider for claim in self._accel.claims_of(consumer)}
-        is_allocated = any(
-            claimed & self._providers_of(uuid) for uuid in (consumer, *owners)
-        )
-        return "" if is_allocated else _UNKNOWN
-
-
-def _list_migrating(
-    context: nova_context.RequestContext,
-    host: str,
-    node: str,
-    resized: frozenset[str],
-) -> frozenset[str]:
-    """Return the migrations in progress of a node, and their servers.
-
-    Nova never ends a live migration whose source service ended during it:
-    one to this host counts only while its server migrates.
-
-    :param resized: this host's servers that can be reverted.
-    """
-    migrations = objects.MigrationList.get_in_progress_by_host_and_node(
-        context, host, node
-    )
-    consumers = set()
-    for m in migrations:
-        if not _is_arrival(m, host) or _is_migrating(context, m.instance_uuid):
-            consumers.add(m.instance_uuid)
-            if m.status != "finished" or m.instance_uuid in resized:
-                consumers.add(m.uuid)
-    return frozenset(consumers)
-
-
-def _is_arrival(migration: Any, host: str) -> bool:
-    """Return whether a migration is a live migration to this host."""
-    return bool(migration.is_live_migration and migration.dest_compute == host)
-
-
-def _is_migrating(context: nova_context.RequestContext, uuid: str) -> bool:
-    """Return whether a server is migrating live, or has arrived here."""
-    try:
-        instance = objects.Instance.get_by_uuid(context, uuid)
-    except exception.InstanceNotFound:
-        return False
-    return bool(
-        instance.task_state == task_states.MIGRATING
-        or instance.host == nova.conf.CONF.host
-    )
+        if any(claimed & self._providers_of(uuid) for uuid in owners):
+            return ""
+        return _UNKNOWN if owners else _NOT_ARRIVED
 
 
 class MissingAllocations:

@@ -15,6 +15,7 @@ from nova_accel import errors, model
 from nova_accel.model import flavors, names
 from placement_sync.client import http_errors, provider_records
 from virt_hooks import nova_private
+from virt_hooks.instance import instance_request, ledger, nova_records
 
 LOG = logging.getLogger(__name__)
 # The latest microversion that Nova 31 to 34 request candidates with
@@ -228,7 +229,7 @@ class ServerAllocations:
         """
         claimed = self._claim_one(instance, provider, resources)
         with self._released_on_error(claimed):
-            slot = _slot(claimed[0])
+            (slot,) = instance_request.slots_of(claimed)
             write(slot)
             instance.save()
         instance.resources = _joined(instance.resources, claimed)
@@ -252,38 +253,29 @@ class ServerAllocations:
         """
         claimed = self._claim_one(instance, provider, resources)
         with self._released_on_error(claimed):
-            stored = objects.Instance.get_by_uuid(
-                nova_context.get_admin_context(),
-                instance.uuid,
-                expected_attrs=["migration_context"],
-            )
+            stored = nova_records.read_instance(instance.uuid)
             move = stored.migration_context
             move.new_resources = _joined(move.new_resources, claimed)
             stored.save()
         instance.migration_context.new_resources = move.new_resources
         instance.resources = move.new_resources
-        return _slot(claimed[0])
+        (slot,) = instance_request.slots_of(claimed)
+        return slot
 
     @utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
-    def drop_migration_context(self, server: str, migration_id: int) -> None:
+    def drop_migration_context(self, migration: Any) -> None:
         """Drop a server's migration context if nothing has changed it.
 
         Nova writes the context of a new move under its lock.
 
-        :param migration_id: of the migration that the context is of.
+        :param migration: that the context is of.
         """
-        instance = objects.Instance.get_by_uuid(
-            nova_context.get_admin_context(),
-            server,
-            expected_attrs=["migration_context"],
-        )
-        move = instance.migration_context
-        if (
-            move is not None
-            and move.migration_id == migration_id
-            and instance.task_state is None
-        ):
-            LOG.info("Dropping the failed migration of server %s", server)
+        instance = nova_records.read_instance(migration.instance_uuid)
+        is_idle = instance.task_state is None
+        if is_idle and ledger.is_current(instance, migration):
+            LOG.info(
+                "Dropping the failed migration of server %s", instance.uuid
+            )
             instance.drop_migration_context()
 
     def _claim_one(
@@ -334,7 +326,8 @@ class ServerAllocations:
         :param write: writes the server's record before the server is saved.
         """
         keys = {slot.key for slot in slots}
-        resources = list(_read_resources(instance))
+        stored = nova_records.read_instance(instance.uuid)
+        resources = list(stored.resources or ())
         released = [
             resource
             for resource in resources
@@ -353,24 +346,6 @@ class ServerAllocations:
 def _joined(resources: Any, claimed: Any) -> Any:
     """Return the ``nova.objects.ResourceList`` of both."""
     return objects.ResourceList(objects=[*(resources or ()), *claimed])
-
-
-def _read_resources(instance: Any) -> Iterable[Any]:
-    """Return a server's resources from Nova's database."""
-    stored = objects.Instance.get_by_uuid(
-        nova_private.context_of(instance),
-        instance.uuid,
-        expected_attrs=["resources"],
-    )
-    return stored.resources or ()
-
-
-def _slot(resource: Any) -> model.Slot:
-    return model.Slot(
-        provider=resource.provider_uuid,
-        resource_class=resource.resource_class,
-        identifier=resource.identifier,
-    )
 
 
 def _service_error(request: str, answer: Any) -> errors.ServiceError:

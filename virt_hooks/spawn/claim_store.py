@@ -213,6 +213,10 @@ class ClaimStore:
             self._made |= {claim.handle: claim for claim in moved}
         self._on_change()
 
+    def slots_of_others(self, consumer: str) -> tuple[model.Slot, ...]:
+        """Return the slots that all other consumers have claims on."""
+        return slots_of(c for c in self.claims() if c.consumer != consumer)
+
     def exclude_claimed_by_others(
         self, consumer: str, claims: Iterable[model.Claim]
     ) -> tuple[model.Claim, ...]:

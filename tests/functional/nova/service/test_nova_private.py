@@ -4,7 +4,7 @@
 from unittest import mock
 
 import pytest
-from nova import context, objects, policy
+from nova import policy
 from nova.virt.libvirt import driver as stock_driver
 
 from nova_accel.model import names
@@ -72,13 +72,6 @@ class NovaPrivate(harness.AccelTestBase):
         enforcer = nova_private.policy_enforcer()
         self.assertIs(policy._ENFORCER, enforcer)
         self.assertIn("context_is_admin", enforcer.rules)
-
-    def test_the_context_of_an_instance(self) -> None:
-        server = self.boot({})
-        instance = objects.Instance.get_by_uuid(self.context, server["id"])
-        self.assertIsInstance(
-            nova_private.context_of(instance), context.RequestContext
-        )
 
     def test_the_type_of_a_parent_that_nova_does_not_use(self) -> None:
         name = "pci_" + harness.T4.replace(":", "_").replace(".", "_")

@@ -95,9 +95,10 @@ def test_a_pass_does_not_wait_for_a_locked_card(
     life = started(kernel, state)
     vf_slot = slot(life, FLEX, FLEX_VF)
     at_start = nova_database.StartupServers(life)
-    records = nova_database.ServerRecords()
-    records.slots[A] = (vf_slot, slot(life, FLEX, "0000:4d:00.7"))
-    monkeypatch.setattr(nova_database, "read", lambda _: records)
+    server = nova_database.Restorable(
+        slots=(vf_slot, slot(life, FLEX, "0000:4d:00.7"))
+    )
+    monkeypatch.setattr(nova_database, "read", lambda _: {A: server})
     at_start.restore_claims(lambda: [])
     assert [claim.slot for claim in life.claims()] == [FLEX_VF]
     other = slot(life, FLEX, NEXT_VF)
