@@ -13,6 +13,8 @@ function of a card is found before the others are on the bus. Therefore
 import dataclasses
 from collections.abc import Sequence
 
+from nova_accel.config import remedy
+
 # Methods that reset each function on the bus, refused for one of several.
 _BUS_METHODS = frozenset({"bus", "cxl_bus"})
 # Method of a function on a kernel that does not name it (before 5.15).
@@ -130,7 +132,10 @@ class BusFunctions:
         """Return why the assigned function can't be reset."""
         first = self.functions[0]
         if first.is_disabled:
-            return "its reset_method is empty; write the word default to it"
+            step = remedy.WriteAttribute(
+                function=first.address, name="reset_method", value="default"
+            )
+            return f"its resets are disabled; {step}"
         if not any(f.has_bus_method for f in self.functions):
             return "the kernel knows no way to reset it"
         if not self.bridge:

@@ -16,7 +16,8 @@ from typing import Any
 _ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
 _LINE = re.compile(
     rf'device_spec = (\{{"address": "{_ADDRESS}"(?:, "use": "\w{{1,20}}")?'
-    r'(?:, "num_vfs": \d{1,5})?(?:, "scrub": "\w{1,20}")?\})'
+    r'(?:, "num_vfs": \d{1,5})?(?:, "scrub": "\w{1,20}")?'
+    r'(?:, "blank": "/[^"\\]{1,255}")?\})'
 )
 _BIND = re.compile(rf"bind ({_ADDRESS}) to ([\w-]{{1,40}})")
 _BIND_VFS = re.compile(
@@ -28,8 +29,9 @@ _MOVE = re.compile(rf"put the card of ({_ADDRESS}) in a slot of its own")
 _ISOLATE = re.compile(
     rf"switch on ACS and ARI in the firmware for ({_ADDRESS})"
 )
+_SRIOV = re.compile(rf"switch on SR-IOV in the firmware for ({_ADDRESS})")
 _LOAD = re.compile(r"load the module (\w{1,40})")
-_INSTALL = re.compile(r"install ([^;\n]{1,80}) \(module (\w{1,40})\)")
+_INSTALL = re.compile(r"install ([^;\n]{1,160}) \(module (\w{1,40})\)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,7 @@ class SpecLine:
     use: str = ""
     num_vfs: int | None = None
     scrub: str = ""
+    blank: str = ""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -51,6 +54,8 @@ class SpecLine:
             fields["num_vfs"] = self.num_vfs
         if self.scrub:
             fields["scrub"] = self.scrub
+        if self.blank:
+            fields["blank"] = self.blank
         return fields
 
     def __str__(self) -> str:
@@ -123,6 +128,19 @@ class IsolateFunctions:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EnableSriov:
+    """Switch on SR-IOV of a PF, whose model is known to have it.
+
+    The setting is in the setup of the host or of the card.
+    """
+
+    function: str
+
+    def __str__(self) -> str:
+        return f"switch on SR-IOV in the firmware for {self.function}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LoadModule:
     """Load a kernel module that is installed, and not loaded."""
 
@@ -153,6 +171,7 @@ Remedy = (
     | WriteAttribute
     | MoveCard
     | IsolateFunctions
+    | EnableSriov
     | LoadModule
     | InstallModule
 )
@@ -177,6 +196,7 @@ _PATTERNS: tuple[
     ),
     (_MOVE, lambda match: MoveCard(function=match[1])),
     (_ISOLATE, lambda match: IsolateFunctions(function=match[1])),
+    (_SRIOV, lambda match: EnableSriov(function=match[1])),
     (_LOAD, lambda match: LoadModule(module=match[1])),
     (
         _INSTALL,

@@ -215,6 +215,9 @@ def _hint(function: pci.PciFunction, try_line: TryLine) -> str:
     obstacle = try_line(whole)
     if obstacle is None:
         return f"offered by {whole}"
+    steps = tuple(remedy.find(obstacle))
+    if steps and not any(isinstance(s, remedy.SpecLine) for s in steps):
+        return f"{obstacle}, then write {whole}"
     return obstacle
 
 

@@ -311,9 +311,10 @@ def _check_drivers(
     )
     if other is None:
         return ""
+    step = remedy.BindFunction(function=str(other.address), driver="vfio-pci")
     return (
         f"{other.address} on the same card is in use by the host's driver"
-        f" {other.driver}; unbind it, or name it in device_spec as well"
+        f" {other.driver}; {step}"
     )
 
 

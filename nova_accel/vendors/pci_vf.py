@@ -131,11 +131,14 @@ def _compare_with_equals(
     binding = remedy.BindFunction(
         function=str(function.address), driver=equal.driver
     )
+    whole = remedy.SpecLine(
+        address=str(function.address), use=policy.DeviceUse.PASSTHROUGH.value
+    )
     return (
         f"none of its {function.total_vfs} virtual functions is enabled, and"
         f" {function.driver or 'no driver'} has it, unlike {equal.address},"
-        f" which {equal.driver} has; {binding}, or name it in device_spec to"
-        " give it to guests whole"
+        f" which {equal.driver} has; {binding}, or, to give it to guests"
+        f" whole, write {whole}"
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.host.sysfs import attributes, host_reader
 from nova_accel.model import actions, names, pci
 from nova_accel.vendors.common import driver_base, host_use, vf_card
@@ -32,6 +32,7 @@ class QatDriver(driver_base.VfDriver):
     """Describes Intel QAT devices, and plans their VFs and services."""
 
     name = "qat"
+    has_sriov = True
 
     def is_supported(self, function: pci.PciFunction) -> bool:
         return pci_ids.find_qat(function) is not None
@@ -87,9 +88,12 @@ class QatDriver(driver_base.VfDriver):
         reasons += [reason, _check_fatal_errors(function, host)]
         fault = ""
         if state not in ("", "up"):
+            step = remedy.WriteAttribute(
+                function=str(function.address), name=_STATE, value="up"
+            )
             fault = (
-                f"its state is {state[:40]!r}; write up to its {_STATE}, and"
-                " see the kernel's log if it stays so"
+                f"its state is {state[:40]!r}; {step}, and see the kernel's"
+                " log if it stays so"
             )
             reasons.append(f"its virtual functions can't be used: {fault}")
         name = f"QAT {family.name}"
@@ -252,9 +256,14 @@ def _check_fatal_errors(
         return ""  # Linux before 6.7 does not count them
     if not attributes.parse_number(text):
         return ""
+    step = remedy.WriteAttribute(
+        function=str(function.address),
+        name="qat_ras/reset_error_counters",
+        value="1",
+    )
     return (
-        f"it has had {text[:20]} fatal errors; see the kernel's log, and"
-        " write 1 to its qat_ras/reset_error_counters once they are repaired"
+        f"it has had {text[:20]} fatal errors; see the kernel's log, and once"
+        f" they are repaired {step}"
     )
 
 

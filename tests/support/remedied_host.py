@@ -21,6 +21,7 @@ NOVA_CONF = "/etc/nova/nova.conf"
 # The id of a vGPU type, which differs between drivers.
 _TYPE_ID = 4711
 _FIRST_GROUP = 10000
+_TOTAL_VFS = 16
 
 Record = str | fs.RecordedLink | None
 
@@ -133,12 +134,11 @@ class RemediedHost:
     @_apply.register
     def _(self, step: remedy.SpecLine) -> None:
         self._lines.insert(0, json.dumps(step.fields))
-        if step.num_vfs:
+        if step.num_vfs is not None:
             reader = self.reader
             for driver in self._drivers.values():
                 for action in driver.plan_arrange(reader, self.rules):
-                    if isinstance(action, actions.SetVfCount):
-                        self._enable_vfs(action)
+                    self._execute(action)
 
     @_apply.register
     def _(self, step: remedy.BindFunction) -> None:
@@ -166,9 +166,7 @@ class RemediedHost:
         assert card is not None
         place = self._place(step.function)
         if step.name == "sriov_numvfs":
-            for number, vf in enumerate(card.virtual_functions):
-                self._changes[f"{FUNCTIONS}/{vf}"] = None
-                self._changes[f"{place}/virtfn{number}"] = None
+            self._remove_vfs(card)
         value = "flr bus" if step.value == "default" else step.value
         self._changes[f"{place}/{step.name}"] = f"{value}\n"
 
@@ -185,6 +183,52 @@ class RemediedHost:
     def _(self, step: remedy.IsolateFunctions) -> None:
         for function in self._list_functions(step.function):
             self._set_group([function])
+
+    @_apply.register
+    def _(self, step: remedy.EnableSriov) -> None:
+        """Show the capability; the kernel makes both files for it."""
+        place = self._place(step.function)
+        self._changes[f"{place}/sriov_totalvfs"] = f"{_TOTAL_VFS}\n"
+        self._changes[f"{place}/sriov_numvfs"] = "0\n"
+
+    @functools.singledispatchmethod
+    def _execute(self, action: actions.Action) -> None:
+        """Do what nova-compute does at its start, where files show it."""
+
+    @_execute.register
+    def _(self, action: actions.SetVfCount) -> None:
+        if action.count:
+            self._enable_vfs(action)
+            return
+        card = self.reader.function(action.function)
+        assert card is not None
+        self._remove_vfs(card)
+        self._changes[f"{self._place(action.function)}/sriov_numvfs"] = "0\n"
+
+    @_execute.register
+    def _(self, action: actions.SetPort) -> None:
+        """Make or remove the port of an Intel FPGA card below its PF."""
+        files = self.reader.files
+        top = f"{self._place(action.card)}/fpga_region"
+        (region,) = files.names(top)
+        if not action.is_released:
+            port = f"{top}/{region}/dfl-port.{action.number}"
+            self._changes |= {
+                f"{port}/id": f"{action.number}\n",
+                f"{port}/afu_id": f"{'5' * 32}\n",
+            }
+            return
+        for name in files.names(f"{top}/{region}"):
+            port = f"{top}/{region}/{name}"
+            is_port = name.startswith("dfl-port.")
+            if is_port and int(files.text(f"{port}/id")) == action.number:
+                self._changes[port] = None
+
+    def _remove_vfs(self, card: pci.PciFunction) -> None:
+        place = self._place(str(card.address))
+        for number, vf in enumerate(card.virtual_functions):
+            self._changes[f"{FUNCTIONS}/{vf}"] = None
+            self._changes[f"{place}/virtfn{number}"] = None
 
     def _list_functions(self, address: str) -> list[pci.PciFunction]:
         """Return the functions of a card, its VFs included."""

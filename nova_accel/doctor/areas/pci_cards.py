@@ -20,7 +20,7 @@ from nova_accel.doctor.host_checks import (
 from nova_accel.host.sysfs import allowed_paths, attributes
 from nova_accel.model import pci
 from nova_accel.vendors import pci_passthrough
-from nova_accel.vendors.common import reset_policy
+from nova_accel.vendors.common import reset_policy, vf_card
 
 AREA = host_checks.Area("pci", page="other-accelerators")
 _Host = checked_host.CheckedHost
@@ -157,17 +157,25 @@ def check_vf_bus(host: _Host) -> _Results:
 @AREA.check(
     "sriov",
     why="without SR-IOV the device can't be shared by guests",
-    remedy="switch on SR-IOV in the firmware's setup",
+    remedy="see what is printed for each device",
     technology="qat",
 )
 def check_sriov(host: _Host) -> _Results:
     """Each QAT device has SR-IOV."""
     for card in host.qats:
-        if not card.total_vfs and not card.is_vfio_bound:
+        if card.total_vfs or card.is_vfio_bound:
+            continue
+        path = host.path(card, "sriov_totalvfs")
+        if vf_card.has_sriov_files(card, host.reader):
             yield warn(
-                f"{card.address} has no SR-IOV",
-                host.path(card, "sriov_totalvfs"),
+                f"{card.driver or 'the kernel'} allows no VFs of"
+                f" {card.address}",
+                path,
+                remedy="look for its driver's reason in the kernel's log",
             )
+            continue
+        step = remedy.EnableSriov(function=str(card.address))
+        yield warn(f"{card.address} has no SR-IOV", path, remedy=str(step))
 
 
 @AREA.check(

@@ -42,6 +42,8 @@ class VfDriver(DriverBase, abc.ABC):
     """Driver of PFs whose existing VFs go to guests unchanged."""
 
     name: str
+    #: Whether each model that it supports has SR-IOV.
+    has_sriov = False
 
     @abc.abstractmethod
     def is_supported(self, function: pci.PciFunction) -> bool:
@@ -80,7 +82,8 @@ class VfDriver(DriverBase, abc.ABC):
     ) -> Iterable[str]:
         """Return why a PF differs from its rule; empty texts are ignored."""
         if not function.total_vfs and not function.num_vfs:
-            return (vf_card.explain_no_vfs(rule),)
+            has_sriov = self.has_sriov
+            return (vf_card.explain_no_vfs(function, rule, host, has_sriov),)
         return (self.check_vf_count(function, rule, host),)
 
     def list_drivers(self, function: pci.PciFunction) -> tuple[str, ...]:

@@ -103,6 +103,25 @@ def find_pfs(
             yield function, rule
 
 
+def build_line(
+    function: pci.PciFunction, rule: policy.Rule, count: int, use: str = ""
+) -> str:
+    """Return the device_spec line with a number of VFs, and its place.
+
+    :param use: of the line; by default that of the rule.
+    """
+    if not use and rule.use is not policy.DeviceUse.AUTO:
+        use = rule.use.value
+    line = remedy.SpecLine(
+        address=str(function.address),
+        use=use,
+        num_vfs=count,
+        blank=rule.blank,
+    )
+    place = ", before the line that matches it now," if rule.line else ""
+    return f"{line}{place}"
+
+
 def explain_none_enabled(
     function: pci.PciFunction, rule: policy.Rule, use: str = ""
 ) -> str:
@@ -112,15 +131,10 @@ def explain_none_enabled(
 
     :param use: of the line; by default that of the rule.
     """
-    if not use and rule.use is not policy.DeviceUse.AUTO:
-        use = rule.use.value
-    line = remedy.SpecLine(
-        address=str(function.address), use=use, num_vfs=function.total_vfs
-    )
-    place = ", before the line that matches it now," if rule.line else ""
+    line = build_line(function, rule, function.total_vfs, use)
     return (
         f"none of its {function.total_vfs} virtual functions is enabled;"
-        f" {line}{place} has nova-compute enable them when it starts"
+        f" {line} has nova-compute enable them when it starts"
     )
 
 
@@ -143,14 +157,53 @@ def explain_wrong_driver(
     )
 
 
-def explain_no_vfs(rule: policy.Rule) -> str:
-    """Return why a PF has no VFs though a rule asks for some, or ""."""
+def explain_no_vfs(
+    function: pci.PciFunction,
+    rule: policy.Rule,
+    host: host_reader.HostReader,
+    has_sriov: bool,
+) -> str:
+    """Return why a PF has no VFs though a rule asks for some, or "".
+
+    :param has_sriov: whether its model is known to have SR-IOV.
+    """
     if rule.use is not policy.DeviceUse.VF and not rule.num_vfs:
         return ""
     return (
-        "has no virtual functions to enable; correct its device_spec line, or"
-        " switch SR-IOV on in the firmware and in its driver"
+        "has no virtual functions to enable:"
+        f" {explain_no_sriov(function, host, has_sriov)}"
     )
+
+
+def explain_no_sriov(
+    function: pci.PciFunction, host: host_reader.HostReader, has_sriov: bool
+) -> str:
+    """Return why a PF can't have VFs, with what can be done about it.
+
+    :param has_sriov: whether its model is known to have SR-IOV.
+    """
+    if has_sriov_files(function, host):
+        return (
+            f"{function.driver or 'the kernel'} allows none (sriov_totalvfs"
+            " reads 0)"
+        )
+    reason = "the kernel finds no SR-IOV in it"
+    if has_sriov:
+        step = remedy.EnableSriov(function=str(function.address))
+        return f"{reason}; {step}"
+    return f"{reason}; correct its device_spec line"
+
+
+def has_sriov_files(
+    function: pci.PciFunction, host: host_reader.HostReader
+) -> bool:
+    """Return whether the kernel finds the SR-IOV capability of a function.
+
+    It makes ``sriov_totalvfs`` then (drivers/pci/iov.c, sriov_init). A
+    driver may lower the number to 0 (drivers/gpu/drm/xe/xe_sriov.c).
+    """
+    entries = iommu_group.list_entries(host, str(function.address))
+    return "sriov_totalvfs" in entries
 
 
 def find_vfs_without_pf(
@@ -240,11 +293,15 @@ def _check_autoprobe(
     except errors.UnreadableError:
         return  # Linux before 4.13 has no such file
     if value == "1" and not card.drivers:
+        step = remedy.WriteAttribute(
+            function=card.address, name=name, value="0"
+        )
         yield model.Problem.of_device(
             card.address,
             "the host's driver, if it has one, takes each virtual"
             " function that a guest gives back, and it is not offered any"
-            f" more: its {name} is 1; write 0 to it",
+            f" more: its {name} is 1;"
+            f" {step}",
         )
 
 

@@ -9,11 +9,15 @@ PF loads another one.
 from collections.abc import Iterator, Sequence
 
 from nova_accel import model
-from nova_accel.config import policy
-from nova_accel.host.fpga import dfl
+from nova_accel.config import policy, remedy
 from nova_accel.host.sysfs import host_reader
-from nova_accel.model import actions, names, pci
-from nova_accel.vendors.intel_dfl import fpga_card, port_regions
+from nova_accel.model import actions, names
+from nova_accel.vendors.intel_dfl import (
+    card_ports,
+    fpga_card,
+    port_regions,
+    vf_counts,
+)
 
 
 class DflDriver:
@@ -69,8 +73,8 @@ class DflDriver:
             action
             for card, rule in _find_cards(host, rules)
             if rule.num_vfs is not None
-            and not _check_vf_change(card, rule.num_vfs, host)
-            for action in _plan_vf_count(card, rule.num_vfs, host)
+            and not vf_counts.check_change(card, rule.num_vfs, host)
+            for action in vf_counts.plan_change(card, rule.num_vfs, host)
         )
 
 
@@ -111,18 +115,20 @@ def _list_card_problems(
 ) -> Iterator[model.Problem]:
     for reason in card.layout.reasons:
         yield model.Problem.of_device(card.address, reason)
-    if not port_regions.read_ports(card, host).numbers:
+    if not card_ports.read_ports(card, host).numbers:
+        line = remedy.SpecLine(
+            address=card.address, use=policy.DeviceUse.PASSTHROUGH.value
+        )
         yield model.Problem.of_device(
             card.address,
-            "its function is fixed: it has no region that could be"
-            " given to a guest by itself; to give its functions whole, write"
-            ' device_spec lines with "use": "passthrough" for them',
+            "its function is fixed: it has no region that could be given to a"
+            f" guest by itself; to give it to guests whole, write {line}",
         )
         return
     requested = rule.num_vfs
-    if requested is None or not _plan_vf_count(card, requested, host):
+    if requested is None or not vf_counts.plan_change(card, requested, host):
         return
-    obstacle = _check_vf_change(card, requested, host)
+    obstacle = vf_counts.check_change(card, requested, host)
     yield model.Problem.of_device(
         card.address,
         f"device_spec asks for {requested} virtual functions,"
@@ -186,118 +192,3 @@ def _plan_program(claim: model.Claim) -> tuple[actions.Action, ...]:
         return (program,)
     bind = actions.BindDriver(function=claim.slot, driver=region.driver)
     return bind, program
-
-
-def _check_vf_change(
-    card: fpga_card.DflCard, requested: int, host: host_reader.HostReader
-) -> str:
-    """Return why the number of a card's VFs can't be changed, or ""."""
-    manager = card.manager
-    if manager.driver != dfl.IN_KERNEL or not card.layout.node:
-        return (
-            f"it is bound to {manager.driver or 'no driver'}, and only"
-            f" {dfl.IN_KERNEL} can do it; bind it to that"
-        )
-    if _has_unknown_ports(card):
-        return "its ports are unknown"
-    if requested > manager.total_vfs:
-        return f"it has {manager.total_vfs}; lower num_vfs"
-    card_ports = port_regions.read_ports(card, host)
-    if not _has_portless_vfs(card, card_ports) and requested > len(
-        card_ports.numbers
-    ):
-        return f"it has {len(card_ports.numbers)} ports; lower num_vfs"
-    return _check_vf_use(manager, host)
-
-
-def _check_vf_use(
-    manager: pci.PciFunction, host: host_reader.HostReader
-) -> str:
-    """Return why a VF may be in use, or ""."""
-    if manager.num_vfs > len(manager.virtual_functions):
-        return "not all of its virtual functions are to be found"
-    for address in manager.virtual_functions:
-        function = host.function(str(address))
-        if function is None or function.driver not in (
-            None,
-            *fpga_card.DRIVERS,
-        ):
-            return f"{address} may be in use by a guest, or by the host"
-    return ""
-
-
-def _has_unknown_ports(card: fpga_card.DflCard) -> bool:
-    """Return whether the ports of the PF are not all known."""
-    layout = card.layout
-    return (
-        layout.node is None
-        or layout.interfaces is None
-        or any(port.number is None for port in layout.ports)
-    )
-
-
-def _has_portless_vfs(
-    card: fpga_card.DflCard, card_ports: port_regions.CardPorts
-) -> bool:
-    """Return whether VFs need no released port, as on N6000 cards."""
-    return not card_ports.pf_ports and bool(card.layout.ports)
-
-
-def _plan_vf_count(
-    card: fpga_card.DflCard, requested: int, host: host_reader.HostReader
-) -> tuple[actions.Action, ...]:
-    """Return the actions that release ports and enable as many VFs.
-
-    The kernel accepts only the number of released ports, and only while
-    the number is 0 (drivers/fpga/dfl.c, dfl_fpga_cdev_config_ports_vf).
-    """
-    count = card.manager.num_vfs
-    card_ports = port_regions.read_ports(card, host)
-    ports = _plan_ports(card, requested, card_ports)
-    if requested == count and (
-        requested or not ports or _has_unknown_ports(card)
-    ):
-        return ()
-    enable = actions.SetVfCount(function=card.address, count=requested)
-    disable = actions.SetVfCount(function=card.address, count=0, before=count)
-    return (
-        *([disable] if count else []),
-        *ports,
-        *([enable] if requested else ()),
-        *(_plan_rebind(card) if ports and not requested else ()),
-    )
-
-
-def _plan_rebind(card: fpga_card.DflCard) -> Iterator[actions.BindDriver]:
-    """Yield the actions that make host drivers bind to returned ports.
-
-    They do not by themselves (observed with Linux 6.1).
-    """
-    driver = card.driver
-    yield actions.BindDriver(function=card.address, driver="", before=driver)
-    yield actions.BindDriver(function=card.address, driver=driver)
-
-
-def _plan_ports(
-    card: fpga_card.DflCard, requested: int, card_ports: port_regions.CardPorts
-) -> tuple[actions.SetPort, ...]:
-    """Return the actions that release ports, or take them back.
-
-    As many ports as requested VFs are released, in the order of numbers.
-    """
-    if _has_portless_vfs(card, card_ports):
-        return ()
-    released = tuple(card_ports.region_vfs)
-    to_release = tuple(card_ports.pf_ports)[
-        : max(requested - len(released), 0)
-    ]
-    return (
-        *(
-            actions.SetPort(card=card.address, number=n, is_released=True)
-            for n in to_release
-        ),
-        *(
-            actions.SetPort(card=card.address, number=n, is_released=False)
-            for n in released[requested:]
-        ),
-    )

@@ -14,6 +14,7 @@ from nova_accel.config import policy, remedy
 from nova_accel.host.sysfs import host_reader, modules
 from nova_accel.inventory import wording
 from nova_accel.model import pci
+from nova_accel.vendors.common import vf_card
 from nova_accel.vendors.nvidia import gpu_card
 
 _MANAGER = "nvidia_vgpu_vfio"
@@ -86,7 +87,7 @@ def explain(
     elif function.total_vfs:
         reason = _explain_disabled(function, rule, gpu)
     else:
-        reason = _explain_no_sriov(function, gpu, is_loaded)
+        reason = _explain_no_sriov(function, gpu, is_loaded, host)
     return f"makes no vGPU: {reason}"
 
 
@@ -196,6 +197,7 @@ def _explain_no_sriov(
     function: pci.PciFunction,
     gpu: vgpu_types.CatalogGpu | None,
     is_loaded: bool | None,
+    host: host_reader.HostReader,
 ) -> str:
     if gpu is not None and not gpu.has_sriov:
         start = f"{_PRODUCT} is loaded, and " if is_loaded else ""
@@ -205,10 +207,8 @@ def _explain_no_sriov(
         )
     if gpu is not None and gpu.key in _DISPLAY_BOARDS:
         return f"it has no SR-IOV: {_describe_display_mode(function)}"
-    return (
-        "it has no SR-IOV, and this model has vGPUs on VFs only; switch on"
-        " SR-IOV in the firmware's setup"
-    )
+    reason = vf_card.explain_no_sriov(function, host, has_sriov=True)
+    return f"this model has vGPUs on VFs only, and {reason}"
 
 
 def _shows_display(

@@ -81,7 +81,7 @@ def test_a_card_without_methods_has_no_reset() -> None:
 def test_disabled_methods_are_named() -> None:
     function = card_reset.ReleasedFunction(address=GPU, is_disabled=True)
     card = card_reset.BusFunctions(functions=(function,))
-    assert "write the word default" in card.describe()
+    assert "write default to reset_method of" in card.describe()
 
 
 def test_what_was_not_recorded_is_unknown() -> None:

@@ -10,6 +10,8 @@ ALL: tuple[remedy.Remedy, ...] = (
     remedy.SpecLine(address=CARD, use="passthrough"),
     remedy.SpecLine(address=CARD, num_vfs=32),
     remedy.SpecLine(address=CARD, use="passthrough", scrub="none"),
+    remedy.SpecLine(address=CARD, num_vfs=2, blank="/etc/nova/blank.gbs"),
+    remedy.EnableSriov(function=CARD),
     remedy.BindFunction(function=VF, driver="vfio-pci"),
     remedy.BindVfs(function=CARD, before="vfio-pci", driver="nvidia"),
     remedy.BindVfs(function=CARD, before="", driver="nvidia"),
@@ -25,7 +27,11 @@ def test_a_phrase_is_read_back(step: remedy.Remedy) -> None:
 
 
 def test_steps_follow_one_another_and_ways_do_not() -> None:
-    first, second, third = ALL[3], ALL[0], ALL[5]
+    first, second, third = (
+        remedy.BindFunction(function=VF, driver="vfio-pci"),
+        ALL[0],
+        remedy.LoadModule(module="gim"),
+    )
     text = f"{first}, then write {second}, or {third}"
     assert list(remedy.find_alternatives(text)) == [(first, second), (third,)]
 

@@ -59,7 +59,7 @@ def check(root: Path, line: object = None) -> host_checks.CheckResult:
         (("pm", None), Level.OK, f"pm ({GPU}), none (0000:01:00.1)"),
         ((None,), Level.FAIL, "the kernel knows no way to reset it"),
         ((None, "pm"), Level.FAIL, "the kernel knows no way to reset it"),
-        (("",), Level.FAIL, "write the word default to it"),
+        (("",), Level.FAIL, "write default to reset_method of"),
     ],
 )
 def test_the_reset_of_a_card_is_shown_and_inspect_agrees(

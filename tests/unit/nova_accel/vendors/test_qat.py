@@ -66,6 +66,25 @@ def services(word: str, before: str) -> actions.SetServices:
     return actions.SetServices(function=PF, services=word, before=before)
 
 
+@pytest.mark.parametrize(
+    ("driver", "total", "reason"),
+    [
+        ("4xxx", None, f"switch on SR-IOV in the firmware for {PF}"),
+        ("4xxx", 0, "4xxx allows none (sriov_totalvfs reads 0)"),
+    ],
+)
+def test_vfs_that_cannot_be_are_explained_by_what_the_kernel_found(
+    tmp_path: pathlib.Path, driver: str, total: int | None, reason: str
+) -> None:
+    """The kernel makes the file for each function with the capability."""
+    function = pf(total=total or 0, count=0) | {"driver": driver}
+    if total is None:
+        del function["vfs"]
+    build.build({"functions": [function]}, tmp_path)
+    state = look.read(tmp_path, [json.dumps({"address": PF, "use": "vf"})])
+    assert look.reasons(state, PF).endswith(reason)
+
+
 def test_a_device_is_its_usable_vfs(tmp_path: pathlib.Path) -> None:
     state = look.read(look.make("qat", tmp_path))
     device = look.device(state, PF)

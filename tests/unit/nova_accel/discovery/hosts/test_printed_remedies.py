@@ -8,6 +8,7 @@ their texts is made on that host, and its device is offered then.
 import dataclasses
 import functools
 import pathlib
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -27,6 +28,19 @@ from tests.hosts import look, recorded
 from tests.support import remedied_host
 
 HOSTS = (*look.NAMES, *(f"recorded/{name}" for name in recorded.NAMES))
+# Words of a correction, which is a remedy then.
+CHANGES = re.compile(
+    "num_vfs|in the firmware|device_spec|bind |write |load |install |flash "
+)
+# Corrections whose effect is not in files of a function: of a whole host, of
+# the programs on a card, of a module's options, and of a driver that failed.
+OTHERS = re.compile(
+    "switch the IOMMU on in the firmware"
+    "|flash one with more|flash a platform with `xbmgmt"
+    "|load its platform's shell"
+    "|write `options gim|load gim again|load vfio-pci with disable_denylist=1"
+    "|see the kernel's log, or load it again"
+)
 MODULES = (remedy.LoadModule, remedy.InstallModule)
 DRIVERS = plugin.load()
 CHECKS = registry.select(registry.list_checks(), (host_checks.Role.COMPUTE,))
@@ -102,10 +116,52 @@ def test_each_printed_remedy_has_its_device_offered(
         if is_like_equal(report, steps):
             assert "unlike" not in look.reasons(state, address)
             continue
-        if names.card_address(address) not in list_offered(state):
+        if isinstance(steps[-1], remedy.EnableSriov):
+            (further,) = find_further(state, address)
+            state = apply(report, (*steps, *further))
+        if get_offered_name(address) not in list_offered(state):
             reasons = look.reasons(state, address)
             failures.append((address, steps, reasons))
     assert not failures
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_no_text_asks_for_a_change_that_is_no_remedy(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    for address, text in read_report(name, tmp_path).texts:
+        rest = text
+        for step in remedy.find(text):
+            rest = rest.replace(f"write {step}", "").replace(str(step), "")
+        assert not CHANGES.search(OTHERS.sub("", rest)), (address, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "cards"),
+    [("bound-otherwise", {"0000:56:00.0"}), ("dfl-n6000", set())],
+)
+def test_sriov_of_the_firmware_is_for_models_that_have_it(
+    tmp_path: pathlib.Path, name: str, cards: set[str]
+) -> None:
+    """The static part of an FPGA has the number of VFs, no setting."""
+    ways = read_report(name, tmp_path).list_ways()
+    steps = [step for _, steps in ways for step in steps]
+    settings = [s for s in steps if isinstance(s, remedy.EnableSriov)]
+    assert {step.function for step in settings} == cards
+
+
+def get_offered_name(address: str) -> str:
+    """Return what a remedy of an address offers: its region, or its card."""
+    if "/region-" in address:
+        return address
+    return names.card_address(address)
+
+
+def find_further(
+    state: model.HostState, address: str
+) -> list[tuple[remedy.Remedy, ...]]:
+    """Return the ways in the reasons of a device that are no setting."""
+    return list(remedy.find_alternatives(look.reasons(state, address)))
 
 
 @pytest.mark.parametrize("name", HOSTS)

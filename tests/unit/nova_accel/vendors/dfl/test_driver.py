@@ -215,6 +215,7 @@ def test_the_functions_of_a_slot_are_one_card(n6000: model.HostState) -> None:
         ("0000:01:00.0", "N6000"),
         ("0000:15:00.0", "C6100"),
         ("0000:25:00.0", "N6001"),
+        ("0000:35:00.0", "N6000"),
         (N6001, "N6001"),
     ]
     assert look.device(n6000, N6001).members == tuple(
