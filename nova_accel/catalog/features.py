@@ -4,6 +4,16 @@
 The only place of these versions: the checks of hosts, of guests and of live
 migrations read them, and the support matrix of the manual is generated from
 ``TABLE``.
+
+A number is compared only where nothing shows the feature itself: distributions
+add features to older versions. VFIO of the kernel is shown by its files
+(``modules.read_vfio_version``) and by a loaded variant driver; QEMU's objects
+that libvirt can use by libvirt's cache of capabilities (``Feature.flag``);
+IOMMUFD also by libvirt's domain capabilities, which nova-compute asks for.
+Nothing shows the rest, as libvirt 9.0, 11.3 and 12.8 were compared: what Nova
+compares by number itself; the directory ``vfio-dev`` and the display of a VF
+in libvirt; the migration of VFIO devices, of which QEMU tells only QMP (the
+property ``enable-migration`` of ``vfio-pci``).
 """
 
 import dataclasses
@@ -38,7 +48,9 @@ class Feature:
     ``condition`` names the devices for which the feature is: ``card`` for
     any, or the name of a kernel driver. ``floors`` are by program; ``nova``
     is the first release of Nova. ``is_required`` is True if the devices
-    can't be used without it. ``place`` is where it was tried.
+    can't be used without it. ``place`` is where it was tried. ``flag`` is the
+    capability of QEMU that libvirt lists where both have the feature (libvirt,
+    src/qemu/qemu_capabilities.c), empty without one.
     """
 
     name: str
@@ -48,6 +60,7 @@ class Feature:
     place: str
     nova: int = 31
     is_required: bool = False
+    flag: str = ""
 
     def minimum(self, program: str) -> Version:
         """Return the lowest version of a program, () for any."""
@@ -165,6 +178,7 @@ MEMORY_NODES = Feature(
         LIBVIRT: _news(11, 8, 0),
         QEMU: _NEW_OBJECTS,
     },
+    flag="acpi-generic-initiator",
     trial=Trial.TEXT,
     place=_SID,
 )
@@ -176,6 +190,7 @@ IOMMUFD = Feature(
         LIBVIRT: _news(12, 1, 0),
         QEMU: _NEW_OBJECTS,
     },
+    flag="iommufd",
     trial=Trial.TEXT,
     place=_SID,
 )

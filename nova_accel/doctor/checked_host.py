@@ -49,6 +49,7 @@ _BOOT_VARIABLE = re.compile(r"^GRUB_\w+=")
 # Words that the role nova_accel.host.iommu removes from those of GRUB.
 _REMOVED_WORDS = "GRUB_CMDLINE_LINUX_REMOVED="
 _QEMU_VERSION = re.compile(r"<version>(\d{1,9})</version>")
+_QEMU_FLAG = re.compile(r"<flag name='([\w.-]{1,80})'/>")
 
 Version = tuple[int, ...]
 T = TypeVar("T")
@@ -351,15 +352,30 @@ class CheckedHost:
         """Return QEMU's version as libvirt has read it, empty if unknown."""
         versions = [
             int(match[1])
-            for name in self.names(allowed_paths.QEMU_CAPABILITIES)
-            for match in _QEMU_VERSION.finditer(
-                self.text(f"{allowed_paths.QEMU_CAPABILITIES}/{name}")
-            )
+            for text in self._qemu_capabilities
+            for match in _QEMU_VERSION.finditer(text)
         ]
         if not versions:
             return ()
         number = max(versions)
         return number // 1000000, number // 1000 % 1000, number % 1000
+
+    @functools.cached_property
+    def qemu_flags(self) -> frozenset[str]:
+        """Return the capabilities of QEMU that libvirt knows and has read."""
+        return frozenset(
+            match[1]
+            for text in self._qemu_capabilities
+            for match in _QEMU_FLAG.finditer(text)
+        )
+
+    @functools.cached_property
+    def _qemu_capabilities(self) -> tuple[str, ...]:
+        """Return libvirt's descriptions of the host's programs of QEMU."""
+        place = allowed_paths.QEMU_CAPABILITIES
+        return tuple(
+            self.text(f"{place}/{name}") for name in self.names(place)
+        )
 
     def unit(self, name: str) -> str:
         """Return the path of an installed unit of systemd, empty if none."""

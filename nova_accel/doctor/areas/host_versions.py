@@ -82,8 +82,11 @@ def _check_floors(host: _Host, program: str) -> _Results:
             continue
         if not _uses(host, feature.condition):
             continue
-        if program == features.LINUX and feature.condition in _VARIANTS:
-            continue  # the driver is there
+        if program == features.LINUX:
+            if feature.condition in _VARIANTS:
+                continue  # the driver is there
+        elif feature.flag in host.qemu_flags:
+            continue
         observe = fail if feature.is_required else note
         yield observe(
             f"{feature.name} needs {program} {features.join(floor.minimum)},"

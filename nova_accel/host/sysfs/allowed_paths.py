@@ -140,7 +140,10 @@ _MOUNT_POINTS = re.compile(
 )
 # Mount point and options are the fifth and sixth field.
 _MOUNT_FIELDS = 6
-_QEMU_LINE = re.compile(r"\s*<(emulator|version|package)>")
+_QEMU_LINE = re.compile(
+    r"\s*<(emulator|version|package)>"
+    r"|\s*<flag name='(acpi-generic-initiator|iommufd)'/>"
+)
 # Options of nova.conf by section; of the section nova_accel all.
 _OPTIONS = {
     "DEFAULT": {"compute_driver", "pci_passthrough_whitelist"},

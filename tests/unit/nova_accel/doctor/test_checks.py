@@ -230,6 +230,34 @@ def test_a_coherent_gpu_under_vfio_pci_is_seen(product: str) -> None:
     assert seen["nv.offers"] is Level.WARN
 
 
+@pytest.mark.parametrize("flag", ["acpi-generic-initiator", "iommufd"])
+def test_a_capability_of_qemu_proves_more_than_versions(flag: str) -> None:
+    """libvirt lists it where both have it, as EL's older versions may."""
+    change = changes.ids(prepared.GPU, "10de", "2941") | {
+        f"{changes.LIBRARIES}/libvirt.so.0": changes.LINK(
+            "libvirt.so.0.10000.0"
+        ),
+        prepared.CAPABILITIES: "  <version>8002002</version>\n",
+    }
+    words = {"acpi-generic-initiator": "NUMA nodes", "iommufd": "by IOMMUFD"}
+    assert find_words(words.values(), change) == set(words.values())
+    change[prepared.CAPABILITIES] = (
+        f"  <flag name='{flag}'/>\n  <version>8002002</version>\n"
+    )
+    assert words[flag] not in find_words(words.values(), change)
+
+
+def find_words(words: Iterable[str], change: prepared.Change) -> set[str]:
+    """Return the words that are in both checks of versions."""
+    names = ["host.libvirt", "host.qemu"]
+    checks = registry.select(CHECKS, (), names=names)
+    texts = [
+        " ".join(o.text for o in result.observations)
+        for result in registry.run(checks, prepared.changed(change))
+    ]
+    return {word for word in words if all(word in text for text in texts)}
+
+
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_boot_display_that_is_given_away_is_no_note(is_named: bool) -> None:
     change: prepared.Change = {
