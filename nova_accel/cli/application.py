@@ -155,6 +155,16 @@ class CommandError(errors.AcceleratorError):
         self.reason = reason
 
 
+def _explain_import(name: str, place: str, error: Exception) -> CommandError:
+    """Return why a command can't be imported, and what to do."""
+    foreign = map(str, top_packages.find_foreign())
+    return CommandError(
+        name,
+        f"its {place} fails to load ({error!r});"
+        f" {next(foreign, 'install what it needs')}",
+    )
+
+
 class Command(command.Command):
     """Command that prints text; its docstring is its description."""
 
@@ -207,7 +217,16 @@ class Command(command.Command):
         return self.app.client_manager.accel
 
     def _load(self) -> Action:
-        action: Action = pkgutil.resolve_name(self.action)
+        """Return the action.
+
+        :raises CommandError: it can't be imported.
+        """
+        try:
+            action: Action = pkgutil.resolve_name(self.action)
+        except Exception as error:  # a foreign package may raise anything
+            raise _explain_import(
+                self.cmd_name or self.action, self.action, error
+            ) from error
         return action
 
     def _print(self, text: str) -> None:
@@ -330,12 +349,8 @@ class CommandPoint(NamedTuple):
         try:
             loaded = self.point.load()
         except Exception as error:  # third-party code may raise anything
-            foreign = map(str, top_packages.find_foreign())
-            raise CommandError(
-                self.name,
-                f"its entry point {self.point.value} fails to load"
-                f" ({error!r}); {next(foreign, 'install what it needs')}",
-            ) from error
+            place = f"entry point {self.point.value}"
+            raise _explain_import(self.name, place, error) from error
         if not (
             isinstance(loaded, type) and issubclass(loaded, command.Command)
         ):
