@@ -174,6 +174,11 @@ def test_the_collection_and_the_dashboards_are_installed(
     script = "from nova_accel.doctor.ansible import playbook as p;"
     output = host.run("python3", "-c", f"{script}print(p.find_collections())")
     assert output == f"/{place}\n"
+    # The test of the purge compares all files.
+    host.run(
+        *("apt-get", "purge", "--autoremove"),
+        *("ansible-core", "python3-ansible-runner"),
+    )
 
 
 @pytest.mark.long

@@ -10,7 +10,6 @@ user). buildah builds without a daemon.
 import functools
 import hashlib
 import os
-import pathlib
 import re
 import resource
 from collections.abc import Iterator
@@ -54,14 +53,19 @@ _OPTIONS = ("--isolation", "chroot", "--volume", "/run/host:/run/host:ro")
 
 @pytest.fixture(scope="module")
 def commands() -> list[list[str]]:
-    """Return the two commands of the install page."""
+    """Return two commands of the install page: of the wheel, of the image."""
     lines = list(pages.commands(_PAGE.read_text()))
-    return [line for line in lines if line[0] in ("python3", "buildah")]
+    wheel = next(line for line in lines if line[0] == "python3")
+    build = next(line for line in lines if line[0] == "buildah")
+    return [wheel, build]
 
 
 @pytest.fixture(scope="module")
-def context(commands: list[list[str]]) -> Iterator[pathlib.Path]:
-    """Return a checkout with the wheel, and the substitute beside it."""
+def builder(commands: list[list[str]]) -> Iterator[package_root.PackageRoot]:
+    """Return a root with a checkout, its wheel, and the substitute image.
+
+    buildah is installed when the image's files are packed.
+    """
     with package_root.PackageRoot("trixie") as root:
         root.copy_commit()
         root.run(*_INSTALL, "passwd", "python3-libvirt", "python3-venv")
@@ -90,16 +94,7 @@ def context(commands: list[list[str]]) -> Iterator[pathlib.Path]:
         root.run(
             "tar", "--one-file-system", "-C", "/", "-cf", "/mnt/image.tar", "."
         )
-        yield root.files
-
-
-@pytest.fixture(scope="module")
-def builder(context: pathlib.Path) -> Iterator[package_root.PackageRoot]:
-    """Return a root with buildah and the substitute image."""
-    with package_root.PackageRoot("trixie") as root:
         root.run(*_INSTALL, "buildah", "netavark")
-        for name in ("source", "image.tar"):
-            (context / name).rename(root.files / name)
         (root.files / "Containerfile").write_text(_SUBSTITUTE)
         root.run(*_BUILDAH, "build", "-t", "substitute", "/mnt")
         yield root
