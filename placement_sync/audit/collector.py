@@ -320,7 +320,7 @@ class StateCollector:
 
         Without roots that Nova never had: placement-sync maintains those.
         """
-        roots = {p.root for p in everywhere} - {self.root.uuid}
+        roots = {p.root for p in everywhere}
         return frozenset(
             root
             for root in nova_api.find_removed_nodes(self._nova, roots)
