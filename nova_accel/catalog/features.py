@@ -12,7 +12,7 @@ that libvirt can use by libvirt's cache of capabilities (``Feature.flag``);
 IOMMUFD also by libvirt's domain capabilities, which nova-compute asks for.
 Nothing shows the rest, as libvirt 9.0, 11.3 and 12.8 were compared: what Nova
 compares by number itself; the directory ``vfio-dev`` and the display of a VF
-in libvirt; the migration of VFIO devices, of which QEMU tells only QMP (the
+in libvirt; the migration of VFIO devices, which only QMP of QEMU shows (the
 property ``enable-migration`` of ``vfio-pci``).
 """
 
