@@ -4,16 +4,19 @@
 On a card in mixed or MIG mode the parts are where the host has reported
 them, in units of the card's region. On other devices, and where the places
 do not match the allocations, they follow one another in units of the
-measured resource class. The parts of a bar do not overlap, and fill it.
+measured resource class. Reserved units without a place are the last ones
+that no part has. The parts of a bar do not overlap, and fill it.
 """
 
+import collections
 import dataclasses
 import enum
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel.catalog import vgpu_types
 from nova_accel.geometry import occupancy
-from nova_accel.model import providers
+from nova_accel.model import names, providers
 from placement_sync.fleet.devices import device_rows, holder_rows
 from placement_sync.fleet.flavors import offered_devices
 
@@ -36,14 +39,17 @@ class PartKind(enum.Enum):
 class BarPart:
     """Part of a bar, ``size`` units from ``start``.
 
-    ``text`` describes it, ``project`` is that of its server, empty if it is
-    not known.
+    ``text`` describes it. ``holder`` is the name of its server or its
+    consumer, ``held_part`` the part of the holding, and ``project`` that of
+    its server, empty if it is not known.
     """
 
     kind: PartKind
     start: float
     size: float
     text: str
+    holder: str = ""
+    held_part: holder_rows.HeldPart | None = None
     project: str = ""
 
 
@@ -72,10 +78,13 @@ def build_bar(
     ]
     placed = _place_parts(row, holders, types)
     if placed is not None:
-        total, parts = placed
+        total, reserve, parts = placed
     else:
-        total, parts = _line_up_parts(row, holders)
-    return CardBar(row=row, total=total, parts=_fill_gaps(row, total, parts))
+        total, reserve, parts = _line_up_parts(row, holders)
+    # Nothing of a device in another state is free.
+    reserve = reserve if row.state == "ok" else math.inf
+    filled = _fill_gaps(row, total, reserve, parts)
+    return CardBar(row=row, total=total, parts=filled)
 
 
 _Holders = Sequence[tuple[holder_rows.AllocationRow, holder_rows.HeldPart]]
@@ -83,8 +92,8 @@ _Holders = Sequence[tuple[holder_rows.AllocationRow, holder_rows.HeldPart]]
 
 def _line_up_parts(
     row: device_rows.DeviceRow, holders: _Holders
-) -> tuple[float, list[BarPart]]:
-    """Return the length of a bar, and its parts one after the other."""
+) -> tuple[float, float, list[BarPart]]:
+    """Return the length of a bar, its reserve, and its parts in a line."""
     name = device_rows.measured_class(row.device)
     capacity = row.device.capacities.get(
         name, providers.ClassCapacity(capacity=0)
@@ -98,25 +107,15 @@ def _line_up_parts(
             start += size
     # Allocations may exceed a total that became smaller.
     total = max(float(capacity.total), start)
-    reserved = min(float(capacity.reserved), total - start)
-    if reserved:
-        parts.append(
-            BarPart(
-                kind=PartKind.RESERVED,
-                start=total - reserved,
-                size=reserved,
-                text=f"{row.state}, {reserved:g} {row.usage.unit} reserved",
-            )
-        )
-    return total, parts
+    return total, float(capacity.reserved), parts
 
 
 def _place_parts(
     row: device_rows.DeviceRow,
     holders: _Holders,
     types: offered_devices.VgpuTypes,
-) -> tuple[float, list[BarPart]] | None:
-    """Return the length of a card's region and its parts in their places.
+) -> tuple[float, float, list[BarPart]] | None:
+    """Return the length of a card's region, its reserve, and placed parts.
 
     None if the places are not known, or do not match the allocations.
     """
@@ -127,15 +126,22 @@ def _place_parts(
     occupied = occupancy.parse_traits(row.device.traits)
     remaining = list(holders)
     parts: list[BarPart] = []
+    # Partitions of one GPU instance begin at the same unit.
+    ends: dict[int, float] = {}
+    charges: collections.Counter[str] = collections.Counter()
     for place, is_allocated in (
         *((place, True) for place in occupied.places),
         *((place, False) for place in occupied.unallocated),
     ):
-        vgpu_type = types.by_trait.get(place.trait)
-        length = _measure_place(gpu, vgpu_type) if vgpu_type else 0.0
-        for number in range(place.count):
-            start = place.start + number * length
+        vgpu_type = types.find(place.trait)
+        if vgpu_type is None:
+            return None
+        length = _measure_place(gpu, vgpu_type)
+        for _ in range(place.count):
+            start = ends.get(place.start, float(place.start))
+            ends[place.start] = start + length
             if not is_allocated:
+                charges.update(types.terms(vgpu_type).charges)
                 parts.append(
                     BarPart(
                         kind=PartKind.UNALLOCATED,
@@ -145,8 +151,6 @@ def _place_parts(
                     )
                 )
                 continue
-            if vgpu_type is None:
-                return None
             holder = _take_holder(remaining, vgpu_type, types)
             if holder is None:
                 return None
@@ -156,7 +160,35 @@ def _place_parts(
     parts.sort(key=lambda part: part.start)
     if remaining or not region or not _are_apart(parts, region):
         return None
-    return float(region), parts
+    reserve = _measure_reserve(row, gpu, float(region), charges)
+    return float(region), reserve, parts
+
+
+def _measure_reserve(
+    row: device_rows.DeviceRow,
+    gpu: vgpu_types.CatalogGpu,
+    region: float,
+    charges: Mapping[str, int],
+) -> float:
+    """Return the length of an operator's reserve in a card's region.
+
+    Placement has its units, and no place.
+
+    :param charges: units of partitions without an allocation, which the
+        host has reserved.
+    """
+    # Of the smallest GPU instance: A100 has 8 units and 7 slices.
+    unit = min((k.size / k.slices for k in gpu.kinds if k.slices), default=0.0)
+    lengths = {
+        names.MIG_SLICE_CLASS: unit,
+        names.GPU_MEMORY_CLASS: region / gpu.memory_mb,
+    }
+    reserves = [
+        (capacity.reserved - charges.get(name, 0)) * lengths[name]
+        for name, capacity in row.device.capacities.items()
+        if name in lengths
+    ]
+    return max(0.0, *reserves)
 
 
 def _measure_place(
@@ -203,35 +235,43 @@ def _build_server(
     size: float,
 ) -> BarPart:
     server = allocation.server
+    holder = server.name if server else allocation.consumer
     return BarPart(
         kind=PartKind.SERVER,
         start=start,
         size=size,
-        text=f"{server.name if server else allocation.consumer}, {part}",
+        text=f"{holder}, {part}",
+        holder=holder,
+        held_part=part,
         project=server.project if server else "",
     )
 
 
 def _fill_gaps(
-    row: device_rows.DeviceRow, total: float, parts: Iterable[BarPart]
+    row: device_rows.DeviceRow,
+    total: float,
+    reserve: float,
+    parts: Sequence[BarPart],
 ) -> tuple[BarPart, ...]:
-    """Return the parts, with the free or unusable units between them."""
-    filled: list[BarPart] = []
-    position = 0.0
-    is_free = row.state == "ok"
-    text = f"free, fits {row.largest}" if row.largest else "free"
-    for part in (*parts, None):
-        end = total if part is None else part.start
-        if end - position > _TOLERANCE:
-            filled.append(
-                BarPart(
-                    kind=PartKind.FREE if is_free else PartKind.RESERVED,
-                    start=position,
-                    size=end - position,
-                    text=text if is_free else row.state,
+    """Return sorted parts, with free and reserved units between them.
+
+    :param reserve: units; more than the parts leave are all of these.
+    """
+    free = f"free, fits {row.largest}" if row.largest else "free"
+    state = "reserved" if row.state == "ok" else row.state
+    filled = list(parts)
+    ends = [0.0, *(part.start + part.size for part in parts)]
+    starts = [*(part.start for part in parts), total]
+    for start, end in zip(reversed(ends), reversed(starts), strict=True):
+        size = max(end - start, 0.0)
+        reserved = min(reserve, size)
+        reserve -= reserved
+        for kind, text, first, length in (
+            (PartKind.FREE, free, start, size - reserved),
+            (PartKind.RESERVED, state, end - reserved, reserved),
+        ):
+            if length > _TOLERANCE:
+                filled.append(
+                    BarPart(kind=kind, start=first, size=length, text=text)
                 )
-            )
-        if part is not None:
-            filled.append(part)
-            position = part.start + part.size
-    return tuple(filled)
+    return tuple(sorted(filled, key=lambda part: part.start))

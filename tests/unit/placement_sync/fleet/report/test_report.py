@@ -3,7 +3,6 @@
 
 import dataclasses
 import json
-from html import parser
 
 import pytest
 from hypothesis import given, settings
@@ -158,6 +157,74 @@ def test_a_partition_without_an_allocation_has_its_place() -> None:
     assert kinds == [card_bars.PartKind.UNALLOCATED, FREE]
 
 
+def test_partitions_of_one_gpu_instance_are_beside_each_other() -> None:
+    """Four vGPUs share an instance, and one has no allocation."""
+    trait = "VGPU_NVIDIA_RTX_PRO_6000_BLACKWELL_DC_1_6Q"
+    card = clouds.gpu(
+        "RTXPRO6000",
+        (),
+        f"{occupancy.PLACE_PREFIX}3_2_{trait}",
+        f"{occupancy.UNALLOCATED_PREFIX}3_1_{trait}",
+        layout="mig",
+    )
+    charges = TYPES.terms(TYPES.by_trait[f"CUSTOM_{trait}"]).charges
+    holdings = [
+        providers.Allocation(
+            provider=card.uuid, consumer=fleets.consumer(n), amounts=charges
+        )
+        for n in (1, 2)
+    ]
+    parts = build_bar(make_fleet(*holdings, devices=(card,))).parts
+    assert [(p.kind, p.start, p.size) for p in parts] == [
+        (FREE, 0, 3),
+        (SERVER, 3, 0.75),
+        (SERVER, 3.75, 0.75),
+        (card_bars.PartKind.UNALLOCATED, 4.5, 0.75),
+        (FREE, 5.25, 6.75),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("resource_class", "amount", "size"),
+    [(names.MIG_SLICE_CLASS, 2, 2), (names.GPU_MEMORY_CLASS, 5120, 1)],
+)
+def test_a_reserve_of_a_card_in_mig_mode_is_drawn(
+    resource_class: str, amount: int, size: int
+) -> None:
+    """An operator's reserve has no place: it is the last free units.
+
+    The partition without an allocation is in ``reserved``, too.
+    """
+    trait = "VGPU_NVIDIA_A100_1_5C"
+    charges = TYPES.terms(TYPES.by_trait[f"CUSTOM_{trait}"]).charges
+    card = clouds.gpu(
+        "A100",
+        ("3-20C",),
+        f"{occupancy.UNALLOCATED_PREFIX}0_1_{trait}",
+        layout="mig",
+    )
+    reserved = {**charges}
+    reserved[resource_class] += amount
+    card = dataclasses.replace(
+        card,
+        capacities={
+            name: dataclasses.replace(
+                c,
+                capacity=c.capacity - reserved[name],
+                reserved=reserved[name],
+            )
+            for name, c in card.capacities.items()
+        },
+    )
+    parts = build_bar(make_fleet(devices=(card,))).parts
+    assert [(p.kind, p.start, p.size) for p in parts] == [
+        (card_bars.PartKind.UNALLOCATED, 0, 1),
+        (FREE, 1, 7 - size),
+        (card_bars.PartKind.RESERVED, 8 - size, size),
+    ]
+    assert parts[-1].text == "reserved"
+
+
 def test_a_drained_card_with_a_server_has_no_free_part() -> None:
     card = clouds.gpu("A40", ("8Q",), names.DRAINED_TRAIT)
     fleet = make_fleet(fleets.holding(card, 1, "8Q"), devices=(card,))
@@ -209,34 +276,6 @@ def test_the_text_of_an_example() -> None:
     golden.check(golden.PLACE / "fleet/report.txt", text)
 
 
-class Page(parser.HTMLParser):
-    """Tags that are open, and attributes that load something."""
-
-    VOID = frozenset({"meta", "rect", "line"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loaded: list[str] = []
-        self.tags: set[str] = set()
-
-    def handle_starttag(
-        self, tag: str, attrs: list[tuple[str, str | None]]
-    ) -> None:
-        self.tags.add(tag)
-        self.loaded += [name for name, _ in attrs if name in ("src", "href")]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(
-        self, tag: str, attrs: list[tuple[str, str | None]]
-    ) -> None:
-        self.tags.add(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_a_missing_device_without_servers_needs_no_work() -> None:
     card = clouds.gpu("A40", ("8Q",), names.MISSING_TRAIT)
     (problem,) = build_report(make_fleet(devices=(card,))).problems
@@ -256,30 +295,6 @@ def test_a_device_without_inventories_counts_for_nothing() -> None:
 
     assert report_text.summarize(report).endswith(", 0/1 FPGA in use")
     assert "]  -  ok" in report_text.as_text(report)
-
-
-def test_the_page_is_whole_and_loads_nothing() -> None:
-    card = clouds.gpu("A40", ("8Q",))
-    fleet = make_fleet(fleets.holding(card, 1, "8Q"), devices=(card,))
-    text = report_page.render(build_report(fleet, FLAVOR))
-    page = Page()
-    page.feed(text)
-    page.close()
-    assert page.open == [] and page.loaded == []
-    assert "script" not in page.tags and "link" not in page.tags
-    assert "http" not in text.replace("http-equiv", "")
-
-
-def test_names_of_servers_are_escaped() -> None:
-    card = clouds.gpu("A40", ("8Q",))
-    fleet = make_fleet(fleets.holding(card, 1, "8Q"), devices=(card,))
-    (server,) = fleet.servers.values()
-    name = '"><script>alert(1)</script>'
-    fleet = dataclasses.replace(
-        fleet, servers={server.uuid: dataclasses.replace(server, name=name)}
-    )
-    text = report_page.render(build_report(fleet))
-    assert "<script" not in text and "&lt;script&gt;" in text
 
 
 def test_an_empty_fleet_with_a_gap_says_both() -> None:
