@@ -24,6 +24,9 @@ from placement_sync.fleet.flavors import (
 )
 from placement_sync.fleet.report import card_bars, defragmentation
 
+# Kinds of problems beside the states of devices.
+OVERALLOCATED = "overallocated"
+DISABLED = "disabled"
 # The remedy of each state, for the operator; ok has none.
 _REMEDIES = {
     "drained": "`nova-accel undrain {address}` on the host offers it again",
@@ -97,8 +100,14 @@ class Fragmentation:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProblem:
-    """A device or host that serves less than it could, and the remedy."""
+    """A device or host that serves less than it could, and the remedy.
 
+    ``kind`` is the state of the device, or ``OVERALLOCATED`` or
+    ``DISABLED``. ``device`` is the uuid of its provider, empty for a host.
+    """
+
+    kind: str
+    device: str = ""
     where: str
     problem: str
     remedy: str
@@ -259,18 +268,23 @@ def _list_problems(
             state = f"{row.state}: {reason}" if reason else row.state
             servers = wording.count_of(len(row.consumers), "server")
             yield DeviceProblem(
-                where=f"{device.host}/{device.address}",
+                kind=row.state,
+                device=device.uuid,
+                where=_name_device(device),
                 problem=f"{state}, {servers}",
                 remedy=_find_remedy(row),
             )
         if row.usage.used > row.usage.total:
             yield DeviceProblem(
-                where=f"{device.host}/{device.address}",
+                kind=OVERALLOCATED,
+                device=device.uuid,
+                where=_name_device(device),
                 problem=f"more is allocated than it has: {row.usage}",
                 remedy="run `nova-accel audit` on the host",
             )
     for host in sorted(disabled):
         yield DeviceProblem(
+            kind=DISABLED,
             where=host,
             problem="its compute service is disabled",
             remedy="`openstack compute service set --enable HOST"

@@ -10,12 +10,12 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.inventory import wording
-from placement_sync.fleet.report import fleet_report, report_text
-
-# Colors of servers; a project has one of them.
-COLORS = 6
-# Hosts that are open at first; of more, each is folded.
-_MAX_OPEN = 12
+from placement_sync.fleet.report import (
+    card_strips,
+    fleet_report,
+    page_units,
+    page_views,
+)
 
 
 def render(report: fleet_report.FleetReport) -> str:
@@ -41,15 +41,21 @@ def render(report: fleet_report.FleetReport) -> str:
     template = resources.files("placement_sync.fleet.report").joinpath(
         "data/report.html.j2"
     )
-    projects = sorted({usage.project for usage in report.projects} - {""})
+    views = page_views.PageViews(report)
     page: str = environment.from_string(
         template.read_text(encoding="utf-8")
     ).render(
         report=report,
-        summary=report_text.summarize(report),
-        describe=report_text.describe_fragmentation,
+        views=views,
+        hosts=views.list_hosts(),
+        problems=tuple(views.list_problems()),
+        usages=tuple(map(page_units.format_usage, report.usages)),
+        patterns=(*page_views.PATTERNS[1:], page_views.OTHER),
+        colors=page_views.COLORS,
+        least_width=page_views.LEAST_WIDTH,
+        find_pattern=page_views.find_pattern,
+        units=page_units,
+        small=card_strips,
         count_of=wording.count_of,
-        colors={name: n % COLORS for n, name in enumerate(projects)},
-        is_open=len(report.hosts) <= _MAX_OPEN,
     )
     return page
