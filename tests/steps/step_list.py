@@ -84,7 +84,11 @@ STEPS: Mapping[str, Step] = {
             "tests/functional/test_privsep_nova.py",
             "tests/functional/test_xml_libvirt.py",
         ),
-        pages=("doc/source/install/index.rst",),
+        pages=(
+            "doc/source/admin/fleet-report-host.png",
+            "doc/source/admin/fleet-report.png",
+            "doc/source/install/index.rst",
+        ),
         tests_commit=True,
     ),
     "metering": Step(tests=("tests/functional/contrib/monitoring/metering",)),

@@ -22,7 +22,7 @@ TESTS = [
 ]
 # A page of the manual in the code of a test.
 PAGE = re.compile(
-    r"doc/source/(?!examples|_ext)([\w/-]+\.rst)?"
+    r"doc/source/(?!examples|_ext)([\w/-]+\.(?:rst|png))?"
     r"|pages\.MANUAL(?: / \"([\w/-]+\.rst)\")?"
     r"|import pages\b"
 )
