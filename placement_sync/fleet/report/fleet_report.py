@@ -287,6 +287,6 @@ def _list_problems(
             kind=DISABLED,
             where=host,
             problem="its compute service is disabled",
-            remedy="`openstack compute service set --enable HOST"
+            remedy=f"`openstack compute service set --enable {host}"
             " nova-compute`, after the reason is gone",
         )

@@ -138,6 +138,10 @@ def test_problems_come_first_and_lead_to_their_cards(page: Element) -> None:
 def test_commands_of_remedies_can_be_copied(page: Element) -> None:
     commands = [code.text for code in page.find("code")]
     assert any(text.endswith("heal 0000:71:00.0") for text in commands)
+    assert (
+        "openstack compute service set --enable gpu-004 nova-compute"
+        in commands
+    )
     assert "`" not in page.find("main")[0].text
 
 
