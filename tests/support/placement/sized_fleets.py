@@ -38,17 +38,26 @@ _STATES = {
     26: names.UNKNOWN_TRAIT,
 }
 _PERIOD = 61
+_SUFFIX = "-with-a-name-that-its-user-made-long"
 
 
-def build_fleet(count: int) -> fleet_state.Fleet:
-    """Return a fleet of so many cards, eight to a host."""
-    cards = list(_list_cards(count))
+def build_fleet(
+    count: int, prefix: str = "gpu-", suffix: str = _SUFFIX
+) -> fleet_state.Fleet:
+    """Return a fleet of so many cards, eight to a host.
+
+    :param prefix: that of each host's name.
+    :param suffix: that of some servers' names.
+    """
+    cards = list(_list_cards(count, prefix))
     holdings = [holding for _, own in cards for holding in own]
     owners: dict[str, nova_api.Server] = {}
     for number, (_, own) in enumerate(cards):
         for index, holding in enumerate(own):
             project = list(PROJECTS)[(number + index // 2) % len(PROJECTS)]
-            owners[holding.consumer] = _build_server(holding, project, number)
+            owners[holding.consumer] = _build_server(
+                holding, project, suffix if number % 10 == 3 else ""
+            )
     devices = tuple(fleets.with_used(card, own) for card, own in cards)
     note = drain_notes.DrainNote(
         reason="fan fails", author="ops", since="2026-05-02T05:00:00+00:00"
@@ -71,13 +80,13 @@ def build_fleet(count: int) -> fleet_state.Fleet:
 
 
 def _list_cards(
-    count: int,
+    count: int, prefix: str
 ) -> Iterator[
     tuple[offered_devices.OfferedDevice, list[providers.Allocation]]
 ]:
     for number in range(count):
         host, slot = divmod(number, CARDS_PER_HOST)
-        at = f"gpu-{host + 1:03d}/0000:{0x21 + 0x10 * slot:02x}:00.0"
+        at = f"{prefix}{host + 1:03d}/0000:{0x21 + 0x10 * slot:02x}:00.0"
         state = _STATES.get(number % _PERIOD)
         traits = [state] if state else []
         if slot == CARDS_PER_HOST - 1:
@@ -116,13 +125,11 @@ def _build_mig_card(
 
 
 def _build_server(
-    holding: providers.Allocation, project: str, number: int
+    holding: providers.Allocation, project: str, suffix: str
 ) -> nova_api.Server:
-    """Return the server of a holding; some have long names."""
     memory = holding.amounts[names.GPU_MEMORY_CLASS]
     sizes = [s for s, size in fleets.SIZES.items() if size == memory]
     server = fleets.server(int(holding.consumer[:8]), project, *sizes)
-    suffix = "-with-a-name-that-its-user-made-long" if number % 10 == 3 else ""
     return dataclasses.replace(
         server, name=f"{PROJECTS[project]}-{server.name[3:]}{suffix}"
     )

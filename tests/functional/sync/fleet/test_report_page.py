@@ -151,15 +151,15 @@ return result;
 
 
 @functools.cache
-def render(count: int) -> str:
-    fleet = sized_fleets.build_fleet(count)
+def render(count: int, **names: str) -> str:
+    fleet = sized_fleets.build_fleet(count, **names)
     report = fleet_report.build(HEADER, fleet, FLAVORS, TYPES)
     return report_page.render(report)
 
 
 def measure(
     place: Path,
-    count: int,
+    page: str,
     script: str,
     window: tuple[int, int] = WIDE,
     is_dark: bool = False,
@@ -168,7 +168,7 @@ def measure(
     chromium = browser.Browser(
         place=place, width=width, height=height, is_dark=is_dark
     )
-    return chromium.measure(render(count), script)
+    return chromium.measure(page, script)
 
 
 @pytest.mark.parametrize("window", [WIDE, NARROW], ids=["wide", "narrow"])
@@ -176,7 +176,7 @@ def measure(
 def test_nothing_of_the_folded_page_overflows(
     count: int, window: tuple[int, int], tmp_path: Path
 ) -> None:
-    glance = measure(tmp_path, count, _GLANCE, window)
+    glance = measure(tmp_path, render(count), _GLANCE, window)
     assert glance["bars"] == count
     assert glance["page"] <= 0
     for fault in ("overlaps", "outside", "heights"):
@@ -187,7 +187,7 @@ def test_nothing_of_the_folded_page_overflows(
 def test_the_name_of_each_server_can_be_read(
     count: int, tmp_path: Path
 ) -> None:
-    unfolded = measure(tmp_path, count, _UNFOLDED)
+    unfolded = measure(tmp_path, render(count), _UNFOLDED)
     servers = len(sized_fleets.build_fleet(count).servers)
     assert unfolded["names"] == servers
     assert unfolded["labels"] > servers / 2
@@ -195,8 +195,22 @@ def test_the_name_of_each_server_can_be_read(
     assert unfolded["page"] <= 0
 
 
+@pytest.mark.parametrize("window", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_long_names_have_several_lines(
+    window: tuple[int, int], tmp_path: Path
+) -> None:
+    """Nova allows 255 characters for the name of a host, and of a server."""
+    page = render(30, prefix="h" * 252, suffix="s" * 240)
+    glance = measure(tmp_path, page, _GLANCE, window)
+    assert glance["page"] <= 0
+    assert glance["overlaps"] == glance["outside"] == 0
+    unfolded = measure(tmp_path, page, _UNFOLDED, window)
+    assert unfolded["names"] == len(sized_fleets.build_fleet(30).servers)
+    assert unfolded["page"] <= 0
+
+
 def test_240_cards_are_on_one_screen(tmp_path: Path) -> None:
-    glance = measure(tmp_path, 240, _GLANCE)
+    glance = measure(tmp_path, render(240), _GLANCE)
     assert glance["bars"] == 240
     assert glance["bottom"] <= WIDE[1]
 
@@ -204,7 +218,7 @@ def test_240_cards_are_on_one_screen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_contrasts_suffice(is_dark: bool, tmp_path: Path) -> None:
     """WCAG 2.2: 4.5 for text (1.4.3), 3 for what is not text (1.4.11)."""
-    colors = measure(tmp_path, 30, _COLORS, is_dark=is_dark)
+    colors = measure(tmp_path, render(30), _COLORS, is_dark=is_dark)
     assert (colors["page"] < 0.1) is is_dark
     assert colors["texts"] >= 4.5
     assert colors["labels"] >= 4.5
@@ -215,7 +229,7 @@ def test_contrasts_suffice(is_dark: bool, tmp_path: Path) -> None:
 def test_hosts_are_selected_and_ordered_in_the_browser(
     tmp_path: Path,
 ) -> None:
-    result = measure(tmp_path, 240, _SELECTED)
+    result = measure(tmp_path, render(240), _SELECTED)
     assert result["all"] == 30
     assert all("problem" in each.split() for each in result["only-problems"])
     assert all("room" in each.split() for each in result["only-room"])
