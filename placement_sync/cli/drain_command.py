@@ -3,7 +3,7 @@
 
 import argparse
 import contextlib
-import functools
+import dataclasses
 import getpass
 import json
 import os
@@ -15,7 +15,12 @@ from nova_accel.host.state import claims_file, drains
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.inventory import conditions
 from nova_accel.model import names
-from placement_sync.cli import common_options, outside_host, progress
+from placement_sync.cli import (
+    common_options,
+    drain_wait,
+    outside_host,
+    progress,
+)
 from placement_sync.client import (
     drained_providers,
     provider_records,
@@ -24,9 +29,6 @@ from placement_sync.client import (
 )
 
 _OK, _UNDONE = 0, 1
-# Seconds. A pass starts within seconds of a drain, unless Placement is slow;
-# an operator may have to migrate servers.
-MARK_TIMEOUT_S, EMPTY_TIMEOUT_S = 120.0, 3600.0
 _ADDRESS = (
     "address of the device or of one of its functions, for example"
     " 0000:5e:00.0, or of an FPGA region, for example 0000:5e:00.0/region-0;"
@@ -46,25 +48,7 @@ def _add_drain_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="drain also a device that this host does not have now",
     )
-    parser.add_argument(
-        "--wait",
-        nargs="?",
-        const=MARK_TIMEOUT_S,
-        type=common_options.parse_option_seconds,
-        metavar="SECONDS",
-        help="wait until Placement has the trait of drained devices, for at"
-        f" most this time (default {MARK_TIMEOUT_S:g})",
-    )
-    parser.add_argument(
-        "--wait-empty",
-        nargs="?",
-        const=EMPTY_TIMEOUT_S,
-        type=common_options.parse_option_seconds,
-        metavar="SECONDS",
-        help="wait until Placement does not offer the devices and no server"
-        " uses them, for at most this time (default"
-        f" {EMPTY_TIMEOUT_S:g})",
-    )
+    drain_wait.add_arguments(parser)
     common_options.add_compute_endpoint(parser)
     common_options.add_arguments(parser)
 
@@ -300,16 +284,13 @@ def _read_server_names(
     return server_names
 
 
-# -- waiting ----------------------------------------------------------------
-
-
-def _read_providers(
+def _wait_for_drain(
     arguments: argparse.Namespace,
     options: common_options.CommandOptions,
-    addresses: Iterable[str],
+    addresses: Sequence[str],
     client: rest.RestClient,
-) -> drained_providers.DrainedProviders:
-    """Return the providers of drained devices.
+) -> int:
+    """Wait as the arguments request; return the exit status.
 
     :raises MalformedError: Placement has no provider of the node.
     :raises ServiceError: Placement can't be read.
@@ -318,59 +299,21 @@ def _read_providers(
     node = outside_host.open_node(
         options.settings, options.root, options.state_dir
     )
-    root = outside_host.find_root(arguments, options, node, placement).uuid
-    uuids = {names.provider_uuid(root, address) for address in addresses}
-    return drained_providers.DrainedProviders(placement, {root: uuids})
-
-
-def _wait_for_drain(
-    arguments: argparse.Namespace,
-    options: common_options.CommandOptions,
-    addresses: Sequence[str],
-    client: rest.RestClient,
-) -> int:
-    """Wait as the arguments request; return the exit status."""
     with progress.waiting_for("an answer of Placement"):
-        drained = _read_providers(arguments, options, addresses, client)
+        root = outside_host.find_root(arguments, options, node, placement).uuid
+    uuids = {names.provider_uuid(root, address) for address in addresses}
+    drained = drained_providers.DrainedProviders(placement, {root: uuids})
     servers = _DrainedServers(options, addresses)
     devices = ", ".join(addresses)
-    if arguments.wait_empty is not None and not servers.has_claims:
+    if servers.has_claims:
+        drained = dataclasses.replace(drained, read_claims=servers.read)
+    elif arguments.wait_empty is not None:
         progress.print_line(
             "without nova-compute's claims, only Placement is read for servers"
             f" that use {devices}; name the directory of the claims with"
             " --state-dir"
         )
-
-    wait = progress.wait_until
-    is_done = arguments.wait is None or wait(
-        f"Placement to have the trait of drained devices on {devices}",
-        functools.partial(
-            drained.find_offered, frozenset({names.DRAINED_TRAIT})
-        ),
-        arguments.wait,
-    )
-    if is_done and arguments.wait_empty is not None:
-        is_done = wait(
-            f"all servers to release {devices}",
-            functools.partial(_find_servers, drained, servers),
-            arguments.wait_empty,
-        )
-    return _OK if is_done else _UNDONE
-
-
-def _find_servers(
-    drained: drained_providers.DrainedProviders, servers: _DrainedServers
-) -> str:
-    """Return the reason to wait while the devices are offered or used."""
-    # An offered device can get a server at any time. A missing or
-    # unreadable device is not offered, and no pass marks it as drained.
-    if reason := drained.find_offered():
-        return reason
-    uuids, reason = servers.read()
-    uuids |= drained.list_consumers()
-    if uuids:
-        return f"in use by {', '.join(sorted(uuids))}"
-    return reason if servers.has_claims else ""
+    return _OK if drain_wait.run(arguments, drained, devices) else _UNDONE
 
 
 def _format_choice(addresses: Iterable[str]) -> str:

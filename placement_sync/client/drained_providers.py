@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Providers of drained devices: whether they can still get a server."""
+"""Providers of drained devices: whether a server uses or can get them."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from nova_accel.config import conf
 from nova_accel.model import names, providers
 from placement_sync.client import resource_providers, rest
+
+
+def _read_no_claims() -> tuple[frozenset[str], str]:
+    return frozenset(), ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -14,11 +18,14 @@ class DrainedProviders:
     """Providers of drained devices, in Placement.
 
     ``uuids`` are those of the devices, by the uuid of the compute node. The
-    regions of a card are drained with it.
+    regions of a card are drained with it. ``read_claims`` returns the servers
+    with claims of the devices on their host, and the reason if some are
+    unknown.
     """
 
     placement: resource_providers.PlacementClient
     uuids: Mapping[str, Collection[str]]
+    read_claims: Callable[[], tuple[frozenset[str], str]] = _read_no_claims
 
     def find_offered(
         self, marks: frozenset[str] = names.UNAVAILABLE_TRAITS
@@ -32,8 +39,29 @@ class DrainedProviders:
                 return f"{provider.name} has no {names.DRAINED_TRAIT} yet"
         return ""
 
-    def list_consumers(self) -> frozenset[str]:
-        """Return the consumers with allocations of the devices."""
+    def find_use(
+        self, migrate: Callable[[Collection[str]], None] | None = None
+    ) -> str:
+        """Return why a server has a device or can get one, or "".
+
+        A missing or unreadable device is not offered, and no pass marks it as
+        drained.
+
+        :param migrate: is called with the consumers of devices that are not
+            offered.
+        """
+        # An offered device can get a server at any time.
+        if reason := self.find_offered():
+            return reason
+        claimants, reason = self.read_claims()
+        consumers = self._list_consumers() | claimants
+        if migrate is not None:
+            migrate(consumers)
+        if consumers:
+            return f"in use by {', '.join(sorted(consumers))}"
+        return reason
+
+    def _list_consumers(self) -> frozenset[str]:
         uuids = {provider.uuid for provider in self._list()}
         return frozenset(
             consumer
@@ -68,8 +96,4 @@ class PlacementDrains:
         :raises ServiceError: Placement can't be read.
         """
         uuids = {names.provider_uuid(root, a) for a in addresses}
-        drained = DrainedProviders(self._placement, {root: uuids})
-        if reason := drained.find_offered():
-            return reason
-        consumers = ", ".join(sorted(drained.list_consumers()))
-        return f"Placement has allocations of {consumers}" if consumers else ""
+        return DrainedProviders(self._placement, {root: uuids}).find_use()

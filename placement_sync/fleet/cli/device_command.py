@@ -6,18 +6,12 @@ and Nova's API are read for the devices, their hosts and their holders.
 """
 
 import argparse
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
 from nova_accel.cli import application
-from nova_accel.model import names
-from placement_sync.cli import (
-    common_options,
-    drain_command,
-    progress,
-)
+from placement_sync.cli import common_options, drain_wait, progress
 from placement_sync.client import (
     drained_providers,
     nova_api,
@@ -57,16 +51,7 @@ def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
         help="store this reason of the drain on the host, with your name and"
         " the time",
     )
-    parser.add_argument(
-        "--wait-empty",
-        nargs="?",
-        const=drain_command.EMPTY_TIMEOUT_S,
-        type=common_options.parse_option_seconds,
-        metavar="SECONDS",
-        help="wait until Placement does not offer the devices and no server"
-        " holds them, for at most this time (default"
-        f" {drain_command.EMPTY_TIMEOUT_S:g})",
-    )
+    drain_wait.add_arguments(parser)
     parser.add_argument(
         "--migrate",
         choices=[kind.value for kind in server_migrations.MigrationKind],
@@ -98,11 +83,12 @@ def _set(arguments: argparse.Namespace) -> application.Output:
     results = _call_hosts(
         arguments, reader, devices, "drain", reason=arguments.reason
     )
-    status = _OK
-    if arguments.wait_empty is not None or arguments.migrate:
-        status = _wait(arguments, reader, devices)
     return _as_output(
-        arguments, devices, results, (_DRAINED, arguments.reason), status
+        arguments,
+        devices,
+        results,
+        (_DRAINED, arguments.reason),
+        _wait(arguments, reader, devices),
     )
 
 
@@ -114,6 +100,7 @@ def _check_set(arguments: argparse.Namespace) -> None:
         flag
         for flag, value in (
             ("--reason", arguments.reason),
+            ("--wait", arguments.wait),
             ("--wait-empty", arguments.wait_empty),
             ("--migrate", arguments.migrate),
         )
@@ -237,37 +224,12 @@ def _as_output(
 _PRESENT = {_UNDRAINED: _DRAINED, _HEALED: "set aside"}
 
 
-# -- waiting ----------------------------------------------------------------
-
-
-def _find_holders(
-    drained: drained_providers.DrainedProviders,
-    migrations: server_migrations.ServerMigrations | None,
-) -> str:
-    """Return the reason to wait while a server holds a device, or "".
-
-    :param migrations: are requested and confirmed.
-    :raises NeverMetError: Nova migrates none of the servers that hold them.
-    """
-    consumers = drained.list_consumers()
-    if migrations is not None:
-        migrations.advance(consumers)
-        if consumers and consumers <= migrations.failures.keys():
-            refusals = sorted(migrations.failures.values())
-            raise progress.NeverMetError("; ".join(refusals))
-    return f"{', '.join(sorted(consumers))} hold them" * bool(consumers)
-
-
 def _wait(
     arguments: argparse.Namespace,
     reader: fleet_command.CloudReader,
     devices: Sequence[offered_devices.OfferedDevice],
 ) -> int:
-    """Wait as the arguments request; return the exit status.
-
-    Servers are migrated only after Placement has stopped to offer the
-    devices: Nova could choose them again.
-    """
+    """Wait as the arguments request; return the exit status."""
     drained = drained_providers.DrainedProviders(
         resource_providers.PlacementClient(reader.placement),
         {
@@ -275,26 +237,16 @@ def _wait(
             for root in {device.root for device in devices}
         },
     )
-    migrations = None
+    migrate = None
     if arguments.migrate:
-        migrations = server_migrations.ServerMigrations(
+        migrate = server_migrations.ServerMigrations(
             reader.open_compute(),
             server_migrations.MigrationKind(arguments.migrate),
-        )
-    seconds = arguments.wait_empty
-    if seconds is None:
-        seconds = drain_command.EMPTY_TIMEOUT_S
+        ).advance
+        if arguments.wait_empty is None:
+            arguments.wait_empty = drain_wait.EMPTY_TIMEOUT_S
     addresses = ", ".join(f"{d.host}/{d.address}" for d in devices)
-    wait = progress.wait_until
-    is_done = wait(
-        f"Placement to have {names.DRAINED_TRAIT} on {addresses}",
-        drained.find_offered,
-        drain_command.MARK_TIMEOUT_S,
-    ) and wait(
-        f"all servers to release {addresses}",
-        functools.partial(_find_holders, drained, migrations),
-        seconds,
-    )
+    is_done = drain_wait.run(arguments, drained, addresses, migrate)
     return _OK if is_done else _UNDONE
 
 

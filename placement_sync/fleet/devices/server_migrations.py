@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterable, Mapping
 
 from nova_accel import errors
+from placement_sync.cli import progress
 from placement_sync.client import nova_api, rest
 
 _CONFIRMABLE = "VERIFY_RESIZE"
@@ -51,6 +52,7 @@ class ServerMigrations:
         :param consumers: uuids of the servers and migrations that hold the
             devices now.
         :raises ServiceError: Nova can't be read.
+        :raises NeverMetError: Nova migrates none of them.
         """
         holders = set(consumers)
         for uuid in sorted((holders | self._requested) - self.failures.keys()):
@@ -66,6 +68,9 @@ class ServerMigrations:
                     f"{server.name} was not migrated, it is {server.status};"
                     " see `openstack server event list`"
                 )
+        if holders and holders <= self.failures.keys():
+            refusals = sorted(self.failures.values())
+            raise progress.NeverMetError("; ".join(refusals))
 
     def _request(self, server: nova_api.Server) -> None:
         if server.task:

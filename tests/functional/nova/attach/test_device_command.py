@@ -117,7 +117,7 @@ class DeviceCommand(DeviceCommandBase):
             status, out, err = self.execute(*words)
         self.assertEqual(1, status)
         self.assertIn("drained", out)
-        self.assertIn(f"{server['id']} hold them", err)
+        self.assertIn(f"in use by {server["id"]}", err)
 
     def test_a_faulted_device_is_offered_again(self) -> None:
         self.start_host(harness.TWO_T4[0])
