@@ -15,6 +15,7 @@ import contextlib
 import gc
 import importlib
 import importlib.metadata
+import json
 import logging
 import os
 import pkgutil
@@ -43,7 +44,7 @@ HOST_GROUP, CLOUD_GROUP = "nova_accel.commands", "openstack.accel.v1"
 # Exit statuses; argparse exits with 2, too.
 _FAILED = 1
 _BAD_INPUT = 2
-_TABLE = "table"
+_TABLE, _TEXT, _JSON = "table", "text", "json"
 # Characters that a terminal obeys, or that change the order of others.
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
@@ -91,7 +92,8 @@ class Table(NamedTuple):
     """Output of a command that prints rows.
 
     ``head`` and ``notes`` are printed above and below a table, but not in
-    the formats for programs.
+    the formats for programs. ``build_document`` returns what the deprecated
+    option ``--json`` prints.
     """
 
     columns: Sequence[str]
@@ -99,22 +101,36 @@ class Table(NamedTuple):
     head: str = ""
     notes: str = ""
     status: int = 0
+    build_document: Callable[[], object] | None = None
 
 
 class Record(NamedTuple):
     """Output of a command that prints one object, field by field.
 
     ``text``, if there is one, replaces the table of this project's own
-    programs.
+    programs. ``build_document`` is that of a ``Table``.
     """
 
     fields: Mapping[str, object]
     text: str = ""
     status: int = 0
+    build_document: Callable[[], object] | None = None
+
+
+class Document(NamedTuple):
+    """Output of a command that prints a text, or an object as JSON.
+
+    Only one of them is built. ``finish`` is called after it was printed, and
+    returns the exit status.
+    """
+
+    build: Callable[[], object]
+    format: Callable[[], str]
+    finish: Callable[[], int] = int
 
 
 # A text may come with the exit status.
-Output = str | tuple[str, int] | Table | Record
+Output = str | tuple[str, int] | Table | Record | Document
 
 
 def parse_seconds(text: str) -> float:
@@ -170,6 +186,8 @@ class Command(command.Command):
 
     # MODULE:NAME of the Action.
     action = ""
+    # It prints a ``Document``.
+    has_text = False
     # ``openstack`` authenticates before it runs the command.
     auth_required = True
 
@@ -186,6 +204,13 @@ class Command(command.Command):
         parser.allow_abbrev = False
         action = self._load()
         action.add_arguments(parser)
+        if self.has_text or action.add_credentials is not None:
+            parser.add_argument(
+                "--json",
+                action="store_true",
+                dest="is_old_json",
+                help="deprecated; use -f json",
+            )
         if action.add_credentials is None:
             return parser
         if self._is_own_program:
@@ -199,9 +224,11 @@ class Command(command.Command):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Run the action, print its output, and return the exit status."""
         parsed_args.connection = self._find_connection()
+        if getattr(parsed_args, "is_old_json", False):
+            print_deprecation(self.app, "--json", "-f json")
         output = self._load().run(parsed_args)
-        if isinstance(output, Table | Record):
-            return self._print_table(parsed_args, output)
+        if isinstance(output, Table | Record | Document):
+            return self._print_output(parsed_args, output)
         text, status = (output, 0) if isinstance(output, str) else output
         self._print(text)
         return status
@@ -233,10 +260,54 @@ class Command(command.Command):
         self.app.stdout.write(_replace_controls(text))
         self.app.stdout.flush()
 
-    def _print_table(
-        self, parsed_args: argparse.Namespace, output: Table | Record
+    def _print_json(self, content: object) -> None:
+        self._print(json.dumps(content, indent=2) + "\n")
+
+    def _print_output(
+        self,
+        parsed_args: argparse.Namespace,
+        output: Table | Record | Document,
     ) -> int:
         raise NotImplementedError
+
+
+class DocumentCommand(Command):
+    """Command that prints a text, or an object as JSON.
+
+    ``is_json`` of its arguments is true for JSON.
+    """
+
+    has_text = True
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            *("-f", "--format"),
+            dest="formatter",
+            choices=(_TEXT, _JSON),
+            default=_TEXT,
+            help=f"set the format (default {_TEXT})",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        parsed_args.is_json = (
+            parsed_args.is_old_json or parsed_args.formatter == _JSON
+        )
+        return super().take_action(parsed_args)
+
+    def _print_output(
+        self,
+        parsed_args: argparse.Namespace,
+        output: Table | Record | Document,
+    ) -> int:
+        if not isinstance(output, Document):
+            raise TypeError(f"{self.cmd_name} prints a text or an object")
+        if parsed_args.is_json:
+            self._print_json(output.build())
+        else:
+            self._print(output.format())
+        return output.finish()
 
 
 def print_deprecation(program: app.App, old: str, new: str) -> None:
@@ -271,6 +342,24 @@ class _FormattedCommand(Command):
         with _pause_collector():
             return self.take_action(parsed_args)
 
+    def _print_output(
+        self,
+        parsed_args: argparse.Namespace,
+        output: Table | Record | Document,
+    ) -> int:
+        if isinstance(output, Document):
+            raise TypeError(f"{self.cmd_name} prints cells")
+        is_old_json = getattr(parsed_args, "is_old_json", False)
+        if is_old_json and output.build_document is not None:
+            self._print_json(output.build_document())
+            return output.status
+        return self._print_cells(parsed_args, output)
+
+    def _print_cells(
+        self, parsed_args: argparse.Namespace, output: Table | Record
+    ) -> int:
+        raise NotImplementedError
+
     def _produce(
         self,
         parsed_args: argparse.Namespace,
@@ -296,7 +385,7 @@ class _FormattedCommand(Command):
 class ListCommand(_FormattedCommand, lister.Lister):
     """Command that prints a table, or its rows in a format of cliff."""
 
-    def _print_table(
+    def _print_cells(
         self, parsed_args: argparse.Namespace, output: Table | Record
     ) -> int:
         if isinstance(output, Record):
@@ -315,7 +404,7 @@ class ListCommand(_FormattedCommand, lister.Lister):
 class ShowCommand(_FormattedCommand, show.ShowOne):
     """Command that prints one object, field by field."""
 
-    def _print_table(
+    def _print_cells(
         self, parsed_args: argparse.Namespace, output: Table | Record
     ) -> int:
         if isinstance(output, Table):

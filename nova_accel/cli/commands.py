@@ -17,7 +17,7 @@ has the commands about the cloud.
 """
 
 
-class Inspect(application.Command):
+class Inspect(application.DocumentCommand):
     """Print devices, profiles and the provider tree.
 
     Print the devices of this host, their profiles and resource providers, and

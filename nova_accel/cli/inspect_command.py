@@ -4,7 +4,7 @@
 import argparse
 import contextlib
 import dataclasses
-import json
+import functools
 import platform
 import uuid
 from collections.abc import Iterable, Mapping
@@ -29,13 +29,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="set the name of the compute node in the report (default: the"
         " name of this machine, or of the captured one)",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON instead of text"
-    )
     host_source.add_config(parser, "; with --root those of that machine")
 
 
-def _inspect(arguments: argparse.Namespace) -> str:
+def _inspect(arguments: argparse.Namespace) -> application.Output:
     is_own = arguments.root is None  # state_dir belongs to this host
     settings = host_source.read_settings(arguments, is_foreign=not is_own)
     host, meta = host_source.open_host(
@@ -76,11 +73,11 @@ def _inspect(arguments: argparse.Namespace) -> str:
     functions = host_source.list_functions(host)
     names = _names(functions, host_source.list_models(host, functions, meta))
     rest = scan.find_unoffered(host, state, drivers, rules, names)
-    state = _set_models(state, names)
-    if arguments.json:
-        report = inspect_output.as_dict(state, tree, context, rest)
-        return json.dumps(report, indent=2) + "\n"
-    return inspect_output.as_text(state, tree, context, rest)
+    report = _set_models(state, names), tree, context, rest
+    return application.Document(
+        functools.partial(inspect_output.as_dict, *report),
+        functools.partial(inspect_output.as_text, *report),
+    )
 
 
 def _read_rules(

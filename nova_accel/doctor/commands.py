@@ -4,7 +4,7 @@
 from nova_accel.cli import application
 
 
-class Doctor(application.Command):
+class Doctor(application.DocumentCommand):
     """Check whether this host can offer its accelerators.
 
     Print what keeps accelerators from servers, with the files that prove it

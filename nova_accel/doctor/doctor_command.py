@@ -2,7 +2,7 @@
 """Command ``nova-accel doctor``."""
 
 import argparse
-import json
+import functools
 
 from nova_accel import errors
 from nova_accel.cli import application, host_source
@@ -46,11 +46,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         " flavors lack what their GPUs need",
     )
     host_source.add_config(parser)
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument(
-        "--json", action="store_true", help="print JSON instead of text"
-    )
-    form.add_argument(
+    parser.add_argument(
         "--fix-plan",
         action="store_true",
         help="print the roles that correct this host as variables of Ansible;"
@@ -58,7 +54,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _check_host(arguments: argparse.Namespace) -> tuple[str, int]:
+def _check_host(arguments: argparse.Namespace) -> application.Output:
+    """Run the checks of the arguments.
+
+    :raises MalformedError: arguments exclude each other.
+    """
+    if arguments.fix_plan and arguments.is_json:
+        raise errors.MalformedError(
+            "choice", "--fix-plan with -f json", "one of them"
+        )
     root = host_source.select_root(arguments.root, "/")
     is_here = root == "/"
     checks = registry.select(
@@ -74,12 +78,13 @@ def _check_host(arguments: argparse.Namespace) -> tuple[str, int]:
     )
     results = registry.run(checks, host)
     status = check_report.exit_status(results)
-    if arguments.json:
-        report = check_report.as_dict(results)
-        return json.dumps(report, indent=2) + "\n", status
     if arguments.fix_plan:
         return check_report.as_fix_plan(results), status
-    return check_report.as_text(results), status
+    return application.Document(
+        functools.partial(check_report.as_dict, results),
+        functools.partial(check_report.as_text, results),
+        lambda: status,
+    )
 
 
 def _list_checks(

@@ -4,7 +4,6 @@
 import argparse
 import contextlib
 import functools
-import json
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +67,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     common_options.add_compute_endpoint(parser)
 
 
-def _run(arguments: argparse.Namespace) -> tuple[str, int]:
+def _run(arguments: argparse.Namespace) -> application.Output:
     """Audit this host; return the output and the exit status.
 
     :raises AcceleratorError: an argument can't be used, or Placement fails.
@@ -89,9 +88,11 @@ def _run(arguments: argparse.Namespace) -> tuple[str, int]:
     if arguments.heal and report.findings:
         results = _heal(options, reader, placement, report)
         report = compare_twice(reader, arguments.pause)
-    text = as_json if arguments.json else as_text
-    status = _UNHEALED if report.findings else _CLEAN
-    return text(root, report, results), status
+    return application.Document(
+        lambda: as_dict(root, report, results),
+        lambda: as_text(root, report, results),
+        lambda: _UNHEALED if report.findings else _CLEAN,
+    )
 
 
 def compare_twice(
@@ -181,13 +182,13 @@ def _changes_on_stderr() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def as_json(
+def as_dict(
     root: providers.ProviderRoot,
     report: findings.AuditReport,
     results: Iterable[heal.HealResult],
-) -> str:
-    """Return the report as JSON; its keys are a stable interface."""
-    content = {
+) -> dict[str, object]:
+    """Return the report for JSON; its keys are a stable interface."""
+    return {
         "host": {"name": root.name, "uuid": root.uuid},
         "findings": [_format_finding(finding) for finding in report.findings],
         "mended": [_format_finding(o.finding) for o in results if o.is_healed],
@@ -201,7 +202,6 @@ def as_json(
             for g in report.gaps
         ],
     }
-    return json.dumps(content, indent=2) + "\n"
 
 
 def _format_finding(finding: findings.AuditFinding) -> dict[str, object]:

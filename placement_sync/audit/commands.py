@@ -4,7 +4,7 @@
 from nova_accel.cli import application
 
 
-class Audit(application.Command):
+class Audit(application.DocumentCommand):
     """Compare allocations, claims, guests and devices.
 
     Compare the data of Placement, Nova's API, nova-compute, libvirt and the

@@ -4,7 +4,7 @@
 from nova_accel.cli import application
 
 
-class Sync(application.Command):
+class Sync(application.DocumentCommand):
     """Correct this host's resource providers in Placement.
 
     Compare the accelerators of this host with their resource providers in
@@ -19,7 +19,7 @@ class Sync(application.Command):
     action = "placement_sync.cli.sync_command:ACTION"
 
 
-class DrainDevices(application.Command):
+class DrainDevices(application.DocumentCommand):
     """Offer devices to no new server, or list the drained devices.
 
     No new server gets a part of a drained device, and servers that use it keep
@@ -30,7 +30,7 @@ class DrainDevices(application.Command):
     action = "placement_sync.cli.drain_command:DRAIN"
 
 
-class UndrainDevices(application.Command):
+class UndrainDevices(application.DocumentCommand):
     """Offer drained devices to new servers again.
 
     Example: nova-accel undrain 0000:5e:00.0
@@ -39,13 +39,13 @@ class UndrainDevices(application.Command):
     action = "placement_sync.cli.drain_command:UNDRAIN"
 
 
-class ShowStatus(application.Command):
+class ShowStatus(application.DocumentCommand):
     """Print the results and the age of the last passes.
 
     Print the status of each writer of this host, nova-compute and
     placement-sync, from the state directory; Placement is not read. The exit
     status is 1 if a status is stale (no successful pass for three intervals),
-    or if there is none. Example: nova-accel status --json
+    or if there is none. Example: nova-accel status -f json
     """
 
     action = "placement_sync.cli.status_command:ACTION"

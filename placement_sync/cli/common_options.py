@@ -79,11 +79,6 @@ def _add_common(
         f" exist{without_default})",
     )
     parser.set_defaults(connection=None)
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print JSON instead of text",
-    )
 
 
 _CREDENTIALS = ("--os-cloud", "--os-region-name", "--endpoint")

@@ -4,8 +4,8 @@
 import argparse
 import contextlib
 import dataclasses
+import functools
 import getpass
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -58,7 +58,7 @@ def _add_undrain_arguments(parser: argparse.ArgumentParser) -> None:
     common_options.add_arguments(parser)
 
 
-def _run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
+def _run_drain(arguments: argparse.Namespace) -> application.Output:
     """Drain devices, or list drained ones; return output and exit status.
 
     :raises MalformedError: an address is no device, or the reason is missing.
@@ -73,7 +73,10 @@ def _run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
         if is_waiting:
             raise errors.MalformedError("device's address", "", "one or more")
         _check_state_dir(options)
-        return _format_drains(notes, arguments.json), _OK
+        return application.Document(
+            functools.partial(_build_drains, notes),
+            functools.partial(_format_drains, notes),
+        )
     host = _read_host(options)
     addresses = [
         _resolve_address(host, argument, arguments.force)
@@ -88,17 +91,19 @@ def _run_drain(arguments: argparse.Namespace) -> tuple[str, int]:
             for address in addresses:
                 notes.put(address, reason, find_author())
     servers = _DrainedServers(options, addresses)
-    text = (
-        _format_drains(notes, is_json=True)
-        if arguments.json
-        else f"{', '.join(addresses)}: drained; no new server gets a part of"
-        " it after the next pass of nova-compute or placement-sync, in a few"
-        f" seconds\n{servers.describe(arguments)}"
+    return application.Document(
+        functools.partial(_build_drains, notes),
+        lambda: (
+            f"{', '.join(addresses)}: drained; no new server gets a part of"
+            " it after the next pass of nova-compute or placement-sync, in a"
+            f" few seconds\n{servers.describe(arguments)}"
+        ),
+        lambda: (
+            _OK
+            if client is None
+            else _wait_for_drain(arguments, options, addresses, client)
+        ),
     )
-    if client is None:
-        return text, _OK
-    print(text, end="", flush=True)
-    return "", _wait_for_drain(arguments, options, addresses, client)
 
 
 def _open_placement(
@@ -118,8 +123,8 @@ def _open_placement(
     return common_options.open_placement(arguments, options)
 
 
-def _run_undrain(arguments: argparse.Namespace) -> tuple[str, int]:
-    """Offer drained devices again; return the output and the exit status.
+def _run_undrain(arguments: argparse.Namespace) -> application.Output:
+    """Offer drained devices again; return the output.
 
     :raises MalformedError: an address is not that of a drained device.
     :raises ConfigurationError: the state directory is missing, or a note
@@ -140,12 +145,13 @@ def _run_undrain(arguments: argparse.Namespace) -> tuple[str, int]:
         addresses.append(address if address in drained else argument)
     with translate_write_errors(options):
         notes.remove(addresses)
-    return (
-        _format_drains(notes, is_json=True)
-        if arguments.json
-        else f"{', '.join(addresses)}: undrained; it is offered again after"
-        " the next pass of nova-compute or placement-sync, in a few seconds\n"
-    ), _OK
+    return application.Document(
+        functools.partial(_build_drains, notes),
+        lambda: (
+            f"{', '.join(addresses)}: undrained; it is offered again after the"
+            " next pass of nova-compute or placement-sync, in a few seconds\n"
+        ),
+    )
 
 
 def find_author() -> str:
@@ -320,24 +326,26 @@ def _format_choice(addresses: Iterable[str]) -> str:
     return f"one of {', '.join(sorted(addresses)) or 'none'}"
 
 
-def _format_drains(notes: drains.DrainNotes, is_json: bool) -> str:
-    drained = [drain for _, drain in sorted(notes.read().items())]
-    if is_json:
-        content = [
+def _build_drains(notes: drains.DrainNotes) -> dict[str, object]:
+    return {
+        "drained": [
             {
                 "address": d.address,
                 "reason": d.reason,
                 "author": d.author,
                 "when": d.when,
             }
-            for d in drained
+            for _, d in sorted(notes.read().items())
         ]
-        return json.dumps({"drained": content}, indent=2) + "\n"
+    }
+
+
+def _format_drains(notes: drains.DrainNotes) -> str:
     return (
         "".join(
             f"{d.address}  since {d.when or '?'}"
             f"{f' by {d.author}' * bool(d.author)}: {d.reason}\n"
-            for d in drained
+            for _, d in sorted(notes.read().items())
         )
         or f"No device is drained in {notes.path}.\n"
     )

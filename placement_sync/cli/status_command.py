@@ -2,7 +2,6 @@
 """Command ``nova-accel status``: results of this host's passes."""
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +19,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = ((2 * _DAY, _DAY, "d"), (2 * _HOUR, _HOUR, "h"))
 
 
-def _run(arguments: argparse.Namespace) -> tuple[str, int]:
+def _run(arguments: argparse.Namespace) -> application.Output:
     """Return the output, and 1 if a writer's status is stale or missing.
 
     :raises UnreadableError: the status can't be read.
@@ -32,18 +31,17 @@ def _run(arguments: argparse.Namespace) -> tuple[str, int]:
         )
     statuses, now = heartbeat.read(options.state_dir), time.time()
     is_stale = not statuses or any(_is_stale(s, now) for s in statuses)
-    if arguments.json:
-        content = {"writers": [_format_json(s, now) for s in statuses]}
-        text = json.dumps(content, indent=2) + "\n"
-    else:
-        text = (
+    return application.Document(
+        lambda: {"writers": [_format_json(s, now) for s in statuses]},
+        lambda: (
             "\n".join(
                 "\n".join(_format_lines(status, now)) + "\n"
                 for status in statuses
             )
             or f"There is no status of a pass in {options.state_dir}.\n"
-        )
-    return text, _STALE if is_stale else _OK
+        ),
+        lambda: _STALE if is_stale else _OK,
+    )
 
 
 def _is_stale(status: Status, now: float) -> bool:

@@ -10,7 +10,6 @@ import dataclasses
 import fcntl
 import functools
 import importlib.resources
-import json
 import logging
 import os
 import sys
@@ -372,7 +371,7 @@ def _seconds(text: str) -> float:
     return number
 
 
-def _run(arguments: argparse.Namespace) -> tuple[str, int]:
+def _run(arguments: argparse.Namespace) -> application.Output:
     """Run one pass or the daemon; return the output and the exit status.
 
     :raises AcceleratorError: an argument can't be used, or the pass failed.
@@ -380,9 +379,9 @@ def _run(arguments: argparse.Namespace) -> tuple[str, int]:
     if arguments.is_unit:
         return _build_unit(), _OK
     is_single = arguments.is_once or arguments.is_dry
-    if arguments.json and not is_single:
+    if arguments.is_json and not is_single:
         raise errors.MalformedError(
-            "choice", "--json", "--once or --dry-run with it"
+            "choice", "-f json", "--once or --dry-run with it"
         )
     options = common_options.resolve_options(arguments)
     if is_single:
@@ -393,8 +392,11 @@ def _run(arguments: argparse.Namespace) -> tuple[str, int]:
             passes = _LockedPasses(arguments, options)
             result = passes.run()
         print_hint(passes.host_problems)
-        text = _as_json if arguments.json else _as_text
-        return text(passes, result), _OK if result.is_ok else _UNDONE
+        return application.Document(
+            lambda: _as_dict(passes, result),
+            lambda: _as_text(passes, result),
+            lambda: _OK if result.is_ok else _UNDONE,
+        )
     passes = _LockedPasses(arguments, options)
     serve.serve(
         passes.run,
@@ -452,9 +454,11 @@ def _as_text(passes: _LockedPasses, result: sync_pass.PassResult) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _as_json(passes: _LockedPasses, result: sync_pass.PassResult) -> str:
+def _as_dict(
+    passes: _LockedPasses, result: sync_pass.PassResult
+) -> dict[str, object]:
     root = passes.root
-    content = {
+    return {
         "host": {"name": root.name, "uuid": root.uuid} if root else None,
         "dry_run": passes.is_dry,
         "calls": [str(call) for call in result.calls],
@@ -465,7 +469,6 @@ def _as_json(passes: _LockedPasses, result: sync_pass.PassResult) -> str:
         "problems": _format_problems(result.problems),
         "host_problems": _format_problems(passes.host_problems),
     }
-    return json.dumps(content, indent=2) + "\n"
 
 
 def _format_problems(

@@ -112,13 +112,13 @@ def test_a_pass_from_outside_agrees_with_nova_compute(
     server = lab.boot("e2e-agreed", accelerated)
     before = lab.providers()
     for _ in range(3):
-        report = json.loads(lab.synced("run", "--once", "--json"))
+        report = json.loads(lab.synced("run", "--once", "-f", "json"))
         assert report["calls"] == [], report
         assert report["writes"] == 0
     assert lab.providers() == before
     lab.delete(server)
     lab.wait_gone(server)
-    assert json.loads(lab.synced("run", "--once", "--json"))["calls"] == []
+    assert json.loads(lab.synced("run", "--once", "-f", "json"))["calls"] == []
 
 
 @pytest.mark.long
@@ -127,7 +127,7 @@ def test_the_pass_of_nova_compute_is_known_without_placement(
     lab: Site,
 ) -> None:
     def passes() -> list[dict[str, Any]]:
-        done = lab.sync("status", "--json")
+        done = lab.sync("status", "-f", "json")
         status = json.loads(done.stdout)
         return [s for s in status["writers"] if s["writer"] == "nova-compute"]
 
@@ -141,7 +141,7 @@ def test_the_audit_finds_and_heals_a_leaked_allocation(
     lab: Site, accelerated: Any
 ) -> None:
     server = lab.boot("e2e-audited", accelerated)
-    assert json.loads(lab.synced("audit", "--json"))["findings"] == []
+    assert json.loads(lab.synced("audit", "-f", "json"))["findings"] == []
 
     mtty = lab.providers()["mtty"].uuid
     leaked = str(uuid.uuid4())
@@ -156,14 +156,14 @@ def test_the_audit_finds_and_heals_a_leaked_allocation(
             "user_id": "nobody",
         },
     )
-    done = lab.sync("audit", "--json")
+    done = lab.sync("audit", "-f", "json")
     assert done.returncode == 1
     (finding,) = json.loads(done.stdout)["findings"]
     assert finding["kind"] == "leaked-allocation"
     assert finding["consumer"] == leaked
 
     lab.synced("audit", "--heal")
-    assert json.loads(lab.synced("audit", "--json"))["findings"] == []
+    assert json.loads(lab.synced("audit", "-f", "json"))["findings"] == []
     assert lab.allocations(server)[mtty] == {_MDEV: 1}
     server = lab.hard_reboot(server)
     assert server.status == "ACTIVE", fault(server)

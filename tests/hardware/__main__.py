@@ -164,11 +164,11 @@ def check_commands(output: pathlib.Path) -> Iterator[Row]:
     """Yield whether inspect, doctor and capture agree with each other."""
     archive = output / "host.tar.gz"
     run_command("capture", "-o", str(archive))
-    inspected = run_command("inspect", "--json")
+    inspected = run_command("inspect", "-f", "json")
     (output / "inspect.json").write_text(inspected)
     (output / "inspect.txt").write_text(run_command("inspect"))
     (output / "doctor.txt").write_text(run_command("doctor"))
-    checks = json.loads(run_command("doctor", "--json") or "{}")
+    checks = json.loads(run_command("doctor", "-f", "json") or "{}")
     unread = [
         f"{check['id']}: {finding['text']}"
         for check in checks.get("checks", [])
@@ -177,7 +177,7 @@ def check_commands(output: pathlib.Path) -> Iterator[Row]:
     ]
     yield compare("host", "doctor has results", bool(checks), True)
     yield compare("host", "checks without a result", unread, [])
-    replayed = run_command("inspect", "--json", "--root", str(archive))
+    replayed = run_command("inspect", "-f", "json", "--root", str(archive))
     yield compare(
         "host",
         "inspect of the archive is that of the host",

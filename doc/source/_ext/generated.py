@@ -2,7 +2,7 @@
 """Directives that generate reference text from the code.
 
 ``command-help`` prints the help of a command, ``json-keys`` the keys that a
-command prints with ``--json``, ``messages`` a table of all texts of errors,
+command prints with ``-f json``, ``messages`` a table of all texts of errors,
 problems and log lines, ``host-checks`` one of the checks of ``nova-accel
 doctor``, ``features`` one of the versions that features need, and ``circles``
 one of the sizes of the circles.
@@ -12,7 +12,6 @@ import ast
 import contextlib
 import dataclasses
 import io
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,6 @@ from nova_accel.inventory import tree_builder, unoffered
 from nova_accel.model import names, pci, providers
 from placement_sync.audit import audit_command, findings, heal
 from placement_sync.cli import main
-from placement_sync.fleet.explain import simulation
 from tools import circles, refresh_catalog
 
 
@@ -177,16 +175,7 @@ def audit_keys() -> Any:
         heal.HealResult(finding=finding),
         _fill(heal.HealResult, finding=finding),
     )
-    return json.loads(audit_command.as_json(_ROOT, report, results))
-
-
-def explain_keys() -> Any:
-    """Return a result of ``openstack accel explain`` that has every key."""
-    card = _fill(simulation.CardVerdict)
-    host = _fill(simulation.HostVerdict, cards=(card,), fits=1, refused=0)
-    return simulation.as_dict(
-        simulation.SimulationResult(hosts=(host,), notes=("note",))
-    )
+    return audit_command.as_dict(_ROOT, report, results)
 
 
 def doctor_keys() -> Any:
@@ -205,7 +194,6 @@ REPORTS = {
     "inspect": inspect_keys,
     "audit": audit_keys,
     "doctor": doctor_keys,
-    "explain": explain_keys,
 }
 # Objects whose keys are names of resource classes, not fixed keys.
 _BY_CLASS = {"inventories", "used"}

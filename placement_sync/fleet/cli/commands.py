@@ -4,7 +4,7 @@
 from nova_accel.cli import application
 
 
-class LeaveHost(application.Command):
+class LeaveHost(application.DocumentCommand):
     """Prepare this host for Nova's own driver, before the switch.
 
     Drain all devices, close their resource providers in Placement, and remove
@@ -42,7 +42,7 @@ class ServerShow(application.ListCommand):
     action = "placement_sync.fleet.cli.server_command:SHOW"
 
 
-class ServerAttach(application.Command):
+class ServerAttach(application.DocumentCommand):
     """Attach one more profile to a server.
 
     The server may be running or stopped. A failure is rolled back. Example:
@@ -52,7 +52,7 @@ class ServerAttach(application.Command):
     action = "placement_sync.fleet.cli.server_command:ATTACH"
 
 
-class ServerDetach(application.Command):
+class ServerDetach(application.DocumentCommand):
     """Detach an attached profile from a server.
 
     A running guest must release the device, and may refuse. Example:

@@ -215,9 +215,7 @@ def _as_output(
             word, reason = _FAULTED, row["fault"]
         cells = (device.host, device.address, word, reason)
         rows.append(dict(zip(_COLUMNS, cells, strict=True)))
-    return fleet_output.as_output(
-        "devices", _COLUMNS, rows, is_json=arguments.json, status=status
-    )
+    return fleet_output.as_output("devices", _COLUMNS, rows, status=status)
 
 
 # State that a device must have, by result.

@@ -227,7 +227,6 @@ def _list_devices(arguments: argparse.Namespace) -> application.Output:
             fleet_output.build_device(row, fleet.has_holdings, is_long)
             for row in rows
         ],
-        is_json=arguments.json,
         note=_note(fleet) if rows else "There is no such device.\n",
     )
 
@@ -260,12 +259,11 @@ def _show_device(arguments: argparse.Namespace) -> application.Output:
         )
     fleet = reader.add_drains(reader.add_servers(fleet))
     (row,) = device_rows.list_devices(fleet, reader.types)
-    fields = fleet_output.build_device_fields(
-        row, holder_rows.list_allocations(fleet, reader.types)
+    return fleet_output.as_record(
+        fleet_output.build_device_fields(
+            row, holder_rows.list_allocations(fleet, reader.types)
+        )
     )
-    if arguments.json:
-        return fleet_output.as_json(fields)
-    return application.Record(fields)
 
 
 def _list_allocations(arguments: argparse.Namespace) -> application.Output:
@@ -293,7 +291,6 @@ def _list_allocations(arguments: argparse.Namespace) -> application.Output:
         "allocations",
         fleet_output.ALLOCATIONS_LONG if is_long else fleet_output.ALLOCATIONS,
         [fleet_output.build_allocation(row) for row in rows],
-        is_json=arguments.json,
         note="" if rows else "There is no such allocation.\n",
         status=status,
     )
@@ -382,7 +379,6 @@ def _list_hosts(arguments: argparse.Namespace) -> application.Output:
         "hosts",
         fleet_output.HOSTS,
         [fleet_output.build_host(row, fleet.has_holdings) for row in rows],
-        is_json=arguments.json,
         note=_note(fleet) if rows else _NO_DEVICE,
     )
 
@@ -408,7 +404,6 @@ def _list_usages(arguments: argparse.Namespace) -> application.Output:
         "usages",
         fleet_output.USAGES,
         [fleet_output.build_usage(row) for row in rows],
-        is_json=arguments.json,
         note="" if rows else "No server holds an accelerator.\n",
         status=_INCOMPLETE if fleet.gaps else _OK,
     )

@@ -7,7 +7,6 @@ columns and the values are version 1 of the interface
 """
 
 import datetime
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_accel.cli import application
@@ -166,29 +165,32 @@ def as_output(
     columns: Sequence[str],
     rows: Sequence[Cells],
     *,
-    is_json: bool,
     note: str = "",
     status: int = 0,
-) -> application.Output:
-    """Return rows as a table, or as a JSON object with one key.
+) -> application.Table:
+    """Return rows as a table.
 
-    :param name: the key.
+    :param name: key of the rows in the document.
     """
-    if is_json:
-        content = [{_key(n): _value(row[n]) for n in columns} for row in rows]
-        return json.dumps({name: content}, indent=2) + "\n", status
     return application.Table(
         columns=columns,
         rows=[[row[column] for column in columns] for row in rows],
         notes=note,
         status=status,
+        build_document=lambda: {
+            name: [{_key(n): _value(row[n]) for n in columns} for row in rows]
+        },
     )
 
 
-def as_json(fields: Cells) -> str:
-    """Return the fields of one object as JSON."""
-    values = {name: _value(value) for name, value in fields.items()}
-    return json.dumps(values, indent=2) + "\n"
+def as_record(fields: Cells) -> application.Record:
+    """Return the fields of one object."""
+    return application.Record(
+        fields,
+        build_document=lambda: {
+            name: _value(value) for name, value in fields.items()
+        },
+    )
 
 
 def _key(column: str) -> str:

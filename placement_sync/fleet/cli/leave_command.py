@@ -10,7 +10,6 @@ in use.
 import argparse
 import dataclasses
 import importlib
-import json
 from typing import Any
 
 from nova_accel.cli import application
@@ -57,7 +56,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     common_options.add_arguments(parser)
 
 
-def _run(arguments: argparse.Namespace) -> tuple[str, int]:
+def _run(arguments: argparse.Namespace) -> application.Output:
     """Close all devices, and remove slots; return output and exit status.
 
     :raises AcceleratorError: an argument can't be used, nova-compute runs,
@@ -67,8 +66,11 @@ def _run(arguments: argparse.Namespace) -> tuple[str, int]:
     host = outside_host.open_own_node(options)
     functions = _check_host(arguments, options, host)
     result = _leave(arguments, options, host, functions)
-    text = _as_json(result) if arguments.json else _as_text(result)
-    return text, _UNDONE if result.problems else _OK
+    return application.Document(
+        lambda: _as_dict(result),
+        lambda: _as_text(result),
+        lambda: _UNDONE if result.problems else _OK,
+    )
 
 
 def _check_host(
@@ -207,15 +209,14 @@ def _as_text(result: _Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _as_json(result: _Result) -> str:
-    content = {
+def _as_dict(result: _Result) -> dict[str, object]:
+    return {
         "host": {"name": result.root.name, "uuid": result.root.uuid},
         "devices": result.devices,
         "servers": result.servers,
         "functions": result.functions,
         "problems": result.problems,
     }
-    return json.dumps(content, indent=2) + "\n"
 
 
 ACTION = application.Action(_add_arguments, _run)

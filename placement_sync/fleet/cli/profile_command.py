@@ -2,7 +2,6 @@
 """Command ``openstack accel profile list``: profiles of the whole cloud."""
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 
 from nova_accel.catalog import loader
@@ -50,7 +49,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="list also profiles that no card can create now",
     )
     parser.add_argument(
-        "--long", action="store_true", help="print all hosts and the traits"
+        "--long",
+        action="store_true",
+        help="print all hosts, the traits, and the units of each class",
     )
 
 
@@ -74,10 +75,6 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     count = len(profiles)
     if not arguments.is_all:
         profiles = tuple(profile for profile in profiles if profile.free)
-    if arguments.json:
-        return json.dumps(
-            {"profiles": list(map(_format_json, profiles))}, indent=2
-        ) + ("\n")
     note = "No host offers any accelerator.\n"
     if profiles:
         is_full = any(not profile.is_offered for profile in profiles)
@@ -86,9 +83,10 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         note = f"None of {count} profiles is free; --all lists them.\n"
     is_long = arguments.long
     return application.Table(
-        columns=(*_COLUMNS, "Traits") if is_long else _COLUMNS,
+        columns=(*_COLUMNS, "Traits", "Charges") if is_long else _COLUMNS,
         rows=[_format_row(profile, is_long) for profile in profiles],
         notes=note,
+        build_document=lambda: {"profiles": list(map(_as_dict, profiles))},
     )
 
 
@@ -99,7 +97,7 @@ def _select_model(
     return [d for d in devices if d.model == trait]
 
 
-def _format_json(profile: profile_list.ListedProfile) -> dict[str, object]:
+def _as_dict(profile: profile_list.ListedProfile) -> dict[str, object]:
     return {
         "name": profile.terms.name,
         "kind": profile.terms.kind,
@@ -121,17 +119,22 @@ def _format_row(
 ) -> tuple[object, ...]:
     is_listed = is_long or len(profile.hosts) <= 1
     traits = ", ".join(sorted(profile.terms.required))
+    charges = ", ".join(_format_charges(profile.terms))
     return (
         profile.terms.name,
         profile.terms.kind,
         ", ".join(profile.models),
-        ", ".join(_format_charges(profile.terms)),
+        charges,
         profile.free,
         profile.is_offered,
         f"{profile.cards} of {profile.cards_in_all}",
         profile.most,
         ", ".join(profile.hosts) if is_listed else str(len(profile.hosts)),
-        *([traits] if is_long else []),
+        *(
+            [traits, application.Cell(dict(profile.terms.charges), charges)]
+            if is_long
+            else []
+        ),
     )
 
 

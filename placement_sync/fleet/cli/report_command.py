@@ -19,7 +19,7 @@ from placement_sync.fleet.report import fleet_report, report_page, report_text
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--format",
+        *("-f", "--format"),
         choices=("html", "text", "json"),
         default="html",
         dest="report_format",

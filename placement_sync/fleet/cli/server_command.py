@@ -4,7 +4,6 @@
 import argparse
 import functools
 import importlib
-import json
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -108,9 +107,11 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
             server=server,
             **parameters,
         )
-    if arguments.json:
-        return json.dumps(answer, indent=2) + "\n"
-    return _FORMATS[action](server, answer)
+    if action == "show":
+        return _format_server(server, answer)
+    return application.Document(
+        lambda: answer, lambda: _FORMATS[action](server, answer)
+    )
 
 
 def _build_parameters(
@@ -219,6 +220,7 @@ def _format_server(server: str, answer: Any) -> application.Table:
         rows=rows,
         head=head,
         notes="" if rows else "It has no accelerator.\n",
+        build_document=lambda: answer,
     )
 
 
@@ -234,8 +236,7 @@ def _format_detached(server: str, answer: Any) -> str:
     )
 
 
-_FORMATS: Mapping[str, Callable[[str, Any], application.Output]] = {
-    "show": _format_server,
+_FORMATS: Mapping[str, Callable[[str, Any], str]] = {
     "attach": _format_attached,
     "detach": _format_detached,
 }

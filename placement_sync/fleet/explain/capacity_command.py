@@ -4,7 +4,6 @@
 import argparse
 import collections
 import dataclasses
-import json
 from collections.abc import Mapping
 
 from nova_accel import errors
@@ -110,15 +109,13 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         contents, offered, flavor.needs, simulated, context.types.geometry
     )
     fields = _build_fields(flavor, capacity)
-    status = 0 if capacity.total else _FULL
-    if arguments.json:
-        return json.dumps(fields, indent=2) + "\n", status
     return application.Record(
         {
             name: application.build_cell(value)
             for name, value in fields.items()
         },
-        status=status,
+        status=0 if capacity.total else _FULL,
+        build_document=lambda: fields,
     )
 
 

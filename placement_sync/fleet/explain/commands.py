@@ -19,7 +19,7 @@ class Explain(application.ListCommand):
     action = "placement_sync.fleet.explain.explain_command:ACTION"
 
 
-class FlavorCreate(application.Command):
+class FlavorCreate(application.DocumentCommand):
     """Create a flavor that requests accelerators.
 
     The options for the request are those of flavor set. If the request is
@@ -30,7 +30,7 @@ class FlavorCreate(application.Command):
     action = "placement_sync.fleet.explain.flavor_command:CREATE"
 
 
-class FlavorSet(application.Command):
+class FlavorSet(application.DocumentCommand):
     """Set the accelerators that a flavor requests.
 
     The extra specs replace all accelerators of the flavor; extra specs for

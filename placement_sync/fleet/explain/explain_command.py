@@ -3,7 +3,7 @@
 
 import argparse
 import dataclasses
-import json
+import functools
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,6 +25,7 @@ from placement_sync.fleet.flavors import cloud, lookup, offered_devices
 
 _NO_HOST = 1
 _COLUMNS = ("Host", "Card", "Verdict", "Why")
+_COLUMNS_LONG = (*_COLUMNS, "Host ID", "Device ID", "Fits", "Refused")
 _LEGEND = (
     "first: Nova takes it on this host; fits: in another choice that fits;"
     " refused: by the filter; left out: by Placement"
@@ -52,6 +53,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="set an extra spec; may be repeated. Without --flavor Nova is"
         " not queried; with it, this value replaces the flavor's own",
+    )
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="print also uuids, and for each host the numbers of candidates"
+        " that fit and that the filter refuses",
     )
     # The credentials set ``host`` to None: the command is of all hosts.
     parser.add_argument(
@@ -96,13 +103,20 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     if server is not None:
         notes = (*server_request.list_notes(server), *result.notes)
         result = dataclasses.replace(result, notes=notes)
-    if arguments.json:
-        content = simulation.as_dict(result)
-        if server is not None:
-            content["server"] = _as_dict(server)
-        return json.dumps(content, indent=2) + "\n", status
-    table = _format(result, status)
-    return table._replace(head=server.describe()) if server else table
+    return _format(result, status, arguments.long)._replace(
+        head=server.describe() if server else "",
+        build_document=functools.partial(_build_document, result, server),
+    )
+
+
+def _build_document(
+    result: simulation.SimulationResult,
+    server: server_request.ServerRequest | None,
+) -> dict[str, Any]:
+    document = simulation.as_dict(result)
+    if server is not None:
+        document["server"] = _as_dict(server)
+    return document
 
 
 def _as_dict(server: server_request.ServerRequest) -> dict[str, Any]:
@@ -244,7 +258,7 @@ def _parse_pairs(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _format(
-    result: simulation.SimulationResult, status: int
+    result: simulation.SimulationResult, status: int, is_long: bool
 ) -> application.Table:
     hosts = sum(bool(host.fits) for host in result.hosts)
     lines = [
@@ -255,13 +269,14 @@ def _format(
     if not result.hosts:
         lines.insert(0, simulation.NO_CARD)
     return application.Table(
-        columns=_COLUMNS,
+        columns=_COLUMNS_LONG if is_long else _COLUMNS,
         rows=[
             (
                 host.name,
                 names.provider_address(host.name, card.name),
                 card.verdict,
                 card.why,
+                *((host.uuid, card.uuid, host.fits, host.refused) * is_long),
             )
             for host in result.hosts
             for card in host.cards

@@ -3,7 +3,7 @@
 
 import argparse
 import dataclasses
-import json
+import functools
 from collections.abc import Iterator
 
 from nova_accel import errors
@@ -29,8 +29,6 @@ def _show(arguments: argparse.Namespace) -> application.Output:
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
     report = _build_report(context, flavor)
     content = flavor_text.as_dict(report)
-    if arguments.json:
-        return json.dumps(content, indent=2) + "\n"
     del content["flavor"]
     texts = flavor_text.as_cells(report, context.types)
     return application.Record(
@@ -42,6 +40,7 @@ def _show(arguments: argparse.Namespace) -> application.Output:
             for name, value in content.items()
         },
         text=flavor_text.as_text(report, context.types),
+        build_document=functools.partial(flavor_text.as_dict, report),
     )
 
 
@@ -102,13 +101,13 @@ def _read_offered(
 # -- set --------------------------------------------------------------------
 
 
-def _set(arguments: argparse.Namespace) -> str:
+def _set(arguments: argparse.Namespace) -> application.Output:
     context = cloud_context.open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
     return _change(arguments, context, flavor)
 
 
-def _create(arguments: argparse.Namespace) -> str:
+def _create(arguments: argparse.Namespace) -> application.Output:
     """Create a flavor after its request has been checked.
 
     :raises ServiceError: Nova refuses; then there is no new flavor.
@@ -127,10 +126,10 @@ def _change(
     arguments: argparse.Namespace,
     context: cloud_context.CloudContext,
     flavor: cloud.Flavor,
-) -> str:
+) -> application.Document:
     """Change a flavor's extra specs, or create one without an id.
 
-    :return: the changes as text or JSON.
+    :return: the changes.
     """
     offered = offered_devices.Cloud()
     pinned: offered_devices.OfferedDevice | None = None
@@ -150,9 +149,10 @@ def _change(
     # A dry run does not create the trait that pins the flavor to a device.
     if not (arguments.clear or (arguments.dry_run and pinned)):
         _warn(context.explain_refusal(flavor, change.specs, offered))
-    if arguments.json:
-        return _as_json(flavor, change, arguments.dry_run)
-    return "".join(_format_change(flavor, change, arguments.dry_run))
+    return application.Document(
+        lambda: _as_dict(flavor, change, arguments.dry_run),
+        lambda: "".join(_format_change(flavor, change, arguments.dry_run)),
+    )
 
 
 def _find_pinned(
@@ -261,16 +261,15 @@ def _write(
         )
 
 
-def _as_json(
+def _as_dict(
     flavor: cloud.Flavor, change: flavor_specs.SpecsChange, is_dry: bool
-) -> str:
-    content = {
+) -> dict[str, object]:
+    return {
         "flavor": {"id": flavor.id, "name": flavor.name},
         "set": dict(sorted(change.added.items())),
         "removed": list(change.removed),
         "is_written": not is_dry,
     }
-    return json.dumps(content, indent=2) + "\n"
 
 
 def _format_change(

@@ -99,7 +99,6 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         "flavors",
         _COLUMNS,
         rows,
-        is_json=arguments.json,
         note="" if rows else "The file has no flavor.\n",
     )
 

@@ -396,7 +396,7 @@ def _build_notes(request: AcceleratorRequest, is_limited: bool) -> list[str]:
 
 
 def as_dict(result: SimulationResult) -> dict[str, Any]:
-    """Return a result with the keys of ``openstack accel explain --json``."""
+    """Return a result for JSON."""
     return {
         "is_possible": result.is_possible,
         "hosts": [dataclasses.asdict(host) for host in result.hosts],

@@ -84,7 +84,7 @@ def _list_objects(content: Any) -> Iterator[Mapping[str, Any]]:
     """
     if isinstance(content, dict):
         inner = [content[k] for k in _WRAPPERS if k in content]
-        # `flavor show --json` has id and name in an object of their own.
+        # `flavor show` of the release before has an object of id and name.
         if inner and "groups" not in content:
             content = inner[0]
     objects = content if isinstance(content, list) else [content]

@@ -200,6 +200,7 @@ def _observe(
 
 
 def _find_wrong(lab: Site) -> list[Any]:
+    # The release before has no -f json.
     findings: list[Any] = json.loads(lab.synced("audit", "--json"))["findings"]
     return findings
 

@@ -338,7 +338,7 @@ def test_the_host_that_holds_the_function_comes_first(
 
 
 def offered(hosts: Simulated, profile: str) -> dict[str, Any]:
-    """Return what ``nova-accel profile list`` says of a profile."""
+    """Return what ``profile list`` says of a profile."""
     output = hosts.lab.commanded("nova-accel", "profile", "list", "--json")
     (listed,) = (
         record

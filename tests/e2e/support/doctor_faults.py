@@ -237,7 +237,12 @@ def _run_lines(lines: str) -> None:
 
 def _check(names: Sequence[str], runner: Sequence[str]) -> dict[str, Any]:
     """Return the report of some checks; those of all areas without names."""
-    arguments = ["doctor", "--json", *(["--only", *names] if names else [])]
+    arguments = [
+        "doctor",
+        "-f",
+        "json",
+        *(["--only", *names] if names else []),
+    ]
     if runner:
         done = subprocess.run(  # noqa: S603
             [*runner, *arguments], stdout=subprocess.PIPE, check=False

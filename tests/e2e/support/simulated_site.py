@@ -125,12 +125,13 @@ class Simulated:
             self.lab.api.compute.delete_flavor(flavor)
 
     def sync(self, name: str, *arguments: str) -> str:
-        """Run placement-sync for a host; return what it says."""
+        """Run a command for a host; return what it says."""
+        words = arguments or ("run", "--once")
         conf = simulated.configuration(self.lab.cloud, name)
         state = simulated.state_dir(self.lab.cloud, name)
         return self.lab.commanded(
-            "placement-sync",
-            *(arguments or ("run", "--once")),
+            "placement-sync" if words[0] == "run" else "nova-accel",
+            *words,
             f"--host={name}",
             f"--root={self.root / name}",
             f"--state-dir={state}",
@@ -166,7 +167,7 @@ class Simulated:
     def flavor(self, *arguments: str, ram: int = 64, **specs: str) -> Any:
         """Return a flavor made by our own command.
 
-        :param arguments: what ``nova-accel flavor set`` takes.
+        :param arguments: what ``flavor set`` takes.
         :param ram: the server's memory in MiB.
         :param more: further extra specs, ``__`` for a colon.
         """

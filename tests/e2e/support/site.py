@@ -273,21 +273,22 @@ class Site:
         return str(done.stdout)
 
     def sync(self, *arguments: str) -> Any:
-        """Run placement-sync on the compute host; return what it did.
+        """Run a command on the compute host; return what it did.
 
         It reads nova-compute's own configuration, and the machine's files.
         """
         conf = self.layout.etc / "nova-compute.conf"
+        is_pass = arguments[0] == "run"
         argv = [
             *self.cloud.prefix,
-            self.layout.program("placement-sync"),
+            self.layout.program("placement-sync" if is_pass else "nova-accel"),
             *arguments,
             f"--config-file={conf}",
         ]
         return run(argv, self._env)
 
     def synced(self, *arguments: str) -> str:
-        """Run placement-sync, which must succeed; return what it says."""
+        """Run a command, which must succeed; return what it says."""
         done = self.sync(*arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return str(done.stdout)

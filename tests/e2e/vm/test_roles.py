@@ -43,7 +43,7 @@ set -e
 lab_load_modules
 ls /sys/module > {share}/modules
 export PYTHONPATH={repository}:{share}/metadata PYTHONDONTWRITEBYTECODE=1
-python3 -m nova_accel.cli.commands doctor --json --only {checks} \
+python3 -m nova_accel.cli.commands doctor -f json --only {checks} \
     > {share}/report || [ $? -le 2 ]
 """
 

@@ -143,14 +143,15 @@ class Host:
         return str(done.stdout)
 
     def synced(self, *arguments: str) -> str:
-        """Run placement-sync where its nova-compute runs; return its output.
+        """Run a command where its nova-compute runs; return its output.
 
         :raises LabError: it fails.
         """
         place = self.cloud.layout
+        is_pass = arguments[0] == "run"
         argv = [
             *serve.exec_prefix(place.lab, self.number),
-            place.program("placement-sync"),
+            place.program("placement-sync" if is_pass else "nova-accel"),
             *arguments,
             f"--config-file={place.etc / self._process}.conf",
         ]

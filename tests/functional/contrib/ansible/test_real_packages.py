@@ -70,7 +70,7 @@ def test_a_verification_says_that_no_module_was_built(
     assert f"is not built for {release}" in verify.output
     assert "the kernel's headers are not installed" in verify.output
     report = host.execute(
-        "nova-accel", "doctor", "--json", "--only", "drv.dkms"
+        "nova-accel", "doctor", "-f", "json", "--only", "drv.dkms"
     )
     (check,) = json.loads(report.stdout)["checks"]
     assert "linux-headers" in json.dumps(check)

@@ -83,7 +83,7 @@ def install(root: package_root.PackageRoot) -> None:
 def check_inspect(root: package_root.PackageRoot) -> None:
     """Check that the installed command prints the golden report."""
     look.make("a40-vf-mdev", root.files / "tree")
-    command = ("nova-accel", "inspect", "--root", "/mnt/tree", "--json")
+    command = ("nova-accel", "inspect", "--root", "/mnt/tree", "-f", "json")
     text = root.run(*command, "--host", "node1")
     golden.check(golden.PLACE / "a40-vf-mdev.json", text)
 

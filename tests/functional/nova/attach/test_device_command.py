@@ -112,12 +112,13 @@ class DeviceCommand(DeviceCommandBase):
     def test_a_wait_that_ends_too_early(self) -> None:
         self.start_host(harness.TWO_T4[0])
         server = self.boot(SMALL)
-        words = ("set", CARD, "--drain", "--reason", "r", "--wait-empty", "0")
+        waits = ("--wait", "--wait-empty", "0")
+        words = ("set", CARD, "--drain", *waits, "--reason", "r")
         with self.passes():
             status, out, err = self.execute(*words)
         self.assertEqual(1, status)
         self.assertIn("drained", out)
-        self.assertIn(f"in use by {server["id"]}", err)
+        self.assertIn(f"in use by {server['id']}", err)
 
     def test_a_faulted_device_is_offered_again(self) -> None:
         self.start_host(harness.TWO_T4[0])

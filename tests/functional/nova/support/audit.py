@@ -26,7 +26,7 @@ def run(
     ):
         exit_status = programs.main(
             [
-                *("audit", "--json", "--pause=0", *words),
+                *("audit", "-f", "json", "--pause=0", *words),
                 *("--endpoint", test.placement.fixture.endpoint),
                 *("--compute-endpoint", test.api_fixture.base_url),
                 *("--host", "host1"),

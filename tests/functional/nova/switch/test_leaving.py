@@ -111,7 +111,7 @@ class Leaving(stock_driver.StockTestBase):
         text = self.leave(status=2)
         self.assertIn(f"servers {server['id']} have whole functions", text)
         self.assertEqual(before, (self.providers(), self.slots(server)))
-        text = self.leave("--force", "--json")
+        text = self.leave("--force", "-f", "json")
         result = json.loads(text)
         self.assertEqual([server["id"]], result["functions"])
         self.assertEqual([], self.slots(server))

@@ -514,7 +514,7 @@ def test_a_captured_host_is_not_mixed_with_this_machine(
 ) -> None:
     site.make("slot-5")
     root = str(site.kernel.root)
-    status, out, _ = site.execute("audit", "--json", f"--root={root}")
+    status, out, _ = site.execute("audit", "-f", "json", f"--root={root}")
     report = json.loads(out)
     assert (status, report["findings"]) == (0, [])
     reasons = {each["source"]: each["reason"] for each in report["unchecked"]}

@@ -220,7 +220,7 @@ def test_the_status_shows_the_last_pass(site: Site) -> None:
     assert text.startswith("placement-sync: fresh\n")
     assert f"compute node  {HOST} ({ROOT})" in text
     assert "2 ok" in text and "VGPU" in text
-    status = json.loads(site.run("status", "--json"))
+    status = json.loads(site.run("status", "-f", "json"))
     (writer,) = status["writers"]
     assert writer["writer"] == "placement-sync" and not writer["is_stale"]
     assert writer["outcome"] == "ok" and writer["root"]["uuid"] == ROOT
@@ -242,7 +242,7 @@ def test_an_unknown_device_needs_force(site: Site) -> None:
     assert "0000:99:00.0" in site.run("drain")
     assert CARD in site.fail("undrain", CARD)
     site.run("undrain", "99:00.0")
-    assert json.loads(site.run("drain", "--json")) == {"drained": []}
+    assert json.loads(site.run("drain", "-f", "json")) == {"drained": []}
 
 
 def test_a_missing_state_dir_is_an_error(
@@ -291,7 +291,9 @@ def test_options_of_passes_are_refused_elsewhere(
 
 def test_sync_is_the_run_of_placement_sync(site: Site) -> None:
     site.run("drain", CARD, "--reason", "r")
-    calls = json.loads(site.run("sync", "--once", "--json", *NODE))["calls"]
+    calls = json.loads(site.run("sync", "--once", "-f", "json", *NODE))[
+        "calls"
+    ]
     assert calls and site.once(*NODE)["calls"] == []
     assert "placement-sync: fresh" in site.run("status")
 

@@ -60,7 +60,7 @@ def test_a_dry_run_prints_the_calls_and_writes_nothing(site: Site) -> None:
 
 def test_json_and_text_list_the_same_calls(site: Site) -> None:
     text = site.run("run", "--dry-run", *NODE).splitlines()
-    report = json.loads(site.run("run", "--dry-run", "--json", *NODE))
+    report = json.loads(site.run("run", "--dry-run", "-f", "json", *NODE))
     assert report["calls"] == text[:-1]
     assert report["dry_run"] is True and report["writes"] == 0
     assert report.keys() == {

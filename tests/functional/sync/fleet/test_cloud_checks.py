@@ -62,7 +62,7 @@ def run_doctor(
         [
             *(sys.executable, "-W", "ignore", "-c", RUN),
             *("doctor", "--cloud", "--only", "cloud"),
-            *("--json", "--config-file", str(conf)),
+            *("-f", "json", "--config-file", str(conf)),
         ],
         capture_output=True,
         text=True,

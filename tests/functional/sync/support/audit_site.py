@@ -44,7 +44,7 @@ class Site:
 
     def run(self, *options: str, status: int | None = None) -> dict[str, Any]:
         """Run an audit and return its report."""
-        code, out, err = self.execute("audit", "--json", *options)
+        code, out, err = self.execute("audit", "-f", "json", *options)
         assert status in (None, code), (code, out, err)
         report: dict[str, Any] = json.loads(out)
         return report | {"status": code, "log": err}

@@ -70,7 +70,9 @@ class Site:
         return output.out, output.err
 
     def once(self, *arguments: str, status: int = 0) -> dict[str, Any]:
-        text = self.run("run", "--once", "--json", *arguments, status=status)
+        text = self.run(
+            "run", "--once", "-f", "json", *arguments, status=status
+        )
         report: dict[str, Any] = json.loads(text)
         return report
 

@@ -70,7 +70,7 @@ def described(
         root,
     )
     command = ("inspect", "--root", str(root))
-    output = json.loads(test_inspect.run(capsys, *command, "--json"))
+    output = json.loads(test_inspect.run(capsys, *command, "-f", "json"))
     return (
         output["devices"][0]["model"],
         output["providers"][0]["traits"],

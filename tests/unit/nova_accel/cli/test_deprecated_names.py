@@ -125,3 +125,28 @@ def test_the_present_names_print_no_line(
 ) -> None:
     status = commands.main(["status", "--state-dir", str(tmp_path)])
     assert status == 1 and capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["drain"], ["audit", "--host", "n"]]
+)
+def test_json_is_a_format(
+    capsys: Output, tmp_path: pathlib.Path, words: list[str]
+) -> None:
+    words = [*words, "--state-dir", str(tmp_path), *_NO_CLOUD[:2]]
+    status, out, err = execute(commands.main, capsys, [*words, "--json"])
+    line, _, rest = err.partition("\n")
+    assert line == (
+        "nova-accel: `--json` is deprecated and ends with the next release;"
+        " use `-f json`"
+    )
+    present = execute(commands.main, capsys, [*words, "-f", "json"])
+    assert present == (status, out, rest)
+    assert out.startswith("{") == (status == 0 or words[0] == "status")
+
+
+def test_each_command_with_json_has_the_format(capsys: Output) -> None:
+    for name in (*read_setup(application.HOST_GROUP), *CLOUD):
+        commands.main([*name.split(), "--help"])
+        text = capsys.readouterr().out
+        assert ("--json" not in text) or ("-f " in text), name

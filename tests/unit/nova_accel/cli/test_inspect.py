@@ -41,7 +41,7 @@ def test_the_report_of_a_host_equals_the_golden_file(
     tmp_path: pathlib.Path, capsys: Output, name: str, kind: str
 ) -> None:
     root = look.make(name, tmp_path)
-    form = ["--json"] if kind == "json" else []
+    form = ["-f", "json"] if kind == "json" else []
     text = run(
         capsys, "inspect", "--root", str(root), "--host", "node1", *form
     )
@@ -122,7 +122,7 @@ def test_inspect_applies_the_policy(
         f"root = {root}\n"
     )
     output = json.loads(
-        run(capsys, "inspect", "--json", "--config-file", str(conf))
+        run(capsys, "inspect", "-f", "json", "--config-file", str(conf))
     )
     assert [d["address"] for d in output["devices"]] == ["0000:af:00.0"]
     (provider,) = output["providers"]
@@ -165,7 +165,7 @@ def test_inspect_prints_the_uuids_of_placement_and_what_is_used(
         "    CUSTOM_GPU_MEMORY_MB: total 16384, reserved 8192, used 4096",
         "    VGPU: total 4, reserved 2, used 1",
     ]
-    output = json.loads(run(capsys, *arguments, "--json"))
+    output = json.loads(run(capsys, *arguments, "-f", "json"))
     (provider,) = (p for p in output["providers"] if "used" in p)
     assert provider["uuid"] == card
     assert provider["used"] == {"CUSTOM_GPU_MEMORY_MB": 4096, "VGPU": 1}
@@ -215,7 +215,7 @@ def test_inspect_reads_the_nova_conf_of_another_machine(
     if is_archive:
         place = str(tmp_path / "host.tar.gz")
         run(capsys, "capture", "--root", str(root), "-o", place)
-    output = json.loads(run(capsys, "inspect", "--json", "--root", place))
+    output = json.loads(run(capsys, "inspect", "-f", "json", "--root", place))
     assert [d["address"] for d in output["devices"]] == ["0000:af:00.0"]
     (provider,) = output["providers"]
     assert provider["inventories"]["VGPU"]["total"] == 2
@@ -224,7 +224,7 @@ def test_inspect_reads_the_nova_conf_of_another_machine(
     output = json.loads(
         run(
             capsys,
-            *("inspect", "--json", "--root", place),
+            *("inspect", "-f", "json", "--root", place),
             *("--config-file", str(other)),
         )
     )
@@ -258,7 +258,7 @@ def test_a_device_of_a_server_stays_offered_without_a_reset(
     conf = tmp_path / "nova.conf"
     conf.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {state_dir}\n")
     options = ["--config-file", str(conf)] if is_own else ["--root", str(root)]
-    command = ["inspect", "--json", *options]
+    command = ["inspect", "-f", "json", *options]
     address = json.loads(run(capsys, *command))["devices"][0]["address"]
     for name in ("reset", "reset_method"):
         for path in root.glob(f"sys/devices/**/{address[:-1]}?/{name}"):
@@ -301,7 +301,7 @@ def test_the_report_of_a_capture_equals_the_golden_file(
     archive = str(tmp_path / "host.tar.gz")
     output = run(capsys, "capture", "--root", str(root), "-o", archive)
     assert archive in output
-    for kind, form in (("txt", []), ("json", ["--json"])):
+    for kind, form in (("txt", []), ("json", ["-f", "json"])):
         text = run(
             capsys, "inspect", "--root", archive, "--host", "node1", *form
         )

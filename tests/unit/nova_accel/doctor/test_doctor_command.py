@@ -72,7 +72,7 @@ def test_a_failure_has_reading_reason_and_remedy(
 
 
 def test_json_has_each_check(archive: str, capsys: Output) -> None:
-    assert run("--root", archive, "--json", "--only", "pci") == 0
+    assert run("--root", archive, "-f", "json", "--only", "pci") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["counts"]["ok"] == len(report["checks"]) > 10
     assert all(c["id"].startswith("pci.") for c in report["checks"])
@@ -81,7 +81,7 @@ def test_json_has_each_check(archive: str, capsys: Output) -> None:
 def test_a_technology_has_the_checks_of_each_host(
     archive: str, capsys: Output
 ) -> None:
-    assert run("--root", archive, "--json", "--technology", "qat") == 0
+    assert run("--root", archive, "-f", "json", "--technology", "qat") == 0
     report = json.loads(capsys.readouterr().out)
     technologies = {check["technology"] for check in report["checks"]}
     assert technologies == {"host", "qat"}
@@ -93,7 +93,7 @@ def test_a_technology_has_the_checks_of_each_host(
 def test_other_roles_have_their_own_checks(
     archive: str, capsys: Output, option: str, area: str
 ) -> None:
-    run("--root", archive, "--json", option)
+    run("--root", archive, "-f", "json", option)
     report = json.loads(capsys.readouterr().out)
     assert {c["id"].partition(".")[0] for c in report["checks"]} == {area}
 

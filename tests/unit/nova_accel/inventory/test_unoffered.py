@@ -46,7 +46,7 @@ def inspect(
         )
     )
     options = ["inspect", "--config-file", str(conf)]
-    output = json.loads(test_inspect.run(capsys, *options, "--json"))
+    output = json.loads(test_inspect.run(capsys, *options, "-f", "json"))
     return output["not_offered"], test_inspect.run(capsys, *options)
 
 

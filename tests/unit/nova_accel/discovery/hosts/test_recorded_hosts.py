@@ -38,7 +38,7 @@ def test_the_report_of_a_recorded_host_equals_the_golden_file(
     capture.save(host, archive, capture.describe_host(str(tmp_path)))
     again, _ = host_source.open_host(archive)
     assert scan.read(again, plugin.load(), policy.DeviceRules()) == state
-    form = ["--json"] if kind == "json" else []
+    form = ["-f", "json"] if kind == "json" else []
     text = test_inspect.run(
         capsys, "inspect", "--root", archive, "--host", "node1", *form
     )

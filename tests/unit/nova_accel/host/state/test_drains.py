@@ -468,7 +468,7 @@ def test_inspect_prints_drained_devices(
     text = capsys.readouterr().out
     assert text.count("\n  drained: a fan is loud\n") == 1
     assert f"{GPU}: is drained" in text
-    assert commands.main([*arguments, "--json"]) == 0
+    assert commands.main([*arguments, "-f", "json"]) == 0
     devices = json.loads(capsys.readouterr().out)["devices"]
     assert [d.get("drain") for d in devices] == ["a fan is loud", None]
     assert not any("fault" in device for device in devices)
