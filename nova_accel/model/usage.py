@@ -8,8 +8,58 @@ unknown, not 0.
 
 import dataclasses
 import enum
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from nova_accel.model import device, json_codec
+
+_FIGURE = "figure"
+
+
+class Figure(NamedTuple):
+    """Names and unit of a field of a row; JSON has the field's own name.
+
+    ``metric`` ends the name of the metric, whose value is the field's.
+    Tables and the meter have ``unit``, to which ``scale`` converts it.
+    """
+
+    metric: str
+    help: str
+    unit: str
+    scale: Callable[[Any], float] = float
+    meter: str = ""
+
+    def format(self, *values: float) -> str:
+        """Return values of the field as a text, with their unit."""
+        return f"{'/'.join(map(self._format_number, values))} {self.unit}"
+
+    def _format_number(self, value: float) -> str:
+        scaled = self.scale(value)
+        return str(scaled) if isinstance(scaled, int) else f"{scaled:g}"
+
+
+def to_mib(count: int) -> int:
+    """Return a number of bytes in MiB."""
+    return count >> 20
+
+
+def to_percent(ratio: float) -> float:
+    return ratio * 100
+
+
+def figure(*figure: Any, default: Any = None, **named: Any) -> Any:
+    """Return a field with a figure; see ``Figure`` for the arguments."""
+    metadata = {_FIGURE: Figure(*figure, **named)}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def list_figures(row: Any) -> Mapping[str, Figure]:
+    """Return the figures of a row or of its class, by field."""
+    return {
+        field.name: field.metadata[_FIGURE]
+        for field in dataclasses.fields(row)
+        if _FIGURE in field.metadata
+    }
 
 
 class Scope(enum.StrEnum):
@@ -42,11 +92,23 @@ class DeviceUsage:
     """Usage of a device. Memory is in bytes."""
 
     address: str
-    engines: tuple[EngineUsage, ...] = ()
-    memory_used: int | None = None
-    memory_total: int | None = None
-    power_watts: float | None = None
-    temperature_celsius: float | None = None
+    engines: tuple[EngineUsage, ...] = figure(
+        *("utilisation_ratio", "Utilisation of an engine of a device", "%"),
+        to_percent,
+        default=(),
+    )
+    memory_used: int | None = figure(
+        "memory_used_bytes", "Memory in use", "MiB", to_mib
+    )
+    memory_total: int | None = figure(
+        "memory_bytes", "Memory of a device", "MiB", to_mib
+    )
+    power_watts: float | None = figure(
+        "power_watts", "Power that a device draws", "W"
+    )
+    temperature_celsius: float | None = figure(
+        "temperature_celsius", "Temperature of a device", "°C"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from ceilometer.polling import plugin_base
 
 from nova_accel import errors
 from nova_accel.config import conf
+from nova_accel.model import usage
 from placement_sync.daemon import heartbeat, usage_rows
 
 LOG = logging.getLogger(__name__)
@@ -27,7 +28,8 @@ LOG = logging.getLogger(__name__)
 _WRITER = "nova-compute"
 _CACHE_KEY = "nova_accel_servers"
 _ENGINE = "compute"
-_PERCENT = 100
+_FIGURES = usage.list_figures(usage_rows.ServerUsage)
+_MEMORY, _UTILISATION = _FIGURES["memory_total"], _FIGURES["engines"]
 
 _Rows = Mapping[str, list[usage_rows.ServerUsage]]
 
@@ -85,20 +87,21 @@ class UnitsPollster(_PartitionPollster):
 class MemoryPollster(_PartitionPollster):
     """Memory of the partition's profile, used or not."""
 
-    meter, unit = "accelerator.memory", "MiB"
+    meter, unit = _MEMORY.meter, _MEMORY.unit
 
     def measure(self, row: usage_rows.ServerUsage) -> float | None:
-        return None if row.memory_total is None else row.memory_total >> 20
+        amount = row.memory_total
+        return None if amount is None else _MEMORY.scale(amount)
 
 
 class UtilisationPollster(_PartitionPollster):
     """Utilisation of compute engines, where nova-compute samples it."""
 
-    meter, unit = "accelerator.utilisation", "%"
+    meter, unit = _UTILISATION.meter, _UTILISATION.unit
 
     def measure(self, row: usage_rows.ServerUsage) -> float | None:
         ratios = [e.ratio for e in row.engines if e.engine == _ENGINE]
-        return ratios[0] * _PERCENT if ratios else None
+        return _UTILISATION.scale(ratios[0]) if ratios else None
 
 
 def describe(row: usage_rows.ServerUsage) -> dict[str, str]:

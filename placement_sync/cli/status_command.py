@@ -14,6 +14,9 @@ from placement_sync.daemon import heartbeat, usage_rows
 from placement_sync.daemon.status import Status
 
 _OK, _STALE = 0, 1
+# Figures that are printed with another one, or in a form of their own.
+_OTHER_FIGURES = ("engines", "memory_total")
+_USED = "memory_used"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 # Minimum seconds of a unit, its seconds, and its symbol.
 _UNITS = ((2 * _DAY, _DAY, "d"), (2 * _HOUR, _HOUR, "h"))
@@ -99,18 +102,7 @@ def _format_usage(status: Status, now: float) -> Iterator[str]:
     age_s = max(0.0, now - status.sampled)
     yield f"  usage         sampled {_format_span(age_s)} ago"
     for device in status.device_usage:
-        figures = [
-            *_format_figures(device),
-            *(
-                f"{value:g} {unit}"
-                for value, unit in (
-                    (device.power_watts, "W"),
-                    (device.temperature_celsius, "°C"),
-                )
-                if value is not None
-            ),
-        ]
-        yield f"  {device.address}  {', '.join(figures)}"
+        yield f"  {device.address}  {', '.join(_format_figures(device))}"
     for row in status.servers:
         if figures := list(_format_figures(row)):
             yield (
@@ -124,11 +116,12 @@ def _format_figures(
 ) -> Iterator[str]:
     for engine in row.engines:
         yield f"{engine.engine} {engine.ratio:.0%} of the {engine.scope}"
-    if row.memory_used is not None:
-        total = (
-            "" if row.memory_total is None else f"/{row.memory_total >> 20}"
-        )
-        yield f"{row.memory_used >> 20}{total} MiB"
+    for name, figure in usage.list_figures(row).items():
+        value = getattr(row, name)
+        if name in _OTHER_FIGURES or value is None:
+            continue
+        total = row.memory_total if name == _USED else None
+        yield figure.format(value, *([] if total is None else [total]))
 
 
 def _format_counts(title: str, counts: Any) -> Iterator[str]:

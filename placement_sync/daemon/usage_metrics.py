@@ -5,9 +5,11 @@ A figure that is not known has no series: unknown is not 0. The series of a
 server end with its claims.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from nova_accel.model import usage
+from placement_sync.daemon import usage_rows
 from placement_sync.daemon.status import Status
 
 # A metric's name and help, the names of its labels without ``writer``, and
@@ -37,83 +39,61 @@ def list_device_gauges(status: Status) -> Iterator[Family]:
         ("profile",),
         free,
     )
-    yield (
-        "nova_accel_device_fragmentation_ratio",
-        "Share of the free memory that the largest profile can't take",
-        _DEVICE,
-        {
-            (row.address,): row.fragmentation
-            for row in status.room
-            if row.fragmentation is not None
-        },
-    )
+    rooms = [((row.address,), row) for row in status.room]
+    yield from _list_figures("device", usage_rows.DeviceRoom, rooms, _DEVICE)
     yield (
         "nova_accel_sample_timestamp_seconds",
         "When the usage of the devices was last read",
         (),
         {} if status.sampled is None else {(): status.sampled},
     )
-    yield (
-        "nova_accel_device_utilisation_ratio",
-        "Utilisation of an engine of a device",
-        (*_DEVICE, "engine"),
-        {
-            (row.address, engine.engine): engine.ratio
-            for row in status.device_usage
-            for engine in row.engines
-        },
-    )
-    keys = {row: (row.address,) for row in status.device_usage}
-    for name, field, help_text in (
-        ("memory_used_bytes", "memory_used", "Memory in use"),
-        ("memory_bytes", "memory_total", "Memory of a device"),
-        ("power_watts", "power_watts", "Power that a device draws"),
-        (
-            "temperature_celsius",
-            "temperature_celsius",
-            "Temperature of a device",
-        ),
-    ):
-        values = _list_known(keys, field)
-        yield f"nova_accel_device_{name}", help_text, _DEVICE, values
+    devices = [((row.address,), row) for row in status.device_usage]
+    yield from _list_figures("device", usage.DeviceUsage, devices, _DEVICE)
 
 
 def list_server_gauges(status: Status) -> Iterator[Family]:
     """Yield the metrics of each server's partitions."""
-    keys = {
-        row: (row.server, row.project, row.device, row.profile, row.partition)
+    servers = [
+        (tuple(str(getattr(row, name)) for name in _SERVER), row)
         for row in status.servers
-    }
+    ]
     yield (
         "nova_accel_server_info",
         "Partition that a server has; always 1",
         _SERVER,
-        dict.fromkeys(keys.values(), 1),
+        {key: 1 for key, _ in servers},
     )
-    yield (
-        "nova_accel_server_utilisation_ratio",
-        "Utilisation of an engine by a server",
-        (*_SERVER, "engine", "scope"),
-        {
-            (*key, engine.engine, engine.scope.value): engine.ratio
-            for row, key in keys.items()
-            for engine in row.engines
-        },
+    yield from _list_figures(
+        "server", usage_rows.ServerUsage, servers, _SERVER, ("scope",)
     )
-    for name, field, help_text in (
-        ("memory_used_bytes", "memory_used", "Memory that a server uses"),
-        ("memory_bytes", "memory_total", "Memory of a server's partition"),
-    ):
-        values = _list_known(keys, field)
-        yield f"nova_accel_server_{name}", help_text, _SERVER, values
 
 
-def _list_known(
-    keys: Mapping[Any, tuple[str, ...]], field: str
-) -> dict[tuple[str, ...], float]:
-    """Return the known values of a field of rows, by their label values."""
-    return {
-        key: float(value)
-        for row, key in keys.items()
-        if (value := getattr(row, field)) is not None
-    }
+def _list_figures(
+    prefix: str,
+    kind: type[Any],
+    rows: Iterable[tuple[tuple[str, ...], Any]],
+    labels: tuple[str, ...],
+    engine_labels: tuple[str, ...] = (),
+) -> Iterator[Family]:
+    """Yield a metric for each figure of a kind of rows.
+
+    :param rows: each with its label values.
+    :param engine_labels: further labels of an engine's utilisation.
+    """
+    for field, figure in usage.list_figures(kind).items():
+        name = f"nova_accel_{prefix}_{figure.metric}"
+        if field == "engines":
+            own = ("engine", *engine_labels)
+            values = {
+                (*key, *(str(getattr(engine, o)) for o in own)): engine.ratio
+                for key, row in rows
+                for engine in row.engines
+            }
+            yield name, figure.help, (*labels, *own), values
+        else:
+            values = {
+                key: float(value)
+                for key, row in rows
+                if (value := getattr(row, field)) is not None
+            }
+            yield name, figure.help, labels, values

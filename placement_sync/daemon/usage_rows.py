@@ -30,7 +30,12 @@ class DeviceRoom:
     model: str
     state: str
     free: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    fragmentation: float | None = None
+    fragmentation: float | None = usage.figure(
+        "fragmentation_ratio",
+        "Share of the free memory that the largest profile can't take",
+        "%",
+        usage.to_percent,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +54,20 @@ class ServerUsage:
     profile: str
     partition: str
     resource_class: str = ""
-    memory_total: int | None = None
-    memory_used: int | None = None
-    engines: tuple[usage.EngineUsage, ...] = ()
+    memory_total: int | None = usage.figure(
+        *("memory_bytes", "Memory of a server's partition", "MiB"),
+        usage.to_mib,
+        meter="accelerator.memory",
+    )
+    memory_used: int | None = usage.figure(
+        "memory_used_bytes", "Memory that a server uses", "MiB", usage.to_mib
+    )
+    engines: tuple[usage.EngineUsage, ...] = usage.figure(
+        *("utilisation_ratio", "Utilisation of an engine by a server", "%"),
+        usage.to_percent,
+        meter="accelerator.utilisation",
+        default=(),
+    )
 
 
 def get_state(device: model.Device) -> str:
