@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selection and order of allocation candidates.
 
-- ``candidate_fit``: ``select`` and ``order_candidates`` of one host, with
-  the reasons of rejections
+- ``candidate_fit``: selection and order for one host, with the reasons of
+  rejections
 - ``candidate_locality``, ``numa``, ``numa_cells``: affinity of devices to
   each other and to the guest's NUMA cells
 - ``no_candidates``: ``find_refusal``, for requests without any candidate

@@ -84,6 +84,12 @@ def select(
 
     Only accelerators are checked. Usage and health reject a candidate only
     if the facts are exact, locality always; missing data never do.
+
+    Devices on the guest's NUMA cells come first, then those with preferred
+    traits; then the flavor's packing decides, then free units, then the
+    providers' uuids. Candidates with unknown providers follow in their
+    present order. Candidates whose claim will probably fail come last: by
+    inexact facts a card is full, at fault or has no placement.
     """
     fitting = []
     rejections: dict[tuple[str, str], Rejection] = {}
@@ -93,22 +99,6 @@ def select(
         if not of_candidate:
             fitting.append(checked)
     return _sort(fitting), rejections
-
-
-def order_candidates(
-    request: AcceleratorRequest,
-    candidates: Iterable[provider_facts.Candidate],
-    host_facts: HostFacts,
-) -> list[provider_facts.Candidate]:
-    """Return all candidates, the preferred ones first.
-
-    Devices on the guest's NUMA cells come first, then those with preferred
-    traits; then the flavor's packing decides, then free units, then the
-    providers' uuids. Candidates with unknown providers follow in their
-    present order. Candidates whose claim will probably fail come last: by
-    inexact facts a card is full, at fault or has no placement.
-    """
-    return _sort(list(_check_all(request, candidates, host_facts)))
 
 
 # -- a candidate ------------------------------------------------------------

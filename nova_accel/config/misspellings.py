@@ -2,7 +2,6 @@
 """Misspelt options and sections in configuration files."""
 
 import difflib
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import model
@@ -39,11 +38,9 @@ def find(
 
 def is_similar(section: str, group: str) -> bool:
     """Return whether a section's name is a misspelling of a group's."""
-    name, letters = (
-        re.sub("[^a-z]", "", text.lower()) for text in (group, section)
+    return bool(
+        difflib.get_close_matches(section.lower(), [group], 1, _MIN_SIMILARITY)
     )
-    matcher = difflib.SequenceMatcher(None, name, letters)
-    return letters.startswith(name) or matcher.ratio() >= _MIN_SIMILARITY
 
 
 def _report(where: str, noun: str, nearest: Sequence[str]) -> model.Problem:

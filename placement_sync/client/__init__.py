@@ -10,5 +10,5 @@
 - ``tree_reader``: providers below a compute node
 - ``nova_api``: servers, migrations, hypervisors, flavors
 - ``drained_providers``: whether drained devices can still get a server
-- ``http_errors``, ``sdk_errors``, ``deadlines``: errors and timeouts
+- ``http_errors``, ``sdk_errors``: errors
 """

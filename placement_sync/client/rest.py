@@ -20,7 +20,6 @@ from openstack import exceptions as sdk
 
 from nova_accel import errors
 from placement_sync.client import (
-    deadlines,
     http_errors,
     provider_records,
     sdk_errors,
@@ -122,7 +121,8 @@ class RestClient:
     ) -> None:
         """Connect at the first request.
 
-        :param timeout: seconds for connecting and for each whole response.
+        :param timeout: seconds for connecting, and for each read of a
+            response.
         """
         self._connect = connect
         self._service = service
@@ -260,7 +260,6 @@ class RestClient:
         with self._lock:
             if self._adapter is None:
                 self._connection = self._connect()
-                deadlines.mount(self._connection.session.session)
                 adapter = self._connection.config.get_session_client(
                     self._service.name
                 )

@@ -22,7 +22,7 @@ import requests
 import urllib3.exceptions
 
 from nova_accel import errors
-from placement_sync.client import deadlines
+from virt_hooks.ironic import deadlines
 
 # Seconds for a connection, and for the whole transfer.
 _CONNECT_S, _TRANSFER_S = 60, 900

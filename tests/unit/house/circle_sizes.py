@@ -34,7 +34,15 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
     "doctor": (Limit(6_000, "2026-11-27", _PACKAGE),),
     "fleet": (Limit(9_720, "2026-11-27", _PACKAGE),),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
-    "ironic": (Limit(1_860, "2026-11-27", _PACKAGE),),
+    "ironic": (
+        Limit(1_860, "2026-11-27", _PACKAGE),
+        Limit(
+            1_900,
+            "2026-11-27",
+            "deadlines of answers moved from the client of Placement to the"
+            " only download that needs them",
+        ),
+    ),
     "licenses": (Limit(660, "2026-11-27", _PACKAGE),),
     "conformance": (Limit(1_640, "2026-11-27", _PACKAGE),),
 }

@@ -111,11 +111,11 @@ def test_pack_orders_the_fullest_device_first() -> None:
     facts = build_host(
         provider("empty", 4, 0), provider("half", 4, 2), provider("one", 4, 3)
     )
-    ordered = candidate_fit.order_candidates(
+    ordered = candidate_fit.select(
         PACK,
         [candidate(empty=1), candidate(half=1), candidate(one=1)],
         facts,
-    )
+    )[0]
 
     assert cards(ordered) == [["one"], ["half"], ["empty"]]
 
@@ -130,7 +130,7 @@ def test_fullness_is_that_of_the_scarcest_counter() -> None:
         (uuid,) = entry["mappings"]["_A"]
         entry["allocations"][uuid]["resources"]["CUSTOM_GPU_MEMORY_MB"] = 4
 
-    ordered = candidate_fit.order_candidates(PACK, candidates, facts)
+    ordered = candidate_fit.select(PACK, candidates, facts)[0]
 
     assert cards(ordered) == [["slots"], ["memory"]]
 
@@ -145,11 +145,11 @@ def test_a_full_card_is_last(
     )
     facts = build_host(provider("full", 1, 1), provider("free", 1, 0))
 
-    ordered = candidate_fit.order_candidates(
+    ordered = candidate_fit.select(
         accelerators,
         [candidate(full=1), candidate(unread=1), candidate(free=1)],
         facts,
-    )
+    )[0]
 
     assert cards(ordered) == [["free"], ["unread"], ["full"]]
 
@@ -163,9 +163,9 @@ def test_a_card_without_a_place_is_last(
         scheduled.card("a", "L40S-16Q", "L40S-16Q"), scheduled.card("b")
     )
 
-    ordered = candidate_fit.order_candidates(
+    ordered = candidate_fit.select(
         accelerators, scheduled.candidates(accelerators, "ab"), facts
-    )
+    )[0]
 
     assert [scheduled.list_mapped(entry) for entry in ordered] == [
         ("b",),
@@ -176,9 +176,9 @@ def test_a_card_without_a_place_is_last(
 def test_unknown_providers_are_last_in_their_own_order() -> None:
     facts = build_host(provider("known", 4, 0))
 
-    ordered = candidate_fit.order_candidates(
+    ordered = candidate_fit.select(
         REQUEST, [candidate(z=1), candidate(a=1), candidate(known=1)], facts
-    )
+    )[0]
 
     assert cards(ordered) == [["known"], ["z"], ["a"]]
 
@@ -205,11 +205,11 @@ def test_spread_orders_the_emptiest_device_first() -> None:
         REQUEST, policy=flavors.SelectionPolicy(packing=flavors.Packing.SPREAD)
     )
 
-    ordered = candidate_fit.order_candidates(
+    ordered = candidate_fit.select(
         spread,
         [candidate(one=1), candidate(half=1), candidate(empty=1)],
         facts,
-    )
+    )[0]
 
     assert cards(ordered) == [["empty"], ["half"], ["one"]]
 
@@ -223,9 +223,9 @@ def test_preferred_traits_come_before_packing() -> None:
         PACK, preferred_traits={"_A": "CUSTOM_FUNCTION"}
     )
 
-    ordered = candidate_fit.order_candidates(
+    ordered = candidate_fit.select(
         prefers, [candidate(full=1), candidate(empty=1)], facts
-    )
+    )[0]
 
     assert cards(ordered) == [["empty"], ["full"]]
 
@@ -314,9 +314,9 @@ def test_best_remaining_spares_places_of_large_types() -> None:
         # Nothing large fits here any more.
         scheduled.card("c", "L40S-24Q", "L40S-12Q", "L40S-4Q"),
     )
-    ordered = candidate_fit.order_candidates(
+    ordered = candidate_fit.select(
         accelerators, scheduled.candidates(accelerators, "abc"), facts
-    )
+    )[0]
 
     assert [scheduled.list_mapped(entry) for entry in ordered] == [
         ("c",),
@@ -332,9 +332,10 @@ def test_symmetric_candidates_have_a_fixed_order() -> None:
     ]
     facts = build_host(scheduled.card("a"), scheduled.card("b"))
 
-    assert candidate_fit.order_candidates(
-        accelerators, candidates, facts
-    ) == candidate_fit.order_candidates(accelerators, candidates[::-1], facts)
+    assert (
+        candidate_fit.select(accelerators, candidates, facts)[0]
+        == candidate_fit.select(accelerators, candidates[::-1], facts)[0]
+    )
 
 
 UUIDS = ("a", "b", "c", "d")

@@ -4,11 +4,10 @@
 import requests
 from keystoneauth1 import session as ksa
 
-from placement_sync.client import deadlines
+from virt_hooks.ironic import deadlines
 
 
-def test_a_session_of_several_clients_has_them_once() -> None:
-    """The shell ``openstack`` has one session for all of its commands."""
+def test_a_session_has_them_once() -> None:
     session = requests.Session()
     session.mount("https://", ksa.TCPKeepAliveAdapter())
     deadlines.mount(session)
