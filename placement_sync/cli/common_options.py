@@ -202,82 +202,84 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
         )
 
 
+class NoCredentialsError(errors.ConfigurationError):
+    """The arguments name no credentials for a service."""
+
+
+_NONE = (
+    "there are no credentials for it; name an entry of clouds.yaml with"
+    " --os-cloud, or nova.conf with --config-file"
+)
+_NO_CREDENTIALS = {
+    rest.PLACEMENT: "name the file with --config-file, an entry of clouds.yaml"
+    " with --os-cloud, or a Placement without credentials with --endpoint",
+    rest.COMPUTE: _NONE,
+    rest.IDENTITY: _NONE,
+}
+
+
 def open_placement(
     arguments: argparse.Namespace, options: CommandOptions
 ) -> rest.RestClient:
-    """Return a client of Placement; it sends no request yet.
-
-    :raises ConfigurationError: there are no credentials, or they can't be
-        used.
-    """
-    client = _open_login(arguments, options, rest.PLACEMENT)
-    if client is not None:
-        return client
-    if arguments.endpoint is not None:
-        return rest.from_endpoint(arguments.endpoint)
-    if not options.files:
-        raise errors.ConfigurationError(
-            "[placement]",
-            "(no file)",
-            "name the file with --config-file, an entry of clouds.yaml with"
-            " --os-cloud, or a Placement without credentials with --endpoint",
-        )
-    return rest.from_conf(options.parsed)
+    """Return a client of Placement; see ``open_client``."""
+    return open_client(arguments, options, rest.PLACEMENT)
 
 
 def open_compute(
     arguments: argparse.Namespace, options: CommandOptions
 ) -> tuple[rest.RestClient | None, str]:
     """Return a client of Nova's API, or None and the reason."""
-    if arguments.connection is None and arguments.compute_endpoint:
-        url = arguments.compute_endpoint
-        return rest.from_endpoint(url, service=rest.COMPUTE), ""
-    client = _open_login(arguments, options, rest.COMPUTE)
-    if client is not None:
-        return client, ""
-    if arguments.endpoint is not None or not options.files:
-        return None, (
-            "there are no credentials for it; name an entry of clouds.yaml"
-            " with --os-cloud, or nova.conf with --config-file"
-        )
     try:
-        return rest.compute_client(options.parsed), ""
+        return open_client(arguments, options, rest.COMPUTE), ""
+    except NoCredentialsError as error:
+        return None, error.hint
     except errors.ConfigurationError as error:
+        if arguments.os_cloud is not None or not options.files:
+            raise
         return None, str(error)
 
 
-def open_identity(
-    arguments: argparse.Namespace, options: CommandOptions
-) -> rest.RestClient | None:
-    """Return a client of Keystone, None for a cloud without it.
-
-    :raises ConfigurationError: see ``open_placement``.
-    """
-    client = _open_login(arguments, options, rest.IDENTITY)
-    if client is not None or arguments.endpoint is not None:
-        return client
-    return rest.identity_client(options.parsed)
-
-
-def _open_login(
+def open_client(
     arguments: argparse.Namespace,
     options: CommandOptions,
     service: rest.Service,
-) -> rest.RestClient | None:
-    """Return a client with the credentials of another program or of a cloud.
+) -> rest.RestClient:
+    """Return a client of a service; it sends no request yet.
 
-    None if the arguments name neither.
+    The credentials are, of these, the first that there are: the connection of
+    ``openstack``; none, for an endpoint; an entry of clouds.yaml; those of
+    nova.conf.
+
+    :raises NoCredentialsError: there are none.
+    :raises ConfigurationError: they can't be used.
     """
     if arguments.connection is not None:
         return rest.from_connection(arguments.connection, service)
+    is_open = arguments.endpoint is not None
+    if url := _find_endpoint(arguments, service):
+        return rest.from_endpoint(url, service=service)
     is_in_environment = os.environ.get("OS_CLOUD") and not options.files
-    if arguments.endpoint is not None or not (
-        arguments.os_cloud is not None or is_in_environment
-    ):
-        return None
-    return rest.from_cloud(
-        arguments.os_cloud or "", arguments.os_region_name or "", service
-    )
+    if not is_open and (arguments.os_cloud is not None or is_in_environment):
+        return rest.from_cloud(
+            arguments.os_cloud or "", arguments.os_region_name or "", service
+        )
+    if is_open or not options.files:
+        raise NoCredentialsError(
+            f"[{service.group}]", "(no file)", _NO_CREDENTIALS[service]
+        )
+    return rest.from_conf(options.parsed, service)
+
+
+def _find_endpoint(
+    arguments: argparse.Namespace, service: rest.Service
+) -> str | None:
+    """Return the address of a service without credentials, if any."""
+    url: str | None = None
+    if service is rest.PLACEMENT:
+        url = arguments.endpoint
+    elif service is rest.COMPUTE:
+        url = arguments.compute_endpoint
+    return url
 
 
 def build_unwritable_error(

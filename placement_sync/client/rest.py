@@ -275,44 +275,23 @@ class RestClient:
 
 
 def from_conf(conf: Any, service: Service = PLACEMENT) -> RestClient:
-    """Return a client by the service's group of nova.conf, as Nova does.
+    """Return a client by the groups of nova.conf, as Nova does.
+
+    The service's own group has its endpoint. Without ``auth_type`` there, and
+    for Keystone, the credentials are those of ``[placement]``, and so are
+    region and interfaces that the own group does not set.
 
     :param conf: a parsed ``oslo_config.cfg.ConfigOpts``. Options that Nova
         has not registered in it are registered.
     :raises ConfigurationError: credentials are missing or malformed.
     """
-    _register(conf, service.group)
-    return _from_group(conf, service.group, service)
-
-
-def compute_client(conf: Any) -> RestClient:
-    """Return a client of Nova's API.
-
-    The ``[nova]`` group of nova.conf configures it. Without ``auth_type``
-    there, the credentials of ``[placement]`` are used, and its region and
-    interfaces where ``[nova]`` does not set them.
-
-    :param conf: see ``from_conf``.
-    :raises ConfigurationError: credentials are missing or malformed.
-    """
-    for group in (COMPUTE.group, PLACEMENT.group):
+    for group in (service.group, PLACEMENT.group):
         _register(conf, group)
-    own = conf[COMPUTE.group]
-    group = COMPUTE.group
-    if not own.auth_section and not own.auth_type:
-        group = PLACEMENT.group
-    return _from_group(conf, group, COMPUTE)
-
-
-def identity_client(conf: Any) -> RestClient:
-    """Return a client of Keystone with the credentials of Placement.
-
-    :param conf: see ``from_conf``.
-    :raises ConfigurationError: credentials are missing or malformed.
-    """
-    for group in (IDENTITY.group, PLACEMENT.group):
-        _register(conf, group)
-    return _from_group(conf, PLACEMENT.group, IDENTITY)
+    own = conf[service.group]
+    has_own = service is not IDENTITY and (own.auth_section or own.auth_type)
+    return _from_group(
+        conf, service.group if has_own else PLACEMENT.group, service
+    )
 
 
 def from_cloud(

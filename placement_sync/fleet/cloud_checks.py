@@ -182,7 +182,8 @@ def _open_compute(host: _Host) -> rest.RestClient:
 
     :raises ConfigurationError: there are no usable credentials.
     """
-    return rest.compute_client(conf.parse_files(host.config_files)[0])
+    parsed, _ = conf.parse_files(host.config_files)
+    return rest.from_conf(parsed, rest.COMPUTE)
 
 
 def _list_hypervisors(host: _Host) -> Iterator[tuple[str, int]]:

@@ -119,7 +119,7 @@ def build_application(files: Iterable[str]) -> Application:
         )
     compute: rest.RestClient | None
     try:
-        compute = rest.compute_client(parsed)
+        compute = rest.from_conf(parsed, rest.COMPUTE)
     except errors.ConfigurationError:
         compute = None  # needed for tokens of series only
     service = vendordata.LicenseService(

@@ -2,6 +2,7 @@
 """Commands that list devices, allocations, hosts and projects."""
 
 import argparse
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -173,7 +174,11 @@ class CloudReader:
         self, servers: Iterable[nova_api.Server]
     ) -> tuple[Mapping[str, str], tuple[str, ...]]:
         """Open Keystone, which other commands do not need, and read it."""
-        identity = common_options.open_identity(self._arguments, self.options)
+        identity: rest.RestClient | None = None
+        with contextlib.suppress(common_options.NoCredentialsError):
+            identity = common_options.open_client(
+                self._arguments, self.options, rest.IDENTITY
+            )
         return fleet_reader.read_project_names(servers, identity)
 
     def add_drains(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:

@@ -91,7 +91,7 @@ def test_projects_of_a_keystone_at_an_address_without_version(
     keystone: identity.Identity, write: Write
 ) -> None:
     keystone.names["a"] = "rendering"
-    client = rest.identity_client(write(by_password(keystone)))
+    client = rest.from_conf(write(by_password(keystone)), rest.IDENTITY)
     named = projects.read_names(client, ["a", "deleted", "../x", ""])
     assert named == {"a": "rendering"}
 
@@ -131,7 +131,7 @@ def test_options_registered_twice(
     read = write(by_password(keystone))
     for client in (rest.from_conf(read), rest.from_conf(read)):
         assert client.get(PATH).status == 200
-    rest.compute_client(read)
+    rest.from_conf(read, rest.COMPUTE)
 
 
 @pytest.mark.parametrize("kind", ["admin_token", "none"])
@@ -336,7 +336,7 @@ def test_nova_by_placements_credentials(
     """This catalog has no Nova: the error names the option."""
     read = write(by_password(keystone))
     with pytest.raises(errors.ServiceError, match="endpoint_override"):
-        rest.compute_client(read).get("/os-hypervisors")
+        rest.from_conf(read, rest.COMPUTE).get("/os-hypervisors")
 
 
 def test_nova_by_its_own_endpoint(
@@ -348,10 +348,10 @@ def test_nova_by_its_own_endpoint(
         by_password(keystone)
         + f"[nova]\nendpoint_override = {keystone.url}/compute/v2.1\n"
     )
-    assert rest.compute_client(read).get("/os-hypervisors").body == {}
+    assert rest.from_conf(read, rest.COMPUTE).get("/os-hypervisors").body == {}
     keystone.answers["/compute/v2.1/os-hypervisors"] = 403
     with pytest.raises(errors.ServiceError, match="role"):
-        rest.compute_client(read).get("/os-hypervisors")
+        rest.from_conf(read, rest.COMPUTE).get("/os-hypervisors")
 
 
 @pytest.mark.usefixtures("clouds")
