@@ -380,7 +380,6 @@ def _estimate_prospect(checked: _CheckedCandidate) -> _Prospect:
 
 
 def _is_known(checked: _CheckedCandidate) -> bool:
-    """Return whether the capacities of all accelerators are known."""
     return len(checked.allocated) == len(checked.needed) and all(
         units.keys() <= facts.capacities.keys()
         for facts, units in checked.allocated

@@ -74,7 +74,6 @@ def open_source(
 def _open_source(
     root: str,
 ) -> tuple[fs.FileSource, Callable[[], gpu_reader.NvmlGpus], capture.Meta]:
-    """See ``open_source``."""
     if os.path.isdir(root + fs.TOP):
         # NVML describes this machine only, not a tree of another host.
         is_this_host = os.path.realpath(root) == "/"

@@ -37,7 +37,6 @@ def _exists(claim: model.Claim, device: model.Device) -> bool:
 def _is_unread(
     index: collected_state.StateIndex, device: model.Device
 ) -> bool:
-    """Return whether part of a device may be unread."""
     names = {device.address, device.parent, *device.slots, *device.members}
     return not index.host.complete or any(
         problem.address and problem.address in names

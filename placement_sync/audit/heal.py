@@ -279,7 +279,6 @@ class Healer:
         )
 
     def _close_provider(self, finding: findings.AuditFinding) -> None:
-        """Reserve all units of a provider."""
         self._prove(finding, self._reader.collect(frozenset()))
         self._change_inventories(
             finding.provider,

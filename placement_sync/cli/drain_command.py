@@ -265,7 +265,6 @@ class _DrainedServers:
 
 
 def _is_device_or_region(device: str, address: str) -> bool:
-    """Return whether a device is the drained one, or a region of it."""
     return device == address or device.startswith(f"{address}/")
 
 

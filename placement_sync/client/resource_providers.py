@@ -47,10 +47,7 @@ class PlacementClient:
         client: rest.RestClient,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Send no request yet.
-
-        :param clock: returns seconds.
-        """
+        """Send no request yet."""
         self.client = client
         self._lock = threading.RLock()
         self._cache = provider_cache.ProviderCache(clock=clock)
@@ -284,7 +281,6 @@ class PlacementClient:
         self._cache.remove(uuid)
 
     def _get_provider(self, call: calls.ProviderCall) -> providers.Provider:
-        """Return a provider as cached, or fetch it."""
         provider = self._cache.find([call.uuid]).get(call.uuid)
         provider = provider or self._reader.fetch(
             providers.Provider(uuid=call.uuid, name=call.name)

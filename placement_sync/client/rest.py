@@ -387,7 +387,6 @@ def _from_group(conf: Any, group: str, service: Service) -> RestClient:
 
 
 def _load_session(conf: Any, group: str) -> session.Session:
-    """Return a keystoneauth session by the options of a group."""
     option = f"[{group}] auth_type"
     try:
         auth = loading.load_auth_from_conf_options(conf, group)

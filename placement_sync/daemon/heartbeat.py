@@ -314,7 +314,6 @@ def _path(state_dir: str, writer: str) -> str:
 
 
 def _read(path: str, writer: str) -> Status | None:
-    """Return the status of a file, None without a file."""
     try:
         return status.parse(directories.read_path(path, _MAX_BYTES))
     except FileNotFoundError:

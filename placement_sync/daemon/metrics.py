@@ -133,7 +133,6 @@ def _check_settings(textfile: str, port: int) -> None:
 
 
 def _start_server(port: int, registry: Any) -> Any:
-    """Start a server in its own threads, and return it."""
     try:
         server, _ = prometheus_client.start_http_server(
             port, _LOOPBACK, registry

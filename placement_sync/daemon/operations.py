@@ -44,10 +44,7 @@ class Operations:
     """Counts operations since the service started. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Count nothing yet.
-
-        :param clock: returns seconds.
-        """
+        """Count nothing yet."""
         self._clock = clock
         self._lock = threading.Lock()
         self._durations: dict[str, Durations] = {}

@@ -188,7 +188,6 @@ class _Pass:
     def _build_tree_without(
         self, traits: frozenset[str]
     ) -> providers.ProviderTree:
-        """Return the desired tree without some traits."""
         if not traits:
             return self._desired
         return dataclasses.replace(
@@ -318,7 +317,6 @@ class Synchronizer:
         """Run no pass yet.
 
         :param chance: returns numbers from 0 to 1, for the waits.
-        :param clock: returns seconds.
         """
         self._placement = placement
         self._sleep = sleep

@@ -107,7 +107,6 @@ def _read_host(
     root: str,
     devices: Collection[offered_devices.OfferedDevice],
 ) -> Notes:
-    """Return the notes on drained devices of one host."""
     try:
         service = nova_api.read_service(compute, root)
     except (errors.ServiceError, nova_api.NoAnswerError) as error:

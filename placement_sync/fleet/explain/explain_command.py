@@ -163,7 +163,6 @@ def _find_server(
 def _with_specs(
     arguments: argparse.Namespace, simulated: simulation.SimulatedRequest
 ) -> simulation.SimulatedRequest:
-    """Return a request with the extra specs of the arguments."""
     specs = {**simulated.specs, **_parse_pairs(arguments.extra_spec)}
     return dataclasses.replace(simulated, specs=specs)
 

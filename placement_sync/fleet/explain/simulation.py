@@ -373,7 +373,6 @@ def _judge_host(
 
 
 def _build_notes(request: AcceleratorRequest, is_limited: bool) -> list[str]:
-    """Return the limits of the simulation."""
     notes = []
     if request.policy.numa is not flavors.NumaPolicy.NONE:
         notes.append(

@@ -260,7 +260,6 @@ def _is_fpga_id(profile: str, trait: str) -> bool:
 def _find_in_catalog(
     profile: str, types: offered_devices.VgpuTypes
 ) -> offered_devices.ProfileTerms | None:
-    """Return the terms of a type of the catalog, or None."""
     for vgpu_type in types.by_trait.values():
         if mdev_names.is_profile_name(profile, vgpu_type.name):
             return types.terms(vgpu_type)

@@ -143,7 +143,6 @@ class VgpuTypes:
     def _build_terms(
         self, vgpu_type: vgpu_types.CatalogVgpuType
     ) -> ProfileTerms:
-        """Return the terms of a type of the catalog."""
         return ProfileTerms(
             name=vgpu_type.name,
             kind="MIG vGPU" if vgpu_type.instance else "vGPU",

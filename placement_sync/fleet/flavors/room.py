@@ -113,7 +113,6 @@ def _group_by_host(
 
 
 def _sort_key(group: flavors.RequestGroup) -> tuple[object, ...]:
-    """Return the sort key of a group; equal groups have equal keys."""
     return (
         sorted(group.resources.items()),
         sorted(group.required),

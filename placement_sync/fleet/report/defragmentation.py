@@ -209,7 +209,6 @@ class _Search:
     def _is_offered(
         self, card: _Card, profile: str, server: nova_api.Server, other: _Card
     ) -> bool:
-        """Return whether a card has the traits that a server requires."""
         offered = other.row.device.traits
         group = _find_group(server)
         if group is not None:

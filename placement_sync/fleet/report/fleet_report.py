@@ -247,7 +247,6 @@ def _free_mb(row: device_rows.DeviceRow) -> int:
 
 
 def _find_remedy(row: device_rows.DeviceRow) -> str:
-    """Return the remedy of a device that is not ok."""
     if row.state == "missing" and not (row.consumers or row.usage.used):
         return _REMEDY_UNUSED
     return _REMEDIES[row.state].format(address=row.device.address)
