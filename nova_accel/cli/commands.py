@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``nova-accel`` command, and two of its commands.
 
-Other packages add commands by entry points (``application.HOST_GROUP``). The
-commands about the cloud are deprecated here; ``openstack`` has them.
+Other packages add commands by entry points of the group
+``command_manager.HOST_GROUP``. The commands about the cloud are deprecated
+here; ``openstack`` has them.
 """
 
 import sys
 from collections.abc import Sequence
 
-from nova_accel.cli import application, console
+from nova_accel.cli import application, command_manager, console
 
 _DESCRIPTION = """\
 Print and change the accelerators of a compute host, and their resource
@@ -40,17 +41,18 @@ class Heal(application.Command):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    commands = application.CommandManager(
-        application.load_points(application.HOST_GROUP), _list_deprecated
+    commands = command_manager.CommandManager(
+        command_manager.load_points(command_manager.HOST_GROUP),
+        _list_deprecated,
     )
     return application.Application("nova-accel", _DESCRIPTION, commands).main(
         argv
     )
 
 
-def _list_deprecated() -> application.Points:
+def _list_deprecated() -> command_manager.Points:
     """Return the commands of ``openstack accel``, without ``accel``."""
-    points = application.load_points(application.CLOUD_GROUP)
+    points = command_manager.load_points(command_manager.CLOUD_GROUP)
     return {
         name.removeprefix("accel "): point._replace(
             replacement=f"openstack {name}"

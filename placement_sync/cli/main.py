@@ -4,7 +4,7 @@
 import sys
 from collections.abc import Sequence
 
-from nova_accel.cli import application, console
+from nova_accel.cli import application, command_manager, console
 
 _DESCRIPTION = """\
 Correct the accelerators of this host in Placement.
@@ -24,13 +24,13 @@ _DEPRECATED = ("audit", "drain", "leave", "status", "undrain")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    points = application.load_points(application.HOST_GROUP)
+    points = command_manager.load_points(command_manager.HOST_GROUP)
     deprecated = {
         name: point._replace(replacement=f"nova-accel {name}")
         for name, point in points.items()
         if name in _DEPRECATED
     }
-    commands = application.CommandManager(
+    commands = command_manager.CommandManager(
         {"run": points[_RUN]}, lambda: deprecated
     )
     return application.Application(

@@ -24,7 +24,7 @@ from docutils.parsers import rst
 
 from nova_accel import model
 from nova_accel.catalog import features
-from nova_accel.cli import application, commands, inspect_output
+from nova_accel.cli import command_manager, commands, inspect_output
 from nova_accel.config import policy
 from nova_accel.conformance import __main__ as conformance
 from nova_accel.doctor import check_report, host_checks, registry
@@ -37,8 +37,8 @@ from tools import circles, refresh_catalog
 
 def _parse_cloud_command(arguments: Sequence[str]) -> int:
     """Parse the arguments of a command of ``openstack accel``, or exit."""
-    points = application.load_points(application.CLOUD_GROUP)
-    manager = application.CommandManager(points, dict)
+    points = command_manager.load_points(command_manager.CLOUD_GROUP)
+    manager = command_manager.CommandManager(points, dict)
     factory, name, options = manager.find_command(["accel", *arguments])
     parser = factory(None, None).get_parser(f"openstack {name}")
     parser.parse_args(options)

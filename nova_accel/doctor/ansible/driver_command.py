@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.cli import application, host_source
+from nova_accel.cli import application, command_manager, host_source
 from nova_accel.config import conf
 from nova_accel.discovery import plugin
 from nova_accel.doctor import checked_host, host_checks, registry
@@ -107,7 +107,7 @@ def _load_playbook() -> Any:
     try:
         return importlib.import_module("nova_accel.doctor.ansible.playbook")
     except ModuleNotFoundError as error:
-        raise application.CommandError(
+        raise command_manager.CommandError(
             "driver",
             f"needs {error.name}; install nova-accel[drivers]",
         ) from error

@@ -12,7 +12,7 @@ import dataclasses
 import importlib
 from typing import Any
 
-from nova_accel.cli import application
+from nova_accel.cli import application, command_manager
 from nova_accel.host.state import claims_file, drains, service_lock
 from nova_accel.inventory import wording
 from nova_accel.model import providers
@@ -84,15 +84,15 @@ def _check_host(
     """
     state_dir = options.state_dir
     if state_dir is None or not service_lock.identify_ended(state_dir):
-        raise application.CommandError("leave", _RUNNING)
+        raise command_manager.CommandError("leave", _RUNNING)
     recorded = host.read_claims()
     if not recorded.is_known:
-        raise application.CommandError(
+        raise command_manager.CommandError(
             "leave", f"the servers' claims are unknown: {recorded.reason}"
         )
     functions = claims_file.list_function_servers(recorded.claims)
     if functions and not arguments.force:
-        raise application.CommandError(
+        raise command_manager.CommandError(
             "leave",
             f"servers {', '.join(functions)} have whole functions, which a"
             " hard reboot under Nova's own driver takes away without an"
@@ -120,7 +120,7 @@ def _leave(
         service = nova_api.read_service_host(compute, root.uuid)
     slots = _open_slots(options, service, root, placement)
     if moving := slots.list_moving():
-        raise application.CommandError(
+        raise command_manager.CommandError(
             "leave",
             f"servers {', '.join(moving)} are migrating, or wait to be"
             " confirmed; start nova-compute again, and confirm or revert"

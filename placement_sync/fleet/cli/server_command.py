@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.cli import application
+from nova_accel.cli import application, command_manager
 from nova_accel.config import conf
 from placement_sync.cli import common_options, progress
 from placement_sync.client import nova_api, rest
@@ -153,7 +153,7 @@ def open_bus(
         # It imports Nova.
         rpc = importlib.import_module("placement_sync.fleet.compute_rpc")
     except ImportError as error:
-        raise application.CommandError(
+        raise command_manager.CommandError(
             command,
             "it calls nova-compute over Nova's message bus, and needs Nova in"
             f" this Python environment: {error}; run it where Nova is"

@@ -5,15 +5,15 @@ import functools
 import sys
 from collections.abc import Sequence
 
-from nova_accel.cli import application
+from nova_accel.cli import application, command_manager
 from placement_sync.cli import main as placement_sync
 
 
 @functools.cache
-def _list_points() -> application.Points:
-    cloud = application.load_points(application.CLOUD_GROUP)
+def _list_points() -> command_manager.Points:
+    cloud = command_manager.load_points(command_manager.CLOUD_GROUP)
     return {
-        **application.load_points(application.HOST_GROUP),
+        **command_manager.load_points(command_manager.HOST_GROUP),
         **{name.removeprefix("accel "): cloud[name] for name in cloud},
     }
 
@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> int:
     """
     if words and words[0] == "run":
         return placement_sync.main(words)
-    manager = application.CommandManager(_list_points(), dict)
+    manager = command_manager.CommandManager(_list_points(), dict)
     return application.Application("nova-accel", "", manager).main(words)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from nova_accel.cli import application, commands
+from nova_accel.cli import application, command_manager, commands
 from placement_sync.cli import main
 
 ROOT = pathlib.Path(__file__).parents[4]
@@ -59,8 +59,8 @@ def read_setup(group: str) -> list[str]:
 
 def test_a_command_is_registered_once() -> None:
     names = [
-        *read_setup(application.HOST_GROUP),
-        *read_setup(application.CLOUD_GROUP),
+        *read_setup(command_manager.HOST_GROUP),
+        *read_setup(command_manager.CLOUD_GROUP),
     ]
     setup = (ROOT / "setup.cfg").read_text()
     classes = re.findall(r"= (\S+commands:[A-Z]\w+)", setup)
@@ -68,9 +68,9 @@ def test_a_command_is_registered_once() -> None:
 
 
 def test_each_name_of_the_release_before_is_known() -> None:
-    cloud = read_setup(application.CLOUD_GROUP)
+    cloud = read_setup(command_manager.CLOUD_GROUP)
     assert {f"accel {name}" for name in CLOUD} == {*cloud}
-    assert {*VERBS} < {*read_setup(application.HOST_GROUP)}
+    assert {*VERBS} < {*read_setup(command_manager.HOST_GROUP)}
 
 
 @pytest.mark.parametrize("name", CLOUD)
@@ -82,7 +82,7 @@ def test_nova_accel_prints_the_present_name(capsys: Output, name: str) -> None:
         f"nova-accel: `nova-accel {name}` is deprecated and ends with the next"
         f" release; use `openstack accel {name}`"
     )
-    points = application.load_points(application.CLOUD_GROUP)
+    points = command_manager.load_points(command_manager.CLOUD_GROUP)
     program = build("nova-accel", name, points[f"accel {name}"])
     assert execute(program.main, capsys, words) == (status, out, rest)
     assert status, out
@@ -99,17 +99,17 @@ def test_placement_sync_prints_the_present_name(
         f"placement-sync: `placement-sync {name}` is deprecated and ends with"
         f" the next release; use `nova-accel {name}`"
     )
-    points = application.load_points(application.HOST_GROUP)
+    points = command_manager.load_points(command_manager.HOST_GROUP)
     program = build("placement-sync", name, points[name])
     assert execute(program.main, capsys, words) == (status, out, rest)
     assert bool(status) == (name != "drain")
 
 
 def build(
-    program: str, name: str, point: application.CommandPoint
+    program: str, name: str, point: command_manager.CommandPoint
 ) -> application.Application:
     """Return a program with one command."""
-    manager = application.CommandManager({name: point}, dict)
+    manager = command_manager.CommandManager({name: point}, dict)
     return application.Application(program, "", manager)
 
 
@@ -146,7 +146,7 @@ def test_json_is_a_format(
 
 
 def test_each_command_with_json_has_the_format(capsys: Output) -> None:
-    for name in (*read_setup(application.HOST_GROUP), *CLOUD):
+    for name in (*read_setup(command_manager.HOST_GROUP), *CLOUD):
         commands.main([*name.split(), "--help"])
         text = capsys.readouterr().out
         assert ("--json" not in text) or ("-f " in text), name

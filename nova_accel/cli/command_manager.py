@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands by name, from the entry points of all packages."""
+
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from cliff import command, commandmanager
+
+from nova_accel import errors
+from nova_accel.config import top_packages
+
+# Commands about a host and about the cloud: names, with _ for a space, and
+# classes.
+HOST_GROUP, CLOUD_GROUP = "nova_accel.commands", "openstack.accel.v1"
+
+
+class CommandError(errors.AcceleratorError):
+    """A command can't be loaded.
+
+    :param name: the command.
+    :param reason: the cause, and what to do.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"command {name}: {reason}", name, reason)
+        self.name = name
+        self.reason = reason
+
+
+def explain_import(name: str, place: str, error: Exception) -> CommandError:
+    """Return why a command can't be imported, and what to do."""
+    foreign = map(str, top_packages.find_foreign())
+    return CommandError(
+        name,
+        f"its {place} fails to load ({error!r});"
+        f" {next(foreign, 'install what it needs')}",
+    )
+
+
+class CommandPoint(NamedTuple):
+    """Entry point of a command.
+
+    ``replacement`` is the command line that replaces a deprecated name.
+    """
+
+    name: str
+    point: importlib.metadata.EntryPoint
+    replacement: str = ""
+
+    def load(self) -> type[command.Command]:
+        """Return the class of the command; ``replacement`` is in it, too.
+
+        :raises CommandError: it can't be imported, or is no command.
+        """
+        try:
+            loaded = self.point.load()
+        except Exception as error:  # third-party code may raise anything
+            place = f"entry point {self.point.value}"
+            raise explain_import(self.name, place, error) from error
+        if not (
+            isinstance(loaded, type) and issubclass(loaded, command.Command)
+        ):
+            raise CommandError(
+                self.name,
+                f"{self.point.value} is no command: it must be a class derived"
+                " from cliff.command.Command",
+            )
+        if not self.replacement:
+            return loaded
+        own = {"__doc__": loaded.__doc__, "replacement": self.replacement}
+        return type(loaded.__name__, (loaded,), own)
+
+
+Points = Mapping[str, CommandPoint]
+
+
+def load_points(group: str) -> Points:
+    """Return the entry points of a group's commands, by name."""
+    # stevedore, which cliff uses, imports all commands, and importlib's
+    # entry_points() parses those of all distributions.
+    distributions: dict[str, importlib.metadata.Distribution] = {}
+    for installed in importlib.metadata.distributions():
+        text = installed.read_text("entry_points.txt") or ""
+        if f"[{group}]" in text:
+            distributions.setdefault(installed.name, installed)
+    points = [
+        CommandPoint(point.name.replace("_", " "), point)
+        for distribution in distributions.values()
+        for point in distribution.entry_points.select(group=group)
+    ]
+    return {point.name: point for point in points}
+
+
+class CommandManager(commandmanager.CommandManager):
+    """Commands by name; none is imported before it is used.
+
+    Help and completion do not list deprecated names.
+    """
+
+    def __init__(
+        self, points: Points, list_deprecated: Callable[[], Points]
+    ) -> None:
+        """:param list_deprecated: returns the deprecated names."""
+        super().__init__("")
+        self.commands.update(points)
+        self._list_deprecated = list_deprecated
+
+    def find_command(
+        self, argv: Sequence[str]
+    ) -> tuple[type[command.Command], str, list[str]]:
+        """Return the class of a command, its name, and its arguments.
+
+        :raises ValueError: there is no such command.
+        :raises CommandError: it can't be loaded.
+        """
+        try:
+            factory, name, arguments = super().find_command(list(argv))
+        except ValueError:
+            deprecated = commandmanager.CommandManager("")
+            deprecated.commands.update(self._list_deprecated())
+            factory, name, arguments = deprecated.find_command(list(argv))
+        return factory, name, arguments
