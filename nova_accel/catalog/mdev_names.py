@@ -6,6 +6,7 @@ case and have no punctuation but the underscore.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator
 
@@ -44,6 +45,8 @@ _MEBIBYTES = re.compile(r"([0-9]{1,10})\s*MB?")
 # engines (NVIDIA vGPU user guide, "Virtual GPU types").
 _PARTS = re.compile(r"-(?:(\d)-)?(\d{1,5})[A-Z]\d*(ME|GFX)?$")
 _MIB_PER_GIB = 1024
+# More descriptions than the types of a host's cards; each pass parses all.
+_MAX_DESCRIPTIONS = 1024
 #: A larger limit of a type is no limit: a card has at most a u16 of VFs.
 MAX_INSTANCES = 0xFFFF
 _DIGITS = re.compile(r"[0-9]{1,10}")
@@ -65,6 +68,7 @@ class TypeDescription:
     max_instances: int | None = None
 
 
+@functools.lru_cache(_MAX_DESCRIPTIONS)
 def parse_description(text: str) -> TypeDescription:
     """Return the facts in an mdev type's ``description`` file.
 
@@ -249,5 +253,5 @@ def model_name(profile_names: list[str], fallback: str) -> str:
     fallback.
     """
     stems = {_SHAPE.split(name)[0] for name in profile_names}
-    have_shapes = all(_SHAPE.search(name) for name in profile_names)
+    have_shapes = all(map(_SHAPE.search, profile_names))
     return stems.pop() if have_shapes and len(stems) == 1 else fallback

@@ -87,7 +87,10 @@ class Rule:
 
     def selects(self, profile: str) -> bool:
         """Return whether the line names a profile, licensed or not."""
-        return any(fnmatch.fnmatchcase(profile, p) for p in self.profiles)
+        for pattern in self.profiles:
+            if fnmatch.fnmatchcase(profile, pattern):
+                return True
+        return False
 
     def explain_unoffered(self, profile: str) -> str:
         """Return why a profile is not offered, empty if it is."""

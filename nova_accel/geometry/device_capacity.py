@@ -45,8 +45,8 @@ def choose_place(
     more than one partition, and then leaves most for large profiles.
     """
     profile = device.profile(profile_name)
-    free = free_counters(device)
-    if profile is None or _count_remaining(device, profile, free) < 1:
+    free, room = free_counters(device), _list_room(device)
+    if profile is None or _count_remaining(device, profile, free, room) < 1:
         return None
     if device.geometry.layout is model.Layout.MIXED:
         return PartitionPlace(
@@ -98,10 +98,12 @@ def add_partition(
             ),
         ),
         profiles=tuple(
-            dataclasses.replace(p, available=p.available - 1)
-            if is_shared or p.name == profile_name
-            else p
-            for p in device.profiles
+            [
+                dataclasses.replace(p, available=p.available - 1)
+                if is_shared or p.name == profile_name
+                else p
+                for p in device.profiles
+            ]
         ),
     )
 
@@ -236,8 +238,11 @@ def remaining(
     for name in planned:
         place = choose_place(device, name)
         device = add_partition(device, name, place or PartitionPlace())
-    free = free_counters(device)
-    return {p.name: _count_remaining(device, p, free) for p in device.profiles}
+    free, room = free_counters(device), _list_room(device)
+    return {
+        p.name: _count_remaining(device, p, free, room)
+        for p in device.profiles
+    }
 
 
 def capacity(device: model.Device) -> int:
@@ -265,7 +270,8 @@ def capacity(device: model.Device) -> int:
     limits = (
         in_layout,
         sum(counts.values()),
-        *_list_limits(device, fitting, free),
+        *_list_room(device),
+        *_list_limits(device, _get_lowest_charges(fitting), free),
     )
     # No limit is lower than the count of a single profile.
     return len(device.partitions) + max(largest, min(limits))
@@ -282,8 +288,10 @@ def recalculate(device: model.Device) -> model.Device:
         device,
         counters={**device.counters, device.resource_class: capacity(device)},
         profiles=tuple(
-            dataclasses.replace(p, available=counts[p.name])
-            for p in device.profiles
+            [
+                dataclasses.replace(p, available=counts[p.name])
+                for p in device.profiles
+            ]
         ),
     )
 
@@ -304,12 +312,20 @@ def free_counters(
 
 
 def _count_remaining(
-    device: model.Device, profile: model.Profile, free: Mapping[str, int]
+    device: model.Device,
+    profile: model.Profile,
+    free: Mapping[str, int],
+    room: Collection[int],
 ) -> int:
+    """Return how many more of a profile fit.
+
+    :param room: see ``_list_room``.
+    """
     limits = [
         profile.available,
         _remaining_in_layout(device, profile, profile.available),
-        *_list_limits(device, (profile,), free),
+        *room,
+        *_list_limits(device, profile.charges, free),
     ]
     if profile.limit is not None:
         existing = time_slicing.count_partitions(device, profile.name)
@@ -327,19 +343,17 @@ def _remaining_in_layout(
 
 def _list_limits(
     device: model.Device,
-    profiles: tuple[model.Profile, ...],
+    charges: Mapping[str, int],
     free: Mapping[str, int],
 ) -> list[int]:
-    """Return the remaining counts by slots, by limit and by each counter.
+    """Return the remaining counts by each counter.
 
-    A counter is divided by the lowest charge of the profiles. The device's
-    resource class is no limit until it has a counter.
+    The device's resource class is no limit until it has a counter.
+
+    :param charges: of one partition.
     """
-    limits = [_count_free_slots(device)]
-    if device.geometry.limit is not None:
-        limits.append(device.geometry.limit - len(device.partitions))
-    for name in {name for p in profiles for name in p.charges}:
-        amount = min(p.charges.get(name, 0) for p in profiles)
+    limits = []
+    for name, amount in charges.items():
         is_uncounted = (
             name == device.resource_class and name not in device.counters
         )
@@ -348,15 +362,28 @@ def _list_limits(
     return limits
 
 
-def _count_free_slots(device: model.Device) -> int:
-    """Return the number of slots without a partition.
+def _get_lowest_charges(
+    profiles: Collection[model.Profile],
+) -> dict[str, int]:
+    """Return the lowest charge of some profiles, by resource class."""
+    charges = [profile.charges for profile in profiles]
+    return {
+        name: min([charge.get(name, 0) for charge in charges])
+        for name in set[str]().union(*charges)
+    }
+
+
+def _list_room(device: model.Device) -> list[int]:
+    """Return the remaining counts by slots and by the device's limit.
 
     A partition on a function that is not a slot occupies none.
     """
     parents = {device.address, *device.slots}
-    return len(device.slots) - sum(
-        p.parent in parents for p in device.partitions
-    )
+    occupied = [p for p in device.partitions if p.parent in parents]
+    room = [len(device.slots) - len(occupied)]
+    if device.geometry.limit is not None:
+        room.append(device.geometry.limit - len(device.partitions))
+    return room
 
 
 def _add_instance(

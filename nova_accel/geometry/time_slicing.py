@@ -14,7 +14,7 @@ def is_planned(partition: model.Partition) -> bool:
 
 def count_partitions(device: model.Device, profile: str) -> int:
     """Return the number of a device's partitions of a profile."""
-    return sum(p.profile == profile for p in device.partitions)
+    return [p.profile for p in device.partitions].count(profile)
 
 
 def remaining_equal(device: model.Device, profile: model.Profile) -> int:

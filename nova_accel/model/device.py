@@ -330,7 +330,10 @@ class Device:
         return bool(self.fault or self.drain or self.marks_unknown)
 
     def profile(self, name: str) -> Profile | None:
-        return next((p for p in self.profiles if p.name == name), None)
+        for profile in self.profiles:
+            if profile.name == name:
+                return profile
+        return None
 
     def charges(self, name: str) -> Mapping[str, int]:
         """Return the amounts of one partition of a profile, by class.

@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 
 from nova_accel.host.sysfs import host_reader
@@ -11,14 +12,14 @@ from nova_accel.model import pci
 Parents = tuple[host_reader.MdevParent, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ParentGroup:
     """Parents of one physical device, VFs first, and their mdevs."""
 
     parents: Parents
     mdevs: tuple[host_reader.Mdev, ...]
 
-    @property
+    @functools.cached_property
     def on_vfs(self) -> bool:
         return any(p.physfn for p in self.parents)
 
@@ -59,7 +60,10 @@ def group_by_device(
 
 def find_device_api(types: Iterable[host_reader.MdevType]) -> str:
     """Return the device API of a type on any of its parents, or ""."""
-    return next((t.device_api for t in types if t.device_api), "")
+    for mdev_type in types:
+        if mdev_type.device_api:
+            return mdev_type.device_api
+    return ""
 
 
 def is_vfio_bound(function: pci.PciFunction | None) -> bool:
@@ -67,4 +71,4 @@ def is_vfio_bound(function: pci.PciFunction | None) -> bool:
 
 
 def max_or_none(values: Iterable[int | None]) -> int | None:
-    return max((v for v in values if v is not None), default=None)
+    return max([v for v in values if v is not None], default=None)

@@ -11,6 +11,7 @@ The sources have only the names of types in common.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Mapping
 
@@ -19,6 +20,8 @@ from nova_accel.catalog import loader, mdev_names, vgpu_types
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import names
 
+# More types than a host's cards have; each pass looks for all of them.
+_MAX_TYPES = 1024
 # Compute slices in the name of a kind of GPU instance, before "g.".
 _SLICES = re.compile(r"[0-9]{1,2}")
 _NO_DESCRIPTION = mdev_names.TypeDescription()
@@ -94,19 +97,15 @@ def merge(
             nvml.framebuffer_mb if nvml else None,
             offer.xml.memory_mb,
             catalog_type.framebuffer_mb if catalog_type else None,
-            mdev_names.parse_size(offer.name),
         )
+        or mdev_names.parse_size(offer.name)
         or 0,
         limit=_first_nonzero(
-            *filter(
-                _is_limit,
-                (
-                    offer.kernel.max_instances,
-                    nvml.max_instances if nvml else None,
-                    offer.xml.max_instances,
-                    catalog_type.limit if catalog_type else None,
-                ),
-            )
+            offer.kernel.max_instances,
+            nvml.max_instances if nvml else None,
+            offer.xml.max_instances,
+            catalog_type.limit if catalog_type else None,
+            most=mdev_names.MAX_INSTANCES,
         ),
         limit_mixed=limit_mixed,
         span=span,
@@ -116,6 +115,7 @@ def merge(
     )
 
 
+@functools.lru_cache(_MAX_TYPES)
 def _find_catalog_type(name: str) -> vgpu_types.CatalogVgpuType | None:
     """Return the catalog's entry of a type, or of one of its size."""
     catalog = loader.load()
@@ -123,13 +123,15 @@ def _find_catalog_type(name: str) -> vgpu_types.CatalogVgpuType | None:
     return next((f for f in map(catalog.find, type_names) if f), None)
 
 
-def _is_limit(number: int | None) -> bool:
-    """Return whether a card can have so many: each one gets a slot."""
-    return number is not None and 0 < number <= mdev_names.MAX_INSTANCES
+def _first_nonzero(*values: int | None, most: int | None = None) -> int | None:
+    """Return the first number above zero, None if there is none.
 
-
-def _first_nonzero(*values: int | None) -> int | None:
-    return next((value for value in values if value), None)
+    :param most: larger ones are skipped.
+    """
+    for value in values:
+        if value and value > 0 and (most is None or value <= most):
+            return value
+    return None
 
 
 def _get_instance_kind(
