@@ -92,6 +92,8 @@ class OrphanCleanup:
         if device.technology in ownership.NAMELESS:
             self._note_typed(device, notes)
             self._forget_removed(device, notes or {})
+        elif device.technology == "mdev":
+            self._forget_absent(device)
         made = self._release.made(host, notes or {})
         claims = self._store.claims()
         orphans = ownership.find_orphans(root, host, claims, use, made)
@@ -122,6 +124,16 @@ class OrphanCleanup:
                     partition.profile,
                     partition.handle,
                 )
+
+    def _forget_absent(self, device: model.Device) -> None:
+        """Forget mdevs that were removed while the card did not answer."""
+        handles = {claim.handle for claim in self._store.claims()}
+        handles |= {partition.handle for partition in device.partitions}
+        self._release.forget_removed(
+            claim
+            for handle, claim in self._store.made().items()
+            if claim.device == device.address and handle not in handles
+        )
 
     def _forget_removed(
         self, device: model.Device, notes: function_notes.Notes
