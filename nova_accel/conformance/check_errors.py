@@ -156,8 +156,8 @@ def _check_error(error: Exception, path: str, where: str) -> Iterator[Finding]:
     yield Finding(
         check="unreadable",
         where=where,
-        reason=f"describe raises {error!r}; that costs every device of its"
-        " kind. Yield a Problem and go on",
+        reason=f"describe raises {error!r}; that costs every device of the"
+        " card. Yield a Problem and go on",
     )
 
 

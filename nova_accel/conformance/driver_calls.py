@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nova_accel import model
+from nova_accel import errors, model
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, scan
 from nova_accel.host.nvml import gpu_reader
@@ -82,10 +82,20 @@ class DriverUnderTest:
         host: host_reader.HostReader | None = None,
         taken: frozenset[str] = frozenset(),
     ) -> CallResult:
-        """Call ``describe``; the value is a tuple."""
+        """Call ``describe`` for each card; the value is a tuple."""
         reader = host or self.reader()
         return call(
-            lambda: tuple(self.driver.describe(reader, self.rules, taken))
+            lambda: tuple(
+                item
+                for card in list_cards(reader)
+                for item in self.driver.describe(card, self.rules, taken)
+            )
+        )
+
+    def describe_card(self, card: host_reader.HostReader) -> CallResult:
+        """Call ``describe`` for one card."""
+        return call(
+            lambda: tuple(self.driver.describe(card, self.rules, frozenset()))
         )
 
     def state(self) -> model.HostState:
@@ -99,6 +109,16 @@ class DriverUnderTest:
         """Call ``plan_arrange``."""
         reader = host or self.reader()
         return call(lambda: self.driver.plan_arrange(reader, self.rules))
+
+
+def list_cards(
+    reader: host_reader.HostReader,
+) -> tuple[host_reader.HostReader, ...]:
+    """Return the cards of a host; the host itself if they can't be listed."""
+    try:
+        return reader.cards()
+    except errors.UnreadableError:
+        return (reader,)
 
 
 def list_devices(result: CallResult) -> tuple[model.Device, ...]:

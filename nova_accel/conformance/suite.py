@@ -22,6 +22,7 @@ from nova_accel.discovery import capture, plugin
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
+from nova_accel.model import pci
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ALL_OFF = policy.DeviceRules(default=policy.Rule(use=policy.DeviceUse.OFF))
@@ -68,6 +69,7 @@ def check_driver(
         *check_hosts.check_described(
             baseline.value, driver.name, _list_addresses(reader)
         ),
+        *_check_cards(recorded),
         *_check_taken(recorded, baseline),
         *_check_policy(recorded, baseline),
         *_check_tree(recorded),
@@ -158,6 +160,36 @@ def _check_pure(
             where=target.driver.name,
             reason="describes one host in two ways when it is asked twice",
         )
+
+
+def _check_cards(
+    target: driver_calls.DriverUnderTest,
+) -> Iterator[Finding]:
+    """Check that a card is described by itself, and without the others."""
+    reader = target.reader()
+    for card in driver_calls.list_cards(reader):
+        among = target.describe_card(card)
+        devices = driver_calls.list_devices(among)
+        names = frozenset(card.card_names)
+        for device in devices:
+            others = check_hosts.list_addresses(device) - names
+            if functions := sorted(filter(pci.is_address, others)):
+                yield Finding(
+                    check="card",
+                    where=device.address,
+                    reason=f"has {functions[0]}, which is not of the card that"
+                    " is described; describe functions of that card only",
+                )
+        if not devices:
+            continue
+        alone = target.describe_card(target.reader().card_of(min(names)))
+        if alone.value != among.value or alone.error is not None:
+            yield Finding(
+                check="card",
+                where=devices[0].address,
+                reason="is described in another way if its card is the first"
+                " one; a card is read again without the others",
+            )
 
 
 def _list_addresses(reader: host_reader.HostReader) -> frozenset[str]:

@@ -4,9 +4,11 @@
 - ``plugin``: protocol of vendor drivers; ``plugin.load()`` returns the
   installed drivers.
 - ``scan``: one pass; ``scan.read(host, drivers, rules)`` returns a
-  ``model.HostState``.
-- ``change_detection``: ``ChangeDetector`` repeats passes, reads only what
-  may have changed, and applies faults, drains and error counters.
+  ``model.HostState``, or of one card.
+- ``host_readings``: ``HostReadings`` reads the host, and cards again, and
+  has the newest state, with faults, drains and error counters
+  (``note_stores``).
+- ``change_detection``: ``ChangeDetector`` finds what may have changed.
 - ``snapshot``: ``Snapshot`` serves the last pass without reading.
 - ``capture``: a host packed into an archive (``save``) and read back
   (``load``).

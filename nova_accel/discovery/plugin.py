@@ -58,18 +58,25 @@ class Driver(Protocol):
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
-        """Yield the devices of this technology on the host.
+        """Yield the devices of this technology on a card.
+
+        It is called for each card of the host when the host is read, and
+        for one card when this card is read again: the result must not depend
+        on the calls before.
 
         Yield a partly readable device without the unreadable values, and a
         problem for each of these.
 
-        :param host: cached reader of the host's kernel files.
+        :param card: cached reader of the kernel files. Its functions, mdev
+            parents and mdevs are those of the card; see
+            ``HostReader.cards``.
         :param rules: the operator's device_spec lines.
-        :param taken: addresses that another driver has described.
+        :param taken: addresses that the drivers before have described on the
+            host.
         :raises UnreadableError: nothing of this technology can be read;
             the other drivers are called all the same.
         """

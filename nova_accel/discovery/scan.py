@@ -25,32 +25,62 @@ LOG = logging.getLogger(__name__)
 _DRIVER = "driver "
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HostScan:
+    """Result of a reading of the whole host.
+
+    ``taken`` are the addresses that the drivers before each driver had
+    described. ``nvidia_cards`` are the NVIDIA cards among the devices.
+    """
+
+    state: model.HostState
+    taken: Mapping[str, frozenset[str]]
+    nvidia_cards: frozenset[str]
+
+
 def read(
     host: host_reader.HostReader,
     drivers: Mapping[str, plugin.Driver],
     rules: policy.DeviceRules,
 ) -> model.HostState:
-    """Return the devices of a host, sorted by address.
-
-    Drivers are called in order; a device belongs to the first driver that
-    describes it. The failure of a driver becomes a problem: devices that
-    it described before are retained, and other drivers are not affected.
-    Devices that the operator switched off are left out.
-
-    A device of a card that does not answer in time is unknown.
-
-    :param host: a fresh reader; it reads each file once.
-    :param drivers: drivers by name, as ``plugin.load`` returns them.
-    """
-    return bounded_calls.run(functools.partial(_read, host, drivers, rules))
+    """Return the devices of a host; see ``read_host``."""
+    return read_host(host, drivers, rules).state
 
 
-def _read(
+def read_host(
     host: host_reader.HostReader,
     drivers: Mapping[str, plugin.Driver],
     rules: policy.DeviceRules,
-) -> model.HostState:
-    devices, problems, complete = _describe_all(host, drivers, rules)
+    last: HostScan | None = None,
+) -> HostScan:
+    """Return the devices of a host, sorted by address.
+
+    Drivers are called in order, each for every card; a device belongs to the
+    first driver that describes it. The failure of a driver becomes a
+    problem: devices that it described before are retained, and other drivers
+    are not affected. Devices that the operator switched off are left out.
+
+    A device of a card that does not answer in time is unknown.
+
+    :param host: a fresh reader; it reads each file once. The reader of a
+        card, to read only that.
+    :param drivers: drivers by name, as ``plugin.load`` returns them. Of a
+        card those that are called.
+    :param last: of a card, the last reading of the host.
+    """
+    return bounded_calls.run(
+        functools.partial(_read_host, host, drivers, rules, last)
+    )
+
+
+def _read_host(
+    host: host_reader.HostReader,
+    drivers: Mapping[str, plugin.Driver],
+    rules: policy.DeviceRules,
+    last: HostScan | None,
+) -> HostScan:
+    results = _describe_all(host, drivers, rules, last)
+    devices, problems = results.devices, results.problems
     for device in devices.values():
         # Each file is read once: the caller gets these results again.
         error_counters.read_health(host, device)
@@ -60,12 +90,15 @@ def _read(
     problems += _list_late(late)
     problems += _unreadable(host, rules, devices.values(), late)
     problems += gpu_reader.problems(host.gpus)
-    if complete:
+    if last is None and results.complete:
         problems += _find_mdevs_without_parent(host, devices.values(), late)
-    if rules.rules and complete and not host.is_partial:
-        problems += _unused_lines(host, rules, devices.values(), problems)
-    host_topology = links.read(host, devices.values())
-    return model.HostState(
+        if rules.rules:
+            problems += _unused_lines(host, rules, devices.values(), problems)
+    nvidia_cards = links.list_cards(devices.values())
+    if last is not None:
+        nvidia_cards |= last.nvidia_cards
+    host_topology = links.read(host, devices.values(), nvidia_cards)
+    state = model.HostState(
         devices=tuple(
             device
             for device in sorted(
@@ -78,8 +111,21 @@ def _read(
             sorted(set(problems), key=lambda p: (p.where, p.reason))
         ),
         unknown=(host.unknown() | late.keys()) - devices.keys(),
-        complete=complete,
+        complete=results.complete,
     )
+    return HostScan(
+        state=state, taken=results.taken, nvidia_cards=nvidia_cards
+    )
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Descriptions:
+    """Results of drivers; ``complete`` is False once one has failed."""
+
+    devices: dict[str, model.Device] = dataclasses.field(default_factory=dict)
+    problems: list[model.Problem] = dataclasses.field(default_factory=list)
+    taken: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+    complete: bool = True
 
 
 def find_unoffered(
@@ -125,14 +171,14 @@ def _try_line(
     if line.num_vfs:
         arranged = _list_arranged(host, drivers, changed)
         return None if line.address in arranged else ""
-    devices, problems, _ = _describe_all(host, drivers, changed)
+    results = _describe_all(host, drivers, changed)
     if any(
         line.address in _addresses(device)
-        for device in devices.values()
+        for device in results.devices.values()
         if device.counters
     ):
         return None
-    reasons = (p.reason for p in problems if p.address == line.address)
+    reasons = (p.reason for p in results.problems if p.address == line.address)
     return "; ".join(reasons)
 
 
@@ -159,28 +205,36 @@ def _describe_all(
     host: host_reader.HostReader,
     drivers: Mapping[str, plugin.Driver],
     rules: policy.DeviceRules,
-) -> tuple[dict[str, model.Device], list[model.Problem], bool]:
-    """Return devices by address, problems, and whether no driver failed."""
-    devices: dict[str, model.Device] = {}
-    problems: list[model.Problem] = []
-    taken: set[str] = set()
-    complete = True
+    last: HostScan | None = None,
+) -> _Descriptions:
+    """Return the results of drivers on a host, or on one card."""
+    results, taken = _Descriptions(), set[str]()
+    try:
+        cards = host.cards() if last is None else (host,)
+    except errors.UnreadableError:
+        cards = (host,)  # each driver that needs the bus reports the error
     for name, driver in drivers.items():
-        results, failure = _describe(
-            name, driver, host, rules, frozenset(taken)
-        )
-        if failure is not None:
-            complete = False
-            problems.append(failure)
-        for result in results:
-            if isinstance(result, model.Problem):
-                problems.append(_with_address(result))
-            elif result.address in taken:
-                problems.append(_described_twice(name, result))
-            else:
-                taken |= _addresses(result)
-                devices[result.address] = result
-    return devices, problems, complete
+        before = frozenset(taken)
+        if last is not None:
+            is_described_anew = drivers.keys() == last.taken.keys()
+            before |= last.taken[name].difference(
+                host.card_names if is_described_anew else ()
+            )
+        results.taken[name] = before
+        for card in cards:
+            described, failure = _describe(name, driver, card, rules, before)
+            if failure is not None:
+                results.complete = False
+                results.problems.append(failure)
+            for result in described:
+                if isinstance(result, model.Problem):
+                    results.problems.append(_with_address(result))
+                elif result.address in taken | before:
+                    results.problems.append(_described_twice(name, result))
+                else:
+                    taken |= _addresses(result)
+                    results.devices[result.address] = result
+    return results
 
 
 def _find_late(
@@ -333,14 +387,14 @@ def _find_mdevs_without_parent(
 def _describe(
     name: str,
     driver: plugin.Driver,
-    host: host_reader.HostReader,
+    card: host_reader.HostReader,
     rules: policy.DeviceRules,
     taken: frozenset[str],
 ) -> tuple[list[model.Device | model.Problem], model.Problem | None]:
-    """Return the results of a driver, and its failure or None."""
+    """Return a driver's description of a card, and its failure or None."""
     results: list[model.Device | model.Problem] = []
     try:
-        for result in driver.describe(host, rules, taken):
+        for result in driver.describe(card, rules, taken):
             if not isinstance(result, model.Device | model.Problem):
                 raise TypeError(f"described {result!r}, which is no device")
             results.append(result)

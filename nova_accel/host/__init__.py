@@ -8,5 +8,7 @@
 - ``state``: files below ``[nova_accel] state_dir``.
 - ``bitstreams``: cache of Glance's bitstream images.
 - ``bounded_calls``: the time limit of each call into the kernel.
-- ``recorded_files``: files of a captured host.
+- ``recorded_files``: files of a captured host; ``file_cache``: those that
+  were read.
+- ``cards``: functions that a driver has to see together.
 """

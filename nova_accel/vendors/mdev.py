@@ -38,25 +38,25 @@ class MdevDriver(driver_base.DriverBase):
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield one device for each physical device with mdev types.
+        """Yield one device for each of its parents on no VF, or with VFs.
 
         A function that is bound to a VFIO driver can create no mdevs; it
         counts only if an mdev exists on it.
 
         :raises UnreadableError: mdev parents or mdevs can't be listed.
         """
-        existing = host.mdevs()
-        groups = mdev_parents.group_by_device(host.mdev_parents())
+        existing = card.mdevs()
+        groups = mdev_parents.group_by_device(card.mdev_parents())
         for address, parents in groups.items():
             if address in taken:
                 continue
-            card = _MdevCard(
+            device = _MdevCard(
                 address=address,
-                function=host.function(address),
+                function=card.function(address),
                 parents=parents,
                 mdevs=tuple(
                     m
@@ -64,10 +64,10 @@ class MdevDriver(driver_base.DriverBase):
                     if m.parent in {p.name for p in parents}
                 ),
             )
-            if card.function is None and pci.is_address(address):
+            if device.function is None and pci.is_address(address):
                 continue  # the reader reports it
-            if card.vendor_id != _NVIDIA and card.is_wanted(rules):
-                yield from card.describe()
+            if device.vendor_id != _NVIDIA and device.is_wanted(rules):
+                yield from device.describe()
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return the action that creates the claim's mdev."""

@@ -48,21 +48,22 @@ class NoopDriver:
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
         """Yield one device for each physical card, never one for each VF.
 
-        A real driver, for each function in ``host.functions()`` (or parent
-        in ``host.mdev_parents()``):
+        It is called for each card of the host, and for one card when that is
+        read again. A real driver, for each PF in ``card.functions()`` (or
+        parent in ``card.mdev_parents()``), which are those of the card:
 
-        1. skips the card if its ids or its kernel driver are not its own;
+        1. skips it if its ids or its kernel driver are not its own;
         2. skips it if its address is in ``taken``: another driver has
            described it;
         3. skips it if ``rules.rule(address, vendor, product).use`` names
            another use;
-        4. reads the card, and yields a ``Problem`` for each failure;
+        4. reads it, and yields a ``Problem`` for each failure;
         5. yields a ``Device``. Its ``counters`` are the totals that
            Placement counts. Its ``profiles`` say what one partition
            charges, and how many more can be made now. Its ``slots`` are

@@ -36,11 +36,11 @@ class PciPassthroughDriver(driver_base.DriverBase):
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield one device, or one problem, for each card.
+        """Yield one device, or one problem, for each unit of the card.
 
         Without a device_spec line, free GPUs are offered, and free devices
         of known kinds that store no data. With ``use`` ``passthrough``,
@@ -49,37 +49,37 @@ class PciPassthroughDriver(driver_base.DriverBase):
 
         :raises UnreadableError: the PCI bus or the mdevs can't be listed.
         """
-        mdev_parents = frozenset(mdev.parent for mdev in host.mdevs())
-        for unit in _list_units(host.functions(), rules):
+        mdev_parents = frozenset(mdev.parent for mdev in card.mdevs())
+        for unit in _list_units(card.functions(), rules):
             functions = _list_assigned(unit, rules)
             if not functions or _has_any_address(unit, taken):
                 continue
             main = functions[0]
             requested = [f for f in functions if _is_requested(f, rules)]
-            difference = _describe_difference(main, rules, host, taken)
+            difference = _describe_difference(main, rules, card, taken)
             reason = (
-                _check_stray_vf(functions, host)
-                or _check_difference(difference, functions, rules, host)
+                _check_stray_vf(functions, card)
+                or _check_difference(difference, functions, rules, card)
                 or _check_policy(functions, rules)
                 or _check_mdevs(functions, mdev_parents)
                 or _check_drivers(main, requested, functions)
                 or _check_boot_display(functions, rules)
                 or _check_switch(main)
-                or _check_assignable(main, functions, host)
-                or reset_policy.check_whole(functions, host, rules)
+                or _check_assignable(main, functions, card)
+                or reset_policy.check_whole(functions, card, rules)
             )
             if reason:
                 yield model.Problem.of_device(
                     main.address, f"is not passed through: {reason}"
                 )
                 continue
-            yield _build_device(main, functions, host)
+            yield _build_device(main, functions, card)
             if difference:
                 yield model.Problem.of_device(
                     main.address,
                     f"is offered only to the server that has it: {difference}",
                 )
-            if reason := _check_coherent_memory(main, host):
+            if reason := _check_coherent_memory(main, card):
                 yield model.Problem.of_device(main.address, reason)
 
 

@@ -14,7 +14,7 @@ from nova_accel import errors, model
 from nova_accel.claims import claim_plan
 from nova_accel.cli import host_source
 from nova_accel.config import conf, policy
-from nova_accel.discovery import change_detection
+from nova_accel.discovery import change_detection, note_stores
 from nova_accel.host.nvml import xid_events
 from nova_accel.host.state import claims_file, drains, error_baseline, faults
 from nova_accel.inventory import health, tree_builder
@@ -192,13 +192,13 @@ def open_node(
     name = str(meta.get("hostname") or "")
     notes_dir = drains_dir or state_dir
     drained = drains.DrainNotes(notes_dir) if notes_dir else None
-    stores = change_detection.NoteStores(drained=drained)
+    stores = note_stores.NoteStores(drained=drained)
     last_state = _LastState()
     claims = None
     if state_dir is not None:
         claims = claims_file.ClaimsFile(state_dir)
         faulted = (_ReadOnlyFaults if is_dry else faults.FaultNotes)(state_dir)
-        stores = change_detection.NoteStores(
+        stores = note_stores.NoteStores(
             faulted=faulted,
             drained=drained,
             baseline=(

@@ -239,7 +239,7 @@ class Lifecycle:
             bitstreams=bitstreams,
         )
         with self._locks.hold(self._lock_keys(slots)):
-            host = spawn_plan.refresh_cards(self.host, root, slots)
+            host = spawn_plan.refresh_cards(self.host, root, slots, groups)
             previous = self.claims_of(consumer)
             try:
                 claims = self._planner.plan(request, previous, host)

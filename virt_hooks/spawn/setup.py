@@ -8,6 +8,7 @@ from nova_accel.config import conf
 from nova_accel.discovery import (
     change_detection,
     device_marks,
+    note_stores,
     plugin,
     scan,
     snapshot,
@@ -94,8 +95,8 @@ def read_node(
 
 def _open_notes(
     state_dir: str, faulted: faults.FaultNotes
-) -> change_detection.NoteStores:
-    return change_detection.NoteStores(
+) -> note_stores.NoteStores:
+    return note_stores.NoteStores(
         faulted=faulted,
         drained=drains.DrainNotes(state_dir),
         baseline=error_baseline.ErrorBaseline(state_dir),

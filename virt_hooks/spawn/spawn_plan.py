@@ -127,11 +127,13 @@ def refresh_cards(
     host: snapshot.Snapshot,
     root: providers.ProviderRoot,
     slots: tuple[model.Slot, ...],
+    groups: Iterable[flavors.RequestGroup] = (),
     *,
     is_whole: bool = False,
 ) -> model.HostState:
     """Read the partitions in some slots; all cards if one is new.
 
+    :param groups: those that request the slots.
     :param is_whole: read the cards of these slots completely.
     """
     slot_providers = {slot.provider for slot in slots}
@@ -142,7 +144,8 @@ def refresh_cards(
     if len(addresses) < len(slot_providers):
         return host.refresh()
     places = () if is_whole else [slot.identifier for slot in slots]
-    return host.refresh_cards(addresses, places)
+    traits = [trait for group in groups for trait in group.required]
+    return host.refresh_cards(addresses, places, traits)
 
 
 def check_allocated(

@@ -3,7 +3,7 @@
 
 - ``host_reader``: ``HostReader`` reads PCI functions, mdev parents and
   mdevs, each file once (``attributes``).
-- ``partial_reader``: ``PartialReader`` reads some devices again.
+- ``repeated_reader``: ``RepeatedReader`` reads some functions again.
 - ``fs``: ``Files`` and its sources: ``DiskSource``, and ``RecordedFiles``
   for a captured host.
 - ``error_counters``: health of devices; ``find_faults()``.

@@ -6,14 +6,15 @@ disk, or in the memory of a captured host.
 """
 
 import errno
+import functools
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
 
 from nova_accel import errors
-from nova_accel.host import bounded_calls, recorded_files
+from nova_accel.host import bounded_calls, file_cache, recorded_files
 from nova_accel.host.sysfs import allowed_paths
 
 # Other modules use these names.
@@ -40,7 +41,10 @@ _MAX_LINKS = 40
 # attribute that the kernel refuses to give.
 _UNREADABLE = "/proc/self/mem"
 
-T = TypeVar("T")
+# The function that a path belongs to: its last PCI address.
+_FUNCTION = re.compile(
+    r".*/([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?=/|$)"
+)
 
 
 def is_config_space(path: str) -> bool:
@@ -162,48 +166,19 @@ def _check_regular(descriptor: int) -> None:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
-class _Cache(dict[str, T]):
-    """Results by path; those of an earlier cache are used unless stale.
-
-    :param stale: beginnings of the paths that are read again.
-    """
-
-    def __init__(
-        self,
-        earlier: Mapping[str, T] | None = None,
-        stale: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__()
-        self._earlier = earlier
-        self._stale = stale
-
-    def __contains__(self, path: object) -> bool:
-        if super().__contains__(path):
-            return True
-        if self._earlier is None or path not in self._earlier:
-            return False
-        if f"{path}/".startswith(self._stale):
-            return False
-        self[str(path)] = self._earlier[str(path)]
-        return True
-
-    def without(self, stale: tuple[str, ...]) -> "_Cache[T]":
-        """Return this cache without some paths.
-
-        The cache of a full reading is not copied.
-        """
-        if self._earlier is None:
-            return _Cache(self, stale)
-        all_stale = tuple(dict.fromkeys((*self._stale, *stale)))
-        cache = _Cache(self._earlier, all_stale)
-        for path, result in self.items():
-            if not f"{path}/".startswith(stale):
-                cache[path] = result
-        return cache
+# Each path is looked up several times; more of them than most hosts have.
+@functools.lru_cache(1 << 16)
+def _get_function(path: str) -> str:
+    """Return the address of the function that a file belongs to, or ""."""
+    match = _FUNCTION.match(path)
+    return match[1] if match else ""
 
 
 class Files:
     """Files of a source, each read at most once.
+
+    The results are cached by PCI function, so that those of a card can be
+    read again; see ``copy`` and ``read_again``.
 
     Links are resolved as in a chroot: neither an absolute target nor any
     number of ``..`` leaves the root. A path outside ``/sys`` does not
@@ -212,14 +187,16 @@ class Files:
 
     def __init__(self, source: FileSource) -> None:
         self.source = source
-        self._links: _Cache[str | int | None] = _Cache()
-        self._texts: _Cache[str | int] = _Cache()
-        self._heads: _Cache[bytes | int] = _Cache()
-        self._names: _Cache[tuple[str, ...] | int] = _Cache()
-        self._resolved: _Cache[str | int] = _Cache()
-        self._modes: dict[str, RecordedMode | int] = {}
-        #: Places that gave no answer in time, with the path that hangs.
-        self._late: dict[str, str] = {}
+        #: By address of the function; that of all other files is "".
+        self._caches: dict[str, file_cache.FileCache] = {}
+        #: Functions whose caches no other copy has.
+        self._owned: set[str] = set()
+
+    def _cache(self, path: str) -> file_cache.FileCache:
+        name = _get_function(path)
+        if name not in self._caches:
+            self._caches[name] = file_cache.FileCache()
+        return self._caches[name]
 
     def text(self, path: str) -> str:
         """Return a file's text, as the kernel wrote it.
@@ -228,12 +205,9 @@ class Files:
             for a file over its limit, EILSEQ for one that is no UTF-8.
         """
         place = self._place(path)
-        if place not in self._texts:
-            self._texts[place] = self.read_text(place)
-        text = self._texts[place]
-        if isinstance(text, int):
-            raise errors.UnreadableError(place, text)
-        return text
+        return file_cache.read_once(
+            self._cache(place).texts, place, self.read_text
+        )
 
     def head(self, path: str) -> bytes:
         """Return the first four bytes of configuration space: both ids.
@@ -242,12 +216,9 @@ class Files:
             if the path is not configuration space.
         """
         place = self._place(path)
-        if place not in self._heads:
-            self._heads[place] = self._read_head(place)
-        head = self._heads[place]
-        if isinstance(head, int):
-            raise errors.UnreadableError(place, head)
-        return head
+        return file_cache.read_once(
+            self._cache(place).heads, place, self._read_head
+        )
 
     def is_mounted(self) -> bool:
         """Return whether sysfs is mounted; some containers have none.
@@ -267,12 +238,9 @@ class Files:
         place = self.resolve(path)
         if not allowed_paths.is_listed(place):
             raise errors.UnreadableError(path, errno.ENOENT)
-        if place not in self._names:
-            return self.list_again(place)
-        names = self._names[place]
-        if isinstance(names, int):
-            raise errors.UnreadableError(place, names)
-        return names
+        return file_cache.read_once(
+            self._cache(place).names, place, self._list
+        )
 
     def exists(self, path: str) -> bool:
         """Return whether a path exists; a link's target need not exist.
@@ -296,31 +264,8 @@ class Files:
         place = self._place(path)
         if not allowed_paths.is_node(place):
             raise errors.UnreadableError(place, errno.EINVAL)
-        if place not in self._modes:
-            try:
-                mode = self.source.mode(place)
-                self._modes[place] = RecordedMode(oct(mode))
-            except OSError as error:
-                self._modes[place] = self._note_error(place, error)
-        record = self._modes[place]
-        if isinstance(record, int):
-            raise errors.UnreadableError(place, record)
-        return int(record, 8)
-
-    def list_again(self, place: str) -> tuple[str, ...]:
-        """Return the present names in a directory, sorted.
-
-        :param place: a resolved path.
-        :raises UnreadableError: with the errno of the failed read.
-        """
-        try:
-            self._names[place] = names = tuple(
-                sorted(self.source.names(place))
-            )
-        except OSError as error:
-            self._names[place] = number = self._note_error(place, error)
-            raise errors.UnreadableError(place, number) from error
-        return names
+        modes = self._cache(place).modes
+        return int(file_cache.read_once(modes, place, self._read_mode), 8)
 
     def link(self, path: str) -> str:
         """Return the last part of a link's target.
@@ -342,15 +287,9 @@ class Files:
         :raises UnreadableError: a component does not exist (ENOENT) or
             can't be read, or there are too many links (ELOOP).
         """
-        if path not in self._resolved:
-            try:
-                self._resolved[path] = self._follow(path)
-            except errors.UnreadableError as error:
-                self._resolved[path] = error.number
-        resolved = self._resolved[path]
-        if isinstance(resolved, int):
-            raise errors.UnreadableError(path, resolved)
-        return resolved
+        return file_cache.read_once(
+            self._cache(path).resolved, path, self._resolve
+        )
 
     def is_gone(self, path: str) -> bool:
         """Return whether a directory does not exist.
@@ -363,33 +302,67 @@ class Files:
             return error.number == errno.ENOENT
         return False
 
-    def without(self, places: Iterable[str]) -> "Files":
-        """Return these files without the cache below some directories.
+    def copy(self) -> "Files":
+        """Return files with the same results; ``read_again`` separates them.
 
-        The result lists (``texts``, ``heads``, ``records``) only files that
-        were used since the last full reading.
-
-        :param places: directories, without a trailing slash; a directory
-            that is reached through a link has to be named resolved, too.
+        What one of both reads for the first time, the other has, too.
         """
-        stale = tuple(f"{place}/" for place in places)
         copy = Files(self.source)
-        copy._links = self._links.without(stale)
-        copy._texts = self._texts.without(stale)
-        copy._heads = self._heads.without(stale)
-        copy._names = self._names.without(stale)
-        copy._resolved = self._resolved.without(stale)
-        copy._late = {
-            place: path
-            for place, path in self._late.items()
-            if not f"{place}/".startswith(stale)
-        }
+        copy._caches = dict(self._caches)
         return copy
+
+    def read_again(
+        self,
+        name: str,
+        paths: file_cache.Paths = file_cache.ALL,
+        listed: Collection[str] = (),
+    ) -> bool:
+        """Read again what was read of a function, not for copies of this.
+
+        :param name: its address, or "" for files that belong to no function.
+        :param paths: resolved paths of what is read again.
+        :param listed: resolved directories whose names are read again, too.
+        :returns: whether any result has changed.
+        """
+        cache, names = self._own(name), file_cache.Paths(listed)
+        for place in paths.select(cache.late):
+            del cache.late[place]
+        has_moved = file_cache.read_again(cache.links, paths, self._read_link)
+        if has_moved:
+            cache.resolved = {}
+        return any(
+            (
+                has_moved,
+                file_cache.read_again(cache.names, paths, self._list),
+                file_cache.read_again(cache.names, names, self._list),
+                file_cache.read_again(cache.texts, paths, self.read_text),
+                file_cache.read_again(cache.heads, paths, self._read_head),
+                file_cache.read_again(cache.modes, paths, self._read_mode),
+            )
+        )
+
+    def _own(self, name: str) -> file_cache.FileCache:
+        """Return the cache of a function, shared with no copy."""
+        if name not in self._owned:
+            self._owned.add(name)
+            self._caches[name] = self._caches.get(
+                name, file_cache.FileCache()
+            ).copy()
+        return self._caches[name]
+
+    def take_from(self, other: "Files", name: str) -> None:
+        """Use what another copy has read of a function."""
+        self._caches[name] = other._caches.get(name, file_cache.FileCache())
 
     def without_contents(self) -> "Files":
         """Return these files with their names and links, but no contents."""
-        copy = self.without(())
-        copy._texts, copy._heads, copy._late = _Cache(), _Cache(), {}
+        copy = Files(self.source)
+        copy._caches = {
+            name: file_cache.FileCache(
+                links=cache.links, names=cache.names, resolved=cache.resolved
+            )
+            for name, cache in self._caches.items()
+        }
         return copy
 
     def late(self) -> Mapping[str, str]:
@@ -397,14 +370,18 @@ class Files:
 
         Each has the path of the read that hangs, another one of its card.
         """
-        return dict(self._late)
+        return {
+            place: path
+            for cache in self._caches.values()
+            for place, path in cache.late.items()
+        }
 
     def known_text(self, place: str) -> str:
         """Return a text that was read before, stripped; empty if none was.
 
         :param place: a resolved path.
         """
-        text = self._texts[place] if place in self._texts else ""
+        text = self._cache(place).texts.get(place)
         return text.strip() if isinstance(text, str) else ""
 
     def refresh_alike(self, places: Iterable[str]) -> bool:
@@ -418,27 +395,35 @@ class Files:
         """
         texts: dict[tuple[str, str | int], str | int] = {}
         for place in places:
-            if place not in self._texts:
+            results = self._cache(place).texts
+            if place not in results:
                 continue
-            before = self._texts[place]
+            before = results[place]
             key = "/".join(place.split("/")[-2:]), before
             if key not in texts:
                 text = self.read_text(place)
                 texts[key] = before if isinstance(text, int) else text
-            self._texts[place] = texts[key]
+            if texts[key] != before:
+                self._own(_get_function(place)).texts[place] = texts[key]
         return any(text != before for (_, before), text in texts.items())
 
-    def texts(self, name: str) -> Mapping[str, str | int]:
-        """Return the cached files of one name: path to text or errno."""
+    def texts(self, *names: str) -> Mapping[str, str | int]:
+        """Return the cached files of some names: path to text or errno."""
+        ends = tuple(f"/{name}" for name in names)
         return {
             path: text
-            for path, text in self._texts.items()
-            if path.endswith(f"/{name}")
+            for cache in self._caches.values()
+            for path, text in cache.texts.items()
+            if path.endswith(ends)
         }
 
     def heads(self) -> Mapping[str, bytes | int]:
         """Return the cached configuration space: path to bytes or errno."""
-        return dict(self._heads)
+        return {
+            path: head
+            for cache in self._caches.values()
+            for path, head in cache.heads.items()
+        }
 
     def records(self) -> Mapping[str, Record]:
         """Return all cached results by path, for ``RecordedFiles``.
@@ -447,21 +432,9 @@ class Files:
         configuration space, or the errno of the failure.
         """
         records: dict[str, Record] = {}
-        for path, target in self._links.items():
-            if target is None:
-                records[path] = RecordedDirectory()
-            elif isinstance(target, str):
-                records[path] = RecordedLink(target)
-            elif target != errno.ENOENT:
-                records[path] = target
-        for path, names in self._names.items():
-            if names == errno.ENOTDIR:
-                records[path] = ""  # a file where a directory was expected
-            elif isinstance(names, int):
-                records[path] = names
-            else:
-                records[path] = RecordedDirectory(names)
-        return records | self._texts | self._heads | self._modes
+        for cache in self._caches.values():
+            records |= cache.records()
+        return records
 
     def _place(self, path: str) -> str:
         """Return the path with the links of its directories resolved."""
@@ -472,19 +445,38 @@ class Files:
         return place
 
     def _target(self, place: str) -> str | None:
-        if place not in self._links:
-            try:
-                self._links[place] = self.source.link(place)
-            except OSError as error:
-                self._links[place] = self._note_error(place, error)
-        target = self._links[place]
-        if isinstance(target, int):
-            raise errors.UnreadableError(place, target)
-        return target
+        return file_cache.read_once(
+            self._cache(place).links, place, self._read_link
+        )
+
+    def _read_link(self, place: str) -> str | int | None:
+        try:
+            return self.source.link(place)
+        except OSError as error:
+            return self._note_error(place, error)
+
+    def _list(self, place: str) -> tuple[str, ...] | int:
+        try:
+            return tuple(sorted(self.source.names(place)))
+        except OSError as error:
+            return self._note_error(place, error)
+
+    def _read_mode(self, place: str) -> RecordedMode | int:
+        try:
+            return RecordedMode(oct(self.source.mode(place)))
+        except OSError as error:
+            return self._note_error(place, error)
+
+    def _resolve(self, path: str) -> str | int:
+        try:
+            return self._follow(path)
+        except errors.UnreadableError as error:
+            return error.number
 
     def _follow(self, path: str) -> str:
         parent, _, name = path.rpartition("/")
-        if parent in self._resolved and name not in ("", ".", ".."):
+        resolved = self._cache(parent).resolved
+        if parent in resolved and name not in ("", ".", ".."):
             place = f"{self.resolve(parent)}/{name}"
             if self._target(place) is None:
                 return place
@@ -546,7 +538,7 @@ class Files:
     def _note_error(self, place: str, error: OSError) -> int:
         """Return the errno of a failed access."""
         if error.errno == errno.ETIMEDOUT:
-            self._late[place] = error.filename or place
+            self._cache(place).late[place] = error.filename or place
         return error.errno or errno.EIO
 
 

@@ -5,18 +5,21 @@ Attributes are those of Documentation/ABI/testing: sysfs-bus-pci and
 sysfs-bus-vfio-mdev. A reader is used by one thread.
 """
 
+import contextlib
 import copy
 import dataclasses
 import errno
+import itertools
+import operator
 import os
 import re
 import types
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict, TypeVar
 
 from nova_accel import errors, model
-from nova_accel.host import bounded_calls
+from nova_accel.host import bounded_calls, cards
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import attributes, fs
 from nova_accel.host.sysfs.attributes import Mdev, MdevParent, MdevType
@@ -51,21 +54,46 @@ class _TypeTexts(TypedDict):
     device_api: str
 
 
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _HostResults:
+    """Results of the readings of a host; None if there was none yet.
+
+    ``mdevs`` are by name of the parent, ``cards`` are the names of a card by
+    each of them, ``problems`` by name of the device, ``type_texts`` by
+    address of the card and id of the type, ``values`` by the function that
+    has computed them.
+    """
+
+    functions: dict[str, pci.PciFunction] | None = None
+    parents: dict[str, MdevParent] | None = None
+    mdevs: dict[str, tuple[Mdev, ...]] | None = None
+    cards: Mapping[str, tuple[str, ...]] | None = None
+    unknown: set[str] = dataclasses.field(default_factory=set)
+    problems: dict[str, dict[model.Problem, None]] = dataclasses.field(
+        default_factory=dict
+    )
+    type_texts: dict[tuple[str, str], _TypeTexts] = dataclasses.field(
+        default_factory=dict
+    )
+    values: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+
 class HostReader:
     """Reader of one host; each file is read at most once.
 
     A value that can't be read is listed in ``problems()``, and the reader
     continues. Use a new reader for each pass.
 
+    Drivers get the reader of one card, see ``cards``: it lists functions,
+    mdev parents and mdevs of this card only. All other methods read the
+    whole host.
+
     :param root: the directory that holds ``sys``: ``/``, or that of a
         captured or simulated host.
     :param source: files to read instead, such as those of an archive.
     :param files: files of an earlier reader, with what it has read.
     :param gpus: NVML's answers by PCI address; empty if it was not called.
-    :ivar is_partial: whether only some devices are read.
     """
-
-    is_partial = False
 
     def __init__(
         self,
@@ -77,13 +105,9 @@ class HostReader:
     ) -> None:
         self.files = files or fs.Files(source or fs.DiskSource(root))
         self.gpus = gpus
-        self._problems: dict[model.Problem, None] = {}
-        self._retained: dict[str, Any] = {}
-        self._type_texts: dict[tuple[str, str], _TypeTexts] = {}
-        self._unknown: set[str] = set()
-        self._functions: dict[str, pci.PciFunction] | None = None
-        self._parents: dict[str, MdevParent] | None = None
-        self._mdevs: tuple[Mdev, ...] | None = None
+        self._results = _HostResults()
+        #: Names of the card's functions and mdev parents; None for the host.
+        self._scope: tuple[str, ...] | None = None
 
     def with_gpus(
         self, gpus: Mapping[str, gpu_reader.NvmlGpu]
@@ -93,32 +117,56 @@ class HostReader:
         reader.gpus = gpus
         return reader
 
+    def cards(self) -> tuple["HostReader", ...]:
+        """Return a reader of each card; see ``cards.group``.
+
+        :raises UnreadableError: the PCI bus can't be listed.
+        """
+        scopes = dict.fromkeys(self._list_cards().values())
+        return tuple(map(self._limited_to, scopes))
+
+    def card_of(self, name: str) -> "HostReader":
+        """Return the reader of the card of a function or mdev parent.
+
+        :raises UnreadableError: the PCI bus can't be listed.
+        """
+        return self._limited_to(self._list_cards().get(name, (name,)))
+
+    @property
+    def card_names(self) -> tuple[str, ...]:
+        """Return the functions and mdev parents of the card, () for a host.
+
+        Also those that can't be read.
+        """
+        return self._scope or ()
+
     def functions(self) -> tuple[pci.PciFunction, ...]:
-        """Return every PCI function to describe, by address.
+        """Return the PCI functions of the card, or of the host, by address.
 
         A function whose ids or class can't be read is left out.
 
         :raises UnreadableError: the bus itself can't be listed.
         """
-        return tuple(self._by_address().values())
+        return self._select(self._by_address())
 
     def all_functions(self) -> tuple[pci.PciFunction, ...]:
         """Return every PCI function of the host, by address.
 
-        ``functions()`` lists fewer when only some devices are read. A value
-        of a driver that depends on other cards needs all.
-
         :raises UnreadableError: the bus itself can't be listed.
         """
-        return self.functions()
+        return tuple(self._by_address().values())
 
-    def retain(self, key: str, value: T) -> T:
-        """Return a value that depends on all cards of the host.
+    def once(self, compute: Callable[["HostReader"], T]) -> T:
+        """Return a value of the whole host, computed once.
 
-        A full reading stores the value. A reading of some devices returns
-        the value of the last full one.
+        It stays as it is when a card is read again later.
+
+        :param compute: takes the reader of the host.
         """
-        self._retained[key] = value
+        values = self._results.values
+        if compute not in values:
+            values[compute] = compute(self._limited_to(None))
+        value: T = values[compute]
         return value
 
     def function(self, address: str) -> pci.PciFunction | None:
@@ -129,11 +177,11 @@ class HostReader:
         return self._by_address().get(address)
 
     def mdev_parents(self) -> tuple[MdevParent, ...]:
-        """Return the devices that can make mdevs, sorted by name.
+        """Return the mdev parents of the card, or of the host, by name.
 
         :raises UnreadableError: the class of parents can't be listed.
         """
-        return tuple(self._parents_by_name().values())
+        return self._select(self._parents_by_name())
 
     def mdev_parent(self, name: str) -> MdevParent | None:
         """Return the device of a name that can make mdevs, or None.
@@ -143,13 +191,12 @@ class HostReader:
         return self._parents_by_name().get(name)
 
     def mdevs(self) -> tuple[Mdev, ...]:
-        """Return the mediated devices that exist, sorted by uuid.
+        """Return the mdevs of the card, or of the host, sorted by uuid.
 
         :raises UnreadableError: the bus of mdevs can't be listed.
         """
-        if self._mdevs is None:
-            self._mdevs = bounded_calls.run(lambda: tuple(self._read_mdevs()))
-        return self._mdevs
+        mdevs = itertools.chain(*self._select(self._mdevs_by_parent()))
+        return tuple(sorted(mdevs, key=operator.attrgetter("uuid")))
 
     def accelerators(self) -> tuple[str, ...]:
         """Return the devices that the kernel lists as accelerators.
@@ -238,12 +285,15 @@ class HostReader:
         return f"{FUNCTIONS}/{pci.parse_address(address)}/{place}"
 
     def problems(self) -> tuple[model.Problem, ...]:
-        """Return the values that could not be read so far, with causes."""
-        return tuple(self._problems)
+        """Return the values that could not be read so far, with causes.
+
+        Those of the card, or of the host.
+        """
+        return tuple(itertools.chain(*self._select(self._results.problems)))
 
     def unknown(self) -> frozenset[str]:
         """Return the addresses of functions with unreadable ids or class."""
-        return frozenset(self._unknown)
+        return frozenset(self._results.unknown)
 
     def late(self) -> Mapping[str, str]:
         """Return the devices that gave no answer in time.
@@ -265,7 +315,31 @@ class HostReader:
             reason=reason,
             address=address,
         )
-        self._problems[problem] = None
+        self._results.problems.setdefault(address, {})[problem] = None
+
+    def _limited_to(self, scope: tuple[str, ...] | None) -> "HostReader":
+        """Return a reader of a card, or of the host, with these results."""
+        reader = copy.copy(self)
+        reader._scope = scope
+        return reader
+
+    def _select(self, results: Mapping[str, T]) -> tuple[T, ...]:
+        """Return the results of the card, or all."""
+        if self._scope is None:
+            return tuple(results.values())
+        return tuple([results[n] for n in self._scope if n in results])
+
+    def _list_cards(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the names of each card by each of them."""
+        results = self._results
+        if results.cards is None:
+            functions = self._by_address().values()
+            physfns: dict[str, str | None] = {}
+            with contextlib.suppress(errors.UnreadableError):
+                parents = self._parents_by_name().values()
+                physfns = {parent.name: parent.physfn for parent in parents}
+            results.cards = cards.group(functions, physfns, results.unknown)
+        return results.cards
 
     def _listed(self, path: str) -> tuple[str, ...]:
         """Return a directory's names; none if it does not exist.
@@ -283,9 +357,10 @@ class HostReader:
     # -- PCI functions ----------------------------------------------------
 
     def _by_address(self) -> dict[str, pci.PciFunction]:
-        if self._functions is None:
-            self._functions = bounded_calls.run(self._read_functions)
-        return self._functions
+        results = self._results
+        if results.functions is None:
+            results.functions = bounded_calls.run(self._read_functions)
+        return results.functions
 
     def _read_functions(self) -> dict[str, pci.PciFunction]:
         functions: dict[str, pci.PciFunction] = {}
@@ -298,7 +373,7 @@ class HostReader:
                 continue
             function = self._read_function(name, present)
             if function is None:
-                self._unknown.add(name)
+                self._results.unknown.add(name)
             else:
                 functions[name] = function
         _complete_physfns(functions)
@@ -394,9 +469,10 @@ class HostReader:
     # -- mediated devices -------------------------------------------------
 
     def _parents_by_name(self) -> dict[str, MdevParent]:
-        if self._parents is None:
-            self._parents = bounded_calls.run(self._read_parents)
-        return self._parents
+        results = self._results
+        if results.parents is None:
+            results.parents = bounded_calls.run(self._read_parents)
+        return results.parents
 
     def _read_parents(self) -> dict[str, MdevParent]:
         self._by_address()
@@ -410,7 +486,7 @@ class HostReader:
             type_ids = self.files.names(f"{directory}/mdev_supported_types")
             entries = frozenset(self.files.names(directory))
         except errors.UnreadableError as error:
-            self._unknown.add(name)
+            self._results.unknown.add(name)
             self._note(name, f"its mdev types can't be listed: {error}")
             return None
         function = self.function(name)
@@ -462,16 +538,29 @@ class HostReader:
 
         :param key: address of the card, and id of the type.
         """
-        if key in self._type_texts:
-            return self._type_texts[key]
+        type_texts = self._results.type_texts
+        if key in type_texts:
+            return type_texts[key]
         texts = _TypeTexts(
             label=facts.text("name"),
             description=facts.text("description") or "",
             device_api=facts.text("device_api") or "",
         )
         if texts["label"] and texts["device_api"] and not facts.reasons:
-            self._type_texts[key] = texts
+            type_texts[key] = texts
         return texts
+
+    def _mdevs_by_parent(self) -> dict[str, tuple[Mdev, ...]]:
+        results = self._results
+        if results.mdevs is None:
+            results.mdevs = bounded_calls.run(self._group_mdevs)
+        return results.mdevs
+
+    def _group_mdevs(self) -> dict[str, tuple[Mdev, ...]]:
+        groups: dict[str, tuple[Mdev, ...]] = {}
+        for mdev in self._read_mdevs():
+            groups[mdev.parent] = (*groups.get(mdev.parent, ()), mdev)
+        return groups
 
     def _read_mdevs(self) -> Iterator[Mdev]:
         for name in self._listed(_MDEVS):

@@ -7,7 +7,7 @@ same pass.
 """
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from nova_accel import errors, model
 from nova_accel.geometry import topology
@@ -20,14 +20,16 @@ _NVIDIA = "10de"
 
 
 def read(
-    reader: host_reader.HostReader, devices: Collection[model.Device]
+    reader: host_reader.HostReader,
+    devices: Collection[model.Device],
+    nvidia_cards: Collection[str],
 ) -> topology.HostTopology:
     """Return the root ports and NVLinks of devices.
 
     A port that can't be read is left out.
 
     :param reader: the reader that has described the devices.
-    :param devices: all devices of the host.
+    :param nvidia_cards: the NVIDIA cards among all devices of the host.
     """
     cards = sorted(
         filter(pci.is_address, {_card(device) for device in devices})
@@ -35,7 +37,7 @@ def read(
     ports = {card: _port(reader, card) for card in cards}
     return topology.HostTopology(
         ports={card: port for card, port in ports.items() if port},
-        links=_links(reader, devices),
+        links=_links(reader, nvidia_cards),
     )
 
 
@@ -59,19 +61,22 @@ def _port(reader: host_reader.HostReader, card: str) -> str:
         return ""
 
 
+def list_cards(devices: Iterable[model.Device]) -> frozenset[str]:
+    """Return the NVIDIA cards among devices, which may have NVLinks."""
+    return frozenset(
+        device.address
+        for device in devices
+        if device.vendor_id == _NVIDIA and pci.is_address(device.address)
+    )
+
+
 def _links(
-    reader: host_reader.HostReader, devices: Collection[model.Device]
+    reader: host_reader.HostReader, cards: Collection[str]
 ) -> dict[str, topology.GpuLinks | None]:
     """Return the NVLinks of NVIDIA's cards, None where they are unknown.
 
     NVML does not see a card that is passed through to a guest.
     """
-    cards = {
-        device.address
-        for device in devices
-        if device.vendor_id == _NVIDIA and pci.is_address(device.address)
-    }
-    cards |= reader.retain("links", cards)
     links: dict[str, topology.GpuLinks | None] = dict.fromkeys(cards)
     gpus = _gpus(reader) if reader.gpus else frozenset()
     for address, gpu in reader.gpus.items():

@@ -29,25 +29,25 @@ class AlveoDriver(driver_base.DriverBase):
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield each card, its region, and their problems.
+        """Yield each board of the card, its region, and their problems.
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
         groups: dict[int, str] = {}
-        for card in alveo_card.find_cards(host):
-            if card.manager is None:
+        for board in alveo_card.find_cards(card):
+            if board.manager is None:
                 continue  # devices that can't be read are retained
-            if taken.intersection((card.address, *card.members)):
+            if taken.intersection((board.address, *board.members)):
                 continue
-            card_rules = tuple(_list_rules(card, rules))
-            if all(rule.use in _USES for rule in card_rules):
-                blank = next((r.blank for r in card_rules if r.blank), "")
-                yield from _CardReading(card, host, blank, groups).describe()
-        for function in alveo_card.find_users_without_manager(host):
+            board_rules = tuple(_list_rules(board, rules))
+            if all(rule.use in _USES for rule in board_rules):
+                blank = next((r.blank for r in board_rules if r.blank), "")
+                yield from _CardReading(board, card, blank, groups).describe()
+        for function in alveo_card.find_users_without_manager(card):
             rule = rules.rule(
                 str(function.address), function.vendor, function.product
             )

@@ -114,18 +114,18 @@ class VfDriver(DriverBase, abc.ABC):
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield one device for each PF with VFs that can be used.
+        """Yield one device for each PF of the card with usable VFs.
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
-        for function, rule in self.find_pfs(host, rules):
+        for function, rule in self.find_pfs(card, rules):
             if str(function.address) in taken:
                 continue
-            for reason in filter(None, self.check_mode(function, rule, host)):
+            for reason in filter(None, self.check_mode(function, rule, card)):
                 yield model.Problem.of_device(function.address, reason)
             if not function.num_vfs:
                 continue
@@ -142,10 +142,10 @@ class VfDriver(DriverBase, abc.ABC):
                     f" {_bind(function, drivers[0])}",
                 )
                 continue
-            card, problems = self.build_card(function, host)
+            vf_pf, problems = self.build_card(function, card)
             yield from problems
-            yield from vf_card.describe(card, host, rules)
-        yield from vf_card.find_vfs_without_pf(host, self.has_supported_pf)
+            yield from vf_card.describe(vf_pf, card, rules)
+        yield from vf_card.find_vfs_without_pf(card, self.has_supported_pf)
 
     def plan_arrange(
         self, host: host_reader.HostReader, rules: policy.DeviceRules

@@ -27,26 +27,26 @@ class DflDriver:
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield each card, its regions, and their problems.
+        """Yield each board of the card, its regions, and their problems.
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
         groups: dict[int, str] = {}
-        for card, rule in _find_cards(host, rules):
-            if card.address in taken:
+        for board, rule in _find_cards(card, rules):
+            if board.address in taken:
                 continue
-            yield _build_device(card)
-            yield from _list_card_problems(card, rule, host)
+            yield _build_device(board)
+            yield from _list_card_problems(board, rule, card)
             for port_region in port_regions.list_regions(
-                card, host, rules, groups
+                board, card, rules, groups
             ):
-                yield port_regions.describe(card, port_region, rule)
-                yield from _list_region_problems(card, port_region)
-        for stray in fpga_card.find_stray_vfs(host):
+                yield port_regions.describe(board, port_region, rule)
+                yield from _list_region_problems(board, port_region)
+        for stray in fpga_card.find_stray_vfs(card):
             yield model.Problem.of_device(
                 stray.address,
                 "is not offered: it is a virtual function without its"

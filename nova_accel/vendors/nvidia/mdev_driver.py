@@ -6,6 +6,7 @@ of one vGPU; all VFs of a card are described as one device.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -35,38 +36,35 @@ class NvidiaMdevDriver:
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield one device for each card with vGPU types.
+        """Yield one device for each GPU of the card with vGPU types.
 
         A VF that is bound to a VFIO driver can create no mdevs; it counts
         only if an mdev exists on it.
 
         :raises UnreadableError: mdev parents or mdevs can't be listed.
         """
-        gpus = tuple(_read_gpus(host))
+        gpus = tuple(_read_gpus(card))
         table = _NO_CONFIG
         if gpus:
-            labels = _read_label_names(gpus)
             type_names = {
-                **gpu_card.read_nvml_names(host),
-                **host.retain("nvidia_mdev labels", labels),
-                **labels,
+                **gpu_card.read_nvml_names(card),
+                **card.once(_read_host_labels),
+                **_read_label_names(gpus),
             }
-            table, problems = vgpu_config.read(host.files, type_names)
+            table, problems = vgpu_config.read(card.files, type_names)
             table = dataclasses.replace(
                 table, names={**table.names, **type_names}
             )
             yield from problems
         for gpu in (dataclasses.replace(v, table=table) for v in gpus):
-            if gpu.address in taken:
-                continue
             rule = rules.rule(
                 gpu.address, gpu.function.vendor, gpu.function.product
             )
-            if rule.use not in _USES:
+            if gpu.address in taken or rule.use not in _USES:
                 continue
             if not gpu.mdevs and diagnostics.is_reserved_for_host(
                 gpu.function, rule
@@ -74,10 +72,10 @@ class NvidiaMdevDriver:
                 yield diagnostics.describe_boot_display(gpu.function)
                 continue
             yield from gpu.find_unnamed_types()
-            card = gpu.build_card(rule, host)
-            if card.offers or card.partitions:
-                yield from diagnostics.find_untyped_vfs(card, host)
-                yield from diagnostics.describe(card)
+            nvidia_card = gpu.build_card(rule, card)
+            if nvidia_card.offers or nvidia_card.partitions:
+                yield from diagnostics.find_untyped_vfs(nvidia_card, card)
+                yield from diagnostics.describe(nvidia_card)
             elif gpu.usable_parents():
                 yield model.Problem.of_device(
                     gpu.address,
@@ -122,7 +120,7 @@ def list_card_addresses(host: host_reader.HostReader) -> frozenset[str]:
     return frozenset(mdev_parents.group_by_device(host.mdev_parents()))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _MdevGpu(mdev_parents.ParentGroup):
     """A card with its mdev parents and its mdevs."""
 
@@ -147,7 +145,7 @@ class _MdevGpu(mdev_parents.ParentGroup):
                         address=parent.name,
                     )
 
-    @property
+    @functools.cached_property
     def labels(self) -> Mapping[str, str]:
         """Return the types' names by id, from any parent of the card.
 
@@ -226,7 +224,7 @@ class _MdevGpu(mdev_parents.ParentGroup):
         VFs. So VFs that can create one are counted, not summed up.
         """
         if not self.on_vfs:
-            return sum(t.available or 0 for t in mdev_types.values())
+            return sum([t.available or 0 for t in mdev_types.values()])
         occupied = self.occupied
         return sum(
             bool(mdev_type.available) and parent not in occupied
@@ -303,8 +301,13 @@ def _read_gpus(host: host_reader.HostReader) -> Iterator[_MdevGpu]:
         )
 
 
+def _read_host_labels(host: host_reader.HostReader) -> dict[str, str]:
+    """Return the type names of all parents of a host, by number."""
+    return _read_label_names(_read_gpus(host))
+
+
 def _read_label_names(gpus: Iterable[_MdevGpu]) -> dict[str, str]:
-    """Return the type names of all parents, by number."""
+    """Return the type names of the parents of GPUs, by number."""
     return {
         _parse_type_number(type_id): name
         for gpu in gpus
@@ -336,10 +339,10 @@ def _build_offer(
         device_api=api,
         kernel=mdev_names.TypeDescription(
             memory_mb=mdev_parents.max_or_none(
-                s.memory_mb for s in descriptions
+                [d.memory_mb for d in descriptions]
             ),
             max_instances=mdev_parents.max_or_none(
-                s.max_instances for s in descriptions
+                [d.max_instances for d in descriptions]
             ),
         ),
         gap="" if api else _NO_API,

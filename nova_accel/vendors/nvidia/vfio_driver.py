@@ -47,70 +47,67 @@ class NvidiaVfioDriver:
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield one device for each card whose VFs have vGPU types.
+        """Yield one device for each GPU whose VFs have vGPU types.
 
         Cards that could have vGPUs but have no VFs are problems.
 
         :raises UnreadableError: the PCI bus or mdev parents can't be
             listed.
         """
-        cards = tuple(_read_cards(host))
-        listed = _list_types_by_model(cards)
-        retained = host.retain("nvidia_vfio types", listed)
-        current_names = gpu_card.read_nvml_names(host)
-        for types in (*retained.values(), *listed.values()):
+        gpus = tuple(_read_cards(card))
+        if gpus:
+            yield from self._describe_gpus(gpus, card, rules, taken)
+        yield from vf_card.find_vfs_without_pf(
+            card, lambda function: function.vendor == gpu_card.VENDOR_ID
+        )
+
+    def _describe_gpus(
+        self,
+        gpus: tuple[vf_files.TypedVfCard, ...],
+        card: host_reader.HostReader,
+        rules: policy.DeviceRules,
+        taken: frozenset[str],
+    ) -> Iterator[model.Device | model.Problem]:
+        of_host, has_typed_vfs = card.once(_read_host)
+        listed = _list_types_by_model(gpus)
+        current_names = gpu_card.read_nvml_names(card)
+        for types in (*of_host.values(), *listed.values()):
             current_names |= types
         table = vgpu_xml.VgpuConfig()
-        if any(card.vfs for card in cards):
-            table, problems = vgpu_config.read(host.files, current_names)
+        if has_typed_vfs:
+            table, problems = vgpu_config.read(card.files, current_names)
             yield from problems
         type_names = self._remember_names(
-            host, {**table.names, **current_names}
+            card, {**table.names, **current_names}
         )
-        makes_vgpus = any(card.vfs for card in cards) or bool(
-            mdev_driver.list_card_addresses(host)
-        )
-        for card in cards:
-            rule = rules.rule(
-                card.address, card.function.vendor, card.function.product
-            )
-            if card.address in taken or rule.use not in plans.USES:
+        for gpu in gpus:
+            function = gpu.function
+            rule = rules.rule(gpu.address, function.vendor, function.product)
+            if gpu.address in taken or rule.use not in plans.USES:
                 continue
-            if not card.vfs:
-                yield from _list_untyped_problems(
-                    card, rule, host, makes_vgpus
-                )
+            if not gpu.vfs:
+                makes_vgpus = has_typed_vfs or card.once(_has_mdev_cards)
+                yield from _list_untyped_problems(gpu, rule, card, makes_vgpus)
                 continue
-            if diagnostics.is_reserved_for_host(card.function, rule) and all(
-                vf.is_free for vf in card.vfs
+            if diagnostics.is_reserved_for_host(function, rule) and all(
+                vf.is_free for vf in gpu.vfs
             ):
-                yield diagnostics.describe_boot_display(card.function)
+                yield diagnostics.describe_boot_display(function)
                 continue
-            yield from card.problems
-            yield from missing_types.describe_stray_vfs(card.function, host)
-            yield from diagnostics.describe(
-                _build_card(
-                    card,
-                    rule,
-                    host,
-                    frozenset(
-                        name
-                        for types in (retained, listed)
-                        for name in types.get(
-                            _board_key(card.function), {}
-                        ).values()
-                    ),
-                    type_names,
-                    table,
-                )
+            yield from gpu.problems
+            yield from missing_types.describe_stray_vfs(function, card)
+            model_types = frozenset(
+                name
+                for types in (of_host, listed)
+                for name in types.get(_board_key(function), {}).values()
             )
-        yield from vf_card.find_vfs_without_pf(
-            host, lambda function: function.vendor == gpu_card.VENDOR_ID
-        )
+            yield from diagnostics.describe(
+                _build_card(gpu, rule, card, model_types, type_names, table)
+            )
 
     def _remember_names(
         self, host: host_reader.HostReader, current: _Names
@@ -173,6 +170,21 @@ def _read_cards(
             and str(function.address) not in others
         ):
             yield vf_files.read_card(host, function)
+
+
+def _read_host(
+    host: host_reader.HostReader,
+) -> tuple[dict[_Board, dict[str, str]], bool]:
+    """Return the types of each model, and whether any card has typed VFs.
+
+    The types are names by id, as the cards of a host list them.
+    """
+    gpus = tuple(_read_cards(host))
+    return _list_types_by_model(gpus), any(gpu.vfs for gpu in gpus)
+
+
+def _has_mdev_cards(host: host_reader.HostReader) -> bool:
+    return bool(mdev_driver.list_card_addresses(host))
 
 
 def _list_untyped_problems(

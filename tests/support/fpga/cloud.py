@@ -15,7 +15,12 @@ from pathlib import Path
 from nova_accel import errors, model
 from nova_accel.catalog.fpga import bitstreams
 from nova_accel.config import policy
-from nova_accel.discovery import change_detection, plugin, snapshot
+from nova_accel.discovery import (
+    change_detection,
+    note_stores,
+    plugin,
+    snapshot,
+)
 from nova_accel.host.execute import action_executor
 from nova_accel.host.state import faults
 from nova_accel.host.sysfs import fs
@@ -139,7 +144,7 @@ class Cloud:
                     fs.DiskSource(self.host.root),
                     self._drivers,
                     self._rules,
-                    stores=change_detection.NoteStores(faulted=self.faulted),
+                    stores=note_stores.NoteStores(faulted=self.faulted),
                 )
             ),
             host_access.HostAccess(

@@ -16,7 +16,13 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import change_detection, plugin, scan, snapshot
+from nova_accel.discovery import (
+    change_detection,
+    note_stores,
+    plugin,
+    scan,
+    snapshot,
+)
 from nova_accel.host.execute import action_executor, privileged
 from nova_accel.host.state import drains, faults
 from nova_accel.host.sysfs import fs, host_reader
@@ -163,7 +169,7 @@ def started(
                 fs.DiskSource(root),
                 drivers,
                 rules,
-                stores=change_detection.NoteStores(
+                stores=note_stores.NoteStores(
                     faulted=faulted, drained=drained
                 ),
             )

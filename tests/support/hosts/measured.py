@@ -87,6 +87,7 @@ class MeasuredHost:
         access = host_access.HostAccess()
         access.uevents.set_open(True)
         self.life = simulated.started(kernel, access=access)
+        self._slots: dict[str, model.Slot] = {}
 
     @property
     def card(self) -> model.Device:
@@ -99,15 +100,42 @@ class MeasuredHost:
         """Return the profiles of the card that a server can have."""
         return [p for p in self.card.profiles if p.available]
 
-    def spawn(self) -> FileOperations:
-        """Make the partition of a server, on the last VF of the card."""
-        consumer = str(uuid.uuid4())
+    def count_descriptions(self) -> collections.Counter[str]:
+        """Return the calls of ``describe`` from now on, by driver."""
+        calls = collections.Counter[str]()
+        for name, driver in self.life._drivers.items():
+
+            def describe(
+                *arguments: Any,
+                _name: str = name,
+                _call: Any = driver.describe,
+            ) -> Any:
+                calls[_name] += 1
+                return _call(*arguments)
+
+            driver.describe = describe  # type: ignore[assignment]
+        return calls
+
+    def release_all(self) -> None:
+        """Remove the partitions of all servers."""
+        for consumer, slot in self._slots.items():
+            self.life.release(consumer, (slot,), simulated.stopped)
+        self._slots.clear()
+
+    def spawn(self, number: int = 0) -> FileOperations:
+        """Make the partition of a server, on the last VF of the card.
+
+        :param number: of the profile among those that a server can have.
+        """
+        # The uuid of an mdev is that of its server's slot.
+        consumer = str(uuid.UUID(int=len(self._slots) + 1))
+        available = self.list_available()
         group = flavors.RequestGroup(
             suffix="_G",
             resources={names.GPU_CLASS: 1},
-            required=frozenset({self.list_available()[0].trait}),
+            required=frozenset({available[number % len(available)].trait}),
         )
-        slot = model.Slot(
+        self._slots[consumer] = slot = model.Slot(
             provider=names.provider_uuid(simulated.ROOT.uuid, CARD),
             resource_class=names.GPU_CLASS,
             identifier=self._free_vfs()[-1],
@@ -147,4 +175,5 @@ class MeasuredHost:
 
     def _free_vfs(self) -> list[str]:
         used = {partition.parent for partition in self.card.partitions}
+        used |= {slot.identifier for slot in self._slots.values()}
         return [slot for slot in self.card.slots if slot not in used]

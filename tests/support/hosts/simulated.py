@@ -3,7 +3,12 @@
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import change_detection, plugin, snapshot
+from nova_accel.discovery import (
+    change_detection,
+    note_stores,
+    plugin,
+    snapshot,
+)
 from nova_accel.host.execute import action_executor
 from nova_accel.host.state import drains, faults
 from nova_accel.host.sysfs import fs
@@ -57,7 +62,7 @@ def started(
                 fs.DiskSource(kernel.root),
                 drivers,
                 rules,
-                stores=change_detection.NoteStores(
+                stores=note_stores.NoteStores(
                     faulted=faulted, drained=drained
                 ),
                 uevents=access.uevents,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.discovery import change_detection, snapshot
+from nova_accel.discovery import change_detection, note_stores, snapshot
 from nova_accel.host.execute import action_executor
 from nova_accel.host.state import faults
 from nova_accel.host.sysfs import fs, host_reader
@@ -75,7 +75,7 @@ def started(
                 fs.DiskSource(kernel.root),
                 drivers,
                 rules,
-                stores=change_detection.NoteStores(faulted=faulted),
+                stores=note_stores.NoteStores(faulted=faulted),
             )
         ),
         host_access.HostAccess(

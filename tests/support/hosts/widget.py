@@ -36,16 +36,16 @@ class Sound:
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        for function in host.functions():
+        for function in card.functions():
             address = str(function.address)
             if address in taken or function.vendor != "f00d":
                 continue
             try:
-                mode = host.attribute(address, "widget/mode")
+                mode = card.attribute(address, "widget/mode")
             except errors.UnreadableError as error:
                 mode = "off"
                 yield model.Problem(

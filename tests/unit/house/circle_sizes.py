@@ -21,6 +21,10 @@ class Limit(NamedTuple):
 GOALS = {"inside Nova": 46_000, "heart": 30_000}
 _PACKAGE = "5 % above the size on the day of its move"
 _FIRST = "the size of that day, and room for changes under way"
+_ONE_CARD = (
+    "readers of one card, and what each has read: less is read and called, by"
+    " more code (host_readings, repeated_reader, cards, file_cache)"
+)
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
         Limit(54_500, "2026-11-27", _FIRST),
@@ -29,8 +33,12 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-27",
             "hints of vendor drivers are remedies that tests follow",
         ),
+        Limit(55_500, "2026-11-27", _ONE_CARD),
     ),
-    "heart": (Limit(39_500, "2026-11-27", _FIRST),),
+    "heart": (
+        Limit(39_500, "2026-11-27", _FIRST),
+        Limit(40_000, "2026-11-27", _ONE_CARD),
+    ),
     "doctor": (Limit(6_000, "2026-11-27", _PACKAGE),),
     "fleet": (Limit(9_720, "2026-11-27", _PACKAGE),),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),

@@ -26,6 +26,7 @@ UNCUT = {
     },
     "NVML": {
         "nova_accel.discovery.change_detection",
+        "nova_accel.discovery.host_readings",
         "nova_accel.discovery.scan",
         "nova_accel.discovery.snapshot",
         "nova_accel.discovery.vgpu_guests",
@@ -33,7 +34,7 @@ UNCUT = {
         "nova_accel.host.execute.readback",
         "nova_accel.host.sysfs.error_counters",
         "nova_accel.host.sysfs.host_reader",
-        "nova_accel.host.sysfs.partial_reader",
+        "nova_accel.host.sysfs.repeated_reader",
         "placement_sync.daemon.heartbeat",
         "virt_hooks.spawn.setup",
     },

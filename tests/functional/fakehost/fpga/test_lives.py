@@ -11,7 +11,12 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.discovery import change_detection, plugin, snapshot
+from nova_accel.discovery import (
+    change_detection,
+    note_stores,
+    plugin,
+    snapshot,
+)
 from nova_accel.host.execute import privileged
 from nova_accel.host.state import faults
 from nova_accel.host.sysfs import fs, host_reader
@@ -60,7 +65,7 @@ def start(
             fs.DiskSource(root),
             drivers,
             BLANKING,
-            stores=change_detection.NoteStores(faulted=faulted),
+            stores=note_stores.NoteStores(faulted=faulted),
         )
         life = lifecycle.Lifecycle(
             drivers,

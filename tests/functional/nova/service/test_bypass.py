@@ -70,7 +70,11 @@ def test_a_class_of_another_package_s_driver(tmp_path: Path) -> None:
         resource_class="CUSTOM_ACME_CORE",
         counters={"CUSTOM_ACME_CORE": 2},
     )
-    life.host._state = dataclasses.replace(life.host.state, devices=(acme,))
+    detector = life.host._detector
+    detector._newest = dataclasses.replace(
+        detector._newest,
+        state=dataclasses.replace(life.host.state, devices=(acme,)),
+    )
     started = types.SimpleNamespace(is_started=True, _accel=life)
     for key, is_offered in (
         ("resources_A:CUSTOM_ACME_CORE", True),

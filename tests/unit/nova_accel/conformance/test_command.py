@@ -33,11 +33,11 @@ def region_of(**fields: Any) -> object:
 
     def describe(
         self: Sound,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        if GPU in taken:
+        if GPU in taken or GPU not in card.card_names:
             return
         sound = dataclasses.replace(
             self.device(GPU), technology="fpga", resource_class="FPGA"

@@ -167,9 +167,43 @@ def _giving_up(
     taken: frozenset[str],
 ) -> Iterator[model.Device | model.Problem]:
     """Yield nothing at all if one card can't be read."""
-    items = list(Sound.describe(self, host, rules, taken))
-    if all(isinstance(item, model.Device) for item in items):
-        yield from items
+    for function in host.all_functions():
+        try:
+            host.attribute(str(function.address), "widget/mode")
+        except errors.UnreadableError:
+            return
+    yield from Sound.describe(self, host, rules, taken)
+
+
+def _describing_others(
+    self: Sound,
+    host: host_reader.HostReader,
+    rules: policy.DeviceRules,
+    taken: frozenset[str],
+) -> Iterator[model.Device | model.Problem]:
+    """Describe a card when the driver is called for another one."""
+    if GPU in host.card_names:
+        yield self.device(GPU)
+        yield self.device(OTHER)
+
+
+def _remembering() -> Describe:
+    described: set[str] = set()
+
+    def describe(
+        self: Sound, card: host_reader.HostReader, *rest: Any
+    ) -> Iterator[model.Device | model.Problem]:
+        is_first = not described - {*card.card_names}
+        described.update(card.card_names)
+        for item in Sound.describe(self, card, *rest):
+            if is_first and isinstance(item, model.Device):
+                yield dataclasses.replace(item, model="first")
+            else:
+                yield item
+        if OTHER in card.card_names:
+            described.clear()
+
+    return describe
 
 
 def _guessing(
@@ -198,7 +232,9 @@ def _guessing(
         (_listing, "effect: widget: describe causes os.listdir /proc/self"),
         (_writing, "effect: widget: describe causes open /dev/null"),
         (_running, "effect: widget: describe causes subprocess.Popen true"),
-        (_uncaught, "that costs every device of its kind"),
+        (_describing_others, f"card: {OTHER}: has {OTHER}, which is not of"),
+        (_remembering(), f"card: {OTHER}: is described in another way"),
+        (_uncaught, "that costs every device of the card"),
         (_giving_up, f"{OTHER} is lost, though the file is another's"),
         (_giving_up, f"{GPU} is gone without a word"),
         (_guessing, "to give, and none when the file can be read"),

@@ -22,6 +22,7 @@ VFS = 64
 
 
 A40 = fakehost.NvidiaGpu(address=measured.CARD, model="A40", enabled_vfs=8)
+T4 = fakehost.NvidiaGpu(address=measured.CARD, model="T4")
 A100 = fakehost.NvidiaGpu(
     address=measured.CARD,
     model="A100",
@@ -70,6 +71,41 @@ def test_a_card_read_by_slots_is_as_a_full_reading_has_it(
                 policy.DeviceRules(),
             )
         assert len(by_slots.card.partitions) > 1
+
+
+@pytest.mark.parametrize("card", [T4, A40], ids=lambda card: card.model)
+def test_a_slot_used_again_is_as_a_full_reading_has_it(
+    tmp_path: pathlib.Path, own_rights: None, card: fakehost.NvidiaGpu
+) -> None:
+    """Each server has a profile of its own; an mdev's uuid comes again."""
+    spec = fakehost.HostSpec(cards=(card,))
+    with simulated_host(tmp_path, spec) as by_slots:
+        empty = by_slots.card
+        for number in range(4, 8):
+            for _ in range(2):
+                if not by_slots.list_available():
+                    break
+                by_slots.spawn(number)
+                assert by_slots.life.host.state == scan.read(
+                    host_reader.HostReader(tmp_path),
+                    plugin.load(),
+                    policy.DeviceRules(),
+                )
+            by_slots.release_all()
+            assert by_slots.card == empty
+
+
+def test_a_spawn_calls_one_driver_once(
+    tmp_path: pathlib.Path, own_rights: None
+) -> None:
+    spec = fakehost.HostSpec(cards=(T4,))
+    with simulated_host(tmp_path, spec) as measured_host:
+        calls = measured_host.count_descriptions()
+        assert measured_host.spawn().reads <= 20
+        assert calls == {"nvidia_mdev": 1}
+        measured_host.read_card()
+        assert measured_host.read_card().reads > 0
+        assert calls["nvidia_mdev"] <= 2, "no file has changed meanwhile"
 
 
 def test_an_mdev_that_another_program_removed_frees_the_card(

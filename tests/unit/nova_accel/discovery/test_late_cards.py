@@ -27,6 +27,8 @@ ATTRIBUTES = (
     "mdev_supported_types/nvidia-222/available_instances",
     "mdev_supported_types/nvidia-222/name",
 )
+#: The type of the profile that these tests ask for.
+FOUR_Q = "nvidia-232"
 #: Seconds that a caller may wait for one card, with some for the machine.
 SOON_S = 2 * bounded_calls.READ_S
 
@@ -140,7 +142,7 @@ def test_a_spawn_on_a_late_card_fails_and_others_go_on(
 ) -> None:
     life = simulated.started(kernel)
     kernel.hang(
-        path_of("mdev_supported_types/nvidia-222/available_instances"),
+        path_of(f"mdev_supported_types/{FOUR_Q}/available_instances"),
         on="read",
     )
     began = time.monotonic()

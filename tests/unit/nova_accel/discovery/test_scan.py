@@ -27,26 +27,29 @@ class Failing(noop.NoopDriver):
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        yield plain_device("first")
+        if T4 in card.card_names:
+            yield plain_device("first")
         raise self.error
 
 
 class Greedy(noop.NoopDriver):
-    """Yields any objects, also devices that another driver has described."""
+    """Yields any objects for a card, also those described by others."""
 
     def __init__(self, *devices: object) -> None:
         self.devices = devices
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
+        if T4 not in card.card_names:
+            return ()
         return self.devices  # type: ignore[return-value]
 
 
@@ -95,6 +98,24 @@ def test_a_result_that_is_no_device_is_a_problem_of_its_driver(
     state = read(root, {"odd": Greedy(device), **look.DRIVERS})
     assert len(state.devices) == 2
     assert [p.where for p in state.problems] == ["driver odd"]
+
+
+@pytest.mark.parametrize("name", look.NAMES)
+def test_a_card_alone_is_described_as_among_all(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    root = look.make(name, tmp_path)
+    rules = policy.DeviceRules()
+    host_scan = scan.read_host(
+        host_reader.HostReader(root), look.DRIVERS, rules
+    )
+    for device in host_scan.state.devices:
+        reader = host_reader.HostReader(root)
+        card = reader.card_of(device.parent or device.address)
+        own = {device.plugin: look.DRIVERS[device.plugin]}
+        for drivers in (look.DRIVERS, own):
+            state = scan.read_host(card, drivers, rules, host_scan).state
+            assert state.device(device.address) == device
 
 
 def test_a_device_that_is_off_is_not_described(tmp_path: pathlib.Path) -> None:

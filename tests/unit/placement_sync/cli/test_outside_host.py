@@ -10,7 +10,7 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.config import policy
-from nova_accel.discovery import change_detection
+from nova_accel.discovery import change_detection, note_stores
 from nova_accel.host.state import claims_file, drains, faults
 from nova_accel.host.sysfs import fs
 from nova_accel.model import names, providers
@@ -46,7 +46,7 @@ def outside(
             fs.DiskSource(kernel.root),
             life._drivers,
             life.rules,
-            stores=change_detection.NoteStores(
+            stores=note_stores.NoteStores(
                 faulted=faults.FaultNotes(str(state_dir)),
                 drained=drains.DrainNotes(str(state_dir)),
             ),

@@ -30,30 +30,30 @@ class LatticeDriver:
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterator[model.Device | model.Problem]:
-        """Yield one device for each card that has virtual functions.
+        """Yield one device for each PF of the card with virtual functions.
 
         :raises UnreadableError: the PCI bus can't be listed.
         """
-        for card in _find_cards(host, rules):
-            if str(card.address) in taken:
+        for pf in _find_cards(card, rules):
+            if str(pf.address) in taken:
                 continue
-            yield from _check_vfs(card)
+            yield from _check_vfs(pf)
             usable = []
-            for address in card.virtual_functions:
-                function = host.function(str(address))
+            for address in pf.virtual_functions:
+                function = card.function(str(address))
                 if function is None:
                     continue  # the reader reports it
-                reason = _check_vf(function, host, rules)
+                reason = _check_vf(function, card, rules)
                 if reason:
                     yield _build_problem(function, f"is not offered: {reason}")
                 else:
                     usable.append(function)
             if usable:
-                yield from _describe_card(card, tuple(usable), host)
+                yield from _describe_card(pf, tuple(usable), card)
 
     def plan_prepare(self, claim: model.Claim) -> Sequence[actions.Action]:
         """Return the action that binds a VF to the guests' driver."""

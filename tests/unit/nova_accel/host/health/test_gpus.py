@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nova_accel.config.policy import DeviceRules
-from nova_accel.discovery import change_detection
+from nova_accel.discovery import change_detection, note_stores
 from nova_accel.host.nvml import (
     gpu_reader,
     gpu_state,
@@ -364,7 +364,7 @@ def test_a_pass_detects_an_xid_without_a_uevent(
         look.DRIVERS,
         DeviceRules(),
         read_gpus,
-        change_detection.NoteStores(faulted=faulted),
+        note_stores.NoteStores(faulted=faulted),
     )
     assert not look.device(detector.read(), card).fault
     assert detector.read_changed() is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nova_accel import model
 from nova_accel.cli import commands
 from nova_accel.config import policy
-from nova_accel.discovery import capture, change_detection
+from nova_accel.discovery import capture, change_detection, note_stores
 from nova_accel.host.state import drains, error_baseline, faults
 from nova_accel.host.sysfs import error_counters, fs, host_reader
 from nova_accel.inventory import tree_builder
@@ -173,7 +173,7 @@ def detector_of(
         fs.DiskSource(root),
         look.DRIVERS,
         policy.DeviceRules(),
-        stores=change_detection.NoteStores(
+        stores=note_stores.NoteStores(
             faulted=faults.FaultNotes(str(state_dir)),
             drained=drains.DrainNotes(str(state_dir)),
             baseline=error_baseline.ErrorBaseline(str(state_dir)),

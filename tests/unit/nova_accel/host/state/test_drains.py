@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nova_accel import errors, model
 from nova_accel.cli import commands
 from nova_accel.config import policy
-from nova_accel.discovery import change_detection
+from nova_accel.discovery import change_detection, note_stores
 from nova_accel.host.state import drains, faults, notes
 from nova_accel.host.sysfs import fs
 from tests.hosts import look
@@ -363,7 +363,7 @@ def detector_of(
         fs.DiskSource(root),
         look.DRIVERS,
         policy.DeviceRules(),
-        stores=change_detection.NoteStores(drained=drained),
+        stores=note_stores.NoteStores(drained=drained),
     )
 
 
@@ -431,7 +431,7 @@ def test_unreadable_marks_are_unknown_and_not_drained(
         fs.DiskSource(root),
         look.DRIVERS,
         policy.DeviceRules(),
-        stores=change_detection.NoteStores(
+        stores=note_stores.NoteStores(
             faulted=notes_on.get(faults.FaultNotes),  # type: ignore[arg-type]
             drained=notes_on.get(drains.DrainNotes),  # type: ignore[arg-type]
         ),

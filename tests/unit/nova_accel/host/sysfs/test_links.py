@@ -62,11 +62,12 @@ class FixedDriver(noop.NoopDriver):
 
     def describe(
         self,
-        host: host_reader.HostReader,
+        card: host_reader.HostReader,
         rules: policy.DeviceRules,
         taken: frozenset[str],
     ) -> Iterable[model.Device | model.Problem]:
-        return self.devices
+        names = card.card_names
+        return [d for d in self.devices if not names or d.address in names]
 
 
 # -- root ports -----------------------------------------------------------
