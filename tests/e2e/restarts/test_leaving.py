@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host that returns to Nova's own driver, by way of a real conductor."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.support.site import Site, wait_for
+from tests.lab.cloud.cloud import COMPUTE
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
+
+
+@pytest.fixture
+def stopped(lab: Site) -> Iterator[None]:
+    """Let a test stop nova-compute, and offer all devices again after it."""
+    before = list_open(lab)
+    yield
+    lab.cloud.restart_compute()
+    for name in lab.providers():
+        # A provider of a region has its number behind the card's address.
+        card, _, number = name.partition("_region_")
+        address = re.sub("_(?=.*_)", ":", card).replace("_", ".")
+        lab.sync(
+            "undrain", f"{address}/region-{number}" if number else address
+        )
+    wait_for(
+        lambda: list_open(lab) == before, "nova-compute to offer all again"
+    )
+
+
+def list_open(lab: Site) -> set[str]:
+    """Return the devices of which servers can get a part."""
+    return {
+        name
+        for name, provider in lab.providers().items()
+        if any(
+            inventory["reserved"] < inventory["total"]
+            for inventory in provider.inventories.values()
+        )
+    }
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("stopped")
+def test_leave_has_the_conductor_remove_the_slots(lab: Site) -> None:
+    """The command is a process of its own, and has no database of Nova."""
+    flavor = lab.flavor(
+        "mdev",
+        resources_ACCEL1__CUSTOM_MDEV="1",
+        trait_ACCEL1__CUSTOM_MDEV_MTTY_2="required",
+    )
+    server = lab.boot("e2e-left", flavor)
+    mdevs = lab.hostdevs(server, "mdev")
+    assert lab.claims()[server.id]
+    refused = lab.sync("leave")
+    assert refused.returncode == 2
+    assert "must be stopped" in refused.stderr
+    lab.cloud.processes.stop(COMPUTE)
+    text = lab.synced("leave")
+    assert f"Server {server.id} has no slots any more" in text
+    assert server.id not in lab.claims()
+    assert list_open(lab) == set()
+    # The guest keeps its mdev.
+    assert lab.hostdevs(server, "mdev") == mdevs
+    assert lab.mdevs() == set(mdevs)
