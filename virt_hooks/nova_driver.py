@@ -47,7 +47,7 @@ import copy
 import functools
 import logging
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import nova.conf
 from nova import exception
@@ -62,6 +62,13 @@ from virt_hooks.operations import live_migration, nova_database
 from virt_hooks.report import config_checks, nova_provider_tree
 
 LOG = logging.getLogger(__name__)
+
+
+def _end_service(*refusals: errors.ConfigurationError) -> NoReturn:
+    """End nova-compute, with one line in its log for each error."""
+    for error in refusals:
+        LOG.error("nova-accel can't start: %s", error)
+    sys.exit(1)
 
 
 class AccelLibvirtDriver(driver.LibvirtDriver):
@@ -92,8 +99,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             except errors.BrokenDriverError:
                 raise
             except errors.ConfigurationError as error:
-                LOG.error("nova-accel can't start: %s", error)
-                sys.exit(1)
+                _end_service(error)
             self._accel = self._hooks.partitions.accel
             self.is_started = True
 
@@ -102,8 +108,8 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     def init_host(self, host: str) -> None:
         """Restore the claims of this host's servers, and start threads.
 
-        :raises ConfigurationError: an option of Nova names a device that
-            nova-accel offers, too.
+        An option of Nova that names a device that nova-accel offers, too,
+        ends the service with one line in the log.
         """
         super().init_host(host)
         if not self.is_started:
@@ -114,11 +120,9 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             return
         refusals: list[errors.ConfigurationError] = []
         with log_errors("can't check the configuration"):
-            refusals += config_checks.check(
-                self, nova.conf.CONF, self._accel.host
-            )
+            refusals += config_checks.check(nova.conf.CONF, self._accel.host)
         if refusals:
-            raise refusals[0]
+            _end_service(*refusals)
         with log_errors("can't check this host"):
             self._hooks.partitions.reconciler.record_checks(
                 config_checks.log_failed_checks(nova.conf.CONF)

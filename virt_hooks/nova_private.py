@@ -59,16 +59,6 @@ def policy_enforcer() -> Any:
     return policy._ENFORCER
 
 
-def mdev_type_of(driver: Any, parent: str) -> str | None:
-    """Return the mdev type that Nova uses on a parent, None without one.
-
-    :param driver: Nova's libvirt driver.
-    :param parent: name of its libvirt node device.
-    """
-    type_id: str | None = driver._get_vgpu_type_per_pgpu(parent)
-    return type_id
-
-
 def list_mdev_parents(driver: Any) -> tuple[str, ...]:
     """Return the mdev parents that Nova itself reports now.
 

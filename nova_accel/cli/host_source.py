@@ -100,10 +100,7 @@ def load_drivers(settings: conf.Settings) -> dict[str, plugin.Driver]:
 
     :raises ConfigurationError: a driver can't be loaded, or there is none.
     """
-    try:
-        drivers = dict(plugin.load(settings.drivers))
-    except errors.ConfigurationError as error:
-        raise settings.refusal("drivers", error.value, error.hint) from error
+    drivers = dict(plugin.load_named(settings))
     if not drivers:
         raise settings.refusal(
             "drivers",
@@ -135,6 +132,21 @@ def read_settings(
         not.
     """
     return conf.read_files(list_config_files(arguments, is_foreign))
+
+
+def check_config_files(arguments: argparse.Namespace) -> None:
+    """Check that the files of ``--config-file`` can be opened.
+
+    :raises MalformedError: one can't be.
+    """
+    for path in arguments.config_file:
+        try:
+            with open(path, encoding="utf-8"):
+                pass
+        except OSError as error:
+            raise errors.MalformedError(
+                "nova.conf", path, f"a file to read ({error.strerror})"
+            ) from error
 
 
 def list_config_files(

@@ -16,7 +16,7 @@ from collections.abc import (
 from typing import Protocol, runtime_checkable
 
 from nova_accel import errors, model
-from nova_accel.config import policy
+from nova_accel.config import conf, policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, domains
 
@@ -136,6 +136,21 @@ def load(names: Iterable[str] = ()) -> Mapping[str, Driver]:
         name: _load_driver(name, points)
         for name in sorted(selected, key=_rank)
     }
+
+
+def load_named(settings: conf.Settings) -> Mapping[str, Driver]:
+    """Return the drivers of option ``drivers``; see ``load``.
+
+    :raises ConfigurationError: one is not installed; the error has the file
+        of the option, and so has BrokenDriverError.
+    """
+    try:
+        return load(settings.drivers)
+    except errors.ConfigurationError as error:
+        file = settings.files.get("drivers", error.file)
+        raise type(error)(
+            error.option, error.value, error.hint, file
+        ) from error
 
 
 def _rank(name: str) -> tuple[int, str]:

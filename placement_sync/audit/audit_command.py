@@ -164,7 +164,7 @@ def _heal(
             else lambda: gpu_reader.NvmlGpus({}),
         )
     healer = heal.Healer(
-        reader, placement, plugin.load(options.settings.drivers), executor
+        reader, placement, plugin.load_named(options.settings), executor
     )
     with _changes_on_stderr():
         return healer.heal(report.findings)

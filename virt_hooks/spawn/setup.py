@@ -4,13 +4,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from nova_accel.config import conf
 from nova_accel.discovery import (
     change_detection,
     device_marks,
     note_stores,
-    plugin,
     scan,
+    service_start,
     snapshot,
 )
 from nova_accel.host.bitstreams import bitstream_cache
@@ -45,8 +44,7 @@ def read_node(
     :param domains: reads the host devices of this host's domains.
     :raises ConfigurationError: a setting can't be used.
     """
-    settings = conf.read_settings(options)
-    drivers = plugin.load(settings.drivers)
+    settings, drivers = service_start.load(options)
     is_own = settings.root == _OWN_ROOT
     state_dir = settings.state_dir
     faulted = faults.FaultNotes(state_dir)

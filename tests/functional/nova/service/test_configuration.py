@@ -11,9 +11,9 @@ import nova.conf
 import pytest
 from oslo_config import cfg
 
-from nova_accel import errors
 from tests.functional.nova.support import harness
 from tests.hosts import look
+from tests.lab import fakehost
 from virt_hooks.report import config_checks
 
 SPEC = json.dumps({"vendor_id": "10de", "product_id": "1eb8"})
@@ -21,11 +21,18 @@ OFF = json.dumps({"address": harness.T4, "use": "off"})
 
 
 class Configuration(harness.AccelTestBase):
-    def assert_refused(self, *words: str, **settings: Any) -> None:
-        with self.assertRaises(errors.ConfigurationError) as caught:
-            self.start_host(harness.TWO_T4[0], **settings)
+    def assert_refused(
+        self, *words: str, cards: Any = harness.TWO_T4[:1], **settings: Any
+    ) -> None:
+        """Check that the service ends with one line, without a traceback."""
+        stop = self.assertRaises(
+            SystemExit, self.start_host, *cards, **settings
+        )
+        self.assertEqual(1, stop.code)
+        (line,) = self.lines("nova-accel can't start")
         for word in words:
-            self.assertIn(word, str(caught.exception))
+            self.assertIn(word, line)
+        self.assertNotIn("Traceback", self.messages())
 
     def lines(self, word: str) -> list[str]:
         output: str = self.stdlog.logger.output
@@ -57,6 +64,32 @@ class Configuration(harness.AccelTestBase):
             "[devices] enabled_mdev_types = nvidia-232", harness.T4
         )
 
+    def test_a_type_of_a_parent_off_the_pci_bus_is_refused(self) -> None:
+        self.flags(enabled_mdev_types=["mtty-2"], group="devices")
+        self.assert_refused(
+            "[devices] enabled_mdev_types = mtty-2: names mtty,",
+            '{"address": "mtty", "use": "off"}',
+            cards=[fakehost.Mtty()],
+        )
+
+    def test_a_type_of_other_cards_is_nova_s(self) -> None:
+        """Nova uses a type only on the addresses that it names."""
+        self.flags(
+            enabled_mdev_types=["nvidia-231", "nvidia-232"], group="devices"
+        )
+        nova.conf.devices.register_dynamic_opts(nova.conf.CONF)
+        for type_id, address in (
+            ("nvidia-231", harness.T4),
+            ("nvidia-232", harness.T4_B),
+        ):
+            self.flags(device_addresses=[address], group=f"mdev_{type_id}")
+        rules = [OFF, json.dumps({"address": harness.T4_B, "use": "vgpu"})]
+        self.assert_refused(
+            f"enabled_mdev_types = nvidia-232: names {harness.T4_B},",
+            cards=harness.TWO_T4,
+            device_spec=rules,
+        )
+
     def test_a_type_that_no_managed_card_has_is_nova_s(self) -> None:
         self.flags(enabled_mdev_types=["nvidia-9999"], group="devices")
         self.start_host(harness.TWO_T4[0])
@@ -72,7 +105,7 @@ class Configuration(harness.AccelTestBase):
         nova.conf.devices.register_opts(options)
         self.start_host(harness.TWO_T4[0])
         driver = self.computes["host1"].driver
-        config_checks.check(driver, options, driver._accel.host)
+        config_checks.check(options, driver._accel.host)
         (line,) = self.lines("devce_spec")
         self.assertIn(f"{path} [nova_accel] devce_spec: is ignored", line)
         self.assertIn("did you mean device_spec?", line)

@@ -73,10 +73,6 @@ class NovaPrivate(harness.AccelTestBase):
         self.assertIs(policy._ENFORCER, enforcer)
         self.assertIn("context_is_admin", enforcer.rules)
 
-    def test_the_type_of_a_parent_that_nova_does_not_use(self) -> None:
-        name = "pci_" + harness.T4.replace(":", "_").replace(".", "_")
-        self.assertIsNone(nova_private.mdev_type_of(self.driver, name))
-
     def test_names_of_the_driver_are_not_nova_s(self) -> None:
         """Nova's driver has methods like ``_live_migration`` itself."""
         stock = stock_driver.LibvirtDriver(self.driver.virtapi)

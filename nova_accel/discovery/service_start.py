@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of the configuration at which nova-compute does not start.
+
+nova-compute raises them, and ``nova-accel doctor`` prints them before.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from oslo_config import cfg
+
+from nova_accel import errors, model
+from nova_accel.config import conf, nova_pci_spec, policy
+from nova_accel.discovery import nova_devices, plugin
+from nova_accel.host.sysfs import host_reader
+from nova_accel.inventory import conditions
+
+MDEV_TYPES = "[devices] enabled_mdev_types"
+# As Nova registers them (nova/conf/pci.py, nova/conf/devices.py).
+_DEVICE_SPEC = cfg.MultiStrOpt(
+    "device_spec",
+    default=[],
+    deprecated_opts=[
+        cfg.DeprecatedOpt("passthrough_whitelist", group="pci"),
+        cfg.DeprecatedOpt("pci_passthrough_whitelist", group="DEFAULT"),
+    ],
+)
+_ENABLED_TYPES = cfg.ListOpt(
+    "enabled_mdev_types",
+    default=[],
+    deprecated_name="enabled_vgpu_types",
+    deprecated_group="devices",
+)
+_ADDRESSES = cfg.ListOpt("device_addresses", default=[])
+
+
+def register(options: cfg.ConfigOpts) -> None:
+    """Register Nova's options, where Nova itself does not."""
+    options.register_opt(_DEVICE_SPEC, group="pci")
+    options.register_opt(_ENABLED_TYPES, group="devices")
+    for type_id in options.devices.enabled_mdev_types:
+        options.register_opt(_ADDRESSES, group=f"mdev_{type_id}")
+
+
+def _read_mdev_types(
+    options: cfg.ConfigOpts,
+) -> Mapping[str, tuple[str, ...]]:
+    """Return the addresses of each type, none for a type without any.
+
+    :param options: parsed, with Nova's options registered.
+    """
+    return {
+        type_id: _read_addresses(options, type_id)
+        for type_id in options.devices.enabled_mdev_types
+    }
+
+
+def _read_addresses(options: cfg.ConfigOpts, type_id: str) -> tuple[str, ...]:
+    try:
+        return tuple(options[f"mdev_{type_id}"][_ADDRESSES.name])
+    except (cfg.NoSuchOptError, cfg.NoSuchGroupError):
+        return ()  # Nova registers them when its driver is constructed
+
+
+def load(
+    options: cfg.ConfigOpts,
+) -> tuple[conf.Settings, Mapping[str, plugin.Driver]]:
+    """Return the settings, and the vendor drivers that they name.
+
+    :param options: nova-compute's parsed ``oslo_config.cfg.ConfigOpts``.
+    :raises ConfigurationError: a value is not valid.
+    :raises BrokenDriverError: a driver can't be loaded.
+    """
+    settings = conf.read_settings(options)
+    return settings, plugin.load_named(settings)
+
+
+def find_conflicts(
+    options: cfg.ConfigOpts,
+    reader: host_reader.HostReader,
+    state: model.HostState,
+    rules: policy.DeviceRules,
+) -> Iterator[errors.ConfigurationError]:
+    """Yield an error for each value of Nova that names an offered device.
+
+    A line that Nova itself refuses names none.
+
+    :param options: parsed, with Nova's options registered
+        (``register``).
+    :param state: the devices that nova-accel offers by these rules.
+    :raises UnreadableError: the PCI bus or the mdev parents can't be listed.
+    """
+    for line in options.pci.device_spec:
+        try:
+            functions = nova_devices.list_matches(line, reader)
+        except errors.ConfigurationError:
+            continue  # Nova's own error follows
+        addresses = [str(function.address) for function in functions]
+        yield from _refuse(nova_pci_spec.OPTION, line, addresses, state, rules)
+    parents = _list_mdev_parents(options, reader)
+    for type_id, names in parents.items():
+        yield from _refuse(MDEV_TYPES, type_id, names, state, rules)
+
+
+def _list_mdev_parents(
+    options: cfg.ConfigOpts, reader: host_reader.HostReader
+) -> Mapping[str, list[str]]:
+    """Return the mdev parents on which Nova uses each of its types.
+
+    A type without device_addresses is that of all other parents, and only
+    the first one (LibvirtDriver._get_supported_vgpu_types). Nova fails in
+    each pass for a parent off the PCI bus that has the type.
+    """
+    addresses: dict[str, str] = {}
+    default = ""
+    for type_id, named in _read_mdev_types(options).items():
+        addresses |= dict.fromkeys(named, type_id)
+        if not named:
+            default = default or type_id
+    parents: dict[str, list[str]] = {}
+    for parent in reader.mdev_parents():
+        type_id = next(
+            (
+                type_id
+                for address, type_id in addresses.items()
+                # libvirt's name of a parent off the PCI bus: mtty_mtty.
+                if parent.name in (address, address.rpartition("_")[2])
+            ),
+            default,
+        )
+        if type_id in {mdev_type.type_id for mdev_type in parent.types}:
+            parents.setdefault(type_id, []).append(parent.name)
+    return parents
+
+
+def _refuse(
+    option: str,
+    value: str,
+    addresses: Iterable[str],
+    state: model.HostState,
+    rules: policy.DeviceRules,
+) -> Iterator[errors.ConfigurationError]:
+    """Yield the error of the first address that is offered, if any."""
+    for address in addresses:
+        device = conditions.find_device(state, address)
+        if device is None or not device.counters:
+            continue
+        line = rules.of(device).line
+        source = f"by {policy.OPTION} = {line}" if line else "by default"
+        card = device.parent or device.address
+        yield errors.ConfigurationError(
+            option,
+            value,
+            f"names {address}, which nova-accel offers {source}; remove it"
+            f" here, or write {policy.OPTION} ="
+            f' {{"address": "{card}", "use": "off"}}',
+        )
+        return
