@@ -48,7 +48,7 @@ def _inspect(arguments: argparse.Namespace) -> application.Output:
         is_configured = bool(host_source.list_config_files(arguments))
         state = _mark_devices(host, state, settings, is_configured)
     else:
-        state = _mark_read_faults(host, state)
+        state = scan.mark_read_faults(host, state)
     published = claims_file.RecordedClaims()
     if is_own:
         state_dir = settings.state_dir
@@ -109,17 +109,6 @@ def _placeholder_root(name: str) -> providers.ProviderRoot:
     return providers.ProviderRoot(
         name=name, uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
     )
-
-
-def _mark_read_faults(
-    host: host_reader.HostReader, state: model.HostState
-) -> model.HostState:
-    """Return a host with the faults that its devices show."""
-    read_faults = error_counters.find_faults(host, state.devices)
-    if not read_faults:
-        return state
-    state = conditions.mark_unhealthy(state, read_faults)
-    return conditions.mark_faults(state, {})[0]
 
 
 def _mark_devices(

@@ -15,8 +15,9 @@ from nova_accel.discovery import plugin
 from nova_accel.geometry import topology
 from nova_accel.host import bounded_calls
 from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import error_counters, host_reader, links
-from nova_accel.inventory import unoffered
+from nova_accel.inventory import conditions, unoffered
 from nova_accel.model import actions, pci
 
 LOG = logging.getLogger(__name__)
@@ -126,6 +127,23 @@ class _Descriptions:
     problems: list[model.Problem] = dataclasses.field(default_factory=list)
     taken: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     complete: bool = True
+
+
+def mark_read_faults(
+    host: host_reader.HostReader,
+    state: model.HostState,
+    baseline: error_baseline.ErrorBaseline | None = None,
+) -> model.HostState:
+    """Return a host with the faults that its devices show.
+
+    :param host: the reader that has just described the devices.
+    :param baseline: error counts that the operator acknowledged.
+    """
+    faults = error_counters.find_faults(host, state.devices, baseline)
+    if not faults:
+        return state
+    state = conditions.mark_unhealthy(state, faults)
+    return conditions.mark_faults(state, {})[0]
 
 
 def find_unoffered(
