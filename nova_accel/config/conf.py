@@ -246,7 +246,7 @@ SCHEDULER_OPTIONS = [
         " 0: it reads them once for each server that needs an accelerator.",
     ),
 ]
-_NAMES = tuple(option.name for option in (*OPTIONS, *SCHEDULER_OPTIONS))
+NAMES = tuple(option.name for option in (*OPTIONS, *SCHEDULER_OPTIONS))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,7 +393,7 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         use_iommufd=group.use_iommufd,
         license_dir=group.license_dir,
         problems=tuple(
-            misspellings.find(read_sections(conf), GROUP.name, _NAMES)
+            misspellings.find(read_sections(conf), GROUP.name, NAMES)
         ),
         files=_find_files(conf),
     )

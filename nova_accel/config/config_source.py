@@ -136,11 +136,15 @@ class DeferredLog(logging.Filter):
                 self._errors.append(message)
         return True
 
-    def _log_errors(self) -> None:
+    def take_errors(self) -> list[str]:
+        """Return the recorded errors, and forget them."""
         messages, self._errors = self._errors, []
+        return [f"{text}; accelerators are not offered" for text in messages]
+
+    def _log_errors(self) -> None:
         opened, self._opened = self._opened, []
-        for message in messages:
-            LOG.error("%s; accelerators are not offered", message)
+        for message in self.take_errors():
+            LOG.error("%s", message)
         drivers = {getattr(conf, "compute_driver", None) for conf in opened}
         for driver in drivers - {None, COMPUTE_DRIVER}:
             LOG.warning(
@@ -160,6 +164,14 @@ def _explain_import(record: logging.LogRecord) -> None:
 
 
 _DEFERRED_LOG = DeferredLog()
+
+
+def take_errors() -> list[str]:
+    """Return the errors of sources since the last call.
+
+    nova-compute logs them when it starts.
+    """
+    return _DEFERRED_LOG.take_errors()
 
 
 class ConfigSourceDriver(sources.ConfigurationSourceDriver):

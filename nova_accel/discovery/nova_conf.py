@@ -9,12 +9,17 @@ are not read (``allowed_paths``).
 
 import collections
 import dataclasses
+import errno
 import functools
+import os
+import pathlib
+import tempfile
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from nova_accel import errors
-from nova_accel.config import conf, policy
+from nova_accel.config import conf, config_source, policy
 from nova_accel.host.state import notes
 from nova_accel.host.sysfs import allowed_paths, fs
 
@@ -36,13 +41,26 @@ class NovaConf:
     Each method raises UnreadableError if a file exists and can't be read.
     """
 
-    def __init__(self, files: fs.Files) -> None:
-        """Read nothing yet."""
+    def __init__(
+        self, files: fs.Files, config_files: Sequence[str] = ()
+    ) -> None:
+        """Read nothing yet.
+
+        :param config_files: files of this machine to read instead, in the
+            order in which nova-compute reads them.
+        """
         self._files = files
+        #: Files that are read instead of those of the host.
+        self.config_files = tuple(config_files)
 
     @functools.cached_property
     def paths(self) -> tuple[str, ...]:
-        """Return the files that exist, the last one to be read last."""
+        """Return the files, the last one to be read last.
+
+        Those of a host are the ones that exist.
+        """
+        if self.config_files:
+            return self.config_files
         return tuple(filter(self._files.exists, list_files(self._files)))
 
     @functools.cached_property
@@ -51,7 +69,7 @@ class NovaConf:
         values: dict[tuple[str, str], list[tuple[str, str]]]
         values = collections.defaultdict(list)
         for path in self.paths:
-            for key, value in _parse(self._files.text(path)):
+            for key, value in _parse(self.read(path)):
                 values[_PRESENT_NAMES.get(key, key)].append((value, path))
         return {key: tuple(pairs) for key, pairs in values.items()}
 
@@ -66,6 +84,94 @@ class NovaConf:
             key: tuple(value for value, _ in pairs)
             for key, pairs in self._values.items()
         }
+
+    def list_sections(
+        self,
+    ) -> Iterator[tuple[str, Mapping[str, Mapping[str, Sequence[str]]]]]:
+        """Yield each file with its sections, options and values."""
+        for path in self.paths:
+            sections: dict[str, dict[str, list[str]]] = {}
+            for (section, name), value in _parse(self.read(path)):
+                options = sections.setdefault(section, {})
+                options.setdefault(name, []).append(value)
+            yield path, sections
+
+    def read(self, path: str) -> str:
+        """Return a file without the lines that may hold secrets.
+
+        :raises UnreadableError: it can't be read.
+        """
+        if not self.config_files:
+            return self._files.text(path)
+        try:
+            text = pathlib.Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise errors.UnreadableError(path, errno.EILSEQ) from error
+        except OSError as error:
+            raise errors.UnreadableError(path, error.errno or 0) from error
+        return allowed_paths.reduce_text(allowed_paths.NOVA_CONF[0], text)
+
+    def parse(self) -> tuple[Any, conf.Settings]:
+        """Return oslo.config's view of the files, and the settings.
+
+        nova-compute reads them so. Of another host's files the lines that
+        may hold secrets are missing. The files are parsed once.
+
+        :raises ConfigurationError: see ``conf.parse_files``.
+        """
+        parsed, _ = self._parsed
+        if isinstance(parsed, errors.ConfigurationError):
+            raise parsed
+        return parsed
+
+    @property
+    def source_errors(self) -> tuple[str, ...]:
+        """Return the errors of config_source, as nova-compute logs them."""
+        return self._parsed[1]
+
+    @functools.cached_property
+    def _parsed(
+        self,
+    ) -> tuple[
+        tuple[Any, conf.Settings] | errors.ConfigurationError,
+        tuple[str, ...],
+    ]:
+        """Return the parsed files, or their error, and errors of sources."""
+        config_source.take_errors()
+        parsed: tuple[Any, conf.Settings] | errors.ConfigurationError
+        try:
+            parsed = self._parse_files()
+        except errors.ConfigurationError as error:
+            parsed = error
+        return parsed, tuple(config_source.take_errors())
+
+    def _parse_files(self) -> tuple[Any, conf.Settings]:
+        """See ``parse``."""
+        source = self._files.source
+        is_here = isinstance(source, fs.DiskSource) and source.is_this_machine
+        if self.config_files or is_here:
+            return conf.parse_files(self.paths)
+        with tempfile.TemporaryDirectory() as top:
+            copies = [f"{top}{path}" for path in self.paths]
+            for path, copy in zip(self.paths, copies, strict=True):
+                os.makedirs(os.path.dirname(copy), exist_ok=True)
+                pathlib.Path(copy).write_text(self.read(path), "utf-8")
+            try:
+                options, settings = conf.parse_files(copies)
+            except errors.ConfigurationError as error:
+                texts = (str(text).replace(top, "") for text in error.args)
+                raise errors.ConfigurationError(*texts) from error
+        return options, dataclasses.replace(
+            settings,
+            problems=tuple(
+                dataclasses.replace(p, where=p.where.replace(top, ""))
+                for p in settings.problems
+            ),
+            files={
+                option: path.replace(top, "")
+                for option, path in settings.files.items()
+            },
+        )
 
     def read_rules(self) -> policy.DeviceRules:
         """Return the rules for devices, with the functions of servers.

@@ -11,15 +11,18 @@ import errno
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
-from nova_accel.config import policy, top_packages
-from nova_accel.discovery import nova_conf, plugin, scan
+from nova_accel.config import conf, policy, top_packages
+from nova_accel.discovery import nova_conf, plugin, scan, service_start
+from nova_accel.doctor import state_files
+from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import (
     allowed_paths,
     attributes,
+    fs,
     host_reader,
     modules,
 )
@@ -28,6 +31,7 @@ from nova_accel.model import pci
 
 NVIDIA, AMD, INTEL = "10de", "1002", "8086"
 _FPGA_VENDORS = frozenset({"10ee", "1172"})
+_STATE_DIR = allowed_paths.STATE_DIR
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 _LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu",
@@ -67,8 +71,9 @@ class CheckedHost:
     """Host whose files are checked; each file is read at most once.
 
     :param reader: the reader of the host. Its ``gpus`` are NVML's answers.
-    :param config_files: the nova.conf files of this machine, for checks of
-        the cloud. These read them themselves, secrets included.
+    :param config_files: the nova.conf files of this machine to read, in
+        place of those of the host. Checks of the cloud read them themselves,
+        secrets included.
     :param packages: packages of other distributions in the Python of this
         command.
     """
@@ -81,22 +86,25 @@ class CheckedHost:
     ) -> None:
         self.reader = reader
         self.gpus = reader.gpus
-        self.config_files = tuple(config_files)
+        self._nova_conf = nova_conf.NovaConf(reader.files, config_files)
         self.packages = tuple(packages)
 
     # -- files ------------------------------------------------------------
 
     def text(self, path: str) -> str:
         """Return a file's text, stripped; empty for an absent file."""
-        return self._read(self.reader.files.text, path, "").strip()
+        files, place = self._find(path)
+        return self._read(files.text, place, "").strip()
 
     def names(self, path: str) -> tuple[str, ...]:
         """Return the names in a directory; none for an absent one."""
-        return self._read(self.reader.files.names, path, ())
+        files, place = self._find(path)
+        return self._read(files.names, place, ())
 
     def exists(self, path: str) -> bool:
         """Return whether a path exists."""
-        return self.reader.files.exists(path)
+        files, place = self._find(path)
+        return files.exists(place)
 
     def link(self, path: str) -> str:
         """Return the last part of a link's target; empty without one."""
@@ -105,6 +113,33 @@ class CheckedHost:
     def mode(self, path: str) -> int:
         """Return the permission bits of a device node."""
         return self.reader.files.mode(path)
+
+    def _find(self, path: str) -> tuple[fs.Files, str]:
+        """Return the files that have a path, and its place among them."""
+        directory = self.state_dir
+        if directory != _STATE_DIR and f"{path}/".startswith(f"{directory}/"):
+            return self._state_files, path.replace(directory, _STATE_DIR, 1)
+        return self.reader.files, path
+
+    @functools.cached_property
+    def _state_files(self) -> fs.Files:
+        return fs.Files(state_files.StateSource(self.state_dir))
+
+    @functools.cached_property
+    def state_dir(self) -> str:
+        """Return the state directory; the default one of another host."""
+        if not self.is_this_machine:
+            return _STATE_DIR
+        try:
+            return self.parse_conf()[1].state_dir
+        except (errors.ConfigurationError, errors.UnreadableError):
+            return _STATE_DIR
+
+    @property
+    def is_this_machine(self) -> bool:
+        """Return whether these are the files of this machine itself."""
+        source = self.reader.files.source
+        return isinstance(source, fs.DiskSource) and source.is_this_machine
 
     def _read(self, read: Callable[[str], T], path: str, absent: T) -> T:
         try:
@@ -116,22 +151,24 @@ class CheckedHost:
 
     def describe(self, path: str) -> str:
         """Return the value of a path for a report."""
-        files = self.reader.files
+        files, place = self._find(path)
         # A directory is never read as a file: a capture would lose its names.
-        for read in (files.link, self._list, self._format_mode, files.text):
+        readers: tuple[Callable[[str], str], ...] = (
+            files.link,
+            lambda place: " ".join(files.names(place)),
+            lambda place: oct(files.mode(place)),
+            files.text,
+        )
+        if path in self._nova_conf.config_files:
+            readers = (self._nova_conf.read,)
+        for read in readers:
             try:
-                words = " ".join(read(path).split())
+                words = " ".join(read(place).split())
                 return words if len(words) <= _SHOWN else "(long text)"
             except errors.UnreadableError as error:
                 if error.number == errno.ENOENT:
                     return "(absent)"
         return "(exists)"
-
-    def _list(self, path: str) -> str:
-        return " ".join(self.reader.files.names(path))
-
-    def _format_mode(self, path: str) -> str:
-        return oct(self.mode(path))
 
     @staticmethod
     def sys(*parts: str) -> str:
@@ -156,12 +193,20 @@ class CheckedHost:
 
     @functools.cached_property
     def _drivers(self) -> Mapping[str, plugin.Driver]:
-        return plugin.load()
+        """Return the drivers of nova.conf; all of them if it is invalid."""
+        try:
+            return service_start.load(self.parse_conf()[0])[1]
+        except errors.ConfigurationError:
+            return plugin.load()
 
     @functools.cached_property
     def state(self) -> model.HostState:
         """Return the devices and problems, as ``inspect`` prints them."""
-        return scan.read(self.reader, self._drivers, self.device_rules)
+        state = scan.read(self.reader, self._drivers, self.device_rules)
+        baseline = None
+        if self.is_this_machine:
+            baseline = error_baseline.ErrorBaseline(self.state_dir)
+        return scan.mark_read_faults(self.reader, state, baseline)
 
     @functools.cached_property
     def unoffered(self) -> tuple[unoffered.Unoffered, ...]:
@@ -428,9 +473,28 @@ class CheckedHost:
 
     # -- nova.conf --------------------------------------------------------
 
-    @functools.cached_property
-    def _nova_conf(self) -> nova_conf.NovaConf:
-        return nova_conf.NovaConf(self.reader.files)
+    @property
+    def config_files(self) -> tuple[str, ...]:
+        """Return the files of nova.conf, the last one to be read last."""
+        return self._nova_conf.paths
+
+    @property
+    def source_errors(self) -> tuple[str, ...]:
+        """Return the errors of config_source, as nova-compute logs them."""
+        return self._nova_conf.source_errors
+
+    def list_sections(
+        self,
+    ) -> Iterator[tuple[str, Mapping[str, Mapping[str, Sequence[str]]]]]:
+        """Yield each file of nova.conf with sections, options and values."""
+        return self._nova_conf.list_sections()
+
+    def parse_conf(self) -> tuple[Any, conf.Settings]:
+        """Return oslo.config's view of nova.conf, and the settings.
+
+        :raises ConfigurationError: a file or a value is not valid.
+        """
+        return self._nova_conf.parse()
 
     @property
     def options(self) -> Mapping[tuple[str, str], tuple[str, ...]]:

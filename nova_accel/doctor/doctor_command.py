@@ -73,9 +73,8 @@ def _check_host(arguments: argparse.Namespace) -> application.Output:
     )
     reader, _ = host_source.open_host(root)
     packages = top_packages.find_foreign() if is_here else ()
-    host = checked_host.CheckedHost(
-        reader, host_source.list_config_files(arguments), packages
-    )
+    host_source.check_config_files(arguments)
+    host = checked_host.CheckedHost(reader, arguments.config_file, packages)
     results = registry.run(checks, host)
     status = check_report.exit_status(results)
     if arguments.fix_plan:

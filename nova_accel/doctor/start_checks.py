@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 
 from nova_accel.doctor import checked_host, host_checks, registry
+from nova_accel.doctor.areas import nova_options
 from nova_accel.host.sysfs import host_reader
 
 
@@ -12,13 +13,18 @@ def find_failures(
 ) -> Iterator[tuple[str, str]]:
     """Yield name and observations of each failed check of a compute host.
 
-    NVML is not called: the passes report its errors.
+    NVML is not called: the passes report its errors. nova-compute itself
+    logs the errors of its configuration.
 
     :raises ConfigurationError: checks of another package can't be loaded.
     """
-    checks = registry.select(
-        registry.list_checks(), (host_checks.Role.COMPUTE,)
-    )
+    checks = [
+        check
+        for check in registry.select(
+            registry.list_checks(), (host_checks.Role.COMPUTE,)
+        )
+        if check.name not in nova_options.START_CHECKS
+    ]
     for result in registry.run(checks, checked_host.CheckedHost(reader)):
         if result.level is host_checks.Level.FAIL:
             yield (

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from nova_accel import errors
 from nova_accel.catalog import pci_ids
-from nova_accel.config import conf, misspellings, policy
-from nova_accel.discovery import nova_devices
+from nova_accel.config import conf, misspellings, nova_pci_spec, policy
+from nova_accel.discovery import nova_devices, service_start
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import (
     Observation,
@@ -30,13 +30,30 @@ _FILTER = "AcceleratorFilter"
 _FILTER_PATH = "filters.accelerator_filter.AcceleratorFilter"
 _WEIGHER_PATH = "filters.accelerator_weigher.AcceleratorWeigher"
 _SECTION = conf.GROUP.name
-_OPTIONS = {o.name for o in (*conf.OPTIONS, *conf.SCHEDULER_OPTIONS)}
+# Section of config_source in the documentation (``config_source``).
+_SOURCE = "accel"
+# Options whose errors have a check of their own.
+_OWN_CHECKS = (
+    policy.OPTION,
+    service_start.MDEV_TYPES,
+    nova_pci_spec.OPTION,
+)
+# Checks of what nova-compute itself checks and logs when it starts.
+START_CHECKS = frozenset(
+    f"nova.{name}"
+    for name in ("settings", "device-spec", "mdev-types", "pci-spec", "driver")
+)
 _MIN_PORTS = 8
 
 
-def _is_set_up(host: _Host) -> bool:
-    """Return whether nova.conf has the section of nova-accel."""
-    return any(section == _SECTION for section, _ in host.options)
+def is_set_up(host: _Host) -> bool:
+    """Return whether nova.conf activates nova-accel, or has its options."""
+    sections = {section for section, _ in host.options}
+    return (
+        host.option("DEFAULT", "compute_driver") == _DRIVER
+        or _SOURCE in host.option("DEFAULT", "config_source")
+        or not sections.isdisjoint((_SECTION, _SOURCE))
+    )
 
 
 @AREA.check(
@@ -46,10 +63,19 @@ def _is_set_up(host: _Host) -> bool:
     ansible="nova_accel",
 )
 def check_driver(host: _Host) -> _Results:
-    """compute_driver is nova-accel's driver where it has options."""
+    """nova.conf activates nova-accel."""
     driver = host.option("DEFAULT", "compute_driver")
-    if _is_set_up(host) and driver and driver != _DRIVER:
+    if host.nova_conf and not is_set_up(host):
+        yield note("nova.conf does not activate nova-accel", host.nova_conf)
+    elif driver and driver != _DRIVER:
         yield warn(f"compute_driver is {driver}", host.nova_conf)
+    if host.option("DEFAULT", "config_source"):
+        for text in host.source_errors:
+            yield fail(
+                text,
+                host.nova_conf,
+                remedy=remedies.set_option(_SOURCE, f"driver = {_SECTION}"),
+            )
 
 
 @AREA.check(
@@ -59,12 +85,7 @@ def check_driver(host: _Host) -> _Results:
 )
 def check_options(host: _Host) -> _Results:
     """Each option of [nova_accel] exists."""
-    for section, name in host.options:
-        if section == _SECTION and name not in _OPTIONS:
-            yield warn(
-                f"[{section}] {name} is no option of nova-accel",
-                host.nova_conf,
-            )
+    yield from _report_names(host, is_section=False)
 
 
 @AREA.check(
@@ -74,9 +95,51 @@ def check_options(host: _Host) -> _Results:
 )
 def check_sections(host: _Host) -> _Results:
     """No section is a misspelling of nova-accel's."""
-    for section in sorted({section for section, _ in host.options}):
-        if section != _SECTION and misspellings.is_similar(section, _SECTION):
-            yield warn(f"section [{section}] is ignored", host.nova_conf)
+    yield from _report_names(host, is_section=True)
+
+
+def _report_names(host: _Host, is_section: bool) -> _Results:
+    """Yield the misspelt sections, or options, as nova-compute logs them."""
+    sections = host.list_sections()
+    for problem in misspellings.find(sections, _SECTION, conf.NAMES):
+        if problem.where.endswith("]") is is_section:
+            path = problem.where.partition(" [")[0]
+            yield warn(f"{problem.where}: {problem.reason}", path)
+
+
+def _find_start_errors(host: _Host) -> Iterator[errors.ConfigurationError]:
+    """Yield the errors at which nova-compute does not start."""
+    if not host.nova_conf:
+        return
+    try:
+        options, settings = host.parse_conf()
+        service_start.load(options)
+    except errors.ConfigurationError as error:
+        yield error
+        return
+    if is_set_up(host):
+        service_start.register(options)
+        yield from service_start.find_conflicts(
+            options, host.reader, host.state, settings.rules
+        )
+
+
+def _report_start_errors(host: _Host, *names: str) -> _Results:
+    """Yield the errors of some options; of all others without names."""
+    for error in _find_start_errors(host):
+        is_own = error.option in names
+        if is_own or (not names and error.option not in _OWN_CHECKS):
+            yield fail(str(error), host.nova_conf)
+
+
+@AREA.check(
+    "settings",
+    why="nova-compute does not start",
+    remedy="correct the value, then: systemctl restart nova-compute",
+)
+def check_settings(host: _Host) -> _Results:
+    """nova-compute starts with the options of [nova_accel]."""
+    yield from _report_start_errors(host)
 
 
 @AREA.check(
@@ -87,41 +150,40 @@ def check_sections(host: _Host) -> _Results:
 )
 def check_device_spec(host: _Host) -> _Results:
     """Each line of [nova_accel] device_spec is valid."""
-    try:
-        policy.parse_rules(host.options.get((_SECTION, "device_spec"), ()))
-    except errors.ConfigurationError as error:
-        yield fail(f"{error.option} = {error.value}: {error.hint}")
+    yield from _report_start_errors(host, policy.OPTION)
 
 
 @AREA.check(
     "mdev-types",
-    why="Nova and nova-accel would both assign the same vGPUs",
+    why="Nova and nova-accel would both assign the same vGPUs:"
+    " nova-compute does not start",
     remedy="remove enabled_mdev_types (old name: enabled_vgpu_types) from"
     ' [devices], or leave the cards to Nova: a line with "use": "off" in'
     " [nova_accel] device_spec",
     ansible="nova_accel",
 )
 def check_mdev_types(host: _Host) -> _Results:
-    """Nova's own vGPUs are off where nova-accel has options."""
+    """Nova's own vGPUs are not those of nova-accel."""
+    yield from _report_start_errors(host, service_start.MDEV_TYPES)
     value = host.option("devices", "enabled_mdev_types")
     rules = host.rules
-    if not value or not _is_set_up(host) or rules is None:
+    if not value or not is_set_up(host) or rules is None:
         return
-    types = set(value.replace(" ", "").split(","))
-    parents = [
-        host.functions[parent.name]
-        for parent in host.reader.mdev_parents()
-        if types.intersection(t.type_id for t in parent.types)
-        and parent.name in host.functions
-    ]
     # Cards without VFs have no types yet.
-    if any(_is_offered(host, rules, f) for f in parents or host.cards):
-        yield fail(f"[devices] enabled_mdev_types = {value}", host.nova_conf)
+    if not any(parent.types for parent in host.reader.mdev_parents()) and any(
+        _is_offered(host, rules, card) for card in host.cards
+    ):
+        yield warn(
+            f"[devices] enabled_mdev_types = {value}: no card has a type"
+            " now; with one of these nova-compute does not start",
+            host.nova_conf,
+        )
 
 
 @AREA.check(
     "pci-spec",
-    why="Nova and nova-accel would both assign the same function",
+    why="Nova and nova-accel would both assign the same function:"
+    " nova-compute does not start",
     remedy="remove the line from [pci] device_spec (old names of the option:"
     " passthrough_whitelist, pci_passthrough_whitelist), or leave the device"
     ' to Nova: a line with "use": "off" in [nova_accel] device_spec',
@@ -129,8 +191,10 @@ def check_mdev_types(host: _Host) -> _Results:
 )
 def check_pci_spec(host: _Host) -> _Results:
     """Nova's own device_spec matches no accelerator."""
+    refused = [*_report_start_errors(host, nova_pci_spec.OPTION)]
+    yield from refused
     rules = host.rules
-    if not _is_set_up(host) or rules is None:
+    if not is_set_up(host) or rules is None:
         return
     for line in host.options.get(("pci", "device_spec"), ()):
         try:
@@ -142,10 +206,14 @@ def check_pci_spec(host: _Host) -> _Results:
                 remedy="correct the line: nova-compute refuses it, too",
             )
             continue
+        if any(f"{nova_pci_spec.OPTION} = {line}:" in r.text for r in refused):
+            continue
         for function in matches:
             if _is_offered(host, rules, function):
-                yield fail(
-                    f"[pci] device_spec = {line} matches {function.address}",
+                yield warn(
+                    f"[pci] device_spec = {line} matches {function.address},"
+                    " which nova-accel will offer in another mode or with"
+                    " another driver",
                     host.nova_conf,
                 )
                 break
@@ -179,7 +247,7 @@ def _is_offered(
 def check_post_copy(host: _Host) -> _Results:
     """Live migration does not switch to post-copy."""
     value = host.option("libvirt", "live_migration_permit_post_copy")
-    if value.lower() in ("true", "yes", "on", "1") and _is_set_up(host):
+    if value.lower() in ("true", "yes", "on", "1") and is_set_up(host):
         yield warn(
             f"live_migration_permit_post_copy = {value}", host.nova_conf
         )
@@ -194,7 +262,7 @@ def check_post_copy(host: _Host) -> _Results:
 def check_virt_type(host: _Host) -> _Results:
     """Guests use KVM."""
     value = host.option("libvirt", "virt_type")
-    if value not in ("", "kvm") and _is_set_up(host):
+    if value not in ("", "kvm") and is_set_up(host):
         yield warn(f"virt_type = {value}", host.nova_conf)
 
 

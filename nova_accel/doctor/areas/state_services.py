@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of the state directory, services, packages, and before a removal."""
 
+import contextlib
+import os
 from collections.abc import Callable, Iterator
 
+from nova_accel import errors
 from nova_accel.config import conf
 from nova_accel.doctor import checked_host, host_checks, remedies
+from nova_accel.doctor.areas import nova_options
 from nova_accel.doctor.host_checks import (
     Observation,
     fail,
@@ -12,7 +16,7 @@ from nova_accel.doctor.host_checks import (
     unknown,
     warn,
 )
-from nova_accel.host.state import claims_file, drains, notes
+from nova_accel.host.state import claims_file, drains, notes, state_dir
 from nova_accel.host.sysfs import allowed_paths
 
 STATE = host_checks.Area("state", page="recovery")
@@ -26,14 +30,15 @@ REMOVAL = host_checks.Area(
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
-_DIRECTORY = allowed_paths.STATE_DIR
-_CLAIMS = f"{_DIRECTORY}/{claims_file.NAME}"
 _SECTION = conf.GROUP.name
 
 
-def _uses_default(host: _Host) -> bool:
-    """Return whether the state directory is the default one."""
-    return host.option(_SECTION, "state_dir") in ("", _DIRECTORY)
+_USABLE = "do what the text says, then: systemctl restart nova-compute"
+
+
+def _claims(host: _Host) -> str:
+    """Return the path of the claims."""
+    return f"{host.state_dir}/{claims_file.NAME}"
 
 
 def _list_notes(
@@ -48,7 +53,7 @@ def _list_notes(
     :param level: ``note`` or ``warn``.
     :param command: ends these states; empty for the remedy of the check.
     """
-    path = f"{_DIRECTORY}/{directory}"
+    path = f"{host.state_dir}/{directory}"
     if addresses := notes.parse_file_names(host.names(path)):
         remedy = f"{command} {' '.join(addresses)}" if command else ""
         yield level(f"{text}: {', '.join(addresses)}", path, remedy=remedy)
@@ -57,16 +62,28 @@ def _list_notes(
 @STATE.check(
     "directory",
     why="nova-compute can't store faults, drains and claims",
-    remedy=f"runuser -u nova -- mkdir -m 0750 {_DIRECTORY}",
+    remedy=f"runuser -u nova -- mkdir -m 0750 {allowed_paths.STATE_DIR}",
     ansible="nova_accel",
 )
 def check_directory(host: _Host) -> _Results:
-    """The state directory exists."""
-    has_parent = host.exists("/var/lib/nova")
-    is_set_up = any(section == _SECTION for section, _ in host.options)
-    if has_parent and is_set_up and _uses_default(host):
-        if not host.exists(_DIRECTORY):
-            yield note(f"{_DIRECTORY} is missing", _DIRECTORY)
+    """The state directory can be used."""
+    if not nova_options.is_set_up(host):
+        return
+    path = host.state_dir
+    if host.is_this_machine:
+        with contextlib.suppress(errors.ConfigurationError):
+            obstacle = state_dir.find_obstacle(host.parse_conf()[1])
+            if obstacle:
+                yield fail(str(obstacle), path, remedy=_USABLE)
+                return
+    is_default = host.option(_SECTION, "state_dir") in ("", path)
+    has_parent = host.is_this_machine or host.exists(os.path.dirname(path))
+    if has_parent and is_default and not host.exists(path):
+        yield note(
+            f"{path} is missing",
+            path,
+            remedy=f"runuser -u nova -- mkdir -m 0750 {path}",
+        )
 
 
 @STATE.check(
@@ -203,16 +220,17 @@ def check_claims(host: _Host) -> _Results:
 )
 def check_functions(host: _Host) -> _Results:
     """No server of this host has a whole function."""
-    text = host.text(_CLAIMS)
+    path = _claims(host)
+    text = host.text(path)
     if not text:
         return
     try:
         recorded = claims_file.parse(text)
     except ValueError as error:
-        yield unknown(f"the servers' claims can't be read: {error}", _CLAIMS)
+        yield unknown(f"the servers' claims can't be read: {error}", path)
         return
     if servers := claims_file.list_function_servers(recorded.claims):
-        yield fail(f"servers {', '.join(servers)} have some", _CLAIMS)
+        yield fail(f"servers {', '.join(servers)} have some", path)
 
 
 @REMOVAL.check(
@@ -223,13 +241,14 @@ def check_functions(host: _Host) -> _Results:
 )
 def check_offered(host: _Host) -> _Results:
     """The devices of this host are closed in Placement."""
-    path = f"{_DIRECTORY}/drained"
+    path = f"{host.state_dir}/drained"
     has_left = any(
         drains.LEAVING in host.text(f"{path}/{name}")
         for name in host.names(path)
     )
-    if host.exists(_CLAIMS) and not has_left:
-        yield fail("Placement offers them, or may do so", _CLAIMS, path)
+    claims = _claims(host)
+    if host.exists(claims) and not has_left:
+        yield fail("Placement offers them, or may do so", claims, path)
 
 
 @REMOVAL.check(
@@ -273,9 +292,14 @@ def check_removed_section(host: _Host) -> _Results:
 @REMOVAL.check(
     "state",
     why="a later installation would use the faults and drains of today",
-    remedy=f"runuser -u nova -- rm -r {_DIRECTORY}",
+    remedy=f"runuser -u nova -- rm -r {allowed_paths.STATE_DIR}",
 )
 def check_removed_state(host: _Host) -> _Results:
     """The state directory is removed."""
-    if host.exists(_DIRECTORY):
-        yield note(f"{_DIRECTORY} exists", _DIRECTORY)
+    path = host.state_dir
+    if host.exists(path):
+        yield note(
+            f"{path} exists",
+            path,
+            remedy=f"runuser -u nova -- rm -r {path}",
+        )

@@ -59,12 +59,45 @@ def check(settings: conf.Settings) -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.listdir(os.path.join(path, name))
     except OSError as error:
-        raise settings.refusal(
-            "state_dir",
-            path,
-            f"can't be used ({_describe(path, error)}): faults, drains and"
-            f" claims are not stored or not known; {explain_remedy(error)}",
-        ) from error
+        raise _refuse(settings, error) from error
+
+
+def find_obstacle(
+    settings: conf.Settings,
+) -> errors.ConfigurationError | None:
+    """Return the error of ``check``, as far as it shows without a write.
+
+    None for a missing directory that can be created.
+    """
+    path = settings.state_dir
+    try:
+        place = path
+        while not os.path.lexists(place):
+            place = os.path.dirname(place)
+        with directories.open_directory(place):
+            usage = os.statvfs(place)
+        if usage.f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        if not (usage.f_bavail and usage.f_favail):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        for name in note_kinds.DIRECTORIES:
+            with contextlib.suppress(FileNotFoundError):
+                os.listdir(os.path.join(path, name))
+    except OSError as error:
+        return _refuse(settings, error)
+    return None
+
+
+def _refuse(
+    settings: conf.Settings, error: OSError
+) -> errors.ConfigurationError:
+    path = settings.state_dir
+    return settings.refusal(
+        "state_dir",
+        path,
+        f"can't be used ({_describe(path, error)}): faults, drains and"
+        f" claims are not stored or not known; {explain_remedy(error)}",
+    )
 
 
 def explain_remedy(error: OSError) -> str:

@@ -146,7 +146,13 @@ _QEMU_LINE = re.compile(
 )
 # Options of nova.conf by section; of the section nova_accel all.
 _OPTIONS = {
-    "DEFAULT": {"compute_driver", "pci_passthrough_whitelist"},
+    "DEFAULT": {
+        "compute_driver",
+        "config_source",
+        "pci_passthrough_whitelist",
+        "state_path",
+    },
+    "accel": {"driver"},
     "pci": {"device_spec", "passthrough_whitelist"},
     "devices": {"enabled_mdev_types", "enabled_vgpu_types"},
     "libvirt": {
@@ -160,6 +166,8 @@ _OPTIONS = {
         "weight_classes",
     },
 }
+# Of each type in [devices] enabled_mdev_types.
+_MDEV_SECTION, _MDEV_OPTION = "mdev_", "device_addresses"
 _ASSIGNMENT = re.compile(r"([^=:]*)[=:]")
 _OWN_SECTION = re.compile(r"nova[_-]?acc?el\w*")
 _SECRET = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
@@ -262,8 +270,11 @@ def _select_options(lines: list[str]) -> Iterator[str]:
                 yield line
         elif name := split_option(line)[0]:
             is_own = _OWN_SECTION.fullmatch(section) is not None
-            is_selected = name in _OPTIONS.get(section, ()) or (
-                is_own and not _SECRET.search(name)
+            is_mdev = section.startswith(_MDEV_SECTION)
+            is_selected = (
+                name in _OPTIONS.get(section, ())
+                or (is_mdev and name == _MDEV_OPTION)
+                or (is_own and not _SECRET.search(name))
             )
             if is_selected:
                 yield line

@@ -446,11 +446,18 @@ CASES: Mapping[str, Case] = {
         WARN,
         conf("[filter_scheduler]", "[nova-accel]\na = 1\n[filter_scheduler]"),
     ),
+    "nova.settings": Case(
+        FAIL, conf("sync_interval = 60", "sync_interval = 60s")
+    ),
     "nova.device-spec": Case(
         FAIL, conf("[nova_accel]", "[nova_accel]\ndevice_spec = 41:00.0")
     ),
     "nova.mdev-types": Case(
-        FAIL, conf("[libvirt]", "[devices]\nenabled_mdev_types = a\n[libvirt]")
+        FAIL,
+        conf(
+            "[libvirt]",
+            "[devices]\nenabled_mdev_types = nvidia-232\n[libvirt]",
+        ),
     ),
     "nova.pci-spec": Case(
         FAIL,

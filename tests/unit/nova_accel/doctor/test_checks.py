@@ -148,7 +148,7 @@ def test_cards_that_are_left_to_nova_may_have_nova_s_types() -> None:
 
 def test_the_old_name_of_nova_s_types_is_seen() -> None:
     change = changes.conf(
-        "[libvirt]", "[devices]\nenabled_vgpu_types = a\n[libvirt]"
+        "[libvirt]", "[devices]\nenabled_vgpu_types = nvidia-232\n[libvirt]"
     )
     assert levels(prepared.changed(change), IN_USE) == {
         "nova.mdev-types": Level.FAIL

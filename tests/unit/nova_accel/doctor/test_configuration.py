@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor prints the errors of nova.conf at which nova-compute ends."""
+
+import json
+import pathlib
+
+import pytest
+from oslo_config import cfg
+
+from nova_accel import errors
+from nova_accel.cli import commands
+from nova_accel.discovery import service_start
+from nova_accel.doctor.host_checks import Level
+from nova_accel.host.state import notes
+from tests.hosts import look
+from tests.support.hosts import prepared
+from tests.unit.nova_accel.doctor import changes
+from tests.unit.nova_accel.doctor.test_checks import IN_USE, levels
+
+Output = pytest.CaptureFixture[str]
+ACTIVATIONS = (
+    "[DEFAULT]\ncompute_driver = accel.AccelLibvirtDriver\n",
+    "[DEFAULT]\nconfig_source = accel\n[accel]\ndriver = nova_accel\n",
+    "[nova_accel]\nsync_interval = 30\n",
+)
+
+
+@pytest.fixture
+def nova_conf(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "other.conf"
+
+
+def run(*arguments: str) -> int:
+    return commands.main(["doctor", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("sync_interval = 60s", "nova.settings"),
+        ("vgpu_sizes = mix", "nova.settings"),
+        ("state_dir = accel", "nova.settings"),
+        ("drivers = nvida", "nova.settings"),
+        ("device_spec = 41:00.0", "nova.device-spec"),
+    ],
+)
+def test_an_error_of_nova_compute_is_a_failure(
+    nova_conf: pathlib.Path, capsys: Output, line: str, name: str
+) -> None:
+    nova_conf.write_text(f"[nova_accel]\n{line}\n")
+    options = cfg.ConfigOpts()
+    options([], default_config_files=[str(nova_conf)], default_config_dirs=[])
+    with pytest.raises(errors.ConfigurationError) as caught:
+        service_start.load(options)
+    assert run("--only", "nova", "--config-file", str(nova_conf)) == 2
+    out = capsys.readouterr().out
+    assert f"FAIL    {name}: {caught.value}\n" in out
+    assert f"= [nova_accel] {line}\n" in out
+
+
+@pytest.mark.parametrize("line", ["sync_interval = 60s", "device_spec = 1"])
+def test_an_error_of_a_captured_host_has_its_path(
+    capsys: Output, tmp_path: pathlib.Path, line: str
+) -> None:
+    root = look.make("nothing", tmp_path / "host")
+    path = root / "etc/nova/nova.conf"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"[nova_accel]\n{line}\n[database]\nconnection = x\n")
+    assert run("--only", "nova", "--root", str(root)) == 2
+    text = f"/etc/nova/nova.conf [nova_accel] {line}: "
+    assert f": {text}" in capsys.readouterr().out
+
+
+def test_a_misspelt_source_is_a_failure(
+    nova_conf: pathlib.Path, capsys: Output
+) -> None:
+    nova_conf.write_text(
+        "[DEFAULT]\nconfig_source = accel\n[accel]\ndriver = nova_acel\n"
+    )
+    assert run("--only", "nova", "--config-file", str(nova_conf)) == 2
+    (line,) = (
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("FAIL    nova.driver")
+    )
+    assert "found 'nova_acel'; accelerators are not offered" in line
+
+
+def test_a_nova_conf_without_nova_accel_is_a_note() -> None:
+    text = "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n"
+    host = prepared.changed({changes.NOVA_CONF: text})
+    assert levels(host, IN_USE)["nova.driver"] is Level.NOTE
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        ("[devices]\nenabled_mdev_types = nvidia-232\n", "nova.mdev-types"),
+        ('[pci]\ndevice_spec = {"vendor_id": "10de"}\n', "nova.pci-spec"),
+    ],
+)
+def test_a_conflict_is_seen_by_each_activation(
+    activation: str, lines: str, name: str
+) -> None:
+    host = prepared.changed({changes.NOVA_CONF: activation + lines})
+    assert levels(host, IN_USE)[name] is Level.FAIL
+
+
+@pytest.mark.parametrize(
+    ("lines", "refused"),
+    [
+        ("[mdev_nvidia-232]\ndevice_addresses = 0000:99:00.0\n", False),
+        (f"[mdev_nvidia-232]\ndevice_addresses = {prepared.T4}\n", True),
+        ("", True),
+    ],
+)
+def test_nova_uses_a_type_on_its_addresses(lines: str, refused: bool) -> None:
+    text = f"[devices]\nenabled_mdev_types = nvidia-232\n{lines}"
+    host = prepared.changed(
+        {changes.NOVA_CONF: "[nova_accel]\nsync_interval = 1\n" + text}
+    )
+    assert ("nova.mdev-types" in levels(host, IN_USE)) is refused
+
+
+def test_a_type_of_a_parent_off_the_pci_bus_is_refused(
+    tmp_path: pathlib.Path, capsys: Output, nova_conf: pathlib.Path
+) -> None:
+    root = look.make("mtty", tmp_path / "host")
+    nova_conf.write_text(
+        f"{ACTIVATIONS[0]}[devices]\nenabled_mdev_types = mtty-2\n"
+    )
+    words = ("--root", str(root), "--config-file", str(nova_conf))
+    assert run("--only", "nova", *words) == 2
+    text = f"{service_start.MDEV_TYPES} = mtty-2: names mtty, which"
+    assert text in capsys.readouterr().out
+
+
+def test_the_scheduler_s_checks_read_the_named_file(
+    nova_conf: pathlib.Path, capsys: Output
+) -> None:
+    nova_conf.write_text("[filter_scheduler]\nenabled_filters = A\n")
+    assert run("--scheduler", "--config-file", str(nova_conf)) == 2
+    assert "FAIL    sched.enabled" in capsys.readouterr().out
+
+
+def test_a_removal_reads_the_state_of_the_named_file(
+    nova_conf: pathlib.Path, capsys: Output, tmp_path: pathlib.Path
+) -> None:
+    state = tmp_path / "state"
+    (state / "drained").mkdir(parents=True)
+    (state / "book.json").write_text(json.dumps(changes.CLAIMS))
+    (state / "drained" / notes.file_name(prepared.GPU)).write_text(
+        json.dumps(changes.LEFT)
+    )
+    nova_conf.write_text(f"[nova_accel]\nstate_dir = {state}\n")
+    assert run("--remove", "--config-file", str(nova_conf)) == 2
+    out = capsys.readouterr().out
+    assert f"FAIL    remove.functions: servers {changes.SERVER}" in out
+    assert f"{state} exists" in out
+    assert "remove.offered" not in out
+
+
+def test_notes_of_another_directory_are_seen(
+    nova_conf: pathlib.Path, capsys: Output, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "state/faulted").mkdir(parents=True)
+    note = tmp_path / "state/faulted" / notes.file_name(prepared.GPU)
+    note.write_text("")
+    nova_conf.write_text(f"[nova_accel]\nstate_dir = {tmp_path}/state\n")
+    assert run("--only", "state", "--config-file", str(nova_conf)) == 1
+    assert prepared.GPU in capsys.readouterr().out
+
+
+def test_a_state_directory_that_can_t_be_used_is_a_failure(
+    nova_conf: pathlib.Path, capsys: Output
+) -> None:
+    nova_conf.write_text("[nova_accel]\nstate_dir = /dev/null/accel\n")
+    assert run("--only", "state", "--config-file", str(nova_conf)) == 2
+    out = capsys.readouterr().out
+    assert "state_dir = /dev/null/accel: can't be used (Not a dir" in out
+
+
+def test_a_file_that_is_missing_is_refused(
+    nova_conf: pathlib.Path, capsys: Output
+) -> None:
+    assert run("--config-file", str(nova_conf)) == 2
+    assert f"'{nova_conf}' is not a nova.conf" in capsys.readouterr().err
