@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy, remedy
 from nova_accel.doctor import checked_host, host_checks, remedies
-from nova_accel.doctor.host_checks import Observation, note, warn
+from nova_accel.doctor.host_checks import Observation, fail, note, warn
 from nova_accel.model import names, pci
 
 NVIDIA = host_checks.Area("nv", page="gpus", technology="nvidia")
@@ -55,6 +55,8 @@ def _report(
             is_strange = any(isinstance(step, _BINDINGS) for step in steps)
             is_warning = is_unused or is_strange or needs_module
             observe = warn if is_warning else note
+            if _is_faulted(host, card):
+                observe = fail
             yield observe(
                 f"{address}: {text}",
                 host.path(card, "driver"),
@@ -67,22 +69,35 @@ def _is_offered(host: _Host, card: pci.PciFunction) -> bool:
     return device is not None and bool(device.counters)
 
 
+def _is_faulted(host: _Host, card: pci.PciFunction) -> bool:
+    """Return whether the card, or a part of it, is set aside."""
+    address = str(card.address)
+    return any(
+        device.fault
+        for device in host.state.devices
+        if address in (device.address, device.parent)
+    )
+
+
+def _list_parts(card: pci.PciFunction) -> frozenset[str]:
+    return frozenset(map(str, (card.address, *card.virtual_functions)))
+
+
 def _list_reasons(
     host: _Host, card: pci.PciFunction
 ) -> Iterator[tuple[str, str]]:
     """Yield the reasons of ``inspect`` for a card and its parts.
 
-    None for a card that policy leaves out.
+    For a card that policy leaves out these are its problems only.
     """
-    rule = host.device_rules.rule(str(card.address), card.vendor, card.product)
-    if rule.use is policy.DeviceUse.OFF:
-        return
-    parts = {str(card.address), *map(str, card.virtual_functions)}
+    parts = _list_parts(card)
     for problem in host.state.problems:
         if names.card_address(problem.address) in parts:
             yield problem.where, problem.reason
+    rule = host.device_rules.rule(str(card.address), card.vendor, card.product)
     for item in host.unoffered:
-        if item.address in parts and not item.is_problem:
+        is_left_out = rule.use is policy.DeviceUse.OFF
+        if item.address in parts and not (item.is_problem or is_left_out):
             yield item.address, f"is not offered: {item.reason}"
 
 
@@ -151,22 +166,25 @@ def check_fpga(host: _Host) -> _Results:
 def check_others(host: _Host) -> _Results:
     """Each other accelerator of the host is offered."""
     vendors = (checked_host.NVIDIA, checked_host.INTEL, checked_host.AMD)
-    others = {item.address for item in host.unoffered} | {
+    areas = itertools.chain(
+        *map(host.cards_of, vendors), host.qats, host.fpgas
+    )
+    reported = frozenset().union(*map(_list_parts, areas))
+    reasons = {item.address for item in host.unoffered} | {
         names.card_address(p.address) for p in host.state.problems
     }
-    cards = (
+    cards = [
         function
         for function in host.functions.values()
         if function.physfn is None
-        and not any(_is_of(vendor)(function) for vendor in vendors)
-        and function not in (*host.qats, *host.fpgas)
-        and others.intersection(
-            map(str, (function.address, *function.virtual_functions))
-        )
-    )
-    outside = (
-        note(f"{item.address}: {item.reason}")
-        for item in host.unoffered
-        if item.function is None
-    )
-    return itertools.chain(_report(host, cards), outside)
+        and not reported.intersection(parts := _list_parts(function))
+        and reasons.intersection(parts)
+    ]
+    yield from _report(host, cards)
+    reported = reported.union(*map(_list_parts, cards))
+    for problem in host.state.problems:
+        if names.card_address(problem.address) not in reported:
+            yield warn(f"{problem.where}: {problem.reason}")
+    for item in host.unoffered:
+        if item.function is None:
+            yield note(f"{item.address}: {item.reason}")

@@ -18,7 +18,7 @@ from nova_accel.config import top_packages
 from nova_accel.doctor import checked_host
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader
-from tests.hosts import build
+from tests.hosts import build, vgpu_config
 
 L40S, T4, GPU = "0000:41:00.0", "0000:3b:00.0", "0000:65:00.0"
 MI300X, FLEX, QAT = "0000:c1:00.0", "0000:4d:00.0", "0000:6b:00.0"
@@ -225,7 +225,9 @@ _READY: dict[str, fs.Record] = {
     " Module  580.95.02  Wed\n",
     "/proc/driver/nvidia-nvswitch/devices/0000:05:00.0": "",
     "/usr/share/nvidia/nvswitch/fabricmanager.cfg": "FABRIC_MODE=1\n",
-    "/usr/share/nvidia/vgpu/vgpuConfig.xml": "<vgpuconfig/>",
+    "/usr/share/nvidia/vgpu/vgpuConfig.xml": vgpu_config.text(
+        {"1145": "NVIDIA L40S-1B"}
+    ),
     "/usr/lib/nvidia/sriov-manage": "",
     "/usr/lib/x86_64-linux-gnu/libvirt.so.0": fs.RecordedLink(
         "libvirt.so.0.12008.0"

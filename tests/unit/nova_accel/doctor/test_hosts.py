@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Good hosts have no failure, and broken ones those that are listed."""
 
+import json
 import pathlib
 import time
 from collections.abc import Iterable
 
 import pytest
 
-from nova_accel.doctor import checked_host, host_checks, registry
+from nova_accel.cli import commands
+from nova_accel.doctor import checked_host, host_checks, offers, registry
 from nova_accel.host.sysfs import host_reader
 from tests.hosts import build, look, recorded
 
@@ -27,7 +29,7 @@ FAILURES = {
     "iommu-off": {"iommu.enabled"},
     "kinds": {"iommu.enabled"},
     "passthrough": {"iommu.group", "drv.wrong"},
-    "qat": {"qat.errors-fatal"},
+    "qat": {"qat.errors-fatal", "qat.offers"},
     "recorded/gpu-passthrough": {"iommu.group", "drv.wrong"},
     "recorded/h100-in-guest": {"iommu.firmware"},
     "recorded/h200-in-guest": {"iommu.firmware"},
@@ -60,6 +62,47 @@ def test_a_described_host_has_the_listed_failures(
 def test_a_recorded_host_has_the_listed_failures(name: str) -> None:
     reader = host_reader.HostReader(source=recorded.load(name))
     assert failures(reader) == FAILURES.get(f"recorded/{name}", set())
+
+
+def assert_one_verdict(host: checked_host.CheckedHost) -> None:
+    """Check that the doctor prints the problems of inspect, and no others."""
+    printed = {
+        observation.text
+        for result in registry.run(CHECKS, host)
+        for observation in result.observations
+        if result.check.find.__module__ == offers.__name__
+    }
+    problems = {f"{p.where}: {p.reason}" for p in host.state.problems}
+    reasons = {
+        f"{item.address}: {text}"
+        for item in host.unoffered
+        for text in (item.reason, f"is not offered: {item.reason}")
+    }
+    assert problems <= printed
+    assert printed <= problems | reasons
+
+
+@pytest.mark.parametrize("name", look.NAMES)
+def test_inspect_and_doctor_have_one_verdict(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    root = look.make(name, tmp_path)
+    reader = host_reader.HostReader(root)
+    host = checked_host.CheckedHost(reader)
+    assert_one_verdict(host)
+    assert commands.main(["inspect", "--json", "--root", str(root)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(p["where"], p["reason"]) for p in report["problems"]] == [
+        (p.where, p.reason) for p in host.state.problems
+    ]
+
+
+@pytest.mark.parametrize("name", recorded.NAMES)
+def test_a_recorded_host_has_one_verdict(name: str) -> None:
+    reader = host_reader.HostReader(
+        source=recorded.load(name), gpus=recorded.load_gpus(name)
+    )
+    assert_one_verdict(checked_host.CheckedHost(reader))
 
 
 def test_272_functions_are_checked_in_two_seconds(
