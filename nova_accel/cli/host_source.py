@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from nova_accel import errors
+from nova_accel.catalog import loader, pci_ids
 from nova_accel.config import conf
 from nova_accel.discovery import capture, plugin
 from nova_accel.host.nvml import gpu_reader
@@ -177,3 +178,26 @@ def list_models(
     models: Mapping[str, str] = meta.get("models", {})
     # Separate files: an archive must not contain the whole pci.ids.
     return models or hwdata.read(fs.Files(host.files.source), ids)
+
+
+def name_functions(
+    host: host_reader.HostReader, meta: capture.Meta
+) -> dict[str, str]:
+    """Return the models of functions by address, empty if unknown."""
+    functions = list_functions(host)
+    models = list_models(host, functions, meta)
+    names = {}
+    for function in functions:
+        card = loader.load().of_card(
+            (),
+            function.vendor,
+            function.product,
+            function.subsystem_vendor,
+            function.subsystem_product,
+        )
+        names[str(function.address)] = (
+            (card.product if card else pci_ids.find_model(function))
+            or models.get(f"{function.vendor}:{function.product}", "")
+            or pci_ids.find_vendor(function)
+        )
+    return names

@@ -7,10 +7,9 @@ import dataclasses
 import functools
 import platform
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from nova_accel import errors, model
-from nova_accel.catalog import loader, pci_ids
 from nova_accel.cli import application, host_source, inspect_output
 from nova_accel.config import conf, policy
 from nova_accel.discovery import nova_conf, scan
@@ -18,7 +17,7 @@ from nova_accel.host.state import claims_file, drains, error_baseline, faults
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.host.sysfs import error_counters, host_reader
 from nova_accel.inventory import conditions, tree_builder
-from nova_accel.model import pci, providers
+from nova_accel.model import providers
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,8 +69,7 @@ def _inspect(arguments: argparse.Namespace) -> application.Output:
     context = inspect_output.HostContext(
         claims=published.claims, is_registered=published.is_known
     )
-    functions = host_source.list_functions(host)
-    names = _names(functions, host_source.list_models(host, functions, meta))
+    names = host_source.name_functions(host, meta)
     rest = scan.find_unoffered(host, state, drivers, rules, names)
     report = _set_models(state, names), tree, context, rest
     return application.Document(
@@ -141,30 +139,6 @@ def _mark_devices(
         state = dataclasses.replace(state, problems=(*state.problems, problem))
     state, _ = conditions.mark_faults(state, faulted)
     return conditions.mark_drains(state, drained)
-
-
-def _names(
-    functions: Iterable[pci.PciFunction], models: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the models of functions by address, empty if unknown.
-
-    :param models: names by vendor and device id.
-    """
-    names = {}
-    for function in functions:
-        card = loader.load().of_card(
-            (),
-            function.vendor,
-            function.product,
-            function.subsystem_vendor,
-            function.subsystem_product,
-        )
-        names[str(function.address)] = (
-            (card.product if card else pci_ids.find_model(function))
-            or models.get(f"{function.vendor}:{function.product}", "")
-            or pci_ids.find_vendor(function)
-        )
-    return names
 
 
 def _set_models(

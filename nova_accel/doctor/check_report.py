@@ -8,7 +8,8 @@ import collections
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from nova_accel.doctor import host_checks
+from nova_accel.doctor import host_checks, remedies
+from nova_accel.model import pci
 
 _ORDER = list(host_checks.Level)
 # Exit statuses, as those of ``nova-status upgrade check``.
@@ -16,10 +17,17 @@ SUCCESS, WARNING, FAILURE = 0, 1, 2
 _INDENT = " " * 8
 
 
-def as_dict(results: Iterable[host_checks.CheckResult]) -> dict[str, Any]:
-    """Return the results as a JSON object."""
+def as_dict(
+    results: Iterable[host_checks.CheckResult], accelerators: str = ""
+) -> dict[str, Any]:
+    """Return the results as a JSON object.
+
+    :param accelerators: the devices of the host in words, empty for a host
+        of another service.
+    """
     results = tuple(results)
     return {
+        "accelerators": accelerators,
         "counts": count_levels(results),
         "checks": [
             {
@@ -53,10 +61,15 @@ def _list_findings(
 def _remedy(
     result: host_checks.CheckResult, observation: host_checks.Observation
 ) -> str:
-    """Return the lines that correct a state, empty if it is right."""
+    """Return the lines that correct a state, empty if it is right.
+
+    They name the device of the observation.
+    """
     if observation.level is host_checks.Level.OK:
         return ""
-    return observation.remedy or result.check.remedy
+    remedy = observation.remedy or result.check.remedy
+    address = pci.find_address(observation.text) or remedies.ADDRESS
+    return remedy.replace(remedies.ADDRESS, address)
 
 
 def count_levels(
@@ -75,12 +88,16 @@ def exit_status(results: Iterable[host_checks.CheckResult]) -> int:
     return WARNING if host_checks.Level.WARN in levels else SUCCESS
 
 
-def as_text(results: Sequence[host_checks.CheckResult]) -> str:
+def as_text(
+    results: Sequence[host_checks.CheckResult], accelerators: str = ""
+) -> str:
     """Return the results as text, the most severe ones first.
 
     Checks without an observation are only counted.
+
+    :param accelerators: see ``as_dict``.
     """
-    lines: list[str] = []
+    lines = [f"{accelerators}\n"] if accelerators else []
     by_severity = sorted(
         results, key=lambda result: _ORDER.index(result.level), reverse=True
     )

@@ -6,6 +6,7 @@ exists and can't be read; a check that does not catch it has the result
 unknown.
 """
 
+import collections
 import dataclasses
 import errno
 import functools
@@ -214,6 +215,60 @@ class CheckedHost:
         return scan.find_unoffered(
             self.reader, self.state, self._drivers, self.device_rules
         )
+
+    @functools.cached_property
+    def has_accelerators(self) -> bool:
+        """Return whether the host has any device that can be offered.
+
+        True if its files don't show it.
+        """
+        try:
+            return bool(self.cards or self.state.devices)
+        except errors.UnreadableError:
+            return True
+
+    def describe_accelerators(self, names: Mapping[str, str]) -> str:
+        """Return how many accelerators of which model the host has.
+
+        The functions of one slot are one accelerator.
+
+        :param names: models by address, empty where unknown.
+        """
+        models: dict[str, str] = {}
+        for card in self.cards:
+            address = str(card.address)
+            model_name = names.get(address) or f"{card.vendor}:{card.product}"
+            models.setdefault(address.rpartition(".")[0], model_name)
+        for device in self.state.devices:
+            address = device.parent or device.address
+            slot = address.rpartition(".")[0] or address
+            models.setdefault(slot, names.get(address) or device.model)
+        if not models:
+            return "no accelerator on this host"
+        counts = collections.Counter(models.values())
+        noun = "accelerator" if len(models) == 1 else "accelerators"
+        parts = (f"{name} ({n})" for name, n in sorted(counts.items()))
+        return f"{len(models)} {noun}: {', '.join(parts)}"
+
+    def has_technology(self, name: str) -> bool:
+        """Return whether the host may have devices of a technology.
+
+        :param name: as ``HostCheck.technology``; True for those of other
+            packages.
+        """
+        vendors = {"nvidia": NVIDIA, "amd": AMD, "intel": INTEL}
+        try:
+            match name:
+                case "nvidia" | "amd" | "intel":
+                    switches = self.nvswitches if name == "nvidia" else ()
+                    return bool(self.cards_of(vendors[name]) or switches)
+                case "qat":
+                    return bool(self.qats)
+                case "fpga":
+                    return bool(self.fpgas)
+        except errors.UnreadableError:
+            pass  # the checks themselves report the error
+        return True
 
     def cards_of(self, vendor: str) -> tuple[pci.PciFunction, ...]:
         """Return the GPUs of a vendor."""
@@ -513,6 +568,20 @@ class CheckedHost:
     def device_rules(self) -> policy.DeviceRules:
         """Return the rules for devices; those without lines if invalid."""
         return self.rules or policy.DeviceRules()
+
+    def needs_driver(self, function: pci.PciFunction) -> bool:
+        """Return whether a card's vendor driver is of use for servers.
+
+        A card that device_spec gives to guests whole, or leaves out, has
+        none.
+        """
+        rule = self.device_rules.rule(
+            str(function.address), function.vendor, function.product
+        )
+        return rule.use not in (
+            policy.DeviceUse.PASSTHROUGH,
+            policy.DeviceUse.OFF,
+        )
 
     def names_whole(self, function: pci.PciFunction) -> bool:
         """Return whether device_spec names a function for passthrough."""

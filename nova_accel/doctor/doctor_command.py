@@ -3,6 +3,7 @@
 
 import argparse
 import functools
+from collections.abc import Mapping
 
 from nova_accel import errors
 from nova_accel.cli import application, host_source
@@ -71,19 +72,36 @@ def _check_host(arguments: argparse.Namespace) -> application.Output:
         arguments.technology,
         arguments.only,
     )
-    reader, _ = host_source.open_host(root)
+    reader, meta = host_source.open_host(root)
     packages = top_packages.find_foreign() if is_here else ()
     host_source.check_config_files(arguments)
     host = checked_host.CheckedHost(reader, arguments.config_file, packages)
     results = registry.run(checks, host)
+    summary = ""
+    if any(check.role is host_checks.Role.COMPUTE for check in checks):
+        names = host_source.name_functions(reader, meta)
+        summary = _describe_accelerators(host, names)
     status = check_report.exit_status(results)
     if arguments.fix_plan:
         return check_report.as_fix_plan(results), status
     return application.Document(
-        functools.partial(check_report.as_dict, results),
-        functools.partial(check_report.as_text, results),
+        functools.partial(check_report.as_dict, results, summary),
+        functools.partial(check_report.as_text, results, summary),
         lambda: status,
     )
+
+
+def _describe_accelerators(
+    host: checked_host.CheckedHost, names: Mapping[str, str]
+) -> str:
+    """Return the accelerators of the host in words, for any host.
+
+    :param names: models by address.
+    """
+    try:
+        return host.describe_accelerators(names)
+    except errors.UnreadableError as error:
+        return f"the accelerators of this host are not known: {error}"
 
 
 def _list_checks(

@@ -15,6 +15,7 @@ class Level(enum.StrEnum):
     """Severity of a result, from the least to the most severe one."""
 
     OK = "ok"
+    ABSENT = "n/a"
     NOTE = "note"
     UNKNOWN = "unknown"
     WARN = "warn"
@@ -77,10 +78,11 @@ Find = Callable[[checked_host.CheckedHost], Iterable[Observation]]
 class HostCheck:
     """A check: a pure function over a host's files, with its texts.
 
-    ``name`` is ``AREA.NAME``. ``why`` is the consequence of an error,
-    ``remedy`` has the lines that correct it, ``page`` is a page of the
-    manual below ``admin``. ``ansible`` is the role that applies the remedy,
-    empty if no role does.
+    ``name`` is ``AREA.NAME``. ``is_of_devices`` is True for a check that has
+    no meaning on a host without accelerators. ``why`` is the consequence of
+    an error, ``remedy`` has the lines that correct it, ``page`` is a page of
+    the manual below ``admin``. ``ansible`` is the role that applies the
+    remedy, empty if no role does.
     """
 
     name: str
@@ -92,6 +94,7 @@ class HostCheck:
     find: Find
     ansible: str = ""
     role: Role = Role.COMPUTE
+    is_of_devices: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +102,20 @@ class CheckResult:
     """Result of one check on one host.
 
     ``readings`` has for each observation the paths and their values.
+    ``is_absent`` is True where the host has no device of its technology.
     """
 
     check: HostCheck
     observations: tuple[Observation, ...] = ()
     readings: tuple[tuple[tuple[str, str], ...], ...] = ()
+    is_absent: bool = False
 
     @property
     def level(self) -> Level:
         """Return the level of the most severe observation."""
         levels = {observation.level for observation in self.observations}
-        return max(levels, key=list(Level).index, default=Level.OK)
+        default = Level.ABSENT if self.is_absent else Level.OK
+        return max(levels, key=list(Level).index, default=default)
 
 
 class Area:
@@ -119,6 +125,8 @@ class Area:
     :param technology: the technology of the checks; ``HOST`` for those that
         every host needs.
     :param page: the page of the manual about them.
+    :param is_of_devices: whether the checks have no meaning on a host
+        without accelerators.
     """
 
     def __init__(
@@ -127,8 +135,10 @@ class Area:
         page: str,
         technology: str = HOST,
         role: Role = Role.COMPUTE,
+        is_of_devices: bool = False,
     ) -> None:
         self.name = name
+        self._is_of_devices = is_of_devices
         self.checks: list[HostCheck] = []
         self._page, self._technology, self._role = page, technology, role
 
@@ -160,6 +170,7 @@ class Area:
                     find=find,
                     ansible=ansible,
                     role=self._role,
+                    is_of_devices=self._is_of_devices,
                 )
             )
             return find

@@ -19,13 +19,13 @@ INTEL = host_checks.Area("intel", page="gpus", technology="intel")
 AMD = host_checks.Area("amd", page="gpus", technology="amd")
 QAT = host_checks.Area("qat", page="other-accelerators", technology="qat")
 FPGA = host_checks.Area("fpga", page="fpgas", technology="fpga")
-OTHERS = host_checks.Area("pci", page="other-accelerators")
+OTHERS = host_checks.Area("pci", page="other-accelerators", is_of_devices=True)
 AREAS = (NVIDIA, INTEL, AMD, QAT, FPGA, OTHERS)
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
 _WHY = "no server gets an accelerator that is not offered"
-_REMEDY = "do what the reason says, then: nova-accel inspect"
+_REMEDY = "do what the reason says, then\nnova-accel inspect"
 _MODULES = (remedy.LoadModule, remedy.InstallModule)
 # Corrections of functions that another driver has than their equals.
 _BINDINGS = (remedy.BindFunction, remedy.BindVfs)

@@ -166,6 +166,8 @@ def _run(
             tuple((path, host.describe(path)) for path in observation.paths)
             for observation in observations
         ),
+        is_absent=not host.has_technology(check.technology)
+        or (check.is_of_devices and not host.has_accelerators),
     )
 
 

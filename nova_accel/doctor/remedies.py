@@ -8,16 +8,22 @@ from nova_accel.doctor import checked_host
 
 _DEVICES = checked_host.CheckedHost.sys("bus/pci/devices")
 _PROBE = checked_host.CheckedHost.sys("bus/pci/drivers_probe")
-REBUILD = "update-initramfs -u  (Debian, Ubuntu) or  dracut --force  (others)"
+# Lines for a shell: a program that a distribution lacks fails at once.
+REBUILD = "update-initramfs -u || dracut --force"
+_GRUB = "update-grub || grub2-mkconfig -o /boot/grub2/grub.cfg"
+HEADERS = (
+    "apt install linux-headers-$(uname -r)"
+    " || dnf install kernel-devel-$(uname -r)"
+)
+# In the remedy of a check it is replaced by that of the device.
+ADDRESS = "ADDRESS"
 
 
 def set_kernel_arguments(words: str) -> str:
     """Return the lines that add words to the kernel's command line."""
     return (
         f'append "{words}" to GRUB_CMDLINE_LINUX in /etc/default/grub\n'
-        "update-grub  (Debian, Ubuntu) or"
-        "  grub2-mkconfig -o /boot/grub2/grub.cfg  (others)\n"
-        "reboot"
+        f"{_GRUB}\nreboot"
     )
 
 
@@ -25,9 +31,7 @@ def remove_kernel_arguments(words: str) -> str:
     """Return the lines that remove words from the command line."""
     return (
         f"remove {words} from GRUB_CMDLINE_LINUX in /etc/default/grub\n"
-        "update-grub  (Debian, Ubuntu) or"
-        "  grub2-mkconfig -o /boot/grub2/grub.cfg  (others)\n"
-        "reboot"
+        f"{_GRUB}\nreboot"
     )
 
 
@@ -45,6 +49,11 @@ def blacklist(module: str) -> str:
         f"echo 'blacklist {module}'"
         f" > /etc/modprobe.d/nova-accel-{module}.conf\n{REBUILD}\nreboot"
     )
+
+
+def write_attribute(name: str, value: str) -> str:
+    """Return the line that writes an attribute of the device now."""
+    return f"echo {value} > {_DEVICES}/{ADDRESS}/{name}"
 
 
 def load_module(module: str) -> str:

@@ -45,6 +45,12 @@ def is_address(text: str) -> bool:
     return _ADDRESS.fullmatch(text) is not None
 
 
+def find_address(text: str) -> str:
+    """Return the first PCI address in a text, empty without one."""
+    match = _ADDRESS.search(text)
+    return match[0] if match else ""
+
+
 def nodedev_name(address: str) -> str:
     """Return the name of a function's libvirt node device.
 

@@ -7,11 +7,23 @@ from nova_accel.doctor import checked_host, host_checks
 from nova_accel.doctor.host_checks import Observation, fail, note, warn
 from nova_accel.host.sysfs import allowed_paths
 
-AREA = host_checks.Area("container", page="troubleshooting")
+AREA = host_checks.Area(
+    "container", page="troubleshooting", is_of_devices=True
+)
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
 _SYS = checked_host.CheckedHost.sys()
+
+
+def _lacks(host: _Host, path: str) -> bool:
+    """Return whether a container with accelerators lacks a path."""
+    return bool(
+        host.is_container
+        and host.mounts
+        and host.has_accelerators
+        and not host.exists(path)
+    )
 
 
 @AREA.check(
@@ -36,7 +48,7 @@ def check_sysfs(host: _Host) -> _Results:
 def check_udev(host: _Host) -> _Results:
     """A container has udev's events."""
     path = "/run/udev/control"
-    if host.is_container and host.mounts and not host.exists(path):
+    if _lacks(host, path):
         yield warn("the container has no events of udev", path)
 
 
@@ -48,7 +60,7 @@ def check_udev(host: _Host) -> _Results:
 def check_vfio(host: _Host) -> _Results:
     """A container has the device nodes of VFIO."""
     path = "/dev/vfio"
-    if host.is_container and host.mounts and not host.exists(path):
+    if _lacks(host, path):
         yield fail("the container has no nodes of VFIO", path)
 
 
@@ -61,7 +73,7 @@ def check_vfio(host: _Host) -> _Results:
 def check_modules(host: _Host) -> _Results:
     """A container has the kernel's modules."""
     path = "/lib/modules"
-    if host.is_container and host.mounts and not host.exists(path):
+    if _lacks(host, path):
         yield note("the container has no kernel modules", path)
 
 
@@ -95,5 +107,5 @@ def check_nvidia(host: _Host) -> _Results:
     bound = [
         c for c in host.cards_of(checked_host.NVIDIA) if c.driver == "nvidia"
     ]
-    if bound and host.is_container and host.mounts and not host.exists(path):
+    if bound and _lacks(host, path):
         yield warn("the container has no nodes of NVIDIA's driver", path)

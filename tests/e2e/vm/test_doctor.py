@@ -122,7 +122,7 @@ def test_the_check_is_ok_without_the_fault(
     _, faults = doctor_faults.MACHINES[machine]
     for check in faults[name].findings:
         report = reports[doctor_faults.HEALTHY]
-        assert find_check(report, check)["verdict"] == "ok"
+        assert find_check(report, check)["verdict"] in ("ok", "n/a")
 
 
 @pytest.mark.long

@@ -39,7 +39,10 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(39_500, "2026-11-27", _FIRST),
         Limit(40_000, "2026-11-27", _ONE_CARD),
     ),
-    "doctor": (Limit(6_000, "2026-11-27", _PACKAGE),),
+    "doctor": (
+        Limit(6_000, "2026-11-27", _PACKAGE),
+        Limit(6_300, "2026-11-27", "nova.conf as nova-compute reads it"),
+    ),
     "fleet": (Limit(9_720, "2026-11-27", _PACKAGE),),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "ironic": (

@@ -33,11 +33,11 @@ REMOVAL = registry.select(CHECKS, (Role.REMOVAL,))
 def levels(
     host: checked_host.CheckedHost, checks: Iterable[host_checks.HostCheck]
 ) -> dict[str, Level]:
-    """Return the levels of all checks that are not ok, by name."""
+    """Return the levels of all checks but ok and n/a, by name."""
     return {
         result.check.name: result.level
         for result in registry.run(checks, host)
-        if result.level is not Level.OK
+        if result.level not in (Level.OK, Level.ABSENT)
     }
 
 

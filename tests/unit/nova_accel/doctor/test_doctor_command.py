@@ -40,7 +40,9 @@ def run(*arguments: str) -> int:
 
 def test_a_good_host_is_a_success(archive: str, capsys: Output) -> None:
     assert run("--root", archive) == 0
-    out = capsys.readouterr().out
+    first, _, out = capsys.readouterr().out.partition("\n\n")
+    assert first.startswith("8 accelerators: ")
+    assert "NVIDIA L40S (1), " in first
     count = len(registry.select(ALL, (host_checks.Role.COMPUTE,)))
     assert out == (
         "OK      pci.reset: 0000:65:00.0 is reset between guests: flr bus\n"
@@ -64,7 +66,7 @@ def test_a_failure_has_reading_reason_and_remedy(
     change = changes.CASES["drv.wrong"].change
     root = save(change, tmp_path / "a.tar.gz")
     assert run("--root", root, "--only", "drv.wrong") == 2
-    out = capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out.splitlines()[2:]
     assert out[0] == "FAIL    drv.wrong: 0000:65:00.0 is bound to nouveau"
     assert out[1].endswith("devices/0000:65:00.0/driver = nouveau")
     assert [line.split()[0] for line in out[2:4]] == ["why", "remedy"]
