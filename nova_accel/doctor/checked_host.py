@@ -197,7 +197,7 @@ class CheckedHost:
         """Return the drivers of nova.conf; all of them if it is invalid."""
         try:
             return service_start.load(self.parse_conf()[0])[1]
-        except errors.ConfigurationError:
+        except (errors.ConfigurationError, errors.UnreadableError):
             return plugin.load()
 
     @functools.cached_property

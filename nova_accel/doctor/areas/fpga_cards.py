@@ -29,7 +29,7 @@ def _alveos(host: _Host) -> Iterator[pci.PciFunction]:
 @AREA.check(
     "driver",
     why="without its driver the card's regions can't be read or programmed",
-    remedy=remedies.load_module("xclmgmt") + "\n(package xrt of AMD)",
+    remedy=remedies.load_module("xclmgmt") + "\n# of AMD's package xrt",
     ansible="xrt",
 )
 def check_driver(host: _Host) -> _Results:
@@ -62,8 +62,8 @@ def check_regions(host: _Host) -> _Results:
 @AREA.check(
     "errors",
     why="the card reports a hardware error",
-    remedy="read it with: fpgainfo errors all; clear it with:"
-    " fpgaconf or a power cycle",
+    remedy="fpgainfo errors all\nprogram the region again, or power-cycle the"
+    " card, to clear them",
 )
 def check_errors(host: _Host) -> _Results:
     """No Intel FPGA reports an error."""
@@ -87,7 +87,7 @@ def _error_files(host: _Host, card: pci.PciFunction) -> Iterator[str]:
 @AREA.check(
     "xrt",
     why="nova-accel programs Alveo cards with XRT's tools",
-    remedy="install XRT, then: source /opt/xilinx/xrt/setup.sh",
+    remedy="install XRT, then\nsource /opt/xilinx/xrt/setup.sh",
     ansible="xrt",
 )
 def check_xrt(host: _Host) -> _Results:
@@ -100,7 +100,7 @@ def check_xrt(host: _Host) -> _Results:
 @AREA.check(
     "ready",
     why="the card is not usable yet",
-    remedy="xbmgmt examine; xbmgmt reset --device ADDRESS",
+    remedy="xbmgmt examine\nxbmgmt reset --device ADDRESS",
     ansible="xrt",
 )
 def check_ready(host: _Host) -> _Results:
@@ -115,7 +115,8 @@ def check_ready(host: _Host) -> _Results:
 @AREA.check(
     "golden-image",
     why="the factory image has no region to program",
-    remedy="xbmgmt program --base --device ADDRESS, then a cold reboot",
+    remedy="xbmgmt program --base --device ADDRESS\nthen switch the host off"
+    " and on",
     ansible="xrt",
 )
 def check_golden_image(host: _Host) -> _Results:
@@ -130,7 +131,7 @@ def check_golden_image(host: _Host) -> _Results:
 @AREA.check(
     "offline",
     why="the driver has given the card up",
-    remedy="xbmgmt reset --device ADDRESS, or a power cycle",
+    remedy="xbmgmt reset --device ADDRESS  # or a power cycle",
 )
 def check_offline(host: _Host) -> _Results:
     """No Alveo card is offline."""

@@ -128,8 +128,8 @@ def check_kernel_version(host: _Host) -> _Results:
 @AREA.check(
     "hugepages",
     why="a guest with huge pages can't start near its card",
-    remedy="echo N > nr_hugepages of the node, or fewer guests with huge"
-    " pages there",
+    remedy="write a larger number to nr_hugepages of the node, or have fewer"
+    " guests with huge pages there",
 )
 def check_hugepages(host: _Host) -> _Results:
     """Nodes with accelerators have free huge pages."""
@@ -147,8 +147,10 @@ def check_hugepages(host: _Host) -> _Results:
     "memlock",
     why="VFIO locks the whole memory of a guest: VFIO_MAP_DMA fails with"
     " ENOMEM",
-    remedy="systemctl edit virtqemud (or libvirtd): [Service]"
-    " LimitMEMLOCK=infinity; then restart it",
+    remedy="write into /etc/systemd/system/virtqemud.service.d/memlock.conf"
+    " (or libvirtd.service.d):\n[Service]\nLimitMEMLOCK=infinity\nthen\n"
+    "systemctl daemon-reload\n"
+    "systemctl try-restart virtqemud libvirtd",
 )
 def check_memlock(host: _Host) -> _Results:
     """libvirt may lock as much memory as a guest needs."""

@@ -114,7 +114,7 @@ def check_gim_kernel(host: _Host) -> _Results:
 @QAT.check(
     "state",
     why="a device that is down serves no guest",
-    remedy="echo up > qat/state of the device",
+    remedy=remedies.write_attribute("qat/state", "up"),
     ansible="qat",
 )
 def check_qat_state(host: _Host) -> _Results:
@@ -142,8 +142,8 @@ def check_qat_services(host: _Host) -> _Results:
 @QAT.check(
     "firmware",
     why="the driver can't start the device",
-    remedy="apt install firmware-intel-misc (Debian), linux-firmware (others);"
-    " then bind the device again",
+    remedy="apt install firmware-intel-misc || dnf install linux-firmware\n"
+    "bind the device again",
     ansible="qat",
 )
 def check_qat_firmware(host: _Host) -> _Results:
@@ -174,7 +174,7 @@ def check_qat_host_use(host: _Host) -> _Results:
 @QAT.check(
     "auto-reset",
     why="after a fatal error the device stays down until it is reset by hand",
-    remedy="echo on > qat/auto_reset of the device",
+    remedy=remedies.write_attribute("qat/auto_reset", "on"),
     ansible="qat",
 )
 def check_qat_auto_reset(host: _Host) -> _Results:
@@ -188,7 +188,8 @@ def check_qat_auto_reset(host: _Host) -> _Results:
 @QAT.check(
     "errors-fatal",
     why="the device has failed; nova-accel sets it aside",
-    remedy="reset the device; write 1 to qat_ras/reset_error_counters",
+    remedy="reset the device, then\n"
+    + remedies.write_attribute("qat_ras/reset_error_counters", "1"),
 )
 def check_qat_errors(host: _Host) -> _Results:
     """No QAT device had a fatal error."""

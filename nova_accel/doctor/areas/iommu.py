@@ -9,7 +9,7 @@ from nova_accel.host.sysfs import allowed_paths, modules
 from nova_accel.model import pci
 from nova_accel.vendors.common import iommu_group
 
-AREA = host_checks.Area("iommu", page="other-accelerators")
+AREA = host_checks.Area("iommu", page="other-accelerators", is_of_devices=True)
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 

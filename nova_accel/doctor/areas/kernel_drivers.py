@@ -7,7 +7,7 @@ from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import Observation, fail, note, warn
 from nova_accel.host.sysfs import allowed_paths, modules
 
-AREA = host_checks.Area("drv", page="troubleshooting")
+AREA = host_checks.Area("drv", page="troubleshooting", is_of_devices=True)
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
@@ -144,8 +144,7 @@ def _built_modules(host: _Host, release: str) -> dict[str, str]:
 @AREA.check(
     "kernel",
     why="the module is missing in the kernel that runs",
-    remedy="apt install linux-headers-$(uname -r) (Debian, Ubuntu) or"
-    " dnf install kernel-devel-$(uname -r)\ndkms autoinstall",
+    remedy=f"{remedies.HEADERS}\ndkms autoinstall",
     ansible="nvidia_vgpu_host",
 )
 def check_kernel(host: _Host) -> _Results:
@@ -173,8 +172,7 @@ def check_kernel(host: _Host) -> _Results:
 @AREA.check(
     "headers",
     why="DKMS can't build the module again after an update",
-    remedy="apt install linux-headers-$(uname -r) (Debian, Ubuntu) or"
-    " dnf install kernel-devel-$(uname -r)",
+    remedy=remedies.HEADERS,
     ansible="nvidia_vgpu_host",
 )
 def check_headers(host: _Host) -> _Results:
@@ -188,8 +186,7 @@ def check_headers(host: _Host) -> _Results:
     "dkms",
     why="no module of the driver is there for the kernel that runs, so the"
     " driver has no card",
-    remedy="apt install linux-headers-$(uname -r) (Debian, Ubuntu) or"
-    " dnf install kernel-devel-$(uname -r)\ndkms autoinstall",
+    remedy=f"{remedies.HEADERS}\ndkms autoinstall",
 )
 def check_dkms(host: _Host) -> _Results:
     """DKMS has built its modules for the kernel that runs."""
@@ -225,8 +222,8 @@ def _lockdown_level(host: _Host) -> str:
 @AREA.check(
     "secure-boot",
     why="the kernel refuses modules without a signature that it accepts",
-    remedy="mokutil --import /var/lib/dkms/mok.pub\nreboot, and enrol the key"
-    " in the firmware's menu",
+    remedy="mokutil --import /var/lib/dkms/mok.pub\n"
+    "reboot  # and enrol the key in the firmware's menu",
 )
 def check_secure_boot(host: _Host) -> _Results:
     """Built modules are loaded under Secure Boot and lockdown."""
@@ -253,8 +250,8 @@ def check_secure_boot(host: _Host) -> _Results:
 @AREA.check(
     "unsigned",
     why="the module is refused as soon as Secure Boot or lockdown is on",
-    remedy="sign it: kmodsign sha512 KEY CERTIFICATE MODULE, or let DKMS do"
-    " it (/etc/dkms/framework.conf)",
+    remedy="sign it, or let DKMS do it (/etc/dkms/framework.conf):\n"
+    "kmodsign sha512 KEY CERTIFICATE MODULE",
 )
 def check_unsigned(host: _Host) -> _Results:
     """Loaded modules are signed."""

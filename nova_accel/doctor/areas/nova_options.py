@@ -108,7 +108,11 @@ def _report_names(host: _Host, is_section: bool) -> _Results:
 
 
 def _find_start_errors(host: _Host) -> Iterator[errors.ConfigurationError]:
-    """Yield the errors at which nova-compute does not start."""
+    """Yield the errors at which nova-compute does not start.
+
+    :raises UnreadableError: this user may not read nova.conf.
+    """
+    is_active = is_set_up(host)
     if not host.nova_conf:
         return
     try:
@@ -117,7 +121,7 @@ def _find_start_errors(host: _Host) -> Iterator[errors.ConfigurationError]:
     except errors.ConfigurationError as error:
         yield error
         return
-    if is_set_up(host):
+    if is_active:
         service_start.register(options)
         yield from service_start.find_conflicts(
             options, host.reader, host.state, settings.rules
@@ -134,8 +138,8 @@ def _report_start_errors(host: _Host, *names: str) -> _Results:
 
 @AREA.check(
     "settings",
-    why="nova-compute does not start",
-    remedy="correct the value, then: systemctl restart nova-compute",
+    why="nova-compute does not start, or does so without nova-accel",
+    remedy="correct the value, then\nsystemctl restart nova-compute",
 )
 def check_settings(host: _Host) -> _Results:
     """nova-compute starts with the options of [nova_accel]."""

@@ -44,7 +44,7 @@ def unseen(host: _Host, name: str) -> Observation:
         f"the state of {name} can't be seen: it is not installed here, runs in"
         " a container, or these files list no services",
         host.service(name),
-        remedy=f"systemctl status {name}, where it is installed",
+        remedy=f"systemctl status {name}  # where it is installed",
     )
 
 
@@ -57,8 +57,8 @@ def _version(host: _Host) -> str:
     "library",
     why='NVML fails with "driver/library version mismatch": MIG, faults and'
     " NVLink stay unknown",
-    remedy="reboot, or unload and load the modules of the new version:"
-    " modprobe -r nvidia_vgpu_vfio nvidia; modprobe nvidia",
+    remedy="unload the modules, and load the new ones, or reboot:\n"
+    "modprobe -r nvidia_vgpu_vfio nvidia\nmodprobe nvidia",
 )
 def check_library(host: _Host) -> _Results:
     """The library and the kernel module have one version."""
@@ -221,8 +221,8 @@ def check_modeset(host: _Host) -> _Results:
     "monitors",
     why='sriov-manage fails while a program has the card open ("Cannot obtain'
     ' unbindLock")',
-    remedy="systemctl stop nvidia-dcgm dcgm-exporter, enable the VFs, start"
-    " them again",
+    remedy="systemctl stop nvidia-dcgm dcgm-exporter\nenable the VFs, then\n"
+    "systemctl start nvidia-dcgm dcgm-exporter",
 )
 def check_monitors(host: _Host) -> _Results:
     """No program keeps cards open whose VFs have to be enabled."""

@@ -154,7 +154,7 @@ def _list_commands(
 @AREA.check(
     "memory-nodes",
     why="the driver in the guest can't use the GPU's memory",
-    remedy="add the nodes to the flavors: openstack accel flavor set NAME"
+    remedy="add the nodes to the flavors:\nopenstack accel flavor set NAME"
     f" --memory-nodes {pci_ids.MEMORY_NODES}",
 )
 def check_memory_nodes(host: _Host) -> _Results:

@@ -32,8 +32,8 @@ def check_nvml(host: _Host) -> _Results:
 @AREA.check(
     "faults",
     why="nova-accel sets the card aside",
-    remedy="reset the card (nvidia-smi --gpu-reset -i ADDRESS), or replace it;"
-    " then: nova-accel heal ADDRESS",
+    remedy="reset the card, or replace it:\n"
+    "nvidia-smi --gpu-reset -i ADDRESS\nnova-accel heal ADDRESS",
 )
 def check_faults(host: _Host) -> _Results:
     """NVML reports no fault of a card."""
@@ -45,8 +45,8 @@ def check_faults(host: _Host) -> _Results:
 @AREA.check(
     "mig",
     why="a card in MIG mode without GPU instances makes no vGPU",
-    remedy="nvidia-smi mig -cgi PROFILE -C, or write"
-    ' "mig_instances": "dynamic" into its line of device_spec',
+    remedy='write "mig_instances": "dynamic" into its line of device_spec,'
+    " or\nnvidia-smi mig -i ADDRESS -cgi PROFILE -C",
 )
 def check_mig(host: _Host) -> _Results:
     """Cards in MIG mode have GPU instances."""
@@ -59,8 +59,8 @@ def check_mig(host: _Host) -> _Results:
     "ecc",
     why="a live migration is refused between cards of which one has ECC, and"
     " the mode changes at the next reset",
-    remedy="take the vGPUs off the card, then: nvidia-smi --gpu-reset -i"
-    " ADDRESS",
+    remedy="take the vGPUs off the card, then\n"
+    "nvidia-smi --gpu-reset -i ADDRESS",
 )
 def check_ecc(host: _Host) -> _Results:
     """The ECC mode of each card stays as it is at the next reset."""
@@ -74,8 +74,8 @@ def check_ecc(host: _Host) -> _Results:
     "fabric",
     why="CUDA fails in the guest until the card is registered with its"
     " NVSwitches (error 802)",
-    remedy="systemctl status nvidia-fabricmanager; its log is"
-    " /var/log/fabricmanager.log",
+    remedy="systemctl status nvidia-fabricmanager\n"
+    "tail /var/log/fabricmanager.log",
     ansible="nvidia_fabric_manager",
 )
 def check_fabric(host: _Host) -> _Results:
@@ -93,8 +93,8 @@ def check_fabric(host: _Host) -> _Results:
     "license",
     why="NVIDIA's driver slows such a guest down after some minutes; nothing"
     " else reports it",
-    remedy="in the guest: nvidia-smi -q, and journalctl -u nvidia-gridd\n"
-    "nova-accel doctor --cloud",
+    remedy="in the guest:\nnvidia-smi -q\njournalctl -u nvidia-gridd\n"
+    "on this host:\nnova-accel doctor --cloud",
 )
 def check_license(host: _Host) -> _Results:
     """Each guest of a vGPU has a licence."""

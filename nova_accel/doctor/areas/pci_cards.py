@@ -22,7 +22,7 @@ from nova_accel.model import pci
 from nova_accel.vendors import pci_passthrough
 from nova_accel.vendors.common import reset_policy, vf_card
 
-AREA = host_checks.Area("pci", page="other-accelerators")
+AREA = host_checks.Area("pci", page="other-accelerators", is_of_devices=True)
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
@@ -241,7 +241,7 @@ def _error_count(host: _Host, card: pci.PciFunction, name: str) -> int:
 @AREA.check(
     "aer-fatal",
     why="nova-accel sets the device aside",
-    remedy="replace or reseat the card, then: nova-accel heal ADDRESS",
+    remedy="replace or reseat the card, then\nnova-accel heal ADDRESS",
 )
 def check_aer_fatal(host: _Host) -> _Results:
     """No card had a fatal PCIe error since the start."""
@@ -438,7 +438,7 @@ def _read_head(host: _Host, path: str) -> bytes:
 @AREA.check(
     "power",
     why="a guest that starts has to wait for the card, or does not get it",
-    remedy="echo on > power/control of the function",
+    remedy=remedies.write_attribute("power/control", "on"),
 )
 def check_power(host: _Host) -> _Results:
     """No card is without power."""
@@ -471,7 +471,8 @@ def check_numa(host: _Host) -> _Results:
     "msi",
     why="VFIO and most VFs need MSI interrupts",
     remedy=remedies.remove_kernel_arguments("pci=nomsi")
-    + "\nor write 1 to msi_bus of the card",
+    + "\nor, until the next start,\n"
+    + remedies.write_attribute("msi_bus", "1"),
 )
 def check_msi(host: _Host) -> _Results:
     """MSI interrupts are on."""

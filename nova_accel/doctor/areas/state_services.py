@@ -33,7 +33,7 @@ _Results = Iterator[Observation]
 _SECTION = conf.GROUP.name
 
 
-_USABLE = "do what the text says, then: systemctl restart nova-compute"
+_USABLE = "do what the text says, then\nsystemctl restart nova-compute"
 
 
 def _claims(host: _Host) -> str:
@@ -89,12 +89,16 @@ def check_directory(host: _Host) -> _Results:
 @STATE.check(
     "faulted",
     why="these devices are offered to no server",
-    remedy="after their repair: nova-accel heal ADDRESS",
+    remedy="after their repair:\nnova-accel heal ADDRESS",
 )
 def check_faulted(host: _Host) -> _Results:
     """No device is set aside."""
     yield from _list_notes(
-        host, "faulted", warn, "set aside", "after the repair: nova-accel heal"
+        host,
+        "faulted",
+        warn,
+        "set aside",
+        "after the repair:\nnova-accel heal",
     )
 
 
@@ -124,7 +128,7 @@ def check_scrubbing(host: _Host) -> _Results:
 @STATE.check(
     "unreleased",
     why="the partitions of a deleted server still exist",
-    remedy="systemctl restart nova-compute; see its log for the cause",
+    remedy="systemctl restart nova-compute  # its log has the cause",
 )
 def check_unreleased(host: _Host) -> _Results:
     """All partitions of deleted servers were released."""
@@ -134,7 +138,8 @@ def check_unreleased(host: _Host) -> _Results:
 @SERVICES.check(
     "libvirt",
     why="Nova can't start guests",
-    remedy="systemctl enable --now virtqemud.socket  (or libvirtd)",
+    remedy="systemctl enable --now virtqemud.socket ||"
+    " systemctl enable --now libvirtd",
 )
 def check_libvirt(host: _Host) -> _Results:
     """libvirt is active where it is installed."""
@@ -168,7 +173,7 @@ def check_udev(host: _Host) -> _Results:
     "mdevctl",
     why="mdevctl makes these devices at each start, and nova-accel removes"
     " devices that no server has",
-    remedy="mdevctl undefine --uuid UUID for each",
+    remedy="mdevctl undefine --uuid UUID",
 )
 def check_mdevctl(host: _Host) -> _Results:
     """mdevctl defines no mediated devices."""
@@ -177,7 +182,12 @@ def check_mdevctl(host: _Host) -> _Results:
         is_parent = parent != "scripts.d"
         if is_parent and host.names(f"{top}/{parent}"):
             yield note(
-                f"mdevctl defines devices on {parent}", f"{top}/{parent}"
+                f"mdevctl defines devices on {parent}",
+                f"{top}/{parent}",
+                remedy="\n".join(
+                    f"mdevctl undefine --parent {parent} --uuid {uuid}"
+                    for uuid in host.names(f"{top}/{parent}")
+                ),
             )
 
 
@@ -197,7 +207,7 @@ def check_packages(host: _Host) -> _Results:
 @REMOVAL.check(
     "claims",
     why="servers on this host still have accelerators",
-    remedy="migrate or delete these servers first: nova-accel drain ADDRESS",
+    remedy="migrate or delete these servers first:\nnova-accel drain ADDRESS",
 )
 def check_claims(host: _Host) -> _Results:
     """No server of this host has an accelerator."""
@@ -216,7 +226,8 @@ def check_claims(host: _Host) -> _Results:
     "functions",
     why="a hard reboot under Nova's own driver takes their whole functions"
     " away, without an error",
-    remedy="stop, move or delete these servers: openstack server migrate",
+    remedy="move, stop or delete these servers:\n"
+    "openstack server migrate SERVER",
 )
 def check_functions(host: _Host) -> _Results:
     """No server of this host has a whole function."""
@@ -230,7 +241,12 @@ def check_functions(host: _Host) -> _Results:
         yield unknown(f"the servers' claims can't be read: {error}", path)
         return
     if servers := claims_file.list_function_servers(recorded.claims):
-        yield fail(f"servers {', '.join(servers)} have some", path)
+        yield fail(
+            f"servers {', '.join(servers)} have some",
+            path,
+            remedy="move, stop or delete these servers:\n"
+            + "\n".join(f"openstack server migrate {s}" for s in servers),
+        )
 
 
 @REMOVAL.check(

@@ -8,7 +8,7 @@ from nova_accel.doctor.host_checks import Observation, fail, note, warn
 from nova_accel.host.sysfs import allowed_paths, attributes
 from nova_accel.model import pci
 
-AREA = host_checks.Area("vfio", page="troubleshooting")
+AREA = host_checks.Area("vfio", page="troubleshooting", is_of_devices=True)
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
@@ -104,8 +104,8 @@ def check_control(host: _Host) -> _Results:
 @AREA.check(
     "control-mode",
     why="QEMU runs as another user than root, and opens this node",
-    remedy="chmod 0666 /dev/vfio/vfio, and remove the rule of udev that"
-    " changes it",
+    remedy="chmod 0666 /dev/vfio/vfio\nremove the rule of udev that changes"
+    " it",
 )
 def check_control_mode(host: _Host) -> _Results:
     """All users may open VFIO's control node."""
@@ -137,8 +137,8 @@ def check_groups(host: _Host) -> _Results:
 @AREA.check(
     "kvm",
     why="guests are emulated without it, and far too slow",
-    remedy="switch on VT-x or AMD-V in the firmware's setup, then"
-    " modprobe kvm_intel (or kvm_amd)",
+    remedy="switch on VT-x or AMD-V in the firmware's setup, then\n"
+    "modprobe kvm_intel || modprobe kvm_amd",
 )
 def check_kvm(host: _Host) -> _Results:
     """KVM is there."""
@@ -154,7 +154,7 @@ def check_kvm(host: _Host) -> _Results:
 @AREA.check(
     "kvm-mode",
     why="QEMU runs as a member of the group kvm",
-    remedy="chmod 0660 /dev/kvm; chgrp kvm /dev/kvm",
+    remedy="chgrp kvm /dev/kvm\nchmod 0660 /dev/kvm",
 )
 def check_kvm_mode(host: _Host) -> _Results:
     """The group of QEMU may open KVM."""
@@ -168,7 +168,7 @@ def check_kvm_mode(host: _Host) -> _Results:
     "iommufd",
     why="guests with encrypted memory can have devices only with it",
     remedy=remedies.load_module("iommufd")
-    + "\n(a kernel with CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV)",
+    + "\n# of a kernel with CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV",
 )
 def check_iommufd(host: _Host) -> _Results:
     """The kernel has iommufd."""
