@@ -172,7 +172,7 @@ def _install(arguments: argparse.Namespace) -> tuple[str, int]:
     """
     variables = _read_variables(arguments)
     settings = host_source.read_settings(arguments)
-    host = _open_host(settings)
+    host = _open_host(arguments, settings)
     plan = _plan(arguments, host, variables)
     if not plan:
         return "This host needs no role.\n", _OK
@@ -196,14 +196,16 @@ def _remove(arguments: argparse.Namespace) -> tuple[str, int]:
     settings = host_source.read_settings(arguments)
     # Without nova-accel no server can release its devices.
     is_whole = arguments.reboot or _OWN_ROLE in {p.name for p in plan}
-    host = _open_host(settings)
+    host = _open_host(arguments, settings)
     use = _check_use(arguments, settings, host, plan, is_whole)
     return _change(arguments, use, "remove", plan, variables)
 
 
-def _open_host(settings: conf.Settings) -> checked_host.CheckedHost:
+def _open_host(
+    arguments: argparse.Namespace, settings: conf.Settings
+) -> checked_host.CheckedHost:
     reader, _ = host_source.open_host(settings.root, settings)
-    return checked_host.CheckedHost(reader)
+    return checked_host.CheckedHost(reader, arguments.config_file)
 
 
 def _check_use(

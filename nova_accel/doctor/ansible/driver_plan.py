@@ -59,7 +59,11 @@ def build_plan(
             PlannedRole(
                 role=role,
                 checks=tuple(checks.get(role.name, ())),
-                cards=tuple(str(c.address) for c in role.find_cards(host)),
+                cards=tuple(
+                    str(card.address)
+                    for card in role.find_cards(host)
+                    if host.needs_driver(card)
+                ),
                 missing=_list_missing(role, variables),
             )
         ]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan has the roles that cards and checks need, and no others."""
 
+import json
+
 import pytest
 
 from nova_accel import errors
@@ -61,6 +63,15 @@ def test_a_card_without_a_driver_plans_its_role(
 ) -> None:
     planned = {each.name: each.cards for each in plan_host(unbound(address))}
     assert address in planned[role]
+
+
+@pytest.mark.parametrize("use", ["passthrough", "off"])
+def test_a_card_without_partitions_needs_no_role(use: str) -> None:
+    line = json.dumps({"address": prepared.L40S, "use": use})
+    conf = f"{prepared.CONF}[nova_accel]\ndevice_spec = {line}\n"
+    change = unbound(prepared.L40S) | {changes.NOVA_CONF: conf}
+    planned = {each.name: each.cards for each in plan_host(change)}
+    assert prepared.L40S not in planned.get("nvidia_vgpu_host", ())
 
 
 def test_a_named_role_is_planned_without_a_reason() -> None:
