@@ -111,8 +111,11 @@ class MalformedError(AcceleratorError):
     """
 
     def __init__(self, kind: str, text: str, expected: str) -> None:
+        problem = (
+            f"{text!r} is not a {kind}" if text else f"the {kind} is empty"
+        )
         super().__init__(
-            f"{text!r} is not a {kind}; expected {expected}",
+            f"{problem}; expected {expected}",
             kind,
             text,
             expected,

@@ -65,12 +65,12 @@ def _check_faulted(addresses: Set[str], faulted: Set[str], path: str) -> None:
     :param path: directory of the notes.
     :raises MalformedError: a device is not set aside.
     """
+    choice = f"one of those in {path}: {', '.join(sorted(faulted))}"
     for address in sorted(addresses - faulted):
         raise errors.MalformedError(
             "device that is set aside",
             address,
-            f"one of those in {path}:"
-            f" {', '.join(sorted(faulted)) or 'nothing'}",
+            choice if faulted else f"no address: nothing is, in {path}",
         )
 
 

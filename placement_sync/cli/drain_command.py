@@ -322,7 +322,8 @@ def _wait_for_drain(
 
 
 def _format_choice(addresses: Iterable[str]) -> str:
-    return f"one of {', '.join(sorted(addresses)) or 'none'}"
+    choice = ", ".join(sorted(addresses))
+    return f"one of {choice}" if choice else "no address: there is none"
 
 
 def _build_drains(notes: drains.DrainNotes) -> dict[str, object]:

@@ -104,3 +104,8 @@ def test_the_status_determines_conflict_and_transience(
 def test_a_lasting_error_is_not_transient() -> None:
     error = errors.ServiceError("GET", "/", None, "so it is", "", True)
     assert not error.is_transient
+
+
+def test_an_empty_text_is_named_as_such() -> None:
+    error = errors.MalformedError("reason", "", "--reason TEXT")
+    assert str(error) == "the reason is empty; expected --reason TEXT"
