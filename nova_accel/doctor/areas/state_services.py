@@ -2,6 +2,7 @@
 """Checks of the state directory, services, packages, and before a removal."""
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator
 
@@ -56,7 +57,17 @@ def _list_notes(
     path = f"{host.state_dir}/{directory}"
     if addresses := notes.parse_file_names(host.names(path)):
         remedy = f"{command} {' '.join(addresses)}" if command else ""
-        yield level(f"{text}: {', '.join(addresses)}", path, remedy=remedy)
+        listed = ", ".join(_describe(host, path, each) for each in addresses)
+        yield level(f"{text}: {listed}", path, remedy=remedy)
+
+
+def _describe(host: _Host, path: str, address: str) -> str:
+    """Return an address with the reason of its note, if that can be read."""
+    reason = ""
+    with contextlib.suppress(ValueError, errors.UnreadableError):
+        note = json.loads(host.text(f"{path}/{notes.file_name(address)}"))
+        reason = note.get("reason", "") if isinstance(note, dict) else ""
+    return f"{address} ({reason})" if reason else address
 
 
 @STATE.check(
