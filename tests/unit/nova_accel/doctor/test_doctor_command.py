@@ -109,7 +109,7 @@ def test_the_plan_names_roles_and_manual_work(
     assert run("--root", root, "--fix-plan") == 2
     assert capsys.readouterr().out == (
         "---\nnova_accel_roles:\n  blacklist:\n    - drv.wrong\n"
-        "nova_accel_manual:\n  - pci.aer-fatal\n"
+        "nova_accel_manual:\n  - pci.aer-fatal\n  - nv.offers\n"
     )
 
 
