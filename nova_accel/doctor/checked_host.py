@@ -6,7 +6,6 @@ exists and can't be read; a check that does not catch it has the result
 unknown.
 """
 
-import collections
 import dataclasses
 import errno
 import functools
@@ -226,29 +225,6 @@ class CheckedHost:
             return bool(self.cards or self.state.devices)
         except errors.UnreadableError:
             return True
-
-    def describe_accelerators(self, names: Mapping[str, str]) -> str:
-        """Return how many accelerators of which model the host has.
-
-        The functions of one slot are one accelerator.
-
-        :param names: models by address, empty where unknown.
-        """
-        models: dict[str, str] = {}
-        for card in self.cards:
-            address = str(card.address)
-            model_name = names.get(address) or f"{card.vendor}:{card.product}"
-            models.setdefault(address.rpartition(".")[0], model_name)
-        for device in self.state.devices:
-            address = device.parent or device.address
-            slot = address.rpartition(".")[0] or address
-            models.setdefault(slot, names.get(address) or device.model)
-        if not models:
-            return "no accelerator on this host"
-        counts = collections.Counter(models.values())
-        noun = "accelerator" if len(models) == 1 else "accelerators"
-        parts = (f"{name} ({n})" for name, n in sorted(counts.items()))
-        return f"{len(models)} {noun}: {', '.join(parts)}"
 
     def has_technology(self, name: str) -> bool:
         """Return whether the host may have devices of a technology.

@@ -2,6 +2,7 @@
 """Command ``nova-accel doctor``."""
 
 import argparse
+import collections
 import functools
 from collections.abc import Mapping
 
@@ -94,14 +95,31 @@ def _check_host(arguments: argparse.Namespace) -> application.Output:
 def _describe_accelerators(
     host: checked_host.CheckedHost, names: Mapping[str, str]
 ) -> str:
-    """Return the accelerators of the host in words, for any host.
+    """Return how many accelerators of which model the host has.
 
-    :param names: models by address.
+    The functions of one slot are one accelerator.
+
+    :param names: models by address, empty where unknown.
     """
+    models: dict[str, str] = {}
     try:
-        return host.describe_accelerators(names)
+        for card in host.cards:
+            address = str(card.address)
+            ids = f"{card.vendor}:{card.product}"
+            slot = address.rpartition(".")[0]
+            models.setdefault(slot, names.get(address) or ids)
+        for device in host.state.devices:
+            address = device.parent or device.address
+            slot = address.rpartition(".")[0] or address
+            models.setdefault(slot, names.get(address) or device.model)
     except errors.UnreadableError as error:
         return f"the accelerators of this host are not known: {error}"
+    if not models:
+        return "no accelerator on this host"
+    counts = collections.Counter(models.values())
+    noun = "accelerator" if len(models) == 1 else "accelerators"
+    parts = (f"{name} ({count})" for name, count in sorted(counts.items()))
+    return f"{len(models)} {noun}: {', '.join(parts)}"
 
 
 def _list_checks(

@@ -80,6 +80,10 @@ def conf(before: str, after: str) -> prepared.Change:
     return {NOVA_CONF: CONF.replace(before, after)}
 
 
+def section(lines: str) -> prepared.Change:
+    return conf("[libvirt]", f"{lines}\n[libvirt]")
+
+
 def modprobe(line: str) -> prepared.Change:
     return {"/etc/modprobe.d/other.conf": f"{line}\n"}
 
@@ -442,29 +446,16 @@ CASES: Mapping[str, Case] = {
         WARN, conf("accel.AccelLibvirtDriver", "libvirt.LibvirtDriver")
     ),
     "nova.options": Case(WARN, conf("sync_interval", "sync_intervall")),
-    "nova.sections": Case(
-        WARN,
-        conf("[filter_scheduler]", "[nova-accel]\na = 1\n[filter_scheduler]"),
-    ),
-    "nova.settings": Case(
-        FAIL, conf("sync_interval = 60", "sync_interval = 60s")
-    ),
+    "nova.sections": Case(WARN, section("[nova-accel]\na = 1")),
+    "nova.settings": Case(FAIL, conf("interval = 60", "interval = 60s")),
     "nova.device-spec": Case(
         FAIL, conf("[nova_accel]", "[nova_accel]\ndevice_spec = 41:00.0")
     ),
     "nova.mdev-types": Case(
-        FAIL,
-        conf(
-            "[libvirt]",
-            "[devices]\nenabled_mdev_types = nvidia-232\n[libvirt]",
-        ),
+        FAIL, section("[devices]\nenabled_mdev_types = nvidia-232")
     ),
     "nova.pci-spec": Case(
-        FAIL,
-        conf(
-            "[libvirt]",
-            '[pci]\ndevice_spec = {"vendor_id": "10de"}\n[libvirt]',
-        ),
+        FAIL, section('[pci]\ndevice_spec = {"vendor_id": "10de"}')
     ),
     "nova.post-copy": Case(
         WARN,
