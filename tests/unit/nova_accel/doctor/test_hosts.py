@@ -90,7 +90,7 @@ def test_inspect_and_doctor_have_one_verdict(
     reader = host_reader.HostReader(root)
     host = checked_host.CheckedHost(reader)
     assert_one_verdict(host)
-    assert commands.main(["inspect", "--json", "--root", str(root)]) == 0
+    assert commands.main(["inspect", "-f", "json", "--root", str(root)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [(p["where"], p["reason"]) for p in report["problems"]] == [
         (p.where, p.reason) for p in host.state.problems
