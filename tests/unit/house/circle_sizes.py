@@ -38,6 +38,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
         Limit(40_000, "2026-11-27", _ONE_CARD),
+        Limit(
+            40_100,
+            "2026-11-27",
+            "errors of the start in one module, for the service and doctor",
+        ),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
