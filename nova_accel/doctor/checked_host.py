@@ -123,7 +123,7 @@ class CheckedHost:
 
     @functools.cached_property
     def _state_files(self) -> fs.Files:
-        return fs.Files(state_files.StateSource(self.state_dir))
+        return fs.Files(state_files.StateDirSource(self.state_dir))
 
     @functools.cached_property
     def state_dir(self) -> str:

@@ -9,7 +9,7 @@ from nova_accel.host.sysfs import allowed_paths, fs
 _DEFAULT = allowed_paths.STATE_DIR
 
 
-class StateSource:
+class StateDirSource:
     """Files of a state directory of this machine, by the default paths.
 
     The default paths are among those that may be read; no other file exists.
