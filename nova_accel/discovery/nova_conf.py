@@ -57,7 +57,7 @@ class NovaConf:
     def paths(self) -> tuple[str, ...]:
         """Return the files, the last one to be read last.
 
-        Those of a host are the ones that exist.
+        Of a host only existing files are returned.
         """
         if self.config_files:
             return self.config_files

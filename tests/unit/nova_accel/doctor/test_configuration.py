@@ -166,11 +166,11 @@ def test_notes_of_another_directory_are_seen(
 ) -> None:
     (tmp_path / "state/faulted").mkdir(parents=True)
     note = tmp_path / "state/faulted" / notes.file_name(prepared.GPU)
-    note.write_text('{"address": "x", "reason": "its fan stands still"}')
+    note.write_text('{"address": "x", "reason": "its fan has failed"}')
     nova_conf.write_text(f"[nova_accel]\nstate_dir = {tmp_path}/state\n")
     assert run("--only", "state", "--config-file", str(nova_conf)) == 1
     out = capsys.readouterr().out
-    assert f"set aside: {prepared.GPU} (its fan stands still)\n" in out
+    assert f"set aside: {prepared.GPU} (its fan has failed)\n" in out
     assert f"nova-accel heal {prepared.GPU}\n" in out
 
 
