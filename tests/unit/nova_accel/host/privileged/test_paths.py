@@ -45,6 +45,7 @@ nodes = anything | st.sampled_from(["dfl-fme.0", "dfl-fme.0/..", "mem"])
 BITSTREAM = "/nonexistent/bitstream"
 files = st.sampled_from([BITSTREAM, "bitstream", "", f"{BITSTREAM}\0"])
 digests = anything | st.just("0" * 128)
+READS_BITSTREAM = rf"(\.\./)+{BITSTREAM[1:]}"
 
 # Each function, its arguments, and the paths that it may open.
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
@@ -83,7 +84,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "program": (
         privileged.program_port,
         (nodes, numbers, files, digests, numbers),
-        rf"(\.\./)+{BITSTREAM[1:]}",
+        READS_BITSTREAM,
     ),
     "port": (
         privileged.set_port,
@@ -99,7 +100,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
             digests,
             numbers,
         ),
-        "nothing",
+        READS_BITSTREAM,
     ),
     "reset": (privileged.reset_function, (addresses,), f"{FUNCTION}/reset"),
     "scrub": (
