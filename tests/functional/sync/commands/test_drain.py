@@ -369,5 +369,6 @@ def test_a_malformed_address_is_refused_with_force(
     site: Site, address: str
 ) -> None:
     error = site.fail("drain", address, "--reason", "x", "--force")
-    assert "is not a device's address" in error
+    problem = f"{address!r} is not a" if address else "the"
+    assert f"{problem} device's address" in error
     assert not site.state.exists()

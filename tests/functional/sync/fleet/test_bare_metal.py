@@ -100,7 +100,7 @@ def test_nodes_have_holders_and_projects(site: test_fleet.Site) -> None:
 
 def test_a_flavor_of_nodes_has_no_group(site: test_fleet.Site) -> None:
     site.nova.add_flavor("metal")
-    words = ("--profile", PROFILE, "--dry-run", "--json")
+    words = ("--profile", PROFILE, "--dry-run", "-f", "json")
     code, out, err = site.execute("flavor", "set", "metal", *words)
     assert (code, err) == (0, "")
     added = json.loads(out)["set"]
@@ -115,7 +115,7 @@ def test_a_flavor_of_nodes_replaces_another(site: test_fleet.Site) -> None:
             "trait:CUSTOM_GPU_OLD_X1": "required",
         },
     )
-    words = ("--profile", PROFILE, "--dry-run", "--json")
+    words = ("--profile", PROFILE, "--dry-run", "-f", "json")
     _, out, _ = site.execute("flavor", "set", "old", *words)
     assert json.loads(out)["removed"] == [
         "resources:CUSTOM_BAREMETAL_OLD",
