@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -49,6 +50,24 @@ def start(
     )
 
 
+def wait_until_it_sleeps(process: subprocess.Popen[str]) -> None:
+    """Wait until a process has made no step of its own for 0.3 s.
+
+    Python prints the exceptions of constructors that a signal interrupts,
+    such as that of the file which reads a socket.
+    """
+    place = pathlib.Path(f"/proc/{process.pid}/stat")
+    ticks: list[str] = []
+    times = 0
+    while times < 3:
+        time.sleep(0.1)
+        fields = place.read_text().rpartition(") ")[2].split()
+        # Fields 14 and 15: clock ticks in user and kernel mode (proc(5)).
+        has_slept = fields[0] == "S" and fields[11:13] == ticks
+        times = times + 1 if has_slept else 0
+        ticks = fields[11:13]
+
+
 def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
     _, words = process.communicate(timeout=60)
@@ -77,6 +96,7 @@ def test_ctrl_c_ends_a_waiting_command(
         with start(name, [*commands[name], "--endpoint", url]) as process:
             with placement.accept()[0] as connection:
                 connection.recv(1)
+                wait_until_it_sleeps(process)
                 interrupt(process)
 
 
