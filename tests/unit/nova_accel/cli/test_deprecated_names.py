@@ -13,6 +13,8 @@ from placement_sync.cli import main
 
 ROOT = pathlib.Path(__file__).parents[4]
 Output = pytest.CaptureFixture[str]
+# A program's main function and its arguments.
+Call = tuple[Callable[[Sequence[str]], int], Sequence[str]]
 # Nothing answers at the port of the discard service.
 _URL = "http://127.0.0.1:9"
 _NO_CLOUD = ("--endpoint", _URL, "--compute-endpoint", _URL)
@@ -76,15 +78,15 @@ def test_each_name_of_the_release_before_is_known() -> None:
 @pytest.mark.parametrize("name", CLOUD)
 def test_nova_accel_prints_the_present_name(capsys: Output, name: str) -> None:
     words = [*name.split(), *CLOUD[name]]
-    status, out, err = execute(commands.main, capsys, words)
-    line, _, rest = err.partition("\n")
-    assert line == (
-        f"nova-accel: `nova-accel {name}` is deprecated and ends with the next"
-        f" release; use `openstack accel {name}`"
-    )
     points = command_manager.load_points(command_manager.CLOUD_GROUP)
     program = build("nova-accel", name, points[f"accel {name}"])
-    assert execute(program.main, capsys, words) == (status, out, rest)
+    status, out = compare(
+        capsys,
+        (commands.main, words),
+        (program.main, words),
+        f"nova-accel: `nova-accel {name}` is deprecated and ends with the next"
+        f" release; use `openstack accel {name}`",
+    )
     assert status, out
 
 
@@ -93,15 +95,15 @@ def test_placement_sync_prints_the_present_name(
     capsys: Output, tmp_path: pathlib.Path, name: str
 ) -> None:
     words = [name, *VERBS[name], "--state-dir", str(tmp_path)]
-    status, out, err = execute(main.main, capsys, words)
-    line, _, rest = err.partition("\n")
-    assert line == (
-        f"placement-sync: `placement-sync {name}` is deprecated and ends with"
-        f" the next release; use `nova-accel {name}`"
-    )
     points = command_manager.load_points(command_manager.HOST_GROUP)
     program = build("placement-sync", name, points[name])
-    assert execute(program.main, capsys, words) == (status, out, rest)
+    status, _ = compare(
+        capsys,
+        (main.main, words),
+        (program.main, words),
+        f"placement-sync: `placement-sync {name}` is deprecated and ends with"
+        f" the next release; use `nova-accel {name}`",
+    )
     assert bool(status) == (name != "drain")
 
 
@@ -111,6 +113,22 @@ def build(
     """Return a program with one command."""
     manager = command_manager.CommandManager({name: point}, dict)
     return application.Application(program, "", manager)
+
+
+def compare(
+    capsys: Output, deprecated: Call, present: Call, expected: str
+) -> tuple[int, str]:
+    """Return the status and output that a deprecated and a present call have.
+
+    :param expected: the line that the deprecated one prints before.
+    """
+    run, words = deprecated
+    status, out, err = execute(run, capsys, words)
+    line, _, rest = err.partition("\n")
+    assert line == expected
+    run, words = present
+    assert execute(run, capsys, words) == (status, out, rest)
+    return status, out
 
 
 def execute(
@@ -134,14 +152,13 @@ def test_json_is_a_format(
     capsys: Output, tmp_path: pathlib.Path, words: list[str]
 ) -> None:
     words = [*words, "--state-dir", str(tmp_path), *_NO_CLOUD[:2]]
-    status, out, err = execute(commands.main, capsys, [*words, "--json"])
-    line, _, rest = err.partition("\n")
-    assert line == (
+    status, out = compare(
+        capsys,
+        (commands.main, [*words, "--json"]),
+        (commands.main, [*words, "-f", "json"]),
         "nova-accel: `--json` is deprecated and ends with the next release;"
-        " use `-f json`"
+        " use `-f json`",
     )
-    present = execute(commands.main, capsys, [*words, "-f", "json"])
-    assert present == (status, out, rest)
     assert out.startswith("{") == (status == 0 or words[0] == "status")
 
 
