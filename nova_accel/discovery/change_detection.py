@@ -43,7 +43,7 @@ FULL_READ_INTERVAL_S = 300
 
 
 class ChangeDetector(host_readings.HostReadings):
-    """Readings of one host that skip what has not changed. Thread-safe."""
+    """Readings of one host that skip unchanged cards. Thread-safe."""
 
     def __init__(
         self,

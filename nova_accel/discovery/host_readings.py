@@ -50,8 +50,8 @@ class _Newest:
     """Results of the newest readings.
 
     ``host_scan`` is the last full reading, ``number`` its number, ``notes``
-    what was applied to it. ``reader`` and ``state`` have also what was read
-    since; ``cards`` are these readings by address of the device. ``gpus`` are
+    the notes applied to it. ``reader`` and ``state`` include later readings of
+    cards; ``cards`` are these readings by address of the device. ``gpus`` are
     NVML's answers with which each card was described.
     """
 
@@ -483,7 +483,7 @@ def _list_stale(
     names: frozenset[str],
     slots: frozenset[str],
 ) -> repeated_reader.Stale:
-    """Return what is read again of the devices of one card.
+    """Return the files to read again for the devices of one card.
 
     :param every: the names of all their functions.
     """

@@ -317,10 +317,10 @@ class Files:
         paths: file_cache.Paths = file_cache.ALL,
         listed: Collection[str] = (),
     ) -> bool:
-        """Read again what was read of a function, not for copies of this.
+        """Read the cached results of a function again, not for copies.
 
         :param name: its address, or "" for files that belong to no function.
-        :param paths: resolved paths of what is read again.
+        :param paths: resolved paths of the results to read again.
         :param listed: resolved directories whose names are read again, too.
         :returns: whether any result has changed.
         """

@@ -217,7 +217,7 @@ def test_240_cards_are_on_one_screen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_contrasts_suffice(is_dark: bool, tmp_path: Path) -> None:
-    """WCAG 2.2: 4.5 for text (1.4.3), 3 for what is not text (1.4.11)."""
+    """WCAG 2.2: 4.5 for text (1.4.3), 3 for other graphics (1.4.11)."""
     colors = measure(tmp_path, render(30), _COLORS, is_dark=is_dark)
     assert (colors["page"] < 0.1) is is_dark
     assert colors["texts"] >= 4.5
