@@ -12,11 +12,16 @@ from nova_accel.model import names, providers
 from placement_sync.client import nova_api
 from placement_sync.fleet.devices import fleet_state
 from placement_sync.fleet.flavors import offered_devices
+from placement_sync.fleet.report import fleet_report
 from tests.support.placement import clouds
 
 SIZES = {"1Q": 1024, "2Q": 2048, "4Q": 4096, "8Q": 8192}
 MODEL = "A40"
 MEMORY_MB = 49152
+#: Of reports whose text is compared with a file.
+HEADER = fleet_report.ReportHeader(
+    created="2026-05-04T06:00:00+00:00", version="1.0", user="user alice"
+)
 
 
 def consumer(number: int) -> str:

@@ -17,15 +17,12 @@ from placement_sync.fleet.flavors import offered_devices
 from placement_sync.fleet.report import fleet_report, report_page
 from tests.functional.sync.fleet import browser
 from tests.support import golden
-from tests.support.placement import sized_fleets
+from tests.support.placement import fleets, sized_fleets
 
 if not browser.PROGRAM:
     pytest.skip("there is no Chromium", allow_module_level=True)
 
 TYPES = offered_devices.VgpuTypes(loader.load())
-HEADER = fleet_report.ReportHeader(
-    created="2026-05-04T06:00:00+00:00", version="1.0", user="user alice"
-)
 FLAVORS = tuple(
     fleet_report.FlavorSpecs(
         name=f"gpu.{size.lower()}",
@@ -153,7 +150,7 @@ return result;
 @functools.cache
 def render(count: int, **names: str) -> str:
     fleet = sized_fleets.build_fleet(count, **names)
-    report = fleet_report.build(HEADER, fleet, FLAVORS, TYPES)
+    report = fleet_report.build(fleets.HEADER, fleet, FLAVORS, TYPES)
     return report_page.render(report)
 
 

@@ -24,9 +24,6 @@ from tests.support import examples
 from tests.support.placement import clouds, fleets, sized_fleets
 
 TYPES = offered_devices.VgpuTypes(loader.load())
-HEADER = fleet_report.ReportHeader(
-    created="2026-05-04T06:00:00+00:00", version="1.0", user="user alice"
-)
 # Elements of HTML without an end; those of SVG end with "/>".
 VOID = frozenset({"meta", "input"})
 
@@ -100,7 +97,7 @@ class Page(parser.HTMLParser):
 def render(
     fleet: fleet_state.Fleet, *flavors: fleet_report.FlavorSpecs
 ) -> Element:
-    report = fleet_report.build(HEADER, fleet, flavors, TYPES)
+    report = fleet_report.build(fleets.HEADER, fleet, flavors, TYPES)
     return Page(report_page.render(report)).root
 
 
@@ -314,7 +311,7 @@ def test_a_host_with_many_devices_has_lines_of_small_bars() -> None:
         for number in range(20)
     )
     fleet = fleet_state.Fleet(cloud=offered_devices.Cloud(devices=cards))
-    report = fleet_report.build(HEADER, fleet, (), TYPES)
+    report = fleet_report.build(fleets.HEADER, fleet, (), TYPES)
     strip = card_strips.build_strip(report.hosts[0].bars)
     assert [bar.y for bar in strip.bars].count(0) == card_strips.PER_LINE
     for bar in strip.bars:

@@ -22,9 +22,6 @@ from tests.support import examples, golden
 from tests.support.placement import clouds, fleets
 
 TYPES = offered_devices.VgpuTypes(loader.load())
-HEADER = fleet_report.ReportHeader(
-    created="2026-05-04T06:00:00+00:00", version="1.0", user="user alice"
-)
 FLAVOR = fleet_report.FlavorSpecs(
     name="gpu.8q",
     specs={
@@ -73,7 +70,7 @@ def build_bar(fleet: fleet_state.Fleet) -> card_bars.CardBar:
 def build_report(
     fleet: fleet_state.Fleet, *flavors: fleet_report.FlavorSpecs
 ) -> fleet_report.FleetReport:
-    return fleet_report.build(HEADER, fleet, flavors, TYPES)
+    return fleet_report.build(fleets.HEADER, fleet, flavors, TYPES)
 
 
 @given(fleets.fleets())
