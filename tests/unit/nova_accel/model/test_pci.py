@@ -30,7 +30,7 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
     try:
         parsed = pci.parse_address(text)
     except errors.MalformedError as error:
-        assert repr(text) in str(error)
+        assert (repr(text) if text else "is empty") in str(error)
     else:
         assert pci.is_address(str(parsed))
 
