@@ -25,6 +25,8 @@ driver = nova_accel
 @pytest.fixture(autouse=True)
 def _meta_path() -> Iterator[None]:
     before = list(sys.meta_path)
+    for finder in finders():  # of an earlier test that read nova.conf
+        sys.meta_path.remove(finder)
     load_driver("log what earlier tests have deferred")
     yield
     sys.meta_path[:] = before
