@@ -282,7 +282,11 @@ class Judge:
         domain = self._world.connection(host)._vms.get(instance.name)
         is_running = domain is not None and domain.isActive()
         has_failed = instance.vm_state == vm_states.ERROR
-        if has_failed and not is_running and not claimed.get(who):
+        if (
+            (has_failed or self._was_ended_as_evacuated(host, who))
+            and not is_running
+            and not claimed.get(who)
+        ):
             return  # Nova failed once it had released all on the host
         subject = f"{instance.vm_state} server {who} on {host}"
         if instance.vm_state == vm_states.RESIZED:
@@ -300,6 +304,23 @@ class Judge:
         use = connection.parse_hostdevs(domain.XMLDesc(0))
         if {*use.mdevs, *use.functions} != handles:
             self._note("lost", f"{subject} runs with {use}, claimed {handles}")
+
+    def _was_ended_as_evacuated(self, host: str, who: str) -> bool:
+        """Return whether a server of a host was ended when that returned.
+
+        Nova never ends the migration of an evacuation whose new host dies.
+        If the next evacuation fails, the server stays at its host, which
+        ends the guest for the first one when it starts again
+        (nova/compute/manager.py, _destroy_evacuated_instances).
+        """
+        return any(
+            migration.migration_type == "evacuation"
+            and migration.source_compute == host
+            and migration.status in ("accepted", "pre-migrating", "done")
+            for migration in objects.MigrationList.get_by_filters(
+                self._world.context, {"instance_uuid": who}
+            )
+        )
 
     def _is_kept(self, instance: Any, slots: Any, placement: Any) -> bool:
         """Return whether a server that failed still has all that is its own.
