@@ -73,8 +73,9 @@ def build(
     :param host: name of its compute service.
     :param instances: ``nova.objects.Instance`` by uuid: of the servers of
         the host and of the migrations.
-    :param migrations: ``nova.objects.Migration``, in progress, or failed if
-        their servers may return. That of an unknown server is left out.
+    :param migrations: ``nova.objects.Migration``, in progress, or failed or
+        reverted if their servers may return. That of an unknown server is
+        left out.
     """
     ledger = {k: _own(v) for k, v in instances.items() if v.host == host}
     for migration in migrations:

@@ -12,6 +12,7 @@ from typing import Any
 import nova.conf
 from nova import context as nova_context
 from nova import exception, objects
+from nova.compute import task_states
 
 # Attributes of an instance that the ledger needs.
 SLOTS = ("resources", "migration_context")
@@ -27,6 +28,12 @@ class Records:
 
     instances: dict[str, Any]
     migrations: list[Any]
+
+    def __or__(self, other: "Records") -> "Records":
+        return Records(
+            instances=self.instances | other.instances,
+            migrations=self.migrations + other.migrations,
+        )
 
 
 def read(
@@ -63,6 +70,36 @@ def read(
             if instance := find_instance(uuid, attributes):
                 instances[uuid] = instance
     return Records(instances=instances, migrations=migrations)
+
+
+def read_reverting(attributes: Iterable[str] = SLOTS) -> Records:
+    """Return the servers that a revert brings back to this host.
+
+    Nova calls the migration of such a server reverted as soon as its other
+    host has ended it (nova/compute/resource_tracker.py,
+    drop_move_claim_at_dest), and makes the server this host's later.
+
+    :param attributes: of the instances.
+    """
+    context, host = nova_context.get_admin_context(), nova.conf.CONF.host
+    migrations = objects.MigrationList.get_by_filters(
+        context, {"source_compute": host, "status": "reverted"}
+    )
+    uuids = sorted({each.instance_uuid for each in migrations})
+    found = uuids and objects.InstanceList.get_by_filters(
+        context,
+        {
+            "uuid": uuids,
+            "task_state": task_states.RESIZE_REVERTING,
+            "deleted": False,
+        },
+        expected_attrs=[*attributes],
+    )
+    instances = {each.uuid: each for each in found if each.host != host}
+    return Records(
+        instances=instances,
+        migrations=[m for m in migrations if m.instance_uuid in instances],
+    )
 
 
 def read_instance(uuid: str, attributes: Iterable[str] = SLOTS) -> Any:

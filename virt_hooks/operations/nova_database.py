@@ -190,12 +190,15 @@ class StartupServers:
 def read(nodes: Iterable[str]) -> dict[str, Restorable]:
     """Return the consumers that have slots of this host by uuid.
 
-    Servers that are migrating away, and may return, are included.
+    Servers that are migrating away, and may return, are included, and those
+    that a revert brings back.
 
     :param nodes: names of this host's compute nodes.
     :raises nova.exception.NovaException: the database can't be read.
     """
-    records = nova_records.read(nodes, (*nova_records.SLOTS, "flavor"))
+    attributes = (*nova_records.SLOTS, "flavor")
+    records = nova_records.read(nodes, attributes)
+    records |= nova_records.read_reverting(attributes)
     holdings = ledger.build(
         nova.conf.CONF.host, records.instances, records.migrations
     )

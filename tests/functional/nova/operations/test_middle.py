@@ -14,7 +14,7 @@ import oslo_messaging
 import pytest
 from nova import context as nova_context
 from nova import objects
-from nova.compute import manager, task_states, vm_states
+from nova.compute import manager, rpcapi, task_states, vm_states
 from nova.db.main import api as db
 from oslo_utils.fixture import uuidsentinel as uuids
 
@@ -386,6 +386,33 @@ class MiddleOfMoves(Failing):
             self.fail_operation(server, "revertResize")
             self.assertEqual("host1", self.host_of(server))
             self.recover(server)
+        self.delete_and_check(server)
+
+    def test_the_source_restarts_in_a_revert(self) -> None:
+        """Nova's message to the source waits while that is restarted."""
+        server = self.boot_server("host1", "host2")
+        mdevs = self.mdevs_of(server)
+        self.migrate(server)
+        self.be_on("host1")
+        waiting: list[tuple[Any, ...]] = []
+        stock = rpcapi.ComputeAPI.finish_revert_resize
+        with mock.patch.object(
+            rpcapi.ComputeAPI,
+            "finish_revert_resize",
+            lambda *message: waiting.append(message),
+        ):
+            self.api.post_server_action(server["id"], {"revertResize": None})
+            self.until(lambda: self.assertEqual(1, len(waiting)))
+            self.restart()
+            self.run_periodics()
+        accel = self.computes["host1"].driver._accel
+        self.assertEqual(
+            mdevs, [c.handle for c in accel.claims_of(server["id"])]
+        )
+        stock(*waiting[0])
+        self._wait_for_state_change(server, "ACTIVE")
+        self.assertEqual(mdevs, self.mdevs_of(server))
+        self.assert_agreement("revert", is_passed=True)
         self.delete_and_check(server)
 
 
