@@ -116,12 +116,14 @@ class ColdMigration:
         return result
 
     def end_failed_resizes(self, records: nova_records.Records) -> None:
-        """Drop the contexts of resizes on this host that changed nothing.
+        """Drop the contexts of resizes on this host that have failed.
 
         A resize that fails before the driver's part leaves the server with
         its old slots and allocations, and its migration context. Nova's
         tracker then counts the new slots as assigned, and assigns the old
-        ones to other servers (see ``end_failed_move``).
+        ones to other servers (see ``end_failed_move``). If it was the save
+        before that part which failed, the server has its new slots: the old
+        ones are released.
 
         :raises nova.exception.NovaException: Nova's database or Placement
             can't be read.
@@ -133,10 +135,18 @@ class ColdMigration:
                 and migration.status == "error"
                 and ledger.is_in_place(migration)
                 and ledger.is_current(instance, migration)
-                and self._find_failed_move(instance, migration)
-                is ledger.FailedMove.KEEPS_OLD
             ):
-                self._allocations.drop_migration_context(migration)
+                self._end_failed_resize(instance, migration)
+
+    def _end_failed_resize(self, instance: Any, migration: Any) -> None:
+        failed = self._find_failed_move(instance, migration)
+        has_new = failed is ledger.FailedMove.HAS_NEW
+        if (
+            has_new or failed is ledger.FailedMove.KEEPS_OLD
+        ) and self._allocations.drop_migration_context(migration):
+            if has_new:
+                old = self._transfer_old_slots(instance, migration)
+                self._release_old_slots(instance, migration, old)
 
     def end_failed_move(self, instance: Any) -> None:
         """Give a server the slots that its failed move has allocated.

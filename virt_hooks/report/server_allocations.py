@@ -263,20 +263,21 @@ class ServerAllocations:
         return slot
 
     @utils.synchronized(resource_tracker.COMPUTE_RESOURCE_SEMAPHORE, fair=True)
-    def drop_migration_context(self, migration: Any) -> None:
+    def drop_migration_context(self, migration: Any) -> bool:
         """Drop a server's migration context if nothing has changed it.
 
         Nova writes the context of a new move under its lock.
 
         :param migration: that the context is of.
+        :returns: whether it was dropped.
         """
         instance = nova_records.read_instance(migration.instance_uuid)
         is_idle = instance.task_state is None
-        if is_idle and ledger.is_current(instance, migration):
-            LOG.info(
-                "Dropping the failed migration of server %s", instance.uuid
-            )
-            instance.drop_migration_context()
+        if not is_idle or not ledger.is_current(instance, migration):
+            return False
+        LOG.info("Dropping the failed migration of server %s", instance.uuid)
+        instance.drop_migration_context()
+        return True
 
     def _claim_one(
         self, instance: Any, provider: str, resources: Mapping[str, int]
