@@ -313,13 +313,18 @@ class Judge:
         ends the guest for the first one when it starts again
         (nova/compute/manager.py, _destroy_evacuated_instances).
         """
+        migrations = objects.MigrationList.get_by_filters(
+            self._world.context, {"instance_uuid": who}
+        )
+        arrived = max(
+            (m.id for m in migrations if m.dest_compute == host), default=0
+        )
         return any(
             migration.migration_type == "evacuation"
             and migration.source_compute == host
-            and migration.status in ("accepted", "pre-migrating", "done")
-            for migration in objects.MigrationList.get_by_filters(
-                self._world.context, {"instance_uuid": who}
-            )
+            and migration.status == "completed"
+            and migration.id > arrived
+            for migration in migrations
         )
 
     def _is_kept(self, instance: Any, slots: Any, placement: Any) -> bool:
