@@ -18,7 +18,7 @@ from virt_hooks.guest import connection, hypervisor, libvirt_guest
 from virt_hooks.instance import bitstream_images, instance_request
 from virt_hooks.operations import nova_database
 from virt_hooks.report import reconcile, reporter
-from virt_hooks.spawn import claim_store, lifecycle, ownership
+from virt_hooks.spawn import claim_store, lifecycle, ownership, spawn_plan
 
 
 class ServerPartitions:
@@ -85,6 +85,7 @@ class ServerPartitions:
 
         :raises AcceleratorError: they can't be made here.
         """
+        self._check_assigned(request)
         claims = self.accel.ensure(
             request.uuid,
             request.groups,
@@ -94,6 +95,24 @@ class ServerPartitions:
         )
         self._operation.claims = claims
         return claims
+
+    def _check_assigned(
+        self, request: instance_request.InstanceRequest
+    ) -> None:
+        """Check that a server that comes here has a slot of what it has.
+
+        Nova claims none of a device that could not be read: its provider
+        stays in Placement, and has no slots.
+
+        :raises ClaimError: it has none; it would start without its device.
+        """
+        allocated = request.allocated.keys() & self.reporter.reported
+        if allocated and not request.slots and not request.is_rebuild:
+            raise spawn_plan.unassigned_error(
+                request.uuid,
+                f"Placement allocates {', '.join(sorted(allocated))}",
+                {n for uuid in allocated for n in request.allocated[uuid]},
+            )
 
     def record_moved(
         self, instance: Any, request: instance_request.InstanceRequest

@@ -52,7 +52,7 @@ class Reporter:
         #: The tree that Nova's resource tracker assigns slots from.
         self._nova_tree: Any = None
         #: Owned providers that Nova has, or is about to create.
-        self._reported: frozenset[str] = frozenset()
+        self.reported: frozenset[str] = frozenset()
         #: Those of them that Placement lacked at the end of the last pass.
         self._absent: frozenset[str] = frozenset()
 
@@ -148,7 +148,7 @@ class Reporter:
             self.guard(provider_tree, desired),
             startup_slots,
         )
-        self._reported = nova_provider_tree.owned_uuids(provider_tree, desired)
+        self.reported = nova_provider_tree.owned_uuids(provider_tree, desired)
         return True
 
     def use_tree(self, provider_tree: Any) -> None:
@@ -185,11 +185,11 @@ class Reporter:
         """
         desired, host = self._read_desired()
         result = self._writer.run_pass(desired, host, self._read_desired)
-        self._absent = self._reported - result.present
+        self._absent = self.reported - result.present
         is_moved = any(
             isinstance(c, calls.UpdateProvider) for c in result.calls
         )
-        if is_moved or self._reported != result.present:
+        if is_moved or self.reported != result.present:
             self._writer.invalidate([desired.root.uuid])
         self._writer.invalidate(
             call.uuid
@@ -217,7 +217,7 @@ class Reporter:
 
         The provider may exist in Placement already.
         """
-        if {node.uuid for node in desired.nodes} - self._reported:
+        if {node.uuid for node in desired.nodes} - self.reported:
             self._writer.invalidate([desired.root.uuid])
 
     def reset_free(self) -> None:

@@ -180,13 +180,25 @@ def check_allocated(
     )
     named += sorted(group.bitstream for group in groups if group.bitstream)
     if named and not tuple(slots):
-        raise errors.ClaimError(
-            consumer,
-            f"the flavor asks for {', '.join(named)}, but Nova claimed no"
-            " slot on this host: its view of the provider tree is old; the"
-            " next periodic update repairs it",
-            public=f"its host can't give it {', '.join(named)} now",
+        raise unassigned_error(
+            consumer, f"the flavor asks for {', '.join(named)}", named
         )
+
+
+def unassigned_error(
+    consumer: str, reason: str, wanted: Iterable[str]
+) -> errors.ClaimError:
+    """Return the error of a server that Nova has assigned no slot.
+
+    :param reason: why it should have one.
+    :param wanted: what it does not get, for its owner.
+    """
+    return errors.ClaimError(
+        consumer,
+        f"{reason}, but Nova claimed no slot on this host: its view of the"
+        " provider tree is old; the next periodic update repairs it",
+        public=f"its host can't give it {', '.join(sorted(wanted))} now",
+    )
 
 
 def check_available(consumer: str, device: model.Device) -> None:

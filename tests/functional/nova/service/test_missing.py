@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cards that vanish, return, can't be read, or do not answer."""
 
+import errno
+import os
 import time
 from typing import Any
+from unittest import mock
 
 import fixtures
 import pytest
@@ -27,6 +30,22 @@ class Missing(harness.AccelTestBase):
         self.run_periodics()
         root = self._get_provider_inventory(self.compute_rp_uuids["host1"])
         self.assertEqual(reserved_mb, root["MEMORY_MB"]["reserved"])
+
+    def test_a_server_for_cards_that_could_not_be_read(self) -> None:
+        """Placement offers them as before; Nova claims no slot of them."""
+        self.start_host(*harness.TWO_T4)
+        self.hosts["host1"].unplug(harness.T4_B)
+        stock = os.readlink
+
+        def read_link(path: str, **words: Any) -> str:
+            if path.endswith("/sys/bus"):
+                raise OSError(errno.ENODEV, "No such device", path)
+            return stock(path, **words)
+
+        with mock.patch.object(os, "readlink", read_link):
+            self.run_periodics()
+        self.boot(SMALL, expected_state="ERROR")
+        self.assertIn("Nova claimed no slot on this host", self.messages())
 
     def test_vanished_with_and_without_allocations(self) -> None:
         self.start_host(*harness.TWO_T4)
