@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from nova import objects
-from nova.compute import vm_states
+from nova.compute import task_states, vm_states
 from nova.tests.functional.api import client
 
 from nova_accel.discovery import change_detection
@@ -355,11 +355,21 @@ class Judge:
         if move not in placement and move in self._world.given_up:
             # A delete that meets the resize confirms it, and then fails.
             self._check_taken(host, who, slots, claimed)
-        elif placement.get(move, {}) != counted:
+        # A revert gives the allocations back before the server is active.
+        elif counted not in (
+            placement.get(move, {}),
+            self._given_back(who, placement),
+        ):
             self._note(
                 "lost",
                 f"{subject} has {slots}, allocated is {placement.get(move)}",
             )
+
+    def _given_back(self, who: str, placement: Any) -> Any:
+        """Return the allocations of a server that a revert has not ended."""
+        instance = self._life.instance(who)
+        is_reverting = instance.task_state == task_states.RESIZE_REVERTING
+        return placement.get(who) if is_reverting else None
 
     def _has_requested(self, instance: Any) -> bool:
         """Return whether a server's flavor or an attachment asks for a device.
