@@ -160,6 +160,8 @@ _CONNECTION = ("lookupByUUIDString", "listAllDomains", "defineXML")
 _WRITE_ERRORS = (errno.EIO, errno.EBUSY, errno.ENOSPC, errno.EAGAIN)
 #: The code of a write that does nothing, and says that it was done.
 _LIE = len(_WRITE_ERRORS)
+#: The code of a call that is done twice, as when a request is sent again.
+TWICE = _LIE + 1
 #: Nothing can be read back of these: a lie can't be noticed.
 _UNSEEN = ("reset", "reset_subordinate", "drivers_probe")
 _READ_ERRORS = (errno.EIO, errno.ENODEV, errno.EACCES)
@@ -251,6 +253,8 @@ class Injector(fixtures.Fixture):
         self._meanwhile: tuple[str, int, Callable[[], None]] | None = None
         #: Faults that struck since they were armed, with the call hit.
         self.struck: dict[Fault, str] = {}
+        #: Kind and name of each point of nova-compute since they were armed.
+        self.trace: list[tuple[str, str]] = []
         #: Each write that the kernel has carried out, as (path, text).
         self.wrote: Callable[[str, str], None] = lambda *_: None
 
@@ -265,7 +269,7 @@ class Injector(fixtures.Fixture):
         :param meanwhile: kind and number of a point, and what happens
             before it.
         """
-        self._counts, self.struck = {}, {}
+        self._counts, self.struck, self.trace = {}, {}, []
         self._faults, self._meanwhile = faults, meanwhile
         self.is_armed = True
         try:
@@ -310,8 +314,13 @@ class Injector(fixtures.Fixture):
         self._die(name)
         if not self.is_armed:
             return work()
+        if self._is_compute():
+            self.trace.append((kind, name))
         fault = self._take(kind, name)
         if fault is None:
+            return self._inside(work)
+        if fault.code == TWICE:
+            self._inside(work)
             return self._inside(work)
         if fault.is_after:
             self._inside(work)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Law: what fails anywhere is undone at once, or ended by the next pass.
+
+Each step of an operation fails, loses its answer, is done twice, or is never
+reached, since nova-compute is killed before it. Afterwards Nova, Placement,
+claims, kernel and guests agree, the server serves, and its delete leaves
+nothing: this is what the judge of the campaign compares.
+"""
+
+import pytest
+
+from tests.functional.nova.support import releases
+
+if not releases.is_on_threads():
+    pytest.skip("the campaign has native threads", allow_module_level=True)
+
+from tests.campaign import campaign, faults, world
+from tests.functional.nova.steps import trials
+from tests.support import examples
+from virt_hooks.operations import server_partitions
+from virt_hooks.report import claim_checks
+
+#: Operations and technologies that run each time.
+_USUAL = {("mdev", "boot"), ("mdev", "attach"), ("whole", "delete")}
+#: Technologies that differ in what they do to the kernel.
+_TECHNOLOGIES = ("mdev", "typed_vf", "plain_vf", "whole", "region")
+_CASES = [
+    pytest.param(
+        technology,
+        name,
+        marks=[] if (technology, name) in _USUAL else [pytest.mark.long],
+    )
+    for technology in _TECHNOLOGIES
+    for name in trials.OPERATIONS
+]
+
+
+@pytest.mark.parametrize(("technology", "name"), _CASES)
+def test_each_step(technology: str, name: str) -> None:
+    operation = trials.OPERATIONS[name]
+    waiting: list[trials.Trial] | None = None
+    failures: list[str] = []
+    struck = 0
+
+    def body(place: world.World) -> None:
+        nonlocal waiting, struck
+        if waiting is None:
+            trace = trials.record(place, operation)
+            waiting = list(examples.share([*trials.list_trials(trace)]))
+            assert waiting, "the operation has no step"
+        while waiting:
+            trial = waiting.pop(0)
+            report = trials.run(place, operation, trial)
+            struck += bool(report.struck)
+            line = f"{name}, {trial.step} {trial.law}"
+            print(line, report.findings or "ok", flush=True)
+            failures.extend(f"{line}: {text}" for text in report.findings)
+            if not report.is_clean:
+                return
+
+    while waiting is None or waiting:
+        campaign.in_a_world(technology, body)
+    assert failures == []
+    assert struck, "no step was reached again"
+
+
+def test_a_step_that_is_not_undone_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of a spawn that failed is released."""
+    monkeypatch.setattr(
+        server_partitions.ServerPartitions, "release", lambda *_: None
+    )
+    monkeypatch.setattr(
+        claim_checks.Consumers, "release_unbacked", lambda *_: None
+    )
+    findings: list[str] = []
+
+    def body(place: world.World) -> None:
+        fault = faults.Fault("libvirt", 0, 10_000)
+        trial = trials.Trial("fails", "libvirt", fault)
+        report = trials.run(place, trials.OPERATIONS["boot"], trial)
+        findings.extend(report.findings)
+
+    campaign.in_a_world("mdev", body)
+    assert any(text.startswith("leaked: mdev") for text in findings)

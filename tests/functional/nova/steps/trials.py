@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trials: an operation during which one of its steps goes wrong.
+
+A step is a call of nova-compute that changes something: Nova's database,
+Placement, the kernel, libvirt, or a note of ours. The steps of an operation
+are those that it took without a fault. Worlds, faults and the judge are the
+campaign's, which draws at random what these trials do in turn.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from tests.campaign import campaign, faults
+from tests.campaign import judge as judges
+from tests.campaign import life as lives
+from tests.campaign import world as worlds
+from tests.campaign.faults import Fault
+from tests.campaign.life import Step
+
+#: Calls that change something, by kind, as the last word of their names. A
+#: file is written under another name, and replaced.
+_CHANGES: Mapping[str, frozenset[str]] = {
+    "save": frozenset({"save", "create", "destroy"}),
+    "placement": frozenset({"put", "post", "delete"}),
+    "note": frozenset({"replace", "unlink"}),
+    "write": frozenset({"write", "program", "set_port"}),
+    "libvirt": frozenset(
+        "createWithFlags destroy undefine undefineFlags shutdown suspend"
+        " resume managedSave managedSaveRemove attachDeviceFlags"
+        " detachDeviceFlags migrateToURI3 defineXML".split()
+    ),
+}
+#: Kinds of which a call may be sent twice: the second one meets the first.
+_REPEATED = frozenset({"save", "placement", "note"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """The operation that is tried, and those that come before it."""
+
+    tried: Step
+    before: tuple[Step, ...] = ()
+
+
+_BOOT = Step("boot", worlds.HOSTS[0], "small")
+_SERVER: Mapping[str, tuple[Step, ...]] = {
+    "attach": (_BOOT,),
+    "detach": (_BOOT, Step("attach", 0)),
+    "reboot": (_BOOT,),
+    "rebuild": (_BOOT,),
+    "suspend": (_BOOT,),
+    "resume": (_BOOT, Step("suspend", 0)),
+    "offload": (_BOOT,),
+    "unshelve": (_BOOT, Step("offload", 0)),
+    "live_migrate": (_BOOT,),
+    "evacuate": (_BOOT, Step("down", worlds.HOSTS[0])),
+    "delete": (_BOOT,),
+}
+_RESIZES = {
+    name: Step(name, 0, "other") for name in ("resize_here", "resize_there")
+}
+OPERATIONS: Mapping[str, Operation] = {
+    "boot": Operation(_BOOT),
+    # Of a region: loads a bitstream.
+    "boot another": Operation(Step("boot", worlds.HOSTS[0], "other")),
+    **{
+        name: Operation(Step(name, 0), before)
+        for name, before in _SERVER.items()
+    },
+    **{name: Operation(step, (_BOOT,)) for name, step in _RESIZES.items()},
+    **{
+        f"{name}, {end}": Operation(Step(end, 0), (_BOOT, step))
+        for name, step in _RESIZES.items()
+        for end in ("confirm", "revert")
+    },
+    "passes": Operation(
+        Step("passes", worlds.HOSTS[0]),
+        (_BOOT, Step("unplug", worlds.HOSTS[0])),
+    ),
+    "restart": Operation(Step("restart", worlds.HOSTS[0]), (_BOOT,)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A fault at one step; ``law`` says what happens to that."""
+
+    law: str
+    step: str
+    fault: Fault
+
+
+def list_trials(trace: list[tuple[str, str]]) -> Iterator[Trial]:
+    """Yield the trials of an operation that took these calls.
+
+    Each step fails; it is done and its answer is lost; nova-compute is
+    killed before it; it is done twice.
+    """
+    numbers: collections.Counter[str] = collections.Counter()
+    for place, (kind, name) in enumerate(trace):
+        number = numbers[kind]
+        numbers[kind] += 1
+        word = name.partition(" ")[0].rpartition(".")[2]
+        if word not in _CHANGES.get(kind, ()):
+            continue
+        step = f"{kind} {number}: {name.partition(' ')[0]}"
+        yield Trial("fails", step, Fault(kind, number))
+        yield Trial("is lost", step, Fault(kind, number, is_after=True))
+        yield Trial("is killed", step, Fault("kill", place))
+        if kind in _REPEATED:
+            twice = Fault(kind, number, code=faults.TWICE)
+            yield Trial("is done twice", step, twice)
+
+
+def record(world: worlds.World, operation: Operation) -> list[tuple[str, str]]:
+    """Return the calls of an operation without faults."""
+    life = lives.Life(world)
+    life.replay([*operation.before, operation.tried])
+    trace: list[tuple[str, str]] = world.injector.trace
+    judge = judges.Judge(life)
+    assert judge.judge() == [], life.log
+    assert judge.clean()
+    return trace
+
+
+def run(
+    world: worlds.World, operation: Operation, trial: Trial
+) -> campaign.Report:
+    """Return what an operation with a fault left, as the judge says."""
+    tried = dataclasses.replace(operation.tried, faults=(trial.fault,))
+    schedule = lives.to_text([*operation.before, tried])
+    technology = world.technology.name
+    return campaign.live(
+        world, campaign.Chunk(0, technology, (0,), schedule), 0
+    )
