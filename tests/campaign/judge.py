@@ -11,13 +11,13 @@ from typing import Any
 from unittest import mock
 
 from nova import objects
-from nova.compute import task_states, vm_states
+from nova.compute import vm_states
 from nova.tests.functional.api import client
 
 from nova_accel.discovery import change_detection
 from nova_accel.host import bounded_calls
 from nova_accel.host.state import faults
-from tests.campaign import guests, uses
+from tests.campaign import guests, nova_endings, uses
 from tests.campaign import life as lives
 from tests.campaign import world as worlds
 from virt_hooks.guest import connection
@@ -283,7 +283,7 @@ class Judge:
         is_running = domain is not None and domain.isActive()
         has_failed = instance.vm_state == vm_states.ERROR
         if (
-            (has_failed or self._was_ended_as_evacuated(host, who))
+            (has_failed or nova_endings.was_ended_as_evacuated(host, who))
             and not is_running
             and not claimed.get(who)
         ):
@@ -304,28 +304,6 @@ class Judge:
         use = connection.parse_hostdevs(domain.XMLDesc(0))
         if {*use.mdevs, *use.functions} != handles:
             self._note("lost", f"{subject} runs with {use}, claimed {handles}")
-
-    def _was_ended_as_evacuated(self, host: str, who: str) -> bool:
-        """Return whether a server of a host was ended when that returned.
-
-        Nova never ends the migration of an evacuation whose new host dies.
-        If the next evacuation fails, the server stays at its host, which
-        ends the guest for the first one when it starts again
-        (nova/compute/manager.py, _destroy_evacuated_instances).
-        """
-        migrations = objects.MigrationList.get_by_filters(
-            self._world.context, {"instance_uuid": who}
-        )
-        arrived = max(
-            (m.id for m in migrations if m.dest_compute == host), default=0
-        )
-        return any(
-            migration.migration_type == "evacuation"
-            and migration.source_compute == host
-            and migration.status == "completed"
-            and migration.id > arrived
-            for migration in migrations
-        )
 
     def _is_kept(self, instance: Any, slots: Any, placement: Any) -> bool:
         """Return whether a server that failed still has all that is its own.
@@ -358,18 +336,12 @@ class Judge:
         # A revert gives the allocations back before the server is active.
         elif counted not in (
             placement.get(move, {}),
-            self._given_back(who, placement),
+            nova_endings.given_back(who, placement),
         ):
             self._note(
                 "lost",
                 f"{subject} has {slots}, allocated is {placement.get(move)}",
             )
-
-    def _given_back(self, who: str, placement: Any) -> Any:
-        """Return the allocations of a server that a revert has not ended."""
-        instance = self._life.instance(who)
-        is_reverting = instance.task_state == task_states.RESIZE_REVERTING
-        return placement.get(who) if is_reverting else None
 
     def _has_requested(self, instance: Any) -> bool:
         """Return whether a server's flavor or an attachment asks for a device.

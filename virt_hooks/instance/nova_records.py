@@ -73,7 +73,7 @@ def read(
 
 
 def read_reverting(attributes: Iterable[str] = SLOTS) -> Records:
-    """Return the servers that a revert brings back to this host.
+    """Return the servers that return to this host in a revert.
 
     Nova calls the migration of such a server reverted as soon as its other
     host has ended it (nova/compute/resource_tracker.py,
@@ -86,7 +86,7 @@ def read_reverting(attributes: Iterable[str] = SLOTS) -> Records:
         context, {"source_compute": host, "status": "reverted"}
     )
     uuids = sorted({each.instance_uuid for each in migrations})
-    found = uuids and objects.InstanceList.get_by_filters(
+    reverting = uuids and objects.InstanceList.get_by_filters(
         context,
         {
             "uuid": uuids,
@@ -95,7 +95,7 @@ def read_reverting(attributes: Iterable[str] = SLOTS) -> Records:
         },
         expected_attrs=[*attributes],
     )
-    instances = {each.uuid: each for each in found if each.host != host}
+    instances = {each.uuid: each for each in reverting if each.host != host}
     return Records(
         instances=instances,
         migrations=[m for m in migrations if m.instance_uuid in instances],

@@ -191,7 +191,7 @@ def read(nodes: Iterable[str]) -> dict[str, Restorable]:
     """Return the consumers that have slots of this host by uuid.
 
     Servers that are migrating away, and may return, are included, and those
-    that a revert brings back.
+    that return in a revert.
 
     :param nodes: names of this host's compute nodes.
     :raises nova.exception.NovaException: the database can't be read.

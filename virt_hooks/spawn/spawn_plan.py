@@ -186,18 +186,18 @@ def check_allocated(
 
 
 def unassigned_error(
-    consumer: str, reason: str, wanted: Iterable[str]
+    consumer: str, reason: str, missing: Iterable[str]
 ) -> errors.ClaimError:
     """Return the error of a server that Nova has assigned no slot.
 
     :param reason: why it should have one.
-    :param wanted: what it does not get, for its owner.
+    :param missing: what it does not get, for its owner.
     """
     return errors.ClaimError(
         consumer,
         f"{reason}, but Nova claimed no slot on this host: its view of the"
         " provider tree is old; the next periodic update repairs it",
-        public=f"its host can't give it {', '.join(sorted(wanted))} now",
+        public=f"its host can't give it {', '.join(sorted(missing))} now",
     )
 
 

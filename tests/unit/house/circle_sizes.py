@@ -34,6 +34,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "hints of vendor drivers are remedies that tests follow",
         ),
         Limit(55_500, "2026-11-27", _ONE_CARD),
+        Limit(
+            55_600,
+            "2026-11-27",
+            "claims in a revert, unsaved resizes, servers without any slot",
+        ),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),

@@ -2,8 +2,8 @@
 """Trials: an operation during which one of its steps goes wrong.
 
 A step is a call of nova-compute that changes something: Nova's database,
-Placement, the kernel, libvirt, or a note of ours. The steps of an operation
-are those that it took without a fault. Worlds, faults and the judge are the
+Placement, the kernel, libvirt, or a note. The steps of an operation are those
+that it took without a fault. Worlds, faults and the judge are the
 campaign's, which draws at random what these trials do in turn.
 """
 
