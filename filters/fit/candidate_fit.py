@@ -13,6 +13,7 @@ from filters.fit import candidate_locality, numa
 from filters.fit.rejection import Rejection
 from filters.request import AcceleratorRequest
 from nova_accel.geometry import card_state, vgpu_geometry
+from nova_accel.inventory import fault_causes
 from nova_accel.model import flavors, names, providers
 
 # Rejections by subject (a provider's uuid, or the text if it is about
@@ -24,11 +25,11 @@ CellsOf = Callable[[provider_facts.Candidate], numa.Cells]
 _HEALTH = "health"
 _GEOMETRY = "geometry"
 _NUMA = "NUMA"
-HEALTH_CAUSES = {
+_HEALTH_CAUSES = {
     names.DRAINED_TRAIT: "drained by its operator",
-    names.FAULTED_TRAIT: "at fault",
     names.MISSING_TRAIT: "missing on its host",
     names.UNKNOWN_TRAIT: "its host can't read its fault and drain marks",
+    names.FAULTED_TRAIT: "at fault",
 }
 
 
@@ -268,10 +269,20 @@ def _find_health_issues(
     return {
         (facts.uuid, _HEALTH): Rejection(providers=(facts,), cause=cause)
         for facts, _ in checked.allocated
-        if facts.is_exact is is_exact
-        for trait, cause in HEALTH_CAUSES.items()
-        if trait in facts.traits
+        if facts.is_exact is is_exact and (cause := describe_health(facts))
     }
+
+
+def describe_health(device: providers.Provider) -> str:
+    """Return why a device takes no server at all, empty if it may take one."""
+    causes = [
+        text
+        for trait, text in _HEALTH_CAUSES.items()
+        if trait in device.traits
+    ]
+    if fault := fault_causes.describe(device.traits):
+        causes.append(fault)
+    return ", ".join(causes)
 
 
 def _find_conflicts(

@@ -12,6 +12,7 @@ from nova_accel import model
 from nova_accel.claims import matching
 from nova_accel.config import policy
 from nova_accel.geometry import device_capacity, occupancy
+from nova_accel.inventory import fault_causes
 from nova_accel.model import names, providers
 
 # Traits of a region that can't be read while a guest has the card.
@@ -108,9 +109,7 @@ def _build_node(
 
 def _condition_traits(device: model.Device) -> frozenset[str]:
     """Return the traits of a device's fault and drain marks."""
-    traits = set()
-    if device.fault:
-        traits.add(names.FAULTED_TRAIT)
+    traits = set(fault_causes.build_traits(device.fault))
     if device.drain:
         traits.add(names.DRAINED_TRAIT)
     if device.marks_unknown:

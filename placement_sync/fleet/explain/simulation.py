@@ -328,13 +328,8 @@ class _CardReasons:
 
     def _describe_absence(self, device: offered_devices.OfferedDevice) -> str:
         """Return why Placement has no candidate with a device."""
-        health = [
-            cause
-            for trait, cause in candidate_fit.HEALTH_CAUSES.items()
-            if trait in device.traits
-        ]
-        if health:
-            return ", ".join(health)
+        if health := candidate_fit.describe_health(device):
+            return health
         groups = self.request.groups
         causes = [
             cause

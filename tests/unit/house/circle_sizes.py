@@ -25,6 +25,7 @@ _ONE_CARD = (
     "readers of one card, and what each has read: less is read and called, by"
     " more code (host_readings, repeated_reader, cards, file_cache)"
 )
+_CAUSES = "causes of faults as traits, which a laptop can read"
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
         Limit(54_500, "2026-11-27", _FIRST),
@@ -39,6 +40,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-27",
             "claims in a revert, unsaved resizes, servers without any slot",
         ),
+        Limit(55_750, "2026-11-27", _CAUSES),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -48,6 +50,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-27",
             "errors of the start in one module, for the service and doctor",
         ),
+        Limit(40_300, "2026-11-27", _CAUSES),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

@@ -176,7 +176,11 @@ class Case:
             elif row is not None and not self.desired.host.complete:
                 yield row
             elif row is not None and self._is_unreadable(address):
-                yield self._build_unavailable(row, names.FAULTED_TRAIT)
+                yield self._build_unavailable(
+                    row,
+                    names.FAULTED_TRAIT,
+                    f"{names.FAULT_PREFIX}NO_ANSWER",
+                )
             elif row is not None and uuid in retained:
                 yield self._build_unavailable(row, names.MISSING_TRAIT)
 
@@ -232,10 +236,10 @@ class Case:
             allocations={},
         )
 
-    def _build_unavailable(self, row: Row, label: str) -> Row:
+    def _build_unavailable(self, row: Row, *labels: str) -> Row:
         """Return the row of a provider whose device is unavailable."""
         records = {k: _whole(v) for k, v in row.inventories.items()}
-        is_missing = label == names.MISSING_TRAIT
+        is_missing = names.MISSING_TRAIT in labels
         traits = frozenset(
             trait
             for trait in row.traits
@@ -246,7 +250,7 @@ class Case:
             row,
             inventories=records,
             traits=traits
-            | {label, names.OWNER_TRAIT}
+            | {*labels, names.OWNER_TRAIT}
             | self._memories(row.uuid, records, row.inventories),
         )
 
