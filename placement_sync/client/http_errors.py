@@ -38,6 +38,13 @@ def shorten(text: str) -> str:
     return line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."
 
 
+def add_hint(message: str, hint: str) -> str:
+    """Return a message without its full stop, and a hint, as one sentence."""
+    if hint:
+        message = message.rstrip(" .")
+    return "; ".join(text for text in (message, hint) if text)
+
+
 def decode(text: str) -> Any:
     """Return decoded JSON, or the text if it is not JSON.
 
@@ -85,12 +92,8 @@ def check_response(
         return
     code, message = parse_error(content)
     hint = "" if is_absent else _HINTS.get(status, "")
-    if hint:
-        message = message.rstrip(" .")
-    reason = "; ".join(text for text in (message, hint) if text)
-    raise errors.ServiceError(
-        method, path, status, reason or "no reason given", code
-    )
+    reason = add_hint(message, hint) or "no reason given"
+    raise errors.ServiceError(method, path, status, reason, code)
 
 
 def parse_error(content: Any) -> tuple[str, str]:

@@ -6,6 +6,7 @@ object, and if its cell answers.
 """
 
 import dataclasses
+import datetime
 import types
 import urllib.parse
 import uuid as uuids
@@ -26,6 +27,7 @@ _FAILED = frozenset({"error", "failed", "cancelled"})
 # Nova's own limit of a page ([api] max_limit).
 PAGE = 1000
 _ABSENT = 404
+_SERVICES = "/os-services?binary=nova-compute"
 _MB_PER_GB = 1024
 
 
@@ -92,10 +94,15 @@ class Migration:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeService:
-    """Service of a compute node. ``is_up`` is Nova's word for its state."""
+    """Service of a compute node. ``is_up`` is Nova's word for its state.
+
+    ``reported`` is the time of its last report in ISO 8601 with the offset
+    from UTC, empty if it never reported, or if that was not read.
+    """
 
     host: str
     is_up: bool
+    reported: str = ""
 
 
 class NoAnswerError(errors.AcceleratorError):
@@ -135,6 +142,42 @@ def read_service(client: rest.RestClient, node: str) -> ComputeService:
     if service is None:
         raise NoAnswerError(f"Nova has no compute node {node}")
     return service
+
+
+def list_services(client: rest.RestClient) -> Mapping[str, ComputeService]:
+    """Return the services of all compute nodes, by the uuid of the node.
+
+    Services of a cell that does not answer are left out.
+
+    :raises ServiceError: Nova can't be read.
+    """
+    services = client.read(_SERVICES, _parse_services)
+    return {
+        uuid: services[host]
+        for uuid, host in list_hypervisors(client)
+        if host in services
+    }
+
+
+def _parse_services(body: Any) -> dict[str, ComputeService]:
+    """Return services by host."""
+    return {
+        str(row["host"]): ComputeService(
+            host=str(row["host"]),
+            is_up=row["state"] == "up",
+            reported=_parse_time(row["updated_at"] or ""),
+        )
+        for row in body["services"]
+        if "state" in row
+    }
+
+
+def _parse_time(text: str) -> str:
+    """Return a time of Nova, which is UTC without an offset, with one."""
+    if not text:
+        return ""
+    time = datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC)
+    return time.isoformat(timespec="seconds")
 
 
 def read_last_report(client: rest.RestClient | None, node: str) -> str:
@@ -414,7 +457,7 @@ def find_removed_nodes(
     if not unlisted:
         return frozenset()
     for host in client.read(
-        "/os-services?binary=nova-compute",
+        _SERVICES,
         lambda body: [str(row["host"]) for row in body["services"]],
     ):
         if host not in hosts.values():

@@ -312,8 +312,10 @@ def from_cloud(
         raise errors.ConfigurationError(
             "cloud",
             name or "(none)",
-            f"{http_errors.shorten(str(error))}; name a cloud of"
-            " clouds.yaml, or set OS_CLOUD",
+            http_errors.add_hint(
+                http_errors.shorten(str(error)),
+                "name a cloud of clouds.yaml with --os-cloud or OS_CLOUD",
+            ),
             "clouds.yaml",
         ) from None
     seconds = float(cloud.config.get("api_timeout") or ANSWER_SECONDS)
@@ -401,7 +403,9 @@ def _load_session(conf: Any, group: str) -> session.Session:
         raise errors.ConfigurationError(
             option,
             str(conf[group].get("auth_type") or ""),
-            f"{http_errors.shorten(str(error))}; see keystoneauth's options",
+            http_errors.add_hint(
+                http_errors.shorten(str(error)), "see keystoneauth's options"
+            ),
         ) from None
     if not auth_session.timeout:
         auth_session.timeout = ANSWER_SECONDS

@@ -119,7 +119,7 @@ def build_error(
         method,
         path,
         status or None,
-        f"{_describe(error)}; {hint}",
+        http_errors.add_hint(_describe(error), hint),
         is_lasting=is_lasting,
     )
 

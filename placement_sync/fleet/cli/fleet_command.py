@@ -19,6 +19,7 @@ from placement_sync.fleet.devices import (
     fleet_reader,
     fleet_state,
     holder_rows,
+    host_reports,
 )
 from placement_sync.fleet.flavors import offered_devices
 
@@ -152,6 +153,31 @@ class CloudReader:
         )
         self.types = offered_devices.VgpuTypes(loader.load())
 
+    def read(
+        self, query: fleet_query.FleetQuery, limit: int | None = None
+    ) -> fleet_state.Fleet:
+        """Return the devices of a query with the reports of their hosts.
+
+        Two more requests, to Nova; reports that it does not show are a gap.
+
+        :param limit: see ``fleet_reader.read``.
+        :raises AcceleratorError: the query can't be used, or Placement fails.
+        """
+        reports, gap = host_reports.read(self._compute, self._reason)
+        query = dataclasses.replace(query, reports=reports)
+        fleet = fleet_reader.read(self.placement, query.select, limit)
+        gaps = (*fleet.gaps, gap) if gap else fleet.gaps
+        return dataclasses.replace(fleet, gaps=gaps)
+
+    def read_cloud(self) -> tuple[offered_devices.Cloud, str]:
+        """Return all devices with the reports of hosts, and the gap, if any.
+
+        :raises ServiceError: Placement can't be read.
+        """
+        return fleet_reader.read_cloud(
+            self.placement, self._compute, self._reason
+        )
+
     def add_servers(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
         """Return a fleet with the holders' servers; warn of each gap."""
         fleet = fleet_reader.add_servers(fleet, self._compute, self._reason)
@@ -159,7 +185,7 @@ class CloudReader:
         fleet = dataclasses.replace(
             fleet, project_names=names, gaps=(*fleet.gaps, *gaps)
         )
-        progress.warn(*fleet.gaps)
+        _warn_of_gaps(fleet.gaps)
         return fleet
 
     def list_requested(
@@ -167,7 +193,7 @@ class CloudReader:
     ) -> tuple[holder_rows.AllocationRow, ...]:
         """Return what the flavors of servers request; warn of each gap."""
         names, gaps = self._read_project_names(servers)
-        progress.warn(*gaps)
+        _warn_of_gaps(gaps)
         return holder_rows.list_requested(servers, self.types, names)
 
     def _read_project_names(
@@ -206,7 +232,8 @@ class CloudReader:
 def _list_devices(arguments: argparse.Namespace) -> application.Output:
     """Return the devices; holders are counted.
 
-    Nova is asked for the hosts of drained devices only.
+    Nova is asked for the last reports of hosts, and for those of drained
+    devices.
 
     :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
@@ -216,9 +243,7 @@ def _list_devices(arguments: argparse.Namespace) -> application.Output:
         model=arguments.model or "",
         state=arguments.state or "",
     )
-    fleet = fleet_reader.read(
-        reader.placement, query.select, _limit_counted(arguments)
-    )
+    fleet = reader.read(query, _limit_counted(arguments))
     if not arguments.free:  # a drained device has no room
         fleet = reader.add_drains(fleet)
     rows = device_rows.list_devices(fleet, reader.types)
@@ -241,7 +266,12 @@ def _limit_counted(arguments: argparse.Namespace) -> int | None:
 
 
 def _note(fleet: fleet_state.Fleet) -> str:
-    return "" if fleet.has_holdings else _NOT_COUNTED
+    note = "" if fleet.has_holdings else _NOT_COUNTED
+    return note + "".join(f"Not known: {gap}.\n" for gap in fleet.gaps)
+
+
+def _warn_of_gaps(gaps: Iterable[str]) -> None:
+    progress.warn(*(f"not known: {gap}" for gap in gaps))
 
 
 def _show_device(arguments: argparse.Namespace) -> application.Output:
@@ -252,7 +282,7 @@ def _show_device(arguments: argparse.Namespace) -> application.Output:
     """
     reader = CloudReader(arguments)
     query = fleet_query.FleetQuery(device=arguments.device)
-    fleet = fleet_reader.read(reader.placement, query.select)
+    fleet = reader.read(query)
     if len(fleet.devices) != 1:
         raise errors.MalformedError(
             "device",
@@ -368,15 +398,13 @@ def _is_selected(
 
 
 def _list_hosts(arguments: argparse.Namespace) -> application.Output:
-    """Return the hosts with devices; Nova is not asked.
+    """Return the hosts with devices, and their last reports to Nova.
 
     :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
     reader = CloudReader(arguments)
     query = fleet_query.FleetQuery(model=arguments.model or "")
-    fleet = fleet_reader.read(
-        reader.placement, query.select, _limit_counted(arguments)
-    )
+    fleet = reader.read(query, _limit_counted(arguments))
     rows = holder_rows.list_hosts(
         fleet, device_rows.list_devices(fleet, reader.types)
     )
@@ -409,9 +437,19 @@ def _list_usages(arguments: argparse.Namespace) -> application.Output:
         "usages",
         fleet_output.USAGES,
         [fleet_output.build_usage(row) for row in rows],
-        note="" if rows else "No server holds an accelerator.\n",
+        note="" if rows else _explain_no_usage(arguments),
         status=_INCOMPLETE if fleet.gaps else _OK,
     )
+
+
+def _explain_no_usage(arguments: argparse.Namespace) -> str:
+    """Return that nothing is held of what the arguments select."""
+    servers, devices = "No server", "an accelerator"
+    if arguments.project is not None:
+        servers += f" of a project with id or name {arguments.project!r}"
+    if arguments.only_host or arguments.model:
+        devices = "any of these devices"
+    return f"{servers} holds {devices}.\n"
 
 
 DEVICE_LIST = application.Action(

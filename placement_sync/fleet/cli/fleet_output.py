@@ -10,7 +10,13 @@ import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_accel.cli import application
-from placement_sync.fleet.devices import device_rows, drain_notes, holder_rows
+from placement_sync.client import nova_api
+from placement_sync.fleet.devices import (
+    device_rows,
+    drain_notes,
+    holder_rows,
+    host_reports,
+)
 
 Cells = Mapping[str, object]
 
@@ -18,13 +24,19 @@ DEVICES = (
     *("Host", "Address", "Model", "State", "Mode", "In use", "Servers"),
     "Still fits",
 )
-DEVICES_LONG = (*DEVICES, "Device ID", "Profiles", "Traits", "Drains")
+DEVICES_LONG = (
+    *(*DEVICES, "Device ID", "Profiles", "Traits", "Drains"),
+    *("Last report", "Fault"),
+)
 ALLOCATIONS = (
     *("Server ID", "Server", "Project", "Host", "Address", "Profile"),
     "Units",
 )
 ALLOCATIONS_LONG = (*ALLOCATIONS, "Status", "Flavor", "Model", "Device ID")
-HOSTS = ("Host", "Service", "Devices", "States", "In use", "Servers")
+HOSTS = (
+    *("Host", "Service", "Devices", "States", "In use", "Servers"),
+    "Last report",
+)
 USAGES = ("Project", "Resource class", "Units", "Servers", "Devices")
 
 _MIG = "mig"
@@ -69,6 +81,8 @@ def build_device(
             [_drain_value(note) for note in row.drains],
             _describe_drains(row) or _NONE,
         ),
+        "Last report": _report(row.device.service),
+        "Fault": application.Cell(row.fault or None, row.fault or _NONE),
     }
 
 
@@ -147,6 +161,7 @@ def build_host(row: holder_rows.HostRow, has_holders: bool = True) -> Cells:
             ", ".join(map(str, row.usages)),
         ),
         "Servers": _count(row.consumers, has_holders),
+        "Last report": _report(row.service),
     }
 
 
@@ -227,12 +242,30 @@ def _fits(row: device_rows.DeviceRow) -> str:
     if row.largest is not None:
         return str(row.largest)
     is_full = row.state == "ok" and bool(row.usage.unit)
-    return "nothing" if is_full else _describe_drains(row) or _NONE
+    reasons = [_describe_drains(row), row.fault]
+    if row.device.service is not None and row.device.is_stale:
+        service = row.device.service
+        reasons.append(host_reports.describe_silence(service, _now()))
+    text = "; ".join(filter(None, reasons))
+    return "nothing" if is_full else text or _NONE
 
 
 def _describe_drains(row: device_rows.DeviceRow) -> str:
-    now = datetime.datetime.now(datetime.UTC)
-    return drain_notes.describe_all(row.drains, now)
+    return drain_notes.describe_all(row.drains, _now())
+
+
+def _report(service: nova_api.ComputeService | None) -> application.Cell:
+    """Return the last report of a host; null for one that is not known."""
+    value = service and {
+        "host": service.host,
+        "is_up": service.is_up,
+        "time": service.reported or None,
+    }
+    return application.Cell(value, host_reports.describe(service, _now()))
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
 
 
 def _drain_value(note: drain_notes.DrainNote) -> dict[str, object]:

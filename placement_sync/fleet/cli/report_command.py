@@ -12,7 +12,7 @@ from nova_accel.config import library_version
 from placement_sync.cli import common_options
 from placement_sync.client import rest
 from placement_sync.fleet.cli import fleet_command
-from placement_sync.fleet.devices import fleet_query, fleet_reader, fleet_state
+from placement_sync.fleet.devices import fleet_query, fleet_state
 from placement_sync.fleet.flavors import cloud
 from placement_sync.fleet.report import fleet_report, report_page, report_text
 
@@ -45,7 +45,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     query = fleet_query.FleetQuery(
         host=arguments.only_host or "", model=arguments.model or ""
     )
-    fleet = fleet_reader.read(reader.placement, query.select)
+    fleet = reader.read(query)
     # Allocation candidates have no reserved units, and the bars show them.
     uuids = {device.uuid for device in fleet.devices}
     offered = cloud.read_totals(reader.placement, fleet.cloud, uuids)
@@ -75,7 +75,7 @@ def _read_flavors(
             for flavor in cloud.list_flavors(reader.open_compute())
         ]
     except (errors.ServiceError, errors.ConfigurationError) as error:
-        gap = f"flavors are not known: {error}"
+        gap = f"flavors ({error})"
         return dataclasses.replace(fleet, gaps=(*fleet.gaps, gap)), []
 
 

@@ -4,6 +4,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+from nova_accel.inventory import fault_causes
 from nova_accel.model import names, providers
 from placement_sync.fleet.devices import drain_notes, fleet_query, fleet_state
 from placement_sync.fleet.flavors import offered_devices, profile_list
@@ -69,6 +70,15 @@ class DeviceRow:
         return offered_devices.model_name(self.device.model)
 
     @property
+    def fault(self) -> str:
+        """Return the causes of its fault in words, empty without a fault."""
+        if names.FAULTED_TRAIT not in self.device.traits:
+            return ""
+        return fault_causes.describe(self.device.traits) or (
+            "`nova-accel inspect` on its host prints the cause"
+        )
+
+    @property
     def largest(self) -> FreeProfile | None:
         """Return the largest profile that fits, None if none does."""
         return self.fits[0] if self.fits else None
@@ -85,7 +95,7 @@ def list_devices(
     rows = []
     for device in devices:
         capacities = frozenset(device.capacities.items())
-        key = (device.traits, device.model, capacities)
+        key = (device.traits, device.model, capacities, device.is_stale)
         if key not in fits:
             fits[key] = list_free_profiles(device, types)
         holders = consumers.get(device.uuid, frozenset())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from nova_accel import errors
 from nova_accel.model import names
 from placement_sync.daemon import status
+from placement_sync.fleet.devices import host_reports
 from placement_sync.fleet.flavors import lookup, offered_devices
 
 DRAINED = "drained"
@@ -19,14 +20,16 @@ _STATES = {
     names.FAULTED_TRAIT: "faulted",
 }
 _OK = "ok"
-STATES = status.STATES
+#: Of a device without another state, on a host that is down.
+STALE = "stale"
+STATES = (*status.STATES, STALE)
 
 
 def find_state(device: offered_devices.OfferedDevice) -> str:
     """Return a device's state, one of STATES."""
     return next(
         (name for trait, name in _STATES.items() if trait in device.traits),
-        _OK,
+        STALE if device.is_stale else _OK,
     )
 
 
@@ -36,12 +39,14 @@ class FleetQuery:
 
     ``host`` is a compute node's name, with or without its domain.
     ``device`` is HOST/ADDRESS, ADDRESS, or the uuid of a provider.
+    ``reports`` are the services of hosts, which the devices get.
     """
 
     host: str = ""
     model: str = ""
     state: str = ""
     device: str = ""
+    reports: host_reports.Reports = dataclasses.field(default_factory=dict)
 
     def select(
         self, devices: Sequence[offered_devices.OfferedDevice]
@@ -51,7 +56,12 @@ class FleetQuery:
         :raises MalformedError: there is no such host or device.
         :raises NotOfferedError: there is no such model.
         """
-        selected = list(devices)
+        selected = [
+            dataclasses.replace(device, service=self.reports[device.root])
+            if device.root in self.reports
+            else device
+            for device in devices
+        ]
         if self.host:
             selected = lookup.select_host(selected, self.host)
         if self.device:

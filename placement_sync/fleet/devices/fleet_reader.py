@@ -14,8 +14,12 @@ from collections.abc import Iterable, Mapping
 from nova_accel import errors
 from placement_sync.client import nova_api, provider_records, rest
 from placement_sync.fleet import projects
-from placement_sync.fleet.devices import fleet_state
-from placement_sync.fleet.flavors import cloud
+from placement_sync.fleet.devices import (
+    fleet_query,
+    fleet_state,
+    host_reports,
+)
+from placement_sync.fleet.flavors import cloud, offered_devices
 
 _ALL_PROJECTS: Mapping[str, object] = {"all_tenants": 1}
 
@@ -46,6 +50,21 @@ def read(
     )
 
 
+def read_cloud(
+    placement: rest.RestClient,
+    compute: rest.RestClient | None,
+    no_compute_reason: str = "",
+) -> tuple[offered_devices.Cloud, str]:
+    """Return all devices with the reports of their hosts, and the gap.
+
+    :param compute: see ``add_servers``.
+    :raises ServiceError: Placement can't be read.
+    """
+    reports, gap = host_reports.read(compute, no_compute_reason)
+    query = fleet_query.FleetQuery(reports=reports)
+    return cloud.read(placement, query.select), gap
+
+
 def add_servers(
     fleet: fleet_state.Fleet,
     compute: rest.RestClient | None,
@@ -68,7 +87,7 @@ def add_servers(
         listed = nova_api.list_servers(compute, _ALL_PROJECTS)
         servers = {s.uuid: s for s in listed if s.uuid in consumers}
     except (errors.ServiceError, nova_api.NoAnswerError) as error:
-        gap = f"names and projects of servers are not known: {error}"
+        gap = f"names and projects of servers ({error})"
         return dataclasses.replace(fleet, gaps=(*fleet.gaps, gap))
     return dataclasses.replace(fleet, servers=servers)
 
@@ -89,7 +108,7 @@ def read_project_names(
     try:
         return projects.read_names(identity, ids), ()
     except errors.ServiceError as error:
-        return {}, (f"names of projects are not known: {error}",)
+        return {}, (f"names of projects ({error})",)
 
 
 def find_holders(

@@ -21,7 +21,7 @@ class Fleet:
     ``servers`` are by uuid; a consumer that is not among them is a
     migration, or a server that Nova does not show. ``project_names`` are
     those of the servers' projects, by id, as far as they were read. ``gaps``
-    say which source could not be read, and why: without one of them, an
+    name what could not be read, with the reason: without one of them, an
     empty answer means that there is nothing. ``has_holdings`` is false if
     holdings were not read, because too many devices have some. ``drains``
     are the notes on drained devices by provider, empty if they were not

@@ -86,6 +86,7 @@ class HostRow:
     """Devices of a host by state, and their use by unit.
 
     ``is_disabled`` is true if its compute service takes no servers.
+    ``service`` is None if Nova was not asked, or shows none.
     """
 
     name: str
@@ -94,6 +95,12 @@ class HostRow:
     states: Mapping[str, int]
     usages: tuple[device_rows.UnitUsage, ...]
     consumers: frozenset[str]
+    service: nova_api.ComputeService | None = None
+
+    @property
+    def is_stale(self) -> bool:
+        """Return whether it is down: its devices are those of then."""
+        return self.service is not None and not self.service.is_up
 
 
 def list_allocations(
@@ -279,6 +286,7 @@ def _build_host(
         states={s: counts[s] for s in fleet_query.STATES if counts[s]},
         usages=sum_usages(row.usage for row in rows),
         consumers=frozenset(c for row in rows for c in row.consumers),
+        service=rows[0].device.service,
     )
 
 

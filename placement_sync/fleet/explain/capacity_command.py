@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         raise errors.MalformedError(
             "flavor", flavor.name, "one that requests accelerators"
         )
-    offered = cloud.read(context.placement)
+    offered = context.read_devices()
     simulated = explain_command.simulate(
         context.placement,
         simulation.SimulatedRequest(

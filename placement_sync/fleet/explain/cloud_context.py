@@ -4,8 +4,10 @@
 import argparse
 from collections.abc import Mapping
 
+from placement_sync.cli import progress
 from placement_sync.client import rest
 from placement_sync.fleet.cli import fleet_command
+from placement_sync.fleet.devices import fleet_reader
 from placement_sync.fleet.explain import explain_command, simulation
 from placement_sync.fleet.flavors import (
     cloud,
@@ -43,6 +45,16 @@ class CloudContext:
         self.compute = compute
         self.types = types
         self.series = series
+
+    def read_devices(self) -> offered_devices.Cloud:
+        """Return all devices; warn if the hosts' reports can't be read.
+
+        :raises ServiceError: Placement can't be read.
+        """
+        offered, gap = fleet_reader.read_cloud(self.placement, self.compute)
+        if gap:
+            progress.warn(f"not known: {gap}")
+        return offered
 
     def explain_rules(self, contents: flavor_specs.FlavorContents) -> str:
         """Return why no host can ever serve a flavor, or ""."""

@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         simulated = _build_request(arguments, reader)
     else:
         simulated = _with_specs(arguments, server.simulated)
-    devices = cloud.read(reader.placement)
+    devices, gap = reader.read_cloud()
     tree = ""
     if arguments.only_host:
         of_host = lookup.select_host(devices.devices, arguments.only_host)
@@ -100,9 +100,10 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     else:
         result = _simulate_nodes(arguments, client, simulated, devices)
     status = 0 if result.is_possible else _NO_HOST
+    notes = [*result.notes, *([f"not known: {gap}"] if gap else [])]
     if server is not None:
-        notes = (*server_request.list_notes(server), *result.notes)
-        result = dataclasses.replace(result, notes=notes)
+        notes = [*server_request.list_notes(server), *notes]
+    result = dataclasses.replace(result, notes=tuple(notes))
     return _format(result, status, arguments.long)._replace(
         head=server.describe() if server else "",
         build_document=functools.partial(_build_document, result, server),

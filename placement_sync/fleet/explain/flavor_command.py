@@ -87,7 +87,7 @@ def _read_offered(
     :raises ServiceError: Placement does not respond.
     """
     try:
-        return cloud.read(context.placement)
+        return context.read_devices()
     except errors.ServiceError as error:
         if not error.is_forbidden:
             raise
@@ -134,7 +134,7 @@ def _change(
     offered = offered_devices.Cloud()
     pinned: offered_devices.OfferedDevice | None = None
     if not arguments.clear:
-        offered = cloud.read(context.placement)
+        offered = context.read_devices()
     if arguments.device:
         pinned, offered = _find_pinned(arguments.device, offered)
     request = flavor_options.build_request(

@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     """
     entries = flavor_file.parse(_read(arguments.file))
     context = cloud_context.open_cloud(arguments)
-    offered = cloud.read(context.placement)
+    offered = context.read_devices()
     existing = {f.name: f for f in cloud.list_flavors(context.compute)}
     planned = [
         _plan(arguments, entry, existing, offered, context)

@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import datetime
 import http
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from nova_accel import errors
 from nova_accel.geometry import vgpu_geometry
 from nova_accel.model import flavors, names
 from placement_sync.client import provider_records
+from placement_sync.fleet.devices import host_reports
 from placement_sync.fleet.flavors import offered_devices
 
 # Nova's own default ([scheduler] max_placement_results).
@@ -154,6 +156,7 @@ def simulate(
         facts=snapshot.facts, geometry=geometry
     )
     hosts = []
+    context = _exclude_stale(context)
     for uuid, devices in _group_devices(request, context.cloud).items():
         is_excluded = uuid in context.excluded
         candidates = [] if is_excluded else by_host.get(uuid, [])
@@ -252,6 +255,17 @@ def _group_devices(
         if not request.classes.isdisjoint(device.capacities):
             by_host[device.root].append(device)
     return by_host
+
+
+def _exclude_stale(context: SimulationContext) -> SimulationContext:
+    """Return a context without the hosts whose nova-compute is down."""
+    now = datetime.datetime.now(datetime.UTC)
+    stale = {
+        device.root: host_reports.explain_stale(device.service, now)
+        for device in context.cloud.devices
+        if device.is_stale and device.service is not None
+    }
+    return dataclasses.replace(context, excluded={**context.excluded, **stale})
 
 
 def _describe_host(

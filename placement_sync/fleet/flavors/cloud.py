@@ -90,7 +90,9 @@ def read(
         ),
     )
     unavailable = {
-        d.uuid for d in devices if d.is_unavailable and not d.counts
+        d.uuid
+        for d in devices
+        if d.traits & names.UNAVAILABLE_TRAITS and not d.counts
     }
     return read_totals(client, cloud, unavailable)
 

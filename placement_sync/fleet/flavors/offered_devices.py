@@ -10,6 +10,7 @@ from nova_accel.catalog import mdev_names, vgpu_types
 from nova_accel.geometry import vgpu_geometry
 from nova_accel.inventory import node_counts
 from nova_accel.model import names, providers
+from placement_sync.client import nova_api
 
 # PCI vendor id of NVIDIA, the only vendor in the catalog of vGPU types.
 _NVIDIA = "10de"
@@ -33,17 +34,25 @@ class OfferedDevice(providers.Provider):
 
     A bare-metal node of Ironic is one device: a server takes it whole.
     ``counts`` are its accelerators, empty for a device of a compute node.
+    ``service`` is that of its host; None if Nova was not asked, or shows
+    none.
     """
 
     host: str
     card: str
     model: str = ""
     counts: tuple[node_counts.NodeCount, ...] = ()
+    service: nova_api.ComputeService | None = None
+
+    @property
+    def is_stale(self) -> bool:
+        """Return whether its host is down: it takes no server."""
+        return self.service is not None and not self.service.is_up
 
     @property
     def is_unavailable(self) -> bool:
-        """Return whether it is drained, faulted or missing."""
-        return bool(self.traits & names.UNAVAILABLE_TRAITS)
+        """Return whether it is drained, faulted, missing or stale."""
+        return self.is_stale or bool(self.traits & names.UNAVAILABLE_TRAITS)
 
     @property
     def is_mig(self) -> bool:

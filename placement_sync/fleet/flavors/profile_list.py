@@ -37,7 +37,7 @@ def list_profiles(
 ) -> tuple[ListedProfile, ...]:
     """Return the profiles of devices, sorted by kind and name.
 
-    Unavailable devices (drained, faulted or missing) are ignored.
+    Unavailable devices (drained, faulted, missing or stale) are ignored.
     """
     rows: dict[
         tuple[str, str, frozenset[str]],

@@ -20,15 +20,16 @@ def count_room(
 ) -> int:
     """Return how many servers there is room for now, at most.
 
-    Each kind of group is counted alone. The group without a suffix, which
-    several devices may serve together, is ignored.
+    A host that is down has none. Each kind of group is counted alone. The
+    group without a suffix, which several devices may serve together, is
+    ignored.
 
     :param needs: amounts of a server on its compute node, by class.
     """
     count = 0
     suffixed = tuple(group for group in contents.groups if group.suffix)
     contents = dataclasses.replace(contents, groups=suffixed)
-    for host in _group_by_host(cloud.devices):
+    for host in _group_by_host(d for d in cloud.devices if not d.is_stale):
         host_count = sum(
             _count_set_room(contents, devices, geometry)
             for devices in _split_host(contents, host)

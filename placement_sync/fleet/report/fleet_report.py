@@ -15,6 +15,7 @@ from placement_sync.fleet.devices import (
     fleet_query,
     fleet_state,
     holder_rows,
+    host_reports,
 )
 from placement_sync.fleet.flavors import (
     flavor_specs,
@@ -24,8 +25,9 @@ from placement_sync.fleet.flavors import (
 )
 from placement_sync.fleet.report import card_bars, defragmentation
 
-# Kinds of problems beside the states of devices.
+# Kinds of problems beside the states of devices; STALE is of a host.
 OVERALLOCATED = "overallocated"
+STALE = fleet_query.STALE
 DISABLED = "disabled"
 # The remedy of each state, for the operator; ok has none.
 _REMEDIES = {
@@ -102,7 +104,7 @@ class Fragmentation:
 class DeviceProblem:
     """A device or host that serves less than it could, and the remedy.
 
-    ``kind`` is the state of the device, or ``OVERALLOCATED`` or
+    ``kind`` is the state of the device, or ``OVERALLOCATED``, ``STALE`` or
     ``DISABLED``. ``device`` is the uuid of its provider, empty for a host.
     """
 
@@ -258,12 +260,16 @@ def _list_problems(
     now: datetime.datetime,
 ) -> Iterator[DeviceProblem]:
     disabled = set()
+    stale = {}
     for row in rows:
         device = row.device
         if device.root in fleet.cloud.disabled:
             disabled.add(device.host)
+        if device.is_stale and device.service is not None:
+            stale[device.host] = device.service
         if row.state in _REMEDIES:
-            reason = drain_notes.describe_all(row.drains, now)
+            drains = drain_notes.describe_all(row.drains, now)
+            reason = "; ".join(filter(None, (drains, row.fault)))
             state = f"{row.state}: {reason}" if reason else row.state
             servers = wording.count_of(len(row.consumers), "server")
             yield DeviceProblem(
@@ -281,6 +287,18 @@ def _list_problems(
                 problem=f"more is allocated than it has: {row.usage}",
                 remedy="run `nova-accel audit` on the host",
             )
+    for host, service in sorted(stale.items()):
+        reason = host_reports.explain_stale(service, now)
+        yield DeviceProblem(
+            kind=STALE,
+            where=host,
+            problem=f"{reason}: its devices are shown as they were then, and"
+            " get no servers",
+            remedy=f"see that the host runs, then `systemctl status` and the"
+            " log of its nova-compute; `openstack compute service list"
+            f" --service nova-compute --host {service.host}` shows when it is"
+            " up",
+        )
     for host in sorted(disabled):
         yield DeviceProblem(
             kind=DISABLED,

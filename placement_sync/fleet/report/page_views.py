@@ -24,6 +24,7 @@ PATTERNS = ("ok", "faulted", "drained", "missing", "unreadable")
 OTHER = "other"
 # Kinds of problems by urgency; others come first.
 _URGENCY = (
+    fleet_report.STALE,
     "faulted",
     "unreadable",
     "missing",
@@ -163,8 +164,9 @@ class PageViews:
             states=states,
             has_problem=bool(states)
             or is_disabled
+            or section.row.is_stale
             or any(_is_overallocated(bar) for bar in section.bars),
-            has_room=not is_disabled
+            has_room=not (is_disabled or section.row.is_stale)
             and any(bar.row.fits for bar in section.bars),
             is_unfolded=len(self.anchors) <= _MAX_UNFOLDED,
         )
@@ -237,6 +239,8 @@ def _find_urgency(kind: str) -> tuple[int, str]:
 
 
 def _title_problems(kind: str, count: int) -> str:
+    if kind == fleet_report.STALE:
+        return f"{wording.count_of(count, 'host')} stale"
     if kind == fleet_report.DISABLED:
         return f"{wording.count_of(count, 'compute service')} disabled"
     devices = wording.count_of(count, "device")
@@ -250,7 +254,8 @@ def _is_overallocated(bar: card_bars.CardBar) -> bool:
 
 
 def _count_problems(host: HostRowView) -> float:
-    return sum(host.states.values()) + host.section.row.is_disabled
+    row = host.section.row
+    return sum(host.states.values()) + row.is_disabled + row.is_stale
 
 
 def _measure_room(host: HostRowView) -> float:

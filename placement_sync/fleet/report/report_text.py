@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nova_accel.inventory import wording
-from placement_sync.fleet.devices import device_rows
+from placement_sync.fleet.devices import device_rows, holder_rows
 from placement_sync.fleet.report import card_bars, fleet_report
 
 FORMAT = 1
@@ -66,7 +66,8 @@ def _list_lines(report: fleet_report.FleetReport) -> Iterator[str]:
         yield f"Not known: {gap}"
     for section in report.hosts:
         disabled = ", service disabled" if section.row.is_disabled else ""
-        yield f"\n{section.row.name}{disabled}"
+        stale = ", stale" if section.row.is_stale else ""
+        yield f"\n{section.row.name}{disabled}{stale}"
         for bar in section.bars:
             row = bar.row
             fits = f"fits {row.largest}" if row.largest else row.state
@@ -81,24 +82,34 @@ def _list_lines(report: fleet_report.FleetReport) -> Iterator[str]:
 
 
 def _list_sums(report: fleet_report.FleetReport) -> Iterator[str]:
-    yield "\nFlavors"
-    for flavor in report.flavors:
-        cause = flavor.problem or f"room for {flavor.room} more"
-        yield f"  {flavor.name}: {flavor.request or '?'}, {cause}"
-    yield "\nHolders by project"
-    for project in report.projects:
-        devices = wording.count_of(len(project.devices), "device")
-        servers = wording.count_of(len(project.consumers), "server")
-        yield (
-            f"  {project.label}: {project.resource_class}"
-            f" {project.units} on {devices}, {servers}"
-        )
-    yield "\nFragmentation"
-    for item in report.fragmentation:
-        yield f"  {describe_fragmentation(item)}"
-    yield "\nProblems"
-    for problem in report.problems:
-        yield f"  {problem.where}: {problem.problem}; {problem.remedy}"
+    """Yield the lines of each sum; one that is empty has no heading."""
+    for heading, lines in (
+        ("Flavors", map(_describe_flavor, report.flavors)),
+        ("Holders by project", map(_describe_usage, report.projects)),
+        ("Fragmentation", map(describe_fragmentation, report.fragmentation)),
+        (
+            "Problems",
+            (f"{p.where}: {p.problem}; {p.remedy}" for p in report.problems),
+        ),
+    ):
+        for number, line in enumerate(lines):
+            if not number:
+                yield f"\n{heading}"
+            yield f"  {line}"
+
+
+def _describe_flavor(flavor: fleet_report.FlavorRow) -> str:
+    cause = flavor.problem or f"room for {flavor.room} more"
+    return f"{flavor.name}: {flavor.request or '?'}, {cause}"
+
+
+def _describe_usage(usage: holder_rows.ProjectUsage) -> str:
+    devices = wording.count_of(len(usage.devices), "device")
+    servers = wording.count_of(len(usage.consumers), "server")
+    return (
+        f"{usage.label}: {usage.resource_class} {usage.units} on {devices},"
+        f" {servers}"
+    )
 
 
 def _draw(bar: card_bars.CardBar) -> str:
@@ -126,6 +137,11 @@ def as_dict(report: fleet_report.FleetReport) -> dict[str, Any]:
                 "name": section.row.name,
                 "uuid": section.row.uuid,
                 "is_disabled": section.row.is_disabled,
+                "is_stale": section.row.is_stale,
+                "last_report": (
+                    section.row.service and section.row.service.reported
+                )
+                or None,
                 "devices": [_bar(bar) for bar in section.bars],
             }
             for section in report.hosts

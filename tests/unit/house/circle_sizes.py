@@ -56,7 +56,14 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(6_000, "2026-11-27", _PACKAGE),
         Limit(6_300, "2026-11-27", "nova.conf as nova-compute reads it"),
     ),
-    "fleet": (Limit(9_720, "2026-11-27", _PACKAGE),),
+    "fleet": (
+        Limit(9_720, "2026-11-27", _PACKAGE),
+        Limit(
+            9_900,
+            "2026-11-27",
+            "hosts that do not report, and causes of faults, in each list",
+        ),
+    ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "ironic": (
         Limit(1_860, "2026-11-27", _PACKAGE),

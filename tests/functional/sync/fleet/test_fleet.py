@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands about devices and their holders, with a real Placement."""
 
+import datetime
 import json
 import pathlib
 import uuid
@@ -18,6 +19,8 @@ from tests.functional.sync.support import (
 )
 from tests.support import golden
 
+A40_HOST = "a40-vf-mdev.example.org"
+DOWN = "nova-compute of a40-vf-mdev is down, last report 3h ago"
 CARD, T4 = "0000:41:00.0", "0000:3b:00.0"
 VM = "aaaaaaaa-0000-4000-8000-00000000000a"
 OTHER_VM = "bbbbbbbb-0000-4000-8000-00000000000b"
@@ -35,9 +38,12 @@ class Site(captured_hosts.Cloud):
 
     nova: nova_standin.Nova
     card = ""
+    root = ""
 
     def fill(self) -> "Site":
-        root = self.add("a40-vf-mdev", VCPU=10, MEMORY_MB=65536, DISK_GB=99)
+        root = self.root = self.add(
+            "a40-vf-mdev", VCPU=10, MEMORY_MB=65536, DISK_GB=99
+        )
         card = self.card = names.provider_uuid(root, CARD)
         self.allocate(card, VM, **PART)
         self.allocate(card, MOVE, **PART)
@@ -49,6 +55,11 @@ class Site(captured_hosts.Cloud):
             names.provider_uuid(other, T4), VGPU=16, CUSTOM_GPU_MEMORY_MB=16384
         )
         return self
+
+    def lose(self) -> None:
+        """Let the host of the A40 have reported three hours ago."""
+        self.nova.add_host(self.root, A40_HOST)
+        self.nova.down["a40-vf-mdev"] = _before(datetime.timedelta(hours=3))
 
     def read(self, *words: str, status: int = 0) -> list[dict[str, Any]]:
         """Return the rows of a command, as cliff prints them in JSON."""
@@ -71,6 +82,12 @@ def site(
 ) -> Iterator[Site]:
     with nova_standin.serve() as nova:
         yield Site(placement, tmp_path, capsys, nova).fill()
+
+
+def _before(age: datetime.timedelta) -> str:
+    """Return a time as Nova prints it: UTC, without an offset."""
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    return (now - age).isoformat()
 
 
 LISTING = ["allocation_candidates", "resource_providers", "traits"]
@@ -242,7 +259,7 @@ def test_the_report_has_reserved_units_and_flavors(site: Site) -> None:
     assert "vm-a" in (site.place / "page.html").read_text()
     site.nova.refused = ("/flavors",)
     _, out, _ = site.execute("report", "--format", "text")
-    assert "Not known: flavors are not known" in out
+    assert "Not known: flavors (" in out
 
 
 def test_servers_are_counted_for_some_devices_only(
@@ -261,3 +278,128 @@ def test_servers_are_counted_for_some_devices_only(
     ):
         rows = site.read(*words, "--servers")
         assert [row["Servers"] for row in rows] == counts
+
+
+def test_a_host_that_is_down_is_listed_with_the_age_of_its_report(
+    site: Site,
+) -> None:
+    site.lose()
+    stale, other = site.read("host", "list")
+    assert stale["States"] == {"stale": 1}
+    assert not stale["Last report"]["is_up"]
+    assert other["Last report"] is None
+    _, out, _ = site.execute("host", "list")
+    assert "| stale, 3h ago |" in out and "| unknown " in out
+
+
+def test_a_host_that_reports_is_not_stale(site: Site) -> None:
+    site.nova.add_host(site.root, A40_HOST)
+    _, out, _ = site.execute("host", "list")
+    assert "1 ok" in out and "| 0m ago " in out
+
+
+def test_a_host_that_never_reported_is_stale(site: Site) -> None:
+    site.lose()
+    site.nova.down["a40-vf-mdev"] = None
+    _, out, _ = site.execute("host", "list")
+    assert "| stale, never |" in out
+
+
+def test_devices_of_a_host_that_is_down_are_stale(site: Site) -> None:
+    site.lose()
+    _, out, _ = site.execute("device", "list", "--model", "A40")
+    assert "| stale |" in out and "| last report 3h ago |" in out
+    (row,) = site.read("device", "list", "--state", "stale")
+    assert (row["Host"], row["Still fits"]) == (A40_HOST, [])
+    rows = site.read("device", "list", "--free")
+    assert [row["Host"] for row in rows] == ["t4-mdev.example.org"]
+
+
+def test_a_state_of_a_device_stays_when_its_host_is_lost(site: Site) -> None:
+    site.drain(site.card, VGPU=5, CUSTOM_GPU_MEMORY_MB=40960)
+    site.lose()
+    _, out, _ = site.execute("device", "list", "--state", "drained")
+    assert "; last report 3h ago |" in out
+
+
+def test_no_server_fits_on_a_host_that_is_down(site: Site) -> None:
+    site.lose()
+    site.nova.add_flavor("gpu.8q", **SPECS)
+    code, out, _ = site.execute("explain", "gpu.8q", "-f", "json")
+    assert code == 1
+    assert {"Verdict": "left out", "Why": DOWN}.items() <= json.loads(out)[
+        0
+    ].items()
+    words = "capacity", "show", "--flavor", "gpu.8q", "-f", "json"
+    code, out, _ = site.execute(*words)
+    assert code == 1 and DOWN in json.loads(out)["blocked_by"]
+
+
+def test_the_report_has_the_host_that_is_down_as_a_problem(
+    site: Site,
+) -> None:
+    site.lose()
+    _, out, _ = site.execute("report", "--format", "text")
+    assert f"{A40_HOST}, stale" in out
+    assert f"  {A40_HOST}: {DOWN}: its devices are shown" in out
+    site.execute("report", "-o", str(site.place / "page.html"))
+    page = (site.place / "page.html").read_text()
+    assert "1 host stale" in page and DOWN in page
+
+
+def test_reports_that_nova_refuses_are_not_known(site: Site) -> None:
+    site.nova.refused = ("/os-services",)
+    code, out, _ = site.execute("host", "list")
+    assert code == 0 and "stale" not in out
+    assert "Not known: last reports of the hosts (" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--project", "nope"), "a project with id or name 'nope'"),
+        (("--host", "t4-mdev"), "No server holds any of these devices."),
+    ],
+)
+def test_an_empty_usage_says_of_what(
+    site: Site, words: tuple[str, ...], text: str
+) -> None:
+    code, out, _ = site.execute("usage", "list", *words)
+    assert code == 0 and text in out
+
+
+def test_a_report_has_no_heading_of_nothing(site: Site) -> None:
+    _, out, _ = site.execute("report", "--format", "text", "--model", "T4")
+    assert "\nProblems\n" in out
+    assert "\nFlavors" not in out and "\nHolders by project" not in out
+
+
+FAULT = "Xid 79: it has fallen off its bus"
+
+
+def fail(site: Site) -> None:
+    """Let the A40 have a fault, as its host reports it."""
+    traits = {names.FAULTED_TRAIT, f"{names.FAULT_PREFIX}XID_79"}
+    site.mark(site.card, *traits)
+    site.set_inventories(site.card, VGPU=-5, CUSTOM_GPU_MEMORY_MB=-40960)
+
+
+def test_a_faulted_device_has_the_cause(site: Site) -> None:
+    fail(site)
+    _, out, _ = site.execute("device", "list", "--state", "faulted")
+    assert f"| {FAULT} |" in out
+    code, out, _ = site.execute("device", "show", CARD, "-f", "json")
+    assert code == 0 and json.loads(out)["fault"] == FAULT
+    _, out, _ = site.execute("report", "--format", "text")
+    assert f"faulted: {FAULT}, 2 servers" in out
+    site.nova.add_flavor("gpu.8q", **SPECS)
+    _, out, _ = site.execute("explain", "gpu.8q")
+    assert f"at fault, {FAULT}" in out
+
+
+def test_a_faulted_device_of_an_earlier_release_names_the_command(
+    site: Site,
+) -> None:
+    site.mark(site.card, names.FAULTED_TRAIT)
+    _, out, _ = site.execute("device", "list", "--state", "faulted")
+    assert "`nova-accel inspect` on its host prints the cause" in out

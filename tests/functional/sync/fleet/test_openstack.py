@@ -111,7 +111,7 @@ def test_names_of_projects_that_keystone_refuses(
     keystone.answers["/v3/projects/p"] = 403
     status, out, err = client.run("accel", "usage", "list", "-f", "json")
     assert (status, json.loads(out)[-1]["Project"]) == (1, "p")
-    assert err.startswith("nova-accel: warning: names of projects are not")
+    assert err.startswith("nova-accel: warning: not known: names of projects")
     assert err.count("\n") == 1
 
 

@@ -79,14 +79,19 @@ class Cloud:
 
     def drain(self, uuid: str, **totals: int) -> None:
         """Set the trait of a drained device, and reserve all its units."""
-        path = f"/resource_providers/{uuid}/traits"
-        body = self.placement.call("GET", path)
-        self.placement.call("PUT", f"/traits/{names.DRAINED_TRAIT}")
-        body["traits"].append(names.DRAINED_TRAIT)
-        self.placement.call("PUT", path, body)
+        self.mark(uuid, names.DRAINED_TRAIT)
         self.set_inventories(
             uuid, **{name: -total for name, total in totals.items()}
         )
+
+    def mark(self, uuid: str, *traits: str) -> None:
+        """Add traits to a provider."""
+        path = f"/resource_providers/{uuid}/traits"
+        body = self.placement.call("GET", path)
+        for trait in traits:
+            self.placement.call("PUT", f"/traits/{trait}")
+            body["traits"].append(trait)
+        self.placement.call("PUT", path, body)
 
     def execute(self, *words: str) -> tuple[int, str, str]:
         """Run a command of ``nova-accel``; return status and output."""

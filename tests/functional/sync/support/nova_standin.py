@@ -8,6 +8,7 @@ client that reads only the first page fails.
 
 import contextlib
 import dataclasses
+import datetime
 import http.server
 import json
 import threading
@@ -26,7 +27,8 @@ class Nova:
     Paths of ``broken`` answer with status 500, paths of ``refused`` with
     403, and with ``is_user`` each request for all projects. Servers are of
     ``project``, that of the user, unless a test changes their ``tenant_id``;
-    others are listed for all projects only. ``volumes`` are
+    others are listed for all projects only. ``down`` are the times of the last
+    reports of services that are down, by host. ``volumes`` are
     the device names of the volumes that servers have attached. ``hidden``
     servers belong to other projects: a user who is no admin can't see them.
     ``before`` is called with each path first.
@@ -41,6 +43,7 @@ class Nova:
         default_factory=dict
     )
     services: list[str] = dataclasses.field(default_factory=list)
+    down: dict[str, str | None] = dataclasses.field(default_factory=dict)
     volumes: dict[str, list[str | None]] = dataclasses.field(
         default_factory=dict
     )
@@ -134,8 +137,16 @@ class Nova:
         if name in ("servers", "os-hypervisors", "os-migrations", "flavors"):
             return 200, self._page(name, query)
         if name == "os-services":
-            return 200, {"services": [{"host": h} for h in self.services]}
+            return 200, {"services": list(map(self._service, self.services))}
         return 200, {"version": self._version()}
+
+    def _service(self, host: str) -> dict[str, Any]:
+        now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+        return {
+            "host": host,
+            "state": "down" if host in self.down else "up",
+            "updated_at": self.down.get(host, now.isoformat()),
+        }
 
     def _part(self, name: str, uuid: str, part: str = "") -> tuple[int, Any]:
         """Return a server, its volumes, or a hypervisor."""

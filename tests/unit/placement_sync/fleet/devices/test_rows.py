@@ -2,6 +2,7 @@
 """Laws of the rows of a fleet, and rows of single cards."""
 
 import collections
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -211,7 +212,7 @@ DEVICES = (
         ({"state": "faulted"}, []),
     ],
 )
-def test_a_query_selects(query: dict[str, str], addresses: list[str]) -> None:
+def test_a_query_selects(query: dict[str, Any], addresses: list[str]) -> None:
     selected = fleet_query.FleetQuery(**query).select(DEVICES)
     assert [device.address for device in selected] == addresses
 
@@ -226,7 +227,7 @@ def test_a_query_selects(query: dict[str, str], addresses: list[str]) -> None:
     ],
 )
 def test_a_query_for_nothing_names_what_there_is(
-    query: dict[str, str], hint: str
+    query: dict[str, Any], hint: str
 ) -> None:
     with pytest.raises(errors.AcceleratorError, match=hint):
         fleet_query.FleetQuery(**query).select(DEVICES)

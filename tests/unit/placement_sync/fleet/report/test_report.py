@@ -295,8 +295,8 @@ def test_a_device_without_inventories_counts_for_nothing() -> None:
 
 
 def test_an_empty_fleet_with_a_gap_says_both() -> None:
-    fleet = fleet_state.Fleet(gaps=("names are not known: 403",))
+    fleet = fleet_state.Fleet(gaps=("names of servers (403)",))
     report = build_report(fleet)
     for text in (report_page.render(report), report_text.as_text(report)):
-        assert "Not known: names are not known: 403" in text
+        assert "Not known: names of servers (403)" in text
     assert "No host offers any accelerator" in report_page.render(report)
