@@ -69,7 +69,7 @@ def plan_by_group(
     """
     groups, slots = tuple(groups), tuple(slots)
     devices = _devices_by_provider(root, host)
-    free = _slots_by_provider(consumer, slots, devices)
+    free = _slots_by_provider(consumer, slots, devices, root, host)
     pinned = tuple(_claim_pinned(consumer, groups, free, devices))
     open_groups = [group for group in groups if group.slot is None]
     requests = tuple(matching.list_slot_requests(open_groups, free, devices))
@@ -176,19 +176,35 @@ def _slots_by_provider(
     consumer: str,
     slots: Iterable[model.Slot],
     devices: Mapping[str, model.Device],
+    root: providers.ProviderRoot,
+    host: model.HostState,
 ) -> dict[str, set[str]]:
     by_provider: dict[str, set[str]] = {}
     for slot in slots:
         if slot.provider not in devices:
+            cause = _explain_absence(slot.provider, root, host)
             raise errors.ClaimError(
                 consumer,
                 f"slot {slot.identifier} belongs to resource provider"
                 f" {slot.provider}, and this host has no device of that"
-                " provider now; see `nova-accel inspect` for what is"
-                " missing",
+                f" provider now: {cause}",
             )
         by_provider.setdefault(slot.provider, set()).add(slot.identifier)
     return by_provider
+
+
+def _explain_absence(
+    provider: str, root: providers.ProviderRoot, host: model.HostState
+) -> str:
+    """Return why a device is not offered, from the problems of the host."""
+    for problem in host.problems:
+        address = problem.address
+        if address and names.provider_uuid(root.uuid, address) == provider:
+            return f"{problem.where} {problem.reason}"
+    return (
+        "its card has left the host, or has another driver; `nova-accel"
+        " inspect` prints what the host has"
+    )
 
 
 def _claim_pinned(

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Change detection: which devices of a host must be read again.
 
-A full reading reads every file once. Later passes compare four sources
-with it: the kernel's count of uevents, attributes that change without a
-uevent (``_SILENT``), NVML's answers (MIG changes send no uevent) and the
-notes below ``state_dir``. The host is read again only if one of them
-differs, or after ``FULL_READ_INTERVAL_S``.
+A full reading reads every file once. Later passes compare five sources
+with it: the kernel's count of uevents, functions with their drivers and
+models (uevents may be missing), attributes that change without a uevent
+(``_SILENT``), NVML's answers (MIG changes send no uevent) and the notes
+below ``state_dir``. The host is read again only if one of them differs, or
+after ``FULL_READ_INTERVAL_S``.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.discovery import host_readings, note_stores, plugin
-from nova_accel.host import bounded_calls
+from nova_accel.host import bounded_calls, presence
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import (
     error_counters,
@@ -69,18 +70,23 @@ class ChangeDetector(host_readings.HostReadings):
         self._read_at = 0.0
         #: Functions that servers had at the last call of find_changes.
         self._assigned: frozenset[str] = frozenset()
-        #: Silent attributes, as a reader has read them.
+        #: Functions on the buses, and what a reader has read of them: silent
+        #: attributes, and the models of cards.
+        self._presence: presence.Presence | None = None
         self._silent: tuple[
             host_reader.HostReader | None, Mapping[str, str | int]
         ] = (None, {})
+        self._models: Mapping[str, str] = {}
 
     def read(self) -> model.HostState:
         """Return the host after a full reading."""
         self._uevents.take()
         now, count = time.monotonic(), modules.read_count(self._source)
+        present = self._read_presence()
         state = super().read()
         with self._lock:
             self._uevent_count, self._read_at = count, now
+            self._presence = present
             self._assigned = self._newest.notes.assigned
         return state
 
@@ -102,7 +108,7 @@ class ChangeDetector(host_readings.HostReadings):
             or error_counters.has_changed(newest.reader)
         ):
             return None
-        changed = {*(names or ())}
+        changed = {*(names or ()), *self._find_rebound()}
         silent = self._get_silent(newest.reader)
         changed |= bounded_calls.run(lambda: {*self._find_silent(silent)})
         if host_readings.has_nvidia(newest.reader):
@@ -147,7 +153,33 @@ class ChangeDetector(host_readings.HostReadings):
         if last is not reader:
             values = reader.files.texts(*_SILENT)
             self._silent = reader, values
+            self._models = self._list_models(reader)
         return values
+
+    def _list_models(
+        self, reader: host_reader.HostReader
+    ) -> Mapping[str, str]:
+        devices = self.state.devices
+        offered = frozenset[str]().union(
+            *map(host_readings.list_names, devices)
+        )
+        try:
+            return presence.list_models(reader, offered)
+        except errors.UnreadableError:
+            return {}  # it is read again in each pass
+
+    def _read_presence(self) -> presence.Presence:
+        return bounded_calls.run(lambda: presence.read(self._source))
+
+    def _find_rebound(self) -> frozenset[str]:
+        """Return the functions with another driver, "" if some left or came.
+
+        The next call does not return them again.
+        """
+        present = self._read_presence()
+        with self._lock:
+            earlier, self._presence = self._presence, present
+        return present.find_changes(earlier or present)
 
     def _find_silent(self, values: Mapping[str, str | int]) -> Iterator[str]:
         """Yield the functions of the attributes that have changed."""
@@ -156,6 +188,11 @@ class ChangeDetector(host_readings.HostReadings):
             if files.read_text(path) != value:
                 parts = reversed(path.split("/"))
                 yield next(filter(pci.is_address, parts), "")
+        for path, model_alias in self._models.items():
+            text = files.read_text(path)
+            # Another card has other functions: the host is read.
+            if isinstance(text, str) and text != model_alias:
+                yield ""
 
 
 def _find_gpu_changes(

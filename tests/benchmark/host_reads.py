@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on kernel files: uevent, spawn, one card, whole host.
+"""Operations on kernel files: pass, uevent, spawn, one card, whole host.
 
     python -m tests.benchmark.host_reads [--vfs 64 --cards 64]
 
 The host is a simulated kernel of L40S; the first card has all of the VFs, the
-others have one each. "Uevent" is the reading after a uevent, when another
-program has made a partition on one VF; "spawn" makes the partition of one
-server, including what the executor reads back. Each readlink, open, listdir,
-scandir and stat of a file below the root is one operation; writes are not
-counted.
+others have one each. "Unchanged" is a pass that finds no change. "Uevent" is
+the reading after a uevent, when another program has made a partition on one
+VF; "spawn" makes the partition of one server, including what the executor
+reads back. Each readlink, open, listdir, scandir and stat of a file below the
+root is one operation; writes are not counted.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from tests.support.hosts import measured
 CASES: dict[
     str, Callable[[measured.MeasuredHost], measured.FileOperations]
 ] = {
+    "unchanged": measured.MeasuredHost.pass_unchanged,
     "uevent of one VF": measured.MeasuredHost.handle_uevent,
     "spawn of one vGPU": measured.MeasuredHost.spawn,
     "one card": measured.MeasuredHost.read_card,

@@ -118,6 +118,7 @@ class Tree:
             del attributes["reset_method"]
         else:
             attributes.setdefault("reset", "")
+        attributes.setdefault("modalias", build_modalias(attributes))
         for name, text in attributes.items():
             self.write(place / name, f"{text}\n")
         self.link(self.functions / address, place)
@@ -125,6 +126,7 @@ class Tree:
             driver = self.sys / "bus/pci/drivers" / facts["driver"]
             driver.mkdir(parents=True, exist_ok=True)
             self.link(place / "driver", driver)
+            self.link(driver / address, place)
         if "group" in facts:
             group = self.sys / f"kernel/iommu_groups/{facts['group']}"
             self.link(group / "devices" / address, place)
@@ -230,6 +232,19 @@ def break_path(
         place.write_text(fault)
     else:
         FAULTS[fault["fault"]](place)
+
+
+def build_modalias(attributes: Mapping[str, str | None]) -> str:
+    """Return a function's modalias (modalias_show() in pci-sysfs.c)."""
+    keys = {
+        "v": "vendor",
+        "d": "device",
+        "sv": "subsystem_vendor",
+        "sd": "subsystem_device",
+    }
+    ids = [f"{k}{int(attributes[n] or '', 16):08X}" for k, n in keys.items()]
+    kind = (attributes["class"] or "").removeprefix("0x").upper()
+    return f"pci:{''.join(ids)}bc{kind[:2]}sc{kind[2:4]}i{kind[4:]}"
 
 
 def vf_address(physical: str, offset: int) -> str:

@@ -391,16 +391,16 @@ class HostReader:
             product = self._hexadecimal(directory, "device")
             class_code = self._hexadecimal(directory, "class", digits=6)
         except (errors.UnreadableError, errors.MalformedError) as error:
-            self._note(
-                name, f"its ids or class can't be read, left out: {error}"
-            )
+            reason = f"its ids or class can't be read, left out: {error}"
+            if self.files.is_gone(directory):
+                reason = "has left the bus; reseat the card, or rescan the bus"
+            self._note(name, reason)
             return None
         if vendor == _GONE:
-            self._note(
-                name,
+            reason = (
                 "is gone from the bus: its vendor reads 0xffff; rescan the"
-                " bus or reseat the card",
             )
+            self._note(name, f"{reason} bus or reseat the card")
             return None
         facts = attributes.DeviceAttributes(
             self.files, directory, entries, self._note

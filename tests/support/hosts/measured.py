@@ -161,6 +161,15 @@ class MeasuredHost:
         assert len(self.card.partitions) == before + 1
         return operations
 
+    def pass_unchanged(self) -> FileOperations:
+        """Make a pass over the host after which it is as before."""
+        self.life.host.refresh_changed()
+        state = self.life.host.state
+        with count_operations(self._kernel.root) as operations:
+            self.life.host.refresh_changed()
+        assert self.life.host.state is state
+        return operations
+
     def read_card(self) -> FileOperations:
         """Read all of the card again."""
         with count_operations(self._kernel.root) as operations:

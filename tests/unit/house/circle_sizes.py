@@ -26,6 +26,9 @@ _ONE_CARD = (
     " more code (host_readings, repeated_reader, cards, file_cache)"
 )
 _CAUSES = "causes of faults as traits, which a laptop can read"
+_LOST_UEVENTS = (
+    "cards that change without a uevent (presence), and a full state_dir"
+)
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
         Limit(54_500, "2026-11-27", _FIRST),
@@ -41,6 +44,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "claims in a revert, unsaved resizes, servers without any slot",
         ),
         Limit(55_750, "2026-11-27", _CAUSES),
+        Limit(56_000, "2026-11-27", _LOST_UEVENTS),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -51,6 +55,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "errors of the start in one module, for the service and doctor",
         ),
         Limit(40_300, "2026-11-27", _CAUSES),
+        Limit(40_550, "2026-11-27", _LOST_UEVENTS),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

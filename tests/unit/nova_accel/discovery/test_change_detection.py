@@ -64,7 +64,7 @@ def file(root: pathlib.Path, pattern: str) -> pathlib.Path:
     return paths[0]
 
 
-def test_without_changes_only_the_uevent_number_is_read(
+def test_without_changes_uevent_number_and_models_are_read(
     tmp_path: pathlib.Path,
 ) -> None:
     root = look.make("a40-vf-mdev", tmp_path)
@@ -73,7 +73,12 @@ def test_without_changes_only_the_uevent_number_is_read(
     detector.read()
     source.contents.clear()
     assert detector.read_changed() is None
-    assert source.contents == ["/sys/kernel/uevent_seqnum"]
+    count, *models = source.contents
+    assert count == "/sys/kernel/uevent_seqnum"
+    assert models == [
+        f"/sys/bus/pci/devices/{address}/modalias"
+        for address in (A40, "0000:42:00.0")
+    ]
 
 
 def test_after_a_uevent_the_host_is_read_again(tmp_path: pathlib.Path) -> None:
