@@ -14,9 +14,16 @@ copyright = "nova-accel contributors, Apache License 2.0"
 extensions = [
     "cliff.sphinxext",
     "extra_specs_page",
+    "gpu_fractions",
     "generated",
     "reno.sphinxext",
 ]
+# Options of cliff that each command has; reference/openstack names them once.
+autoprogram_cliff_ignored = [
+    "--help", "--format", "--column", "--sort-column", "--sort-ascending",
+    "--sort-descending", "--quote", "--noindent", "--max-width",
+    "--fit-width", "--print-empty", "--prefix",
+]  # fmt: skip
 # Man page: sphinx-build -b man.
 man_pages = [
     (

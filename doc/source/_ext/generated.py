@@ -2,10 +2,9 @@
 """Directives that generate reference text from the code.
 
 ``command-help`` prints the help of a command, ``json-keys`` the keys that a
-command prints with ``-f json``, ``messages`` a table of all texts of errors,
-problems and log lines, ``host-checks`` one of the checks of ``nova-accel
-doctor``, ``features`` one of the versions that features need, and ``circles``
-one of the sizes of the circles.
+command prints with ``-f json``, ``host-checks`` a table of the checks of
+``nova-accel doctor``, ``features`` one of the versions that features need, and
+``circles`` one of the sizes of the circles.
 """
 
 import ast
@@ -14,9 +13,9 @@ import dataclasses
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 from docutils import nodes
@@ -235,17 +234,8 @@ def _fields(values: dict[str, Any], indent: int) -> str:
 
 
 PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
-_LOG_METHODS = {"error", "exception", "warning"}
-#: Guard that logs each error of its block (virt_hooks.error_guards).
-_LOG_GUARD = "log_errors"
-#: Calls whose arguments are texts for the operator, beside errors.
-_PROBLEMS = {"Problem", "_problem"}
 # A log format or a placeholder of an f-string.
 _PLACEHOLDER = "..."
-# The last argument of a MalformedError: the form that was expected.
-_EXPECTED = 2
-#: Shorter texts are values, not messages.
-_MIN_LETTERS = 16
 
 
 def texts_of(node: ast.AST) -> str:
@@ -262,43 +252,6 @@ def texts_of(node: ast.AST) -> str:
     return ""
 
 
-def messages_of(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of each message of a module.
-
-    The kind is ERROR or WARNING of a log, ``problem``, or the class of an
-    error.
-    """
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Dict) and path.parent.name == "execute":
-            yield from (("hint", texts_of(value)) for value in node.values)
-        if not isinstance(node, ast.Call):
-            continue
-        owner, _, name = ast.unparse(node.func).rpartition(".")
-        if owner == "LOG" and name in _LOG_METHODS:
-            kind = "WARNING" if name == "warning" else "ERROR"
-        elif name == _LOG_GUARD:
-            kind = "ERROR"
-        elif name in _PROBLEMS:
-            kind = "problem"
-        elif name.endswith("Error") and not name.startswith("_"):
-            kind = name
-        else:
-            continue
-        yield kind, call_text(name, node)
-
-
-def call_text(name: str, call: ast.Call) -> str:
-    """Return the text that a call of a log or an error prints."""
-    values = [*call.args, *(word.value for word in call.keywords)]
-    texts = [texts_of(value).strip() for value in values]
-    if name == "MalformedError" and len(texts) > _EXPECTED:
-        kind, expected = texts[0] or "...", texts[_EXPECTED] or "..."
-        return f"... is not a {kind}; expected {expected}"
-    if name in {*_LOG_METHODS, _LOG_GUARD}:
-        return texts[0]
-    return ": ".join(filter(None, texts))
-
-
 def string_texts(path: Path) -> str:
     """Return all strings of a module, one on each line."""
     return "\n".join(
@@ -306,18 +259,6 @@ def string_texts(path: Path) -> str:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant | ast.JoinedStr)
     )
-
-
-def all_messages(root: Path) -> list[tuple[str, str, str]]:
-    """Return text, kind and module of all messages, sorted by text."""
-    rows = {
-        (text, kind, str(path.relative_to(root))[:-3].replace("/", "."))
-        for package in PACKAGES
-        for path in (root / package).rglob("*.py")
-        for kind, text in messages_of(path)
-        if len(re.sub(r"[^a-z]", "", text)) >= _MIN_LETTERS
-    }
-    return sorted(rows, key=lambda row: row[0].strip(" .%;:").lower())
 
 
 class _Generated(rst.Directive):
@@ -335,11 +276,36 @@ class _Generated(rst.Directive):
         return [block]
 
 
+# An option of a help text, with its indented explanation.
+_OPTION = re.compile(r"^  (--?\w\S*).*\n(?:    +.*\n)*", re.MULTILINE)
+
+
+def drop_options(text: str, other: str) -> str:
+    """Return a help text without the options that another one explains."""
+    explained = {match[0] for match in _OPTION.finditer(other)}
+
+    def drop(option: re.Match[str]) -> str:
+        return "" if option[0] in explained else option[0]
+
+    return _OPTION.sub(drop, text)
+
+
 class _CommandHelp(_Generated):
-    """``.. command-help:: COMMAND``, below the command's name."""
+    """``.. command-help:: COMMAND``, below the command's name.
+
+    The option ``shared`` names a command of the page: options that its help
+    explains in the same words are not printed again.
+    """
+
+    option_spec: ClassVar = {"shared": rst.directives.unchanged}
 
     def text(self) -> str:
-        return help_of(self.arguments[0])
+        text = help_of(self.arguments[0])
+        shared = self.options.get("shared", "")
+        if not shared:
+            return text
+        text = drop_options(text, help_of(shared)).rstrip("\n")
+        return f"{text}\n  ...                   see {shared}"
 
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]
@@ -351,15 +317,6 @@ class _JsonKeys(_Generated):
 
     def text(self) -> str:
         return outline(REPORTS[self.arguments[0]]())
-
-
-class _Messages(rst.Directive):
-    """``.. messages::``, a table of three columns."""
-
-    def run(self) -> list[nodes.Node]:
-        rows = all_messages(Path(__file__).resolve().parents[3])
-        head = ("Text", "Kind", "Module")
-        return [_table((60, 15, 25), head, rows)]
 
 
 class _HostChecks(rst.Directive):
@@ -376,7 +333,9 @@ class _HostChecks(rst.Directive):
             )
             if check.role == self.arguments[0]
         ]
-        return [_table((18, 36, 46), ("Check", "Condition", "If not"), rows)]
+        return [
+            make_table((18, 36, 46), ("Check", "Condition", "If not"), rows)
+        ]
 
 
 #: Columns of the table of features.
@@ -401,7 +360,7 @@ class _Features(rst.Directive):
 
     def run(self) -> list[nodes.Node]:
         head = ("Feature", *_PROGRAMS, "Nova", "Tried")
-        return [_table((34, 8, 9, 9, 7, 33), head, feature_rows())]
+        return [make_table((34, 8, 9, 9, 7, 33), head, feature_rows())]
 
 
 class _Circles(rst.Directive):
@@ -413,14 +372,15 @@ class _Circles(rst.Directive):
             (name, str(len(modules)), f"{circles.count_lines(modules):,}")
             for name, modules in {**circles.list_members(), **inside}.items()
         ]
-        return [_table((40, 30, 30), ("Circle", "Modules", "Lines"), rows)]
+        return [make_table((40, 30, 30), ("Circle", "Modules", "Lines"), rows)]
 
 
-def _table(
+def make_table(
     widths: tuple[int, ...],
     head: tuple[str, ...],
     rows: Sequence[tuple[str, ...]],
 ) -> nodes.table:
+    """Return a table of texts; the widths are shares."""
     group = nodes.tgroup("", cols=len(widths))
     for width in widths:
         group += nodes.colspec("", colwidth=width)
@@ -440,7 +400,6 @@ def setup(app: Any) -> dict[str, bool]:
     """Add the directives to Sphinx."""
     app.add_directive("command-help", _CommandHelp)
     app.add_directive("json-keys", _JsonKeys)
-    app.add_directive("messages", _Messages)
     app.add_directive("host-checks", _HostChecks)
     app.add_directive("features", _Features)
     app.add_directive("circles", _Circles)

@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def extension(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # Extensions import each other by their names.
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 

@@ -6,9 +6,11 @@ import re
 
 import pytest
 
+from nova_accel.catalog import loader
 from tests.unit.docs import pages
 
 generated = pages.extension("generated")
+fractions = pages.extension("gpu_fractions")
 ARCHITECTURE = pages.MANUAL / "contributor/architecture.rst"
 CONTRIBUTING = pages.ROOT / "CONTRIBUTING.rst"
 OBJECT = re.compile(
@@ -112,9 +114,26 @@ def test_messages_of_the_troubleshooting_page_exist() -> None:
     assert len(cells) > 40
 
 
-def test_messages_have_the_errors_that_guards_log() -> None:
-    texts = {text for text, _, _ in generated.all_messages(pages.ROOT)}
-    assert "can't refresh this host's accelerators" in texts
+def test_fractions_are_profiles_of_one_share() -> None:
+    catalog = loader.load()
+    rows = {row[0]: row[1:] for row in fractions.list_rows(catalog)}
+    assert rows["A40"] == (
+        *("A40-6Q", "A40-12Q", "A40-24Q", "A40-48Q"),
+        "10de:2235",
+    )
+    assert rows["A100 PCIe 40GB, MIG"][:3] == (
+        *("A100-1-5C", "A100-2-10C", "A100-3-20C"),
+    )
+    for model, (*profiles, _) in rows.items():
+        for share, name in zip(fractions.SHARES, profiles, strict=True):
+            vgpu_type = catalog.find(name)
+            if vgpu_type is None:
+                assert not name, model
+                continue
+            gpu = catalog.gpu(vgpu_type.gpu)
+            assert gpu is not None
+            rest = gpu.memory_mb - share * vgpu_type.framebuffer_mb
+            assert 0 <= rest <= gpu.memory_mb // 8, name
 
 
 def test_the_report_of_inspect_has_all_keys() -> None:
@@ -122,6 +141,15 @@ def test_the_report_of_inspect_has_all_keys() -> None:
     for key in ("drain", "marks_unknown", "region", "used", "not_offered"):
         assert f'"{key}"' in keys
     assert "resource class" in keys
+
+
+def test_a_shared_option_is_explained_once() -> None:
+    whole = generated.help_of("placement-sync run")
+    text = generated.drop_options(generated.help_of("nova-accel drain"), whole)
+    assert "--state-dir DIR" in whole
+    # It stays in the line of the usage.
+    assert text.count("--state-dir DIR") == 1
+    assert "  --reason TEXT " in text
 
 
 def test_each_command_has_help() -> None:

@@ -28,7 +28,7 @@ from tests.hosts import look
 from tests.support.hosts import states
 
 ROOT = pathlib.Path(__file__).parents[4]
-DOC = ROOT / "doc/source/admin/placement-sync.rst"
+DOC = ROOT / "doc/source/reference/cli.rst"
 UNIT = ROOT / "placement_sync/systemd/placement-sync.service"
 Output = pytest.CaptureFixture[str]
 
@@ -48,16 +48,15 @@ def read_help(capsys: Output, *words: str) -> str:
 # -- arguments -------------------------------------------------------------
 
 
-def test_each_option_is_in_the_help_and_in_the_documentation(
+def test_each_option_is_in_the_help_and_the_help_in_the_manual(
     capsys: Output,
 ) -> None:
     text, page = read_help(capsys, "run"), DOC.read_text()
     flags = set(re.findall(r"(?<![\w-])--[a-z-]+", text))
     assert {"--once", "--dry-run", "--root", "--endpoint"} <= flags
-    for flag in flags - {"--help", "--json"}:
-        assert flag in page, flag
+    assert "\n.. command-help:: placement-sync run\n" in page
     for command in ("drain", "undrain", "leave", "status", "audit"):
-        assert f"nova-accel {command}" in page
+        assert f"\n.. command-help:: nova-accel {command}\n" in page
         assert commands.main([command, "--help"]) == 0
         assert "--state-dir" in capsys.readouterr().out
 
