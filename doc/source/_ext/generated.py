@@ -326,7 +326,7 @@ class _HostChecks(rst.Directive):
 
     def run(self) -> list[nodes.Node]:
         rows = [
-            (check.name, check.title, check.why)
+            (check.name, check.title)
             for check in (
                 *registry.list_checks(),
                 *registry.list_cloud_checks(),
