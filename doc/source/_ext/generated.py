@@ -333,9 +333,7 @@ class _HostChecks(rst.Directive):
             )
             if check.role == self.arguments[0]
         ]
-        return [
-            make_table((18, 36, 46), ("Check", "Condition", "If not"), rows)
-        ]
+        return [make_table((24, 76), ("Check", "Condition"), rows)]
 
 
 #: Columns of the table of features.
