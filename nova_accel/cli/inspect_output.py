@@ -12,7 +12,7 @@ from typing import Any
 from nova_accel import model
 from nova_accel.catalog import pci_ids
 from nova_accel.inventory import unoffered, wording
-from nova_accel.model import names, providers
+from nova_accel.model import flavors, names, providers
 
 _WITH_NODES = f" accelerator:memory_nodes={pci_ids.MEMORY_NODES}"
 _WITH_BITSTREAM = " accelerator:fpga_bitstream=IMAGE_ID"
@@ -116,7 +116,8 @@ def _common_dict(device: model.Device) -> dict[str, Any]:
         "numa_node": device.numa_node,
         "technology": device.technology,
         "profiles": [
-            {"name": p.name, "available": p.available} for p in device.profiles
+            {"name": p.name, "available": p.available}
+            for p in _sort(device.profiles)
         ],
         "partitions": [
             {"profile": p.profile, "id": p.handle, "in_use": p.in_use}
@@ -193,7 +194,7 @@ def _device_lines(device: model.Device) -> Iterator[str]:
     if not device.profiles:
         return
     rows = [("PROFILE", "AVAILABLE", "EXISTING", "CHARGES")]
-    for profile in device.profiles:
+    for profile in _sort(device.profiles):
         existing = [p for p in device.partitions if p.profile == profile.name]
         charges = (f"{k}={v}" for k, v in profile.charges.items())
         rows.append(
@@ -213,6 +214,10 @@ def _device_lines(device: model.Device) -> Iterator[str]:
             f"    {partition.handle}  {partition.profile}"
             f"  on {partition.parent}{free}"
         )
+
+
+def _sort(profiles: Iterable[model.Profile]) -> list[model.Profile]:
+    return sorted(profiles, key=lambda p: wording.natural_key(p.name))
 
 
 def _closed_lines(device: model.Device) -> Iterator[str]:
@@ -273,7 +278,8 @@ def _flavor_lines(devices: Iterable[model.Device]) -> Iterator[str]:
         suffix = _WITH_NODES if _needs_memory_nodes(device) else ""
         for profile in device.profiles if device.region is None else ():
             by_trait.setdefault(profile.trait, (profile, suffix))
-    for trait, (profile, suffix) in by_trait.items():
+    for trait in sorted(by_trait, key=wording.natural_key):
+        profile, suffix = by_trait[trait]
         yield _flavor_line(profile, trait, suffix)
     yield from sorted(_region_flavors(devices))
 
@@ -286,10 +292,11 @@ def _needs_memory_nodes(device: model.Device) -> bool:
 
 
 def _flavor_line(profile: model.Profile, trait: str, suffix: str = "") -> str:
+    group = f"_{flavors.group_name(profile.charges)}1"
     resources = (
-        f"resources_ACCEL1:{k}={v}" for k, v in profile.charges.items()
+        f"resources{group}:{k}={v}" for k, v in profile.charges.items()
     )
-    return f"  {' '.join(resources)} trait_ACCEL1:{trait}=required{suffix}"
+    return f"  {' '.join(resources)} trait{group}:{trait}=required{suffix}"
 
 
 def _region_flavors(devices: Iterable[model.Device]) -> set[str]:

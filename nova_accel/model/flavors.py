@@ -4,7 +4,7 @@
 import dataclasses
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from nova_accel import errors
@@ -24,6 +24,14 @@ SUFFIX = "[a-zA-Z0-9_-]{1,64}"
 _KEY = re.compile(
     rf"(?P<kind>resources|trait)(?P<suffix>{SUFFIX})?:(?P<name>.+)"
 )
+
+# Names of the request groups that are proposed for a kind of device.
+_GROUP_NAMES = {
+    names.FPGA_CLASS: "FPGA",
+    names.MDEV_CLASS: "MDEV",
+    names.GPU_CLASS: "GPU",
+    names.WHOLE_GPU_CLASS: "GPU",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +139,15 @@ class SelectionPolicy:
 
 
 DEFAULT_POLICY = SelectionPolicy()
+
+
+def group_name(resources: Iterable[str]) -> str:
+    """Return the name to propose for request groups, such as ``GPU``.
+
+    :param resources: the resource classes that a group requests.
+    """
+    proposed = (_GROUP_NAMES.get(name) for name in resources)
+    return next(filter(None, proposed), "ACCEL")
 
 
 def parse_selection_policy(extra_specs: Mapping[str, str]) -> SelectionPolicy:

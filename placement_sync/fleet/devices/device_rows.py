@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from nova_accel.inventory import fault_causes
+from nova_accel.inventory import fault_causes, wording
 from nova_accel.model import names, providers
 from placement_sync.fleet.devices import drain_notes, fleet_query, fleet_state
 from placement_sync.fleet.flavors import offered_devices, profile_list
@@ -169,4 +169,4 @@ def list_free_profiles(
 
 def _sort_key(profile: FreeProfile) -> tuple[object, ...]:
     sizes = (profile.charges.get(n, 0) for n in reversed(_MEASURED))
-    return (*(-size for size in sizes), profile.name)
+    return (*(-size for size in sizes), wording.natural_key(profile.name))

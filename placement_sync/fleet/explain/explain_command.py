@@ -184,7 +184,7 @@ def _simulate_nodes(
             "flavor",
             arguments.name or arguments.flavor or " ".join(simulated.specs),
             "one that asks for accelerators, named by --flavor, or by"
-            " --extra-spec resources_A:VGPU=1 and so on",
+            " --extra-spec resources_GPU1:VGPU=1 and so on",
         )
     return node_simulation.simulate(
         client.fetch, simulated, group, devices.devices

@@ -21,12 +21,6 @@ _GROUP = re.compile(r"[A-Za-z0-9_-]{0,31}[A-Za-z_-]")
 _GROUP_KEY = re.compile(
     r"(?P<kind>resources|trait)(?P<suffix>[a-zA-Z0-9_-]{0,64}):(?P<name>.+)"
 )
-_GROUP_NAMES = {
-    names.FPGA_CLASS: "FPGA",
-    names.MDEV_CLASS: "MDEV",
-    names.GPU_CLASS: "GPU",
-    names.WHOLE_GPU_CLASS: "GPU",
-}
 # Begins the classes of nodes that the inspection suggests.
 _NODE_CLASS = "resources:CUSTOM_BAREMETAL"
 _NODE_ZEROS = ("VCPU", "MEMORY_MB", "DISK_GB")
@@ -116,14 +110,6 @@ def check_group(name: str) -> None:
         )
 
 
-def group_name(devices: DeviceRequest) -> str:
-    """Return the name of groups for a kind of device, such as ``GPU``."""
-    own = min(
-        devices.resources, key=lambda n: n not in _GROUP_NAMES, default=""
-    )
-    return _GROUP_NAMES.get(own, "ACCEL")
-
-
 def plan(old: Mapping[str, str], request: FlavorRequest) -> SpecsChange:
     """Return the change of a flavor's extra specs for a request.
 
@@ -151,7 +137,7 @@ def _build_keys(request: FlavorRequest) -> Iterator[tuple[str, str]]:
     if devices.is_bare_metal:
         yield from _build_node_keys(devices)
         return
-    group = request.group or group_name(devices)
+    group = request.group or flavors.group_name(devices.resources)
     for number in range(1, devices.count + 1):
         suffix = f"_{group}{number}"
         for name, amount in devices.resources.items():

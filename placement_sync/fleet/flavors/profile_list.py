@@ -2,10 +2,10 @@
 """List of a cloud's profiles, with free and maximum numbers."""
 
 import dataclasses
-import re
 from collections.abc import Iterable, Sequence
 
 from nova_accel.geometry import provider_room
+from nova_accel.inventory import wording
 from nova_accel.model import flavors
 from placement_sync.fleet.flavors import offered_devices
 
@@ -61,11 +61,8 @@ def list_profiles(
 
 
 def _sort_key(key: tuple[str, str, frozenset[str]]) -> tuple[object, ...]:
-    """Sort by kind, then by name, numbers in it as numbers."""
     kind, name, required = key
-    parts = re.split(r"(\d+)", name)
-    words = [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
-    return kind, words, sorted(required)
+    return kind, wording.natural_key(name), sorted(required)
 
 
 def _build_row(

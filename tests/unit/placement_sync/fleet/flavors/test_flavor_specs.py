@@ -75,7 +75,7 @@ def test_written_requests_are_read_back(
     assert flavor_request.devices is not None
     ((word, request_),) = flavor_specs.list_requests(contents)
     assert request_ == flavor_request.devices
-    assert word == flavor_specs.group_name(flavor_request.devices)
+    assert word == flavors.group_name(flavor_request.devices.resources)
     assert contents.policy == flavors.parse_selection_policy(
         {f"accelerator:{k}": v for k, v in flavor_request.settings.items()}
     )
