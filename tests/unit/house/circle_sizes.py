@@ -45,6 +45,12 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         ),
         Limit(55_750, "2026-11-27", _CAUSES),
         Limit(56_000, "2026-11-27", _LOST_UEVENTS),
+        Limit(
+            56_250,
+            "2026-11-27",
+            "habits of openstack: flat cells, options before the command,"
+            " undrain --wait",
+        ),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -56,6 +62,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         ),
         Limit(40_300, "2026-11-27", _CAUSES),
         Limit(40_550, "2026-11-27", _LOST_UEVENTS),
+        Limit(
+            40_600,
+            "2026-11-27",
+            "one group name in the proposals of inspect and flavor create",
+        ),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
