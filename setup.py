@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files below ``share/nova-accel``; the rest of the package is in setup.cfg.
+"""Files below ``share``; the rest of the package is in setup.cfg.
 
 setup.cfg would need a line for each directory of the collection.
 """
 
+import os
 import pathlib
 
 import setuptools
@@ -20,6 +21,9 @@ _DIRECTORIES = {
     "contrib/cloudkitty": "cloudkitty",
     "contrib/grafana": "grafana",
     "contrib/prometheus": "prometheus",
+    # Where man and bash look for them.
+    "contrib/bash-completion": "../bash-completion/completions",
+    "contrib/man": "../man/man1",
 }
 
 
@@ -34,8 +38,8 @@ def list_files() -> list[tuple[str, list[str]]]:
                 "*.test.yml"
             )
             if path.is_file() and is_installed and path.parent.name != _CACHE:
-                target = _SHARE / pathlib.PurePath(place) / directory
-                files.setdefault(target.as_posix(), []).append(str(path))
+                target = os.path.normpath(f"{_SHARE}/{place}/{directory}")
+                files.setdefault(target, []).append(str(path))
     return list(files.items())
 
 

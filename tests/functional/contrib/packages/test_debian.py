@@ -161,7 +161,7 @@ def test_the_service_is_installed_and_not_enabled(
 
 
 @pytest.mark.long
-def test_the_collection_and_the_dashboards_are_installed(
+def test_files_below_share_are_installed(
     host: package_root.PackageRoot,
 ) -> None:
     files = host.list_files()
@@ -170,6 +170,10 @@ def test_the_collection_and_the_dashboards_are_installed(
     assert f"{collection}/playbooks/driver.yml" in files
     assert f"{place}/grafana/fleet.json" in files
     assert f"{place}/prometheus/nova-accel.rules.yml" in files
+    listed = host.run("dpkg", "-L", _PACKAGE).split()
+    assert "/usr/share/man/man1/nova-accel.1.gz" in listed
+    assert "/usr/share/man/man1/openstack-accel.1.gz" in listed
+    assert "/usr/share/bash-completion/completions/nova-accel" in listed
     host.run("apt-get", "install", "ansible-core", "python3-ansible-runner")
     script = "from nova_accel.doctor.ansible import playbook as p;"
     output = host.run("python3", "-c", f"{script}print(p.find_collections())")
