@@ -20,7 +20,9 @@ import logging
 import os
 import pkgutil
 import re
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -41,6 +43,10 @@ from nova_accel.cli import command_manager
 _FAILED = 1
 _BAD_INPUT = 2
 _TABLE, _TEXT, _JSON = "table", "text", "json"
+# Formats whose cells are texts and numbers, without structure.
+_FLAT = ("csv", "value", "shell")
+# Columns of the table of one object, unless an option sets them.
+_SHOW_WIDTH = 120
 # Characters that a terminal obeys, or that change the order of others.
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
@@ -67,6 +73,16 @@ class Cell(columns.FormattableColumn):
 
     def human_readable(self) -> str:
         return _replace_controls(self._text)
+
+
+def _flatten(cell: object) -> object:
+    """Return the value of a cell, the text of an object in one line."""
+    if not isinstance(cell, Cell):
+        return cell
+    value = cell.machine_readable()
+    if isinstance(value, Mapping | list | tuple):
+        return "; ".join(cell.human_readable().split("\n")) if value else ""
+    return value
 
 
 def _clean_cell(cell: object) -> object:
@@ -333,6 +349,9 @@ class _FormattedCommand(Command):
     ) -> int:
         raise NotImplementedError
 
+    def _flatten_values(self, values: Sequence[object]) -> Sequence[object]:
+        return [_flatten(value) for value in values]
+
     def _produce(
         self,
         parsed_args: argparse.Namespace,
@@ -345,6 +364,8 @@ class _FormattedCommand(Command):
             there.
         """
         self.formatter = self._formatter_plugins[parsed_args.formatter].obj
+        if parsed_args.formatter in _FLAT:
+            values = self._flatten_values(values)
         try:
             self.produce_output(parsed_args, names, values)
         except ValueError as error:
@@ -357,6 +378,10 @@ class _FormattedCommand(Command):
 
 class ListCommand(_FormattedCommand, lister.Lister):
     """Command that prints a table, or its rows in a format of cliff."""
+
+    def _flatten_values(self, values: Sequence[object]) -> Sequence[object]:
+        rows: Sequence[Any] = values
+        return [[_flatten(cell) for cell in row] for row in rows]
 
     def _print_cells(
         self, parsed_args: argparse.Namespace, output: Table | Record
@@ -374,6 +399,15 @@ class ListCommand(_FormattedCommand, lister.Lister):
         return output.status
 
 
+def _limit_width(parsed_args: argparse.Namespace) -> None:
+    """Limit a table that no option limits, on a terminal to its width."""
+    if parsed_args.max_width < 1:
+        width = _SHOW_WIDTH
+        if sys.stdout.isatty() or parsed_args.fit_width:
+            width = min(width, shutil.get_terminal_size((width, 0)).columns)
+        parsed_args.max_width = width
+
+
 class ShowCommand(_FormattedCommand, show.ShowOne):
     """Command that prints one object, field by field."""
 
@@ -389,6 +423,7 @@ class ShowCommand(_FormattedCommand, show.ShowOne):
             values = [*output.fields.values()]
             if is_table:
                 values = [_clean_cell(value) for value in values]
+                _limit_width(parsed_args)
             self._produce(parsed_args, [*output.fields], values)
         return output.status
 
@@ -456,6 +491,8 @@ class Application(app.App):
                 "conflict_handler": "resolve",
                 "allow_abbrev": False,
                 "formatter_class": argparse.RawDescriptionHelpFormatter,
+                "epilog": "Options of the command that may precede it:\n"
+                + textwrap.fill(", ".join(command_manager.GLOBAL_OPTIONS), 70),
             },
         )
         parser.add_argument(
@@ -514,6 +551,7 @@ class Application(app.App):
             return self._fail(error, _BAD_INPUT, "can't write: ")
 
     def _run_command(self, argv: Sequence[str]) -> int:
+        options, argv = command_manager.split_options(argv)
         try:
             factory, name, arguments = self.command_manager.find_command(
                 list(argv)
@@ -523,7 +561,7 @@ class Application(app.App):
             raise
         chosen = factory(self, self.options, cmd_name=name)
         line = f"{self.NAME} {name}"
-        parsed = chosen.get_parser(line).parse_args(arguments)
+        parsed = chosen.get_parser(line).parse_args([*options, *arguments])
         if replacement := getattr(factory, "replacement", ""):
             print_deprecation(self, line, replacement)
         status: int = chosen.run(parsed)

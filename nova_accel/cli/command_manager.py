@@ -14,6 +14,12 @@ from nova_accel.config import top_packages
 # classes.
 HOST_GROUP, CLOUD_GROUP = "nova_accel.commands", "openstack.accel.v1"
 
+# Options of several commands that may precede the command.
+GLOBAL_OPTIONS = (
+    *("--config-file", "--root", "--host", "--host-uuid", "--state-dir"),
+    *("--os-cloud", "--os-region-name", "--endpoint", "--compute-endpoint"),
+)
+
 
 class CommandError(errors.AcceleratorError):
     """A command can't be loaded.
@@ -26,6 +32,13 @@ class CommandError(errors.AcceleratorError):
         super().__init__(f"command {name}: {reason}", name, reason)
         self.name = name
         self.reason = reason
+
+
+class UsageError(errors.AcceleratorError):
+    """Arguments of a command can't be used together, or one is missing.
+
+    The text says which, and what to write instead.
+    """
 
 
 def explain_import(name: str, place: str, error: Exception) -> CommandError:
@@ -121,3 +134,16 @@ class CommandManager(commandmanager.CommandManager):
             deprecated.commands.update(self._list_deprecated())
             factory, name, arguments = deprecated.find_command(list(argv))
         return factory, name, arguments
+
+
+def split_options(
+    argv: Sequence[str],
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the global options before a command, and the words behind."""
+    count = 0
+    while count < len(argv):
+        flag, sign, _ = argv[count].partition("=")
+        if flag not in GLOBAL_OPTIONS:
+            break
+        count += 1 if sign else 2
+    return argv[:count], argv[count:]

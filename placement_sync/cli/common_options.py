@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.cli import application
+from nova_accel.cli import application, command_manager
 from nova_accel.config import conf
 from nova_accel.host.state import state_dir as state_dirs
 from placement_sync.client import rest
@@ -159,7 +159,7 @@ def resolve_options(arguments: argparse.Namespace) -> CommandOptions:
 
     :raises ConfigurationError: a file can't be read, or a value in it
         can't be used.
-    :raises MalformedError: an argument can't be used.
+    :raises AcceleratorError: an argument can't be used.
     """
     _check_arguments(arguments)
     is_foreign = arguments.root is not None
@@ -195,10 +195,9 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
                 "--host-uuid", arguments.host_uuid, "a uuid"
             ) from error
     if arguments.os_cloud is not None and arguments.endpoint is not None:
-        raise errors.MalformedError(
-            "choice",
-            "--os-cloud with --endpoint",
-            "one of them",
+        raise command_manager.UsageError(
+            "--os-cloud has credentials, and --endpoint is a Placement without"
+            " any; remove one of them"
         )
 
 
@@ -207,14 +206,14 @@ class NoCredentialsError(errors.ConfigurationError):
 
 
 _NONE = (
-    "there are no credentials for it; name an entry of clouds.yaml with"
+    "there are no credentials for {}; name an entry of clouds.yaml with"
     " --os-cloud, or nova.conf with --config-file"
 )
 _NO_CREDENTIALS = {
     rest.PLACEMENT: "name the file with --config-file, an entry of clouds.yaml"
     " with --os-cloud, or a Placement without credentials with --endpoint",
-    rest.COMPUTE: _NONE,
-    rest.IDENTITY: _NONE,
+    rest.COMPUTE: _NONE.format("Nova's API"),
+    rest.IDENTITY: _NONE.format("Keystone"),
 }
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from nova_accel import errors, model
-from nova_accel.cli import application
+from nova_accel.cli import application, command_manager
 from nova_accel.host.state import claims_file, drains
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.inventory import conditions
@@ -29,6 +29,10 @@ from placement_sync.client import (
 )
 
 _OK, _UNDONE = 0, 1
+NO_REASON = (
+    "a drain needs a reason, which lists show to other operators; add"
+    " --reason TEXT"
+)
 _ADDRESS = (
     "address of the device or of one of its functions, for example"
     " 0000:5e:00.0, or of an FPGA region, for example 0000:5e:00.0/region-0;"
@@ -55,13 +59,14 @@ def _add_drain_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_undrain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("address", nargs="+", metavar="ADDRESS", help=_ADDRESS)
+    drain_wait.add_undrain_argument(parser)
     common_options.add_arguments(parser)
 
 
 def _run_drain(arguments: argparse.Namespace) -> application.Output:
     """Drain devices, or list drained ones; return output and exit status.
 
-    :raises MalformedError: an address is no device, or the reason is missing.
+    :raises AcceleratorError: an address is no device, or there is no reason.
     :raises ConfigurationError: the notes can't be written, or there are no
         credentials for a wait.
     :raises ServiceError: Placement can't be read for the compute node.
@@ -71,7 +76,9 @@ def _run_drain(arguments: argparse.Namespace) -> application.Output:
     is_waiting = not (arguments.wait is None and arguments.wait_empty is None)
     if not arguments.address:
         if is_waiting:
-            raise errors.MalformedError("device's address", "", "one or more")
+            raise command_manager.UsageError(
+                "--wait and --wait-empty wait for devices; name one or more"
+            )
         _check_state_dir(options)
         return application.Document(
             functools.partial(_build_drains, notes),
@@ -84,7 +91,7 @@ def _run_drain(arguments: argparse.Namespace) -> application.Output:
     ]
     reason = " ".join((arguments.reason or "").split())
     if not reason and not (is_waiting and notes.read().keys() >= {*addresses}):
-        raise errors.MalformedError("reason", reason, "--reason TEXT")
+        raise command_manager.UsageError(NO_REASON)
     client = _open_placement(arguments, options) if is_waiting else None
     if reason:
         with translate_write_errors(options):
@@ -143,6 +150,8 @@ def _run_undrain(arguments: argparse.Namespace) -> application.Output:
                 "device that is drained", argument, _format_choice(drained)
             )
         addresses.append(address if address in drained else argument)
+    is_waiting = arguments.wait is not None
+    client = _open_placement(arguments, options) if is_waiting else None
     with translate_write_errors(options):
         notes.remove(addresses)
     return application.Document(
@@ -150,6 +159,11 @@ def _run_undrain(arguments: argparse.Namespace) -> application.Output:
         lambda: (
             f"{', '.join(addresses)}: undrained; it is offered again after the"
             " next pass of nova-compute or placement-sync, in a few seconds\n"
+        ),
+        lambda: (
+            _OK
+            if client is None
+            else _wait_for_undrain(arguments, options, addresses, client)
         ),
     )
 
@@ -300,14 +314,7 @@ def _wait_for_drain(
     :raises MalformedError: Placement has no provider of the node.
     :raises ServiceError: Placement can't be read.
     """
-    placement = resource_providers.PlacementClient(client)
-    node = outside_host.open_node(
-        options.settings, options.root, options.state_dir
-    )
-    with progress.waiting_for("an answer of Placement"):
-        root = outside_host.find_root(arguments, options, node, placement).uuid
-    uuids = {names.provider_uuid(root, address) for address in addresses}
-    drained = drained_providers.DrainedProviders(placement, {root: uuids})
+    drained = _open_drained(arguments, options, addresses, client)
     servers = _DrainedServers(options, addresses)
     devices = ", ".join(addresses)
     if servers.has_claims:
@@ -319,6 +326,40 @@ def _wait_for_drain(
             " --state-dir"
         )
     return _OK if drain_wait.run(arguments, drained, devices) else _UNDONE
+
+
+def _wait_for_undrain(
+    arguments: argparse.Namespace,
+    options: common_options.CommandOptions,
+    addresses: Sequence[str],
+    client: rest.RestClient,
+) -> int:
+    """Wait for the end of drains; return and raise as the wait for one."""
+    drained = _open_drained(arguments, options, addresses, client)
+    devices = ", ".join(addresses)
+    is_done = drain_wait.run_undrain(arguments, drained, devices)
+    return _OK if is_done else _UNDONE
+
+
+def _open_drained(
+    arguments: argparse.Namespace,
+    options: common_options.CommandOptions,
+    addresses: Iterable[str],
+    client: rest.RestClient,
+) -> drained_providers.DrainedProviders:
+    """Return the providers of devices in Placement.
+
+    :raises MalformedError: Placement has no provider of the node.
+    :raises ServiceError: Placement can't be read.
+    """
+    placement = resource_providers.PlacementClient(client)
+    node = outside_host.open_node(
+        options.settings, options.root, options.state_dir
+    )
+    with progress.waiting_for("an answer of Placement"):
+        root = outside_host.find_root(arguments, options, node, placement).uuid
+    uuids = {names.provider_uuid(root, address) for address in addresses}
+    return drained_providers.DrainedProviders(placement, {root: uuids})
 
 
 def _format_choice(addresses: Iterable[str]) -> str:

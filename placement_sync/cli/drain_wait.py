@@ -27,8 +27,13 @@ _OPTIONS = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options ``--wait`` and ``--wait-empty``."""
+def add_arguments(
+    parser: argparse.ArgumentParser, mark_condition: str = ""
+) -> None:
+    """Add the options ``--wait`` and ``--wait-empty``.
+
+    :param mark_condition: what else ``--wait`` waits for, behind a comma.
+    """
     for flag, default_s, text in _OPTIONS:
         parser.add_argument(
             flag,
@@ -36,8 +41,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             const=default_s,
             type=common_options.parse_option_seconds,
             metavar="SECONDS",
-            help=f"{text}, for at most this time (default {default_s:g})",
+            help=f"{text}{mark_condition * (flag == '--wait')}, for at most"
+            f" this time (default {default_s:g})",
         )
+
+
+def add_undrain_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--wait`` of a command that ends drains."""
+    parser.add_argument(
+        "--wait",
+        nargs="?",
+        const=MARK_TIMEOUT_S,
+        type=common_options.parse_option_seconds,
+        metavar="SECONDS",
+        help="wait until Placement has no trait of drained devices on them,"
+        f" for at most this time (default {MARK_TIMEOUT_S:g})",
+    )
+
+
+def run_undrain(
+    arguments: argparse.Namespace,
+    drained: drained_providers.DrainedProviders,
+    devices: str,
+) -> bool:
+    """Wait for the end of a drain as the arguments request, as ``run``."""
+    return arguments.wait is None or progress.wait_until(
+        f"Placement to drop the trait of drained devices on {devices}",
+        drained.find_drained,
+        arguments.wait,
+    )
 
 
 def run(

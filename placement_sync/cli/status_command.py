@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from nova_accel import errors
-from nova_accel.cli import application
+from nova_accel.cli import application, command_manager
 from nova_accel.model import usage
 from placement_sync.cli import common_options
 from placement_sync.daemon import heartbeat, usage_rows
@@ -29,8 +28,9 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     """
     options = common_options.resolve_options(arguments)
     if options.state_dir is None:
-        raise errors.MalformedError(
-            "directory of the status", "--root alone", "--state-dir, too"
+        raise command_manager.UsageError(
+            "--root is another machine, whose status is in its state"
+            " directory; name that with --state-dir"
         )
     statuses, now = heartbeat.read(options.state_dir), time.time()
     is_stale = not statuses or any(_is_stale(s, now) for s in statuses)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from nova_accel import errors, model
-from nova_accel.cli import application
+from nova_accel.cli import application, command_manager
 from nova_accel.config import conf
 from nova_accel.host.state import directories, drains, notes, state_dir
 from nova_accel.model import providers
@@ -380,8 +380,8 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         return _build_unit(), _OK
     is_single = arguments.is_once or arguments.is_dry
     if arguments.is_json and not is_single:
-        raise errors.MalformedError(
-            "choice", "-f json", "--once or --dry-run with it"
+        raise command_manager.UsageError(
+            "-f json is the format of a single pass; add --once or --dry-run"
         )
     options = common_options.resolve_options(arguments)
     if is_single:

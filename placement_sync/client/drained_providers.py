@@ -39,6 +39,18 @@ class DrainedProviders:
                 return f"{provider.name} has no {names.DRAINED_TRAIT} yet"
         return ""
 
+    def find_drained(self) -> str:
+        """Return the reason to wait while a device is drained, or "".
+
+        A region that is drained by itself does not count for its card.
+        """
+        for root, uuids in self.uuids.items():
+            for provider in self.placement.fetch(root).tree.nodes:
+                is_drained = names.DRAINED_TRAIT in provider.traits
+                if provider.uuid in uuids and is_drained:
+                    return f"{provider.name} still has {names.DRAINED_TRAIT}"
+        return ""
+
     def find_use(
         self, migrate: Callable[[Collection[str]], None] | None = None
     ) -> str:

@@ -117,7 +117,7 @@ class SeveralServersError(errors.MalformedError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            "server of this cloud",
+            "name of one server",
             name,
             "a uuid: several servers have that name",
         )

@@ -9,9 +9,13 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nova_accel import errors
-from nova_accel.cli import application
-from placement_sync.cli import common_options, drain_wait, progress
+from nova_accel.cli import application, command_manager
+from placement_sync.cli import (
+    common_options,
+    drain_command,
+    drain_wait,
+    progress,
+)
 from placement_sync.client import (
     drained_providers,
     nova_api,
@@ -51,7 +55,7 @@ def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
         help="store this reason of the drain on the host, with your name and"
         " the time",
     )
-    drain_wait.add_arguments(parser)
+    drain_wait.add_arguments(parser, ", or has it no more with --undrain")
     parser.add_argument(
         "--migrate",
         choices=[kind.value for kind in server_migrations.MigrationKind],
@@ -70,7 +74,7 @@ def _add_heal_arguments(parser: argparse.ArgumentParser) -> None:
 def _set(arguments: argparse.Namespace) -> application.Output:
     """Drain devices, or end their drain.
 
-    :raises MalformedError: an argument can't be used.
+    :raises AcceleratorError: an argument can't be used.
     :raises ServiceError: a service refuses, or nova-compute does.
     """
     _check_set(arguments)
@@ -79,12 +83,16 @@ def _set(arguments: argparse.Namespace) -> application.Output:
     devices = _select(offered, arguments.device)
     if arguments.undrain:
         results = _call_hosts(arguments, reader, devices, "undrain")
-        return _as_output(arguments, devices, results, (_UNDRAINED, ""))
+        return _as_output(
+            devices,
+            results,
+            (_UNDRAINED, ""),
+            _wait(arguments, reader, devices),
+        )
     results = _call_hosts(
         arguments, reader, devices, "drain", reason=arguments.reason
     )
     return _as_output(
-        arguments,
         devices,
         results,
         (_DRAINED, arguments.reason),
@@ -95,20 +103,19 @@ def _set(arguments: argparse.Namespace) -> application.Output:
 def _check_set(arguments: argparse.Namespace) -> None:
     reason = " ".join((arguments.reason or "").split())
     if arguments.drain and not reason:
-        raise errors.MalformedError("reason", reason, "--reason TEXT")
+        raise command_manager.UsageError(drain_command.NO_REASON)
     unused = [
         flag
         for flag, value in (
             ("--reason", arguments.reason),
-            ("--wait", arguments.wait),
             ("--wait-empty", arguments.wait_empty),
             ("--migrate", arguments.migrate),
         )
         if arguments.undrain and value is not None
     ]
     if unused:
-        raise errors.MalformedError(
-            "option of --undrain", " ".join(unused), "one of --drain"
+        raise command_manager.UsageError(
+            f"{', '.join(unused)} can't be used with --undrain; remove it"
         )
     arguments.reason = reason
 
@@ -125,7 +132,6 @@ def _heal(arguments: argparse.Namespace) -> application.Output:
     results = _call_hosts(arguments, reader, devices, "heal")
     is_faulted = any(result["fault"] for result in results.values())
     return _as_output(
-        arguments,
         devices,
         results,
         (_HEALED, ""),
@@ -139,25 +145,20 @@ def _select(
     """Return the devices of the arguments; a card includes its regions.
 
     :param offered: all devices of the cloud.
-    :raises MalformedError: there is no such device, or several hosts have
+    :raises AcceleratorError: there is no such device, or several hosts have
         one.
     """
     selected: dict[str, offered_devices.OfferedDevice] = {}
     for text in texts:
-        devices = fleet_query.FleetQuery(device=text).select(offered)
+        devices = fleet_query.FleetQuery(device=text, is_card=True).select(
+            offered
+        )
         if len({device.root for device in devices}) > 1:
-            raise errors.MalformedError(
-                "device of one host",
-                text,
-                "one of "
-                + ", ".join(f"{d.host}/{d.address}" for d in devices),
+            listed = ", ".join(f"{d.host}/{d.address}" for d in devices)
+            raise command_manager.UsageError(
+                f"several hosts have a device {text}; name one of {listed}"
             )
-        uuids = {device.uuid for device in devices}
-        selected |= {
-            device.uuid: device
-            for device in devices
-            if device.card == device.uuid or device.card not in uuids
-        }
+        selected |= {device.uuid: device for device in devices}
     return list(selected.values())
 
 
@@ -193,7 +194,6 @@ def _call_hosts(
 
 
 def _as_output(
-    arguments: argparse.Namespace,
     devices: Iterable[offered_devices.OfferedDevice],
     results: Mapping[str, Mapping[str, Any]],
     result: tuple[str, str],
@@ -235,6 +235,10 @@ def _wait(
             for root in {device.root for device in devices}
         },
     )
+    addresses = ", ".join(f"{d.host}/{d.address}" for d in devices)
+    if arguments.undrain:
+        is_done = drain_wait.run_undrain(arguments, drained, addresses)
+        return _OK if is_done else _UNDONE
     migrate = None
     if arguments.migrate:
         migrate = server_migrations.ServerMigrations(
@@ -243,7 +247,6 @@ def _wait(
         ).advance
         if arguments.wait_empty is None:
             arguments.wait_empty = drain_wait.EMPTY_TIMEOUT_S
-    addresses = ", ".join(f"{d.host}/{d.address}" for d in devices)
     is_done = drain_wait.run(arguments, drained, addresses, migrate)
     return _OK if is_done else _UNDONE
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors
 from nova_accel.catalog import loader
-from nova_accel.cli import application
+from nova_accel.cli import application, command_manager
 from placement_sync.cli import common_options, progress
 from placement_sync.client import nova_api, provider_records, rest
 from placement_sync.fleet import projects
@@ -43,8 +43,10 @@ def add_host(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         metavar="HOST",
-        dest="only_host",
-        help="list only devices of this compute node",
+        dest="hosts",
+        action="append",
+        default=[],
+        help="list only devices of this compute node; may be repeated",
     )
 
 
@@ -239,7 +241,7 @@ def _list_devices(arguments: argparse.Namespace) -> application.Output:
     """
     reader = CloudReader(arguments)
     query = fleet_query.FleetQuery(
-        host=arguments.only_host or "",
+        hosts=arguments.hosts,
         model=arguments.model or "",
         state=arguments.state or "",
     )
@@ -257,8 +259,14 @@ def _list_devices(arguments: argparse.Namespace) -> application.Output:
             fleet_output.build_device(row, fleet.has_holdings, is_long)
             for row in rows
         ],
-        note=_note(fleet) if rows else "There is no such device.\n",
+        note=_note(fleet) if rows else _explain_none(arguments),
     )
+
+
+def _explain_none(arguments: argparse.Namespace) -> str:
+    filters = (arguments.hosts, arguments.model, arguments.state)
+    is_filtered = any(filters) or arguments.free
+    return "No device passes the filters.\n" if is_filtered else _NO_DEVICE
 
 
 def _limit_counted(arguments: argparse.Namespace) -> int | None:
@@ -277,20 +285,16 @@ def _warn_of_gaps(gaps: Iterable[str]) -> None:
 def _show_device(arguments: argparse.Namespace) -> application.Output:
     """Return one device with its holders.
 
-    :raises MalformedError: there is no such device, or several have the
+    :raises AcceleratorError: there is no such device, or several have the
         address.
     """
     reader = CloudReader(arguments)
-    query = fleet_query.FleetQuery(device=arguments.device)
+    query = fleet_query.FleetQuery(device=arguments.device, is_card=True)
     fleet = reader.read(query)
     if len(fleet.devices) != 1:
-        raise errors.MalformedError(
-            "device",
-            arguments.device,
-            "one of"
-            f" {', '.join(f'{d.host}/{d.address}' for d in fleet.devices)}"
-            if fleet.devices
-            else "one that a host offers; no host offers any accelerator",
+        listed = ", ".join(f"{d.host}/{d.address}" for d in fleet.devices)
+        raise command_manager.UsageError(
+            f"several devices are at {arguments.device}; name one of {listed}"
         )
     fleet = reader.add_drains(reader.add_servers(fleet))
     (row,) = device_rows.list_devices(fleet, reader.types)
@@ -326,9 +330,17 @@ def _list_allocations(arguments: argparse.Namespace) -> application.Output:
         "allocations",
         fleet_output.ALLOCATIONS_LONG if is_long else fleet_output.ALLOCATIONS,
         [fleet_output.build_allocation(row) for row in rows],
-        note="" if rows else "There is no such allocation.\n",
+        note="" if rows else _explain_no_holder(arguments),
         status=status,
     )
+
+
+def _explain_no_holder(arguments: argparse.Namespace) -> str:
+    devices = arguments.hosts, arguments.model, arguments.device
+    servers = arguments.server, arguments.project, arguments.profile
+    if any(devices + servers):
+        return "No allocation passes the filters.\n"
+    return "No server holds an accelerator.\n"
 
 
 def _read_holders(
@@ -336,7 +348,7 @@ def _read_holders(
 ) -> fleet_state.Fleet:
     """Return the fleet of the arguments; read only a server's own cards."""
     query = fleet_query.FleetQuery(
-        host=arguments.only_host or "",
+        hosts=arguments.hosts,
         model=arguments.model or "",
         device=arguments.device,
     )
@@ -373,7 +385,7 @@ def _list_own_servers(
     :raises ServiceError: Nova can't be read; or Placement refuses, and the
         arguments ask for devices.
     """
-    if arguments.only_host or arguments.model or arguments.device:
+    if arguments.hosts or arguments.model or arguments.device:
         raise refusal
     progress.warn(
         "Placement refuses to show devices and allocations to you"
@@ -423,7 +435,7 @@ def _list_usages(arguments: argparse.Namespace) -> application.Output:
     """
     reader = CloudReader(arguments)
     query = fleet_query.FleetQuery(
-        host=arguments.only_host or "", model=arguments.model or ""
+        hosts=arguments.hosts, model=arguments.model or ""
     )
     fleet = reader.add_servers(
         fleet_reader.read(reader.placement, query.select)
@@ -447,7 +459,7 @@ def _explain_no_usage(arguments: argparse.Namespace) -> str:
     servers, devices = "No server", "an accelerator"
     if arguments.project is not None:
         servers += f" of a project with id or name {arguments.project!r}"
-    if arguments.only_host or arguments.model:
+    if arguments.hosts or arguments.model:
         devices = "any of these devices"
     return f"{servers} holds {devices}.\n"
 

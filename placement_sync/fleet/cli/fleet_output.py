@@ -57,7 +57,7 @@ def build_device(
     cells: dict[str, object] = {
         "Host": row.device.host,
         "Address": row.device.address,
-        "Model": row.model,
+        "Model": as_model(row.model),
         "State": row.state,
         "Mode": _mode(row.mode),
         "In use": _usage(row.usage),
@@ -141,7 +141,7 @@ def build_allocation(row: holder_rows.AllocationRow) -> Cells:
         ),
         "Status": server.status if server else "",
         "Flavor": server.flavor.name if server and server.flavor else "",
-        "Model": row.model,
+        "Model": as_model(row.model),
         "Device ID": device.uuid if device is not None else "",
     }
 
@@ -222,15 +222,24 @@ def _count(consumers: Collection[str], is_known: bool) -> object:
     return len(consumers) if is_known else application.Cell(None, _NONE)
 
 
-def _mode(mode: str) -> str:
-    return mode.upper() if mode == _MIG else mode or _NONE
+def _mode(mode: str) -> object:
+    if not mode:
+        return application.Cell(None, _NONE)
+    return mode.upper() if mode == _MIG else mode
+
+
+def as_model(model: str) -> object:
+    """Return a model, None for programs if it is not known."""
+    return application.Cell(None, _NONE) if model == _NONE else model
 
 
 def _usage(usage: device_rows.UnitUsage) -> application.Cell:
     return application.Cell(_usage_value(usage), str(usage))
 
 
-def _usage_value(usage: device_rows.UnitUsage) -> dict[str, object]:
+def _usage_value(usage: device_rows.UnitUsage) -> dict[str, object] | None:
+    if not usage.unit:
+        return None
     return {"used": usage.used, "total": usage.total, "unit": usage.unit}
 
 

@@ -8,6 +8,7 @@ from nova_accel.catalog import loader
 from nova_accel.cli import application
 from nova_accel.model import names
 from placement_sync.cli import common_options
+from placement_sync.fleet.cli import fleet_output
 from placement_sync.fleet.flavors import (
     cloud,
     lookup,
@@ -34,7 +35,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         metavar="HOST",
-        help="list only profiles of this compute node",
+        dest="hosts",
+        action="append",
+        default=[],
+        help="list only profiles of this compute node; may be repeated",
     )
     filters = parser.add_mutually_exclusive_group()
     filters.add_argument(
@@ -65,8 +69,8 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     devices: Sequence[offered_devices.OfferedDevice] = cloud.read(
         client
     ).devices
-    if arguments.host:
-        devices = lookup.select_host(devices, arguments.host)
+    if arguments.hosts:
+        devices = lookup.select_hosts(devices, arguments.hosts)
     if arguments.model:
         devices = _select_model(devices, arguments.model)
     profiles = profile_list.list_profiles(
@@ -123,7 +127,7 @@ def _format_row(
     return (
         profile.terms.name,
         profile.terms.kind,
-        ", ".join(profile.models),
+        fleet_output.as_model(", ".join(profile.models)),
         charges,
         profile.free,
         profile.is_offered,

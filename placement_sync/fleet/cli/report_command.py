@@ -43,7 +43,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     """
     reader = fleet_command.CloudReader(arguments)
     query = fleet_query.FleetQuery(
-        host=arguments.only_host or "", model=arguments.model or ""
+        hosts=arguments.hosts, model=arguments.model or ""
     )
     fleet = reader.read(query)
     # Allocation candidates have no reserved units, and the bars show them.

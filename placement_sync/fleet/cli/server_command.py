@@ -120,18 +120,16 @@ def _build_parameters(
     """Return the arguments of an action, besides the server.
 
     :param has_no_identity: whether there is no token of a user.
-    :raises MalformedError: a bitstream needs a token.
+    :raises UsageError: a bitstream needs a token.
     """
     if action == "show":
         return {}
     if action == "detach":
         return {"name": arguments.name}
     if arguments.bitstream and has_no_identity:
-        raise errors.MalformedError(
-            "bitstream without credentials",
-            arguments.bitstream,
-            "credentials of Keystone, by --os-cloud or nova.conf, and no"
-            " --host: Glance is read with your token",
+        raise command_manager.UsageError(
+            "--bitstream is read from Glance with your token; use credentials"
+            " of Keystone, by --os-cloud or nova.conf, and no --host"
         )
     parameters = {"profile": arguments.profile}
     if arguments.bitstream:
@@ -176,16 +174,14 @@ def is_of_service(
 def find_server(nova: rest.RestClient, name_or_uuid: str) -> tuple[str, str]:
     """Return the uuid and the host of a server by its uuid or name.
 
-    :raises MalformedError: there is no such server, or it is on no host.
+    :raises UsageError: there is no such server, or it is on no host.
     :raises ServiceError: Nova can't be read.
     """
     server = nova_api.find_single_server(nova, name_or_uuid)
     if not server.host:
-        raise errors.MalformedError(
-            "server on a host",
-            name_or_uuid,
-            "a server that is not shelved, or credentials to which Nova shows"
-            " hosts",
+        raise command_manager.UsageError(
+            f"Nova shows no host of server {name_or_uuid}: unshelve it if it"
+            " is shelved, or use credentials to which Nova shows hosts"
         )
     return server.uuid, server.host
 

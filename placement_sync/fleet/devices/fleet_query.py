@@ -37,15 +37,17 @@ def find_state(device: offered_devices.OfferedDevice) -> str:
 class FleetQuery:
     """Filters of devices; an empty one lets all devices pass.
 
-    ``host`` is a compute node's name, with or without its domain.
-    ``device`` is HOST/ADDRESS, ADDRESS, or the uuid of a provider.
+    ``hosts`` are names of compute nodes, with or without their domain.
+    ``device`` is HOST/ADDRESS, ADDRESS, or the uuid of a provider; with
+    ``is_card`` it does not include the regions of a card.
     ``reports`` are the services of hosts, which the devices get.
     """
 
-    host: str = ""
+    hosts: Sequence[str] = ()
     model: str = ""
     state: str = ""
     device: str = ""
+    is_card: bool = False
     reports: host_reports.Reports = dataclasses.field(default_factory=dict)
 
     def select(
@@ -62,16 +64,26 @@ class FleetQuery:
             else device
             for device in devices
         ]
-        if self.host:
-            selected = lookup.select_host(selected, self.host)
+        if self.hosts:
+            selected = lookup.select_hosts(selected, self.hosts)
         if self.device:
             selected = _select_device(selected, self.device)
+            if self.is_card:
+                selected = _drop_regions(selected)
         if self.model:
             trait = lookup.model_trait(self.model, selected)
             selected = [d for d in selected if d.model == trait]
         if self.state:
             selected = [d for d in selected if find_state(d) == self.state]
         return selected
+
+
+def _drop_regions(
+    devices: list[offered_devices.OfferedDevice],
+) -> list[offered_devices.OfferedDevice]:
+    """Return devices without the regions of cards that are among them."""
+    uuids = {device.uuid for device in devices}
+    return [d for d in devices if d.card == d.uuid or d.card not in uuids]
 
 
 def _select_device(

@@ -64,8 +64,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host",
         metavar="HOST",
-        dest="only_host",
-        help="print only cards of this compute node",
+        dest="hosts",
+        action="append",
+        default=[],
+        help="print only cards of this compute node; may be repeated",
     )
 
 
@@ -84,11 +86,13 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         simulated = _with_specs(arguments, server.simulated)
     devices, gap = reader.read_cloud()
     tree = ""
-    if arguments.only_host:
-        of_host = lookup.select_host(devices.devices, arguments.only_host)
-        tree = of_host[0].root
+    if arguments.hosts:
+        of_hosts = lookup.select_hosts(devices.devices, arguments.hosts)
+        # Placement's query takes one tree.
+        trees = {device.root for device in of_hosts}
+        tree = trees.pop() if len(trees) == 1 else ""
         devices = offered_devices.Cloud(
-            devices=tuple(of_host), hosts=devices.hosts
+            devices=tuple(of_hosts), hosts=devices.hosts
         )
     excluded: Mapping[str, str] = {}
     if server is not None:

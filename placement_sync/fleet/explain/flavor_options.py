@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from nova_accel import errors
+from nova_accel.cli import command_manager
 from nova_accel.model import flavors, names
 from placement_sync.fleet.flavors import flavor_specs, lookup, offered_devices
 
@@ -192,7 +193,7 @@ def build_request(
 ) -> flavor_specs.FlavorRequest:
     """Return the request of the arguments.
 
-    :raises MalformedError: the arguments contradict each other.
+    :raises UsageError: the arguments contradict each other.
     :raises NotOfferedError: the profile, class or model is unknown.
     """
     settings = {
@@ -247,10 +248,11 @@ def _check_settings(
         unused.append("--count")
     if unused or bool(settings) == arguments.clear:
         flags = [*unused, *(f"--{n.replace('_', '-')}" for n in settings)]
-        raise errors.MalformedError(
-            "choice",
-            " ".join(flags + ["--clear"] * arguments.clear),
-            "--profile or --class with it, settings alone, or --clear alone",
+        flags += ["--clear"] * arguments.clear
+        cause = f"{', '.join(flags)} can't be alone" if flags else "no change"
+        raise command_manager.UsageError(
+            f"{cause}: name --profile or --class with it, settings without a"
+            " profile, or --clear without others"
         )
 
 

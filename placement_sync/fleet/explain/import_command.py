@@ -5,10 +5,10 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors
-from nova_accel.cli import application
+from nova_accel.cli import application, command_manager
 from placement_sync.cli import common_options, progress
 from placement_sync.fleet.cli import fleet_output
 from placement_sync.fleet.explain import cloud_context, flavor_options
@@ -74,7 +74,7 @@ class _PlannedFlavor:
 def _run(arguments: argparse.Namespace) -> application.Output:
     """Create or change the flavors of a file, after all have been checked.
 
-    :raises MalformedError: the file or an argument can't be used.
+    :raises AcceleratorError: the file or an argument can't be used.
     :raises NotOfferedError: a profile is unknown, or a flavor contradicts
         itself.
     :raises ServiceError: a service refuses. Flavors before that one are
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
 def _read(path: str) -> str:
     """Return the text of a file.
 
-    :raises MalformedError: it can't be read, or is no text.
+    :raises UsageError: it can't be read, or is no text.
     """
     try:
         if path == "-":
@@ -114,9 +114,16 @@ def _read(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise errors.MalformedError(
-            "file of flavors", path, f"a readable one ({error})"
+        raise command_manager.UsageError(
+            f"{path} can't be read: {_describe(error)}; name a file of flavors"
         ) from error
+
+
+def _describe(error: OSError | UnicodeDecodeError) -> str:
+    """Return the cause without the file's name."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"it is no UTF-8 text ({error})"
 
 
 def _plan(
@@ -170,14 +177,13 @@ def _explain_skip(specs: Mapping[str, str]) -> str:
 def _build_name(template: str | None, profile: str) -> str:
     """Return the name of the flavor of a profile.
 
-    :raises MalformedError: there is no template, or it is the same for all
+    :raises UsageError: there is no template, or it is the same for all
         profiles.
     """
     if _PROFILE not in (template or ""):
-        raise errors.MalformedError(
-            "--name for flavors of profiles",
-            template or "",
-            f"a text with {_PROFILE}",
+        raise command_manager.UsageError(
+            f"each profile becomes a flavor of its own; add --name with"
+            f" {_PROFILE}, such as --name gpu-{_PROFILE}"
         )
     slug = _NOT_IN_NAMES.sub("-", profile.lower())
     return str(template).replace(_PROFILE, slug)
@@ -200,17 +206,21 @@ def _build_specs(
 def _check_sizes(entry: flavor_file.FlavorEntry, flavor: cloud.Flavor) -> None:
     """Check that a flavor of Nova has the sizes of the file.
 
-    :raises MalformedError: it has others, which Nova can't change.
+    :raises UsageError: it has others, which Nova can't change.
     """
     current = (flavor.needs["VCPU"], flavor.needs["MEMORY_MB"])
     sizes = (entry.vcpus, entry.ram_mb)
     if any(n not in (None, m) for n, m in zip(sizes, current, strict=True)):
-        raise errors.MalformedError(
-            f"size of flavor {flavor.name}",
-            f"{entry.vcpus} CPUs, {entry.ram_mb} MB",
-            f"{current[0]} CPUs, {current[1]} MB: Nova can't change the sizes"
-            " of a flavor; import it with another name",
+        raise command_manager.UsageError(
+            f"flavor {flavor.name} has {current[0]} CPUs and {current[1]} MB"
+            f" in Nova, and {_format_sizes(sizes)} in the file: Nova can't"
+            " change the sizes of a flavor; import it with another name"
         )
+
+
+def _format_sizes(sizes: Sequence[int | None]) -> str:
+    texts = zip(sizes, ("CPUs", "MB"), strict=True)
+    return " and ".join(f"{n} {unit}" for n, unit in texts if n is not None)
 
 
 def _with_sizes(
@@ -220,7 +230,7 @@ def _with_sizes(
 ) -> cloud.Flavor:
     """Return a new flavor with the sizes of the file or the arguments.
 
-    :raises MalformedError: none of them has the CPUs or the memory, or the
+    :raises UsageError: none of them has the CPUs or the memory, or the
         file has ephemeral or swap disks.
     """
     vcpus, ram_mb, disk_gb = (
@@ -232,16 +242,15 @@ def _with_sizes(
         )
     )
     if vcpus is None or ram_mb is None:
-        raise errors.MalformedError(
-            "new flavor without sizes",
-            flavor.name,
-            "an existing flavor, or --vcpus and --ram for new ones",
+        raise command_manager.UsageError(
+            f"Nova has no flavor {flavor.name}, and the file has no sizes for"
+            " it; add --vcpus and --ram"
         )
     if entry.has_other_disks:
-        raise errors.MalformedError(
-            "new flavor with ephemeral or swap disks",
-            flavor.name,
-            "one without; create it with `openstack flavor create` first",
+        raise command_manager.UsageError(
+            f"flavor {flavor.name} has ephemeral or swap disks, which an"
+            " import does not set; create it with `openstack flavor create`"
+            " first"
         )
     return dataclasses.replace(
         flavor,

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors
+from nova_accel.cli import command_manager
 from nova_accel.model import flavors, json_codec, strict_json
 from placement_sync.fleet.flavors import flavor_specs
 
@@ -59,20 +60,22 @@ class FlavorEntry:
 def parse(text: str) -> tuple[FlavorEntry, ...]:
     """Return the flavors of a file, in its order.
 
-    :raises MalformedError: it has another format, or a name twice.
+    :raises MalformedError: it has another format.
+    :raises UsageError: it is no JSON, or has a name twice.
     """
     try:
         content = strict_json.loads(text)
     except ValueError as error:
-        raise errors.MalformedError(
-            "file of flavors", str(error), _EXPECTED
+        raise command_manager.UsageError(
+            f"the file of flavors is no JSON: {error}; expected {_EXPECTED}"
         ) from error
     entries = tuple(map(_parse_entry, _list_objects(content)))
     names = collections.Counter(e.name for e in entries if e.name)
     for name, count in names.items():
         if count > 1:
-            raise errors.MalformedError(
-                "name of one flavor", name, "each name once in the file"
+            raise command_manager.UsageError(
+                f"the file has two flavors of the name {name!r}; remove or"
+                " rename one of them"
             )
     return entries
 

@@ -173,6 +173,18 @@ def select_host(
     return selected
 
 
+def select_hosts(
+    devices: Iterable[offered_devices.OfferedDevice], hosts: Iterable[str]
+) -> list[offered_devices.OfferedDevice]:
+    """Return the devices of several hosts; see ``select_host``.
+
+    :raises MalformedError: no host of one of the names has devices.
+    """
+    listed = list(devices)
+    roots = {select_host(listed, host)[0].root for host in hosts}
+    return [device for device in listed if device.root in roots]
+
+
 def model_trait(
     model: str, devices: Iterable[offered_devices.OfferedDevice]
 ) -> str:

@@ -99,6 +99,11 @@ class DeviceCommand(DeviceCommandBase):
         # Without a server that holds it there is nothing to wait for.
         self.run_command(*drain, "--wait-empty", "0")
         undrain = ("set", self.provider(harness.T4), "--undrain")
+        with self.passes():
+            self.run_command(*undrain, "--wait")
+        self.assertNotIn(names.DRAINED_TRAIT, self.traits(harness.T4))
+        self.run_command(*drain)
+        self.run_pass()
         self.assertEqual(
             [[harness.T4, "undrained", ""]], self.run_command(*undrain)
         )
@@ -201,7 +206,7 @@ class DeviceCommand(DeviceCommandBase):
             (("set", CARD, "--drain"), "--reason TEXT"),
             (
                 ("set", CARD, "--undrain", "--migrate", "cold"),
-                "one of --drain",
+                "can't be used with --undrain",
             ),
             (("heal", "host1/0000:99:00.0"), harness.T4),
         ):

@@ -300,7 +300,7 @@ class FlavorCommand(scheduled.CommandTestBase):
             "0000:3b:00.0",
             refused("--profile", "T4-4Q", "--device", "host1/0000:99:00.0"),
         )
-        self.assertIn("settings alone", refused("--count", "2"))
+        self.assertIn("settings without a", refused("--count", "2"))
         self.run_command(
             "flavor", "set", "nix", "--profile", "T4-4Q", status=2
         )

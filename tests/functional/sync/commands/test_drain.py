@@ -92,7 +92,26 @@ def test_a_drain_can_be_waited_for(site: Site) -> None:
     assert "gave up waiting for Placement to have the trait" in words
     site.once(*NODE)
     assert site.run("drain", CARD, "--wait", "0", *NODE)
-    assert "one or more" in site.fail("drain", "--wait", "0")
+    assert "name one or more" in site.fail("drain", "--wait", "0")
+
+
+def test_the_end_of_a_drain_can_be_waited_for(site: Site) -> None:
+    site.run("drain", CARD, "--reason", "r")
+    site.once(*NODE)
+    text, words = site.execute("undrain", CARD, "--wait", "0", *NODE, status=1)
+    assert "it is offered again" in text
+    assert "gave up waiting for Placement to drop the trait" in words
+    assert f"still has {names.DRAINED_TRAIT}" in words
+    site.run("drain", CARD, "--reason", "r")
+    passes = threading.Timer(0.5, lambda: site.once(*NODE))
+    site.run("drain", OTHER, "--reason", "other")
+    site.once(*NODE)
+    passes.start()
+    _, words = site.execute("undrain", CARD, "--wait", *NODE)
+    passes.join()
+    assert words == ""
+    assert names.DRAINED_TRAIT not in site.read(CARD, "traits")
+    assert names.DRAINED_TRAIT in site.read(OTHER, "traits")
 
 
 def test_an_invalid_wait_drains_nothing(site: Site) -> None:

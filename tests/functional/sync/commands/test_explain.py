@@ -301,7 +301,7 @@ def test_no_host_has_an_accelerator(cloud: Cloud, explain: Any) -> None:
         ((), ("resources_A",), "KEY=VALUE"),
         ((), (*ONE[:3], "accelerator:packing=tight"), "pack, spread"),
         (("--host", "nowhere"), ONE, "the name of a compute node"),
-        (("--flavor", "gpu"), (), "there are no credentials for it"),
+        (("--flavor", "gpu"), (), "there are no credentials for Nova"),
         ((), (*ONE, "resources_B:VGPU=1"), "group_policy"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 from nova_accel.model import names
 from placement_sync.fleet.cli import fleet_command
+from tests.functional.sync.commands import programs
 from tests.functional.sync.support import (
     captured_hosts,
     nova_standin,
@@ -120,6 +121,73 @@ def test_rows_for_programs_have_values(site: Site) -> None:
     devices = json.loads(out)["devices"]
     assert code == 0 and len(devices) == 3
     assert devices[0]["in_use"] == row["In use"]
+
+
+def test_flat_formats_have_texts_and_numbers(site: Site) -> None:
+    columns = [
+        w for name in ("Mode", "In use", "Servers") for w in ("-c", name)
+    ]
+    _, out, _ = site.execute("device", "list", *columns, "-f", "csv")
+    assert out.splitlines()[:2] == [
+        '"Mode","In use","Servers"',
+        '"equal","16384/40960 MB",2',
+    ]
+    fits = ("-c", "Still fits", "-c", "Host")
+    _, out, _ = site.execute("device", "list", *fits, "-f", "value")
+    assert out.splitlines()[0] == "a40-vf-mdev.example.org 3 x A40-8Q"
+    show = ("device", "show", "0000:41:00.0", "-c", "inventories")
+    _, out, _ = site.execute(*show, "-f", "shell")
+    assert out.count("\n") == 1
+    assert "VGPU: 2 of 5 used, 0 reserved" in out and "{" not in out
+
+
+def read_profiles(site: Site, *words: str) -> list[dict[str, Any]]:
+    cloud = captured_hosts.Cloud(site.placement, site.place, site.capsys)
+    code, out, err = cloud.execute("profile", "list", *words, "-f", "json")
+    assert code == 0, err
+    rows: list[dict[str, Any]] = json.loads(out)
+    return rows
+
+
+def test_a_value_that_is_not_known_is_null(site: Site) -> None:
+    site.add("mtty")
+    host = ("--host", "mtty")
+    (row,) = site.read("device", "list", *host)
+    assert (row["Mode"], row["Model"]) == (None, None)
+    assert {row["Model"] for row in read_profiles(site, *host)} == {None}
+    _, out, _ = site.execute("device", "list", *host)
+    assert "| -     | ok" in out
+
+
+def test_hosts_may_be_several(site: Site) -> None:
+    site.add("mtty")
+    nodes = ["a40-vf-mdev.example.org", "t4-mdev.example.org"]
+    hosts = ("--host", "a40-vf-mdev", "--host", nodes[1])
+    rows = site.read("device", "list", *hosts)
+    assert sorted({row["Host"] for row in rows}) == nodes
+    rows = read_profiles(site, *hosts)
+    assert sorted({row["Hosts"] for row in rows}) == nodes
+    specs = ("--extra-spec", "resources_GPU1:VGPU=1")
+    rows = site.read("explain", *specs, *hosts)
+    assert sorted({row["Host"] for row in rows}) == nodes
+    code, _, err = site.execute("device", "list", *hosts, "--host", "nope")
+    assert code == 2 and "'nope' is not a host" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "width"), [((), 120), (("--max-width", "90"), 90)]
+)
+def test_one_device_is_shown_in_120_columns(
+    site: Site, options: tuple[str, ...], width: int
+) -> None:
+    _, out, _ = site.execute("device", "show", "0000:41:00.0", *options)
+    assert max(map(len, out.splitlines())) == width
+
+
+def test_options_precede_the_command(site: Site) -> None:
+    words = ("--endpoint", site.placement.url, "device", "list")
+    assert programs.main(words) == 0
+    assert site.capsys.readouterr().out.count("NVIDIA T4") == 2
 
 
 def test_a_device_has_holders_by_name(site: Site) -> None:

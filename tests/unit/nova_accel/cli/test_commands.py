@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands of other packages are loaded by entry points."""
 
+import argparse
 import pathlib
 import re
 import subprocess
@@ -8,7 +9,8 @@ import sys
 
 import pytest
 
-from nova_accel.cli import commands
+from nova_accel.cli import command_manager, commands
+from placement_sync.cli import common_options
 
 Output = pytest.CaptureFixture[str]
 _POINTS = """\
@@ -86,6 +88,28 @@ def test_a_table_has_no_control_characters(capsys: Output) -> None:
 def test_the_formats_for_programs_have_the_characters(capsys: Output) -> None:
     assert commands.main(["fine", "list", "-f", "value", "-c", "Name"]) == 0
     assert capsys.readouterr().out == "\x1b[2J\u202evm\n"
+
+
+@pytest.mark.usefixtures("sample")
+@pytest.mark.parametrize(
+    "words", [["--config-file", "fine"], ["--root=fine", "--host", "x"]]
+)
+def test_options_may_precede_the_command(
+    capsys: Output, words: list[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        commands.main([*words, "fine", "word", "word"])
+    error = capsys.readouterr().err
+    assert f"unrecognized arguments: {words[0]}" in error
+
+
+def test_options_that_may_precede_are_those_of_commands() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    common_options.add_arguments(parser)
+    common_options.add_compute_endpoint(parser)
+    assert {*command_manager.GLOBAL_OPTIONS} == {
+        *parser._option_string_actions
+    }
 
 
 @pytest.mark.usefixtures("sample")

@@ -202,7 +202,7 @@ DEVICES = (
     [
         ({}, ["0000:41:00.0", "0000:42:00.0", "0000:05:00.0/region-0"]),
         ({"model": "A40"}, ["0000:42:00.0"]),
-        ({"host": "node1.org"}, ["0000:42:00.0"]),
+        ({"hosts": ["node1.org"]}, ["0000:42:00.0"]),
         ({"device": "node1/0000:41:00.0"}, ["0000:41:00.0"]),
         ({"device": "0000:41:00.0"}, ["0000:41:00.0"]),
         ({"device": DEVICES[0].uuid.upper()}, ["0000:41:00.0"]),
@@ -220,7 +220,7 @@ def test_a_query_selects(query: dict[str, Any], addresses: list[str]) -> None:
 @pytest.mark.parametrize(
     ("query", "hint"),
     [
-        ({"host": "node9"}, "node1, node1.org"),
+        ({"hosts": ["node9"]}, "node1, node1.org"),
         ({"device": "node1/0000:99:00.0"}, "node1/0000:41:00.0"),
         ({"device": "0000:99:00.0"}, "node1.org/0000:42:00.0"),
         ({"model": "H100"}, "NVIDIA A40, NVIDIA T4"),
