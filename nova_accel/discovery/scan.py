@@ -16,7 +16,12 @@ from nova_accel.geometry import topology
 from nova_accel.host import bounded_calls
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.state import error_baseline
-from nova_accel.host.sysfs import error_counters, host_reader, links
+from nova_accel.host.sysfs import (
+    error_counters,
+    host_reader,
+    hwdata,
+    links,
+)
 from nova_accel.inventory import conditions, unoffered
 from nova_accel.model import actions, pci
 
@@ -101,7 +106,7 @@ def _read_host(
     host_topology = links.read(host, devices.values(), nvidia_cards)
     state = model.HostState(
         devices=tuple(
-            device
+            hwdata.add_name_trait(device, host.files.source)
             for device in sorted(
                 topology.add_topology_traits(devices.values(), host_topology),
                 key=sort_key,

@@ -6,9 +6,11 @@ claims give the same tree.
 """
 
 import fnmatch
+import functools
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import model
+from nova_accel.catalog import loader
 from nova_accel.claims import matching
 from nova_accel.config import policy
 from nova_accel.geometry import device_capacity, occupancy
@@ -75,6 +77,7 @@ def _build_node(
 ) -> providers.ProviderNode:
     rule = rules.of(device)
     device = device_capacity.reserve_claims(device, claims)
+    available = available_traits(device, rule, claims)
     reserved = (
         dict(device.counters)
         if device.is_closed
@@ -96,7 +99,8 @@ def _build_node(
         inventories=inventories,
         traits=device.traits
         | owner_traits
-        | available_traits(device, rule, claims)
+        | available
+        | _supported_traits(device, rule, available)
         | _condition_traits(device)
         | _layout_traits(device)
         | occupancy.build_traits(
@@ -171,6 +175,30 @@ def available_traits(
             if fnmatch.fnmatchcase(profile.name, pattern)
         )
     )
+
+
+def _supported_traits(
+    device: model.Device, rule: policy.Rule, available: frozenset[str]
+) -> frozenset[str]:
+    """Return the traits of offered profiles that can't be made now.
+
+    Those of the catalog of vGPU types are left out: it has them for each
+    model.
+    """
+    unavailable = {
+        profile.trait
+        for profile in device.profiles
+        if profile.trait.startswith(names.PROFILE_PREFIXES)
+        and rule.offers(profile.name)
+    }
+    supported = unavailable - available - _read_catalog_traits()
+    traits = map(names.supported_trait, supported)
+    return frozenset(trait for trait in traits if len(trait) <= names.MAX_NAME)
+
+
+@functools.cache
+def _read_catalog_traits() -> frozenset[str]:
+    return frozenset(loader.load().by_trait())
 
 
 def count_unallocated(

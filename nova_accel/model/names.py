@@ -39,6 +39,11 @@ DEVICE_PREFIX = "CUSTOM_ACCELERATOR_DEVICE_"
 PCIE_PREFIX = "CUSTOM_ACCELERATOR_PCIE_"
 NVLINK_PREFIX = "CUSTOM_ACCELERATOR_NVLINK_"
 MODEL_PREFIX = "CUSTOM_ACCELERATOR_MODEL_"
+# Profiles that a device supports and can't make now, as far as the catalog
+# of vGPU types does not have them: a flavor can be created meanwhile.
+SUPPORTED_PREFIX = "CUSTOM_ACCELERATOR_PROFILE_"
+# Name of a card without a model, for people: no flavor requires it.
+NAME_PREFIX = "CUSTOM_ACCELERATOR_NAME_"
 LAYOUT_PREFIX = "CUSTOM_ACCELERATOR_LAYOUT_"
 # Traits of devices that a flavor names. A pass handles them like traits of
 # the operator and retains them.
@@ -222,6 +227,19 @@ def identity_traits(
 def model_trait(vendor_id: str, model: str) -> str:
     """Return the trait of a card's model."""
     return custom_name("ACCELERATOR", "MODEL", vendor_name(vendor_id), model)
+
+
+def supported_trait(profile: str) -> str:
+    """Return the trait of a profile that can't be made now.
+
+    :param profile: the trait of the profile.
+    """
+    return SUPPORTED_PREFIX + profile.removeprefix(CUSTOM)
+
+
+def name_trait(vendor_id: str, name: str) -> str:
+    """Return the trait of a card's name in pci.ids."""
+    return custom_name("ACCELERATOR", "NAME", vendor_name(vendor_id), name)
 
 
 def pcie_trait(port: str) -> str:

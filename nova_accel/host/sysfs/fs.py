@@ -76,6 +76,8 @@ class FileSource(Protocol):
 
     def mode(self, path: str) -> int: ...
 
+    def __hash__(self) -> int: ...
+
 
 class DiskSource:
     """The files below a directory of this machine.

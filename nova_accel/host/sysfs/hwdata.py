@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of PCI devices from the host's pci.ids (package hwdata or pci.ids).
 
-The names are for display. They are not used in traits: an update of the
-package may change them, and flavors require traits.
+The names are for display. Flavors do not require them: an update of the
+package may change them.
 """
 
+import dataclasses
+import functools
 import re
 from collections.abc import Collection
 
-from nova_accel import errors
+from nova_accel import errors, model
 from nova_accel.host.sysfs import fs
+from nova_accel.model import names as trait_names
 
 # "1002  Advanced Micro Devices, Inc. [AMD/ATI]" is a vendor, and
 # "<tab>74a1  Aqua Vanjaram [Instinct MI300X]" a device of that vendor.
@@ -35,6 +38,31 @@ def read(files: fs.Files, ids: Collection[str]) -> dict[str, str]:
         except errors.UnreadableError:
             continue
     return {}
+
+
+def add_name_trait(
+    device: model.Device, source: fs.FileSource
+) -> model.Device:
+    """Return a device with the trait of its name, if it has no model.
+
+    Each name is read once in a process, so that traits do not change with
+    the package.
+    """
+    has_model = any(
+        trait.startswith(trait_names.MODEL_PREFIX) for trait in device.traits
+    )
+    if has_model or device.parent or not device.vendor_id:
+        return device
+    name = _find_name(source, f"{device.vendor_id}:{device.product_id}")
+    if not name:
+        return device
+    trait = trait_names.name_trait(device.vendor_id, name)
+    return dataclasses.replace(device, traits=device.traits | {trait})
+
+
+@functools.lru_cache(maxsize=64)
+def _find_name(source: fs.FileSource, ids: str) -> str:
+    return read(fs.Files(source), {ids}).get(ids, "")
 
 
 def is_name(value: object) -> bool:

@@ -4,13 +4,11 @@
 import argparse
 from collections.abc import Iterator, Sequence
 
-from nova_accel.catalog import loader
 from nova_accel.cli import application
 from nova_accel.model import names
 from placement_sync.cli import common_options
-from placement_sync.fleet.cli import fleet_output
+from placement_sync.fleet.cli import fleet_command, fleet_output
 from placement_sync.fleet.flavors import (
-    cloud,
     lookup,
     offered_devices,
     profile_list,
@@ -64,18 +62,14 @@ def _run(arguments: argparse.Namespace) -> application.Output:
 
     :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
-    options = common_options.resolve_options(arguments)
-    client = common_options.open_placement(arguments, options)
-    devices: Sequence[offered_devices.OfferedDevice] = cloud.read(
-        client
-    ).devices
+    reader = fleet_command.CloudReader(arguments)
+    offered, gap = reader.read_cloud()
+    devices: Sequence[offered_devices.OfferedDevice] = offered.devices
     if arguments.hosts:
         devices = lookup.select_hosts(devices, arguments.hosts)
     if arguments.model:
         devices = _select_model(devices, arguments.model)
-    profiles = profile_list.list_profiles(
-        devices, offered_devices.VgpuTypes(loader.load())
-    )
+    profiles = profile_list.list_profiles(devices, reader.types)
     count = len(profiles)
     if not arguments.is_all:
         profiles = tuple(profile for profile in profiles if profile.free)
@@ -85,6 +79,12 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         note = _NOTE if is_full else ""
     elif count:
         note = f"None of {count} profiles is free; --all lists them.\n"
+    elif devices:
+        note = (
+            "No card takes servers now; see `openstack accel device list`.\n"
+        )
+    if gap and devices:
+        note += f"Not known: {gap}.\n"
     is_long = arguments.long
     return application.Table(
         columns=(*_COLUMNS, "Traits", "Charges") if is_long else _COLUMNS,
@@ -154,5 +154,5 @@ def _format_charges(terms: offered_devices.ProfileTerms) -> Iterator[str]:
 
 
 ACTION = application.Action(
-    _add_arguments, _run, common_options.add_credentials
+    _add_arguments, _run, common_options.add_cloud_credentials
 )

@@ -192,7 +192,9 @@ def _build_device(
     top = listed
     while top.parent in own:
         top = own[top.parent]
-    model = {t for t in summaries[top.uuid].traits if _is_model(t)}
+    own_traits = summaries[top.uuid].traits
+    model = {t for t in own_traits if t.startswith(names.MODEL_PREFIX)}
+    model |= {t for t in own_traits if t.startswith(names.NAME_PREFIX)}
     return offered_devices.OfferedDevice(
         uuid=listed.uuid,
         name=listed.name,
@@ -203,10 +205,6 @@ def _build_device(
         traits=summaries[listed.uuid].traits,
         capacities=summaries[listed.uuid].capacities,
     )
-
-
-def _is_model(trait: str) -> bool:
-    return trait.startswith(names.MODEL_PREFIX)
 
 
 def set_trait(

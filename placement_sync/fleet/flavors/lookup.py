@@ -89,7 +89,7 @@ def find_profile(
         resources=charges,
         required=terms.required
         | _list_programmable(query, terms)
-        | ({model_trait(query.model, cloud.devices)} if query.model else set())
+        | ({_required_trait(query.model, cloud)} if query.model else set())
         | frozenset(query.traits),
         bitstream=query.bitstream,
         count=query.count,
@@ -195,13 +195,39 @@ def model_trait(
     traits = sorted(list_models(devices))
     slug = _slug(model)
     for trait in traits:
-        tail = trait.removeprefix(names.MODEL_PREFIX)
+        tail = offered_devices.strip_model_prefix(trait)
         if slug in (_slug(trait), tail, tail.partition("_")[2]):
             return trait
     raise NotOfferedError(
         f"no host has a card of model {model}; there are:"
         f" {', '.join(map(offered_devices.model_name, traits)) or 'none'}"
     )
+
+
+def _required_trait(model: str, cloud: offered_devices.Cloud) -> str:
+    """Return the trait that a flavor requires for cards of a model.
+
+    That of their PCI ids for cards with a name only: a name may change.
+
+    :raises NotOfferedError: no device is of this model, or devices of
+        several PCI ids have the name.
+    """
+    trait = model_trait(model, cloud.devices)
+    if trait.startswith(names.MODEL_PREFIX):
+        return trait
+    ids = {
+        own
+        for device in cloud.devices
+        if device.model == trait
+        for own in device.traits
+        if own.startswith(names.DEVICE_PREFIX)
+    }
+    if len(ids) != 1:
+        raise NotOfferedError(
+            f"cards of several PCI ids have the name {model}; name one of"
+            f" them: --trait {' or --trait '.join(sorted(ids)) or '(none)'}"
+        )
+    return ids.pop()
 
 
 def list_models(

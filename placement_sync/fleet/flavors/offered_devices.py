@@ -30,7 +30,8 @@ class OfferedDevice(providers.Provider):
 
     ``host`` is the name of its compute node. ``card`` is the uuid of the
     card's provider, of its own for a card.
-    ``model`` is the trait of the card's model, empty if it has none.
+    ``model`` is the trait of the card's model, else that of its name in
+    pci.ids, empty if it has none. Flavors require no name.
 
     A bare-metal node of Ironic is one device: a server takes it whole.
     ``counts`` are its accelerators, empty for a device of a compute node.
@@ -185,7 +186,13 @@ def _list_model_traits(
 
 def model_name(trait: str) -> str:
     """Return the model of a trait, such as ``NVIDIA A40``; ``-`` for none."""
-    return trait.removeprefix(names.MODEL_PREFIX).replace("_", " ") or "-"
+    return strip_model_prefix(trait).replace("_", " ") or "-"
+
+
+def strip_model_prefix(trait: str) -> str:
+    """Return a trait without the prefix of models, or of names."""
+    model = trait.removeprefix(names.MODEL_PREFIX)
+    return model.removeprefix(names.NAME_PREFIX)
 
 
 # -- terms of each device ---------------------------------------------------
@@ -203,19 +210,8 @@ def list_terms(
     if provider.counts:
         yield from _list_node_terms(provider)
         return
-    seen = set()
     if any(name in capacities for name in _PROFILE_CLASSES):
-        for trait in sorted(provider.traits):
-            if trait.startswith(names.PROFILE_PREFIXES):
-                seen.add(trait)
-                yield (
-                    _build_profile_terms(trait, provider, types),
-                    not provider.is_unavailable,
-                )
-        for vgpu_type in types.of_device(provider):
-            terms = types.terms(vgpu_type)
-            if terms.required.isdisjoint(seen):
-                yield terms, False
+        yield from _list_profile_terms(provider, types)
     if names.FPGA_CLASS in capacities:
         yield from _list_region_terms(provider)
     for name in sorted(capacities):
@@ -224,6 +220,32 @@ def list_terms(
                 _build_whole_terms(name, provider),
                 not provider.is_unavailable,
             )
+
+
+def _list_profile_terms(
+    provider: OfferedDevice, types: VgpuTypes
+) -> Iterator[tuple[ProfileTerms, bool]]:
+    """Yield the terms of profiles: available, supported, in the catalog."""
+    seen = set()
+    for trait in sorted(provider.traits):
+        if trait.startswith(names.PROFILE_PREFIXES):
+            seen.add(trait)
+            yield (
+                _build_profile_terms(trait, provider, types),
+                not provider.is_unavailable,
+            )
+    supported = {
+        names.CUSTOM + trait.removeprefix(names.SUPPORTED_PREFIX)
+        for trait in provider.traits
+        if trait.startswith(names.SUPPORTED_PREFIX)
+    }
+    for trait in sorted(supported - seen):
+        seen.add(trait)
+        yield _build_profile_terms(trait, provider, types), False
+    for vgpu_type in types.of_device(provider):
+        terms = types.terms(vgpu_type)
+        if terms.required.isdisjoint(seen):
+            yield terms, False
 
 
 def _list_node_terms(
@@ -333,7 +355,8 @@ def _build_whole_terms(
         if own
         else resource_class
     )
-    if not own and provider.model in provider.traits:
+    is_model = provider.model.startswith(names.MODEL_PREFIX)
+    if not own and is_model and provider.model in provider.traits:
         own = [provider.model]
     return ProfileTerms(
         name=name,

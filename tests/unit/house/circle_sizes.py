@@ -26,6 +26,7 @@ _ONE_CARD = (
     " more code (host_readings, repeated_reader, cards, file_cache)"
 )
 _CAUSES = "causes of faults as traits, which a laptop can read"
+_NAMES = "names of cards and of full profiles, which a laptop can read"
 _LOST_UEVENTS = (
     "cards that change without a uevent (presence), and a full state_dir"
 )
@@ -51,6 +52,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "habits of openstack: flat cells, options before the command,"
             " undrain --wait",
         ),
+        Limit(56_400, "2026-11-27", _NAMES),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -67,6 +69,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-27",
             "one group name in the proposals of inspect and flavor create",
         ),
+        Limit(40_800, "2026-11-27", _NAMES),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
@@ -78,6 +81,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             9_900,
             "2026-11-27",
             "hosts that do not report, and causes of faults, in each list",
+        ),
+        Limit(
+            10_300,
+            "2026-11-27",
+            "names of cards, waits that say what for, one line of explain",
         ),
     ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),

@@ -471,3 +471,59 @@ def test_a_faulted_device_of_an_earlier_release_names_the_command(
     site.mark(site.card, names.FAULTED_TRAIT)
     _, out, _ = site.execute("device", "list", "--state", "faulted")
     assert "`nova-accel inspect` on its host prints the cause" in out
+
+
+PCI_IDS = """\
+1002  Advanced Micro Devices, Inc. [AMD/ATI]
+\t74a1  Aqua Vanjaram [Instinct MI300X]
+8086  Intel Corporation
+\t56c0  ATS-M [Data Center GPU Flex 170]
+"""
+
+
+def test_cards_have_the_names_that_their_host_has_for_them(
+    site: Site,
+) -> None:
+    site.add("amd-vf", PCI_IDS, MEMORY_MB=65536)
+    site.add("intel-vf", PCI_IDS, MEMORY_MB=65536)
+    rows = site.read("device", "list", "--model", "Instinct MI300X")
+    assert {row["Model"] for row in rows} == {"AMD INSTINCT MI300X"}
+    rows = site.read("device", "list", "--host", "intel-vf")
+    assert "INTEL DATA CENTER GPU FLEX 170" in {row["Model"] for row in rows}
+    rows = site.read("profile", "list", "--all", "--model", "instinct mi300x")
+    assert {row["Model"] for row in rows} == {"AMD INSTINCT MI300X"}
+
+
+def test_a_flavor_requires_the_id_of_a_card_with_a_name(site: Site) -> None:
+    site.add("amd-vf", PCI_IDS, MEMORY_MB=65536)
+    rows = site.read("profile", "list", "--all", "--model", "instinct mi300x")
+    words = "flavor", "create", "f", "--vcpus", "1", "--ram", "1", "--disk"
+    code, out, err = site.execute(
+        *(*words, "1", "--dry-run", "--profile", rows[0]["Profile"]),
+        *("--model", "instinct mi300x"),
+    )
+    assert code == 0, err
+    assert "CUSTOM_ACCELERATOR_DEVICE_1002_74A1" in out
+    assert names.NAME_PREFIX not in out
+
+
+def test_a_profile_outside_the_catalog_is_named_while_its_card_is_full(
+    site: Site,
+) -> None:
+    root = site.add("intel-vf", MEMORY_MB=65536)
+    words = "profile", "list", "--all", "--host", "intel-vf", "--long"
+    rows = [r for r in site.read(*words) if r["Kind"] == "GPU VF"]
+    profile, trait = rows[0]["Profile"], rows[0]["Traits"]
+    for device in site.read("device", "list", "--host", "intel-vf", "--long"):
+        if trait in device["Traits"]:
+            site.replace_trait(
+                device["Device ID"], trait, names.supported_trait(trait)
+            )
+    (row,) = [r for r in site.read(*words) if r["Profile"] == profile]
+    assert (row["Offered"], row["Free"], row["Traits"]) == (False, 0, trait)
+    code, out, err = site.execute(
+        *("flavor", "create", "f", "--vcpus", "1", "--ram", "1", "--disk"),
+        *("1", "--dry-run", "--profile", profile),
+    )
+    assert code == 0 and root, err
+    assert f"{trait}=required" in out.replace(" ", "") or trait in out

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from nova_accel.host.sysfs import fs
 from nova_accel.model import names
 from placement_sync.cli import main as sync_cli
 from tests.functional.sync.commands import programs
@@ -30,12 +31,20 @@ class Cloud:
         self.capsys = capsys
         self.nova = nova
 
-    def add(self, name: str, **capacities: int) -> str:
-        """Add a host; return the uuid of its compute node."""
+    def add(self, name: str, pci_ids: str = "", **capacities: int) -> str:
+        """Add a host; return the uuid of its compute node.
+
+        :param pci_ids: text of its list of PCI ids.
+        """
         host = f"{name}.example.org"
+        root = look.make(name, self.place / name)
+        if pci_ids:
+            file = pathlib.Path(f"{root}{fs.PCI_IDS[0]}")
+            file.parent.mkdir(parents=True)
+            file.write_text(pci_ids)
         status = sync_cli.main(
             [
-                *("run", "--root", str(look.make(name, self.place / name))),
+                *("run", "--root", str(root)),
                 *("--host", host, "--endpoint", self.placement.url),
                 *("--once", "--create-root"),
             ]
@@ -92,6 +101,14 @@ class Cloud:
             self.placement.call("PUT", f"/traits/{trait}")
             body["traits"].append(trait)
         self.placement.call("PUT", path, body)
+
+    def replace_trait(self, uuid: str, old: str, new: str) -> None:
+        """Remove a trait of a provider and add another one."""
+        path = f"/resource_providers/{uuid}/traits"
+        body = self.placement.call("GET", path)
+        body["traits"].remove(old)
+        self.placement.call("PUT", path, body)
+        self.mark(uuid, new)
 
     def execute(self, *words: str) -> tuple[int, str, str]:
         """Run a command of ``nova-accel``; return status and output."""

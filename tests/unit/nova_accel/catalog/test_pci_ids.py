@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nova_accel.discovery import capture
 from nova_accel.host.sysfs import fs, hwdata
+from nova_accel.model import names
 from tests.hosts import build
 from tests.unit.nova_accel.cli import test_inspect
 
@@ -79,7 +80,7 @@ def described(
 
 
 @pytest.mark.parametrize("path", fs.PCI_IDS)
-def test_inspect_names_gpus_and_keeps_their_traits(
+def test_inspect_names_gpus_and_adds_their_names_to_the_traits(
     tmp_path: pathlib.Path, capsys: test_inspect.Output, path: str
 ) -> None:
     bare, traits, _ = described(tmp_path / "bare", capsys)
@@ -87,10 +88,12 @@ def test_inspect_names_gpus_and_keeps_their_traits(
     place = tmp_path / f"host{path}"
     place.parent.mkdir(parents=True)
     place.write_text(LISTED)
-    name, same, text = described(tmp_path / "host", capsys)
+    name, named, text = described(tmp_path / "host", capsys)
     assert name == "Instinct MI300X"
     assert f"{MI300X}  amd Instinct MI300X  (passthrough, 1002:74a1" in text
-    assert same == traits
+    assert sorted({*named} - {*traits}) == [
+        f"{names.NAME_PREFIX}AMD_INSTINCT_MI300X"
+    ]
 
 
 def test_a_capture_contains_the_names_and_not_the_file(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import model
+from nova_accel.catalog import loader
 from nova_accel.config import policy
 from nova_accel.geometry import device_capacity
 from nova_accel.inventory import tree_builder
@@ -66,6 +67,23 @@ def test_profile_traits_are_those_of_available_profiles(
         assert node is not None
         for profile in device.profiles:
             assert (profile.trait in node.traits) is (profile.available > 0)
+
+
+@given(strategies.hosts())
+def test_profiles_outside_the_catalog_have_a_trait_while_there_is_no_room(
+    host: model.HostState,
+) -> None:
+    tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
+    in_catalog = loader.load().by_trait().keys()
+    for device in host.devices:
+        node = tree.node(
+            names.provider_uuid(strategies.ROOT_UUID, device.address)
+        )
+        assert node is not None
+        for profile in device.profiles:
+            is_full = profile.trait not in node.traits | in_catalog
+            trait = names.supported_trait(profile.trait)
+            assert (trait in node.traits) is is_full
 
 
 @given(strategies.hosts(), st.integers(1, 5))
