@@ -205,6 +205,8 @@ def _explain_marks(device: model.Device) -> str:
         return f"{device.address} is set aside: {device.fault}"
     if device.marks_unknown:
         return f"{device.address}: {device.marks_unknown}"
+    if device.unnoted:
+        return f"{device.address} takes no new server: {device.unnoted}"
     return ""
 
 

@@ -138,6 +138,9 @@ def _mark_devices(
         problem = model.Problem(where=where, reason=hint)
         state = dataclasses.replace(state, problems=(*state.problems, problem))
     state, _ = conditions.mark_faults(state, faulted)
+    if is_configured:
+        reason = state_dirs.find_write_error(state_dir, is_dry=True)
+        state = conditions.mark_unnoted(state, reason)
     return conditions.mark_drains(state, drained)
 
 

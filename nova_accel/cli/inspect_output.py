@@ -94,6 +94,8 @@ def _device_dict(device: model.Device) -> dict[str, Any]:
         fields["drain"] = device.drain
     if device.marks_unknown:
         fields["marks_unknown"] = device.marks_unknown
+    if device.unnoted:
+        fields["unnoted"] = device.unnoted
     if device.region is not None:
         fields["region"] = {
             "number": device.region.number,
@@ -228,6 +230,8 @@ def _closed_lines(device: model.Device) -> Iterator[str]:
         yield f"  drained: {device.drain}"
     if device.marks_unknown:
         yield f"  marks unknown: {device.marks_unknown}"
+    if device.unnoted:
+        yield f"  takes no new server: {device.unnoted}"
 
 
 def _region_lines(device: model.Device, region: model.Region) -> Iterator[str]:

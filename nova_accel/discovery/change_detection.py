@@ -114,6 +114,7 @@ class ChangeDetector(host_readings.HostReadings):
         if host_readings.has_nvidia(newest.reader):
             changed.update(_find_gpu_changes(self._read_gpus(), newest.gpus))
         # After the GPUs: reading them may write notes on Xid errors.
+        self._stores.try_write()
         current = self._stores.read(newest.notes)
         used = (newest.notes, *(r.notes for r in newest.cards.values()))
         if "" in changed or not all(map(current.has_same_marks, used)):

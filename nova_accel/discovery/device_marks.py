@@ -86,10 +86,17 @@ class DeviceMarks:
 
         :raises UnreadableError: the notes can't be listed.
         """
-        current = error_counters.find_faults(
-            self._read_host(), host.devices, self._baseline
-        )
+        current = self._find_faults(self._read_host(), host)
         return current, self._faulted.read()
+
+    def _find_faults(
+        self, reader: host_reader.HostReader, host: model.HostState
+    ) -> conditions.Faults:
+        """Return the faults of the host that no note has."""
+        return {
+            **error_counters.find_faults(reader, host.devices, self._baseline),
+            **conditions.find_unnoted(host.devices, self._faulted.write_error),
+        }
 
     def add_assigned(self, rules: policy.DeviceRules) -> policy.DeviceRules:
         """Return rules by which devices that servers have stay offered.
@@ -112,9 +119,7 @@ class DeviceMarks:
         :raises UnreadableError: the notes can't be listed.
         """
         reader = self._read_host()
-        current = error_counters.find_faults(
-            reader, host.devices, self._baseline
-        )
+        current = self._find_faults(reader, host)
         noted = self._faulted.read()
         unoffered = {
             address: reason
@@ -130,9 +135,7 @@ class DeviceMarks:
                     )
             healed = self._faulted.heal(addresses)
         healed |= current.keys() & set(addresses)
-        remaining = error_counters.find_faults(
-            reader, host.devices, self._baseline
-        )
+        remaining = self._find_faults(reader, host)
         return unoffered | {
             address: remaining[address].reason if address in remaining else ""
             for address in sorted(healed)

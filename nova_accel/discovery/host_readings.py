@@ -193,6 +193,7 @@ class HostReadings:
         """
         number = next(self._numbers)
         reader = self.open_reader()
+        self._stores.try_write()
         notes = self._stores.read(self._newest.notes)
         host_scan = scan.read_host(
             reader, self._drivers, self._apply_notes(notes)

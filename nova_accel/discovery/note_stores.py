@@ -30,7 +30,8 @@ class DeviceNotes:
 
     ``faulted`` and ``drained`` are None if they were never read with
     success. ``assigned`` are the functions that servers have. ``error`` is
-    why they can't be read now, empty if they can.
+    why they can't be read now, and ``write_error`` why none can be written;
+    empty if they can.
     """
 
     faulted: conditions.Faults | None = None
@@ -38,6 +39,7 @@ class DeviceNotes:
     baseline: Mapping[str, int] = dataclasses.field(default_factory=dict)
     assigned: frozenset[str] = frozenset()
     error: str = ""
+    write_error: str = ""
 
     def has_same_marks(self, other: "DeviceNotes") -> bool:
         """Return whether only the functions that servers have may differ."""
@@ -59,6 +61,7 @@ class DeviceNotes:
             self.faulted or {},
             addresses,
         )
+        state = conditions.mark_unnoted(state, self.write_error)
         state = conditions.mark_drains(state, self.drained or {})
         if self.error:
             is_first = self.faulted is None or self.drained is None
@@ -88,6 +91,11 @@ class NoteStores:
             if store is not None:
                 store.read()
 
+    def try_write(self) -> None:
+        """Find out whether notes can be written; ``read`` has the result."""
+        if self.faulted is not None:
+            self.faulted.try_write()
+
     def read(self, last: DeviceNotes) -> DeviceNotes:
         """Return the notes; the last ones where they can't be read."""
         faulted, faulted_error = _read_store(self.faulted, last.faulted)
@@ -98,6 +106,7 @@ class NoteStores:
             baseline=self.baseline.read() if self.baseline else {},
             assigned=_read_assigned(self.faulted, last.assigned),
             error=faulted_error or drained_error,
+            write_error=self.faulted.write_error if self.faulted else "",
         )
 
     def remove_faults(self, addresses: Collection[str]) -> None:

@@ -60,6 +60,41 @@ def mark_unhealthy(host: model.HostState, faults: Faults) -> model.HostState:
     return dataclasses.replace(host, devices=devices)
 
 
+def mark_unnoted(host: model.HostState, reason: str) -> model.HostState:
+    """Return a host on which the servers of functions can't be noted.
+
+    A server that got such a function now could leave it unclean without a
+    note. The functions themselves are in order: those that servers have are
+    released as always.
+
+    :param reason: see ``find_unnoted``.
+    """
+    unnoted = find_unnoted(host.devices, reason)
+    devices = tuple(
+        dataclasses.replace(device, unnoted=reason)
+        if device.address in unnoted
+        else device
+        for device in host.devices
+    )
+    problems = (
+        model.Problem.of_device(address, f"takes no new server: {reason}")
+        for address in unnoted
+    )
+    return _update(host, devices, problems)
+
+
+def find_unnoted(devices: Iterable[model.Device], reason: str) -> Faults:
+    """Return why devices whose functions need a note are closed, by address.
+
+    :param reason: why no note can be written; no device is at fault if empty.
+    """
+    return {
+        device.address: model.Fault(address=device.address, reason=reason)
+        for device in devices
+        if reason and device.technology in model.NOTED
+    }
+
+
 def mark_drains(host: model.HostState, drains: Drains) -> model.HostState:
     """Return a host with marked drained devices.
 

@@ -40,6 +40,11 @@ _CAUSES: dict[str, tuple[re.Pattern[str], str]] = {
             "be blanked|^load bitstream ",
             "a bitstream could not be loaded",
         ),
+        (
+            "NO_NOTES",
+            "could not be noted which server had it last",
+            "the state directory of its host can't be written",
+        ),
         ("NO_ANSWER", "does not answer any more", "it does not answer"),
         ("POWER", "^the power state of|; the power state of", "power fails"),
         (

@@ -113,7 +113,10 @@ def _build_node(
 
 def _condition_traits(device: model.Device) -> frozenset[str]:
     """Return the traits of a device's fault and drain marks."""
-    traits = set(fault_causes.build_traits(device.fault))
+    traits = {
+        *fault_causes.build_traits(device.fault),
+        *fault_causes.build_traits(device.unnoted),
+    }
     if device.drain:
         traits.add(names.DRAINED_TRAIT)
     if device.marks_unknown:

@@ -19,6 +19,7 @@ model``, then ``model.Device``.
 """
 
 from nova_accel.model.device import (
+    NOTED,
     UNDIVIDED,
     UNKNOWN,
     Allocations,
@@ -46,6 +47,7 @@ from nova_accel.model.device import (
 )
 
 __all__ = [
+    "NOTED",
     "UNDIVIDED",
     "UNKNOWN",
     "Allocations",

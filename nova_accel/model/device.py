@@ -18,6 +18,9 @@ UNKNOWN = "unknown"
 # Technologies that assign whole functions: no partition of them exists while
 # a server uses one.
 UNDIVIDED = frozenset({"passthrough", "vf", "fpga"})
+# Technologies of functions that keep their identity: a note below state_dir
+# names the last server of each until it was seen clean.
+NOTED = UNDIVIDED | {"vendor-vfio"}
 # A claim's consumer, provider and slot.
 ClaimKey = tuple[str, str, str]
 # A ClaimKey with the resource class.
@@ -290,11 +293,12 @@ class Device:
 
     ``parent`` is the address of the device that contains this one, as the
     card of a region; ``region`` is set on such devices. A device with one
-    of the next three accepts no new server: ``fault`` is the reason why it
+    of the next four accepts no new server: ``fault`` is the reason why it
     must not be used, ``drain`` the operator's reason to drain it,
-    ``marks_unknown`` the reason why these marks can't be read; each is
-    empty without one. ``unread_traits`` are prefixes of traits that could
-    not be read: the provider keeps those it has.
+    ``marks_unknown`` the reason why these marks can't be read, ``unnoted``
+    the reason why its servers can't be noted; each is empty without one.
+    Only ``fault`` is about the device itself. ``unread_traits`` are prefixes
+    of traits that could not be read: the provider keeps those it has.
     A device without counters is reported, but not offered.
     """
 
@@ -322,12 +326,15 @@ class Device:
     fault: str = ""
     drain: str = ""
     marks_unknown: str = ""
+    unnoted: str = ""
     unread_traits: tuple[str, ...] = ()
 
     @property
     def is_closed(self) -> bool:
         """Return whether the device accepts no new server."""
-        return bool(self.fault or self.drain or self.marks_unknown)
+        return bool(
+            self.fault or self.drain or self.marks_unknown or self.unnoted
+        )
 
     def profile(self, name: str) -> Profile | None:
         for profile in self.profiles:

@@ -16,7 +16,13 @@ from nova_accel.cli import host_source
 from nova_accel.config import conf, policy
 from nova_accel.discovery import change_detection, note_stores
 from nova_accel.host.nvml import xid_events
-from nova_accel.host.state import claims_file, drains, error_baseline, faults
+from nova_accel.host.state import (
+    claims_file,
+    drains,
+    error_baseline,
+    faults,
+)
+from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.inventory import health, tree_builder
 from nova_accel.model import names, providers
 from placement_sync.cli import common_options
@@ -221,6 +227,9 @@ class _ReadOnlyFaults(faults.FaultNotes):
     def heal(self, addresses: Iterable[str]) -> frozenset[str]:
         """Remove nothing."""
         return frozenset()
+
+    def _find_write_error(self, path: str) -> str:
+        return state_dirs.find_write_error(path, is_dry=True)
 
 
 class _ReadOnlyBaseline(error_baseline.ErrorBaseline):

@@ -76,7 +76,7 @@ def get_state(device: model.Device) -> str:
         return "drained"
     if device.marks_unknown:
         return "unreadable"
-    return "faulted" if device.fault else "ok"
+    return "faulted" if device.fault or device.unnoted else "ok"
 
 
 def list_rooms(

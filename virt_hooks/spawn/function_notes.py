@@ -268,7 +268,7 @@ def _is_of_other(note: note_kinds.Unreleased | None, consumer: str) -> bool:
 
 def _is_function(claim: model.Claim) -> bool:
     """Return whether a claim is on a function that keeps its identity."""
-    return claim.technology in model.UNDIVIDED | {*ownership.NAMELESS}
+    return claim.technology in model.NOTED
 
 
 def _explain_unread(claim: model.Claim, note: model.Note) -> str:

@@ -208,13 +208,15 @@ def check_available(consumer: str, device: model.Device) -> None:
     of regions are checked when the regions are planned.
 
     :raises ClaimError: the device is drained or at fault, or this is
-        unknown; nothing was changed.
+        unknown, or its servers can't be noted; nothing was changed.
     """
     reason = f"is drained: {device.drain}" if device.drain else ""
     if device.marks_unknown:
         reason = f"may be drained or at fault: {device.marks_unknown}"
     if device.fault and device.region is None:
         reason = f"is set aside: {device.fault}"
+    if device.unnoted:
+        reason = f"is closed: {device.unnoted}"
     if reason:
         raise errors.ClaimError(
             consumer, f"{device.address} {reason}; it takes no new server"

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from nova_accel import model
-from nova_accel.host.state import note_kinds, notes
+from nova_accel.host.state import note_kinds, notes, state_dir
 from nova_accel.inventory import conditions
 
 LOG = logging.getLogger(__name__)
@@ -52,16 +52,19 @@ class FaultNotes:
     all of them are removed; otherwise its device gets a fault.
     """
 
-    def __init__(self, state_dir: str | None = None) -> None:
+    def __init__(self, path: str | None = None) -> None:
         """Use directories below this one; the first write creates them.
 
-        :param state_dir: None for notes in memory only.
+        :param path: None for notes in memory only.
         """
-        self._faults = notes.NoteStore(state_dir, note_kinds.FAULTED)
-        self._scrubs = notes.NoteStore(state_dir, note_kinds.SCRUBBING)
-        self.unreleased = notes.NoteStore(state_dir, note_kinds.UNRELEASED)
-        self.serials = notes.NoteStore(state_dir, note_kinds.SERIALS)
+        self._faults = notes.NoteStore(path, note_kinds.FAULTED)
+        self._scrubs = notes.NoteStore(path, note_kinds.SCRUBBING)
+        self.unreleased = notes.NoteStore(path, note_kinds.UNRELEASED)
+        self.serials = notes.NoteStore(path, note_kinds.SERIALS)
         self.path = self._faults.path
+        self._state_dir = path
+        #: Why no note could be written at the last try, "" if one could.
+        self.write_error = ""
 
     def read(self) -> conditions.Faults:
         """Return the faults by address, unreadable notes included.
@@ -69,6 +72,14 @@ class FaultNotes:
         :raises UnreadableError: the directory can't be listed.
         """
         return self._faults.read()
+
+    def try_write(self) -> None:
+        """Set ``write_error`` by a try to write below the directory."""
+        if self._state_dir:
+            self.write_error = self._find_write_error(self._state_dir)
+
+    def _find_write_error(self, path: str) -> str:
+        return state_dir.find_write_error(path)
 
     def put(self, address: str, reason: str, function: str | None) -> None:
         """Set a device aside: it takes no new server until it is healed.
@@ -111,16 +122,21 @@ class FaultNotes:
 
         :raises OSError: the note can't be written.
         """
-        self.unreleased.write(
-            note_kinds.Unreleased(
-                address=claim.slot,
-                reason="a server has it",
-                when=notes.now(),
-                device=claim.device,
-                profile=claim.profile,
-                consumer=claim.consumer,
-            )
+        note = note_kinds.Unreleased(
+            address=claim.slot,
+            reason="a server has it",
+            when=notes.now(),
+            device=claim.device,
+            profile=claim.profile,
+            consumer=claim.consumer,
         )
+        try:
+            self.unreleased.write(note)
+        except OSError as error:
+            self.write_error = state_dir.describe_write_error(
+                self._state_dir or "", error
+            )
+            raise
 
     def move_note(
         self, note: note_kinds.Unreleased, address: str

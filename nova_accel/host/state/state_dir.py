@@ -22,6 +22,10 @@ _REMEDIES = {
     errno.EROFS: "mount the file system of this directory read-write",
     errno.EIO: "replace the disk of this directory, or name another directory",
 }
+# Bytes that must be free: some notes, and the status with the reason.
+_ROOM = 256 * 1024
+# Bytes that a try to write takes for a moment.
+_TRIED = 64 * 1024
 _NO_ACCESS = (
     "let the user of this process write this directory and those below it"
 )
@@ -74,18 +78,61 @@ def find_obstacle(
         place = path
         while not os.path.lexists(place):
             place = os.path.dirname(place)
-        with directories.open_directory(place):
-            usage = os.statvfs(place)
-        if usage.f_flag & os.ST_RDONLY:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        if not (usage.f_bavail and usage.f_favail):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        _check_room(place)
         for name in note_kinds.DIRECTORIES:
             with contextlib.suppress(FileNotFoundError):
                 os.listdir(os.path.join(path, name))
     except OSError as error:
         return _refuse(settings, error)
     return None
+
+
+def find_write_error(path: str, is_dry: bool = False) -> str:
+    """Return why no note can be written below a directory, "" if one can.
+
+    Free space counts as users other than root have it, so that all
+    processes of the host agree. A missing directory will be created.
+
+    :param is_dry: do not try to write. A quota, or a missing permission,
+        does not show then.
+    """
+    place = os.path.abspath(path)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    try:
+        _check_room(place)
+        if not is_dry:
+            with tempfile.TemporaryFile(dir=place) as tried:
+                os.posix_fallocate(tried.fileno(), 0, _TRIED)
+    except OSError as error:
+        # Others are no errors of the directory, such as EMFILE.
+        if error.errno in {*_REMEDIES, errno.EACCES, errno.EPERM}:
+            return describe_write_error(path, error)
+    return ""
+
+
+def describe_write_error(path: str, error: OSError) -> str:
+    """Return a sentence about a note that can't be written, and the remedy."""
+    return (
+        f"[nova_accel] state_dir {path} can't be written"
+        f" ({os.strerror(error.errno or 0)}), so that it could not be noted"
+        f" which server had it last; {explain_remedy(error)}"
+    )
+
+
+def _check_room(place: str) -> None:
+    """Check that a directory's file system has room for notes.
+
+    :raises OSError: EROFS or ENOSPC if not.
+    """
+    with directories.open_directory(place) as directory:
+        usage = os.fstatvfs(directory)
+    if usage.f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    # Btrfs has no number of inodes.
+    has_inodes = usage.f_favail or not usage.f_files
+    if usage.f_bavail * usage.f_frsize < _ROOM or not has_inodes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _refuse(

@@ -64,6 +64,44 @@ def simulated_sysfs(spec: HostSpec, root: Path) -> Iterator[Controller]:
             stop_server(server, mountpoint)
 
 
+class SmallDirectory:
+    """A directory with a file system of its own, which a test fills."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._filler = path / "filler"
+
+    def fill(self, remaining: int = 0) -> None:
+        """Leave a number of bytes free, rounded down to a page."""
+        usage = os.statvfs(self.path)
+        size = usage.f_bavail * usage.f_frsize - remaining
+        with self._filler.open("ab") as file:
+            file.write(bytes(max(size, 0)))
+
+    def free(self) -> None:
+        """Make room again."""
+        self._filler.unlink()
+
+    def remount(self, option: str) -> None:
+        """Remount it with an option, as ``ro``."""
+        _run("mount", "-o", f"remount,{option}", str(self.path))
+
+
+@contextlib.contextmanager
+def small_directory(path: Path, options: str) -> Iterator[SmallDirectory]:
+    """Mount a tmpfs of these options, as ``size=1m``, at a directory."""
+    path.mkdir(parents=True, exist_ok=True)
+    _run("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path))
+    try:
+        yield SmallDirectory(path)
+    finally:
+        _run("umount", "--lazy", str(path))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)  # noqa: S603 - no input of users
+
+
 def start_server(
     spec: HostSpec,
     mountpoint: Path,
@@ -116,7 +154,4 @@ def stop_server(server: subprocess.Popen[bytes], mountpoint: Path) -> None:
         server.kill()
         server.wait()
     if os.path.ismount(mountpoint):
-        subprocess.run(  # noqa: S603 - no input of users
-            ["umount", "--lazy", str(mountpoint)],  # noqa: S607
-            check=True,
-        )
+        _run("umount", "--lazy", str(mountpoint))

@@ -6,6 +6,7 @@ import errno
 import pytest
 
 from nova_accel import errors
+from nova_accel.host.state import state_dir
 from nova_accel.inventory import fault_causes, health
 from nova_accel.model import names
 
@@ -37,6 +38,10 @@ _FAILURE = errors.ActionError("reset of 0000:41:00.0", errno.EIO, "see dmesg")
             {"SCRUB"},
         ),
         (f"could not be blanked: {_FAILURE}", {"BITSTREAM"}),
+        (
+            state_dir.describe_write_error("/d", OSError(errno.ENOSPC, "")),
+            {"NO_NOTES"},
+        ),
         ("its fan fails", {"OTHER"}),
         ("Xid 13: of an application", {"OTHER"}),
     ],

@@ -10,6 +10,11 @@ import pytest
 from nova_accel import errors
 from nova_accel.config import conf
 from nova_accel.host.state import state_dir
+from tests.lab.fakehost import mount
+
+needs_mount = pytest.mark.skipif(
+    os.geteuid() != 0, reason="mounts a file system"
+)
 
 
 def configure(place: pathlib.Path, path: pathlib.Path) -> conf.Settings:
@@ -39,6 +44,75 @@ def test_an_unusable_state_dir_is_an_error_with_path_and_reason(
         f"{tmp_path}/compute.conf [nova_accel] state_dir = {path}: "
     )
     assert reason in str(caught.value)
+
+
+def find_errors(path: pathlib.Path) -> tuple[str, str]:
+    """Return what a try to write finds, and what a dry run does."""
+    return (
+        state_dir.find_write_error(str(path)),
+        state_dir.find_write_error(str(path), is_dry=True),
+    )
+
+
+@needs_mount
+def test_a_full_file_system_is_found_while_it_is_full(
+    tmp_path: pathlib.Path,
+) -> None:
+    with mount.small_directory(tmp_path, "size=1m") as small:
+        assert find_errors(tmp_path) == ("", "")
+        small.fill()
+        for reason in find_errors(tmp_path):
+            assert f"{tmp_path} can't be written (No space left" in reason
+            assert "free space on the file system" in reason
+        small.free()
+        assert find_errors(tmp_path) == ("", "")
+        assert list(tmp_path.iterdir()) == []
+
+
+@needs_mount
+def test_room_for_the_status_is_left_when_it_counts_as_full(
+    tmp_path: pathlib.Path,
+) -> None:
+    with mount.small_directory(tmp_path, "size=1m") as small:
+        small.fill(remaining=100_000)
+        assert all(find_errors(tmp_path))
+        (tmp_path / "status").write_bytes(bytes(64_000))
+
+
+@needs_mount
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("size=1m,nr_inodes=1", "No space left"),
+        ("size=1m,ro", "mount the file system of this directory read-write"),
+    ],
+)
+def test_other_file_systems_without_room_are_found(
+    tmp_path: pathlib.Path, options: str, reason: str
+) -> None:
+    with mount.small_directory(tmp_path, options):
+        for error in find_errors(tmp_path / "missing"):
+            assert reason in error
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.EDQUOT, "raise the quota"), (errno.EMFILE, "")],
+)
+def test_errors_of_a_try_are_those_of_the_directory(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    remedy: str,
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    tried, dry = find_errors(tmp_path)
+    assert bool(tried) is bool(remedy)
+    assert remedy in tried
+    assert not dry
 
 
 @pytest.mark.parametrize("name", ["drained", "unreleased", "serials"])
