@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """RPC client of nova-compute's endpoint."""
 
-import dataclasses
 import datetime
 import functools
 import logging
@@ -18,6 +17,7 @@ from nova.objects import base
 from nova_accel import errors
 from nova_accel.model import rpc_names
 from placement_sync.client import rest
+from placement_sync.fleet import host_bus
 
 # The same limit as for a connection to Placement.
 CONNECT_SECONDS = rest.CONNECT_SECONDS
@@ -35,25 +35,10 @@ _DEVICE_METHODS = {
 }
 
 
-class RpcRefusedError(errors.ServiceError):
-    """nova-compute refuses the request; the reason is its own text."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RequestIdentity:
-    """User in whose name nova-compute works, also towards Glance.
-
-    ``is_administrator`` is true for the credentials of nova.conf: all of
-    Nova trusts a process that can read them and its transport_url. For
-    others Nova's policy decides by their roles.
-    """
-
-    identity: rest.Identity
-    is_administrator: bool
-
-
 class ComputeRpc:
     """RPC client of nova-compute, with Nova's request context."""
+
+    finds_hosts = False
 
     def __init__(self, files: Sequence[str]) -> None:
         """Connect to the message bus of these configuration files.
@@ -90,21 +75,15 @@ class ComputeRpc:
         host: str,
         method: str,
         is_long: bool,
-        identity: RequestIdentity | None = None,
+        identity: host_bus.RequestIdentity | None = None,
         timeout_s: float | None = None,
         **arguments: Any,
     ) -> Any:
-        """Call a method of a host's nova-compute and return its result.
+        """Call a method of a host's nova-compute; see ``host_bus.HostBus``.
 
         :param is_long: wait up to ``long_rpc_timeout``, with a heartbeat
             each ``rpc_response_timeout``: a guest may take long to release
             a device.
-        :param identity: None for Nova's administrator, who has no token
-            for Glance.
-        :param timeout_s: wait at most this time instead. nova-compute may
-            start the request later, so it must not change anything.
-        :raises RpcRefusedError: nova-compute refuses.
-        :raises ServiceError: nova-compute does not answer.
         """
         # This client stops waiting then, so nova-compute must not start
         # the request later.
@@ -133,7 +112,7 @@ class ComputeRpc:
                 "RPC", request, None, str(error)
             ) from error
         if rpc_names.REFUSED in answer:
-            raise RpcRefusedError(
+            raise host_bus.RpcRefusedError(
                 "RPC", request, None, answer[rpc_names.REFUSED]
             )
         return answer[rpc_names.RESULT]
@@ -161,7 +140,7 @@ class ComputeRpc:
             if error.exc_type != _UNSUPPORTED:
                 raise
         if method in _DEVICE_METHODS:
-            raise RpcRefusedError(
+            raise host_bus.RpcRefusedError(
                 "RPC",
                 f"{method} on {host}",
                 None,
@@ -278,7 +257,7 @@ def _describe_hosts() -> str:
 
 
 def _build_context(
-    request: RequestIdentity | None,
+    request: host_bus.RequestIdentity | None,
 ) -> context.RequestContext:
     if request is None:
         return context.get_admin_context()

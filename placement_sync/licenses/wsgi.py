@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Target of Nova's dynamic vendordata; the only import of keystonemiddleware.
+"""Target of Nova's dynamic vendordata.
 
 A WSGI server serves ``application``. Nova authenticates with the options of
 ``vendordata_dynamic_auth``; keystonemiddleware verifies its token with those
-of ``keystone_authtoken``, and removes headers with roles that a client sends
-itself.
+of ``keystone_authtoken``.
 
 The reply is the only output with the text of a licence token; it must not be
 cached or logged.
@@ -12,18 +11,14 @@ cached or logged.
 
 import functools
 import http
-import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
-
-from keystonemiddleware import auth_token
 
 from nova_accel import errors
 from nova_accel.config import conf
-from nova_accel.model import strict_json
-from placement_sync.client import rest
+from placement_sync.client import json_application, rest
 from placement_sync.licenses import tokens, vendordata
 
 LOG = logging.getLogger(__name__)
@@ -34,37 +29,17 @@ _MAX_BYTES = 1 << 20
 # Roles of a service's user; other users have tokens, too.
 _ROLES = frozenset({"admin", "service"})
 
-Environment = Mapping[str, Any]
-StartResponse = Callable[[str, list[tuple[str, str]]], object]
-Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
-
-class VendordataApplication:
-    """WSGI application without authentication of its own.
-
-    It trusts the headers of keystonemiddleware and is served behind it only.
-    """
+class VendordataApplication(json_application.JsonApplication):
+    """Application without authentication of its own."""
 
     def __init__(self, service: vendordata.LicenseService) -> None:
+        super().__init__(self._find_vendordata)
         self._service = service
 
-    def __call__(
-        self, environment: Environment, start_response: StartResponse
-    ) -> list[bytes]:
-        """Answer a request: JSON text with the vendordata."""
-        status, body = self._answer(environment)
-        content = json.dumps(body).encode()
-        headers = [
-            ("Content-Type", "application/json"),
-            ("Content-Length", str(len(content))),
-            ("Cache-Control", "no-store"),
-        ]
-        start_response(f"{status.value} {status.phrase}", headers)
-        return [content]
-
-    def _answer(
-        self, environment: Environment
-    ) -> tuple[http.HTTPStatus, object]:
+    def _find_vendordata(
+        self, environment: json_application.Environment
+    ) -> json_application.Answer:
         if environment["REQUEST_METHOD"] != "POST":
             return http.HTTPStatus.METHOD_NOT_ALLOWED, {}
         if not _is_service(environment):
@@ -86,26 +61,25 @@ class VendordataApplication:
         return http.HTTPStatus.OK, self._service.build_reply(token)
 
 
-def _is_service(environment: Environment) -> bool:
-    roles = environment.get("HTTP_X_ROLES", "").lower().split(",")
-    return environment.get(
-        "HTTP_X_IDENTITY_STATUS"
-    ) == "Confirmed" and not _ROLES.isdisjoint(role.strip() for role in roles)
+def _is_service(environment: json_application.Environment) -> bool:
+    roles = json_application.list_roles(environment)
+    return json_application.is_confirmed(
+        environment
+    ) and not _ROLES.isdisjoint(role.lower() for role in roles)
 
 
-def _parse_request(environment: Environment) -> tuple[str, str]:
+def _parse_request(
+    environment: json_application.Environment,
+) -> tuple[str, str]:
     """Return server and project of Nova's request."""
-    length = int(environment["CONTENT_LENGTH"])
-    if not 0 < length <= _MAX_BYTES:
-        raise ValueError("length")
-    body = strict_json.loads(environment["wsgi.input"].read(length))
+    body = json_application.read_body(environment, _MAX_BYTES)
     server, project = body["instance-id"], body["project-id"]
     if not (isinstance(server, str) and isinstance(project, str)):
         raise TypeError("ids")
     return server, project
 
 
-def build_application(files: Iterable[str]) -> Application:
+def build_application(files: Iterable[str]) -> json_application.Application:
     """Return the application behind keystonemiddleware.
 
     :param files: nova.conf files with [nova_accel] license_dir, and
@@ -127,14 +101,13 @@ def build_application(files: Iterable[str]) -> Application:
         rest.from_conf(parsed),
         compute,
     )
-    protected: Application = auth_token.AuthProtocol(
-        VendordataApplication(service), {"oslo_config_config": parsed}
+    return json_application.authenticated(
+        VendordataApplication(service), parsed
     )
-    return protected
 
 
 @functools.cache
-def _open() -> Application:
+def _open() -> json_application.Application:
     files = os.environ.get(_VARIABLE, "")
     return build_application(
         files.split(":") if files else conf.find_default_files()
@@ -142,7 +115,8 @@ def _open() -> Application:
 
 
 def application(
-    environment: dict[str, Any], start_response: StartResponse
+    environment: dict[str, Any],
+    start_response: json_application.StartResponse,
 ) -> Iterable[bytes]:
     """Answer a request; the configuration is read with the first one."""
     return _open()(environment, start_response)

@@ -22,8 +22,6 @@ LOG = logging.getLogger(__name__)
 
 # Fields of responses that name the host or its devices.
 _OF_HOST = frozenset({"host", "device", "provider", "provider_name", "handle"})
-# Errors of Nova whose texts name no host.
-_PUBLIC = (exception.PolicyNotAuthorized, exception.InstanceNotFound)
 
 
 class Endpoint:
@@ -147,6 +145,12 @@ def _answer(
         rpc_policy.check_deadline(deadline)
         rpc_policy.authorize(context, rpc_policy.SERVER, action, target)
         result = call()
+    except exception.PolicyNotAuthorized as error:
+        LOG.warning("%s of server %s is refused: %s", action, server, error)
+        allowed = rpc_policy.describe_allowed(
+            context, rpc_policy.SERVER, target
+        )
+        return {rpc_names.REFUSED: f"{error} {allowed}"}
     except (
         errors.AcceleratorError,
         exception.NovaException,
@@ -166,7 +170,7 @@ def _public(error: Exception) -> str:
     """Return the text of an error for callers without the details rule."""
     if isinstance(error, errors.AcceleratorError):
         return error.public
-    if isinstance(error, _PUBLIC):
+    if isinstance(error, exception.InstanceNotFound):
         return str(error)
     return (
         "the host of the server could not answer; the log of its"

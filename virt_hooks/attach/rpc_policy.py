@@ -16,6 +16,7 @@ from virt_hooks import nova_private
 # nova-compute can change it. A context that a service made for itself has
 # no roles (nova/context.py, get_admin_context).
 _DEFAULT = "is_admin:True or role:admin"
+_OWN = f"({_DEFAULT}) or project_id:%(project_id)s"
 _RULE = "nova_accel:{}:{}"
 #: Kinds of objects that requests are about.
 SERVER, DEVICE = "server", "device"
@@ -25,6 +26,8 @@ _ACTIONS = {
     SERVER: ("show", "attach", "detach", DETAILS),
     DEVICE: ("show", "drain", "undrain", "heal"),
 }
+# Users see what their own servers have, without its host.
+_DEFAULTS = {_RULE.format(SERVER, "show"): _OWN}
 # A rule can be registered once; the first requests may be concurrent.
 _register_lock = threading.Lock()
 
@@ -51,6 +54,18 @@ def is_allowed(
     return bool(policy.authorize(context, rule, dict(target), do_raise=False))
 
 
+def describe_allowed(
+    context: Any, kind: str, target: Mapping[str, str]
+) -> str:
+    """Return what the policy allows a user instead, as a sentence."""
+    allowed = [
+        action
+        for action in _ACTIONS[kind]
+        if action != DETAILS and is_allowed(context, kind, action, target)
+    ]
+    return f"You may {' and '.join(allowed) or 'do nothing'} here."
+
+
 def _register_rules() -> None:
     with _register_lock:
         enforcer = nova_private.policy_enforcer()
@@ -59,7 +74,9 @@ def _register_rules() -> None:
                 name = _RULE.format(kind, action)
                 if name not in enforcer.registered_rules:
                     enforcer.register_default(
-                        oslo_policy.RuleDefault(name, _DEFAULT)
+                        oslo_policy.RuleDefault(
+                            name, _DEFAULTS.get(name, _DEFAULT)
+                        )
                     )
 
 

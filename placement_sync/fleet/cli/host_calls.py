@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of nova-compute on the hosts of devices, over Nova's message bus."""
+"""Calls of nova-compute on the hosts of devices."""
 
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 from nova_accel import errors
 from placement_sync.cli import common_options, progress
 from placement_sync.client import nova_api, rest
+from placement_sync.fleet import host_bus
 from placement_sync.fleet.cli import server_command
 from placement_sync.fleet.devices import drain_notes
 from placement_sync.fleet.flavors import offered_devices
@@ -38,10 +39,11 @@ class HostCalls:
         :raises ConfigurationError: no message bus is configured.
         :raises ServiceError: the bus or Keystone can't be reached.
         """
-        self._rpc, self._bus = server_command.open_bus(options, command)
+        self._bus = server_command.open_bus(arguments, options, command)
         identity = compute.read_identity()
-        self._identity = identity and self._rpc.RequestIdentity(
-            identity, server_command.is_of_service(arguments, options)
+        is_own = server_command.is_of_service(arguments, options)
+        self._identity = (
+            host_bus.RequestIdentity(identity, is_own) if identity else None
         )
 
     def call(
@@ -63,7 +65,7 @@ class HostCalls:
 
     def is_refusal(self, error: errors.ServiceError) -> bool:
         """Return whether nova-compute has answered with a refusal."""
-        return isinstance(error, self._rpc.RpcRefusedError)
+        return isinstance(error, host_bus.RpcRefusedError)
 
 
 def read_drains(

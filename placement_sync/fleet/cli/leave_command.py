@@ -147,7 +147,7 @@ def _open_slots(
     :raises CommandError: Nova is not installed here.
     :raises ServiceError: the message bus can't be reached.
     """
-    _, bus = server_command.open_bus(options, "leave")
+    bus = server_command.open_nova_bus(options, "leave")
     module = importlib.import_module("placement_sync.fleet.assigned_slots")
     if bus.owns_transport:
         module.use_conductor()

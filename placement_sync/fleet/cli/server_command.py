@@ -13,6 +13,8 @@ from nova_accel.cli import application, command_manager
 from nova_accel.config import conf
 from placement_sync.cli import common_options, progress
 from placement_sync.client import nova_api, rest
+from placement_sync.fleet import host_bus
+from placement_sync.fleet.gateway import client, methods
 
 _COLUMNS = (
     *("Name", "Profile", "Device", "State", "Handle", "Provider"),
@@ -83,7 +85,7 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
     """
     host_option = arguments.only_host
     options = common_options.resolve_options(arguments)
-    rpc_module, client = open_bus(options, "server")
+    bus = open_bus(arguments, options, "server")
     identity: rest.Identity | None = None
     if host_option:
         server, host = _check_uuid(arguments.server), str(host_option)
@@ -94,16 +96,18 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
                 "[nova]", "(nothing)", f"{reason}; or name --host"
             )
         with progress.waiting_for("an answer of Nova's API"):
-            server, host = find_server(nova, arguments.server)
+            server, host = find_server(nova, arguments.server, bus.finds_hosts)
             identity = nova.read_identity()
     is_own = is_of_service(arguments, options)
     parameters = _build_parameters(arguments, action, identity is None)
-    with progress.waiting_for(_WAIT_SUBJECTS[action].format(host)):
-        answer = client.call(
+    with progress.waiting_for(
+        _WAIT_SUBJECTS[action].format(host or "its host")
+    ):
+        answer = bus.call(
             host,
             action,
             action != "show",
-            rpc_module.RequestIdentity(identity, is_own) if identity else None,
+            host_bus.RequestIdentity(identity, is_own) if identity else None,
             server=server,
             **parameters,
         )
@@ -116,7 +120,7 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
 
 def _build_parameters(
     arguments: argparse.Namespace, action: str, has_no_identity: bool
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """Return the arguments of an action, besides the server.
 
     :param has_no_identity: whether there is no token of a user.
@@ -138,14 +142,31 @@ def _build_parameters(
 
 
 def open_bus(
-    options: common_options.CommandOptions, command: str
-) -> tuple[Any, Any]:
-    """Return the module of the RPC client, and a client of Nova's bus.
+    arguments: argparse.Namespace,
+    options: common_options.CommandOptions,
+    command: str,
+) -> host_bus.HostBus:
+    """Return the client of nova-compute.
 
+    With credentials of a user and no nova.conf it is the gateway, if
+    Keystone's catalog has one; else Nova's message bus.
+
+    :param options: those of the arguments.
     :param command: name of the command, for the error.
-    :raises CommandError: Nova is not installed here.
+    :raises CommandError: there is no gateway, and Nova is not installed here.
     :raises ConfigurationError: no message bus is configured.
-    :raises ServiceError: the bus can't be reached.
+    :raises ServiceError: Keystone or the bus can't be reached.
+    """
+    if not options.files and (gateway := _find_gateway(arguments, options)):
+        return gateway
+    bus: host_bus.HostBus = open_nova_bus(options, command)
+    return bus
+
+
+def open_nova_bus(options: common_options.CommandOptions, command: str) -> Any:
+    """Return a ``compute_rpc.ComputeRpc``; see ``open_bus``.
+
+    :raises CommandError: Nova is not installed here.
     """
     try:
         # It imports Nova.
@@ -153,13 +174,28 @@ def open_bus(
     except ImportError as error:
         raise command_manager.CommandError(
             command,
-            "it calls nova-compute over Nova's message bus, and needs Nova in"
-            f" this Python environment: {error}; run it where Nova is"
-            " installed, such as on a controller",
+            "it calls nova-compute by the gateway, which Keystone's catalog"
+            " does not have, or over Nova's message bus, for which this Python"
+            f" environment lacks Nova: {error}; have an operator install the"
+            " gateway, or run this where Nova is installed",
         ) from error
     with progress.waiting_for("Nova's message bus"):
-        files = options.files or conf.find_default_files()
-        return rpc, rpc.ComputeRpc(files)
+        return rpc.ComputeRpc(options.files or conf.find_default_files())
+
+
+def _find_gateway(
+    arguments: argparse.Namespace, options: common_options.CommandOptions
+) -> host_bus.HostBus | None:
+    """Return the gateway of Keystone's catalog, None without one.
+
+    :raises ServiceError: Keystone refuses, or does not answer.
+    """
+    compute, _ = common_options.open_compute(arguments, options)
+    if compute is None or not client.is_offered(compute.read_identity()):
+        return None
+    return client.GatewayBus(
+        common_options.open_client(arguments, options, methods.SERVICE)
+    )
 
 
 def is_of_service(
@@ -171,14 +207,18 @@ def is_of_service(
     )
 
 
-def find_server(nova: rest.RestClient, name_or_uuid: str) -> tuple[str, str]:
+def find_server(
+    nova: rest.RestClient, name_or_uuid: str, is_hidden: bool = False
+) -> tuple[str, str]:
     """Return the uuid and the host of a server by its uuid or name.
 
+    :param is_hidden: whether the host may be empty, as Nova shows it to
+        users.
     :raises UsageError: there is no such server, or it is on no host.
     :raises ServiceError: Nova can't be read.
     """
     server = nova_api.find_single_server(nova, name_or_uuid)
-    if not server.host:
+    if not server.host and not is_hidden:
         raise command_manager.UsageError(
             f"Nova shows no host of server {name_or_uuid}: unshelve it if it"
             " is shelved, or use credentials to which Nova shows hosts"

@@ -87,6 +87,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-27",
             "names of cards, waits that say what for, one line of explain",
         ),
+        Limit(
+            10_500,
+            "2026-11-27",
+            "the gateway, by which laptops and users reach nova-compute",
+        ),
     ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "ironic": (

@@ -9,7 +9,7 @@ from typing import Any
 from nova import context, objects
 
 from nova_accel.model import attachment
-from placement_sync.fleet import compute_rpc
+from placement_sync.fleet import compute_rpc, host_bus
 from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.spawn import test_typed_vfs
 from tests.functional.nova.support import operations, technologies
@@ -62,7 +62,7 @@ class AttachingTestBase(operations.OperationsTestBase):
 
     def refused(self, server: Any, method: str, **words: Any) -> str:
         """Return why nova-compute refuses."""
-        with self.assertRaises(compute_rpc.RpcRefusedError) as caught:
+        with self.assertRaises(host_bus.RpcRefusedError) as caught:
             self.call_rpc(server, method, **words)
         return str(caught.exception)
 

@@ -8,7 +8,7 @@ from keystoneauth1 import exceptions
 from keystoneauth1.access import service_catalog
 
 from placement_sync.client import rest
-from placement_sync.fleet import compute_rpc
+from placement_sync.fleet import compute_rpc, host_bus
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, technologies
 
@@ -40,7 +40,7 @@ CATALOG = (service("image", "north", "south"), service("compute", "south"))
 
 def make_identity(
     *roles: str, is_administrator: bool = False, project: str = "films"
-) -> compute_rpc.RequestIdentity:
+) -> host_bus.RequestIdentity:
     identity = rest.Identity(
         token="a token",  # noqa: S106
         user="ann",
@@ -48,7 +48,7 @@ def make_identity(
         roles=roles,
         catalog=CATALOG,
     )
-    return compute_rpc.RequestIdentity(identity, is_administrator)
+    return host_bus.RequestIdentity(identity, is_administrator)
 
 
 class Context(attaching.AttachingTestBase):
@@ -93,14 +93,9 @@ class Context(attaching.AttachingTestBase):
         attach_show.show = show
         bus = compute_rpc.ComputeRpc(())
         words = {"server": server["id"]}
-        own = self.instance(server).project_id
-        for project, reason in (
-            (own, "doesn't allow"),
-            ("films", "no such server"),
-        ):
-            member = make_identity("member", project=project)
-            with pytest.raises(compute_rpc.RpcRefusedError, match=reason):
-                bus.call("host1", "show", False, member, **words)
+        member = make_identity("member")
+        with pytest.raises(host_bus.RpcRefusedError, match="no such server"):
+            bus.call("host1", "show", False, member, **words)
         self.assertEqual([], contexts)
         for identity in (
             make_identity("admin"),
@@ -127,3 +122,29 @@ class Context(attaching.AttachingTestBase):
         self.assertTrue(nova.is_admin)
         self.assertTrue(local_admin.is_admin)
         self.assertIsNone(local_admin.auth_token)
+
+    def test_an_owner_sees_what_a_server_has_and_not_where(self) -> None:
+        self.start_hosts("host1")
+        server = self.boot(harness.vgpu_group("_A", "4Q"))
+        owner = make_identity(
+            "member", project=self.instance(server).project_id
+        )
+        bus = compute_rpc.ComputeRpc(())
+        answer = bus.call("host1", "show", False, owner, server=server["id"])
+        (record,) = answer["accelerators"]
+        self.assertEqual("T4-4Q", record["profile"])
+        self.assertEqual(
+            {""},
+            {answer["host"], record["device"], record["handle"]},
+        )
+        with pytest.raises(
+            host_bus.RpcRefusedError, match=r"allow.*You may show here"
+        ):
+            bus.call(
+                "host1",
+                "attach",
+                False,
+                owner,
+                server=server["id"],
+                profile="T4-4Q",
+            )

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from nova import policy
 
-from placement_sync.fleet import compute_rpc
+from placement_sync.fleet import host_bus
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, technologies
 from virt_hooks.report import server_allocations
@@ -29,7 +29,7 @@ class Race(attaching.AttachingTestBase):
         def attach(server: Any) -> None:
             try:
                 self.attach(server, PROFILE)
-            except compute_rpc.RpcRefusedError as error:
+            except host_bus.RpcRefusedError as error:
                 refusals.append(str(error))
 
         threads = [

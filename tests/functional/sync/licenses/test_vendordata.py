@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from placement_sync.client import rest
+from placement_sync.client import json_application, rest
 from placement_sync.licenses import tokens, vendordata, wsgi
 from tests.functional.sync.support import nova_standin, servers
 from tests.support.licenses import license_tokens
@@ -76,7 +76,7 @@ def application(
 
 
 def post(
-    application: wsgi.Application | wsgi.VendordataApplication,
+    application: json_application.Application | wsgi.VendordataApplication,
     server: str,
     project: str = PROJECT,
     content: bytes | None = None,

@@ -4,7 +4,8 @@
 It serves the part of the v3 API that keystoneauth uses. It forwards requests
 below ``/placement`` to Placement if their token is valid. ``answers`` are
 statuses by path that replace Keystone's own answers. It names the projects
-of ``names`` to any token.
+of ``names`` to any token. ``services`` are more services by type, ``roles``,
+``user`` and ``project`` those of each token, which is ``text`` if that is set.
 """
 
 import contextlib
@@ -74,6 +75,9 @@ class Identity:
         self.refused = 0
         self.answers: dict[str, int] = {}
         self.names: dict[str, str] = {}
+        self.services: dict[str, str] = {}
+        self.roles = ["admin"]
+        self.user, self.project, self.text = "u", "p", ""
         self._server = http.server.ThreadingHTTPServer(
             ("127.0.0.1", 0), self._handler()
         )
@@ -105,13 +109,20 @@ class Identity:
             self._server.server_close()
 
     def answer(
-        self, method: str, path: str, token: str, body: bytes
+        self,
+        method: str,
+        path: str,
+        token: str,
+        body: bytes,
+        subject: str = "",
     ) -> tuple[int, dict[str, str], bytes]:
         """Return a status, headers and content."""
         if path in self.answers:
             return self.answers[path], {}, b"{}"
         if path.startswith("/placement"):
             return self._gate(method, path, token, body)
+        if path == "/v3/auth/tokens" and method == "GET":
+            return self._validate(subject)
         if path == "/v3/auth/tokens":
             return self._token(json.loads(body)["auth"])
         if path.startswith("/v3/projects/"):
@@ -138,24 +149,39 @@ class Identity:
         if (user["name"], user["password"]) != (USER, PASSWORD):
             text = "The request you have made requires authentication."
             return 401, {}, json.dumps({"error": {"message": text}}).encode()
-        token = f"secret-token-{next(self._numbers)}"
+        token = self.text or f"secret-token-{next(self._numbers)}"
         self.tokens.append(token)
         self._valid.add(token)
-        body = {
+        content = json.dumps(self._describe()).encode()
+        return 201, {"X-Subject-Token": token}, content
+
+    def _validate(self, token: str) -> tuple[int, dict[str, str], bytes]:
+        if token not in self._valid:
+            return 404, {}, b'{"error": {"message": "no such token"}}'
+        return 200, {}, json.dumps(self._describe()).encode()
+
+    def _describe(self) -> Any:
+        domain = {"id": "d", "name": "default"}
+        services = {
+            "placement": f"{self.url}/placement",
+            "identity": self.url,
+            **self.services,
+        }
+        return {
             "token": {
                 "methods": ["password"],
-                "user": {"id": "u", "name": USER, "domain": {"id": "d"}},
-                "project": {"id": "p", "name": PROJECT, "domain": {"id": "d"}},
-                "roles": [{"id": "r", "name": "admin"}],
+                "user": {"id": self.user, "name": USER, "domain": domain},
+                "project": {
+                    "id": self.project,
+                    "name": PROJECT,
+                    "domain": domain,
+                },
+                "roles": [{"id": name, "name": name} for name in self.roles],
                 "issued_at": "2026-01-01T00:00:00.000000Z",
                 "expires_at": "2096-01-01T00:00:00.000000Z",
-                "catalog": [
-                    self._service("placement", f"{self.url}/placement"),
-                    self._service("identity", self.url),
-                ],
+                "catalog": [self._service(*item) for item in services.items()],
             }
         }
-        return 201, {"X-Subject-Token": token}, json.dumps(body).encode()
 
     def _service(self, name: str, url: str) -> Any:
         return {
@@ -209,6 +235,7 @@ class Identity:
                     self.path,
                     self.headers.get("X-Auth-Token") or "",
                     self.rfile.read(length),
+                    self.headers.get("X-Subject-Token") or "",
                 )
                 self.send_response(status)
                 defaults = {"Content-Type": "application/json"}

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to the nova-compute of a host: over Nova's bus or the gateway."""
+
+import dataclasses
+from typing import Any, Protocol
+
+from nova_accel import errors
+from placement_sync.client import rest
+
+
+class RpcRefusedError(errors.ServiceError):
+    """nova-compute refuses the request; the reason is its own text."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestIdentity:
+    """User in whose name nova-compute works, also towards Glance.
+
+    ``is_administrator`` is true for the credentials of nova.conf: all of
+    Nova trusts a process that can read them and its transport_url. For
+    others Nova's policy decides by their roles.
+    """
+
+    identity: rest.Identity
+    is_administrator: bool
+
+
+class HostBus(Protocol):
+    """Client of nova-compute's endpoints.
+
+    ``finds_hosts``: it finds the host of a server itself.
+    """
+
+    finds_hosts: bool
+
+    def call(
+        self,
+        host: str,
+        method: str,
+        is_long: bool,
+        identity: RequestIdentity | None = None,
+        timeout_s: float | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Call a method of a host's nova-compute and return its result.
+
+        :param is_long: whether the method waits for images or guests.
+        :param identity: None for Nova's administrator, who has no token
+            for Glance.
+        :param timeout_s: wait at most this time instead. nova-compute may
+            start the request later, so it must not change anything.
+        :raises RpcRefusedError: nova-compute refuses.
+        :raises ServiceError: nova-compute does not answer.
+        """

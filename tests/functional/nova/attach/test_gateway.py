@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users without Nova's message bus reach nova-compute by the gateway.
+
+keystonemiddleware and openstacksdk are real; a substitute for Keystone
+issues and validates the tokens.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from wsgiref import simple_server
+
+import fixtures
+import requests
+import yaml
+from nova import context
+from nova.tests import fixtures as nova_fixtures
+from oslo_config import cfg
+
+from placement_sync.client import json_application, rest
+from placement_sync.fleet import compute_rpc
+from placement_sync.fleet.gateway import methods, wsgi
+from tests.functional.nova.attach import attaching
+from tests.functional.nova.support import harness, technologies
+from tests.functional.sync.commands import programs
+from tests.functional.sync.support import identity
+
+PROFILE = "T4-4Q"
+FOUR = harness.vgpu_group("_A", "4Q")
+_AUTHTOKEN = """
+[keystone_authtoken]
+www_authenticate_uri = {url}
+auth_url = {url}
+auth_type = password
+username = {user}
+password = {password}
+project_name = {project}
+user_domain_name = default
+project_domain_name = default
+interface = public
+"""
+
+
+class _Quiet(simple_server.WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving(application: Any) -> Iterator[str]:
+    """Serve a WSGI application; yield its address."""
+    server = simple_server.make_server(
+        "127.0.0.1", 0, application, handler_class=_Quiet
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _read_token(env: Mapping[str, Any], **words: Any) -> Any:
+    """Return the context of a token ``user:project`` for Nova's API.
+
+    Nova's own substitute for Keystone has no tokens.
+    """
+    default = f"admin:{nova_fixtures.PROJECT_ID}"
+    user, _, project = env.get("HTTP_X_AUTH_TOKEN", default).partition(":")
+    is_admin = user == "admin"
+    roles = ["member", "reader", *["admin"] * is_admin]
+    return context.RequestContext(
+        user, project, is_admin=is_admin, roles=roles, **words
+    )
+
+
+class Gateway(attaching.AttachingTestBase):
+    technology = technologies.MDEV
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "nova.api.auth.NovaKeystoneContext._create_context",
+                _read_token,
+            )
+        )
+        self.start_hosts("host1")
+        self.server = self.boot(FOUR)
+        instance = self.instance(self.server)
+        self.keystone = self._enter(
+            identity.Identity(self.placement.fixture.endpoint).running()
+        )
+        self.keystone.project = instance.project_id
+        self.become("ann", "member")
+        directory = Path(self.useFixture(fixtures.TempDir()).path)
+        path = directory / "nova.conf"
+        path.write_text(
+            _AUTHTOKEN.format(
+                url=self.keystone.url,
+                user=identity.USER,
+                password=identity.PASSWORD,
+                project=identity.PROJECT,
+            )
+        )
+        parsed = cfg.ConfigOpts()
+        parsed(["--config-file", str(path)], default_config_files=[])
+        nova = rest.from_endpoint(
+            self.api_fixture.base_url,
+            f"admin:{instance.project_id}",
+            rest.COMPUTE,
+        )
+        self.url = self._enter(
+            serving(
+                json_application.authenticated(
+                    wsgi.GatewayApplication(compute_rpc.ComputeRpc(()), nova),
+                    parsed,
+                )
+            )
+        )
+        self.keystone.services = {
+            "compute": self.api_fixture.base_url,
+            methods.SERVICE.name: self.url,
+        }
+        clouds = directory / "clouds.yaml"
+        clouds.write_text(yaml.safe_dump({"clouds": {"north": self.cloud()}}))
+        self.useFixture(
+            fixtures.EnvironmentVariable("OS_CLIENT_CONFIG_FILE", str(clouds))
+        )
+
+    def become(self, user: str, *roles: str) -> None:
+        """Let Keystone issue tokens of a user from now on."""
+        self.keystone.user, self.keystone.roles = user, [*roles]
+        # Nova's API reads both from the token, see _read_token.
+        self.keystone.text = f"{user}:{self.keystone.project}"
+
+    def become_operator(self) -> None:
+        self.become("admin", "member", "admin")
+
+    def cloud(self) -> dict[str, Any]:
+        return {
+            "region_name": identity.REGION,
+            "auth": {
+                "auth_url": f"{self.keystone.url}/v3",
+                "username": identity.USER,
+                "password": identity.PASSWORD,
+                "project_name": identity.PROJECT,
+                "user_domain_name": "default",
+                "project_domain_name": "default",
+            },
+        }
+
+    def execute(self, *words: str, status: int = 0) -> str:
+        return self.run_command(*words, "--os-cloud", "north", status=status)
+
+    def test_an_owner_sees_what_the_server_has(self) -> None:
+        table = self.execute("show", self.server["id"])
+        self.assertIn(PROFILE, table)
+        self.assertNotIn("host1", table)
+
+    def test_policy_of_nova_compute_decides(self) -> None:
+        words = ("attach", self.server["id"], "--profile", PROFILE)
+        before = self.collect_state(self.server)
+        refusal = self.execute(*words, status=1)
+        self.assertIn("Policy doesn't allow", refusal)
+        self.assertIn("You may show here.", refusal)
+        self.assertEqual(before, self.collect_state(self.server))
+        self.become_operator()
+        self.assertIn("Attached attached-1", self.execute(*words))
+        self.assertIn(
+            "Detached attached-1", self.execute("detach", self.server["id"])
+        )
+
+    def test_an_operator_drains_and_undrains(self) -> None:
+        self.become_operator()
+        card = f"host1/{harness.T4}"
+        words = ("--os-cloud", "north")
+        drained = ("set", card, "--drain", "--reason", "a loud fan")
+        self.assertEqual(0, programs.main(["device", *drained, *words]))
+        address = harness.T4
+        marks = self.computes["host1"].driver._accel.marks.read_drains()
+        self.assertEqual("a loud fan", marks[address].reason)
+        undrained = ("set", card, "--undrain")
+        self.assertEqual(0, programs.main(["device", *undrained, *words]))
+        marks = self.computes["host1"].driver._accel.marks.read_drains()
+        self.assertEqual({}, marks)
+
+    def test_another_project_s_server_does_not_exist(self) -> None:
+        self.keystone.project = "films"
+        client = rest.from_cloud("north", service=methods.SERVICE)
+        for uuid in (
+            self.server["id"],
+            "5e9ea9ab-0a47-4ac6-9a7e-2a0d1b8de5c4",
+        ):
+            path = methods.build_path("show", uuid)
+            with self.assertRaises(Exception) as caught:
+                client.post(path, {})
+            self.assertIn("there is no such server", str(caught.exception))
+
+    def test_headers_of_a_client_are_not_trusted(self) -> None:
+        url = self.url + methods.build_path("show", self.server["id"])
+        forged = {
+            "X-Identity-Status": "Confirmed",
+            "X-Roles": "admin",
+            "X-Auth-Token": "unknown",
+        }
+        answer = requests.post(url, json={}, headers=forged, timeout=30)
+        self.assertEqual(401, answer.status_code)
