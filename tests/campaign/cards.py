@@ -93,7 +93,7 @@ class CardChanges:
             for name, record in sorted(simulated.functions().items())
             if record["driver"] and not record["vfs"] and name not in used
         )
-        bus = simulated.sys / "bus/pci"
+        bus, mdevs = simulated.sys / "bus/pci", simulated.mdevs().keys()
 
         def bind(driver: str) -> None:
             libvirtd.store(bus / "devices" / name / "driver_override", driver)
@@ -102,6 +102,9 @@ class CardChanges:
             libvirtd.store(bus / "drivers_probe", name)
 
         bind("vfio-pci")
+        # A driver that leaves a function ends the mdevs on it.
+        gone = mdevs - simulated.mdevs().keys()
+        self.world.scrubs.lose(str(simulated.root), gone)
         driver = record["driver"]
         self.undo.append(lambda: bind(driver))
         self.undo.append(lambda: bind("\n"))

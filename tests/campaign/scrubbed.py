@@ -48,10 +48,15 @@ class Ledger:
 
         A whole function, which may be a disk, comes back as it was.
         """
-        for key in list(self.dirty):
-            is_on_card = self.is_vgpu and key[1].startswith(card[:-1])
-            if key[0] == root and (is_on_card or key[1] in mdevs):
-                del self.dirty[key]
+        self.lose(root, mdevs)
+        if self.is_vgpu:
+            names = [key[1] for key in self.dirty if key[0] == root]
+            self.lose(root, [n for n in names if n.startswith(card[:-1])])
+
+    def lose(self, root: str, names: Collection[str]) -> None:
+        """Note that vGPUs of a host are gone."""
+        for name in names:
+            self.dirty.pop((root, name), None)
 
     def clean_all(self, root: str) -> None:
         """Note that a host was switched off."""
