@@ -32,6 +32,8 @@ KEYS = (
     "scrub_command",
 )
 ANY = "*"
+# Keys that say to which devices a line applies.
+IDENTITY = ("address", "vendor_id", "product_id")
 # The parts of a PCI address, as Nova's [pci] device_spec names them.
 _PARTS = ("domain", "bus", "slot", "function")
 _PART_GLOB = re.compile(r"[0-9a-f*?!\[\]-]+")
@@ -266,13 +268,18 @@ def parse_command(line: str, fields: Fields, key: str) -> str:
     )
 
 
+def has_effect(key: str, use: str) -> bool:
+    """Return whether a key has an effect for a use."""
+    return use in _USES_OF_KEY.get(key, (use,))
+
+
 def check_use(line: str, fields: Fields, use: str) -> None:
     """Check that the keys of a line apply to its use.
 
     :raises ConfigurationError: a key has no effect for this use.
     """
     for key, uses in _USES_OF_KEY.items():
-        if key not in fields or use in uses:
+        if key not in fields or has_effect(key, use):
             continue
         if key == "num_vfs" and use == "passthrough" and not fields[key]:
             continue  # a card without VFs can be passed through

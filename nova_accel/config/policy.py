@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import model
 from nova_accel.catalog import mdev_names
-from nova_accel.config import device_spec
+from nova_accel.config import device_spec, remedy
 
 OPTION = device_spec.OPTION
 SERIES_OPTION = "[nova_accel] licensed_series"
@@ -120,6 +120,24 @@ class Rule:
             and self.vendor_id in ("*", vendor_id)
             and self.product_id in ("*", product_id)
         )
+
+    def amend(self, address: str, **changes: str | int) -> remedy.SpecLine:
+        """Return the line of one device that changes some keys of this one.
+
+        It has all others that the operator has written, if they have an
+        effect for its use. It has to precede this one.
+        """
+        written = device_spec.parse_fields(self.line) if self.line else {}
+        fields = {**written, **changes}
+        use = str(fields.get("use") or self.use.value)
+        applicable = {
+            key: value
+            for key, value in fields.items()
+            if key not in device_spec.IDENTITY
+            and value is not None
+            and (key in changes or device_spec.has_effect(key, use))
+        }
+        return remedy.SpecLine.build({"address": address, **applicable})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,20 @@ is offered then.
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
+# A value in a line of device_spec: a text, a number, an array of texts, or an
+# object of numbers.
+_TEXT = r'"(?:[^"\\\n]|\\[^\n]){0,1100}"'
+_VALUE = (
+    rf"(?:{_TEXT}|\d{{1,5}}|\[(?:{_TEXT},? ?){{0,100}}\]"
+    rf"|\{{(?:{_TEXT}: \d{{1,5}},? ?){{0,100}}\}})"
+)
 _LINE = re.compile(
-    rf'device_spec = (\{{"address": "{_ADDRESS}"(?:, "use": "\w{{1,20}}")?'
-    r'(?:, "num_vfs": \d{1,5})?(?:, "scrub": "\w{1,20}")?'
-    r'(?:, "blank": "/[^"\\]{1,255}")?\})'
+    rf'device_spec = (\{{"address": "{_ADDRESS}"'
+    rf'(?:, "\w{{1,20}}": {_VALUE}){{0,20}}\}})'
 )
 _BIND = re.compile(rf"bind ({_ADDRESS}) to ([\w-]{{1,40}})")
 _BIND_VFS = re.compile(
@@ -36,13 +42,28 @@ _INSTALL = re.compile(r"install ([^;\n]{1,160}) \(module (\w{1,40})\)")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SpecLine:
-    """Add a line to ``device_spec``; ``num_vfs`` takes effect at a start."""
+    """Add a line to ``device_spec``; ``num_vfs`` takes effect at a start.
+
+    ``others`` are the other keys, with their values as JSON.
+    """
 
     address: str
     use: str = ""
     num_vfs: int | None = None
-    scrub: str = ""
-    blank: str = ""
+    others: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def build(cls, fields: Mapping[str, Any]) -> "SpecLine":
+        """Return the line of some keys and values."""
+        own = ("address", "use", "num_vfs")
+        return cls(
+            **{key: fields[key] for key in own if key in fields},
+            others=tuple(
+                (key, json.dumps(value))
+                for key, value in fields.items()
+                if key not in own
+            ),
+        )
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -52,11 +73,7 @@ class SpecLine:
             fields["use"] = self.use
         if self.num_vfs is not None:
             fields["num_vfs"] = self.num_vfs
-        if self.scrub:
-            fields["scrub"] = self.scrub
-        if self.blank:
-            fields["blank"] = self.blank
-        return fields
+        return fields | {key: json.loads(text) for key, text in self.others}
 
     def __str__(self) -> str:
         return f"device_spec = {json.dumps(self.fields)}"
@@ -180,7 +197,7 @@ Remedy = (
 _PATTERNS: tuple[
     tuple[re.Pattern[str], Callable[[re.Match[str]], Remedy]], ...
 ] = (
-    (_LINE, lambda match: SpecLine(**json.loads(match[1]))),
+    (_LINE, lambda match: SpecLine.build(json.loads(match[1]))),
     (_BIND, lambda match: BindFunction(function=match[1], driver=match[2])),
     (
         _BIND_VFS,

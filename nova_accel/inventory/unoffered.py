@@ -171,7 +171,7 @@ def _reasons(
         reasons.append(
             f"device_spec says use {rule.use.value}, which it can't do now"
         )
-    elif hint := _hint(function, try_line):
+    elif hint := _hint(function, rule, try_line):
         reasons.append(hint)
     yield from reasons or ["none of the drivers in [nova_accel] offers it"]
 
@@ -192,19 +192,19 @@ def _has_host_driver(function: pci.PciFunction) -> bool:
     return function.driver is not None and not function.is_vfio_bound
 
 
-def _hint(function: pci.PciFunction, try_line: TryLine) -> str:
+def _hint(
+    function: pci.PciFunction, rule: policy.Rule, try_line: TryLine
+) -> str:
     """Return the device_spec line that would offer a function, or ""."""
     is_console = function.boot_vga and not function.is_vfio_bound
     if function.num_vfs or is_console or function.iommu_group is None:
         return ""
     address = str(function.address)
-    whole = remedy.SpecLine(
-        address=address, use=policy.DeviceUse.PASSTHROUGH.value
-    )
+    whole = rule.amend(address, use=policy.DeviceUse.PASSTHROUGH.value)
     qat = pci_ids.find_qat(function)
     if qat and function.total_vfs:
-        vfs = remedy.SpecLine(
-            address=address,
+        vfs = rule.amend(
+            address,
             use=policy.DeviceUse.VF.value,
             num_vfs=function.total_vfs,
         )

@@ -225,8 +225,9 @@ def _check_difference(
     obstacle = _check_assignable(
         main, functions, host
     ) or reset_policy.check_whole(functions, host, rules)
-    line = remedy.SpecLine(
-        address=str(main.address), use=policy.DeviceUse.PASSTHROUGH.value
+    rule = rules.rule(str(main.address), main.vendor, main.product)
+    line = rule.amend(
+        str(main.address), use=policy.DeviceUse.PASSTHROUGH.value
     )
     whole = f"correct that {obstacle}" if obstacle else f"write {line}"
     return f"{difference}, or, to give it to guests whole, {whole}"

@@ -131,8 +131,8 @@ def _compare_with_equals(
     binding = remedy.BindFunction(
         function=str(function.address), driver=equal.driver
     )
-    whole = remedy.SpecLine(
-        address=str(function.address), use=policy.DeviceUse.PASSTHROUGH.value
+    whole = rule.amend(
+        str(function.address), use=policy.DeviceUse.PASSTHROUGH.value
     )
     return (
         f"none of its {function.total_vfs} virtual functions is enabled, and"

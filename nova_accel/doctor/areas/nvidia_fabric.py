@@ -117,8 +117,8 @@ def check_nvswitches(host: _Host) -> _Results:
         if not f.is_vfio_bound
     ]
     lines = [
-        remedy.SpecLine(
-            address=str(f.address), use=policy.DeviceUse.PASSTHROUGH.value
+        host.device_rules.rule(str(f.address), f.vendor, f.product).amend(
+            str(f.address), use=policy.DeviceUse.PASSTHROUGH.value
         )
         for f in switches
     ]

@@ -345,7 +345,7 @@ def _describe_reset(
         return fail(
             f"{first.address}: {reason}",
             path,
-            remedy=_explain_remedy(buses, first),
+            remedy=_explain_remedy(buses, rule, first),
         )
     if doubt := reset_policy.explain_unknown(buses):
         return unknown(f"{first.address}: {doubt}", path)
@@ -367,6 +367,7 @@ def _describe_reset(
 
 def _explain_remedy(
     buses: Sequence[card_reset.BusFunctions],
+    rule: policy.Rule,
     function: pci.PciFunction,
     card: pci.PciFunction | None = None,
 ) -> str:
@@ -377,10 +378,8 @@ def _explain_remedy(
     bus = card_reset.find_unresettable(buses)
     if bus is not None and reset_policy.is_disabled(buses):
         return _enable_resets(bus.functions[0].address)
-    line = reset_policy.offering_line(function, card)
-    return (
-        f"use another card; or offer it without a reset: device_spec = {line}"
-    )
+    line = reset_policy.offering_line(rule, function, card)
+    return f"use another card; or offer it without a reset: {line}"
 
 
 def _enable_resets(address: pci.PciAddress | str) -> str:
@@ -402,7 +401,7 @@ def _check_vf_resets(
             yield fail(
                 f"{vf.address}: {reason}",
                 host.path(vf, "reset_method"),
-                remedy=_explain_remedy(buses, vf, card),
+                remedy=_explain_remedy(buses, rule, vf, card),
             )
 
 

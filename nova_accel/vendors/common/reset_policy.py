@@ -5,12 +5,11 @@ The scrub resets functions that go to a guest whole. FPGA regions are
 blanked instead.
 """
 
-import json
 from collections.abc import Sequence
 
 from nova_accel import errors
 from nova_accel.claims import card_reset
-from nova_accel.config import policy
+from nova_accel.config import policy, remedy
 from nova_accel.host.execute import reset_checks
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import pci
@@ -56,8 +55,8 @@ def check_whole(
     reason = explain_unreset(buses)
     if not reason or is_disabled(buses):
         return reason
-    line = offering_line(functions[0], card)
-    return f"{reason}; offered without a reset by device_spec = {line}"
+    line = offering_line(rule, functions[0], card)
+    return f"{reason}; offered without a reset by {line}"
 
 
 def explain_unreset(buses: Sequence[card_reset.BusFunctions]) -> str:
@@ -92,14 +91,14 @@ def explain_unknown(buses: Sequence[card_reset.BusFunctions]) -> str:
 
 
 def offering_line(
-    function: pci.PciFunction, card: pci.PciFunction | None = None
-) -> str:
+    rule: policy.Rule,
+    function: pci.PciFunction,
+    card: pci.PciFunction | None = None,
+) -> remedy.SpecLine:
     """Return the line that offers a function, or VFs, without a reset."""
     use = policy.DeviceUse.VF if card else policy.DeviceUse.PASSTHROUGH
     address = str((card or function).address)
-    return json.dumps(
-        {"address": address, "use": use.value, "scrub": policy.NONE}
-    )
+    return rule.amend(address, use=use.value, scrub=policy.NONE)
 
 
 def check_region(

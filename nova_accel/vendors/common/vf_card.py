@@ -112,12 +112,8 @@ def build_line(
     """
     if not use and rule.use is not policy.DeviceUse.AUTO:
         use = rule.use.value
-    line = remedy.SpecLine(
-        address=str(function.address),
-        use=use,
-        num_vfs=count,
-        blank=rule.blank,
-    )
+    uses = {"use": use} if use else {}
+    line = rule.amend(str(function.address), **uses, num_vfs=count)
     place = ", before the line that matches it now," if rule.line else ""
     return f"{line}{place}"
 
@@ -145,8 +141,8 @@ def explain_wrong_driver(
     steps = [
         remedy.BindFunction(function=str(function.address), driver=driver)
     ]
-    line = remedy.SpecLine(
-        address=str(function.address),
+    line = rule.amend(
+        str(function.address),
         use=policy.DeviceUse.VF.value,
         num_vfs=function.total_vfs,
     )

@@ -9,7 +9,7 @@ PF loads another one.
 from collections.abc import Iterator, Sequence
 
 from nova_accel import model
-from nova_accel.config import policy, remedy
+from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names
 from nova_accel.vendors.intel_dfl import (
@@ -116,9 +116,7 @@ def _list_card_problems(
     for reason in card.layout.reasons:
         yield model.Problem.of_device(card.address, reason)
     if not card_ports.read_ports(card, host).numbers:
-        line = remedy.SpecLine(
-            address=card.address, use=policy.DeviceUse.PASSTHROUGH.value
-        )
+        line = rule.amend(card.address, use=policy.DeviceUse.PASSTHROUGH.value)
         yield model.Problem.of_device(
             card.address,
             "its function is fixed: it has no region that could be given to a"

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from nova_accel import model
-from nova_accel.config import policy, remedy
+from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import pci
 from nova_accel.vendors.nvidia import gpu_card, missing_types
@@ -29,11 +29,11 @@ def is_reserved_for_host(function: pci.PciFunction, rule: policy.Rule) -> bool:
     return function.boot_vga and rule.use is policy.DeviceUse.AUTO
 
 
-def describe_boot_display(function: pci.PciFunction) -> model.Problem:
+def describe_boot_display(
+    function: pci.PciFunction, rule: policy.Rule
+) -> model.Problem:
     """Return the problem that a vGPU card is the boot display."""
-    line = remedy.SpecLine(
-        address=str(function.address), use=policy.DeviceUse.VGPU.value
-    )
+    line = rule.amend(str(function.address), use=policy.DeviceUse.VGPU.value)
     return model.Problem.of_device(
         function.address,
         "could make vGPUs, but is the host's boot display: let the"

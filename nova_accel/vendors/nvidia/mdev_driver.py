@@ -69,7 +69,7 @@ class NvidiaMdevDriver:
             if not gpu.mdevs and diagnostics.is_reserved_for_host(
                 gpu.function, rule
             ):
-                yield diagnostics.describe_boot_display(gpu.function)
+                yield diagnostics.describe_boot_display(gpu.function, rule)
                 continue
             yield from gpu.find_unnamed_types()
             nvidia_card = gpu.build_card(rule, card)

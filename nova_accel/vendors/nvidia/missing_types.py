@@ -178,11 +178,7 @@ def _explain_disabled(
     if rule.num_vfs:
         hint = "they will be when the service starts, as num_vfs asks"
     else:
-        line = remedy.SpecLine(
-            address=str(function.address),
-            use="" if rule.use is policy.DeviceUse.AUTO else rule.use.value,
-            num_vfs=function.total_vfs,
-        )
+        line = vf_card.build_line(function, rule, function.total_vfs)
         hint = f"{line} has nova-compute do it at its start"
     text = (
         f"none of its VFs is enabled; {hint}, or run sriov-manage -e"

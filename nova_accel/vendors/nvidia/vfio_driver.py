@@ -96,7 +96,7 @@ class NvidiaVfioDriver:
             if diagnostics.is_reserved_for_host(function, rule) and all(
                 vf.is_free for vf in gpu.vfs
             ):
-                yield diagnostics.describe_boot_display(function)
+                yield diagnostics.describe_boot_display(function, rule)
                 continue
             yield from gpu.problems
             yield from missing_types.describe_stray_vfs(function, card)
@@ -208,12 +208,12 @@ def _list_untyped_problems(
     elif function.driver == gpu_card.MODULE:
         reason = missing_types.explain(function, rule, host, makes_vgpus)
     elif function.num_vfs and is_vgpu_card:
-        reason = _explain_pf_driver(function)
+        reason = _explain_pf_driver(function, rule)
     if reason:
         yield model.Problem.of_device(card.address, reason)
 
 
-def _explain_pf_driver(function: pci.PciFunction) -> str:
+def _explain_pf_driver(function: pci.PciFunction, rule: policy.Rule) -> str:
     """Return that a PF with VFs lacks NVIDIA's driver, with the remedy."""
     address = str(function.address)
     steps = (
@@ -221,7 +221,7 @@ def _explain_pf_driver(function: pci.PciFunction) -> str:
             function=address, name="sriov_numvfs", value="0"
         ),
         remedy.BindFunction(function=address, driver=gpu_card.MODULE),
-        remedy.SpecLine(address=address, num_vfs=function.total_vfs),
+        rule.amend(address, num_vfs=function.total_vfs),
     )
     return (
         "its virtual functions are not offered: they need the driver"

@@ -9,8 +9,19 @@ CARD, VF = "0000:41:00.0", "0000:41:00.4"
 ALL: tuple[remedy.Remedy, ...] = (
     remedy.SpecLine(address=CARD, use="passthrough"),
     remedy.SpecLine(address=CARD, num_vfs=32),
-    remedy.SpecLine(address=CARD, use="passthrough", scrub="none"),
-    remedy.SpecLine(address=CARD, num_vfs=2, blank="/etc/nova/blank.gbs"),
+    remedy.SpecLine.build(
+        {"address": CARD, "use": "passthrough", "scrub": "none"}
+    ),
+    remedy.SpecLine.build(
+        {
+            "address": CARD,
+            "num_vfs": 2,
+            "profiles": ["A40-*Q", 'a "b" \\ {c}'],
+            "max_instances": {"A40-8Q": 4, "A40-4Q": 2},
+            "vgpu_params": "a=b,c=/d",
+            "blank": "/etc/nova/blank image.gbs",
+        }
+    ),
     remedy.EnableSriov(function=CARD),
     remedy.BindFunction(function=VF, driver="vfio-pci"),
     remedy.BindVfs(function=CARD, before="vfio-pci", driver="nvidia"),

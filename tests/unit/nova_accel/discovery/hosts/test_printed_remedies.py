@@ -7,14 +7,15 @@ their texts is made on that host, and its device is offered then.
 
 import dataclasses
 import functools
+import json
 import pathlib
 import re
 from collections.abc import Iterator
 
 import pytest
 
-from nova_accel import model
-from nova_accel.config import policy, remedy
+from nova_accel import errors, model
+from nova_accel.config import device_spec, policy, remedy
 from nova_accel.discovery import plugin, scan
 from nova_accel.doctor import (
     checked_host,
@@ -42,6 +43,7 @@ OTHERS = re.compile(
     "|see the kernel's log, or load it again"
 )
 MODULES = (remedy.LoadModule, remedy.InstallModule)
+NO_RULES = policy.DeviceRules()
 DRIVERS = plugin.load()
 CHECKS = registry.select(registry.list_checks(), (host_checks.Role.COMPUTE,))
 
@@ -67,10 +69,13 @@ def read_source(name: str, root: pathlib.Path) -> fs.FileSource:
     return fs.DiskSource(look.make(name, root))
 
 
-def read_report(name: str, root: pathlib.Path) -> Report:
+def read_report(
+    name: str,
+    root: pathlib.Path,
+    rules: policy.DeviceRules = NO_RULES,
+) -> Report:
     source = read_source(name, root)
     reader = host_reader.HostReader(source=source)
-    rules = policy.DeviceRules()
     state = scan.read(reader, DRIVERS, rules)
     rest = scan.find_unoffered(reader, state, DRIVERS, rules)
     return Report(
@@ -281,3 +286,52 @@ def is_function(address: str, report: Report) -> bool:
 @functools.lru_cache(maxsize=4)
 def _reader(report: Report) -> host_reader.HostReader:
     return host_reader.HostReader(source=report.source)
+
+
+#: A line of an operator with each key that a correction does not change.
+WRITTEN = {
+    "max_slots": 7,
+    "profiles": ["*"],
+    "max_instances": {"A40-8Q": 3},
+    "sizes": "equal",
+    "mig_instances": "static",
+    "vgpu_params": "disable_vnc=1,path=/x",
+    "services": "sym;asym",
+    "blank": "/etc/nova/blank.gbs",
+    "scrub": "reset",
+    "scrub_command": "/usr/local/sbin/wipe",
+}
+CHANGED = {"use", "num_vfs", "scrub"}
+
+
+def is_valid(fields: dict[str, object]) -> bool:
+    """Return whether a line of device_spec is valid."""
+    try:
+        policy.parse_rules((json.dumps(fields),))
+    except errors.ConfigurationError:
+        return False
+    return True
+
+
+def test_a_printed_line_has_all_that_the_operator_wrote(
+    tmp_path: pathlib.Path,
+) -> None:
+    """But for keys that have no effect for its use, which are refused."""
+    assert {*WRITTEN, *CHANGED, *device_spec.IDENTITY} == {*device_spec.KEYS}
+    rules = policy.parse_rules((json.dumps(WRITTEN),))
+    uses = set()
+    for number, name in enumerate(HOSTS):
+        report = read_report(name, tmp_path / str(number), rules)
+        for _, steps in report.list_ways():
+            for step in steps:
+                if not isinstance(step, remedy.SpecLine):
+                    continue
+                fields = step.fields
+                uses.add(fields.get("use", ""))
+                assert is_valid(fields), step
+                for key, value in WRITTEN.items():
+                    if key not in fields:
+                        assert not is_valid({**fields, key: value}), step
+                    elif key not in CHANGED:
+                        assert fields[key] == value, step
+    assert uses >= {"", "passthrough", "vf"}
