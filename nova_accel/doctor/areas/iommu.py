@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import Observation, fail, note, warn
-from nova_accel.host.sysfs import allowed_paths, modules
+from nova_accel.host.sysfs import allowed_paths, links, modules
 from nova_accel.model import pci
 from nova_accel.vendors.common import iommu_group
 
@@ -19,6 +19,9 @@ _FIRMWARE = checked_host.CheckedHost.sys("firmware/acpi/tables")
 _OFF = frozenset({"intel_iommu=off", "amd_iommu=off", "iommu=off"})
 _NO_REMAPPING = frozenset({"intremap=off", "nointremap"})
 _TYPE1 = "vfio_iommu_type1"
+_VIRTUAL_IOMMU = (
+    "give this virtual machine an IOMMU, in libvirt as <iommu model='intel'>"
+)
 
 
 def _lacks_table(host: _Host) -> bool:
@@ -44,7 +47,12 @@ def _offered(host: _Host) -> Iterator[pci.PciFunction]:
 def check_firmware(host: _Host) -> _Results:
     """The firmware describes an IOMMU."""
     if host.cards and _lacks_table(host):
-        yield fail("the firmware describes no IOMMU", _FIRMWARE)
+        is_virtual = links.is_virtual_machine(host.reader)
+        yield fail(
+            "the firmware describes no IOMMU",
+            _FIRMWARE,
+            remedy=_VIRTUAL_IOMMU if is_virtual else "",
+        )
 
 
 def _explain_enabling(host: _Host) -> str:

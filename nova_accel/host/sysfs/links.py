@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of root ports and NVLinks.
+"""Reader of root ports and NVLinks, and of whose buses they are.
 
 No further file is read: the root port is a component of the resolved path
 of a function's directory, and NVLinks are among NVML's answers of the
@@ -17,6 +17,9 @@ from nova_accel.model import pci
 # Documentation/ABI/testing: sysfs-bus-pci.
 _FUNCTIONS = "/sys/bus/pci/devices"
 _NVIDIA = "10de"
+# Vendors of functions that hypervisors emulate (pci.ids): Red Hat's virtio and
+# QEMU, VMware, VirtualBox, Xen, Microsoft.
+_EMULATED = frozenset({"1af4", "1b36", "15ad", "80ee", "5853", "1414"})
 
 
 def read(
@@ -59,6 +62,31 @@ def _port(reader: host_reader.HostReader, card: str) -> str:
         )
     except errors.UnreadableError:
         return ""
+
+
+def is_virtual_machine(reader: host_reader.HostReader) -> bool:
+    """Return whether the functions show that this host is a virtual machine.
+
+    One that a hypervisor emulates is on a root bus then. On a physical host
+    some cards have virtio functions, too, but below a root port. False also
+    where nothing is known.
+    """
+    return reader.once(_has_emulated)
+
+
+def _has_emulated(reader: host_reader.HostReader) -> bool:
+    try:
+        return any(
+            reader.files.resolve(f"{_FUNCTIONS}/{function.address}")
+            .split("/")[-2]
+            .startswith("pci")  # a host bridge, as pci0000:00
+            for function in reader.all_functions()
+            if not _EMULATED.isdisjoint(
+                (function.vendor, function.subsystem_vendor)
+            )
+        )
+    except errors.UnreadableError:
+        return False
 
 
 def list_cards(devices: Iterable[model.Device]) -> frozenset[str]:

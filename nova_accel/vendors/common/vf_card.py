@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.config import policy, remedy
-from nova_accel.host.sysfs import host_reader
+from nova_accel.host.sysfs import host_reader, links
 from nova_accel.model import actions, names, pci
 from nova_accel.vendors.common import (
     equal_functions,
@@ -184,6 +184,8 @@ def explain_no_sriov(
             " reads 0)"
         )
     reason = "the kernel finds no SR-IOV in it"
+    if links.is_virtual_machine(host):
+        return f"{reason}, as in each virtual machine"
     if has_sriov:
         step = remedy.EnableSriov(function=str(function.address))
         return f"{reason}; {step}"

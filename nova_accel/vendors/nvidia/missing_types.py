@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nova_accel import model
 from nova_accel.catalog import loader, mdev_names, vgpu_types
 from nova_accel.config import policy, remedy
-from nova_accel.host.sysfs import host_reader, modules
+from nova_accel.host.sysfs import host_reader, links, modules
 from nova_accel.inventory import wording
 from nova_accel.model import pci
 from nova_accel.vendors.common import vf_card
@@ -77,6 +77,11 @@ def explain(
     is_known = gpu is not None and gpu.is_complete
     if not is_known and not function.total_vfs:
         return ""  # a compute card of the host
+    if not function.total_vfs and links.is_virtual_machine(host):
+        return (
+            "makes no vGPU: this is a virtual machine, and a card makes vGPUs"
+            " on its physical host only"
+        )
     is_loaded = makes_vgpus or modules.is_loaded(
         host.files, _MANAGER, gpu_card.MODULE
     )

@@ -4,6 +4,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,12 @@ from nova_accel.config import policy
 from nova_accel.discovery import capture, scan
 from nova_accel.geometry.topology import GpuLinks
 from nova_accel.host.nvml import gpu_reader
-from nova_accel.host.sysfs import host_reader
+from nova_accel.host.sysfs import fs, host_reader, links
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from nova_accel.vendors import noop
 from placement_sync.sync import diff
-from tests.hosts import build, look
+from tests.hosts import build, look, recorded
 from tests.support import strategies
 from tests.support.hosts.shapes import plain_device
 
@@ -46,11 +47,11 @@ def peers(state: model.HostState, address: str) -> set[str]:
     return suffixes(state, address, names.NVLINK_PREFIX)
 
 
-def facts(**links: GpuLinks | None) -> list[gpu_reader.NvmlGpu]:
+def facts(**by_gpu: GpuLinks | None) -> list[gpu_reader.NvmlGpu]:
     """Return NVML's data of the first cards, by a, b and c."""
     return [
         gpu_reader.NvmlGpu(address=GPUS["abc".index(key)], links=gpu_links)
-        for key, gpu_links in links.items()
+        for key, gpu_links in by_gpu.items()
     ]
 
 
@@ -240,3 +241,48 @@ def test_an_archive_contains_ports_and_links(
     assert state == first
     assert peers(state, FIRST) == {"0000_44_00_0"}
     assert port(state, FIRST) == {"0000_40_01_1"}
+
+
+def is_virtual_machine(source: fs.FileSource) -> bool:
+    return links.is_virtual_machine(host_reader.HostReader(source=source))
+
+
+@pytest.mark.parametrize("name", recorded.NAMES)
+def test_a_recorded_host_is_a_virtual_machine_if_its_name_says_so(
+    name: str,
+) -> None:
+    source = recorded.load(name)
+    assert is_virtual_machine(source) is name.endswith("-in-guest")
+
+
+@pytest.mark.parametrize(
+    ("function", "is_virtual"),
+    [
+        ({"id": "1b36:000c", "class": "060400"}, True),
+        ({"id": "15ad:0740", "class": "088000"}, True),
+        (
+            {
+                "id": "8086:29c0",
+                "class": "060000",
+                "attributes": {"subsystem_vendor": "0x1af4"},
+            },
+            True,
+        ),
+        (
+            {
+                "id": "1af4:1041",
+                "class": "020000",
+                "below": ["0000:00:01.0"],
+            },
+            False,
+        ),
+        ({"id": "8086:2030", "class": "060400"}, False),
+    ],
+    ids=["QEMU port", "VMware", "QEMU bridge", "SmartNIC", "physical port"],
+)
+def test_an_emulated_function_on_a_root_bus_is_of_a_virtual_machine(
+    tmp_path: pathlib.Path, function: dict[str, Any], is_virtual: bool
+) -> None:
+    functions = [{"address": "0000:00:03.0", **function}]
+    root = build.build({"functions": functions}, tmp_path)
+    assert is_virtual_machine(fs.DiskSource(root)) is is_virtual
