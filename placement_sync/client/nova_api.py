@@ -29,6 +29,8 @@ PAGE = 1000
 _ABSENT = 404
 _SERVICES = "/os-services?binary=nova-compute"
 _MB_PER_GB = 1024
+# Characters of the details of failed events.
+_MAX_FAILURE = 500
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,9 @@ def read_service(client: rest.RestClient, node: str) -> ComputeService:
     """Return the service of a compute node; see ``read_service_host``."""
     service = client.read(f"/os-hypervisors/{node}", _parse_service)
     if service is None:
-        raise NoAnswerError(f"Nova has no compute node {node}")
+        raise NoAnswerError(
+            f"Nova has no compute node {node}: see `openstack hypervisor list`"
+        )
     return service
 
 
@@ -328,6 +332,34 @@ def request_action(
     """
     path = f"/servers/{provider_records.check_uuid(uuid)}/action"
     client.post(path, action)
+
+
+def read_failure(client: rest.RestClient, uuid: str) -> str:
+    """Return why the last action of a server failed, empty if not known.
+
+    :raises ServiceError: Nova can't be read.
+    """
+    path = f"/servers/{provider_records.check_uuid(uuid)}/os-instance-actions"
+    requests = client.find(
+        path, lambda body: [a["request_id"] for a in body["instanceActions"]]
+    )
+    if not requests:
+        return ""
+    # The last action is the first of the list.
+    name = provider_records.quote_name(str(requests[0]))
+    details = client.find(f"{path}/{name}", _parse_failures)
+    return "; ".join(details or ())[:_MAX_FAILURE]
+
+
+def _parse_failures(body: Any) -> list[str]:
+    """Return the details of failed events, each once."""
+    return list(
+        dict.fromkeys(
+            " ".join(str(event["details"]).split())
+            for event in body["instanceAction"]["events"]
+            if event["result"] == "Error" and event.get("details")
+        )
+    )
 
 
 def is_uuid(text: str) -> bool:

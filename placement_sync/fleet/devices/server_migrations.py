@@ -14,6 +14,8 @@ from placement_sync.cli import progress
 from placement_sync.client import nova_api, rest
 
 _CONFIRMABLE = "VERIFY_RESIZE"
+# A live migration that was rolled back has no failed event.
+_NO_REASON = "Nova has no reason, the log of its nova-compute has"
 
 
 class MigrationKind(enum.StrEnum):
@@ -64,13 +66,22 @@ class ServerMigrations:
             elif uuid not in self._requested:
                 self._request(server)
             elif uuid in holders and not server.task:
-                self.failures[uuid] = (
-                    f"{server.name} was not migrated, it is {server.status};"
-                    " see `openstack server event list`"
-                )
+                self.failures[uuid] = self._explain(server)
         if holders and holders <= self.failures.keys():
             refusals = sorted(self.failures.values())
             raise progress.NeverMetError("; ".join(refusals))
+
+    def _explain(self, server: nova_api.Server) -> str:
+        """Return that a server was not migrated, with Nova's reason."""
+        try:
+            reason = nova_api.read_failure(self._compute, server.uuid)
+        except errors.ServiceError as error:
+            reason = f"the reason is not known: {error.reason}"
+        return (
+            f"{server.name} was not migrated, it is {server.status}:"
+            f" {reason or _NO_REASON}; see `openstack server event list"
+            f" {server.uuid}`"
+        )
 
     def _request(self, server: nova_api.Server) -> None:
         if server.task:

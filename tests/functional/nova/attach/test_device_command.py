@@ -164,7 +164,8 @@ class DeviceCommand(DeviceCommandBase):
         with self.passes():
             status, _, err = self.execute("set", CARD, "--drain", *words)
         self.assertEqual(1, status)
-        self.assertIn("painter", err)
+        self.assertIn("painter was not migrated", err)
+        self.assertIn("No valid host", err)
 
     def test_callers_that_the_policy_refuses(self) -> None:
         self.start_host(harness.TWO_T4[0])
@@ -230,12 +231,13 @@ class LiveDrain(moving.LiveBase, DeviceCommandBase):
 
     def test_a_live_migration_that_fails_is_named(self) -> None:
         self.arrives = False
-        self.boot(SMALL, host="host1", name="painter")
+        server = self.boot(SMALL, host="host1", name="painter")
         words = ("--reason", "fan fails", "--migrate", "live")
         with self.passes():
             status, _, err = self.execute("set", CARD, "--drain", *words)
         self.assertEqual(1, status)
-        self.assertIn("painter was not migrated, it is ACTIVE", err)
+        self.assertIn("painter was not migrated, it is ACTIVE: ", err)
+        self.assertIn(f"`openstack server event list {server['id']}`", err)
 
 
 class OlderEndpoint:
