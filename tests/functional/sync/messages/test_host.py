@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages of the commands about a host, each with its real cause."""
+
+import pathlib
+import uuid
+
+import pytest
+
+from nova_accel.cli.commands import main
+from nova_accel.host.state import claims_file, faults
+from nova_accel.model import providers
+from tests.functional.sync.commands import test_drain
+from tests.functional.sync.messages import transcript
+from tests.functional.sync.support import servers, sites
+
+CARD, HOST = sites.CARD, sites.HOST
+Monkey = pytest.MonkeyPatch
+
+
+class Host(transcript.Transcript):
+    """Transcript of commands that get the nova.conf of a site."""
+
+    def __init__(self, site: sites.Site, place: pathlib.Path) -> None:
+        super().__init__(
+            site.capsys,
+            {str(place): "DIRECTORY", site.placement.url: "PLACEMENT"},
+        )
+        self.site = site
+        self.place = place
+
+    def run_all(self, lines: str, *hidden: str) -> None:
+        """Run each line as a command.
+
+        :param hidden: options that are not shown, nova.conf by default.
+        """
+        for line in lines.strip().splitlines():
+            self.run(line, *(hidden or ("--config-file", str(self.site.conf))))
+
+
+@pytest.fixture
+def host(
+    placement: servers.Server, tmp_path: pathlib.Path, capsys: sites.Output
+) -> Host:
+    """Return the transcript of a host with two cards."""
+    site = sites.Site(placement, tmp_path, capsys)
+    site.register()
+    return Host(site, tmp_path)
+
+
+def test_drains(host: Host) -> None:
+    site = host.site
+    host.run_all("drain\nundrain 0000:3b:00.0\nheal\nstatus")
+    site.state.mkdir()
+    host.run_all(
+        f"""\
+drain
+drain --wait 1
+drain {CARD}
+drain {CARD} --reason r --wait none
+drain 0000:99:00.0 --reason r
+drain '' --reason r
+drain {CARD} --reason 'fan fails' --host {HOST}
+drain {CARD} --reason 'fan fails' --host {HOST} --wait 0
+drain {CARD} --reason r --host nope --wait 0
+undrain 0000:af:00.0
+undrain {CARD} --host {HOST} --wait 0
+undrain {CARD}
+drain 0000:99:00.0 --reason gone --force
+"""
+    )
+    site.once(*sites.NODE)
+    test_drain.publish(site, test_drain.claim(CARD))
+    host.run_all(
+        f"""\
+drain {CARD} --reason r
+drain 0000:af:00.0 --reason r
+run --once --host {HOST}
+drain {CARD} --host {HOST} --wait-empty 0
+drain {CARD} --host {HOST} --root {site.root} --wait-empty 0
+"""
+    )
+    host.check("drain and undrain")
+
+
+def test_faults(host: Host) -> None:
+    host.site.state.mkdir()
+    host.run_all(f"heal\nheal {CARD}")
+    notes = faults.FaultNotes(str(host.site.state))
+    notes.put(CARD, "its reset failed", None)
+    host.run_all(f"heal 0000:af:00.0\nheal {CARD}")
+    host.check("heal")
+
+
+def test_passes(host: Host) -> None:
+    site = host.site
+    host.run_all(
+        f"""\
+status
+run -f json
+run --interval 0
+run --interval soon
+run --once --host nope
+run --once --host-uuid x
+run --once --host ''
+run --dry-run --host {HOST} --state-dir relative
+status --root {site.root}
+sync --once --root {site.root}
+run --once --endpoint PLACEMENT --os-cloud lab
+"""
+    )
+    site.once(*sites.NODE)
+    host.run_all(f"run --once --host {HOST}\nstatus")
+    broken = site.state / "book.json"
+    broken.write_text("{")
+    host.run_all(f"run --once --host {HOST}")
+    broken.unlink()
+    new = f"run --once --create-root --host {uuid.UUID(int=5)}.example.org"
+    host.run_all(f"{new} --dry-run")
+    site.conf.write_text(f"[nova_accel]\nstate_dir = {site.conf}/state\n")
+    host.run_all(f"drain {CARD} --reason r --root {site.root}")
+    host.check("passes")
+
+
+def test_inspections(host: Host) -> None:
+    site, empty = host.site, host.place / "empty"
+    (empty / "sys").mkdir(parents=True)
+    host.run_all(
+        f"""\
+inspect --root {host.place / "missing"}
+inspect --root {host.place}
+inspect --root ''
+inspect --root {empty}
+inspect --root {site.conf}
+inspect --config-file {host.place / "missing.conf"}
+"""
+    )
+    odd = host.place / "odd.conf"
+    odd.write_text("[nova_accel]\ndrivers = nvida\n")
+    host.run_all(f"inspect --config-file {odd}", "--root", str(site.root))
+    host.check("inspect")
+
+
+def test_programs(
+    capsys: sites.Output, tmp_path: pathlib.Path, monkeypatch: Monkey
+) -> None:
+    monkeypatch.delenv("OS_CLOUD", raising=False)
+    monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", ())
+    host = transcript.Transcript(capsys, {str(tmp_path): "DIRECTORY"}, main)
+    for line in (
+        *("inspect -c", "drian", "drain --host", "--host node1"),
+        *("audit --once", "device list", "audit", "audit --endpoint"),
+        f"drain {CARD} --reason r --state-dir relative",
+        f"inspect --config-file {tmp_path / 'missing.conf'}",
+        f"doctor --config-file {tmp_path / 'missing.conf'}",
+    ):
+        host.run(line)
+    host.check("programs")
+
+
+def test_claims_of_another_host(host: Host) -> None:
+    """Published claims that name another node are not this host's."""
+    root = providers.ProviderRoot(name="other", uuid=str(uuid.UUID(int=9)))
+    host.site.state.mkdir()
+    claims_file.ClaimsFile(str(host.site.state)).write(root, (), ())
+    host.run_all("run --once")
+    host.check("claims of another host")

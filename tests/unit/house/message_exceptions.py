@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that no golden file has, with the reason, by file.
+
+A reason is a sentence, or the file of a test whose causes the tests in
+tests/functional/sync/messages do not have: Nova's own services, a
+scheduler's request, a page.
+"""
+
+_CODE = "an error of a programmer, not of an operator"
+_NO_POINTS = "an installation without entry points"
+_WAIT = "behind 'waiting for', on a terminal, after seconds"
+_NO_MESSAGE = "a pattern or the begin of --help, no message"
+_HELP = "tests/unit/nova_accel/cli/test_commands.py"
+_ATTACH = "tests/functional/nova/attach/test_command.py"
+_DEVICES = "tests/functional/nova/attach/test_device_command.py"
+_FLAVORS = "tests/functional/nova/scheduling/test_flavor_command.py"
+_EXPLAIN = "tests/functional/sync/commands/test_explain.py"
+_LOOKUP = "tests/unit/placement_sync/fleet/flavors/test_lookup.py"
+_RULES = "tests/unit/placement_sync/fleet/flavors/test_flavor_rules.py"
+_GATEWAY = "tests/functional/nova/attach/test_gateway.py"
+_PAGE = "tests/unit/placement_sync/fleet/report/test_report.py"
+_STATUS = "tests/unit/placement_sync/daemon/test_status.py"
+_DRAIN_MARKS = "tests/unit/placement_sync/cli/test_drain_marks.py"
+_DRAIN = "tests/functional/sync/commands/test_drain.py"
+_OUTSIDE_HOST = "tests/unit/placement_sync/cli/test_outside_host.py"
+_STOCK_COMPUTE = "tests/unit/placement_sync/client/test_stock_compute.py"
+_SYNC_COMMAND = "tests/unit/placement_sync/cli/test_sync_command.py"
+_PROJECTS = "tests/unit/placement_sync/fleet/test_projects.py"
+_FLEET = "tests/functional/sync/fleet/test_fleet.py"
+_OPENSTACK = "tests/functional/sync/fleet/test_openstack.py"
+_BARE_METAL = "tests/functional/sync/fleet/test_bare_metal.py"
+_FETCH = "tests/functional/images/test_fetch.py"
+_FLAVOR_FILE = "tests/unit/placement_sync/fleet/flavors/test_flavor_file.py"
+
+#: Files all of whose messages have such a test.
+FILES = {
+    "placement_sync/fleet/cli/host_calls.py": _DEVICES,
+    "placement_sync/fleet/cli/leave_command.py": (
+        "tests/functional/nova/switch/test_leaving.py"
+    ),
+    "placement_sync/fleet/cloud_checks.py": (
+        "tests/functional/sync/fleet/test_cloud_checks.py"
+    ),
+    "placement_sync/fleet/devices/server_migrations.py": _DEVICES,
+    "placement_sync/fleet/explain/server_request.py": (
+        "tests/unit/placement_sync/fleet/explain/test_server_request.py"
+    ),
+    "placement_sync/fleet/gateway/methods.py": _GATEWAY,
+    "placement_sync/fleet/gateway/wsgi.py": _GATEWAY,
+    "placement_sync/fleet/report/card_bars.py": _PAGE,
+    "placement_sync/fleet/report/fleet_report.py": _PAGE,
+    "placement_sync/fleet/report/page_views.py": _PAGE,
+    "placement_sync/fleet/report/report_text.py": _PAGE,
+}
+
+#: The begin of each other message.
+TEXTS: dict[str, dict[str, str]] = {
+    "nova_accel/cli/application.py": {
+        "{} prints a text or an object": _CODE,
+        "{} prints cells": _CODE,
+        "{} prints rows": _CODE,
+        "{} prints fields": _CODE,
+        "{} [options] COMMAND ...": _HELP,
+        "Options of the command that may precede ": _HELP,
+        "can't write:": "a full disk or a closed terminal",
+    },
+    "nova_accel/cli/command_manager.py": {
+        "its {} fails to load ({}); {}": _HELP,
+        "install what it needs": _HELP,
+        "entry point {}": _HELP,
+        "{} is no command: it must be a class der": _HELP,
+    },
+    "nova_accel/cli/commands.py": {
+        "Print and change the accelerators of a c": _NO_MESSAGE,
+    },
+    "nova_accel/cli/console.py": {
+        "\\s*Eventlet is deprecated": _NO_MESSAGE,
+    },
+    "nova_accel/cli/heal_command.py": {
+        "{}: is set aside still: {}": _DEVICES,
+    },
+    "nova_accel/cli/host_source.py": {
+        "no vendor driver is installed; install n": _NO_POINTS,
+    },
+    "nova_accel/cli/inspect_output.py": {
+        "marks unknown: {}": _DRAIN_MARKS,
+    },
+    "placement_sync/cli/drain_command.py": {
+        "names of Nova's API": _WAIT,
+        "an answer of Placement": _WAIT,
+    },
+    "placement_sync/cli/drain_wait.py": {
+        "Placement to drop the trait of drained d": _DRAIN,
+        "Placement to have the trait of drained d": _DRAIN,
+    },
+    "placement_sync/cli/main.py": {
+        "Correct the accelerators of this host in": _NO_MESSAGE,
+    },
+    "placement_sync/cli/outside_host.py": {
+        "--root is another machine; name the dire": _OUTSIDE_HOST,
+        "file of nova-compute's node": _OUTSIDE_HOST,
+        "a uuid in it": _OUTSIDE_HOST,
+    },
+    "placement_sync/cli/status_command.py": {
+        "last success never, in {}": _STATUS,
+        "usage sampled {} ago": _STATUS,
+    },
+    "placement_sync/cli/sync_command.py": {
+        "nova-compute of %s runs without nova-acc": _STOCK_COMPUTE,
+        "placement-sync: waiting for the pass of ": _SYNC_COMMAND,
+        "placement-sync: %(message)s": _NO_MESSAGE,
+        "placement-sync: this user may not read {": _SYNC_COMMAND,
+    },
+    "placement_sync/fleet/compute_rpc.py": {
+        "no nova-compute answers ({}); check that": _DEVICES,
+        "its nova-compute runs an older nova-acce": _DEVICES,
+        "no answer in {} s": "a nova-compute that hangs",
+    },
+    "placement_sync/fleet/projects.py": {
+        "an id: several projects have this name: ": _PROJECTS,
+    },
+    "placement_sync/fleet/cli/device_command.py": {
+        "several hosts have a device {}": "two hosts, cards at one address",
+    },
+    "placement_sync/fleet/cli/fleet_command.py": {
+        "More than {} devices": "a cloud of 100 devices in use",
+        "several devices are at {}": "two hosts, cards at one address",
+        "of a project with id or name {}": _FLEET,
+    },
+    "placement_sync/fleet/cli/profile_command.py": {
+        "No card takes servers now": _FLEET,
+    },
+    "placement_sync/fleet/cli/server_command.py": {
+        "it calls nova-compute by the": "an installation without Nova",
+        "nova-compute on {}, which fetches a bits": _WAIT,
+        "nova-compute on {}: a running guest has ": _WAIT,
+        "an answer of Nova's API": _WAIT,
+        "It has no accelerator.": _ATTACH,
+    },
+    "placement_sync/fleet/devices/drain_notes.py": {
+        "no reason": "a note of an older release",
+    },
+    "placement_sync/fleet/devices/fleet_reader.py": {
+        "names of projects ({})": _OPENSTACK,
+    },
+    "placement_sync/fleet/devices/host_reports.py": {
+        "nova-compute of {} is down, {}": _FLEET,
+        "last report {} ago": _FLEET,
+        "no report ever": _FLEET,
+    },
+    "placement_sync/fleet/explain/explain_command.py": {
+        "Host ID": _EXPLAIN,
+    },
+    "placement_sync/fleet/explain/import_command.py": {
+        "flavor {}: {}; --force imports it anyway": _FLAVORS,
+    },
+    "placement_sync/fleet/explain/node_simulation.py": {
+        "it lacks something else that the flavor ": _BARE_METAL,
+    },
+    "placement_sync/fleet/explain/simulation.py": {
+        "No host has an accelerator of the classe": _EXPLAIN,
+        "the host's compute service is disabled": _EXPLAIN,
+        "what the bitstream's image says is not r": _FETCH,
+        "Placement was asked for": "a cloud with 1000 candidates",
+    },
+    "placement_sync/fleet/flavors/flavor_file.py": {
+        "is public": _NO_MESSAGE,
+        "flavor with groups and settings": _FLAVOR_FILE,
+    },
+    "placement_sync/fleet/flavors/flavor_rules.py": {
+        "{}; choose a profile of these series, or": _RULES,
+        "{} in one server: all of its NVIDIA vGPU": _RULES,
+    },
+    "placement_sync/fleet/flavors/flavor_text.py": {
+        "loads image {}": _FLAVORS,
+    },
+    "placement_sync/fleet/flavors/lookup.py": {
+        "cards of several PCI ids": _LOOKUP,
+        "or --trait": _LOOKUP,
+        "the charges of {} for {} are unknown; re": _LOOKUP,
+        "{} is ambiguous; name one of {}": _LOOKUP,
+    },
+    "placement_sync/fleet/flavors/offered_devices.py": {
+        "MIG vGPU": _LOOKUP,
+        "GPU VF": _LOOKUP,
+    },
+    "placement_sync/fleet/report/report_page.py": {
+        "it needs Jinja2": "an installation without Jinja2",
+    },
+}
