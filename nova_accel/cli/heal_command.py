@@ -4,8 +4,7 @@
 import argparse
 from collections.abc import Set
 
-from nova_accel import errors
-from nova_accel.cli import application, host_source
+from nova_accel.cli import application, command_manager, host_source
 from nova_accel.discovery import device_marks, scan
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.inventory import conditions
@@ -63,14 +62,13 @@ def _check_faulted(addresses: Set[str], faulted: Set[str], path: str) -> None:
     """Check that all devices are set aside.
 
     :param path: directory of the notes.
-    :raises MalformedError: a device is not set aside.
+    :raises UsageError: a device is not set aside.
     """
-    choice = f"one of those in {path}: {', '.join(sorted(faulted))}"
+    listed = ", ".join(sorted(faulted))
+    choice = f"these are: {listed}" if faulted else "no device is"
     for address in sorted(addresses - faulted):
-        raise errors.MalformedError(
-            "device that is set aside",
-            address,
-            choice if faulted else f"no address: nothing is, in {path}",
+        raise command_manager.UsageError(
+            f"{address!r} is not set aside in {path}; {choice}"
         )
 
 

@@ -133,7 +133,7 @@ def _open_placement(
 def _run_undrain(arguments: argparse.Namespace) -> application.Output:
     """Offer drained devices again; return the output.
 
-    :raises MalformedError: an address is not that of a drained device.
+    :raises UsageError: an address is not that of a drained device.
     :raises ConfigurationError: the state directory is missing, or a note
         can't be removed.
     """
@@ -146,8 +146,10 @@ def _run_undrain(arguments: argparse.Namespace) -> application.Output:
     for argument in arguments.address:
         address = conditions.resolve_address(host, argument)
         if address not in drained and argument not in drained:
-            raise errors.MalformedError(
-                "device that is drained", argument, _format_choice(drained)
+            listed = ", ".join(sorted(drained))
+            choice = f"these are: {listed}" if drained else "no device is"
+            raise command_manager.UsageError(
+                f"{argument!r} is not drained; {choice}"
             )
         addresses.append(address if address in drained else argument)
     is_waiting = arguments.wait is not None
@@ -221,11 +223,10 @@ def _resolve_address(
     addresses = {d.address for d in host.devices} | host.unknown
     address = conditions.resolve_address(host, argument)
     if device is None and address not in addresses and not is_forced:
-        raise errors.MalformedError(
-            "device of this host",
-            argument,
-            f"{_format_choice(addresses)}; --force drains a device that the"
-            " host does not have now",
+        listed = ", ".join(sorted(addresses)) or "none"
+        raise command_manager.UsageError(
+            f"{argument!r} is not a device of this host, which has {listed};"
+            " --force drains a device that the host does not have now"
         )
     return address
 
@@ -360,11 +361,6 @@ def _open_drained(
         root = outside_host.find_root(arguments, options, node, placement).uuid
     uuids = {names.provider_uuid(root, address) for address in addresses}
     return drained_providers.DrainedProviders(placement, {root: uuids})
-
-
-def _format_choice(addresses: Iterable[str]) -> str:
-    choice = ", ".join(sorted(addresses))
-    return f"one of {choice}" if choice else "no address: there is none"
 
 
 def _build_drains(notes: drains.DrainNotes) -> dict[str, object]:

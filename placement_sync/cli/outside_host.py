@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
-from nova_accel.cli import host_source
+from nova_accel.cli import command_manager, host_source
 from nova_accel.config import conf, policy
 from nova_accel.discovery import change_detection, note_stores
 from nova_accel.host.nvml import xid_events
@@ -116,7 +116,7 @@ class OutsideHost:
 
         :raises UnreadableError: the file exists and can't be read. A pass
             without it would undo the reports of nova-compute.
-        :raises MalformedError: the content of the file is malformed.
+        :raises AcceleratorError: the content of the file is malformed.
         """
         if self._claims_file is None:
             return claims_file.RecordedClaims(
@@ -248,8 +248,8 @@ def _check_absent(path: str, reason: str) -> None:
         raise errors.UnreadableError(path, error.errno or 0) from error
     if not os.access(path, os.R_OK):
         raise errors.UnreadableError(path, errno.EACCES)
-    raise errors.MalformedError(
-        "file of nova-compute's claims", path, f"a readable one: {reason}"
+    raise errors.AcceleratorError(
+        f"{reason}; restart nova-compute, which writes it anew"
     )
 
 
@@ -362,7 +362,7 @@ def resolve_root_name(
 ) -> tuple[str, str]:
     """Return the compute node's name and uuid; one of them may be empty.
 
-    :raises MalformedError: nothing names it.
+    :raises UsageError: nothing names it.
     :raises UnreadableError: a file of nova-compute can't be read.
     """
     name, node_uuid = arguments.host or "", arguments.host_uuid or ""
@@ -375,8 +375,9 @@ def resolve_root_name(
     if options.is_foreign:
         if host.name:
             return host.name, ""
-        raise errors.MalformedError(
-            "name of the host in --root", "", "a name, by --host"
+        raise command_manager.UsageError(
+            "the machine of --root has not stored its name; name its compute"
+            " node with --host"
         )
     # nova-compute stores the uuid of its node in its state_path or beside a
     # configuration file (nova/virt/node.py, COMPUTE_ID_FILE).

@@ -60,7 +60,13 @@ class ComputeRpc:
             logger = logging.getLogger("oslo.messaging")
             logger.addHandler(logging.NullHandler())
             logger.propagate = False
-        _connect(CONNECT_SECONDS)
+        try:
+            _connect(CONNECT_SECONDS)
+        except errors.ServiceError:
+            # The next command of a shell may have another nova.conf.
+            if self.owns_transport:
+                rpc.cleanup()
+            raise
         self._client = rpc.get_client(
             oslo_messaging.Target(
                 topic=rpc_names.TOPIC,

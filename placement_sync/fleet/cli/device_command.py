@@ -115,7 +115,8 @@ def _check_set(arguments: argparse.Namespace) -> None:
     ]
     if unused:
         raise command_manager.UsageError(
-            f"{', '.join(unused)} can't be used with --undrain; remove it"
+            f"{', '.join(unused)} can't be used with --undrain; remove"
+            f" {'it' if len(unused) == 1 else 'them'}"
         )
     arguments.reason = reason
 

@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         is_full = any(not profile.is_offered for profile in profiles)
         note = _NOTE if is_full else ""
     elif count:
-        note = f"None of {count} profiles is free; --all lists them.\n"
+        note = f"No profile is free; --all lists all ({count}).\n"
     elif devices:
         note = (
             "No card takes servers now; see `openstack accel device list`.\n"

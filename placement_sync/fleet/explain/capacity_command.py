@@ -6,8 +6,7 @@ import collections
 import dataclasses
 from collections.abc import Mapping
 
-from nova_accel import errors
-from nova_accel.cli import application
+from nova_accel.cli import application, command_manager
 from nova_accel.geometry import vgpu_geometry
 from placement_sync.cli import common_options
 from placement_sync.fleet.explain import (
@@ -94,8 +93,9 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
     contents = flavor_specs.read(flavor.specs)
     if not contents.groups:
-        raise errors.MalformedError(
-            "flavor", flavor.name, "one that requests accelerators"
+        raise command_manager.UsageError(
+            f"flavor {flavor.name} requests no accelerators; see `openstack"
+            " accel flavor set`"
         )
     offered = context.read_devices()
     simulated = explain_command.simulate(

@@ -10,7 +10,7 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.catalog import loader
-from nova_accel.cli import application
+from nova_accel.cli import application, command_manager
 from nova_accel.geometry import vgpu_geometry
 from nova_accel.model import names
 from placement_sync.cli import common_options
@@ -147,8 +147,8 @@ def _find_server(
     if not name:
         return None
     if arguments.flavor:
-        raise errors.MalformedError(
-            "choice", f"{name} with --flavor", "one of them"
+        raise command_manager.UsageError(
+            f"{name} and --flavor name two requests; remove one of them"
         )
     compute = reader.open_compute()
     server = server_request.find_request(compute, name)
@@ -184,11 +184,11 @@ def _simulate_nodes(
     """
     group = node_simulation.find_group(simulated, devices.devices)
     if group is None:
-        raise errors.MalformedError(
-            "flavor",
-            arguments.name or arguments.flavor or " ".join(simulated.specs),
-            "one that asks for accelerators, named by --flavor, or by"
-            " --extra-spec resources_GPU1:VGPU=1 and so on",
+        flavor = arguments.name or arguments.flavor or "the request"
+        raise command_manager.UsageError(
+            f"{flavor} asks for no accelerator; name one that asks for"
+            " accelerators, or add --extra-spec resources_GPU1:VGPU=1 and so"
+            " on"
         )
     return node_simulation.simulate(
         client.fetch, simulated, group, devices.devices
