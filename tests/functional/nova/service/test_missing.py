@@ -47,6 +47,30 @@ class Missing(harness.AccelTestBase):
         self.boot(SMALL, expected_state="ERROR")
         self.assertIn("Nova claimed no slot on this host", self.messages())
 
+    def lose_uevents(self) -> None:
+        """Let nova-compute wait for uevents, of which none is received."""
+        self.computes["host1"].driver._accel.uevents.set_open(True)
+        self.run_periodics()
+
+    def test_a_card_that_left_without_a_uevent_is_withdrawn(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        self.lose_uevents()
+        self.hosts["host1"].unplug(harness.T4_B)
+        self.run_periodics()
+        self.assertEqual({self.provider(harness.T4)}, set(self.providers()))
+        for _ in range(4):
+            self.assertEqual(harness.T4, self.card_of(self.boot(SMALL)))
+
+    def test_a_server_that_was_scheduled_to_such_a_card(self) -> None:
+        self.start_host(harness.TWO_T4[0])
+        self.lose_uevents()
+        self.hosts["host1"].unplug(harness.T4)
+        server = self.boot(SMALL, expected_state="ERROR")
+        self.assertIn(f"{harness.T4} has left the bus", self.messages())
+        self._delete_server(server)
+        self.run_periodics()
+        self.assertEqual({}, self.providers())
+
     def test_vanished_with_and_without_allocations(self) -> None:
         self.start_host(*harness.TWO_T4)
         server = self.boot(SMALL)
