@@ -70,6 +70,15 @@ def test_a_full_file_system_is_found_while_it_is_full(
 
 
 @needs_mount
+def test_the_doctor_finds_a_full_file_system(tmp_path: pathlib.Path) -> None:
+    with mount.small_directory(tmp_path / "state", "size=1m") as small:
+        settings = configure(tmp_path, small.path)
+        assert state_dir.find_obstacle(settings) is None
+        small.fill()
+        assert "No space left" in str(state_dir.find_obstacle(settings))
+
+
+@needs_mount
 def test_room_for_the_status_is_left_when_it_counts_as_full(
     tmp_path: pathlib.Path,
 ) -> None:
