@@ -15,6 +15,7 @@ from nova import context, exception, rpc
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.model import rpc_names
 from placement_sync.cli import progress
+from placement_sync.client import nova_api, rest
 from placement_sync.fleet import compute_rpc as client_bus
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.fpga import test_fpga
@@ -179,8 +180,14 @@ class Command(attaching.AttachingTestBase):
     def test_attach_and_detach_are_instance_actions(self) -> None:
         server = self.boot_server()
         self.run_command("attach", "painter", "--profile", PROFILE)
+        nova = rest.from_endpoint(
+            self.api_fixture.base_url, service=rest.COMPUTE
+        )
+        self.assertEqual("", nova_api.read_failure(nova, server["id"]))
         self.run_command("attach", "painter", "--profile", "X", status=1)
         self.assertIn("one of: ", self.reason(server))
+        reason = nova_api.read_failure(nova, server["id"])
+        self.assertIn("one of: ", reason)
         self.run_command("detach", "painter")
         attach = ("attach_accelerator", "compute_attach_accelerator", "host1")
         detach = ("detach_accelerator", "compute_detach_accelerator", "host1")

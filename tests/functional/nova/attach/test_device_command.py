@@ -164,8 +164,8 @@ class DeviceCommand(DeviceCommandBase):
         with self.passes():
             status, _, err = self.execute("set", CARD, "--drain", *words)
         self.assertEqual(1, status)
-        self.assertIn("painter was not migrated", err)
-        self.assertIn("No valid host", err)
+        self.assertIn("painter: ", err)
+        self.assertIn("NoValidHost", err)
 
     def test_callers_that_the_policy_refuses(self) -> None:
         self.start_host(harness.TWO_T4[0])
