@@ -16,7 +16,6 @@ from nova.image import glance
 from filters.placement import stale_cache
 from filters.request import AcceleratorRequest
 from nova_accel import errors
-from nova_accel.catalog.fpga import bitstreams
 from nova_accel.model import names
 
 # An image's properties hardly ever change, and an outdated function costs
@@ -79,14 +78,14 @@ class ImageFunctions:
             # Nova takes an id that is no uuid for a URL to connect to.
             plain = str(uuid.UUID(image.strip()))
             answer = self._api.get(context, plain, show_deleted=False)
-            function = answer["properties"][bitstreams.FUNCTION]
+            function = answer["properties"][names.FUNCTION_PROPERTY]
             return names.fpga_function_trait(str(function))
         except Exception as error:
             raise errors.BitstreamError(
                 image,
                 "its function is not known, and no host that holds it is"
                 f" preferred: {type(error).__name__}: {error}; see"
-                f" Glance, and the image's property {bitstreams.FUNCTION}",
+                f" Glance, and the image's property {names.FUNCTION_PROPERTY}",
                 is_local=True,
             ) from error
 

@@ -48,7 +48,16 @@ CIRCLES = (
             "nova_accel.host.sysfs.vgpu_config",
         ),
     ),
-    Circle("NVML", 1, ("nova_accel.host.nvml", "nova_accel.catalog.vgpu_xml")),
+    Circle(
+        "NVML",
+        1,
+        (
+            "nova_accel.catalog.vgpu_xml",
+            "nova_accel.host.nvml",
+            "nova_accel.host.execute.technologies.nvml_actions",
+            "nova_accel.host.execute.technologies.nvml_privileged",
+        ),
+    ),
     Circle(
         "hot attach",
         1,
@@ -64,15 +73,16 @@ CIRCLES = (
             "nova_accel.catalog.fpga",
             "nova_accel.host.bitstreams",
             "nova_accel.host.fpga",
-            "nova_accel.host.execute.fpga_actions",
-            "virt_hooks.instance.bitstream_images",
-            "virt_hooks.spawn.region_programs",
+            "nova_accel.host.execute.technologies.fpga_actions",
+            "nova_accel.host.execute.technologies.fpga_privileged",
+            "virt_hooks.operations.fpga",
         ),
     ),
     Circle(
         "usage",
         1,
         (
+            "nova_accel.host.execute.technologies.qat_telemetry",
             "nova_accel.host.sysfs.usage_files",
             "placement_sync.daemon.metrics",
             "placement_sync.daemon.usage_metrics",
@@ -95,9 +105,12 @@ CIRCLES = (
 # Entry points that a process of Nova loads, by group.
 _NOVA_GROUPS = (
     "nova.api.extra_spec_validators",
+    "nova_accel.actions",
     "nova_accel.drivers",
     "nova_accel.extra_spec_validators",
+    "nova_accel.gpu_readers",
     "nova_accel.operations",
+    "nova_accel.programs",
     "nova_accel.status_extensions",
     "oslo.config.driver",
     "oslo.config.opts",

@@ -22,16 +22,13 @@ _TITLES = (
     "Registered in the heart, and commands of one host",
     "Packages: the rest never imports them",
 )
-_NOTES = (
-    "An arrow is an import. Every circle imports the heart: not drawn.",
-    "Red and broken: the heart still imports this circle by name.",
-)
+_NOTES = ("An arrow is an import. Every circle imports the heart: not drawn.",)
 _BOX = (124, 34)
 # Height of an arc between two boxes of a band, by their distance.
 _BEND = 0.13
 _HEAD = 8
 _TEXT = 'font-family="sans-serif" fill="#000"'
-_INWARDS, _OUTWARDS = ("#555", ""), ("#c22", ' stroke-dasharray="5 4"')
+_ARROW = "#555"
 
 Point = tuple[float, float]
 
@@ -84,45 +81,37 @@ def _draw_arrows(places: dict[str, Point]) -> Iterator[str]:
     for source, target in sorted(circles.list_arrows()):
         if target == circles.HEART:
             continue
-        style = _OUTWARDS if rings[source] < rings[target] else _INWARDS
         start, end = places[source], places[target]
         if rings[source] == rings[target]:
             # Above the boxes of packages, and below those of the middle.
             side = -1 if rings[source] == circles.PACKAGES else 1
-            yield from _draw_arc(start, end, side, style)
+            yield from _draw_arc(start, end, side)
         else:
-            yield from _draw_line(start, end, style)
+            yield from _draw_line(start, end)
 
 
-def _draw_line(
-    start: Point, end: Point, style: tuple[str, str]
-) -> Iterator[str]:
+def _draw_line(start: Point, end: Point) -> Iterator[str]:
     side = math.copysign(_BOX[1] / 2, end[1] - start[1])
     first, last = (start[0], start[1] + side), (end[0], end[1] - side)
-    yield from _draw_path(first, last, first, style)
+    yield from _draw_path(first, last, first)
 
 
-def _draw_arc(
-    start: Point, end: Point, side: int, style: tuple[str, str]
-) -> Iterator[str]:
+def _draw_arc(start: Point, end: Point, side: int) -> Iterator[str]:
     edge = side * _BOX[1] / 2
     shift = math.copysign(_BOX[0] / 4, end[0] - start[0])
     first = (start[0] + shift, start[1] + edge)
     last = (end[0] - shift, end[1] + edge)
     bend = side * (20 + 2 * _BEND * abs(end[0] - start[0]))
     middle = ((first[0] + last[0]) / 2, first[1] + bend)
-    yield from _draw_path(first, last, middle, style)
+    yield from _draw_path(first, last, middle)
 
 
-def _draw_path(
-    first: Point, last: Point, middle: Point, style: tuple[str, str]
-) -> Iterator[str]:
+def _draw_path(first: Point, last: Point, middle: Point) -> Iterator[str]:
     """Yield a curve with a head; a line if its middle is its beginning."""
-    colour, dashes = style
     yield (
         f'<path d="M {first[0]:.0f} {first[1]:.0f} Q {middle[0]:.0f}'
         f' {middle[1]:.0f} {last[0]:.0f} {last[1]:.0f}" fill="none"'
-        f' stroke="{colour}"{dashes}/>'
+        f' stroke="{_ARROW}"/>'
     )
     angle = math.atan2(last[1] - middle[1], last[0] - middle[0])
     corners = [
@@ -133,7 +122,7 @@ def _draw_path(
         for turn in (0.4, -0.4)
     ]
     points = " ".join(f"{x:.0f},{y:.0f}" for x, y in (last, *corners))
-    yield f'<polygon points="{points}" fill="{colour}"/>'
+    yield f'<polygon points="{points}" fill="{_ARROW}"/>'
 
 
 def _draw_boxes(places: dict[str, Point]) -> Iterator[str]:

@@ -13,7 +13,6 @@ import nova.conf
 from nova_accel.config import conf
 from nova_accel.host.state import rebuild_allocations, state_dir
 from virt_hooks.guest import connection, device_metadata, hypervisor
-from virt_hooks.instance import bitstream_images
 from virt_hooks.operations import (
     cold_migration,
     extra_operations,
@@ -124,7 +123,6 @@ class Hooks:
         settings: conf.Settings,
     ) -> server_partitions.ServerPartitions:
         accel = setup.read_node(nova.conf.CONF, host.get_connection, domains)
-        images = bitstream_images.BitstreamImages(settings.bitstreams)
         report = reporter.Reporter(accel, virtapi, writer)
         reconciler = reconcile.Reconciler(
             nova.conf.CONF,
@@ -138,7 +136,6 @@ class Hooks:
             accel,
             host,
             hypervisor.HypervisorReader(host, settings.use_iommufd),
-            images,
             nova_database.StartupServers(accel),
             report,
             reconciler,
@@ -146,7 +143,7 @@ class Hooks:
 
     def _remove_partial_files(self) -> None:
         state_dir.remove_partial_files(self._state_dir)
-        self.partitions.images.remove_partial_files()
+        self.partitions.accel.programs.remove_partial_files()
 
     def _refresh(self) -> None:
         self.passes.refresh(retries_failed=False)

@@ -12,7 +12,6 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import errors, model
-from nova_accel.catalog.fpga import regions
 from nova_accel.claims import matching
 from nova_accel.geometry import device_capacity
 from nova_accel.model import flavors, names, providers
@@ -300,7 +299,9 @@ def _claim(
         device.technology != "mdev" or identifier in profile.handles
     )
     is_region = device.region is not None
-    functions = regions.required_functions(group) if is_region else frozenset()
+    functions = (
+        matching.required_functions(group) if is_region else frozenset()
+    )
     return dataclasses.replace(
         claim_from_partition(
             device,

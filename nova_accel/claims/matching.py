@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import model
-from nova_accel.catalog.fpga import regions
 from nova_accel.model import flavors, names
 
 # A group, one of its resource classes, and the number of slots.
@@ -212,6 +211,37 @@ def _describe(device: model.Device) -> str:
     return f"holds function {function}" if function else "holds nothing"
 
 
+def required_functions(group: flavors.RequestGroup) -> frozenset[str]:
+    """Return the traits of the functions that a group requires."""
+    return _filter_required(group, names.FUNCTION_PREFIX)
+
+
+def _filter_required(
+    group: flavors.RequestGroup, prefix: str
+) -> frozenset[str]:
+    return frozenset(t for t in group.required if t.startswith(prefix))
+
+
+def can_serve(group: flavors.RequestGroup, device: model.Device) -> bool:
+    """Return whether a device can serve a group.
+
+    A region whose function can't be read now is assumed to have the right
+    one; a group with a bitstream can use any.
+    """
+    region = device.region
+    if region is None:
+        return True
+    required = _filter_required(group, names.INTERFACE_PREFIX)
+    interfaces = {names.interface_trait(i) for i in region.interfaces}
+    if interfaces and not required <= interfaces:
+        return False
+    if group.bitstream or region.function is None:
+        return True
+    return required_functions(group) <= names.fpga_function_traits(
+        region.function
+    )
+
+
 def find_profile(
     group: flavors.RequestGroup, device: model.Device
 ) -> model.Profile | None:
@@ -221,7 +251,7 @@ def find_profile(
     region without the required function has none.
     """
     profiles = [p for p in device.profiles if p.trait in group.required]
-    if not regions.can_serve(group, device):
+    if not can_serve(group, device):
         return None
     if len(profiles) == 1:
         return profiles[0]
@@ -307,7 +337,7 @@ def _number_kinds(
                 count,
                 tuple(sorted(group.resources.items())),
                 group.bitstream,
-                regions.required_functions(group),
+                required_functions(group),
                 tuple(
                     (provider, profile.name)
                     for provider in providers

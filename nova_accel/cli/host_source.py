@@ -3,12 +3,13 @@
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors
 from nova_accel.catalog import loader, pci_ids
 from nova_accel.config import conf
 from nova_accel.discovery import capture, plugin
+from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader, hwdata
 from nova_accel.model import pci
@@ -56,7 +57,7 @@ def open_host(
 
 def open_source(
     root: str, settings: conf.Settings | None = None
-) -> tuple[fs.FileSource, Callable[[], gpu_reader.NvmlGpus], capture.Meta]:
+) -> tuple[fs.FileSource, nvml_gpus.ReadGpus, capture.Meta]:
     """Return files, NVML reader and metadata of a directory or an archive.
 
     :param settings: if ``root`` is the root of these settings, an error
@@ -74,7 +75,7 @@ def open_source(
 
 def _open_source(
     root: str,
-) -> tuple[fs.FileSource, Callable[[], gpu_reader.NvmlGpus], capture.Meta]:
+) -> tuple[fs.FileSource, nvml_gpus.ReadGpus, capture.Meta]:
     if os.path.isdir(root + fs.TOP):
         # NVML describes this machine only, not a tree of another host.
         is_this_host = os.path.realpath(root) == "/"
@@ -82,7 +83,7 @@ def _open_source(
             fs.DiskSource(root),
             gpu_reader.read_gpus
             if is_this_host
-            else lambda: gpu_reader.NvmlGpus({}),
+            else lambda: nvml_gpus.NvmlGpus({}),
             capture.describe_host(root),
         )
     if os.path.isdir(root):

@@ -11,7 +11,7 @@ from typing import Any
 from nova_accel import errors, model
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, scan
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 
 # Directories that a driver must read through its HostReader, so that
@@ -68,7 +68,7 @@ class DriverUnderTest:
 
     driver: plugin.Driver
     source: fs.FileSource
-    gpus: Mapping[str, gpu_reader.NvmlGpu]
+    gpus: Mapping[str, nvml_gpus.NvmlGpu]
     rules: policy.DeviceRules = dataclasses.field(
         default_factory=policy.DeviceRules
     )

@@ -19,14 +19,14 @@ from nova_accel.conformance import (
 )
 from nova_accel.conformance.findings import Finding
 from nova_accel.discovery import capture, plugin
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
 from nova_accel.model import pci
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ALL_OFF = policy.DeviceRules(default=policy.Rule(use=policy.DeviceUse.OFF))
-_NO_GPUS: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({})
+_NO_GPUS: Mapping[str, nvml_gpus.NvmlGpu] = types.MappingProxyType({})
 
 
 def check_driver(
@@ -34,7 +34,7 @@ def check_driver(
     source: fs.FileSource,
     *,
     name: str = "",
-    gpus: Mapping[str, gpu_reader.NvmlGpu] = _NO_GPUS,
+    gpus: Mapping[str, nvml_gpus.NvmlGpu] = _NO_GPUS,
     every: bool = False,
 ) -> tuple[Finding, ...]:
     """Return the rules that a driver breaks on a host, none if it passes.

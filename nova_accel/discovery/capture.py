@@ -29,7 +29,8 @@ from typing import IO, Any, cast
 
 from nova_accel import errors
 from nova_accel.config import library_version
-from nova_accel.host.nvml import gpu_reader, gpu_state
+from nova_accel.host import nvml_gpus
+from nova_accel.host.nvml import gpu_state
 from nova_accel.host.sysfs import allowed_paths, fs, host_reader, hwdata
 from nova_accel.model import strict_json
 
@@ -133,7 +134,7 @@ def load(path: str) -> tuple[fs.RecordedFiles, Meta]:
     return fs.RecordedFiles(contents), meta
 
 
-def load_gpus(path: str, meta: Meta) -> gpu_reader.NvmlGpus:
+def load_gpus(path: str, meta: Meta) -> nvml_gpus.NvmlGpus:
     """Return NVML's answers on a captured host.
 
     :param meta: metadata of the archive; that of a directory has none.
@@ -141,7 +142,7 @@ def load_gpus(path: str, meta: Meta) -> gpu_reader.NvmlGpus:
     """
     plain = meta.get("nvml")
     if plain is None:
-        return gpu_reader.NvmlGpus({}, reason="not recorded")
+        return nvml_gpus.NvmlGpus({}, reason="not recorded")
     try:
         return gpu_state.from_plain(plain)
     except errors.MalformedError as error:

@@ -17,8 +17,7 @@ from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.discovery import host_readings, note_stores, plugin
-from nova_accel.host import bounded_calls, presence
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import bounded_calls, nvml_gpus, presence
 from nova_accel.host.sysfs import (
     error_counters,
     fs,
@@ -51,7 +50,7 @@ class ChangeDetector(host_readings.HostReadings):
         source: fs.FileSource,
         drivers: Mapping[str, plugin.Driver],
         rules: policy.DeviceRules,
-        read_gpus: host_readings.ReadGpus = dict,
+        read_gpus: nvml_gpus.ReadGpus = dict,
         stores: note_stores.NoteStores | None = None,
         uevents: udev.UeventLog | None = None,
     ) -> None:
@@ -197,8 +196,8 @@ class ChangeDetector(host_readings.HostReadings):
 
 
 def _find_gpu_changes(
-    gpus: Mapping[str, gpu_reader.NvmlGpu],
-    described: Mapping[str, gpu_reader.NvmlGpu],
+    gpus: Mapping[str, nvml_gpus.NvmlGpu],
+    described: Mapping[str, nvml_gpus.NvmlGpu],
 ) -> Iterator[str]:
     """Yield the GPUs with other GPU instances; "" for other changes.
 

@@ -13,13 +13,12 @@ import dataclasses
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import errors, model
 from nova_accel.config import policy
 from nova_accel.discovery import note_stores, plugin, scan
-from nova_accel.host import bounded_calls
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import bounded_calls, nvml_gpus
 from nova_accel.host.sysfs import (
     error_counters,
     fs,
@@ -29,8 +28,6 @@ from nova_accel.host.sysfs import (
 from nova_accel.model import pci
 
 _NVIDIA = "10de"
-
-ReadGpus = Callable[[], Mapping[str, gpu_reader.NvmlGpu]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +59,7 @@ class _Newest:
     notes: note_stores.DeviceNotes = dataclasses.field(
         default_factory=note_stores.DeviceNotes
     )
-    gpus: Mapping[str, gpu_reader.NvmlGpu] = dataclasses.field(
+    gpus: Mapping[str, nvml_gpus.NvmlGpu] = dataclasses.field(
         default_factory=dict
     )
     cards: Mapping[str, _LaterReading] = dataclasses.field(
@@ -106,7 +103,7 @@ class _CardRequest:
     def is_described(
         self,
         newest: _Newest,
-        gpus: Mapping[str, gpu_reader.NvmlGpu],
+        gpus: Mapping[str, nvml_gpus.NvmlGpu],
         notes: note_stores.DeviceNotes,
     ) -> bool:
         """Return whether the state has the devices with these inputs.
@@ -137,7 +134,7 @@ class HostReadings:
         source: fs.FileSource,
         drivers: Mapping[str, plugin.Driver],
         rules: policy.DeviceRules,
-        read_gpus: ReadGpus = dict,
+        read_gpus: nvml_gpus.ReadGpus = dict,
         stores: note_stores.NoteStores | None = None,
     ) -> None:
         """Read files from ``source``; nothing is read yet.
@@ -150,7 +147,7 @@ class HostReadings:
         self._rules = rules
         self._call_nvml = read_gpus
         #: NVML's last answers, also those that changed nothing.
-        self.gpus: Mapping[str, gpu_reader.NvmlGpu] = {}
+        self.gpus: Mapping[str, nvml_gpus.NvmlGpu] = {}
         self._stores = stores or note_stores.NoteStores()
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -268,7 +265,9 @@ class HostReadings:
             return self.read()  # the last reading has listed no device
         return self.state
 
-    def _read_card(self, request: _CardRequest, read_gpus: ReadGpus) -> bool:
+    def _read_card(
+        self, request: _CardRequest, read_gpus: nvml_gpus.ReadGpus
+    ) -> bool:
         """Read a card, again if another reading has read it meanwhile.
 
         :returns: False if the host must be read: it was not read yet, or the
@@ -351,14 +350,14 @@ class HostReadings:
         self._stores.remove_faults(healed)
         return state
 
-    def _read_gpus(self) -> Mapping[str, gpu_reader.NvmlGpu]:
+    def _read_gpus(self) -> Mapping[str, nvml_gpus.NvmlGpu]:
         self.gpus = gpus = self._call_nvml()
         return gpus
 
 
 def _read_files(
     earlier: host_reader.HostReader,
-    gpus: Mapping[str, gpu_reader.NvmlGpu],
+    gpus: Mapping[str, nvml_gpus.NvmlGpu],
     request: _CardRequest,
 ) -> tuple[host_reader.HostReader, bool]:
     """Return a reader, and whether a file of the card has changed."""
@@ -402,8 +401,8 @@ def _with_card(
 
 
 def _select(
-    gpus: Mapping[str, gpu_reader.NvmlGpu], names: Collection[str]
-) -> dict[str, gpu_reader.NvmlGpu]:
+    gpus: Mapping[str, nvml_gpus.NvmlGpu], names: Collection[str]
+) -> dict[str, nvml_gpus.NvmlGpu]:
     return {name: gpu for name, gpu in gpus.items() if name in names}
 
 

@@ -13,8 +13,7 @@ from nova_accel.catalog import pci_ids
 from nova_accel.config import policy, remedy
 from nova_accel.discovery import plugin
 from nova_accel.geometry import topology
-from nova_accel.host import bounded_calls
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import bounded_calls, nvml_gpus
 from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import (
     error_counters,
@@ -95,7 +94,7 @@ def _read_host(
     problems = [p for p in problems if p.address not in late]
     problems += _list_late(late)
     problems += _unreadable(host, rules, devices.values(), late)
-    problems += gpu_reader.problems(host.gpus)
+    problems += nvml_gpus.problems(host.gpus)
     if last is None and results.complete:
         problems += _find_mdevs_without_parent(host, devices.values(), late)
         if rules.rules:
@@ -169,7 +168,7 @@ def find_unoffered(
             state,
             _list_functions(host),
             rules,
-            (*host.problems(), *gpu_reader.problems(host.gpus)),
+            (*host.problems(), *nvml_gpus.problems(host.gpus)),
             models,
             host.accelerators(),
             functools.partial(_try_line, host, drivers, rules),

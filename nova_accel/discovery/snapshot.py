@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from nova_accel import model
 from nova_accel.discovery import change_detection
 from nova_accel.discovery.host_readings import list_names
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 
 LOG = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Snapshot:
         return self._detector.state
 
     @property
-    def gpus(self) -> Mapping[str, gpu_reader.NvmlGpu]:
+    def gpus(self) -> Mapping[str, nvml_gpus.NvmlGpu]:
         """Return NVML's last answers by PCI address; no I/O."""
         return self._detector.gpus
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from nova_accel import model
 from nova_accel.claims import reported
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 
 # States in which NVIDIA's driver limits the guest, now or after some time.
 UNLICENSED = "unlicensed"
@@ -47,7 +47,7 @@ def is_unlicensed(state: str) -> bool:
 
 
 def list_guests(
-    claims: Iterable[model.Claim], gpus: Mapping[str, gpu_reader.NvmlGpu]
+    claims: Iterable[model.Claim], gpus: Mapping[str, nvml_gpus.NvmlGpu]
 ) -> tuple[VgpuGuest, ...]:
     """Return the guests of the claims whose vGPUs run.
 
@@ -55,7 +55,7 @@ def list_guests(
     NVML does not say which of its VFs a vGPU is.
     """
     all_claims = tuple(claims)
-    by_claim: dict[model.Claim, list[gpu_reader.NvmlVgpu]] = {}
+    by_claim: dict[model.Claim, list[nvml_gpus.NvmlVgpu]] = {}
     for address, gpu in gpus.items():
         for vgpu in gpu.vgpus or ():
             for claim in reported.find_claims(
@@ -69,12 +69,12 @@ def list_guests(
     )
 
 
-def _rank(vgpu: gpu_reader.NvmlVgpu) -> int:
+def _rank(vgpu: nvml_gpus.NvmlVgpu) -> int:
     state = vgpu.license
     return _STATES.index(state) if state in _STATES else len(_STATES)
 
 
-def _build_guest(claim: model.Claim, vgpu: gpu_reader.NvmlVgpu) -> VgpuGuest:
+def _build_guest(claim: model.Claim, vgpu: nvml_gpus.NvmlVgpu) -> VgpuGuest:
     return VgpuGuest(
         server=claim.consumer,
         device=claim.device,

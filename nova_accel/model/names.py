@@ -67,6 +67,8 @@ NVIDIA_VGPU_PREFIX = "CUSTOM_VGPU_NVIDIA_"
 REGION_TRAIT = "CUSTOM_FPGA_REGION"
 PROGRAMMABLE_TRAIT = "CUSTOM_FPGA_PROGRAMMABLE"
 FUNCTION_PREFIX = "CUSTOM_FPGA_FUNCTION_"
+#: Property of a bitstream's image.
+FUNCTION_PROPERTY = "accelerator_function_id"
 INTERFACE_PREFIX = "CUSTOM_FPGA_INTERFACE_"
 
 # Traits of profiles that a device can make.
@@ -289,6 +291,11 @@ def normalize_fpga_id(text: str) -> str:
 def fpga_function_trait(function: str) -> str:
     """Return the trait of an FPGA region with a loaded function."""
     return custom_name("FPGA_FUNCTION", normalize_fpga_id(function))
+
+
+def fpga_function_traits(function: str | None) -> frozenset[str]:
+    """Return the traits of a region's function, none without a function."""
+    return frozenset({fpga_function_trait(function)} if function else ())
 
 
 def interface_trait(interface: str) -> str:

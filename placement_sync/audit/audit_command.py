@@ -12,8 +12,9 @@ from nova_accel.cli import application
 from nova_accel.cli.inspect_output import columns
 from nova_accel.config import conf
 from nova_accel.discovery import plugin
+from nova_accel.host import nvml_gpus
 from nova_accel.host.execute import action_executor, privileged
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host.execute.technologies import nvml_privileged
 from nova_accel.inventory import wording
 from nova_accel.model import providers
 from placement_sync.audit import (
@@ -159,9 +160,9 @@ def _heal(
     if not options.is_foreign:
         executor = action_executor.Executor(
             options.root,
-            read_gpus=privileged.read_gpus
+            read_gpus=nvml_privileged.read_gpus
             if options.root == _LOCAL_ROOT
-            else lambda: gpu_reader.NvmlGpus({}),
+            else lambda: nvml_gpus.NvmlGpus({}),
         )
     healer = heal.Healer(
         reader, placement, plugin.load_named(options.settings), executor

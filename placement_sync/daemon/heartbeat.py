@@ -19,7 +19,7 @@ from typing import Protocol, Self
 from nova_accel import errors, model
 from nova_accel.config import library_version
 from nova_accel.discovery import vgpu_guests
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.state import directories
 from nova_accel.model import providers, usage
 from placement_sync.daemon import status, usage_rows
@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 Status = status.Status
 
-_NO_GPUS: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({})
+_NO_GPUS: Mapping[str, nvml_gpus.NvmlGpu] = types.MappingProxyType({})
 _DIRECTORY = "status"
 _SUFFIX = ".json"
 # Readable by monitoring: the files contain no secret.
@@ -140,7 +140,7 @@ class Heartbeat:
         host: model.HostState,
         tree: providers.ProviderTree,
         claims: Iterable[model.Claim] = (),
-        gpus: Mapping[str, gpu_reader.NvmlGpu] = _NO_GPUS,
+        gpus: Mapping[str, nvml_gpus.NvmlGpu] = _NO_GPUS,
         projects: Mapping[str, str] | None = None,
     ) -> Status:
         """Record a pass that ended, and return the new status.

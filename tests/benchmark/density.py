@@ -43,7 +43,7 @@ from nova_accel.catalog import loader
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, scan
 from nova_accel.geometry import device_capacity, vgpu_geometry
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
@@ -85,7 +85,7 @@ def describe_card(gpu: vgpu_cards.Gpu, is_mixed: bool) -> model.Device:
     with tempfile.TemporaryDirectory() as root:
         build.build(description, pathlib.Path(root))
         host = host_reader.HostReader(
-            source=fs.DiskSource(root), gpus=gpu_reader.NvmlGpus({})
+            source=fs.DiskSource(root), gpus=nvml_gpus.NvmlGpus({})
         )
         state = scan.read(host, plugin.load(), rules)
     (device,) = state.devices

@@ -57,15 +57,18 @@ from nova import privsep
 from nova_accel.model import actions
 from nova_accel import errors
 from nova_accel.host.execute import action_executor, privileged, root_io
+from nova_accel.host.execute.technologies import nvml_privileged
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
 cfg.CONF.set_override("helper_command", helper, group="nova_sys_admin")
 privsep.sys_admin_pctxt.start(priv_context.Method.ROOTWRAP)
+action_executor.load_handlers()
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
-on_host = action_executor.Executor(root)
+on_host = action_executor.Executor(
+    root, read_gpus=nvml_privileged.read_gpus)
 pf, vf = "0000:3d:00.0", "0000:3d:00.4"
 place = root + "/sys/bus/pci/devices/" + vf
 print(root_io.write(place + "/nvidia/current_vgpu_type", "1"))
@@ -77,7 +80,7 @@ for action in (
     actions.SetVgpuParams(target=vf, params="a=1"),
 ):
     print(on_host.apply(action))
-print(privileged.read_gpus().problems)
+print(nvml_privileged.read_gpus().problems)
 try:
     on_host.apply(actions.SetVfCount(
         function="0000:99:00.0", count=1, tool="it"))
@@ -96,11 +99,13 @@ from nova import privsep
 from nova_accel.model import actions
 from nova_accel import errors, model
 from nova_accel.host.execute import action_executor, privileged, root_io
+from nova_accel.host.execute.technologies import fpga_privileged
 
 root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
 cfg.CONF.set_override("helper_command", helper, group="nova_sys_admin")
 privsep.sys_admin_pctxt.start(priv_context.Method.ROOTWRAP)
+action_executor.load_handlers()
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
@@ -128,12 +133,12 @@ def load(words, function, tool="fpgaconf", seconds=20):
 
 one = bitstream("good", "1" * 32)
 arguments = (one.path, one.sha512, 20)
-print(privileged.set_port(root, "dfl-fme.0", 0, True))
+print(fpga_privileged.set_port(root, "dfl-fme.0", 0, True))
 print(privileged.set_services(root, card, "dc"))
-print(privileged.program_port(root, "dfl-fme.0", 0, *arguments))
+print(fpga_privileged.program_port(root, "dfl-fme.0", 0, *arguments))
 for wrong in (
-    lambda: privileged.run_fpga_tool(root, "sh", card, *arguments),
-    lambda: privileged.program_port(root, "mem", 0, *arguments),
+    lambda: fpga_privileged.run_fpga_tool(root, "sh", card, *arguments),
+    lambda: fpga_privileged.program_port(root, "mem", 0, *arguments),
 ):
     try:
         wrong()
@@ -163,6 +168,7 @@ root, helper = sys.argv[1:]
 cfg.CONF([], project="nova")
 cfg.CONF.set_override("helper_command", helper, group="nova_sys_admin")
 privsep.sys_admin_pctxt.start(priv_context.Method.ROOTWRAP)
+action_executor.load_handlers()
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)
 os.setresuid(65534, 65534, 65534)
@@ -188,13 +194,13 @@ WITHOUT = """
 import sys
 from oslo_config import cfg
 from nova_accel.host.nvml import gpu_reader
-from nova_accel.host.execute import privileged
+from nova_accel.host.execute.technologies import nvml_privileged
 
 cfg.CONF([], project="nova")
 from nova import privsep
 cfg.CONF.set_override("helper_command", "/bin/false", group="nova_sys_admin")
 assert gpu_reader.is_installed()
-gpus = privileged.read_gpus()
+gpus = nvml_privileged.read_gpus()
 print(dict(gpus), [problem.where for problem in gpus.problems])
 print(gpus.problems[0].reason)
 """

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from nova_accel.catalog import loader
 from nova_accel.config import library_version
+from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_reader, nvml_library, usage_reader
 from tests.hardware import mig_changes, smi
 from tests.hardware.comparisons import (
@@ -51,7 +52,7 @@ REPEATS = 20
 EVENTS_MS = 500
 
 
-def check_state(gpus: gpu_reader.NvmlGpus) -> Iterator[Row]:
+def check_state(gpus: nvml_gpus.NvmlGpus) -> Iterator[Row]:
     """Yield the state of all GPUs, beside nvidia-smi's."""
     version, described = smi.read_smi()
     yield compare("host", "GPUs", sorted(gpus), sorted(described))
@@ -75,7 +76,7 @@ def check_state(gpus: gpu_reader.NvmlGpus) -> Iterator[Row]:
         )
 
 
-def check_kinds(gpus: gpu_reader.NvmlGpus) -> Iterator[Row]:
+def check_kinds(gpus: nvml_gpus.NvmlGpus) -> Iterator[Row]:
     """Yield NVML's MIG kinds, beside nvidia-smi's and the catalog's."""
     catalog = {
         each: gpu for gpu in loader.load().gpus() for each in gpu.pci_ids
@@ -147,7 +148,7 @@ def check_repeats() -> Iterator[Row]:
     )
 
 
-def check_xid_events(gpus: gpu_reader.NvmlGpus) -> Iterator[Row]:
+def check_xid_events(gpus: nvml_gpus.NvmlGpus) -> Iterator[Row]:
     """Yield whether Xid errors can be listened for, and none arrives."""
     with nvml_library.session():
         for address in gpus:
@@ -227,7 +228,7 @@ def write_report(path: pathlib.Path, rows: Sequence[Row]) -> None:
 
 
 def list_checks(
-    arguments: argparse.Namespace, gpus: gpu_reader.NvmlGpus
+    arguments: argparse.Namespace, gpus: nvml_gpus.NvmlGpus
 ) -> list[tuple[str, Callable[[], Iterator[Row]]]]:
     """Return the steps, in their order."""
     output = pathlib.Path(arguments.output)

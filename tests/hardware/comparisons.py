@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterator, Sequence
 
 from nova_accel import model
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.model import usage
 from tests.hardware.smi import SmiGpu
 
@@ -81,7 +81,7 @@ def compare_range(
 
 
 def compare_state(
-    gpu: gpu_reader.NvmlGpu, version: str, smi: SmiGpu, links: int
+    gpu: nvml_gpus.NvmlGpu, version: str, smi: SmiGpu, links: int
 ) -> Iterator[Row]:
     """Yield what the state of a GPU is, beside nvidia-smi's.
 

@@ -4,6 +4,7 @@
 from collections.abc import Iterator, Sequence
 
 from nova_accel import model
+from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_reader, gpu_writer, nvml_library
 from tests.hardware import smi
 from tests.hardware.comparisons import Result, Row, compare
@@ -19,7 +20,7 @@ def read_kinds(address: str) -> Sequence[model.InstanceKind]:
         return gpu_reader._kinds(gpu, nvml_library.profiles(gpu))
 
 
-def check_mig_changes(gpus: gpu_reader.NvmlGpus) -> Iterator[Row]:
+def check_mig_changes(gpus: nvml_gpus.NvmlGpus) -> Iterator[Row]:
     """Yield whether MIG mode and instances can be changed and restored."""
     _, described = smi.read_smi()
     for address, gpu in gpus.items():
@@ -37,7 +38,7 @@ def check_mig_changes(gpus: gpu_reader.NvmlGpus) -> Iterator[Row]:
         yield from rows
 
 
-def find_use(gpu: gpu_reader.NvmlGpu, described: smi.SmiGpu) -> str:
+def find_use(gpu: nvml_gpus.NvmlGpu, described: smi.SmiGpu) -> str:
     """Return why the MIG mode of a GPU must stay, empty if it need not."""
     vfs = smi.SYSFS / gpu.address / "sriov_numvfs"
     if gpu.is_mig is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, scan
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import host_reader
 from nova_accel.vendors import (
     amd_mxgpu,
@@ -47,7 +47,7 @@ def make(name: str, root: pathlib.Path) -> pathlib.Path:
 def read(
     root: pathlib.Path,
     rules: Iterable[str] = (),
-    gpus: Iterable[gpu_reader.NvmlGpu] = (),
+    gpus: Iterable[nvml_gpus.NvmlGpu] = (),
 ) -> model.HostState:
     """Read a tree with device_spec lines and NVML's GPUs."""
     host = host_reader.HostReader(

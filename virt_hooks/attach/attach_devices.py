@@ -81,7 +81,7 @@ class AttachDevices:
         candidates = find(self._accel.host.state, bool(bitstream))
         if not bitstream:
             return candidates
-        fetched = self._partitions.images.fetch(
+        fetched = self._partitions.accel.programs.fetch(
             context, {bitstream}, self._partitions.list_images()
         )
         # The host may have changed during the download.

@@ -18,6 +18,7 @@ from nova_accel.claims import card_reset
 from nova_accel.config import policy
 from nova_accel.discovery import plugin
 from nova_accel.doctor import checked_host, host_checks, registry
+from nova_accel.host import nvml_gpus
 from nova_accel.host.execute import action_executor, privileged, reset_checks
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import host_reader
@@ -51,7 +52,7 @@ class AcceleratorSteps:
     def __init__(
         self,
         root: str = "/",
-        read_gpus: Callable[[], gpu_reader.NvmlGpus] = gpu_reader.read_gpus,
+        read_gpus: Callable[[], nvml_gpus.NvmlGpus] = gpu_reader.read_gpus,
     ) -> None:
         """Change this machine with the rights of this process.
 

@@ -15,7 +15,7 @@ from nova_accel.model import attachment
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection, hypervisor, libvirt_guest
-from virt_hooks.instance import bitstream_images, instance_request
+from virt_hooks.instance import instance_request
 from virt_hooks.operations import nova_database
 from virt_hooks.report import reconcile, reporter
 from virt_hooks.spawn import claim_store, lifecycle, ownership, spawn_plan
@@ -29,7 +29,6 @@ class ServerPartitions:
         accel: lifecycle.Lifecycle,
         host: Any,
         hypervisor_reader: hypervisor.HypervisorReader,
-        images: bitstream_images.BitstreamImages,
         startup_servers: nova_database.StartupServers,
         reporter: reporter.Reporter,
         reconciler: reconcile.Reconciler,
@@ -41,7 +40,6 @@ class ServerPartitions:
         self.accel = accel
         self.host = host
         self.hypervisor = hypervisor_reader
-        self.images = images
         self.startup_servers = startup_servers
         self.reporter = reporter
         self.reconciler = reconciler
@@ -91,7 +89,7 @@ class ServerPartitions:
             request.groups,
             request.slots,
             request.allocated,
-            self.images.read_cached(request.images),
+            self.accel.programs.read_cached(request.images),
         )
         self._operation.claims = claims
         return claims
@@ -255,9 +253,9 @@ class ServerPartitions:
         """
         images = request.images
         if images and (
-            is_new or images - self.images.read_cached(images).keys()
+            is_new or images - self.accel.programs.read_cached(images).keys()
         ):
-            self.images.fetch(context, images, self.list_images())
+            self.accel.programs.fetch(context, images, self.list_images())
 
     def list_images(self) -> set[str]:
         """Return the images that servers of this host need here."""

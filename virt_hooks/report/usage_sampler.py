@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from nova_accel import model
-from nova_accel.host.execute import privileged
+from nova_accel.host.execute.technologies import nvml_privileged, qat_telemetry
 from nova_accel.host.sysfs import fs, usage_files
 from nova_accel.model import usage
 from placement_sync.daemon import heartbeat, loop
@@ -72,7 +72,7 @@ class UsageSampler:
             ("telemetry of QAT", lambda: self._read_telemetry(host.devices)),
         ]
         if self._root == _OWN_ROOT:
-            sources.append(("usage of GPUs", privileged.read_usage))
+            sources.append(("usage of GPUs", nvml_privileged.read_usage))
         sampled = usage.merge(
             *(_read_source(where, read) for where, read in sources)
         )
@@ -88,7 +88,7 @@ class UsageSampler:
             *(
                 usage_files.judge_telemetry(
                     device.address,
-                    *privileged.read_telemetry(self._root, device.address),
+                    *qat_telemetry.read_telemetry(self._root, device.address),
                 )
                 for device in devices
                 if device.plugin == _QAT

@@ -11,6 +11,6 @@
 - ``release``, ``scrubbing``: partitions removed, functions scrubbed
 - ``function_notes``: ``FunctionNotes``: which server had a function last
 - ``orphan_cleanup``, ``ownership``: partitions that no server has
-- ``region_programs``: ``RegionPrograms``: bitstreams of FPGA regions
+- ``programs``: ``Programs``: bitstreams of a server; FPGAs register theirs
 - ``card_modes``: ``CardModeSetter``: VF counts and modes of cards
 """

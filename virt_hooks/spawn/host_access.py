@@ -4,7 +4,6 @@
 import dataclasses
 from collections.abc import Callable
 
-from nova_accel import model
 from nova_accel.discovery.device_marks import DeviceMarks
 from nova_accel.host.state.claims_file import ClaimsFile
 from nova_accel.host.state.faults import FaultNotes
@@ -12,6 +11,7 @@ from nova_accel.host.state.service_lock import ServiceLock
 from nova_accel.host.sysfs import host_reader
 from nova_accel.host.sysfs.udev import UeventLog
 from virt_hooks.guest import connection
+from virt_hooks.spawn.programs import Programs
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,7 @@ class HostAccess:
     :ivar faults: notes on devices at fault and on unclean functions, in
         memory by default.
     :ivar marks: changes drain marks and faults for an operator.
-    :ivar read_bitstream: returns the bitstream of an operator's file, or
-        raises BitstreamError; without it regions are not blanked.
+    :ivar programs: bitstreams that are loaded for servers.
     :ivar claims_file: publishes the claims to other processes.
     :ivar service_lock: held by the only nova-compute of the host.
     :ivar uevents: the functions that uevents name since the last reading.
@@ -35,7 +34,7 @@ class HostAccess:
     read_host: Callable[[], host_reader.HostReader] | None = None
     faults: FaultNotes = dataclasses.field(default_factory=FaultNotes)
     marks: DeviceMarks | None = None
-    read_bitstream: Callable[[str], model.Bitstream] | None = None
+    programs: Programs = dataclasses.field(default_factory=Programs)
     claims_file: ClaimsFile | None = None
     service_lock: ServiceLock | None = None
     uevents: UeventLog = dataclasses.field(default_factory=UeventLog)

@@ -29,7 +29,6 @@ from virt_hooks.spawn import (
     host_access,
     orphan_cleanup,
     ownership,
-    region_programs,
     release,
     scrubbing,
     spawn_plan,
@@ -80,17 +79,16 @@ class Lifecycle:
         ) = None
         self.store = claim_store.ClaimStore(self._publish_claims)
         self._locks = device_locks.DeviceLocks()
-        self._programs = region_programs.RegionPrograms(access)
+        self.programs = access.programs
         self._release = release.PartitionRelease(
             drivers,
             scrubbing.Scrubber(executor, rules, host),
             self.store,
             host,
-            self._programs,
             access,
         )
         self._planner = spawn_plan.SpawnPlanner(
-            self.store, self._release, self._programs, host
+            self.store, self._release, self.programs, host
         )
         self._orphan_cleanup = orphan_cleanup.OrphanCleanup(
             self.store, self._locks, self._release
@@ -256,7 +254,7 @@ class Lifecycle:
                 for claim in claims
             )
             self.store.set_claims(consumer, made)
-            self._programs.note_loaded(made)
+            self.programs.note_loaded(made)
             spawn_plan.refresh_cards(self.host, root, slots)
         return made
 
@@ -276,7 +274,7 @@ class Lifecycle:
         try:
             self._executor.apply_all(self._plan_actions(claims))
         except BaseException as error:
-            self._programs.note_failure(
+            self.programs.note_failure(
                 error, lambda address: self.host.refresh_cards({address})
             )
             self.store.set_claims(consumer, previous)

@@ -21,7 +21,6 @@ from virt_hooks.spawn import (
     function_notes,
     host_access,
     ownership,
-    region_programs,
     scrubbing,
 )
 
@@ -42,14 +41,13 @@ class PartitionRelease:
         scrubber: scrubbing.Scrubber,
         store: claim_store.ClaimStore,
         host: snapshot.Snapshot,
-        programs: region_programs.RegionPrograms,
         access: host_access.HostAccess,
     ) -> None:
         self._drivers = drivers
         self._executor = scrubber.executor
         self._store = store
         self._host = host
-        self._programs = programs
+        self._programs = access.programs
         self.scrubber = scrubber
         self._domains = access.domains
         self._faults = access.faults

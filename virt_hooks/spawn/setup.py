@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the Lifecycle of this compute node from nova.conf."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from nova_accel.config import extensions
 from nova_accel.discovery import (
     change_detection,
     device_marks,
@@ -12,9 +13,8 @@ from nova_accel.discovery import (
     service_start,
     snapshot,
 )
-from nova_accel.host.bitstreams import bitstream_cache
-from nova_accel.host.execute import action_executor, privileged
-from nova_accel.host.nvml import gpu_reader, xid_events
+from nova_accel.host import nvml_gpus
+from nova_accel.host.execute import action_executor
 from nova_accel.host.state import (
     claims_file,
     drains,
@@ -25,11 +25,14 @@ from nova_accel.host.state import (
 from nova_accel.host.sysfs import fs, udev
 from nova_accel.inventory import health
 from virt_hooks.guest import connection
-from virt_hooks.spawn import host_access, lifecycle
+from virt_hooks.spawn import host_access, lifecycle, programs
 
 # Root of this machine's own kernel files. Any other root is a simulated
 # kernel: this machine's libvirt and NVML don't know its devices.
 _OWN_ROOT = "/"
+# Entry points: functions that return a reader of GPUs, by a function that
+# lists the GPUs in use and the notes on faults.
+_GPU_READERS = "nova_accel.gpu_readers"
 
 
 def read_node(
@@ -48,12 +51,19 @@ def read_node(
     is_own = settings.root == _OWN_ROOT
     state_dir = settings.state_dir
     faulted = faults.FaultNotes(state_dir)
-    # NVML reports GPU instances to root only.
-    read_gpus = privileged.read_gpus if is_own else _read_no_gpus
-    if is_own:
-        read_gpus = xid_events.listening(
-            read_gpus, lambda: health.list_gpus_in_use(host.state), faulted
+    programmed = programs.load(
+        programs.ProgramContext(
+            settings=settings.bitstreams, domains=domains, faults=faulted
         )
+    )
+
+    def list_gpus_in_use() -> Iterable[str]:
+        return health.list_gpus_in_use(detector.state)
+
+    read_gpus: nvml_gpus.ReadGpus = dict
+    if is_own:
+        for open_reader in extensions.load(_GPU_READERS).values():
+            read_gpus = open_reader(list_gpus_in_use, faulted)
     uevents = udev.UeventLog()
     detector = change_detection.ChangeDetector(
         fs.DiskSource(settings.root),
@@ -64,9 +74,6 @@ def read_node(
         uevents,
     )
     host = snapshot.Snapshot(detector)
-    cache = bitstream_cache.BitstreamCache(
-        settings.bitstreams.cache_dir, settings.bitstreams.limit
-    )
     executor = action_executor.Executor(
         settings.root,
         nodedev=connection.NodeDevices(connect) if is_own else None,
@@ -83,7 +90,7 @@ def read_node(
             lambda: scan.read(detector.open_reader(), drivers, settings.rules),
             faulted,
         ),
-        read_bitstream=cache.read_file,
+        programs=programmed,
         claims_file=claims_file.ClaimsFile(state_dir),
         service_lock=service_lock.ServiceLock(state_dir),
         uevents=uevents,
@@ -99,7 +106,3 @@ def _open_notes(
         drained=drains.DrainNotes(state_dir),
         baseline=error_baseline.ErrorBaseline(state_dir),
     )
-
-
-def _read_no_gpus() -> gpu_reader.NvmlGpus:
-    return gpu_reader.NvmlGpus({})

@@ -11,7 +11,7 @@ from nova_accel.model import flavors, names, providers
 from virt_hooks.spawn import (
     claim_store,
     ownership,
-    region_programs,
+    programs,
     release,
 )
 
@@ -39,7 +39,7 @@ class SpawnPlanner:
         self,
         store: claim_store.ClaimStore,
         release: release.PartitionRelease,
-        programs: region_programs.RegionPrograms,
+        programs: programs.Programs,
         host: snapshot.Snapshot,
     ) -> None:
         self._store = store

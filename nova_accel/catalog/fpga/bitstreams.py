@@ -14,7 +14,7 @@ from nova_accel import errors, model
 from nova_accel.catalog.fpga import gbs, xclbin
 from nova_accel.model import names
 
-FUNCTION = "accelerator_function_id"
+FUNCTION = names.FUNCTION_PROPERTY
 INTERFACE = "accelerator_interface_id"
 VENDOR = "accelerator_vendor"
 SHA512 = "accelerator_sha512"

@@ -1,41 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FPGA regions: the request groups that they can serve, and their use."""
+"""FPGA regions: their traits, and checks before their use."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog.fpga import bitstreams
-from nova_accel.model import flavors, names
-
-
-def required_functions(group: flavors.RequestGroup) -> frozenset[str]:
-    """Return the traits of the functions that a group requires."""
-    return _filter_required(group, names.FUNCTION_PREFIX)
-
-
-def _filter_required(
-    group: flavors.RequestGroup, prefix: str
-) -> frozenset[str]:
-    return frozenset(t for t in group.required if t.startswith(prefix))
-
-
-def can_serve(group: flavors.RequestGroup, device: model.Device) -> bool:
-    """Return whether a device can serve a group.
-
-    A region whose function can't be read now is assumed to have the right
-    one; a group with a bitstream can use any.
-    """
-    region = device.region
-    if region is None:
-        return True
-    required = _filter_required(group, names.INTERFACE_PREFIX)
-    interfaces = {names.interface_trait(i) for i in region.interfaces}
-    if interfaces and not required <= interfaces:
-        return False
-    if group.bitstream or region.function is None:
-        return True
-    return required_functions(group) <= function_traits(region.function)
+from nova_accel.model import names
 
 
 def with_bitstreams(
@@ -54,17 +25,12 @@ def with_bitstreams(
     )
 
 
-def function_traits(function: str | None) -> frozenset[str]:
-    """Return the traits of a region's function, none without a function."""
-    return frozenset({names.fpga_function_trait(function)} if function else ())
-
-
 def traits(region: model.Region) -> frozenset[str]:
     """Return the traits of a region's function and interfaces."""
     interfaces = {names.interface_trait(i) for i in region.interfaces}
     if region.is_programmable:
         interfaces.add(names.PROGRAMMABLE_TRAIT)
-    return function_traits(region.function) | interfaces
+    return names.fpga_function_traits(region.function) | interfaces
 
 
 def check_functions(
@@ -104,7 +70,7 @@ def _list_objections(
             f" {device.address} needs it; it is fetched from Glance when a"
             " server is created, rebuilt or moved here"
         )
-    if not claim.functions <= function_traits(function):
+    if not claim.functions <= names.fpga_function_traits(function):
         yield (
             f"{device.address} holds {_describe(function)}, but the flavor"
             f" requires {', '.join(sorted(claim.functions))}; another server"

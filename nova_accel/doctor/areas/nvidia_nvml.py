@@ -7,7 +7,7 @@ from nova_accel.catalog import loader, versions
 from nova_accel.discovery import vgpu_guests
 from nova_accel.doctor import checked_host, host_checks
 from nova_accel.doctor.host_checks import Observation, fail, note, warn
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 
 AREA = host_checks.Area("nv", page="gpus", technology="nvidia")
 LICENSES = host_checks.Area("nv", page="licenses", technology="nvidia")
@@ -25,7 +25,7 @@ _COMPLETED, _NOT_SUPPORTED = "completed", "not_supported"
 )
 def check_nvml(host: _Host) -> _Results:
     """NVML answers for each card of NVIDIA's driver."""
-    for problem in gpu_reader.problems(host.gpus):
+    for problem in nvml_gpus.problems(host.gpus):
         yield warn(f"NVML: {problem.where}: {problem.reason}")
 
 

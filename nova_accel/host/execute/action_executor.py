@@ -7,18 +7,19 @@ block the others.
 
 import contextlib
 import errno
+import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from nova_accel import errors
 from nova_accel.claims import card_reset, scrub
-from nova_accel.config import policy
+from nova_accel.config import extensions, policy
+from nova_accel.host import nvml_gpus
 from nova_accel.host.execute import (
-    fpga_actions,
     function_actions,
     handlers,
-    privileged,
     readback,
     vgpu_actions,
 )
@@ -30,9 +31,26 @@ LOG = logging.getLogger(__name__)
 # waits up to 10 x 100 ms for it (node_device_udev.c,
 # udevProcessMediatedDevice).
 _PAUSE_S = 0.1
-_TECHNOLOGIES = (vgpu_actions, function_actions, fpga_actions)
-_HANDLERS = {k: v for t in _TECHNOLOGIES for k, v in t.HANDLERS.items()}
-_HINTS = {k: v for t in _TECHNOLOGIES for k, v in t.HINTS.items()}
+
+
+@functools.cache
+def load_handlers() -> Mapping[type[actions.Action], handlers.Handler[Any]]:
+    """Return the handler of each class of actions.
+
+    :raises ConfigurationError: a registered technology can't be loaded.
+    """
+    return {k: v for t in _load_technologies() for k, v in t.HANDLERS.items()}
+
+
+@functools.cache
+def load_hints() -> Mapping[type[actions.Action], Mapping[int, str]]:
+    """Return what the operator can do, by errno, for classes of actions."""
+    return {k: v for t in _load_technologies() for k, v in t.HINTS.items()}
+
+
+def _load_technologies() -> tuple[handlers.Technology, ...]:
+    registered = extensions.load(handlers.GROUP).values()
+    return (vgpu_actions, function_actions, *registered)
 
 
 class Executor:
@@ -42,7 +60,7 @@ class Executor:
         self,
         root: str = "/",
         nodedev: handlers.NodeDevices | None = None,
-        read_gpus: readback.ReadGpus = privileged.read_gpus,
+        read_gpus: nvml_gpus.ReadGpus = dict,
         program_s: float = 300,
     ) -> None:
         """Use the host whose files are below ``root``.
@@ -50,14 +68,17 @@ class Executor:
         :param nodedev: libvirt's interface, tried first for mdevs.
         :param read_gpus: returns NVML's answers, to read back changes.
         :param program_s: seconds that loading a bitstream may take.
+        :raises ConfigurationError: a registered technology can't be loaded.
         """
         self.root = root
         self._host = handlers.Host(
             root=root,
-            state=readback.Readback(root, read_gpus),
+            state=readback.Readback(root),
+            read_gpus=read_gpus,
             nodedev=nodedev,
             program_s=program_s,
         )
+        self._handlers = load_handlers()
 
     def apply_all(self, planned: Iterable[actions.Action]) -> None:
         """Apply actions in order; undo all of them on a failure.
@@ -120,13 +141,13 @@ class Executor:
         undo = action.undo()
         if undo is None:
             return ()
-        restore = _HANDLERS[type(undo)].restore
+        restore = self._handlers[type(undo)].restore
         return tuple(restore(self._host, undo))
 
     def _apply(
         self, action: actions.Action, undo: Iterable[actions.Action]
     ) -> bool:
-        own: handlers.Handler[actions.Action] = _HANDLERS[type(action)]
+        own: handlers.Handler[actions.Action] = self._handlers[type(action)]
         if own.is_done(self._host, action, False):
             return False
         for refusal in own.check(self._host, action):
@@ -187,7 +208,7 @@ def get_hint(action: actions.Action, number: int) -> str:
 
     :param number: errno of the refusal; 0 for a change without effect.
     """
-    return handlers.get_hint(_HINTS.get(type(action), {}), number)
+    return handlers.get_hint(load_hints().get(type(action), {}), number)
 
 
 def _failure(

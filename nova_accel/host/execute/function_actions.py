@@ -117,7 +117,7 @@ def _restore_vfs(
 
 def _restore_gpu(host: Host, gpu: str) -> Iterator[actions.Action]:
     """Yield what sriov-manage discards: it rebinds the card's driver."""
-    state = host.state.gpu(gpu)
+    state = host.read_gpus().get(gpu)
     if state is None:
         return
     if state.is_mixed:

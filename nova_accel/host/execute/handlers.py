@@ -4,21 +4,20 @@
 import dataclasses
 import errno
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from nova_accel.host import nvml_gpus
 from nova_accel.host.execute import privileged, readback
 from nova_accel.model import actions
 
+#: Entry points whose objects are technologies.
+GROUP = "nova_accel.actions"
 A = TypeVar("A", bound=actions.Action)
 _Actions = Iterable[actions.Action]
 
 RIGHTS = (
     "nova-compute's privileged daemon may not write there: check its"
     " capabilities"
-)
-NO_NVML = (
-    "NVML can't be called: install nvidia-ml-py and NVIDIA's host driver, or"
-    " create GPU instances by hand"
 )
 _LOG = "see the kernel's log (dmesg) on this host and `nova-accel inspect`"
 _HINTS: Mapping[int, str] = {
@@ -58,6 +57,7 @@ class Host:
 
     root: str
     state: readback.Readback
+    read_gpus: nvml_gpus.ReadGpus
     nodedev: NodeDevices | None
     program_s: float
 
@@ -97,6 +97,13 @@ class Handler(Generic[A]):
     attempts: int = 10
     is_long: bool = False
     is_scrub: bool = False
+
+
+class Technology(Protocol):
+    """Actions of one technology: a module, here or registered in GROUP."""
+
+    HANDLERS: Mapping[type[actions.Action], Handler[Any]]
+    HINTS: Mapping[type[actions.Action], Mapping[int, str]]
 
 
 def get_hint(hints: Mapping[int, str], number: int) -> str:

@@ -4,14 +4,12 @@
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 from nova_accel import errors
 from nova_accel.host.execute import privileged
-from nova_accel.host.fpga import dfl, xrt
-from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import attributes, fs
-from nova_accel.model import actions, pci
+from nova_accel.model import pci
 
 _FUNCTIONS = "/sys/bus/pci/devices"
 _MDEVS = "/sys/bus/mdev/devices"
@@ -24,8 +22,6 @@ FREE = "0"
 # Names of files of a vGPU.
 PARAMS, PLACEMENT = "vgpu_params", "placement_id"
 
-ReadGpus = Callable[[], Mapping[str, gpu_reader.NvmlGpu]]
-
 
 class Readback:
     """Reader of the state that actions change; it caches nothing.
@@ -33,11 +29,10 @@ class Readback:
     The kernel follows the links in a path, as it does for the writes.
     """
 
-    def __init__(self, root: str, read_gpus: ReadGpus) -> None:
-        """Read files below ``root``; ``read_gpus`` calls NVML."""
+    def __init__(self, root: str) -> None:
+        """Read files below ``root``."""
         self._root = root
         self._source = fs.DiskSource(root)
-        self._read_gpus = read_gpus
 
     def vgpu_type(self, function: str) -> str:
         """Return a VF's vGPU type, empty if it can't be read."""
@@ -73,35 +68,8 @@ class Readback:
             if pci.is_for_guests(driver):
                 yield f"{vf} is bound to {driver}"
 
-    def region_function(self, action: actions.ProgramRegion) -> str | None:
-        """Return the function of a region; see ``model.Region.function``."""
-        is_xrt = action.tool == xrt.TOOL
-        read = xrt.read_loaded if is_xrt else dfl.read_loaded
-        return read(self._files(), action.card, action.number, action.slot)
-
-    def ports(self, card: str) -> dfl.DflLayout:
-        """Return the FME device and the ports of a card."""
-        return dfl.read(self._files(), card)
-
-    def gpu(self, address: str) -> gpu_reader.NvmlGpu | None:
-        """Return NVML's state of a GPU, None if unknown."""
-        return self._read_gpus().get(address)
-
-    def instance_starts(self, gpu: str, kind: str) -> set[int | None] | None:
-        """Return the starts of GPU instances of a kind, None if unknown.
-
-        An instance whose start is unknown gives None.
-        """
-        state = self.gpu(gpu)
-        if state is None or "instances" in state.unread:
-            return None
-        return {
-            instance.span.start if instance.span else None
-            for instance in state.instances
-            if instance.kind == kind
-        }
-
-    def _files(self) -> fs.Files:
+    def files(self) -> fs.Files:
+        """Return a reader that has read nothing yet."""
         return fs.Files(self._source)
 
     def is_mdev_gone(self, uuid: str, parent: str) -> bool:
@@ -147,7 +115,7 @@ class Readback:
         type_id = self.vgpu_type(function)
         # An unreadable VF may have a vGPU; a removed VF has none.
         return type_id == FREE or (
-            not type_id and self._files().is_gone(f"{_FUNCTIONS}/{function}")
+            not type_id and self.files().is_gone(f"{_FUNCTIONS}/{function}")
         )
 
     def vgpu_file(self, target: str, name: str) -> str | None:
@@ -156,7 +124,7 @@ class Readback:
         A file that only root may read is read by the privileged daemon.
         """
         top = _FUNCTIONS if ":" in target else _MDEVS
-        text = self._files().read_text(f"{top}/{target}/nvidia/{name}")
+        text = self.files().read_text(f"{top}/{target}/nvidia/{name}")
         number = 0
         if text in (errno.EACCES, errno.EPERM):
             number, text = privileged.read_vgpu(self._root, target, name)
@@ -164,7 +132,7 @@ class Readback:
 
     def virtual_functions(self, function: str) -> tuple[str, ...]:
         """Return the VFs of a PF whose physfn link exists."""
-        files = self._files()
+        files = self.files()
         place = f"{_FUNCTIONS}/{function}"
         try:
             links = [n for n in files.names(place) if _VIRTFN.fullmatch(n)]
@@ -181,5 +149,5 @@ class Readback:
 
     def attribute(self, function: str, name: str) -> str:
         """Return an attribute of a function, empty if unreadable."""
-        text = self._files().read_text(f"{_FUNCTIONS}/{function}/{name}")
+        text = self.files().read_text(f"{_FUNCTIONS}/{function}/{name}")
         return "" if isinstance(text, int) else text.strip()

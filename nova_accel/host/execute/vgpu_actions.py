@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mdevs, NVIDIA's vGPUs on VFs, GPU instances, and modes of GPUs."""
+"""Mdevs, and NVIDIA's vGPUs on VFs."""
 
 import dataclasses
 import errno
@@ -7,15 +7,12 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nova_accel import errors
 from nova_accel.host.execute import privileged, readback
 from nova_accel.host.execute.handlers import (
-    NO_NVML,
     RIGHTS,
     Handler,
     Host,
     Refusal,
-    get_hint,
 )
 from nova_accel.model import actions
 
@@ -31,8 +28,6 @@ _OTHER = (
     "the function has another vGPU than the one to clear, so it stays;"
     " see `nova-accel inspect`"
 )
-_NO_MIG = "the GPU is not in MIG mode: nvidia-smi -i GPU -mig 1"
-_NO_CALL = {errno.ENXIO: NO_NVML, errno.ENOSYS: NO_NVML}
 
 
 def _write_mdev(host: Host, action: _MdevAction) -> int:
@@ -137,48 +132,6 @@ def _restore_params(
     yield dataclasses.replace(undo, params=params)
 
 
-def _is_destroyed(
-    host: Host, action: actions.DestroyInstance, _is_new: bool
-) -> bool:
-    starts = host.state.instance_starts(action.gpu, action.kind)
-    if starts is None or action.start is None:
-        return starts == set()
-    # An instance whose start is unknown may be this instance.
-    return not starts & {action.start, None}
-
-
-def _destroy_free(host: Host, action: actions.DestroyInstance) -> bool | None:
-    """Destroy the GPU instances of a kind that no vGPU uses.
-
-    A failure is only logged: the next vGPU of the kind uses the remaining
-    instance.
-    """
-    if action.start is not None:
-        return None
-    before = host.state.instance_starts(action.gpu, action.kind)
-    number = privileged.destroy_instance(action.gpu, action.kind, None)
-    after = host.state.instance_starts(action.gpu, action.kind)
-    if number and number != errno.EBUSY:
-        hint = get_hint(HINTS[actions.DestroyInstance], number)
-        LOG.warning("%s", errors.ActionError(str(action), number, hint))
-    if before != after:
-        LOG.info("%s: done", action)
-    return before != after
-
-
-def _is_mode_done(
-    host: Host,
-    action: actions.SetMixedSizes | actions.SetMigMode,
-    _is_new: bool,
-) -> bool:
-    state = host.state.gpu(action.gpu)
-    if state is None:
-        return False
-    if isinstance(action, actions.SetMigMode):
-        return state.is_mig is action.is_mig
-    return state.is_mixed is action.is_mixed
-
-
 HINTS: Mapping[type[actions.Action], Mapping[int, str]] = {
     actions.SetVgpuType: {
         errno.EPERM: _TAKEN,
@@ -214,37 +167,6 @@ HINTS: Mapping[type[actions.Action], Mapping[int, str]] = {
         errno.EINVAL: "a vGPU of this type can't start there",
         errno.ENOENT: "the driver places vGPUs itself: placement_id came"
         " with release 580",
-    },
-    actions.CreateInstance: {
-        errno.ENOSPC: "no room for the GPU instance: another one is in its"
-        " place; destroy it when it is empty",
-        errno.EBUSY: "the GPU is in use by another program; stop it first",
-        errno.EINVAL: "the GPU has no such kind of instance at that place",
-        errno.ENODEV: "NVML does not know the GPU, or no such kind of"
-        " instance; see `nova-accel inspect`",
-        errno.EOPNOTSUPP: _NO_MIG,
-        **_NO_CALL,
-    },
-    actions.DestroyInstance: {
-        errno.EBUSY: "a vGPU or a program is in the GPU instance; stop it"
-        " first",
-        errno.EOPNOTSUPP: _NO_MIG,
-        **_NO_CALL,
-    },
-    actions.SetMixedSizes: {
-        errno.EBUSY: "the mode changes only while the GPU holds no vGPU;"
-        " delete its servers first",
-        errno.EOPNOTSUPP: "the GPU has no mixed-size mode: write"
-        ' "sizes": "equal" into its line of device_spec',
-        **_NO_CALL,
-    },
-    actions.SetMigMode: {
-        errno.EINPROGRESS: "the GPU switches at its next reset: reset it"
-        " (nvidia-smi --gpu-reset) or power-cycle the machine",
-        errno.EBUSY: "the mode changes only while nothing uses the GPU: stop"
-        " its programs, and remove its GPU instances and VFs first",
-        errno.EOPNOTSUPP: "the GPU has no MIG mode",
-        **_NO_CALL,
     },
 }
 HANDLERS: Mapping[type[actions.Action], Handler[Any]] = {
@@ -290,31 +212,5 @@ HANDLERS: Mapping[type[actions.Action], Handler[Any]] = {
             host.state.vgpu_file(action.function, readback.PLACEMENT)
             == str(action.start)
         ),
-    ),
-    actions.CreateInstance: Handler[actions.CreateInstance](
-        write=lambda _, action: privileged.create_instance(
-            action.gpu, action.kind, action.start
-        ),
-        is_done=lambda host, action, _: (
-            action.start
-            in (host.state.instance_starts(action.gpu, action.kind) or ())
-        ),
-    ),
-    actions.DestroyInstance: Handler[actions.DestroyInstance](
-        write=lambda _, action: privileged.destroy_instance(
-            action.gpu, action.kind, action.start
-        ),
-        is_done=_is_destroyed,
-        change=_destroy_free,
-    ),
-    actions.SetMixedSizes: Handler[actions.SetMixedSizes](
-        write=lambda _, action: privileged.set_mixed(
-            action.gpu, action.is_mixed
-        ),
-        is_done=_is_mode_done,
-    ),
-    actions.SetMigMode: Handler[actions.SetMigMode](
-        write=lambda _, action: privileged.set_mig(action.gpu, action.is_mig),
-        is_done=_is_mode_done,
     ),
 }

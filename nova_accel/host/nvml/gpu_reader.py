@@ -26,14 +26,7 @@ from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
 from nova_accel.geometry import topology
 from nova_accel.host.nvml import nvml_library, nvml_query, vgpu_reader
-from nova_accel.host.nvml.gpu_state import (
-    NvmlGpu,
-    NvmlGpus,
-    NvmlVgpu,
-    NvmlVgpuType,
-    parse_bus_id,
-    problems,
-)
+from nova_accel.host.nvml.gpu_state import parse_bus_id
 from nova_accel.host.nvml.gpu_writer import (
     create_instance,
     destroy_instance,
@@ -41,17 +34,13 @@ from nova_accel.host.nvml.gpu_writer import (
     set_mixed,
 )
 from nova_accel.host.nvml.nvml_library import NvmlError, call, is_installed
+from nova_accel.host.nvml_gpus import NvmlGpu, NvmlGpus, NvmlVgpuType
 
 __all__ = [
-    "NvmlGpu",
-    "NvmlGpus",
-    "NvmlVgpu",
-    "NvmlVgpuType",
     "create_instance",
     "destroy_instance",
     "is_installed",
     "parse_bus_id",
-    "problems",
     "read_gpus",
     "set_mig",
     "set_mixed",

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from nova_accel.host.nvml import nvml_library
-from nova_accel.host.nvml.gpu_state import NvmlVgpu
 from nova_accel.host.nvml.nvml_library import NvmlError, call
+from nova_accel.host.nvml_gpus import NvmlVgpu
 
 # NVML_GRID_LICENSE_EXPIRY_VALID, NVML_GRID_LICENSE_EXPIRY_PERMANENT.
 _VALID, _PERMANENT = 2, 4

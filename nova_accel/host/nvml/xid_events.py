@@ -18,11 +18,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import IO
 
 from nova_accel import errors
-from nova_accel.host.nvml import gpu_reader, nvml_library
+from nova_accel.host import nvml_gpus
+from nova_accel.host.nvml import nvml_library
 from nova_accel.host.state import faults
 from nova_accel.inventory import health
 
@@ -133,17 +134,17 @@ class XidWatcher:
 
 
 def listening(
-    read_gpus: Callable[[], gpu_reader.NvmlGpus],
+    read_gpus: nvml_gpus.ReadGpus,
     in_use: Callable[[], Iterable[str]],
     faulted: faults.FaultNotes,
-) -> Callable[[], gpu_reader.NvmlGpus]:
+) -> nvml_gpus.ReadGpus:
     """Return a GPU reader that sets aside GPUs with a fatal Xid error.
 
     :param in_use: returns the addresses of the GPUs to watch.
     """
     watcher = XidWatcher()
 
-    def read() -> gpu_reader.NvmlGpus:
+    def read() -> Mapping[str, nvml_gpus.NvmlGpu]:
         set_aside(watcher.drain(), faulted)
         watcher.watch(in_use())
         return read_gpus()

@@ -15,8 +15,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
-from nova_accel.host import bounded_calls
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import bounded_calls, nvml_gpus
 from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import host_reader
 from nova_accel.inventory import health
@@ -217,9 +216,7 @@ def _judge_gpus(reader: host_reader.HostReader) -> dict[str, str]:
         for address, gpu in reader.gpus.items()
     }
     lost = (
-        reader.gpus.lost
-        if isinstance(reader.gpus, gpu_reader.NvmlGpus)
-        else ()
+        reader.gpus.lost if isinstance(reader.gpus, nvml_gpus.NvmlGpus) else ()
     )
     missing = _bound_gpus(reader) - reasons.keys() if lost else frozenset()
     if len(missing) == len(lost):

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict, TypeVar
 
 from nova_accel import errors, model
-from nova_accel.host import bounded_calls, cards
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import bounded_calls, cards, nvml_gpus
 from nova_accel.host.sysfs import attributes, fs
 from nova_accel.host.sysfs.attributes import Mdev, MdevParent, MdevType
 from nova_accel.model import pci
@@ -101,7 +100,7 @@ class HostReader:
         *,
         source: fs.FileSource | None = None,
         files: fs.Files | None = None,
-        gpus: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({}),
+        gpus: Mapping[str, nvml_gpus.NvmlGpu] = types.MappingProxyType({}),
     ) -> None:
         self.files = files or fs.Files(source or fs.DiskSource(root))
         self.gpus = gpus
@@ -109,9 +108,7 @@ class HostReader:
         #: Names of the card's functions and mdev parents; None for the host.
         self._scope: tuple[str, ...] | None = None
 
-    def with_gpus(
-        self, gpus: Mapping[str, gpu_reader.NvmlGpu]
-    ) -> "HostReader":
+    def with_gpus(self, gpus: Mapping[str, nvml_gpus.NvmlGpu]) -> "HostReader":
         """Return a reader with these GPUs that shares this one's files."""
         reader = copy.copy(self)
         reader.gpus = gpus

@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors
 from nova_accel.catalog import mdev_names
-from nova_accel.host import file_cache
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import file_cache, nvml_gpus
 from nova_accel.host.sysfs import attributes, host_reader
 from nova_accel.host.sysfs.host_reader import FUNCTIONS, PARENTS, T
 from nova_accel.model import pci
@@ -64,7 +63,7 @@ class RepeatedReader(host_reader.HostReader):
     def __init__(
         self,
         earlier: host_reader.HostReader,
-        gpus: Mapping[str, gpu_reader.NvmlGpu],
+        gpus: Mapping[str, nvml_gpus.NvmlGpu],
     ) -> None:
         super().__init__(files=earlier.files.copy(), gpus=gpus)
         self._results = dataclasses.replace(

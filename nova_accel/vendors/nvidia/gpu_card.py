@@ -18,7 +18,7 @@ from nova_accel import model
 from nova_accel.catalog import loader, mdev_names, vgpu_types
 from nova_accel.config import policy
 from nova_accel.geometry import device_capacity
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import names, pci
 from nova_accel.vendors.nvidia import type_sources
@@ -45,7 +45,7 @@ class NvidiaCard:
     plugin: str
     technology: str
     rule: policy.Rule
-    nvml: gpu_reader.NvmlGpu
+    nvml: nvml_gpus.NvmlGpu
     driver_version: str
     offers: tuple[type_sources.OfferedType, ...]
     partitions: tuple[model.Partition, ...]
@@ -169,8 +169,8 @@ class NvidiaCard:
 
 
 def map_nvml_types(
-    gpu: gpu_reader.NvmlGpu,
-) -> Mapping[str, gpu_reader.NvmlVgpuType]:
+    gpu: nvml_gpus.NvmlGpu,
+) -> Mapping[str, nvml_gpus.NvmlVgpuType]:
     """Return the types that NVML reports, by name without brand."""
     return {
         mdev_names.strip_brand(nvml_type.name): nvml_type
@@ -202,9 +202,9 @@ def find_catalog_gpu(
 
 def get_nvml_gpu(
     host: host_reader.HostReader, address: str
-) -> gpu_reader.NvmlGpu:
+) -> nvml_gpus.NvmlGpu:
     """Return the state that NVML reports of a card, empty if none."""
-    return host.gpus.get(address) or gpu_reader.NvmlGpu(address=address)
+    return host.gpus.get(address) or nvml_gpus.NvmlGpu(address=address)
 
 
 def build_device(card: NvidiaCard) -> model.Device:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from nova_accel import model
 from nova_accel.catalog import loader, mdev_names, vgpu_types
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.model import names
 
 # More types than a host's cards have; each pass looks for all of them.
@@ -71,7 +71,7 @@ Types = Mapping[str, tuple[OfferedType, TypeProperties]]
 
 def merge(
     offer: OfferedType,
-    nvml: gpu_reader.NvmlVgpuType | None,
+    nvml: nvml_gpus.NvmlVgpuType | None,
     *,
     has_placements: bool = False,
 ) -> TypeProperties:
@@ -136,7 +136,7 @@ def _first_nonzero(*values: int | None, most: int | None = None) -> int | None:
 
 def _get_instance_kind(
     name: str,
-    nvml: gpu_reader.NvmlVgpuType | None,
+    nvml: nvml_gpus.NvmlVgpuType | None,
     catalog_type: vgpu_types.CatalogVgpuType | None,
 ) -> str:
     # NVML may report a type without its kind of GPU instance.
@@ -148,7 +148,7 @@ def _get_instance_kind(
 
 
 def _get_per_instance(
-    nvml: gpu_reader.NvmlVgpuType | None,
+    nvml: nvml_gpus.NvmlVgpuType | None,
     catalog_type: vgpu_types.CatalogVgpuType | None,
 ) -> int:
     if nvml is not None and (nvml.instance or catalog_type is None):

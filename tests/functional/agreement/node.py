@@ -17,6 +17,7 @@ from pathlib import Path
 from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.discovery import change_detection, plugin, scan, snapshot
+from nova_accel.host import nvml_gpus
 from nova_accel.host.execute import action_executor
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader
@@ -37,9 +38,9 @@ class NvmlCache:
     def __init__(self, kernel: fakehost.Controller) -> None:
         self._kernel = kernel
         self._key: object = None
-        self._gpus = gpu_reader.NvmlGpus({})
+        self._gpus = nvml_gpus.NvmlGpus({})
 
-    def read(self) -> gpu_reader.NvmlGpus:
+    def read(self) -> nvml_gpus.NvmlGpus:
         """Return the same as gpu_reader.read_gpus()."""
         key = {
             address: (card["mig"], card["mixed"], card["instances"])

@@ -14,7 +14,7 @@ from nova_accel.config import conf
 from tests.functional.images import glances
 from tests.functional.images.image_requests import Make, Set
 from tests.support.fpga import bitstream_files
-from virt_hooks.instance import bitstream_images
+from virt_hooks.operations.fpga import bitstream_images
 
 CONF = nova.conf.CONF
 

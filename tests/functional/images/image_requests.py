@@ -9,11 +9,11 @@ from nova import context as nova_context
 
 from tests.functional.images import glances
 from tests.support.fpga import bitstream_files
-from virt_hooks.instance import bitstream_images
+from virt_hooks.operations.fpga import bitstream_images
 
 CONTENT = bitstream_files.gbs(payload=bytes(range(256)) * 800)
 MISSING = "00000000-0000-4000-8000-000000000000"
-LOGGER = "virt_hooks.instance.bitstream_images"
+LOGGER = "virt_hooks.operations.fpga.bitstream_images"
 
 # Types of the fixtures ``option`` and ``make``.
 Set = Callable[..., None]

@@ -14,6 +14,7 @@ import json
 import pathlib
 from typing import Any
 
+from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_state
 from nova_accel.host.sysfs import fs
 
@@ -32,10 +33,10 @@ def load(name: str) -> fs.RecordedFiles:
     return fs.RecordedFiles(records)
 
 
-def load_gpus(name: str) -> gpu_state.NvmlGpus:
+def load_gpus(name: str) -> nvml_gpus.NvmlGpus:
     """Return a host's GPUs, none where NVML was not asked."""
     plain = _load(name).get("nvml")
-    return gpu_state.from_plain(plain) if plain else gpu_state.NvmlGpus({})
+    return gpu_state.from_plain(plain) if plain else nvml_gpus.NvmlGpus({})
 
 
 def _load(name: str) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from nova_accel.model import flavors, names
 from tests.support.fpga import guests, judge, kernel, simulated
 from tests.support.hosts import domains
 from tests.support.hosts.simulated import ROOT
+from virt_hooks.operations.fpga import region_programs
 from virt_hooks.spawn import host_access, lifecycle
 
 FUNCTIONS = (simulated.A, simulated.B, simulated.C)
@@ -135,6 +136,9 @@ class Cloud:
 
     def restart(self) -> None:
         """Restart the service, which restores the claims of servers."""
+        libvirt = domains.SimulatedDomains(
+            self.libvirt.use, lambda: self.libvirt.use(is_running=True)
+        )
         self.life = lifecycle.Lifecycle(
             self._drivers,
             self._rules,
@@ -148,12 +152,11 @@ class Cloud:
                 )
             ),
             host_access.HostAccess(
-                domains=domains.SimulatedDomains(
-                    self.libvirt.use,
-                    lambda: self.libvirt.use(is_running=True),
-                ),
+                domains=libvirt,
                 faults=self.faulted,
-                read_bitstream=_read_file,
+                programs=region_programs.RegionPrograms(
+                    libvirt, self.faulted, _read_file
+                ),
             ),
         )
         self.life.adopt(ROOT)

@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors
-from nova_accel.host.execute import action_executor, fpga_actions, root_io
+from nova_accel.host.execute import action_executor, root_io
+from nova_accel.host.execute.technologies import fpga_actions
 from nova_accel.host.fpga import ioctls
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga

@@ -31,6 +31,7 @@ from tests.lab import fakehost
 from tests.lab.fakehost import fpga
 from tests.support.hosts.simulated import ROOT
 from virt_hooks.guest import connection
+from virt_hooks.operations.fpga import region_programs
 from virt_hooks.spawn import host_access, lifecycle
 
 PAC, SPLIT, BARE = "0000:5e:00.0", "0000:6e:00.0", "0000:7e:00.0"
@@ -178,6 +179,7 @@ def started(
             domains=domains,
             read_host=read_host,
             faults=faulted,
+            programs=region_programs.RegionPrograms(domains, faulted),
         ),
     )
     life.adopt(ROOT)

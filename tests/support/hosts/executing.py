@@ -9,6 +9,7 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.host.execute import action_executor
+from nova_accel.host.execute.technologies import nvml_privileged
 from nova_accel.model import actions
 from tests.lab import fakehost
 
@@ -55,7 +56,9 @@ TOOL = "usr/lib/nvidia/sriov-manage"
 
 
 def executor(root: Path) -> action_executor.Executor:
-    return action_executor.Executor(str(root))
+    return action_executor.Executor(
+        str(root), read_gpus=nvml_privileged.read_gpus
+    )
 
 
 def failure(root: Path, *failing: actions.Action) -> errors.ActionError:

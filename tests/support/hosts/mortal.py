@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from nova_accel.host.execute import fpga_actions
+from nova_accel.host.execute.technologies import fpga_actions
 
 _MOST = 1 << 20
 # The name of a step, or a function that makes it from a call's arguments.

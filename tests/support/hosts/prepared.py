@@ -16,7 +16,7 @@ from typing import Any
 
 from nova_accel.config import top_packages
 from nova_accel.doctor import checked_host
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import build, vgpu_config
 
@@ -354,7 +354,7 @@ class BlockedFiles:
 
 def changed(
     change: Change,
-    gpus: Mapping[str, gpu_reader.NvmlGpu] = types.MappingProxyType({}),
+    gpus: Mapping[str, nvml_gpus.NvmlGpu] = types.MappingProxyType({}),
     blocked: str = "",
     packages: Sequence[top_packages.ForeignPackage] = (),
 ) -> checked_host.CheckedHost:

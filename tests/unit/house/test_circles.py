@@ -8,37 +8,6 @@ from tests.unit.house import circle_sizes
 from tools import circles, draw_circles
 
 RINGS = {circle.name: circle.ring for circle in circles.CIRCLES}
-# Modules of the heart that import a circle by name, until it is registered.
-UNCUT = {
-    "FPGA": {
-        "filters.glance_images",
-        "nova_accel.claims.claim_plan",
-        "nova_accel.claims.matching",
-        "nova_accel.host.execute.action_executor",
-        "nova_accel.host.execute.privileged",
-        "nova_accel.host.execute.readback",
-        "virt_hooks.hooks",
-        "virt_hooks.operations.server_partitions",
-        "virt_hooks.spawn.lifecycle",
-        "virt_hooks.spawn.release",
-        "virt_hooks.spawn.setup",
-        "virt_hooks.spawn.spawn_plan",
-    },
-    "NVML": {
-        "nova_accel.discovery.change_detection",
-        "nova_accel.discovery.host_readings",
-        "nova_accel.discovery.scan",
-        "nova_accel.discovery.snapshot",
-        "nova_accel.discovery.vgpu_guests",
-        "nova_accel.host.execute.privileged",
-        "nova_accel.host.execute.readback",
-        "nova_accel.host.sysfs.error_counters",
-        "nova_accel.host.sysfs.host_reader",
-        "nova_accel.host.sysfs.repeated_reader",
-        "placement_sync.daemon.heartbeat",
-        "virt_hooks.spawn.setup",
-    },
-}
 
 
 def count(name: str) -> int:
@@ -70,18 +39,7 @@ def test_a_circle_imports_no_circle_outside_of_it() -> None:
         for source, target in circles.list_arrows()
         if RINGS[source] < RINGS[target]
     }
-    assert outwards == {(circles.HEART, name) for name in UNCUT}
-
-
-@pytest.mark.parametrize("circle", UNCUT)
-def test_no_more_modules_of_the_heart_import_a_circle(circle: str) -> None:
-    importers = {
-        module
-        for module in circles.list_members()[circles.HEART]
-        for imported in circles.list_imports(module)
-        if circles.find_circle(imported) == circle
-    }
-    assert importers <= UNCUT[circle]
+    assert outwards == set()
 
 
 def test_nova_loads_no_package_by_imports() -> None:

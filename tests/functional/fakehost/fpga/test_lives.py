@@ -17,7 +17,7 @@ from nova_accel.discovery import (
     plugin,
     snapshot,
 )
-from nova_accel.host.execute import privileged
+from nova_accel.host.execute.technologies import fpga_privileged
 from nova_accel.host.state import faults
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import names
@@ -26,6 +26,7 @@ from tests.lab.fakehost import fpga
 from tests.support.fpga import simulated
 from tests.support.hosts import domains
 from tests.support.hosts.simulated import ROOT
+from virt_hooks.operations.fpga import region_programs
 from virt_hooks.spawn import host_access, lifecycle
 
 pytestmark = pytest.mark.fakehost
@@ -76,7 +77,9 @@ def start(
                 domains=libvirt,
                 read_host=lambda: host_reader.HostReader(root),
                 faults=faulted,
-                read_bitstream=lambda _: blank,
+                programs=region_programs.RegionPrograms(
+                    libvirt, faulted, lambda _: blank
+                ),
             ),
         )
         life.adopt(ROOT)
@@ -127,7 +130,7 @@ def test_a_blank_that_the_daemon_never_loaded_sets_the_region_aside(
     def dead(*_: object) -> int:
         raise BrokenPipeError(errno.EPIPE, "the daemon is gone")
 
-    monkeypatch.setattr(privileged, "program_port", dead)
+    monkeypatch.setattr(fpga_privileged, "program_port", dead)
     release(life, ONE, slot)
     assert "could not be blanked" in region(life).fault
 

@@ -12,7 +12,7 @@ import oslo_messaging
 import pytest
 from nova import context, exception, rpc
 
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.model import rpc_names
 from placement_sync.cli import progress
 from placement_sync.client import nova_api, rest
@@ -81,7 +81,7 @@ class Command(attaching.AttachingTestBase):
     def test_show_has_licence_and_driver_of_the_guest(self) -> None:
         server = self.boot_server()
         (mdev,) = self.mdevs_of(server)
-        vgpu = gpu_reader.NvmlVgpu(
+        vgpu = nvml_gpus.NvmlVgpu(
             server=server["id"],
             mdev=mdev,
             license="unlicensed_restricted",
@@ -89,7 +89,7 @@ class Command(attaching.AttachingTestBase):
         )
         card = self.card_of(server)
         detector = self.computes["host1"].driver._accel.host._detector
-        detector.gpus = {card: gpu_reader.NvmlGpu(address=card, vgpus=(vgpu,))}
+        detector.gpus = {card: nvml_gpus.NvmlGpu(address=card, vgpus=(vgpu,))}
         (accelerator,) = self.command_json("show", server["id"])[
             "accelerators"
         ]

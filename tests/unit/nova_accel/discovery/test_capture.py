@@ -19,7 +19,7 @@ from nova_accel import errors, model
 from nova_accel.cli import host_source
 from nova_accel.config import policy
 from nova_accel.discovery import capture, scan
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import host_reader
 from tests.hosts import look
 from tests.support import examples
@@ -77,14 +77,14 @@ def test_an_unpacked_archive_is_a_plain_tree(
     assert look.read(tmp_path / "plain") == look.read(root)
 
 
-GPUS = gpu_reader.NvmlGpus(
+GPUS = nvml_gpus.NvmlGpus(
     {
-        "0000:3b:00.0": gpu_reader.NvmlGpu(
+        "0000:3b:00.0": nvml_gpus.NvmlGpu(
             address="0000:3b:00.0",
             driver_version="570.133.10",
             is_mig=False,
             types=(
-                gpu_reader.NvmlVgpuType(
+                nvml_gpus.NvmlVgpuType(
                     name="T4-4Q",
                     type_id="232",
                     framebuffer_mb=4096,

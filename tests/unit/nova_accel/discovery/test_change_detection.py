@@ -9,7 +9,7 @@ import pytest
 from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.discovery import change_detection, note_stores, snapshot
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.vendors import noop
@@ -201,9 +201,9 @@ def test_nvml_is_read_only_on_hosts_with_its_cards(
     send_uevent(root)
     times: list[int] = []
 
-    def read_gpus() -> gpu_reader.NvmlGpus:
+    def read_gpus() -> nvml_gpus.NvmlGpus:
         times.append(1)
-        return gpu_reader.NvmlGpus({})
+        return nvml_gpus.NvmlGpus({})
 
     detector = change_detection.ChangeDetector(
         fs.DiskSource(root), look.DRIVERS, policy.DeviceRules(), read_gpus
@@ -221,7 +221,7 @@ def test_a_card_of_another_vendor_causes_no_nvml_reading(
 ) -> None:
     """Values of the NVIDIA cards beside it stay as they were."""
     root = look.make("passthrough", tmp_path)
-    answers = [gpu_reader.NvmlGpus({A40: gpu_reader.NvmlGpu(address=A40)})]
+    answers = [nvml_gpus.NvmlGpus({A40: nvml_gpus.NvmlGpu(address=A40)})]
     detector = change_detection.ChangeDetector(
         fs.DiskSource(root), look.DRIVERS, policy.DeviceRules(), answers.pop
     )
@@ -237,10 +237,10 @@ def test_a_guest_with_a_new_licence_changes_no_device(
     send_uevent(root)
     states = ["licensed", "unlicensed"]
 
-    def read_gpus() -> gpu_reader.NvmlGpus:
-        vgpu = gpu_reader.NvmlVgpu(server="s1", license=states.pop())
-        gpu = gpu_reader.NvmlGpu(address=A40, vgpus=(vgpu,))
-        return gpu_reader.NvmlGpus({A40: gpu})
+    def read_gpus() -> nvml_gpus.NvmlGpus:
+        vgpu = nvml_gpus.NvmlVgpu(server="s1", license=states.pop())
+        gpu = nvml_gpus.NvmlGpu(address=A40, vgpus=(vgpu,))
+        return nvml_gpus.NvmlGpus({A40: gpu})
 
     detector = change_detection.ChangeDetector(
         fs.DiskSource(root), look.DRIVERS, policy.DeviceRules(), read_gpus

@@ -21,7 +21,7 @@ from nova_accel import errors
 from nova_accel.config import policy
 from nova_accel.discovery import capture, scan
 from nova_accel.doctor.areas import host_versions
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import look
 from tests.support import examples
@@ -58,7 +58,7 @@ def read_records(root: pathlib.Path) -> Records:
     return host.files.records()
 
 
-def read(records: Records, gpus: gpu_reader.NvmlGpus | None = None) -> None:
+def read(records: Records, gpus: nvml_gpus.NvmlGpus | None = None) -> None:
     """Read a host within the limit."""
     source = fs.RecordedFiles(records)
     with limited():
@@ -99,7 +99,7 @@ def test_a_limit_of_nvml_is_no_number_of_slots(
         if path.endswith("/vendor") and str(record).strip() == "0x10de"
     )
     vgpu_types = tuple(
-        gpu_reader.NvmlVgpuType(
+        nvml_gpus.NvmlVgpuType(
             name=name,
             type_id="1",
             framebuffer_mb=1024,
@@ -109,12 +109,12 @@ def test_a_limit_of_nvml_is_no_number_of_slots(
         )
         for name in ("P100-1Q", "P100X-1Q", "P100-2Q")
     )
-    gpu = gpu_reader.NvmlGpu(address=address, types=vgpu_types)
+    gpu = nvml_gpus.NvmlGpu(address=address, types=vgpu_types)
     # Else the kernel's own limit counts.
     undescribed = {
         p: r for p, r in records.items() if not p.endswith("description")
     }
-    read(undescribed, gpu_reader.NvmlGpus({address: gpu}))
+    read(undescribed, nvml_gpus.NvmlGpus({address: gpu}))
 
 
 def test_a_list_of_numa_nodes_is_not_written_out() -> None:

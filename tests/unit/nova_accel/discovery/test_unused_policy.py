@@ -8,7 +8,7 @@ import pytest
 from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.discovery import scan
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import host_reader
 from tests.hosts import look
 
@@ -80,7 +80,7 @@ def test_problems_of_nvml_are_among_the_problems(
     root: pathlib.Path,
 ) -> None:
     lost = model.Problem(where="NVML GPU 1", reason="GPU is lost")
-    host = host_reader.HostReader(root, gpus=gpu_reader.NvmlGpus({}, (lost,)))
+    host = host_reader.HostReader(root, gpus=nvml_gpus.NvmlGpus({}, (lost,)))
     state = scan.read(host, look.DRIVERS, policy.DeviceRules())
     assert lost in state.problems
     assert look.device(state, T4).profiles

@@ -3,7 +3,7 @@
 
 from nova_accel import model
 from nova_accel.discovery import vgpu_guests
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 
 GPU = "0000:41:00.0"
 MDEV = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
@@ -25,9 +25,9 @@ def claim(
 
 
 def states(
-    claims: list[model.Claim], *vgpus: gpu_reader.NvmlVgpu
+    claims: list[model.Claim], *vgpus: nvml_gpus.NvmlVgpu
 ) -> list[tuple[str, str, str]]:
-    gpus = {GPU: gpu_reader.NvmlGpu(address=GPU, vgpus=vgpus)}
+    gpus = {GPU: nvml_gpus.NvmlGpu(address=GPU, vgpus=vgpus)}
     return [
         (guest.server, guest.handle, guest.license)
         for guest in vgpu_guests.list_guests(claims, gpus)
@@ -35,22 +35,22 @@ def states(
 
 
 def test_a_vf_is_found_by_its_server() -> None:
-    vgpu = gpu_reader.NvmlVgpu(server="s1", license="licensed")
+    vgpu = nvml_gpus.NvmlVgpu(server="s1", license="licensed")
     claims = [claim("s1"), claim("s2"), claim("s1", device="0000:42:00.0")]
     assert states(claims, vgpu) == [("s1", "0000:41:00.4", "licensed")]
 
 
 def test_an_mdev_is_found_by_its_uuid() -> None:
     vgpus = [
-        gpu_reader.NvmlVgpu(server="s1", mdev=MDEV, license="licensed"),
-        gpu_reader.NvmlVgpu(server="s1", mdev="x", license="unlicensed"),
+        nvml_gpus.NvmlVgpu(server="s1", mdev=MDEV, license="licensed"),
+        nvml_gpus.NvmlVgpu(server="s1", mdev="x", license="unlicensed"),
     ]
     assert states([claim("s1", MDEV)], *vgpus) == [("s1", MDEV, "licensed")]
 
 
 def test_the_worst_state_of_a_server_counts() -> None:
     vgpus = [
-        gpu_reader.NvmlVgpu(server="s1", license=license_state)
+        nvml_gpus.NvmlVgpu(server="s1", license=license_state)
         for license_state in ("licensed", "", "unlicensed_restricted")
     ]
     ((_, _, state),) = states([claim("s1")], *vgpus)
@@ -59,5 +59,5 @@ def test_the_worst_state_of_a_server_counts() -> None:
 
 def test_a_gpu_without_answers_has_no_guests() -> None:
     assert vgpu_guests.list_guests([claim("s1")], {}) == ()
-    gpus = {GPU: gpu_reader.NvmlGpu(address=GPU)}
+    gpus = {GPU: nvml_gpus.NvmlGpu(address=GPU)}
     assert vgpu_guests.list_guests([claim("s1")], gpus) == ()

@@ -9,7 +9,7 @@ from typing import Any
 from nova_accel import model
 from nova_accel.config import top_packages
 from nova_accel.doctor.host_checks import Level
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.state import drains, notes
 from nova_accel.host.sysfs import fs
 from tests.support.hosts import prepared
@@ -49,7 +49,7 @@ class Case:
     level: Level
     change: prepared.Change
     before: prepared.Change = dataclasses.field(default_factory=dict)
-    gpus: Mapping[str, gpu_reader.NvmlGpu] = dataclasses.field(
+    gpus: Mapping[str, nvml_gpus.NvmlGpu] = dataclasses.field(
         default_factory=dict
     )
     packages: tuple[top_packages.ForeignPackage, ...] = ()
@@ -117,24 +117,22 @@ def container(*missing: str) -> prepared.Change:
 
 
 GONE = b"\xff\xff\xff\xff"
-MIG_GPU = {T4: gpu_reader.NvmlGpu(address=T4, is_mig=True)}
-LOST_GPU = {T4: gpu_reader.NvmlGpu(address=T4, fault="GPU is lost")}
+MIG_GPU = {T4: nvml_gpus.NvmlGpu(address=T4, is_mig=True)}
+LOST_GPU = {T4: nvml_gpus.NvmlGpu(address=T4, fault="GPU is lost")}
 
 
-def reported(**values: Any) -> Mapping[str, gpu_reader.NvmlGpu]:
+def reported(**values: Any) -> Mapping[str, nvml_gpus.NvmlGpu]:
     return {
-        T4: gpu_reader.NvmlGpu(
-            address=T4, driver_version="580.95.02", **values
-        )
+        T4: nvml_gpus.NvmlGpu(address=T4, driver_version="580.95.02", **values)
     }
 
 
-def guest(**values: str) -> Mapping[str, gpu_reader.NvmlGpu]:
-    vgpu = gpu_reader.NvmlVgpu(server=SERVER, **values)
+def guest(**values: str) -> Mapping[str, nvml_gpus.NvmlGpu]:
+    vgpu = nvml_gpus.NvmlVgpu(server=SERVER, **values)
     return reported(vgpus=(vgpu,))
 
 
-NVML_PROBLEM = gpu_reader.NvmlGpus(
+NVML_PROBLEM = nvml_gpus.NvmlGpus(
     {}, (model.Problem(where="GPU 0", reason="Unknown Error"),)
 )
 OTHER_KERNEL: prepared.Change = {
@@ -504,7 +502,7 @@ CASES: Mapping[str, Case] = {
 }
 
 # Answers of NVML that are no error.
-GOOD_ANSWERS: tuple[Mapping[str, gpu_reader.NvmlGpu], ...] = (
+GOOD_ANSWERS: tuple[Mapping[str, nvml_gpus.NvmlGpu], ...] = (
     reported(ecc=(True, True), fabric=("completed", 0)),
     reported(fabric=("not_supported", 0)),
     guest(license="licensed", driver="580.95.02"),

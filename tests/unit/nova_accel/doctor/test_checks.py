@@ -10,7 +10,7 @@ from nova_accel.config import policy
 from nova_accel.discovery import scan
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.doctor.host_checks import Level, Role
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.state import notes
 from tests.hosts import look
 from tests.support.hosts import prepared
@@ -164,7 +164,7 @@ def test_a_state_that_is_not_seen_is_unknown(
 
 @pytest.mark.parametrize("gpus", changes.GOOD_ANSWERS)
 def test_good_answers_of_nvml_are_ok(
-    gpus: Mapping[str, gpu_reader.NvmlGpu],
+    gpus: Mapping[str, nvml_gpus.NvmlGpu],
 ) -> None:
     assert levels(prepared.changed({}, gpus), IN_USE) == {}
 

@@ -12,7 +12,7 @@ import pytest
 
 from nova_accel import model
 from nova_accel.geometry import card_state, device_capacity, occupancy
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.model import names, providers
 from tests.hosts import build, look
 from tests.support.scheduler import scheduled
@@ -246,7 +246,7 @@ def real_card(name: str, root: pathlib.Path) -> model.Device:
         for parent in description["parents"]:
             # Of drivers newer than this host's.
             parent["types"].append(["9", "GRID A100-1-10C", 0, [10240, 4]])
-        nvml_gpu = gpu_reader.NvmlGpu(
+        nvml_gpu = nvml_gpus.NvmlGpu(
             address=A100, is_mig=True, kinds=gpu.kinds
         )
         spec = ['{"vendor_id": "10de", "mig_instances": "dynamic"}']
@@ -254,7 +254,7 @@ def real_card(name: str, root: pathlib.Path) -> model.Device:
         return look.device(state, A100)
     if name == "T4":
         return look.device(look.read(look.make("t4-mdev", root)), T4)
-    nvml_gpu = gpu_reader.NvmlGpu(
+    nvml_gpu = nvml_gpus.NvmlGpu(
         address=L40S, is_mig=False, is_mixed=name == "L40S mixed"
     )
     host = look.make("l40s-vendor-vfio", root)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.model import usage
 from placement_sync.client import calls
 from placement_sync.daemon import heartbeat
@@ -154,8 +154,8 @@ def test_guests_are_those_of_the_last_complete_pass(
 ) -> None:
     beat = beating(tmp_path)
     claim = CLAIMS[0]
-    vgpu = gpu_reader.NvmlVgpu(server=claim.consumer, license="licensed")
-    gpu = gpu_reader.NvmlGpu(address=claim.device, vgpus=(vgpu,))
+    vgpu = nvml_gpus.NvmlVgpu(server=claim.consumer, license="licensed")
+    gpu = nvml_gpus.NvmlGpu(address=claim.device, vgpus=(vgpu,))
     gpus = {claim.device: gpu}
     beat.record_pass(FinishedPass(), HOST, TREE, (claim,), gpus)
     beat.record_failure("Placement is away")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nova_accel import errors
+from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_reader
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
@@ -140,7 +141,7 @@ def test_the_functions_of_a_card_are_reset_together(
     spec = fakehost.HostSpec(cards=cards)
     with fakehost.simulated_sysfs(spec, tmp_path) as kernel:
         own = accelerator_steps.AcceleratorSteps(
-            str(kernel.root), lambda: gpu_reader.NvmlGpus({})
+            str(kernel.root), lambda: nvml_gpus.NvmlGpus({})
         )
         result = own.scrub()
         writes = [w["path"].rpartition("/")[2] for w in kernel.writes()]

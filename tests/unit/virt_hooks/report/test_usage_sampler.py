@@ -10,7 +10,8 @@ from oslo_config import cfg
 
 from nova_accel.config import policy
 from nova_accel.discovery import change_detection, snapshot
-from nova_accel.host.execute import action_executor, privileged
+from nova_accel.host.execute import action_executor
+from nova_accel.host.execute.technologies import qat_telemetry
 from nova_accel.host.sysfs import fs
 from nova_accel.vendors import qat
 from placement_sync.daemon import heartbeat
@@ -115,7 +116,7 @@ def test_a_source_that_raises_costs_its_own_figures(
         raise RuntimeError("the daemon did not start")
 
     life = start(tmp_path)
-    monkeypatch.setattr(privileged, "read_telemetry", refuse)
+    monkeypatch.setattr(qat_telemetry, "read_telemetry", refuse)
     sampling = sampler(tmp_path, life)
     sampling.sample()
     sampling.sample()
@@ -135,7 +136,7 @@ def test_a_source_that_hangs_stops_neither_passes_nor_the_service(
         return 0, "0", ""
 
     life = start(tmp_path)
-    monkeypatch.setattr(privileged, "read_telemetry", hang)
+    monkeypatch.setattr(qat_telemetry, "read_telemetry", hang)
     monkeypatch.setattr(usage_sampler, "_STOP_S", 0.01)
     sampling = sampler(tmp_path, life)
     sampling.start(60)

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.catalog.fpga import regions
-from nova_accel.claims import claim_plan
+from nova_accel.claims import claim_plan, matching
+from nova_accel.host.state import faults
 from nova_accel.model import flavors, names
 from tests.support.fpga import card as fpga
 from tests.support.hosts import domains
 from virt_hooks.guest import connection
-from virt_hooks.spawn import host_access, region_programs
+from virt_hooks.operations.fpga import region_programs
 
 OLD, NEW = map(names.fpga_function_trait, (fpga.OLD, fpga.NEW))
 HELD = connection.HostdevUse(functions=frozenset({fpga.CARD}))
@@ -38,9 +38,7 @@ def served(
 ) -> model.Claim:
     """Return the planned claim."""
     libvirt = domains.SimulatedDomains(lambda: defined, lambda: running)
-    programs = region_programs.RegionPrograms(
-        host_access.HostAccess(domains=libvirt)
-    )
+    programs = region_programs.RegionPrograms(libvirt, faults.FaultNotes())
     images = {fpga.IMAGE: fpga.bitstream()}
     (claim,) = programs.plan(
         planned(host, group), before, images, holders, host
@@ -186,10 +184,12 @@ def test_a_region_with_a_member_of_another_server_is_not_programmed() -> None:
 
 
 def test_other_devices_are_ignored() -> None:
-    assert regions.can_serve(
+    assert matching.can_serve(
         fpga.asks(image=fpga.IMAGE), dataclasses.replace(fpga.card())
     )
-    programs = region_programs.RegionPrograms(host_access.HostAccess())
+    programs = region_programs.RegionPrograms(
+        connection.NO_DOMAINS, faults.FaultNotes()
+    )
     assert programs.plan((), (), {}, (), fpga.host()) == ()
 
 

@@ -25,8 +25,8 @@ KEY = re.compile(
 
 def test_each_action_has_a_handler() -> None:
     kinds = set(typing.get_args(actions.Action))
-    assert action_executor._HANDLERS.keys() == kinds
-    assert kinds > action_executor._HINTS.keys()
+    assert action_executor.load_handlers().keys() == kinds
+    assert kinds > action_executor.load_hints().keys()
 
 
 def test_keys_of_device_spec_exist() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host.execute import action_executor, fpga_actions
+from nova_accel.host.execute import action_executor
+from nova_accel.host.execute.technologies import fpga_actions
 from nova_accel.model import actions
 from tests.support.hosts.executing import executor, failure
 
@@ -220,7 +221,7 @@ def test_a_card_that_vanishes_is_a_fault(
     script(tmp_path, f"mv {functions(tmp_path) / CARD} {tmp_path}/away")
     # The default of half a minute is too long for a test.
     monkeypatch.setattr(
-        "nova_accel.host.execute.fpga_actions._UNREAD_BY_TOOL", 5
+        "nova_accel.host.execute.technologies.fpga_actions._UNREAD_BY_TOOL", 5
     )
     text = fault(tmp_path, load(tmp_path))
     assert "can't be read, or is gone" in text

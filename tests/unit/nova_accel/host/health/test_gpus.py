@@ -15,8 +15,8 @@ import pytest
 
 from nova_accel.config.policy import DeviceRules
 from nova_accel.discovery import change_detection, note_stores
+from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import (
-    gpu_reader,
     gpu_state,
     nvml_library,
     xid_events,
@@ -65,7 +65,7 @@ def ill(
     return tmp_path
 
 
-def read() -> gpu_reader.NvmlGpus:
+def read() -> nvml_gpus.NvmlGpus:
     """Read in a process that finds the library."""
     completed = subprocess.run(  # noqa: S603 - our own words
         [sys.executable, "-c", SCRIPT],
@@ -111,18 +111,18 @@ def test_a_lost_gpu_has_no_address(ill: pathlib.Path) -> None:
 
 def test_archives_of_older_releases_have_no_faults() -> None:
     plain = gpu_state.to_plain(
-        gpu_reader.NvmlGpus({GPU: gpu_reader.NvmlGpu(address=GPU)})
+        nvml_gpus.NvmlGpus({GPU: nvml_gpus.NvmlGpu(address=GPU)})
     )
     del plain["lost"], plain["gpus"][0]["fault"], plain["gpus"][0]["recovery"]
     gpus = gpu_state.from_plain(plain)
-    assert gpus == {GPU: gpu_reader.NvmlGpu(address=GPU)}
+    assert gpus == {GPU: nvml_gpus.NvmlGpu(address=GPU)}
     assert gpus.lost == ()
 
 
 # -- faults of cards ----------------------------------------------------------
 
 
-def judge(root: pathlib.Path, gpus: gpu_reader.NvmlGpus) -> dict[str, str]:
+def judge(root: pathlib.Path, gpus: nvml_gpus.NvmlGpus) -> dict[str, str]:
     reader = host_reader.HostReader(root, gpus=gpus)
     faults = error_counters.find_faults(reader, look.read(root).devices)
     return {address: fault.reason for address, fault in faults.items()}
@@ -136,35 +136,35 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 CARDS = ("0000:3d:00.0", "0000:3e:00.0", "0000:d8:00.0")
 
 
-def facts(*addresses: str) -> dict[str, gpu_reader.NvmlGpu]:
+def facts(*addresses: str) -> dict[str, nvml_gpus.NvmlGpu]:
     return {
-        address: gpu_reader.NvmlGpu(address=address) for address in addresses
+        address: nvml_gpus.NvmlGpu(address=address) for address in addresses
     }
 
 
 def test_faults_of_nvml_are_of_the_named_gpu(root: pathlib.Path) -> None:
     gpus = facts(*CARDS)
-    gpus[CARDS[0]] = gpu_reader.NvmlGpu(
+    gpus[CARDS[0]] = nvml_gpus.NvmlGpu(
         address=CARDS[0], fault="NVML: it is lost"
     )
-    gpus[CARDS[1]] = gpu_reader.NvmlGpu(address=CARDS[1], recovery=4)
-    faults = judge(root, gpu_reader.NvmlGpus(gpus))
+    gpus[CARDS[1]] = nvml_gpus.NvmlGpu(address=CARDS[1], recovery=4)
+    faults = judge(root, nvml_gpus.NvmlGpus(gpus))
     assert faults.keys() == set(CARDS[:2])
     assert faults[CARDS[0]] == "NVML: it is lost"
     assert "reset" in faults[CARDS[1]]
 
 
 def test_the_lost_gpu_is_the_missing_one(root: pathlib.Path) -> None:
-    gpus = gpu_reader.NvmlGpus(facts(*CARDS[1:]), lost=("NVML: GPU is lost",))
+    gpus = nvml_gpus.NvmlGpus(facts(*CARDS[1:]), lost=("NVML: GPU is lost",))
     assert judge(root, gpus) == {CARDS[0]: "NVML: GPU is lost"}
 
 
 def test_a_lost_gpu_of_several_missing_ones_is_unknown(
     root: pathlib.Path,
 ) -> None:
-    gpus = gpu_reader.NvmlGpus(facts(*CARDS[2:]), lost=("NVML: GPU is lost",))
+    gpus = nvml_gpus.NvmlGpus(facts(*CARDS[2:]), lost=("NVML: GPU is lost",))
     assert judge(root, gpus) == {}
-    assert judge(root, gpu_reader.NvmlGpus({}, reason="no driver")) == {}
+    assert judge(root, nvml_gpus.NvmlGpus({}, reason="no driver")) == {}
 
 
 # -- listening ----------------------------------------------------------------
@@ -355,9 +355,9 @@ def test_a_pass_detects_an_xid_without_a_uevent(
     faulted = faults.FaultNotes(str(ill / "state"))
     errors: list[xid_events.Xid] = []
 
-    def read_gpus() -> gpu_reader.NvmlGpus:
+    def read_gpus() -> nvml_gpus.NvmlGpus:
         xid_events.set_aside(errors, faulted)
-        return gpu_reader.NvmlGpus(facts(*CARDS))
+        return nvml_gpus.NvmlGpus(facts(*CARDS))
 
     detector = change_detection.ChangeDetector(
         fs.DiskSource(root),
@@ -386,7 +386,7 @@ def test_each_reading_starts_listeners_of_gpus_in_use(
     faulted = faults.FaultNotes(str(ill / "state"))
     in_use = {GPU}
     read_gpus = xid_events.listening(
-        lambda: gpu_reader.NvmlGpus({}), lambda: in_use, faulted
+        lambda: nvml_gpus.NvmlGpus({}), lambda: in_use, faulted
     )
     assert read_gpus() == {}
     wait_until(lambda: len(listeners()) == 1)

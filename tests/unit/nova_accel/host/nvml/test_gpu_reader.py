@@ -14,6 +14,7 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.catalog import loader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_reader, gpu_state, gpu_writer
 from tests.lab import fakehost
 from tests.support.hosts import simulated_gpus
@@ -55,7 +56,7 @@ print(gpu_reader.create_instance("0000:41:00.0", "1g.5gb", 0))
 
 def read_twice(
     path: Path, before: str = ""
-) -> tuple[list[gpu_reader.NvmlGpus], int]:
+) -> tuple[list[nvml_gpus.NvmlGpus], int]:
     """Read twice, in a process with libraries from a directory."""
     completed = subprocess.run(  # noqa: S603 - our own words
         [sys.executable, "-c", before + SCRIPT],
@@ -119,7 +120,7 @@ def test_a_lost_and_a_hanging_gpu_affect_no_other(
     readings, number = read_twice(build_old(tmp_path))
     for gpus in readings:
         assert gpus == {
-            "10000:af:1f.0": gpu_reader.NvmlGpu(
+            "10000:af:1f.0": nvml_gpus.NvmlGpu(
                 address="10000:af:1f.0",
                 driver_version="418.226.00",
                 memory_mb=16384,
@@ -190,7 +191,7 @@ def test_each_gpu_is_described(cards: fakehost.Controller) -> None:
     assert gpus[A100].is_mig
     assert gpus[A100].driver_version
     types = {vgpu_type.name: vgpu_type for vgpu_type in gpus[L40S].types}
-    assert types["L40S-24Q"] == gpu_reader.NvmlVgpuType(
+    assert types["L40S-24Q"] == nvml_gpus.NvmlVgpuType(
         name="L40S-24Q",
         type_id="1155",
         framebuffer_mb=24576,

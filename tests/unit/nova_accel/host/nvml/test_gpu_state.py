@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.geometry import topology
-from nova_accel.host.nvml import gpu_reader, gpu_state
+from nova_accel.host import nvml_gpus
+from nova_accel.host.nvml import gpu_state
 
 words = st.text(max_size=8)
 counts = st.integers(0, 1 << 20)
 addresses = st.sampled_from(["0000:41:00.0", "10000:af:1f.0"])
 facts = st.builds(
-    gpu_reader.NvmlGpu,
+    nvml_gpus.NvmlGpu,
     address=addresses,
     driver_version=words,
     memory_mb=st.none() | counts,
@@ -23,7 +24,7 @@ facts = st.builds(
     is_mixed=st.none() | st.booleans(),
     types=st.lists(
         st.builds(
-            gpu_reader.NvmlVgpuType,
+            nvml_gpus.NvmlVgpuType,
             name=words,
             type_id=words,
             framebuffer_mb=counts,
@@ -66,7 +67,7 @@ facts = st.builds(
     ),
     vgpus=st.none()
     | st.lists(
-        st.builds(gpu_reader.NvmlVgpu, server=words, license=words),
+        st.builds(nvml_gpus.NvmlVgpu, server=words, license=words),
         max_size=2,
     ).map(tuple),
     ecc=st.none() | st.tuples(st.booleans(), st.booleans()),
@@ -76,13 +77,11 @@ facts = st.builds(
 
 @given(st.lists(facts, max_size=2), words)
 def test_gpus_survive_the_round_trip(
-    gpu_list: list[gpu_reader.NvmlGpu], reason: str
+    gpu_list: list[nvml_gpus.NvmlGpu], reason: str
 ) -> None:
     problem = model.Problem(where="NVML GPU 1", reason=reason)
     by_address = {f.address: f for f in gpu_list}
-    gpus = gpu_reader.NvmlGpus(
-        by_address, (problem,), reason, (reason, reason)
-    )
+    gpus = nvml_gpus.NvmlGpus(by_address, (problem,), reason, (reason, reason))
     plain = json.loads(json.dumps(gpu_state.to_plain(gpus)))
     again = gpu_state.from_plain(plain)
     assert again == gpus
@@ -97,11 +96,11 @@ def test_gpus_survive_the_round_trip(
 
 
 def test_archives_of_older_releases_have_no_links() -> None:
-    gpu = gpu_reader.NvmlGpu(address="0000:41:00.0", links=topology.GpuLinks())
-    plain = gpu_state.to_plain(gpu_reader.NvmlGpus({gpu.address: gpu}))
+    gpu = nvml_gpus.NvmlGpu(address="0000:41:00.0", links=topology.GpuLinks())
+    plain = gpu_state.to_plain(nvml_gpus.NvmlGpus({gpu.address: gpu}))
     del plain["gpus"][0]["links"]
     (gpu,) = gpu_state.from_plain(plain).values()
-    assert gpu == gpu_reader.NvmlGpu(address="0000:41:00.0")
+    assert gpu == nvml_gpus.NvmlGpu(address="0000:41:00.0")
     assert gpu.links is None
     plain["gpus"][0]["links"] = {"peers": ["x"], "is_switched": False}
     with pytest.raises(errors.MalformedError):

@@ -15,6 +15,7 @@ from nova_accel.cli import commands
 from nova_accel.config import policy
 from nova_accel.discovery import capture, plugin, scan
 from nova_accel.geometry.topology import GpuLinks
+from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_reader, gpu_state
 from nova_accel.host.sysfs import host_reader
 from tests.lab import fakehost
@@ -118,7 +119,7 @@ print(json.dumps(gpu_state.to_plain(gpu_reader.read_gpus(2))))
 
 def read_library(
     place: pathlib.Path, *files: str, before: str = ""
-) -> tuple[gpu_reader.NvmlGpus, str]:
+) -> tuple[nvml_gpus.NvmlGpus, str]:
     """Return GPUs and reasons, read from a library with failing GPUs."""
     if not shutil.which("gcc"):
         pytest.skip("there is no gcc")

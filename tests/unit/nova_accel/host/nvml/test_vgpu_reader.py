@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova_accel.host.nvml import gpu_reader, gpu_state
+from nova_accel.host import nvml_gpus
+from nova_accel.host.nvml import gpu_state
 from tests.lab.fakehost import standins
 
 SOURCE = standins.SOURCES / "nvml/guestnvml.c"
@@ -43,7 +44,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def read(place: pathlib.Path, **files: str) -> gpu_reader.NvmlGpus:
+def read(place: pathlib.Path, **files: str) -> nvml_gpus.NvmlGpus:
     """Return the GPU that files describe, read in another process."""
     for name, text in files.items():
         (place / name).write_text(text)
@@ -70,7 +71,7 @@ def test_licence_and_driver_of_each_guest_are_read(
     text = f"{SERVER} {MDEV} 232 5 550.163.01\n{OTHER} - 1145 3 -\n"
     vgpus = read(tmp_path, vgpus=text)[GPU].vgpus
     assert vgpus == (
-        gpu_reader.NvmlVgpu(
+        nvml_gpus.NvmlVgpu(
             server=SERVER,
             mdev=MDEV,
             type_id="232",
@@ -78,7 +79,7 @@ def test_licence_and_driver_of_each_guest_are_read(
             expires="2027-01-31T12:00:00+00:00",
             driver="550.163.01",
         ),
-        gpu_reader.NvmlVgpu(
+        nvml_gpus.NvmlVgpu(
             server=OTHER, type_id="1145", license="unlicensed_restricted"
         ),
     )

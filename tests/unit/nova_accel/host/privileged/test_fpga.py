@@ -18,6 +18,7 @@ import pytest
 from nova_accel import errors
 from nova_accel.catalog.fpga import bitstreams, gbs
 from nova_accel.host.execute import privileged
+from nova_accel.host.execute.technologies import fpga_privileged
 from nova_accel.host.fpga import bitstream_payload, ioctls
 from nova_accel.model import actions
 
@@ -50,12 +51,14 @@ def node(tmp_path: Path) -> Path:
 
 def program(root: Path, file: Path | str, sha512: str = "") -> int:
     sha512 = sha512 or digest(CONTENT)
-    return privileged.program_port(str(root), NODE, 0, str(file), sha512, 5)
+    return fpga_privileged.program_port(
+        str(root), NODE, 0, str(file), sha512, 5
+    )
 
 
 def run(root: Path, file: Path) -> int:
     sha512 = digest(CONTENT)
-    return privileged.run_fpga_tool(
+    return fpga_privileged.run_fpga_tool(
         str(root), "fpgaconf", CARD, str(file), sha512, 5
     )
 
@@ -77,13 +80,15 @@ def test_the_ioctls_reach_the_kernel(
     """For a plain file the kernel returns ENOTTY."""
     assert program(tmp_path, file) == errno.ENOTTY
     for is_released in (True, False):
-        number = privileged.set_port(str(tmp_path), NODE, 0, is_released)
+        number = fpga_privileged.set_port(str(tmp_path), NODE, 0, is_released)
         assert number == errno.ENOTTY
 
 
 def test_a_missing_device_is_enoent(tmp_path: Path, file: Path) -> None:
     assert program(tmp_path, file) == errno.ENOENT
-    assert privileged.set_port(str(tmp_path), NODE, 0, True) == errno.ENOENT
+    assert (
+        fpga_privileged.set_port(str(tmp_path), NODE, 0, True) == errno.ENOENT
+    )
 
 
 def test_a_symlink_is_no_device(
@@ -199,12 +204,12 @@ def test_malformed_arguments_are_refused(
     wrong: list[Any] = list(GOOD)
     wrong[place] = value
     with pytest.raises(errors.MalformedError):
-        privileged.program_port(root, *wrong)
+        fpga_privileged.program_port(root, *wrong)
     with pytest.raises(errors.MalformedError):
         if place < 2:
-            privileged.set_port(root, wrong[0], wrong[1], True)
+            fpga_privileged.set_port(root, wrong[0], wrong[1], True)
         else:
-            privileged.run_fpga_tool(root, "fpgaconf", CARD, *wrong[2:])
+            fpga_privileged.run_fpga_tool(root, "fpgaconf", CARD, *wrong[2:])
 
 
 # -- services of QAT devices -----------------------------------------------

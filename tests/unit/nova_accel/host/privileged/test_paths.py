@@ -17,6 +17,10 @@ from hypothesis import strategies as st
 
 from nova_accel import errors
 from nova_accel.host.execute import privileged
+from nova_accel.host.execute.technologies import (
+    fpga_privileged,
+    nvml_privileged,
+)
 from nova_accel.host.nvml import gpu_state
 from tests.support import examples, strategies
 
@@ -82,17 +86,17 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     ),
     "tool": (privileged.manage_vfs, (addresses, st.booleans()), "nothing"),
     "program": (
-        privileged.program_port,
+        fpga_privileged.program_port,
         (nodes, numbers, files, digests, numbers),
         READS_BITSTREAM,
     ),
     "port": (
-        privileged.set_port,
+        fpga_privileged.set_port,
         (nodes, numbers, st.booleans()),
         "dev/dfl-fme.0",
     ),
     "FPGA tool": (
-        privileged.run_fpga_tool,
+        fpga_privileged.run_fpga_tool,
         (
             names | st.sampled_from(["fpgaconf", "xrt-smi", "../fpgaconf"]),
             addresses,
@@ -270,17 +274,17 @@ def test_malformed_gpu_instances_are_refused() -> None:
         (PF, "1g.5gb", -1),
     ]:
         with pytest.raises(errors.MalformedError):
-            privileged.create_instance(gpu, kind, start)
+            nvml_privileged.create_instance(gpu, kind, start)
         with pytest.raises(errors.MalformedError):
-            privileged.destroy_instance(gpu, kind, start)
+            nvml_privileged.destroy_instance(gpu, kind, start)
     with pytest.raises(errors.MalformedError):
-        privileged.set_mixed("0000:3d:00", True)
+        nvml_privileged.set_mixed("0000:3d:00", True)
     with pytest.raises(errors.MalformedError):
-        privileged.set_mig("0000:3d:00", True)
+        nvml_privileged.set_mig("0000:3d:00", True)
 
 
 def test_data_of_nvml_survive_the_round_trip() -> None:
-    plain = privileged.read_plain_gpus()
+    plain = nvml_privileged.read_plain_gpus()
     gpus = gpu_state.from_plain(plain)
     assert gpu_state.to_plain(gpus) == plain
-    assert type(privileged.read_gpus()) is type(gpus)
+    assert type(nvml_privileged.read_gpus()) is type(gpus)

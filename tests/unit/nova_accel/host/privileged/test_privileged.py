@@ -5,6 +5,7 @@ import errno
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -163,7 +164,7 @@ def test_a_privsep_timeout_is_etimedout() -> None:
         raise comm.PrivsepTimeout
 
     hangs.__module__ = privileged.__name__
-    entrypoint = vars(privileged)["_entrypoint"]
+    entrypoint: Any = privileged.entrypoint
     assert entrypoint()(hangs)() == errno.ETIMEDOUT
     assert entrypoint(late=(errno.ETIMEDOUT, ""))(hangs)() == (
         errno.ETIMEDOUT,

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.host.execute import privileged
+from nova_accel.host.execute.technologies import qat_telemetry
 
 pytestmark = pytest.mark.usefixtures("own_rights")
 QAT = "0000:6b:00.0"
@@ -26,22 +26,22 @@ def write(root: Path, control: str, data: str | None) -> None:
 def test_counters_are_read_whole(tmp_path: Path) -> None:
     data = "".join(f"util_cpr{n:<27} {n % 100:<60}\n" for n in range(90))
     write(tmp_path, "2\n", data)
-    number, state, text = privileged.read_telemetry(str(tmp_path), QAT)
+    number, state, text = qat_telemetry.read_telemetry(str(tmp_path), QAT)
     assert (number, state) == (0, "2")
     assert text == data.strip()
 
 
 def test_counters_of_disabled_telemetry_are_not_read(tmp_path: Path) -> None:
     write(tmp_path, "0\n", None)
-    assert privileged.read_telemetry(str(tmp_path), QAT) == (0, "0", "")
+    assert qat_telemetry.read_telemetry(str(tmp_path), QAT) == (0, "0", "")
 
 
 def test_another_device_has_no_telemetry(tmp_path: Path) -> None:
     absent = (errno.ENOENT, "", "")
-    assert privileged.read_telemetry(str(tmp_path), QAT) == absent
+    assert qat_telemetry.read_telemetry(str(tmp_path), QAT) == absent
     write(tmp_path, "1\n", "util_cpr0 1\n")
     other = "0000:70:00.0"
-    assert privileged.read_telemetry(str(tmp_path), other) == absent
+    assert qat_telemetry.read_telemetry(str(tmp_path), other) == absent
 
 
 @given(function=st.text("./-:0aZ\n\0*[", max_size=14))
@@ -50,4 +50,4 @@ def test_another_device_has_no_telemetry(tmp_path: Path) -> None:
 )
 def test_only_addresses_are_accepted(tmp_path: Path, function: str) -> None:
     with pytest.raises(errors.MalformedError):
-        privileged.read_telemetry(str(tmp_path), function)
+        qat_telemetry.read_telemetry(str(tmp_path), function)

@@ -11,6 +11,7 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.host.execute import privileged, root_io
+from nova_accel.host.execute.technologies import fpga_privileged
 from nova_accel.host.fpga import bitstream_payload
 
 pytestmark = pytest.mark.usefixtures("own_rights")
@@ -31,7 +32,7 @@ def run(
 ) -> int:
     address = CARD if tool == "fpgaconf" else USER
     digest = hashlib.sha512(CONTENT).hexdigest()
-    return privileged.run_fpga_tool(
+    return fpga_privileged.run_fpga_tool(
         str(root), tool, address, str(file), digest, seconds
     )
 

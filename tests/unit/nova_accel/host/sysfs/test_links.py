@@ -12,7 +12,7 @@ from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.discovery import capture, scan
 from nova_accel.geometry.topology import GpuLinks
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader, links
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
@@ -47,10 +47,10 @@ def peers(state: model.HostState, address: str) -> set[str]:
     return suffixes(state, address, names.NVLINK_PREFIX)
 
 
-def facts(**by_gpu: GpuLinks | None) -> list[gpu_reader.NvmlGpu]:
+def facts(**by_gpu: GpuLinks | None) -> list[nvml_gpus.NvmlGpu]:
     """Return NVML's data of the first cards, by a, b and c."""
     return [
-        gpu_reader.NvmlGpu(address=GPUS["abc".index(key)], links=gpu_links)
+        nvml_gpus.NvmlGpu(address=GPUS["abc".index(key)], links=gpu_links)
         for key, gpu_links in by_gpu.items()
     ]
 
@@ -228,7 +228,7 @@ def test_an_archive_contains_ports_and_links(
 ) -> None:
     gpus = facts(a=GpuLinks(peers=frozenset({SECOND})), b=GpuLinks())
     host = host_reader.HostReader(
-        root, gpus=gpu_reader.NvmlGpus({t.address: t for t in gpus})
+        root, gpus=nvml_gpus.NvmlGpus({t.address: t for t in gpus})
     )
     first = scan.read(host, look.DRIVERS, policy.DeviceRules())
     path = str(tmp_path / "host.tar.gz")

@@ -10,7 +10,7 @@ import pytest
 from nova_accel import errors, model
 from nova_accel.config import policy
 from nova_accel.discovery import capture, scan
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import build, look, vgpu_config
 
@@ -76,10 +76,10 @@ def test_the_table_has_sizes_and_limits_of_new_types(
     assert (profile.size, profile.limit) == (24576, 2)
     assert profile.charges["CUSTOM_GPU_MEMORY_MB"] == 24576
     # Values of NVML precede those of the table.
-    gpu = gpu_reader.NvmlGpu(
+    gpu = nvml_gpus.NvmlGpu(
         address=FULL,
         types=(
-            gpu_reader.NvmlVgpuType(
+            nvml_gpus.NvmlVgpuType(
                 name="NVIDIA L40S-Tiny",
                 type_id="2000",
                 framebuffer_mb=8192,
@@ -98,10 +98,10 @@ def test_the_table_of_another_release_is_ignored(
 ) -> None:
     listed = ((1147, "NVIDIA L40S-1Q"),) if source == "list" else ()
     root = lone(tmp_path, *listed)
-    gpu = gpu_reader.NvmlGpu(
+    gpu = nvml_gpus.NvmlGpu(
         address=FULL,
         types=(
-            gpu_reader.NvmlVgpuType(
+            nvml_gpus.NvmlVgpuType(
                 name="NVIDIA L40S-1Q",
                 type_id="1147",
                 framebuffer_mb=1024,
@@ -194,10 +194,10 @@ def test_the_table_names_mdev_types_without_a_name_file(
     assert profile.handles == {T4: "nvidia-232"}
     assert not look.reasons(state, f"{T4} nvidia-232")
     # NVML belongs to the loaded driver and precedes the table.
-    gpu = gpu_reader.NvmlGpu(
+    gpu = nvml_gpus.NvmlGpu(
         address=T4,
         types=(
-            gpu_reader.NvmlVgpuType(
+            nvml_gpus.NvmlVgpuType(
                 name="GRID T4-4C",
                 type_id="232",
                 framebuffer_mb=4096,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.geometry import device_capacity
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from tests.hosts import build, look
 from tests.support import examples
 
@@ -37,7 +37,7 @@ LISTS = st.one_of(
 VFS = st.lists(st.tuples(CURRENTS, LISTS), min_size=7, max_size=7)
 MODES = st.sampled_from([None, True, False])
 NVML = st.builds(
-    gpu_reader.NvmlGpu, address=st.just(CARD), is_mig=MODES, is_mixed=MODES
+    nvml_gpus.NvmlGpu, address=st.just(CARD), is_mig=MODES, is_mixed=MODES
 )
 
 
@@ -58,7 +58,7 @@ def described(vfs: list[tuple[Any, Any]]) -> dict[str, Any]:
 @settings(max_examples=examples.examples(60), deadline=None)
 @given(vfs=VFS, nvml=NVML)
 def test_a_card_is_described_for_any_state_of_its_vfs(
-    vfs: list[tuple[Any, Any]], nvml: gpu_reader.NvmlGpu
+    vfs: list[tuple[Any, Any]], nvml: nvml_gpus.NvmlGpu
 ) -> None:
     with tempfile.TemporaryDirectory() as top:
         root = build.build(described(vfs), pathlib.Path(top))

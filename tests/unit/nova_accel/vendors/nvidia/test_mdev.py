@@ -9,7 +9,7 @@ import pytest
 from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.geometry import device_capacity
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names
 from nova_accel.vendors.nvidia import mdev_driver
@@ -176,8 +176,8 @@ def test_another_use_takes_the_card_away(
 # -- sizes and policy -----------------------------------------------------
 
 
-def sizes(*, is_mixed: bool | None) -> gpu_reader.NvmlGpu:
-    return gpu_reader.NvmlGpu(address=A40, is_mig=False, is_mixed=is_mixed)
+def sizes(*, is_mixed: bool | None) -> nvml_gpus.NvmlGpu:
+    return nvml_gpus.NvmlGpu(address=A40, is_mig=False, is_mixed=is_mixed)
 
 
 def test_mixed_sizes_have_places(tmp_path: pathlib.Path) -> None:

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from nova_accel import model
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from tests.hosts import build, look
 
 A100 = "0000:41:00.0"
@@ -53,13 +53,13 @@ KINDS = (
 )
 
 
-def mig(*handles: str, is_mig: bool = True) -> gpu_reader.NvmlGpu:
-    return gpu_reader.NvmlGpu(
+def mig(*handles: str, is_mig: bool = True) -> nvml_gpus.NvmlGpu:
+    return nvml_gpus.NvmlGpu(
         address=A100,
         driver_version="550.90.07",
         is_mig=is_mig,
         types=tuple(
-            gpu_reader.NvmlVgpuType(
+            nvml_gpus.NvmlVgpuType(
                 name=f"GRID A100-{shape}",
                 type_id=number,
                 framebuffer_mb=size,
@@ -149,7 +149,7 @@ def test_dynamic_instances_need_nvml(tmp_path: pathlib.Path) -> None:
 def test_a_card_in_another_mode_is_not_offered(
     tmp_path: pathlib.Path,
     use: str,
-    gpus: list[gpu_reader.NvmlGpu],
+    gpus: list[nvml_gpus.NvmlGpu],
     hint: str,
 ) -> None:
     spec = [f'{{"vendor_id": "10de", "use": "{use}"}}']

@@ -14,7 +14,7 @@ from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.discovery import scan
 from nova_accel.geometry import device_capacity
-from nova_accel.host.nvml import gpu_reader
+from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
 from nova_accel.model import actions, names, providers
@@ -113,10 +113,10 @@ def test_a_lone_full_card_still_names_its_types(
     assert card.model == "L40S"
     assert look.profile(card, "L40S-24Q").available == 0
     # NVML names it.
-    nvml = gpu_reader.NvmlGpu(
+    nvml = nvml_gpus.NvmlGpu(
         address=USED,
         types=(
-            gpu_reader.NvmlVgpuType(
+            nvml_gpus.NvmlVgpuType(
                 name="NVIDIA L40S-24Q",
                 type_id="1155",
                 framebuffer_mb=24576,
@@ -337,7 +337,7 @@ BLACKWELL_KINDS = tuple(
 
 
 def empty_blackwell(
-    root: pathlib.Path, nvml: gpu_reader.NvmlGpu
+    root: pathlib.Path, nvml: nvml_gpus.NvmlGpu
 ) -> model.Device:
     """Read the card in MIG mode without vGPUs and instances."""
     description = json.loads(json.dumps(build.load("rtxpro6000-vendor-vfio")))
@@ -351,9 +351,9 @@ def empty_blackwell(
     return look.device(state, MIG)
 
 
-def blackwell_types() -> tuple[gpu_reader.NvmlVgpuType, ...]:
+def blackwell_types() -> tuple[nvml_gpus.NvmlVgpuType, ...]:
     return tuple(
-        gpu_reader.NvmlVgpuType(
+        nvml_gpus.NvmlVgpuType(
             name=f"NVIDIA {STEM}-{shape}Q",
             type_id=str(1600 + number),
             framebuffer_mb=int(shape.partition("-")[2]) * 1024,
@@ -373,7 +373,7 @@ def blackwell_types() -> tuple[gpu_reader.NvmlVgpuType, ...]:
 def test_places_of_instances_are_in_the_units_of_nvml(
     tmp_path: pathlib.Path,
 ) -> None:
-    nvml = gpu_reader.NvmlGpu(
+    nvml = nvml_gpus.NvmlGpu(
         address=MIG,
         is_mig=True,
         types=blackwell_types(),
@@ -395,7 +395,7 @@ def test_places_of_instances_are_in_the_units_of_nvml(
 
 def test_places_are_known_in_mixed_mode(tmp_path: pathlib.Path) -> None:
     root = look.make("l40s-vendor-vfio", tmp_path)
-    nvml = gpu_reader.NvmlGpu(address=USED, is_mig=False, is_mixed=True)
+    nvml = nvml_gpus.NvmlGpu(address=USED, is_mig=False, is_mixed=True)
     card = look.device(look.read(root, gpus=[nvml]), USED)
     assert card.geometry.layout is model.Layout.MIXED
     assert card.partitions[0].start == 0
@@ -454,12 +454,12 @@ def test_places_of_nvml_come_before_those_of_the_catalog(
     """The catalog has 16 places of an H200X-7C, NVIDIA publishes 20."""
     types = {"creatable": [[1, "NVIDIA H200X-7C"]]}
     root = build.build(one_card("2335", types), tmp_path)
-    without_types = gpu_reader.NvmlGpu(
+    without_types = nvml_gpus.NvmlGpu(
         address=EMPTY, is_mig=False, is_mixed=True
     )
     card = look.device(look.read(root, gpus=[without_types]), EMPTY)
     assert look.profile(card, "H200X-7C").available == 16
-    nvml_type = gpu_reader.NvmlVgpuType(
+    nvml_type = nvml_gpus.NvmlVgpuType(
         name="NVIDIA H200X-7C",
         type_id="1",
         framebuffer_mb=7168,
@@ -502,7 +502,7 @@ def test_a_claims_vf_is_typed_placed_and_freed() -> None:
 
 
 def arranged(
-    root: pathlib.Path, line: str, *gpus: gpu_reader.NvmlGpu
+    root: pathlib.Path, line: str, *gpus: nvml_gpus.NvmlGpu
 ) -> tuple[actions.Action, ...]:
     host = host_reader.HostReader(
         look.make("l40s-vendor-vfio", root),
@@ -526,7 +526,7 @@ def test_vfs_are_enabled_by_the_vendors_tool(tmp_path: pathlib.Path) -> None:
 def test_mixed_sizes_are_set_after_the_vfs(tmp_path: pathlib.Path) -> None:
     line = '{"num_vfs": 32, "sizes": "mixed"}'
     gpus = [
-        gpu_reader.NvmlGpu(address=address, is_mig=False, is_mixed=is_mixed)
+        nvml_gpus.NvmlGpu(address=address, is_mig=False, is_mixed=is_mixed)
         for address, is_mixed in (
             (USED, False),  # holds a vGPU
             (EMPTY, True),  # is in that mode already

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.host.execute import privileged
 from nova_accel.host.execute.handlers import (
     RIGHTS,
     Handler,
@@ -22,7 +21,8 @@ from nova_accel.host.execute.handlers import (
     find_uses,
     get_hint,
 )
-from nova_accel.host.fpga import xrt
+from nova_accel.host.execute.technologies import fpga_privileged
+from nova_accel.host.fpga import dfl, xrt
 from nova_accel.model import actions, names, pci
 
 LOG = logging.getLogger(__name__)
@@ -67,6 +67,19 @@ WITH_HOST = (
 )
 
 
+def _read_function(host: Host, action: actions.ProgramRegion) -> str | None:
+    """Return the function of a region; see ``model.Region.function``."""
+    read = xrt.read_loaded if action.tool == xrt.TOOL else dfl.read_loaded
+    return read(host.state.files(), action.card, action.number, action.slot)
+
+
+def _read_ports(
+    host: Host, action: actions.ProgramRegion | actions.SetPort
+) -> dfl.DflLayout:
+    """Return the FME device and the ports of a card."""
+    return dfl.read(host.state.files(), action.card)
+
+
 def _check(host: Host, action: actions.ProgramRegion) -> Iterator[Refusal]:
     """Yield why a region may not be programmed.
 
@@ -85,7 +98,7 @@ def _check(host: Host, action: actions.ProgramRegion) -> Iterator[Refusal]:
         if driver not in ("", own) and not pci.is_for_guests(driver):
             detail = f"{function} is bound to {driver}"
             yield Refusal(errno.EBUSY, detail, WITH_HOST)
-    if not action.tool and host.state.ports(action.card).node is None:
+    if not action.tool and _read_ports(host, action).node is None:
         yield Refusal(errno.ENODEV, "nothing was touched")
 
 
@@ -125,15 +138,15 @@ def _write(host: Host, action: actions.ProgramRegion) -> int:
     bitstream = action.bitstream
     arguments = (bitstream.path, bitstream.sha512, host.program_s)
     if not action.tool:
-        node = host.state.ports(action.card).node
+        node = _read_ports(host, action).node
         if node is None:
             return errno.ENOENT
-        return privileged.program_port(
+        return fpga_privileged.program_port(
             host.root, node, action.number, *arguments
         )
     is_by_slot = action.tool == xrt.TOOL
     address = action.slot if is_by_slot else action.card
-    return privileged.run_fpga_tool(
+    return fpga_privileged.run_fpga_tool(
         host.root, action.tool, address, *arguments
     )
 
@@ -143,7 +156,7 @@ def _wait(host: Host, action: actions.ProgramRegion) -> None:
     unread = _UNREAD_BY_TOOL if action.tool else _UNREAD
     expected = names.normalize_fpga_id(action.bitstream.function)
     while True:
-        function = host.state.region_function(action)
+        function = _read_function(host, action)
         if function == expected:
             return
         if function is None:
@@ -184,21 +197,21 @@ def _is_loaded(
     """
     loaded = names.normalize_fpga_id(action.bitstream.function)
     is_trusted = is_new or not action.is_forced
-    return is_trusted and host.state.region_function(action) == loaded
+    return is_trusted and _read_function(host, action) == loaded
 
 
 def _set_port(host: Host, action: actions.SetPort) -> int:
-    node = host.state.ports(action.card).node
+    node = _read_ports(host, action).node
     if node is None:
         return errno.ENODEV
-    return privileged.set_port(
+    return fpga_privileged.set_port(
         host.root, node, action.number, action.is_released
     )
 
 
 def _is_port_set(host: Host, action: actions.SetPort, _is_new: bool) -> bool:
     """Return whether a port is assigned to its PF, or is released."""
-    layout = host.state.ports(action.card)
+    layout = _read_ports(host, action)
     if not action.is_released:
         return layout.port(action.number) is not None
     # A port whose number is unknown (None) may be this port.

@@ -12,17 +12,28 @@ from collections.abc import (
 
 from nova_accel import errors, model
 from nova_accel.catalog.fpga import bitstreams, regions
+from nova_accel.host.state import faults
 from virt_hooks.guest import connection
-from virt_hooks.spawn import host_access
+from virt_hooks.spawn import programs
 
 
-class RegionPrograms:
+class RegionPrograms(programs.Programs):
     """Plans the bitstreams of regions; sets regions aside that fail."""
 
-    def __init__(self, access: host_access.HostAccess) -> None:
-        self._domains = access.domains
-        self._faults = access.faults
-        self._read_bitstream = access.read_bitstream
+    def __init__(
+        self,
+        domains: connection.HostdevReader,
+        faulted: faults.FaultNotes,
+        read_bitstream: Callable[[str], model.Bitstream] | None = None,
+    ) -> None:
+        """Load nothing yet.
+
+        :param read_bitstream: returns the bitstream of an operator's file,
+            or raises BitstreamError; without it regions are not blanked.
+        """
+        self._domains = domains
+        self._faults = faulted
+        self._read_bitstream = read_bitstream
         #: SHA-512 of the bitstreams that this process loaded, by region.
         self._loaded: dict[str, str] = {}
 
@@ -34,17 +45,11 @@ class RegionPrograms:
         holders: Iterable[model.Claim],
         host: model.HostState,
     ) -> tuple[model.Claim, ...]:
-        """Return a server's claims with the bitstreams to load for them.
+        """Return a server's claims with the bitstreams to load.
 
         A region is made if the server's running guest has it, or if it
         still has the function that was loaded for the server. All other
         regions are checked.
-
-        :param claims: the planned claims.
-        :param before: the claims that the server had.
-        :param bitstreams: those on this host, by image.
-        :param holders: the claims of all servers of this host.
-        :raises ClaimError: a region can't be used; nothing was changed.
         """
         if not any(claim.region for claim in claims):
             return claims
@@ -100,10 +105,7 @@ class RegionPrograms:
         error: BaseException,
         refresh: Callable[[str], model.HostState],
     ) -> None:
-        """Set a region aside if it was touched before an error.
-
-        :param refresh: reads a device again and returns the host.
-        """
+        """Set the region of a ProgrammingError aside."""
         if isinstance(error, errors.ProgrammingError):
             self._loaded.pop(error.region, None)
             self._faults.set_aside(
@@ -117,14 +119,10 @@ class RegionPrograms:
         host: model.HostState,
         holders: Iterable[model.Claim],
     ) -> tuple[model.Claim, ...]:
-        """Return the claims to release a server's partitions with.
+        """Return the claims, those of regions with a blank bitstream.
 
-        Those of regions have the bitstream that policy loads after a
-        server; none if policy keeps the function, if the region is at
-        fault, or if the server did not get it.
-
-        :param own_handles: handles that the server got.
-        :param holders: the claims of all other servers.
+        It is none if policy keeps the function, if the region is at fault,
+        or if the server did not get it.
         """
         others = tuple(holders)
         return tuple(
@@ -177,10 +175,7 @@ class RegionPrograms:
         error: BaseException,
         host: model.HostState,
     ) -> bool:
-        """Set a region aside that still has its last server's function.
-
-        :returns: whether the claim is of such a region.
-        """
+        """Set the region of a claim with a blank bitstream aside."""
         if claim.region is None or claim.bitstream is None:
             return False
         self._loaded.pop(claim.device, None)
