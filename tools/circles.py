@@ -67,6 +67,11 @@ CIRCLES = (
         ),
     ),
     Circle(
+        "live migration",
+        1,
+        ("nova_accel.claims.migration", "virt_hooks.migration"),
+    ),
+    Circle(
         "FPGA",
         1,
         (
@@ -109,6 +114,7 @@ _NOVA_GROUPS = (
     "nova_accel.drivers",
     "nova_accel.extra_spec_validators",
     "nova_accel.gpu_readers",
+    "nova_accel.live_moves",
     "nova_accel.operations",
     "nova_accel.programs",
     "nova_accel.status_extensions",

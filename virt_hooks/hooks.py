@@ -17,7 +17,7 @@ from virt_hooks.operations import (
     cold_migration,
     extra_operations,
     host_passes,
-    live_migration,
+    live_moves,
     nova_database,
     reboot,
     rebuild,
@@ -94,8 +94,10 @@ class Hooks:
             partitions, moves, self.operations.carried
         )
         self.suspend = suspend.Suspend(partitions, domains)
-        self.live_migration = live_migration.LiveMigration(
-            partitions, virtapi, settings
+        self.live_migration = live_moves.load(
+            live_moves.MoveContext(
+                partitions=partitions, virtapi=virtapi, settings=settings
+            )
         )
         self.consumers = consumers = claim_checks.Consumers(
             accel,

@@ -58,7 +58,7 @@ from virt_hooks import hooks, nova_private
 from virt_hooks.bypass import accelerators_only, started_only
 from virt_hooks.error_guards import Stock, log_errors
 from virt_hooks.instance import attach_guard
-from virt_hooks.operations import live_migration, nova_database
+from virt_hooks.operations import nova_database
 from virt_hooks.report import config_checks, nova_provider_tree
 
 LOG = logging.getLogger(__name__)
@@ -333,7 +333,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
 
     @accelerators_only
     def post_claim_migrate_data(self, *args: Any, **kwargs: Any) -> Any:
-        return live_migration.post_claim_migrate_data(*args, **kwargs)
+        return self._hooks.live_migration.claim_migrate_data(*args, **kwargs)
 
     @accelerators_only
     def check_source_migrate_data_at_dest(
@@ -364,7 +364,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             dest,
             block_migration,
             migrate_data,
-            live_migration.change_devices(guest, migrate_data),
+            self._hooks.live_migration.change_devices(guest, migrate_data),
             device_names,
         )
 

@@ -9,10 +9,7 @@ runs it.
 - ``spawn_server``: ``Spawn``: spawn, and the configuration of the guest
 - ``reboot``: ``Reboot``: hard reboot and unrescue
 - ``cold_migration``: ``ColdMigration``: cold migration and resize
-- ``live_migration``: ``LiveMigration``, with ``migration_partitions``
-  (partitions of servers that leave or arrive, versions and drivers),
-  ``live_migration_checks`` and ``live_migration_wire`` (format between the
-  hosts)
+- ``live_moves``: ``LiveMoves``, the interface of live migration
 - ``suspend``: ``Suspend``: suspend, resume, cold snapshots
 - ``rebuild``: ``RebuiltServers``: allocations of failed rebuilds
 - ``host_passes``: ``HostPasses``: start of the service, periodic passes

@@ -16,38 +16,30 @@ from nova import exception, objects
 
 from nova_accel import errors
 from nova_accel.claims import migration
-from nova_accel.config import conf
 from nova_accel.model import pci
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import libvirt_guest
 from virt_hooks.instance import instance_request
-from virt_hooks.operations import (
+from virt_hooks.migration import (
     live_migration_checks,
     live_migration_wire,
     migration_partitions,
-    server_partitions,
 )
+from virt_hooks.operations import live_moves
 
 LOG = logging.getLogger(__name__)
 
 
-class LiveMigration:
+class LiveMigration(live_moves.LiveMoves):
     """Checks, makes and releases the partitions of migrating servers."""
 
-    def __init__(
-        self,
-        partitions: server_partitions.ServerPartitions,
-        virtapi: Any,
-        settings: conf.Settings,
-    ) -> None:
-        """Make partitions for servers that arrive.
-
-        :param virtapi: has Nova's client of Placement.
-        """
+    def __init__(self, context: live_moves.MoveContext) -> None:
+        """Make partitions for servers that arrive."""
+        partitions, settings = context.partitions, context.settings
         self._partitions = partitions
         self._accel, self._host = partitions.accel, partitions.host
-        self._virtapi = virtapi
+        self._virtapi = context.virtapi
         self._host_abilities = migration_partitions.HostAbilities(
             settings.root
         )
@@ -211,6 +203,34 @@ class LiveMigration:
                     )
                 self._partitions.reconciler.wake()
 
+    def change_devices(self, guest: Any, migrate_data: Any) -> Any:
+        """Return the guest with the devices that it has at the destination.
+
+        Nova replaces the uuids of mdevs itself. Where an mdev becomes a typed
+        VF, its new handle is a PCI address.
+        """
+        if "target_mdevs" not in migrate_data:
+            return guest
+        functions = {
+            uuid: handle
+            for uuid, handle in migrate_data.target_mdevs.items()
+            if pci.is_address(handle)
+        }
+        if not functions:
+            return guest
+        return libvirt_guest.ChangedGuest(guest, functions)
+
+    def claim_migrate_data(
+        self,
+        stock: Stock,
+        context: Any,
+        instance: Any,
+        migrate_data: Any,
+        claim: Any,
+    ) -> Any:
+        """Skip the stock method for a guest without a NUMA topology."""
+        return migrate_data if instance.numa_topology is None else stock()
+
     def _read_host(self) -> migration.MigrationHost:
         libvirt = self._host.get_connection()
         return self._host_abilities.read_host(
@@ -249,31 +269,6 @@ class LiveMigration:
         )
         instance_request.check_carried(instance, instance.flavor, slots)
         return self._partitions.parse(instance, allocs, slots=slots)
-
-
-def change_devices(guest: Any, migrate_data: Any) -> Any:
-    """Return the guest with the devices that it has at the destination.
-
-    Nova replaces the uuids of mdevs itself. Where an mdev becomes a typed
-    VF, its new handle is a PCI address.
-    """
-    if "target_mdevs" not in migrate_data:
-        return guest
-    functions = {
-        uuid: handle
-        for uuid, handle in migrate_data.target_mdevs.items()
-        if pci.is_address(handle)
-    }
-    if not functions:
-        return guest
-    return libvirt_guest.ChangedGuest(guest, functions)
-
-
-def post_claim_migrate_data(
-    stock: Stock, context: Any, instance: Any, migrate_data: Any, claim: Any
-) -> Any:
-    """Skip the stock method for a guest without a NUMA topology."""
-    return migrate_data if instance.numa_topology is None else stock()
 
 
 def _read_text(data: Any, field: str) -> str | None:
