@@ -44,6 +44,7 @@ CIRCLES = (
         1,
         (
             "nova_accel.vendors",
+            "nova_accel.host.execute.technologies.vgpu_actions",
             "nova_accel.host.sysfs.nvme",
             "nova_accel.host.sysfs.vgpu_config",
         ),

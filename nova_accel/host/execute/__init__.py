@@ -4,8 +4,8 @@
 - ``action_executor``: ``Executor.apply_all(actions)``, the entry point.
 - ``handlers``: ``Handler``, the functions of one class of actions:
   write, read-back, undo, hints.
-- ``vgpu_actions``, ``function_actions``: the handlers; ``technologies`` has
-  those that are registered (group ``nova_accel.actions``). A
+- ``function_actions``: those of PCI functions; ``technologies`` has those
+  that are registered (group ``nova_accel.actions``). A
   new action is a class in ``nova_accel.model.actions`` and an entry there.
 - ``readback``: ``Readback``, the state that an action changes.
 - ``reset_checks``: PCI functions before and after a reset.

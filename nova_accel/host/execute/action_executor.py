@@ -21,7 +21,6 @@ from nova_accel.host.execute import (
     function_actions,
     handlers,
     readback,
-    vgpu_actions,
 )
 from nova_accel.model import actions
 
@@ -50,7 +49,7 @@ def load_hints() -> Mapping[type[actions.Action], Mapping[int, str]]:
 
 def _load_technologies() -> tuple[handlers.Technology, ...]:
     registered = extensions.load(handlers.GROUP).values()
-    return (vgpu_actions, function_actions, *registered)
+    return (function_actions, *registered)
 
 
 class Executor:

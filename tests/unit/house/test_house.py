@@ -43,9 +43,11 @@ SEAMS = {
     "nova_accel/discovery/nova_devices.py": "Nova's parser raises anything",
     "nova_accel/discovery/scan.py": "a driver may raise anything",
     "nova_accel/host/bounded_calls.py": "a caller gets what its work raised",
-    "nova_accel/host/execute/vgpu_actions.py": "libvirt raises anything",
     "nova_accel/host/execute/technologies/nvml_privileged.py": (
         "Nova's daemon fails in any way"
+    ),
+    "nova_accel/host/execute/technologies/vgpu_actions.py": (
+        "libvirt raises anything"
     ),
     "nova_accel/discovery/plugin.py": "a vendor's driver may raise anything",
     "placement_sync/daemon/loop.py": "a pass runs all of the above, for ever",
@@ -57,7 +59,9 @@ SEAMS = {
     "virt_hooks/report/server_allocations.py": "Nova's client raises anything",
     "virt_hooks/bypass.py": "other servers never fail",
     "virt_hooks/attach/attach_rpc.py": "a caller gets an answer, always",
-    "virt_hooks/operations/fpga/bitstream_images.py": "Nova's image API raises all",
+    "virt_hooks/operations/fpga/bitstream_images.py": (
+        "Nova's image API raises all"
+    ),
     "virt_hooks/error_guards.py": "an addition must never end a Nova service",
     "virt_hooks/spawn/release.py": "a vendor's driver may raise anything",
     "virt_hooks/attach/unified_limits.py": "Keystone's client raises any",
