@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from nova_accel import errors, model
 from nova_accel.cli import application, host_source, inspect_output
 from nova_accel.config import conf, policy
-from nova_accel.discovery import nova_conf, scan
+from nova_accel.discovery import nova_conf, scan, unoffered_devices
 from nova_accel.host.state import claims_file, drains, error_baseline, faults
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.host.sysfs import error_counters, host_reader
@@ -47,7 +47,7 @@ def _inspect(arguments: argparse.Namespace) -> application.Output:
         is_configured = bool(host_source.list_config_files(arguments))
         state = _mark_devices(host, state, settings, is_configured)
     else:
-        state = scan.mark_read_faults(host, state)
+        state = unoffered_devices.mark_read_faults(host, state)
     published = claims_file.RecordedClaims()
     if is_own:
         state_dir = settings.state_dir
@@ -70,7 +70,7 @@ def _inspect(arguments: argparse.Namespace) -> application.Output:
         claims=published.claims, is_registered=published.is_known
     )
     names = host_source.name_functions(host, meta)
-    rest = scan.find_unoffered(host, state, drivers, rules, names)
+    rest = unoffered_devices.find_unoffered(host, state, drivers, rules, names)
     report = _set_models(state, names), tree, context, rest
     return application.Document(
         functools.partial(inspect_output.as_dict, *report),

@@ -3,26 +3,22 @@
 
 import dataclasses
 import functools
-import json
 import logging
-import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
-from nova_accel.config import policy, remedy
+from nova_accel.config import policy
 from nova_accel.discovery import plugin
 from nova_accel.geometry import topology
 from nova_accel.host import bounded_calls, nvml_gpus
-from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import (
     error_counters,
     host_reader,
     hwdata,
     links,
 )
-from nova_accel.inventory import conditions, unoffered
-from nova_accel.model import actions, pci
+from nova_accel.model import pci
 
 LOG = logging.getLogger(__name__)
 
@@ -84,7 +80,7 @@ def _read_host(
     rules: policy.DeviceRules,
     last: HostScan | None,
 ) -> HostScan:
-    results = _describe_all(host, drivers, rules, last)
+    results = describe_all(host, drivers, rules, last)
     devices, problems = results.devices, results.problems
     for device in devices.values():
         # Each file is read once: the caller gets these results again.
@@ -133,97 +129,7 @@ class _Descriptions:
     complete: bool = True
 
 
-def mark_read_faults(
-    host: host_reader.HostReader,
-    state: model.HostState,
-    baseline: error_baseline.ErrorBaseline | None = None,
-) -> model.HostState:
-    """Return a host with the faults that its devices show.
-
-    :param host: the reader that has just described the devices.
-    :param baseline: error counts that the operator acknowledged.
-    """
-    faults = error_counters.find_faults(host, state.devices, baseline)
-    if not faults:
-        return state
-    state = conditions.mark_unhealthy(state, faults)
-    return conditions.mark_faults(state, {})[0]
-
-
-def find_unoffered(
-    host: host_reader.HostReader,
-    state: model.HostState,
-    drivers: Mapping[str, plugin.Driver],
-    rules: policy.DeviceRules,
-    models: Mapping[str, str] = types.MappingProxyType({}),
-) -> tuple[unoffered.Unoffered, ...]:
-    """Return the accelerators of a host that are not offered.
-
-    :param state: of the same host, drivers and rules.
-    :param models: names of models by address.
-    """
-
-    def find() -> tuple[unoffered.Unoffered, ...]:
-        return unoffered.find(
-            state,
-            _list_functions(host),
-            rules,
-            (*host.problems(), *nvml_gpus.problems(host.gpus)),
-            models,
-            host.accelerators(),
-            functools.partial(_try_line, host, drivers, rules),
-        )
-
-    return bounded_calls.run(find)
-
-
-def _try_line(
-    host: host_reader.HostReader,
-    drivers: Mapping[str, plugin.Driver],
-    rules: policy.DeviceRules,
-    line: remedy.SpecLine,
-) -> str | None:
-    """Return why a further first line has nothing offered, None if it has.
-
-    A number of VFs is set when nova-compute starts; a line with one works if
-    a driver plans to do so.
-    """
-    added = policy.parse_rules((json.dumps(line.fields),), rules.default)
-    changed = dataclasses.replace(rules, rules=(*added.rules, *rules.rules))
-    if line.num_vfs:
-        arranged = _list_arranged(host, drivers, changed)
-        return None if line.address in arranged else ""
-    results = _describe_all(host, drivers, changed)
-    if any(
-        line.address in _addresses(device)
-        for device in results.devices.values()
-        if device.counters
-    ):
-        return None
-    reasons = (p.reason for p in results.problems if p.address == line.address)
-    return "; ".join(reasons)
-
-
-def _list_arranged(
-    host: host_reader.HostReader,
-    drivers: Mapping[str, plugin.Driver],
-    rules: policy.DeviceRules,
-) -> set[str]:
-    """Return the functions whose number of VFs will be changed."""
-    functions: set[str] = set()
-    for name, driver in drivers.items():
-        try:
-            functions |= {
-                action.function
-                for action in driver.plan_arrange(host, rules)
-                if isinstance(action, actions.SetVfCount)
-            }
-        except Exception:  # third-party code may raise anything
-            LOG.debug("driver %s failed", name, exc_info=True)
-    return functions
-
-
-def _describe_all(
+def describe_all(
     host: host_reader.HostReader,
     drivers: Mapping[str, plugin.Driver],
     rules: policy.DeviceRules,
@@ -254,7 +160,7 @@ def _describe_all(
                 elif result.address in taken | before:
                     results.problems.append(_described_twice(name, result))
                 else:
-                    taken |= _addresses(result)
+                    taken |= list_addresses(result)
                     results.devices[result.address] = result
     return results
 
@@ -272,14 +178,14 @@ def _find_late(
     paths = host.late()
     if not paths:
         return {}
-    functions = {str(f.address): f for f in _list_functions(host)}
+    functions = {str(f.address): f for f in list_functions(host)}
     pfs = {
         str(child): address
         for address, function in functions.items()
         for child in function.virtual_functions
     }
     devices = tuple(devices)
-    parts = {part for device in devices for part in _addresses(device)}
+    parts = {part for device in devices for part in list_addresses(device)}
     late = {
         pfs.get(name, name): path
         for name, path in paths.items()
@@ -287,13 +193,13 @@ def _find_late(
         or (pci.is_address(name) and _is_relevant(host, rules, name))
     }
     for device in devices:
-        for name in (*_addresses(device), device.parent):
+        for name in (*list_addresses(device), device.parent):
             if name in late and not _is_off(device, rules):
                 late.setdefault(device.address, late[name])
     return late
 
 
-def _list_functions(
+def list_functions(
     host: host_reader.HostReader,
 ) -> tuple[pci.PciFunction, ...]:
     try:
@@ -323,7 +229,7 @@ def _unreadable(
 
     :param late: devices whose problem is that they do not answer.
     """
-    parts = {part for device in devices for part in _addresses(device)}
+    parts = {part for device in devices for part in list_addresses(device)}
     for problem in host.problems():
         address = problem.address
         if address not in late and (
@@ -456,7 +362,7 @@ def _described_twice(name: str, device: model.Device) -> model.Problem:
     )
 
 
-def _addresses(device: model.Device) -> set[str]:
+def list_addresses(device: model.Device) -> set[str]:
     """Return the addresses of a device, its members and its slots."""
     slots = (slot for slot in device.slots if pci.is_address(slot))
     return {device.address, *device.members, *slots}

@@ -16,7 +16,13 @@ from typing import Any, TypeVar
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import conf, policy, top_packages
-from nova_accel.discovery import nova_conf, plugin, scan, service_start
+from nova_accel.discovery import (
+    nova_conf,
+    plugin,
+    scan,
+    service_start,
+    unoffered_devices,
+)
 from nova_accel.doctor import state_files
 from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import (
@@ -206,12 +212,12 @@ class CheckedHost:
         baseline = None
         if self.is_this_machine:
             baseline = error_baseline.ErrorBaseline(self.state_dir)
-        return scan.mark_read_faults(self.reader, state, baseline)
+        return unoffered_devices.mark_read_faults(self.reader, state, baseline)
 
     @functools.cached_property
     def unoffered(self) -> tuple[unoffered.Unoffered, ...]:
         """Return the accelerators that are not offered, as ``inspect``."""
-        return scan.find_unoffered(
+        return unoffered_devices.find_unoffered(
             self.reader, self.state, self._drivers, self.device_rules
         )
 

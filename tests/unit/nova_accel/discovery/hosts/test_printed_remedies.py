@@ -16,7 +16,7 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.config import device_spec, policy, remedy
-from nova_accel.discovery import plugin, scan
+from nova_accel.discovery import plugin, scan, unoffered_devices
 from nova_accel.doctor import (
     checked_host,
     host_checks,
@@ -77,7 +77,7 @@ def read_report(
     source = read_source(name, root)
     reader = host_reader.HostReader(source=source)
     state = scan.read(reader, DRIVERS, rules)
-    rest = scan.find_unoffered(reader, state, DRIVERS, rules)
+    rest = unoffered_devices.find_unoffered(reader, state, DRIVERS, rules)
     return Report(
         source,
         (

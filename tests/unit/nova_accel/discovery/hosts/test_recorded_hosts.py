@@ -15,7 +15,7 @@ import pytest
 
 from nova_accel.cli import host_source
 from nova_accel.config import policy
-from nova_accel.discovery import capture, plugin, scan
+from nova_accel.discovery import capture, plugin, scan, unoffered_devices
 from nova_accel.host.sysfs import host_reader
 from tests.hosts import recorded
 from tests.support import golden
@@ -32,7 +32,9 @@ def test_the_report_of_a_recorded_host_equals_the_golden_file(
         source=recorded.load(name), gpus=recorded.load_gpus(name)
     )
     state = scan.read(host, plugin.load(), policy.DeviceRules())
-    scan.find_unoffered(host, state, plugin.load(), policy.DeviceRules())
+    unoffered_devices.find_unoffered(
+        host, state, plugin.load(), policy.DeviceRules()
+    )
     assert not [p for p in state.problems if p.where.startswith("driver ")]
     archive = str(tmp_path / "host.tar.gz")
     capture.save(host, archive, capture.describe_host(str(tmp_path)))
