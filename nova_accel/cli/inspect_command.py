@@ -10,9 +10,14 @@ import uuid
 from collections.abc import Mapping
 
 from nova_accel import errors, model
-from nova_accel.cli import application, host_source, inspect_output
+from nova_accel.cli import (
+    application,
+    host_source,
+    inspect_output,
+    unoffered_devices,
+)
 from nova_accel.config import conf, policy
-from nova_accel.discovery import nova_conf, scan, unoffered_devices
+from nova_accel.discovery import nova_conf, scan
 from nova_accel.host.state import claims_file, drains, error_baseline, faults
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.host.sysfs import error_counters, host_reader

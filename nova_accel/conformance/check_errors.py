@@ -10,6 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from nova_accel import errors, model
 from nova_accel.conformance import check_hosts, check_plans, driver_calls
 from nova_accel.conformance.findings import Finding
+from nova_accel.discovery.capture import (
+    Record,
+    RecordedDirectory,
+    RecordedLink,
+    list_records,
+)
 from nova_accel.geometry import device_capacity
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import pci
@@ -60,7 +66,7 @@ class UnreadableFileSource:
 
 
 def choose_paths(
-    records: Mapping[str, fs.Record], every: bool = False
+    records: Mapping[str, Record], every: bool = False
 ) -> Iterator[tuple[str, int]]:
     """Yield the paths to make unreadable, each with the errno.
 
@@ -70,12 +76,12 @@ def choose_paths(
     """
     kinds: dict[str, list[str]] = {}
     for path, record in sorted(records.items()):
-        if not isinstance(record, int | fs.RecordedDirectory):
+        if not isinstance(record, int | RecordedDirectory):
             kind = path if every else _IDENTIFIER.sub("#", path)
             kinds.setdefault(kind, []).append(path)
     ends = [path for kind in kinds.values() for path in (kind[0], kind[-1])]
     for path in dict.fromkeys(ends):
-        is_link = isinstance(records[path], fs.RecordedLink)
+        is_link = isinstance(records[path], RecordedLink)
         for number in (errno.ENOENT,) if is_link else ERRNOS:
             yield path, number
 
@@ -104,7 +110,7 @@ def check(
     arranged = dataclasses.replace(target, rules=current_policy)
     is_arranged = not arranged.arrange().value and bool(current_policy.rules)
     related = _RelatedDevices(host, before)
-    for path, number in choose_paths(host.files.records(), every):
+    for path, number in choose_paths(list_records(host.files), every):
         unreadable = _make_unreadable(target, path, number)
         reader = unreadable.reader()
         after = unreadable.describe(reader)

@@ -19,6 +19,7 @@ from nova_accel.conformance import (
 )
 from nova_accel.conformance.findings import Finding
 from nova_accel.discovery import capture, plugin
+from nova_accel.discovery.capture import RecordedFiles, list_records
 from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
@@ -61,7 +62,8 @@ def check_driver(
     if baseline.error is not None:
         return (_build_raise_finding("describe", driver.name, baseline.error),)
     recorded = dataclasses.replace(
-        target, source=fs.RecordedFiles(reader.files.records())
+        target,
+        source=RecordedFiles(list_records(reader.files)),
     )
     findings = (
         *_check_capture(recorded, reader, baseline),

@@ -57,6 +57,127 @@ _READABLE, _UNREAD = 0o644, 0
 Meta = Mapping[str, Any]
 
 
+class RecordedLink(str):
+    """Target of a recorded link."""
+
+    __slots__ = ()
+
+
+class RecordedDirectory(tuple[str, ...]):
+    """Names in a recorded directory."""
+
+    __slots__ = ()
+
+
+class RecordedMode(str):
+    """Permission bits of a recorded path, in octal; nothing was read."""
+
+    __slots__ = ()
+
+
+# Result of reading a path: a file's text, the errno of the failure, a
+# link, a directory, permission bits, or the first bytes of a binary file.
+Record = str | int | RecordedLink | RecordedDirectory | bytes
+
+
+def list_records(files: fs.Files) -> Mapping[str, Record]:
+    """Return what was read of a host by path, for ``RecordedFiles``.
+
+    A record is a text, a link, a directory, the first bytes of
+    configuration space, or the errno of the failure.
+    """
+    records: dict[str, Record] = {}
+    for cache in files.caches:
+        for path, target in cache.links.items():
+            if target is None:
+                records[path] = RecordedDirectory()
+            elif isinstance(target, str):
+                records[path] = RecordedLink(target)
+            elif target != errno.ENOENT:
+                records[path] = target
+        for path, names in cache.names.items():
+            if names == errno.ENOTDIR:
+                records[path] = ""  # a file where a directory was expected
+            elif isinstance(names, int):
+                records[path] = names
+            else:
+                records[path] = RecordedDirectory(names)
+        records.update(cache.texts)
+        records.update(cache.heads)
+        for path, mode in cache.modes.items():
+            records[path] = (
+                mode if isinstance(mode, int) else RecordedMode(mode)
+            )
+    return records
+
+
+class RecordedFiles:
+    """Files that ``list_records`` returned on another host.
+
+    :param records: results by path. Directories above a path need no
+        record.
+    """
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        self._records = dict(records)
+        self._children: dict[str, set[str]] = {"/": set()}
+        for path in records:
+            self._add(path)
+
+    def link(self, path: str) -> str | None:
+        """Return a link's target, None if the path is no link."""
+        record = self._find(path)
+        if record in (errno.ENOENT, errno.ENOTDIR):
+            raise OSError(record, os.strerror(record))
+        return str(record) if isinstance(record, RecordedLink) else None
+
+    def content(self, path: str) -> bytes:
+        """Return a file's bytes; a link is not followed (ELOOP)."""
+        record = self._find(path)
+        if isinstance(record, RecordedLink):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if isinstance(record, int):
+            raise OSError(record, os.strerror(record))
+        if isinstance(record, RecordedMode):
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+        if isinstance(record, str):
+            return record.encode()
+        if isinstance(record, bytes):
+            return record
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory, those not recorded left out."""
+        record = self._find(path)
+        if isinstance(record, int):
+            raise OSError(record, os.strerror(record))
+        if isinstance(record, str | bytes):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return sorted(self._children.get(path, set()) | set(record or ()))
+
+    def mode(self, path: str) -> int:
+        """Return a path's permission bits; ENODATA if not recorded."""
+        record = self._find(path)
+        if isinstance(record, RecordedMode):
+            return int(record, 8)
+        number = record if isinstance(record, int) else errno.ENODATA
+        raise OSError(number, os.strerror(number))
+
+    def _add(self, path: str) -> None:
+        while path != "/":
+            parent, _, name = path.rpartition("/")
+            siblings = self._children.setdefault(parent or "/", set())
+            if name in siblings:
+                return
+            siblings.add(name)
+            path = parent or "/"
+
+    def _find(self, path: str) -> Record | None:
+        if path not in self._records and path not in self._children:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return self._records.get(path)
+
+
 def describe_host(root: str) -> dict[str, Any]:
     """Return the metadata of an archive of the host below a root.
 
@@ -78,7 +199,7 @@ def save(host: host_reader.HostReader, path: str, meta: Meta) -> int:
     :param path: the archive to create; it must not exist.
     :raises ArchiveError: it exists, or can't be written.
     """
-    records = host.files.records()
+    records = list_records(host.files)
     failed = {
         place: errno.errorcode.get(record, "EIO")
         for place, record in records.items()
@@ -108,7 +229,7 @@ def save(host: host_reader.HostReader, path: str, meta: Meta) -> int:
     return len(records)
 
 
-def load(path: str) -> tuple[fs.RecordedFiles, Meta]:
+def load(path: str) -> tuple[RecordedFiles, Meta]:
     """Return the files of a captured host, and the archive's metadata.
 
     :raises ArchiveError: the file was not written by ``save``.
@@ -131,7 +252,7 @@ def load(path: str) -> tuple[fs.RecordedFiles, Meta]:
     meta = _parse_meta(path, contents.pop(f"/{_META}", ""))
     for place, name in meta["errors"].items():
         contents[place] = _NUMBERS[name]
-    return fs.RecordedFiles(contents), meta
+    return RecordedFiles(contents), meta
 
 
 def load_gpus(path: str, meta: Meta) -> nvml_gpus.NvmlGpus:
@@ -152,15 +273,17 @@ def load_gpus(path: str, meta: Meta) -> nvml_gpus.NvmlGpus:
 _NUMBERS = {name: number for number, name in errno.errorcode.items()}
 
 
-def _members(records: Mapping[str, fs.Record]) -> dict[str, fs.Record]:
+def _members(
+    records: Mapping[str, Record],
+) -> dict[str, Record]:
     """Return the members of the archive by path.
 
     Names that were listed but never opened become empty files, so that a
     later listing of the directory has them.
     """
-    members: dict[str, fs.Record] = {}
+    members: dict[str, Record] = {}
     for place, record in records.items():
-        if isinstance(record, fs.RecordedDirectory):
+        if isinstance(record, RecordedDirectory):
             for name in record:
                 members.setdefault(f"{place.rstrip('/')}/{name}", "")
     members |= {p: r for p, r in records.items() if not isinstance(r, int)}
@@ -175,13 +298,13 @@ def _members(records: Mapping[str, fs.Record]) -> dict[str, fs.Record]:
     return members
 
 
-def _add(archive: tarfile.TarFile, place: str, record: fs.Record) -> None:
+def _add(archive: tarfile.TarFile, place: str, record: Record) -> None:
     name = place.strip("/")
     if not name:
         return
-    if isinstance(record, fs.RecordedLink):
+    if isinstance(record, RecordedLink):
         _add_link(archive, name, place, record)
-    elif isinstance(record, fs.RecordedMode):
+    elif isinstance(record, RecordedMode):
         _add_file(archive, name, b"", int(record, 8))
     elif isinstance(record, str):
         mode = _UNREAD if allowed_paths.is_node(place) else _READABLE
@@ -258,8 +381,8 @@ class _BoundedReader:
         self.read(position - self._position)
 
 
-def _read_members(path: str, stream: _BoundedReader) -> dict[str, fs.Record]:
-    contents: dict[str, fs.Record] = {}
+def _read_members(path: str, stream: _BoundedReader) -> dict[str, Record]:
+    contents: dict[str, Record] = {}
     stream.allow(_MAX_HEADERS)
     # TarFile's annotation is a full file object; it calls only read, tell
     # and seek.
@@ -299,18 +422,18 @@ def _checked_path(path: str, member: tarfile.TarInfo) -> str:
 
 def _read_record(
     path: str, archive: tarfile.TarFile, member: tarfile.TarInfo
-) -> fs.Record:
+) -> Record:
     if member.issym():
-        return fs.RecordedLink(member.linkname)
+        return RecordedLink(member.linkname)
     if member.isdir():
-        return fs.RecordedDirectory()
+        return RecordedDirectory()
     content = archive.extractfile(member) if member.isreg() else None
     if content is None:
         raise errors.ArchiveError(
             path, f"holds {member.name!r}, which is no file, link or directory"
         )
     if allowed_paths.is_node(f"/{member.name}"):
-        return fs.RecordedMode(oct(member.mode)) if member.mode else ""
+        return RecordedMode(oct(member.mode)) if member.mode else ""
     data = content.read()
     if fs.is_config_space(f"/{member.name}"):
         return data
@@ -320,7 +443,7 @@ def _read_record(
         return errno.EILSEQ
 
 
-def _parse_meta(path: str, text: fs.Record) -> dict[str, Any]:
+def _parse_meta(path: str, text: Record) -> dict[str, Any]:
     try:
         meta = strict_json.loads(text) if isinstance(text, str) else None
     except ValueError:

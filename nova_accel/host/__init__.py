@@ -8,7 +8,6 @@
 - ``state``: files below ``[nova_accel] state_dir``.
 - ``bitstreams``: cache of Glance's bitstream images.
 - ``bounded_calls``: the time limit of each call into the kernel.
-- ``recorded_files``: files of a captured host; ``file_cache``: those that
-  were read.
+- ``file_cache``: what was read of files; ``nvml_gpus``: values of GPUs.
 - ``cards``: functions that a driver has to see together.
 """

@@ -2,13 +2,11 @@
 """Results of the reads of kernel files, by path."""
 
 import dataclasses
-import errno
 import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from nova_accel import errors
-from nova_accel.host import recorded_files
 
 T = TypeVar("T")
 
@@ -19,8 +17,8 @@ _NOTHING = re.compile(r"(?!)")
 class FileCache:
     """Results of reads by path; an errno where the read failed.
 
-    ``late`` has the places that gave no answer in time, with the path that
-    hangs.
+    ``modes`` are octal. ``late`` has the places that gave no answer in
+    time, with the path that hangs.
     """
 
     links: dict[str, str | int | None] = dataclasses.field(
@@ -31,9 +29,7 @@ class FileCache:
     )
     texts: dict[str, str | int] = dataclasses.field(default_factory=dict)
     heads: dict[str, bytes | int] = dataclasses.field(default_factory=dict)
-    modes: dict[str, recorded_files.RecordedMode | int] = dataclasses.field(
-        default_factory=dict
-    )
+    modes: dict[str, str | int] = dataclasses.field(default_factory=dict)
     resolved: dict[str, str | int] = dataclasses.field(default_factory=dict)
     late: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -41,25 +37,6 @@ class FileCache:
         """Return a cache with the same results."""
         results = (getattr(self, field) for field in self.__slots__)
         return FileCache(*map(dict, results))
-
-    def records(self) -> dict[str, recorded_files.Record]:
-        """Return all results by path, for ``RecordedFiles``."""
-        records: dict[str, recorded_files.Record] = {}
-        for path, target in self.links.items():
-            if target is None:
-                records[path] = recorded_files.RecordedDirectory()
-            elif isinstance(target, str):
-                records[path] = recorded_files.RecordedLink(target)
-            elif target != errno.ENOENT:
-                records[path] = target
-        for path, names in self.names.items():
-            if names == errno.ENOTDIR:
-                records[path] = ""  # a file where a directory was expected
-            elif isinstance(names, int):
-                records[path] = names
-            else:
-                records[path] = recorded_files.RecordedDirectory(names)
-        return records | self.texts | self.heads | self.modes
 
 
 class Paths:

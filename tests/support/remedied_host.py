@@ -12,6 +12,7 @@ from nova_accel import errors
 from nova_accel.catalog import loader, pci_ids
 from nova_accel.config import policy, remedy
 from nova_accel.discovery import plugin
+from nova_accel.discovery.capture import RecordedLink
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import actions, pci
 from tests.hosts import build
@@ -23,7 +24,7 @@ _TYPE_ID = 4711
 _FIRST_GROUP = 10000
 _TOTAL_VFS = 16
 
-Record = str | fs.RecordedLink | None
+Record = str | RecordedLink | None
 
 
 class ChangedFiles:
@@ -37,13 +38,13 @@ class ChangedFiles:
 
     def link(self, path: str) -> str | None:
         record = self._find(path)
-        if isinstance(record, fs.RecordedLink):
+        if isinstance(record, RecordedLink):
             return str(record)
         return None if self._is_new(path) else self._source.link(path)
 
     def content(self, path: str) -> bytes:
         record = self._find(path)
-        if isinstance(record, fs.RecordedLink):
+        if isinstance(record, RecordedLink):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if record is not None:
             return record.encode()
@@ -250,8 +251,8 @@ class RemediedHost:
             before = f"/sys/kernel/iommu_groups/{function.iommu_group}"
             self._changes |= {
                 f"{before}/devices/{address}": None,
-                f"{place}/iommu_group": fs.RecordedLink(group),
-                f"{group}/devices/{address}": fs.RecordedLink(place),
+                f"{place}/iommu_group": RecordedLink(group),
+                f"{group}/devices/{address}": RecordedLink(place),
             }
 
     def _place(self, address: str) -> str:
@@ -259,7 +260,7 @@ class RemediedHost:
 
     def _bind(self, address: str, driver: str) -> None:
         place = self._place(address)
-        self._changes[f"{place}/driver"] = fs.RecordedLink(
+        self._changes[f"{place}/driver"] = RecordedLink(
             f"/sys/bus/pci/drivers/{driver}"
         )
         function = self.reader.function(address)
@@ -288,12 +289,12 @@ class RemediedHost:
             family = pci_ids.find_qat(card)
             product = family.vf if family else card.product
             self._changes |= {
-                f"{FUNCTIONS}/{address}": fs.RecordedLink(new),
-                f"{place}/virtfn{number}": fs.RecordedLink(new),
+                f"{FUNCTIONS}/{address}": RecordedLink(new),
+                f"{place}/virtfn{number}": RecordedLink(new),
                 f"{new}/vendor": f"0x{card.vendor}\n",
                 f"{new}/device": f"0x{product}\n",
                 f"{new}/class": f"0x{card.class_code:06x}\n",
-                f"{new}/physfn": fs.RecordedLink(place),
+                f"{new}/physfn": RecordedLink(place),
                 # Each VF can be reset (PCI Express, 9.2.2.2).
                 f"{new}/reset": "",
                 f"{new}/reset_method": "flr\n",
@@ -301,8 +302,8 @@ class RemediedHost:
             if card.iommu_group is not None:
                 group = f"/sys/kernel/iommu_groups/{next(self._groups)}"
                 self._changes |= {
-                    f"{new}/iommu_group": fs.RecordedLink(group),
-                    f"{group}/devices/{address}": fs.RecordedLink(new),
+                    f"{new}/iommu_group": RecordedLink(group),
+                    f"{group}/devices/{address}": RecordedLink(new),
                 }
             if action.tool:
                 self._bind(address, "nvidia")

@@ -4,8 +4,8 @@
 - ``host_reader``: ``HostReader`` reads PCI functions, mdev parents and
   mdevs, each file once (``attributes``).
 - ``repeated_reader``: ``RepeatedReader`` reads some functions again.
-- ``fs``: ``Files`` and its sources: ``DiskSource``, and ``RecordedFiles``
-  for a captured host.
+- ``fs``: ``Files`` and ``DiskSource``; a captured host has another source,
+  ``nova_accel.discovery.capture.RecordedFiles``.
 - ``error_counters``: health of devices; ``find_faults()``.
 - ``links``: root ports and NVLinks.
 - ``modules``, ``nvme``, ``hwdata``, ``vgpu_config``: kernel modules, disks

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from nova_accel import errors
-from nova_accel.host import bounded_calls, file_cache, recorded_files
+from nova_accel.host import bounded_calls, file_cache
 from nova_accel.host.sysfs import allowed_paths
 
 # Other modules use these names.
@@ -25,11 +25,6 @@ PCI_IDS = allowed_paths.PCI_IDS
 KERNEL_RELEASE = allowed_paths.KERNEL_RELEASE
 limit = allowed_paths.limit
 is_allowed = allowed_paths.is_allowed
-Record = recorded_files.Record
-RecordedDirectory = recorded_files.RecordedDirectory
-RecordedFiles = recorded_files.RecordedFiles
-RecordedLink = recorded_files.RecordedLink
-RecordedMode = recorded_files.RecordedMode
 # A function's configuration space begins with its vendor and device ids
 # (PCI Local Bus Specification, 6.1). No more of it is ever read.
 _HEAD = re.compile(rf"{TOP}/.*/[0-9a-f:]+\.[0-7]/config")
@@ -427,16 +422,10 @@ class Files:
             for path, head in cache.heads.items()
         }
 
-    def records(self) -> Mapping[str, Record]:
-        """Return all cached results by path, for ``RecordedFiles``.
-
-        A result is a text, a link, a directory, the first bytes of
-        configuration space, or the errno of the failure.
-        """
-        records: dict[str, Record] = {}
-        for cache in self._caches.values():
-            records |= cache.records()
-        return records
+    @property
+    def caches(self) -> Collection[file_cache.FileCache]:
+        """Return all cached results."""
+        return self._caches.values()
 
     def _place(self, path: str) -> str:
         """Return the path with the links of its directories resolved."""
@@ -463,9 +452,9 @@ class Files:
         except OSError as error:
             return self._note_error(place, error)
 
-    def _read_mode(self, place: str) -> RecordedMode | int:
+    def _read_mode(self, place: str) -> str | int:
         try:
-            return RecordedMode(oct(self.source.mode(place)))
+            return oct(self.source.mode(place))
         except OSError as error:
             return self._note_error(place, error)
 

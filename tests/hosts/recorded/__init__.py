@@ -14,23 +14,28 @@ import json
 import pathlib
 from typing import Any
 
+from nova_accel.discovery.capture import (
+    Record,
+    RecordedDirectory,
+    RecordedFiles,
+    RecordedLink,
+)
 from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_state
-from nova_accel.host.sysfs import fs
 
 HERE = pathlib.Path(__file__).parent
 NAMES = tuple(sorted(p.name[:-8] for p in HERE.glob("*.json.gz")))
 
 
-def load(name: str) -> fs.RecordedFiles:
+def load(name: str) -> RecordedFiles:
     """Return a host's files."""
     host = _load(name)
-    records: dict[str, fs.Record] = {}
+    records: dict[str, Record] = {}
     for directory, entries in host["tree"].items():
-        records.setdefault(directory, fs.RecordedDirectory())
+        records.setdefault(directory, RecordedDirectory())
         for entry, value in entries.items():
             records[f"{directory}/{entry}"] = _record(value)
-    return fs.RecordedFiles(records)
+    return RecordedFiles(records)
 
 
 def load_gpus(name: str) -> nvml_gpus.NvmlGpus:
@@ -45,16 +50,16 @@ def _load(name: str) -> dict[str, Any]:
     return loaded
 
 
-def _record(value: str | dict[str, Any]) -> fs.Record:
+def _record(value: str | dict[str, Any]) -> Record:
     match value:
         case str(text) | {"text": str(text)}:
             return text
         case {"link": str(target)}:
-            return fs.RecordedLink(target)
+            return RecordedLink(target)
         case {"err": str(name)}:
             return int(getattr(errno, name))
         case {"dir": _}:
-            return fs.RecordedDirectory()
+            return RecordedDirectory()
         case {"hex": _}:
             return errno.EILSEQ  # the error of decoding it as text
         case {"wo": _}:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Host on which each check of ``nova-accel doctor`` is ok, and its changes.
 
-The files are records of ``fs.RecordedFiles``. A change is a dictionary: paths
+The files are records of ``RecordedFiles``. A change is a dictionary: paths
 with their new records; None removes a path and all below it.
 """
 
@@ -15,6 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel.config import top_packages
+from nova_accel.discovery.capture import (
+    Record,
+    RecordedDirectory,
+    RecordedFiles,
+    RecordedLink,
+    RecordedMode,
+)
 from nova_accel.doctor import checked_host
 from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
@@ -35,7 +42,7 @@ SECURE_BOOT = (
 )
 CAPABILITIES = "/var/cache/libvirt/qemu/capabilities/0f.xml"
 
-Change = dict[str, fs.Record | None]
+Change = dict[str, Record | None]
 
 # Memory BARs have a flag and an address; six BARs, the ROM, six VF BARs.
 BAR = "0x00000000c0000000 0x00000000c0ffffff 0x0000000000040200"
@@ -213,12 +220,12 @@ _LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units
 Max locked memory         unlimited            unlimited            bytes
 """
-_EMPTY = fs.RecordedDirectory()
-_READY: dict[str, fs.Record] = {
+_EMPTY = RecordedDirectory()
+_READY: dict[str, Record] = {
     "/proc/cmdline": "intel_iommu=on iommu=pt\n",
     "/etc/default/grub": 'GRUB_CMDLINE_LINUX="intel_iommu=on iommu=pt"\n',
     "/proc/sys/kernel/osrelease": f"{RELEASE}\n",
-    "/proc/self": fs.RecordedLink("77"),
+    "/proc/self": RecordedLink("77"),
     "/proc/77/mountinfo": _MOUNTS,
     "/proc/88/limits": _LIMITS,
     "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel"
@@ -229,10 +236,10 @@ _READY: dict[str, fs.Record] = {
         {"1145": "NVIDIA L40S-1B"}
     ),
     "/usr/lib/nvidia/sriov-manage": "",
-    "/usr/lib/x86_64-linux-gnu/libvirt.so.0": fs.RecordedLink(
+    "/usr/lib/x86_64-linux-gnu/libvirt.so.0": RecordedLink(
         "libvirt.so.0.12008.0"
     ),
-    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": fs.RecordedLink(
+    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": RecordedLink(
         "libnvidia-ml.so.580.95.02"
     ),
     CAPABILITIES: "<qemuCaps>\n  <version>10002000</version>\n</qemuCaps>\n",
@@ -240,18 +247,18 @@ _READY: dict[str, fs.Record] = {
     "/etc/modules-load.d/vfio.conf": "vfio-pci\n",
     f"{MODULES}/updates/dkms/nvidia.ko.zst": "",
     f"{MODULES}/updates/dkms/gim.ko.zst": "",
-    f"{MODULES}/build": fs.RecordedLink("/usr/src/headers"),
+    f"{MODULES}/build": RecordedLink("/usr/src/headers"),
     "/lib/firmware/qat_4xxx.bin": "",
     "/opt/xilinx/xrt/version.json": "{}",
     "/etc/nova/nova.conf": CONF,
     "/var/lib/nova/accel": _EMPTY,
     "/run/udev/control": "",
-    "/dev/kvm": fs.RecordedMode("0o660"),
-    "/dev/iommu": fs.RecordedMode("0o600"),
-    "/dev/nvidiactl": fs.RecordedMode("0o666"),
-    "/dev/vfio/vfio": fs.RecordedMode("0o666"),
+    "/dev/kvm": RecordedMode("0o660"),
+    "/dev/iommu": RecordedMode("0o600"),
+    "/dev/nvidiactl": RecordedMode("0o666"),
+    "/dev/vfio/vfio": RecordedMode("0o666"),
     **{
-        f"/dev/vfio/{group}": fs.RecordedMode("0o600")
+        f"/dev/vfio/{group}": RecordedMode("0o600")
         for group in (101, 210, 211, 220, 221, 230, 231)
     },
     **{
@@ -262,7 +269,7 @@ _READY: dict[str, fs.Record] = {
         )
     },
     "/etc/systemd/system/multi-user.target.wants/nvidia-vgpud.service": (
-        fs.RecordedLink(f"{UNITS}/nvidia-vgpud.service")
+        RecordedLink(f"{UNITS}/nvidia-vgpud.service")
     ),
     **{
         f"{SERVICES}/{name}.service/cgroup.procs": "88\n"
@@ -295,7 +302,7 @@ def at(address: str, name: str) -> str:
 
 
 @functools.cache
-def records() -> Mapping[str, fs.Record]:
+def records() -> Mapping[str, Record]:
     """Return the files of the prepared host."""
     with tempfile.TemporaryDirectory() as directory:
         root = build.build(_DESCRIPTION, pathlib.Path(directory))
@@ -312,17 +319,19 @@ def records() -> Mapping[str, fs.Record]:
     return {os.path.normpath(path): r for path, r in (tree | _READY).items()}
 
 
-def _read_tree(root: pathlib.Path) -> Iterator[tuple[str, fs.Record]]:
+def _read_tree(
+    root: pathlib.Path,
+) -> Iterator[tuple[str, Record]]:
     for directory, folders, names in os.walk(root):
         for name in (*folders, *names):
             path = pathlib.Path(directory, name)
             place = f"/{path.relative_to(root)}"
             if path.is_symlink():
-                yield place, fs.RecordedLink(os.readlink(path))
+                yield place, RecordedLink(os.readlink(path))
             elif path.is_file():
                 yield place, path.read_text()
             elif path.is_dir():
-                yield place, fs.RecordedDirectory()
+                yield place, RecordedDirectory()
 
 
 class BlockedFiles:
@@ -370,7 +379,7 @@ def changed(
                 del files[place]
         if record is not None:
             files[path] = record
-    source: fs.FileSource = fs.RecordedFiles(files)
+    source: fs.FileSource = RecordedFiles(files)
     if blocked:
         source = BlockedFiles(source, blocked)
     reader = host_reader.HostReader(source=source, gpus=gpus)

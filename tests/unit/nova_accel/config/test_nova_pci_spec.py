@@ -15,6 +15,11 @@ from nova.pci import whitelist as nova_whitelist
 
 from nova_accel import errors
 from nova_accel.discovery import nova_devices
+from nova_accel.discovery.capture import (
+    RecordedDirectory,
+    RecordedFiles,
+    RecordedLink,
+)
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import pci
 from tests.support.hosts import prepared
@@ -30,10 +35,10 @@ def matches(line: str, host: host_reader.HostReader) -> set[str]:
 @pytest.fixture(name="host", scope="module")
 def make_host() -> host_reader.HostReader:
     change: prepared.Change = {
-        "/sys/class/net/enp65s0": fs.RecordedLink(
+        "/sys/class/net/enp65s0": RecordedLink(
             f"../../devices/pci/{L40S}/net/enp65s0"
         ),
-        f"/sys/devices/pci/{L40S}/net/enp65s0/device": fs.RecordedLink(
+        f"/sys/devices/pci/{L40S}/net/enp65s0/device": RecordedLink(
             f"../../../{L40S}"
         ),
     }
@@ -166,7 +171,7 @@ def list_functions() -> Mapping[str, pci.PciFunction]:
 
 
 FUNCTIONS = list_functions()
-NO_FUNCTIONS = {host_reader.FUNCTIONS: fs.RecordedDirectory()}
+NO_FUNCTIONS = {host_reader.FUNCTIONS: RecordedDirectory()}
 
 
 def is_physical(domain: str, bus: str, slot: str, function: str) -> bool:
@@ -212,7 +217,7 @@ SPECS = st.fixed_dictionaries(
 @hypothesis.given(st.one_of(SPECS, st.lists(SPECS, max_size=3)))
 def test_the_grammar_is_that_of_nova_s_parser(value: object) -> None:
     line = json.dumps(value)
-    host = host_reader.HostReader(source=fs.RecordedFiles({}))
+    host = host_reader.HostReader(source=RecordedFiles({}))
     with mock.patch.object(nova_utils, "is_physical_function", is_physical):
         by_nova = nova_devices.match_with_nova(line, FUNCTIONS)
     try:
@@ -226,9 +231,7 @@ def test_the_grammar_is_that_of_nova_s_parser(value: object) -> None:
 @pytest.mark.parametrize("root", ["/", os.path.dirname(__file__)])
 def test_nova_s_parser_decides_about_this_machine_only(root: str) -> None:
     source = fs.DiskSource(root)
-    host = host_reader.HostReader(
-        files=fs.Files(fs.RecordedFiles(NO_FUNCTIONS))
-    )
+    host = host_reader.HostReader(files=fs.Files(RecordedFiles(NO_FUNCTIONS)))
     host.files.source = source
     with mock.patch.object(nova_whitelist, "Whitelist") as parser:
         nova_devices.list_matches("{}", host)

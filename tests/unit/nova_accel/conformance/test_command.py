@@ -17,6 +17,11 @@ from nova_accel import conformance, model
 from nova_accel.config import policy
 from nova_accel.conformance import __main__ as command
 from nova_accel.conformance import check_errors
+from nova_accel.discovery.capture import (
+    Record,
+    RecordedDirectory,
+    RecordedLink,
+)
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import names
 from nova_accel.vendors import noop
@@ -110,13 +115,13 @@ def test_the_command_refuses_bad_input(
 
 
 def test_two_files_of_each_kind_are_made_unreadable() -> None:
-    records: dict[str, fs.Record] = {
+    records: dict[str, Record] = {
         f"/a/0000:0{n}:00.0/vendor": "0x8086\n" for n in range(4)
     }
     records |= {
-        "/a": fs.RecordedDirectory(),
+        "/a": RecordedDirectory(),
         "/b": errno.EIO,
-        "/c": fs.RecordedLink("a"),
+        "/c": RecordedLink("a"),
     }
     paths = {path for path, _ in check_errors.choose_paths(records)}
     assert paths == {

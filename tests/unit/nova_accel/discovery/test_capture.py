@@ -19,6 +19,7 @@ from nova_accel import errors, model
 from nova_accel.cli import host_source
 from nova_accel.config import policy
 from nova_accel.discovery import capture, scan
+from nova_accel.discovery.capture import list_records
 from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import host_reader
 from tests.hosts import look
@@ -150,7 +151,7 @@ def test_only_what_discovery_reads_is_packed(tmp_path: pathlib.Path) -> None:
     host = host_reader.HostReader(root)
     scan.read(host, look.DRIVERS, NO_RULES)
     # A link was followed to /etc, and no further.
-    paths = {p for p in host.files.records() if not p.startswith("/sys")}
+    paths = {p for p in list_records(host.files) if not p.startswith("/sys")}
     assert paths <= {"/etc"}
     path = tmp_path / "host.tar.gz"
     capture.save(host, str(path), {"format": 1})

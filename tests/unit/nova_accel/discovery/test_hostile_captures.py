@@ -20,9 +20,14 @@ import pytest
 from nova_accel import errors
 from nova_accel.config import policy
 from nova_accel.discovery import capture, scan
+from nova_accel.discovery.capture import (
+    Record,
+    RecordedFiles,
+    list_records,
+)
 from nova_accel.doctor.areas import host_versions
 from nova_accel.host import nvml_gpus
-from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.host.sysfs import host_reader
 from tests.hosts import look
 from tests.support import examples
 from tests.unit.nova_accel.discovery import test_capture
@@ -33,7 +38,7 @@ LIMIT_S = 2.0
 # become some kilobytes of archive.
 COMMAND_S = 100.0
 NUMBER = re.compile(r"[0-9]+")
-Records = Mapping[str, fs.Record]
+Records = Mapping[str, Record]
 
 
 @contextlib.contextmanager
@@ -55,12 +60,12 @@ def limited() -> Iterator[None]:
 def read_records(root: pathlib.Path) -> Records:
     host = host_reader.HostReader(root)
     scan.read(host, look.DRIVERS, policy.DeviceRules())
-    return host.files.records()
+    return list_records(host.files)
 
 
 def read(records: Records, gpus: nvml_gpus.NvmlGpus | None = None) -> None:
     """Read a host within the limit."""
-    source = fs.RecordedFiles(records)
+    source = RecordedFiles(records)
     with limited():
         host = host_reader.HostReader(source=source, gpus=gpus or {})
         scan.read(host, look.DRIVERS, policy.DeviceRules())

@@ -8,10 +8,15 @@ from typing import Any
 
 from nova_accel import model
 from nova_accel.config import top_packages
+from nova_accel.discovery.capture import (
+    Record,
+    RecordedDirectory,
+    RecordedLink,
+    RecordedMode,
+)
 from nova_accel.doctor.host_checks import Level
 from nova_accel.host import nvml_gpus
 from nova_accel.host.state import drains, notes
-from nova_accel.host.sysfs import fs
 from tests.support.hosts import prepared
 from tests.support.hosts.prepared import (
     ALVEO,
@@ -29,8 +34,8 @@ from tests.support.hosts.prepared import (
 )
 
 NOTE, WARN, FAIL = Level.NOTE, Level.WARN, Level.FAIL
-LINK = fs.RecordedLink
-DIRECTORY = fs.RecordedDirectory()
+LINK = RecordedLink
+DIRECTORY = RecordedDirectory()
 NOVA_CONF = "/etc/nova/nova.conf"
 STATE = "/var/lib/nova/accel"
 NOTE_FILE = notes.file_name(GPU)
@@ -97,7 +102,7 @@ def resource(line: int) -> prepared.Change:
 def no_vfs(card: str) -> prepared.Change:
     """Return the card without VFs."""
     domain_and_slot = card.rpartition(".")[0]
-    change: dict[str, fs.Record | None] = {at(card, "sriov_numvfs"): "0\n"}
+    change: dict[str, Record | None] = {at(card, "sriov_numvfs"): "0\n"}
     for number in (0, 1):
         change |= {
             at(card, f"virtfn{number}"): None,
@@ -263,12 +268,10 @@ CASES: Mapping[str, Case] = {
     ),
     "vfio.persistent": Case(NOTE, {"/etc/modules-load.d/vfio.conf": "loop\n"}),
     "vfio.control": Case(FAIL, {"/dev/vfio/vfio": None}),
-    "vfio.control-mode": Case(
-        FAIL, {"/dev/vfio/vfio": fs.RecordedMode("0o600")}
-    ),
+    "vfio.control-mode": Case(FAIL, {"/dev/vfio/vfio": RecordedMode("0o600")}),
     "vfio.groups": Case(FAIL, {"/dev/vfio/101": None}),
     "vfio.kvm": Case(FAIL, {"/dev/kvm": None}),
-    "vfio.kvm-mode": Case(WARN, {"/dev/kvm": fs.RecordedMode("0o600")}),
+    "vfio.kvm-mode": Case(WARN, {"/dev/kvm": RecordedMode("0o600")}),
     "vfio.iommufd": Case(NOTE, {"/dev/iommu": None}),
     "vfio.dma-limit": Case(
         WARN, {f"{prepared.TYPE1}/dma_entry_limit": "1024\n"}

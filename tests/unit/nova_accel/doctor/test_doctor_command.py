@@ -11,8 +11,9 @@ import pytest
 from nova_accel import errors
 from nova_accel.cli import commands
 from nova_accel.discovery import capture, doctor
+from nova_accel.discovery.capture import RecordedFiles
 from nova_accel.doctor import checked_host, host_checks, registry
-from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.host.sysfs import host_reader
 from tests.support import examples
 from tests.support.hosts import prepared
 from tests.unit.nova_accel.doctor import changes
@@ -174,7 +175,7 @@ def test_another_package_adds_checks(
     )
     (check,) = registry.list_checks()[len(ALL) :]
     assert check.title == "The card is even"
-    reader = host_reader.HostReader(source=fs.RecordedFiles({}))
+    reader = host_reader.HostReader(source=RecordedFiles({}))
     (result,) = registry.run([check], checked_host.CheckedHost(reader))
     assert result.level is host_checks.Level.UNKNOWN
 

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from nova_accel.discovery.capture import RecordedFiles
 from nova_accel.doctor import checked_host, host_checks, registry
-from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.host.sysfs import host_reader
 from placement_sync.licenses import license_checks, license_server
 from tests.support.licenses import license_tokens
 
@@ -94,7 +95,8 @@ def check(tmp_path: pathlib.Path) -> host_checks.CheckResult:
     conf = tmp_path / "nova.conf"
     conf.write_text(f"[nova_accel]\nlicense_dir = {tmp_path}/licenses\n")
     host = checked_host.CheckedHost(
-        host_reader.HostReader(source=fs.RecordedFiles({})), [str(conf)]
+        host_reader.HostReader(source=RecordedFiles({})),
+        [str(conf)],
     )
     (selected,) = (
         check

@@ -11,9 +11,9 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.discovery import plugin
+from nova_accel.discovery.capture import RecordedDirectory
 from nova_accel.doctor.ansible import device_use, roles
 from nova_accel.host.state import claims_file, drains
-from nova_accel.host.sysfs import fs
 from nova_accel.model import domains, providers
 from tests.support.hosts import prepared
 
@@ -125,7 +125,7 @@ def test_a_guest_of_libvirt_is_refused(
 def test_an_mdev_of_a_guest_is_refused(tmp_path: pathlib.Path) -> None:
     host = prepared.changed(
         {
-            prepared.at(prepared.T4, MDEV): fs.RecordedDirectory(),
+            prepared.at(prepared.T4, MDEV): RecordedDirectory(),
         }
     )
     domain = dataclasses.replace(guest(), mdevs=frozenset({MDEV}))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from nova_accel import errors
+from nova_accel.discovery.capture import Record, RecordedFiles
 from nova_accel.host.fpga import xrt
 from nova_accel.host.sysfs import fs
 
@@ -19,13 +20,13 @@ BASE, SHELL = "8d8b5e2a4c7f4f0f9a6a3e2e4b4d5b8d", "c" * 32
 NAME = "xilinx_u250_gen3x16_xdma_shell_4_1"
 
 
-def files(records: Mapping[str, fs.Record]) -> fs.Files:
+def files(records: Mapping[str, Record]) -> fs.Files:
     return fs.Files(
-        fs.RecordedFiles({f"{TOP}/{p}": r for p, r in records.items()})
+        RecordedFiles({f"{TOP}/{p}": r for p, r in records.items()})
     )
 
 
-def uuid_files(text: fs.Record) -> fs.Files:
+def uuid_files(text: Record) -> fs.Files:
     return files({f"{SLOT}/xclbinuuid": text})
 
 
@@ -45,7 +46,7 @@ def uuid_files(text: fs.Record) -> fs.Files:
     ],
 )
 def test_the_loaded_function_is_read_from_the_user_function(
-    text: fs.Record, function: str | None
+    text: Record, function: str | None
 ) -> None:
     assert xrt.read_loaded(uuid_files(text), CARD, 0, SLOT) == function
 
@@ -56,8 +57,8 @@ def test_without_xocl_the_function_is_unknown() -> None:
         xrt.read_function(files({}), SLOT)
 
 
-def card(**changed: fs.Record) -> dict[str, fs.Record]:
-    attributes: dict[str, fs.Record] = {
+def card(**changed: Record) -> dict[str, Record]:
+    attributes: dict[str, Record] = {
         "ready": "1\n",
         "dev_offline": "0\n",
         "mfg": "0\n",
@@ -70,7 +71,7 @@ def card(**changed: fs.Record) -> dict[str, fs.Record]:
     return {f"{CARD}/{name}": text for name, text in attributes.items()}
 
 
-def shell(records: Mapping[str, fs.Record], slot: str = "") -> xrt.XrtShell:
+def shell(records: Mapping[str, Record], slot: str = "") -> xrt.XrtShell:
     return xrt.read_shell(files(records), CARD, slot)
 
 
@@ -115,7 +116,7 @@ def test_names_of_shells_are_normalized() -> None:
     ],
 )
 def test_a_card_with_a_golden_image_has_no_interfaces(
-    attributes: dict[str, fs.Record], word: str
+    attributes: dict[str, Record], word: str
 ) -> None:
     parsed = shell(card(**attributes))
     assert word in parsed.golden
@@ -132,7 +133,7 @@ def test_a_card_with_a_golden_image_has_no_interfaces(
     ],
 )
 def test_a_card_that_does_not_work_has_a_fault_or_blocker(
-    attributes: dict[str, fs.Record], fault: str, blocker: str
+    attributes: dict[str, Record], fault: str, blocker: str
 ) -> None:
     parsed = shell(card(**attributes))
     assert (fault in parsed.fault, blocker in parsed.blocker) == (True, True)
@@ -143,7 +144,7 @@ def test_a_card_that_does_not_work_has_a_fault_or_blocker(
 
 
 def test_both_functions_determine_the_state_of_the_card() -> None:
-    below: dict[str, fs.Record] = {
+    below: dict[str, Record] = {
         f"{SLOT}/ready": "0x1\n",
         f"{SLOT}/dev_offline": "0\n",
     }

@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 from nova_accel import errors
+from nova_accel.discovery.capture import RecordedFiles, list_records
 from nova_accel.host.sysfs import allowed_paths, fs
 
 SECRET = "s3cr3t-value"  # noqa: S105
@@ -40,7 +41,7 @@ LINES = {
 
 @pytest.mark.parametrize("path", LINES)
 def test_no_secret_is_read(path: str) -> None:
-    text = fs.Files(fs.RecordedFiles({path: LINES[path]})).text(path)
+    text = fs.Files(RecordedFiles({path: LINES[path]})).text(path)
     assert text.strip()
     assert SECRET not in text
 
@@ -70,7 +71,7 @@ def test_options_of_the_library_are_read_in_full() -> None:
     ],
 )
 def test_other_files_do_not_exist(path: str) -> None:
-    files = fs.Files(fs.RecordedFiles({path: SECRET}))
+    files = fs.Files(RecordedFiles({path: SECRET}))
     with pytest.raises(errors.UnreadableError) as refused:
         files.text(path)
     assert refused.value.number == errno.ENOENT
@@ -84,7 +85,7 @@ def test_the_mode_of_a_node_is_read(tmp_path: pathlib.Path) -> None:
     node.chmod(0o640)
     files = fs.Files(fs.DiskSource(tmp_path))
     assert files.mode("/dev/vfio/vfio") == 0o640
-    copy = fs.Files(fs.RecordedFiles(files.records()))
+    copy = fs.Files(RecordedFiles(list_records(files)))
     assert copy.mode("/dev/vfio/vfio") == 0o640
 
 

@@ -7,6 +7,12 @@ import pathlib
 import pytest
 
 from nova_accel import errors
+from nova_accel.discovery.capture import (
+    Record,
+    RecordedDirectory,
+    RecordedFiles,
+    list_records,
+)
 from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import build, look
 from tests.support import examples
@@ -343,7 +349,7 @@ def test_recorded_files_give_the_same_host(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     first = host_reader.HostReader(look.make(name, tmp_path))
-    again = host_reader.HostReader(source=fs.RecordedFiles(_read_all(first)))
+    again = host_reader.HostReader(source=RecordedFiles(_read_all(first)))
     _read_all(again)
     assert first.functions() == again.functions()
     assert first.mdev_parents() == again.mdev_parents()
@@ -352,9 +358,11 @@ def test_recorded_files_give_the_same_host(
     assert first.unknown() == again.unknown()
 
 
-def _read_all(host: host_reader.HostReader) -> dict[str, fs.Record]:
+def _read_all(
+    host: host_reader.HostReader,
+) -> dict[str, Record]:
     host.functions(), host.mdev_parents(), host.mdevs()
-    return dict(host.files.records())
+    return dict(list_records(host.files))
 
 
 def test_a_host_with_too_many_functions_is_refused() -> None:
@@ -364,8 +372,6 @@ def test_a_host_with_too_many_functions_is_refused() -> None:
         for bus in range(256)
         for slot in range(32)
     )
-    source = fs.RecordedFiles(
-        {place: fs.RecordedDirectory() for place in places}
-    )
+    source = RecordedFiles({place: RecordedDirectory() for place in places})
     with pytest.raises(errors.UnreadableError, match="EOVERFLOW"):
         host_reader.HostReader(source=source).functions()

@@ -3,6 +3,12 @@
 
 import pytest
 
+from nova_accel.discovery.capture import (
+    Record,
+    RecordedDirectory,
+    RecordedFiles,
+    RecordedLink,
+)
 from nova_accel.host.sysfs import fs, host_reader, modules
 
 RELEASE = "/proc/sys/kernel/osrelease"
@@ -11,21 +17,21 @@ NPU = "/sys/devices/platform/fdab0000.npu/accel/accel0"
 AUXILIARY = "/sys/devices/pci0000:00/0000:00:0b.0/x.npu.0/accel/accel1"
 
 
-def files(records: dict[str, fs.Record]) -> fs.Files:
-    return fs.Files(fs.RecordedFiles(records))
+def files(records: dict[str, Record]) -> fs.Files:
+    return fs.Files(RecordedFiles(records))
 
 
 @pytest.mark.parametrize(
     ("records", "version"),
     [
         ({RELEASE: "6.12.9\n"}, ()),
-        ({VFIO: fs.RecordedDirectory()}, (6, 1)),
+        ({VFIO: RecordedDirectory()}, (6, 1)),
         ({f"{VFIO}/dev": "511:0\n"}, (6, 6)),
     ],
     ids=["none", "class", "device"],
 )
 def test_files_prove_the_release_of_vfio(
-    records: dict[str, fs.Record], version: tuple[int, ...]
+    records: dict[str, Record], version: tuple[int, ...]
 ) -> None:
     assert modules.read_vfio_version(files(records)) == version
 
@@ -36,13 +42,17 @@ def test_files_prove_the_release_of_vfio(
         ({"/sys/firmware/acpi/tables/DMAR": ""}, "VT-d", "intel_iommu=on"),
         (
             {
-                "/sys/class/iommu/dmar0": fs.RecordedDirectory(),
+                "/sys/class/iommu/dmar0": RecordedDirectory(),
                 "/proc/cmdline": "quiet intel_iommu=on\n",
             },
             "VT-d",
             "",
         ),
-        ({"/sys/module/kvm_amd": fs.RecordedDirectory()}, "AMD-Vi", ""),
+        (
+            {"/sys/module/kvm_amd": RecordedDirectory()},
+            "AMD-Vi",
+            "",
+        ),
         ({RELEASE: "5.14.0-503.el9.aarch64\n"}, "SMMU", ""),
         ({RELEASE: "6.12.9-arm64\n"}, "SMMU", ""),
         ({RELEASE: "6.12.9-amd64\n"}, "the IOMMU", ""),
@@ -50,7 +60,7 @@ def test_files_prove_the_release_of_vfio(
     ids=["intel", "argument", "amd", "el-arm", "debian-arm", "unknown"],
 )
 def test_an_iommu_is_switched_on_as_its_maker_says(
-    records: dict[str, fs.Record], words: str, missing: str
+    records: dict[str, Record], words: str, missing: str
 ) -> None:
     assert words in modules.explain_iommu(files(records))
     assert modules.missing_argument(files(records)) == missing
@@ -72,17 +82,17 @@ def test_a_module_is_installed_where_dkms_puts_it() -> None:
 
 
 def test_a_driver_exists_if_the_kernel_lists_it() -> None:
-    image = files({"/sys/bus/pci/drivers": fs.RecordedDirectory(("xocl",))})
+    image = files({"/sys/bus/pci/drivers": RecordedDirectory(("xocl",))})
     assert modules.has_driver(image, "xocl")
     assert not modules.has_driver(image, "xclmgmt")
     assert not modules.has_driver(files({}), "xocl")
 
 
 def test_accelerators_of_each_bus_are_listed() -> None:
-    links: dict[str, fs.Record] = {
-        f"/sys/class/accel/{path.rpartition('/')[2]}": fs.RecordedLink(path)
+    links: dict[str, Record] = {
+        f"/sys/class/accel/{path.rpartition('/')[2]}": RecordedLink(path)
         for path in (NPU, AUXILIARY)
     }
     records = links | {f"{path}/dev": "261:0\n" for path in (NPU, AUXILIARY)}
-    reader = host_reader.HostReader(source=fs.RecordedFiles(records))
+    reader = host_reader.HostReader(source=RecordedFiles(records))
     assert reader.accelerators() == ("fdab0000.npu", "0000:00:0b.0")

@@ -10,6 +10,7 @@ import pytest
 from nova_accel import errors, model
 from nova_accel.config import policy
 from nova_accel.discovery import capture, scan
+from nova_accel.discovery.capture import list_records
 from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import build, look, vgpu_config
@@ -259,7 +260,7 @@ def test_the_table_is_not_read_without_nvidia_cards(
     write(root, "damaged")
     host = host_reader.HostReader(root)
     scan.read(host, look.DRIVERS, policy.DeviceRules())
-    assert fs.VGPU_CONFIG not in host.files.records()
+    assert fs.VGPU_CONFIG not in list_records(host.files)
 
 
 @pytest.mark.parametrize(
