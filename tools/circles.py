@@ -70,7 +70,7 @@ CIRCLES = (
     Circle(
         "live migration",
         1,
-        ("nova_accel.claims.migration", "virt_hooks.migration"),
+        ("nova_accel.claims.migration", "virt_hooks.operations.migration"),
     ),
     Circle(
         "FPGA",

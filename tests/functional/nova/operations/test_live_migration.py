@@ -444,7 +444,7 @@ class Refusals(moving.LiveBase):
         server = self.boot(SMALL, host="host1")
         self.useFixture(
             fixtures.MonkeyPatch(
-                "virt_hooks.migration.live_migration.LiveMigration"
+                "virt_hooks.operations.migration.live_migration.LiveMigration"
                 ".check_destination",
                 lambda _, stock, instance: stock(),
             )

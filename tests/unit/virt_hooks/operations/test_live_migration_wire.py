@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.claims import migration
-from virt_hooks.migration import live_migration_wire
+from virt_hooks.operations.migration import live_migration_wire
 
 texts = st.text(max_size=8)
 versions = st.lists(st.integers(0, 99), max_size=3).map(tuple)

@@ -25,7 +25,10 @@ from tests.support.hosts.simulated import (
 )
 from virt_hooks.guest import connection
 from virt_hooks.instance import instance_request
-from virt_hooks.migration import live_migration_checks, migration_partitions
+from virt_hooks.operations.migration import (
+    live_migration_checks,
+    migration_partitions,
+)
 from virt_hooks.spawn import lifecycle
 
 THERE = providers.ProviderRoot(

@@ -13,7 +13,7 @@ from nova_accel import errors
 from nova_accel.catalog import vgpu_types
 from nova_accel.config import device_spec
 from nova_accel.model import attachment, strict_json
-from virt_hooks.migration import live_migration_wire
+from virt_hooks.operations.migration import live_migration_wire
 
 NOT_JSON = ("Infinity", "-Infinity", "NaN", "1e999", "-1e999", "[" * 10_000)
 VALUES = st.recursive(

@@ -14,7 +14,10 @@ from nova_accel.host.sysfs import fs, host_reader, modules
 from nova_accel.model import names
 from virt_hooks.guest import connection
 from virt_hooks.instance import instance_request
-from virt_hooks.migration import live_migration_checks, live_migration_wire
+from virt_hooks.operations.migration import (
+    live_migration_checks,
+    live_migration_wire,
+)
 from virt_hooks.spawn import lifecycle, spawn_plan
 
 

@@ -12,7 +12,7 @@ from nova_accel import errors, model
 from nova_accel.claims import migration
 from virt_hooks.guest import connection
 from virt_hooks.instance import instance_request
-from virt_hooks.migration import live_migration_wire
+from virt_hooks.operations.migration import live_migration_wire
 
 NO_OTHER = (
     "the destination does not run nova-accel, or not for its accelerators:"

@@ -21,12 +21,12 @@ from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import libvirt_guest
 from virt_hooks.instance import instance_request
-from virt_hooks.migration import (
+from virt_hooks.operations import live_moves
+from virt_hooks.operations.migration import (
     live_migration_checks,
     live_migration_wire,
     migration_partitions,
 )
-from virt_hooks.operations import live_moves
 
 LOG = logging.getLogger(__name__)
 
