@@ -85,7 +85,7 @@ class Hooks:
         self.operations = extra_operations.ExtraOperations(
             extra_operations.OperationContext(
                 partitions=partitions,
-                allocations=allocations,
+                virtapi=virtapi,
                 moves=moves,
                 build_metadata=build_metadata,
             )

@@ -9,6 +9,7 @@
 - ``provider_cache``: providers by generation, with expiry
 - ``tree_reader``: providers below a compute node
 - ``nova_api``: servers, migrations, hypervisors, flavors
+- ``nova_getter``: a ``Get`` over the client of a service of Nova
 - ``drained_providers``: whether drained devices can still get a server
 - ``http_errors``, ``sdk_errors``: errors
 """

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import requests
 
-from filters.placement import report_client
 from nova_accel.model import names
+from placement_sync.client import nova_getter
 from tests.benchmark import clouds, placement_calls
 from tests.functional.sync.support import servers
 
@@ -98,7 +98,7 @@ def request_candidates(server: servers.Server, path: str, runs: int) -> Result:
             headers={
                 "X-Auth-Token": "admin",
                 "OpenStack-API-Version": "placement "
-                + report_client.MICROVERSION,
+                + nova_getter.MICROVERSION,
             },
             timeout=_SECONDS,
         )

@@ -30,8 +30,8 @@ from nova.scheduler.filters.numa_topology_filter import NUMATopologyFilter
 
 from filters import accelerator_filter
 from filters.fit import no_candidates
-from filters.placement import report_client
 from nova_accel.model import names
+from placement_sync.client import nova_getter
 from tests.benchmark import clouds, placement_calls
 from tests.functional.scheduler import scheduling
 from tests.functional.sync.support import servers
@@ -63,7 +63,7 @@ class Placement:
             {
                 "X-Auth-Token": "admin",
                 "OpenStack-API-Version": "placement "
-                + report_client.MICROVERSION,
+                + nova_getter.MICROVERSION,
             }
         )
         self.calls = 0

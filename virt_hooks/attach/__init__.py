@@ -6,6 +6,7 @@
 - ``attach_show``: ``AttachShow``: accelerators of a server
 - ``attach_recovery``: ``AttachRecovery``: undo, and recovery of
   interrupted attachments
+- ``attach_allocations``: allocations and slots of one server
 - ``attach_devices``: ``AttachDevices``: choice of the device
 - ``attach_actions``: instance actions
 - ``attach_evacuated``: ``EvacuatedAttachments``: attachments of servers

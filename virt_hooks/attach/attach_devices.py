@@ -8,8 +8,8 @@ from typing import Any
 from nova_accel import errors
 from nova_accel.claims import attach_candidates
 from nova_accel.model import providers
+from virt_hooks.attach import attach_allocations
 from virt_hooks.operations import server_partitions
-from virt_hooks.report import server_allocations
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class AttachDevices:
     def __init__(
         self,
         partitions: server_partitions.ServerPartitions,
-        allocations: server_allocations.ServerAllocations,
+        allocations: attach_allocations.AttachAllocations,
     ) -> None:
         self._partitions, self._accel = partitions, partitions.accel
         self._allocations = allocations

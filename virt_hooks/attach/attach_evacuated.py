@@ -18,9 +18,12 @@ from nova import context as nova_context
 from nova_accel import errors
 from nova_accel.model import attachment
 from virt_hooks import error_guards
-from virt_hooks.attach import attach_actions, attach_devices
+from virt_hooks.attach import (
+    attach_actions,
+    attach_allocations,
+    attach_devices,
+)
 from virt_hooks.instance import instance_request
-from virt_hooks.report import server_allocations
 
 LOG = logging.getLogger(__name__)
 
@@ -30,7 +33,7 @@ class EvacuatedAttachments:
 
     def __init__(
         self,
-        allocations: server_allocations.ServerAllocations,
+        allocations: attach_allocations.AttachAllocations,
         devices: attach_devices.AttachDevices,
     ) -> None:
         self._allocations = allocations

@@ -5,6 +5,7 @@ import contextlib
 from typing import Any
 
 from virt_hooks.attach import (
+    attach_allocations,
     attach_devices,
     attach_evacuated,
     attach_recovery,
@@ -23,7 +24,8 @@ class AttachOperation:
     """
 
     def __init__(self, context: extra_operations.OperationContext) -> None:
-        partitions, allocations = context.partitions, context.allocations
+        partitions = context.partitions
+        allocations = attach_allocations.AttachAllocations(context.virtapi)
         devices = attach_devices.AttachDevices(partitions, allocations)
         self._evacuated = attach_evacuated.EvacuatedAttachments(
             allocations, devices

@@ -21,10 +21,10 @@ from nova import exception, objects, utils
 from nova_accel import errors, model
 from nova_accel.model import attachment, names
 from virt_hooks import error_guards
+from virt_hooks.attach import attach_allocations
 from virt_hooks.guest import connection, libvirt_guest, plug
 from virt_hooks.instance import instance_request, nova_records
 from virt_hooks.operations import server_partitions
-from virt_hooks.report import server_allocations
 
 LOG = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class AttachRecovery:
     def __init__(
         self,
         partitions: server_partitions.ServerPartitions,
-        allocations: server_allocations.ServerAllocations,
+        allocations: attach_allocations.AttachAllocations,
     ) -> None:
         self._partitions = partitions
         self._accel, self._host = partitions.accel, partitions.host

@@ -22,6 +22,7 @@ from nova_accel.model import attachment
 from virt_hooks import error_guards
 from virt_hooks.attach import (
     attach_actions,
+    attach_allocations,
     attach_devices,
     attach_recovery,
     unified_limits,
@@ -29,7 +30,7 @@ from virt_hooks.attach import (
 from virt_hooks.guest import plug
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import cold_migration, server_partitions
-from virt_hooks.report import notifications, server_allocations
+from virt_hooks.report import notifications
 
 LOG = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class HotAttach:
     def __init__(
         self,
         partitions: server_partitions.ServerPartitions,
-        allocations: server_allocations.ServerAllocations,
+        allocations: attach_allocations.AttachAllocations,
         moves: cold_migration.ColdMigration,
         recovery: attach_recovery.AttachRecovery,
         devices: attach_devices.AttachDevices,

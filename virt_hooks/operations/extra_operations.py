@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from nova_accel.config import extensions
 from virt_hooks import error_guards
 from virt_hooks.operations import cold_migration, server_partitions
-from virt_hooks.report import server_allocations
 
 GROUP = "nova_accel.operations"
 
@@ -23,12 +22,13 @@ GROUP = "nova_accel.operations"
 class OperationContext:
     """Objects of one nova-compute that an operation may use.
 
+    ``virtapi`` is ``nova.compute.manager.ComputeVirtAPI``.
     ``build_metadata`` returns the device metadata of a server, by a request
     context and the server.
     """
 
     partitions: server_partitions.ServerPartitions
-    allocations: server_allocations.ServerAllocations
+    virtapi: Any
     moves: cold_migration.ColdMigration
     build_metadata: Callable[[Any, Any], Any]
 

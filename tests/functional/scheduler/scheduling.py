@@ -24,13 +24,13 @@ from oslo_config import fixture as config_fixture
 from placement.tests.functional.fixtures import placement
 from requests import adapters
 
-from filters.placement import report_client
 from nova_accel import model
 from nova_accel.model import names
+from placement_sync.client import nova_getter
 from tests.support.scheduler import scheduled
 
 objects.register_all()
-VERSION = {"OpenStack-API-Version": f"placement {report_client.MICROVERSION}"}
+VERSION = {"OpenStack-API-Version": f"placement {nova_getter.MICROVERSION}"}
 PROFILE = "CUSTOM_MDEV_MTTY_2"
 # Only Nova's own query of candidates has this limit, its
 # [scheduler] max_placement_results.

@@ -34,7 +34,7 @@ EFFECTS = {"open", "print", "input", "exec", "eval", "__import__"}
 SEAMS = {
     "filters/attached_profiles.py": "other servers never fail",
     "filters/glance_images.py": "Nova's image API raises any client's",
-    "filters/placement/report_client.py": "Nova's client raises all",
+    "placement_sync/client/nova_getter.py": "Nova's client raises all",
     "filters/accelerator_weigher.py": "no order is worth a server not started",
     "nova_accel/cli/application.py": "another package's command raises any",
     "nova_accel/cli/command_manager.py": "a package's import raises any",
@@ -56,7 +56,7 @@ SEAMS = {
     "virt_hooks/guest/connection.py": "Nova's connection has its own errors",
     "virt_hooks/ironic/collector.py": "an inspection must end",
     "virt_hooks/spawn/lifecycle.py": "the undo runs after any failure",
-    "virt_hooks/report/server_allocations.py": "Nova's client raises anything",
+    "virt_hooks/attach/attach_allocations.py": "Nova's client raises anything",
     "virt_hooks/bypass.py": "other servers never fail",
     "virt_hooks/attach/attach_rpc.py": "a caller gets an answer, always",
     "virt_hooks/operations/fpga/bitstream_images.py": (

@@ -17,8 +17,8 @@ from nova_accel.host.execute import privileged
 from nova_accel.model import attachment
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, libvirtd, technologies
+from virt_hooks.attach import attach_allocations
 from virt_hooks.guest import plug
-from virt_hooks.report import server_allocations
 
 PROFILE = "T4-4Q"
 
@@ -177,7 +177,7 @@ class Attaching(FailingTestBase):
         """Its slot is released once: the next server keeps its own."""
         server = self.boot_server()
         before = self.slots(server)
-        stock = server_allocations.ServerAllocations.release_slots
+        stock = attach_allocations.AttachAllocations.release_slots
         others: list[Any] = []
 
         def release(*arguments: Any) -> None:
@@ -187,7 +187,7 @@ class Attaching(FailingTestBase):
         with (
             self.losing(server),
             mock.patch.object(
-                server_allocations.ServerAllocations, "release_slots", release
+                attach_allocations.AttachAllocations, "release_slots", release
             ),
         ):
             reason = self.refused(server, "attach", profile=PROFILE)

@@ -14,7 +14,7 @@ from nova import policy
 from placement_sync.fleet import host_bus
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, technologies
-from virt_hooks.report import server_allocations
+from virt_hooks.attach import attach_allocations
 
 PROFILE = "T4-4Q"
 
@@ -90,7 +90,7 @@ class Race(attaching.AttachingTestBase):
 
     def after_first(self, name: str, then: Callable[[], Any]) -> Any:
         """Call a function after the first run of an allocation step."""
-        stock = getattr(server_allocations.ServerAllocations, name)
+        stock = getattr(attach_allocations.AttachAllocations, name)
         todo = [then]
 
         def step(*arguments: Any, **words: Any) -> Any:
@@ -100,7 +100,7 @@ class Race(attaching.AttachingTestBase):
             return result
 
         return mock.patch.object(
-            server_allocations.ServerAllocations, name, step
+            attach_allocations.AttachAllocations, name, step
         )
 
     @pytest.mark.long

@@ -15,7 +15,7 @@ from nova.tests.functional.api import client
 from nova_accel import errors
 from placement_sync.fleet import compute_rpc
 from tests.functional.nova.support import harness
-from virt_hooks.report import server_allocations
+from virt_hooks.attach import attach_allocations
 
 SMALL = harness.vgpu_group("_A", "4Q")
 MIB = 4096
@@ -98,7 +98,7 @@ class Quota(harness.AccelTestBase):
         self.start_host(harness.TWO_T4[0])
         first, second = self.boot(SMALL), self.boot(SMALL)
         before = self.allocations(first)
-        stock = server_allocations.ServerAllocations.try_allocate
+        stock = attach_allocations.AttachAllocations.try_allocate
         others = [second]
         refusals = []
 
@@ -110,7 +110,7 @@ class Quota(harness.AccelTestBase):
 
         self.useFixture(
             fixtures.MonkeyPatch(
-                "virt_hooks.report.server_allocations.ServerAllocations"
+                "virt_hooks.attach.attach_allocations.AttachAllocations"
                 ".try_allocate",
                 allocate,
             )
