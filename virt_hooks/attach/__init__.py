@@ -8,7 +8,8 @@
   interrupted attachments
 - ``attach_allocations``: allocations and slots of one server
 - ``attach_devices``: ``AttachDevices``: choice of the device
-- ``attach_actions``: instance actions
+- ``attach_actions``: instance actions and notifications
+- ``attach_guest``: devices of a domain and of its guest
 - ``attach_evacuated``: ``EvacuatedAttachments``: attachments of servers
   that are evacuated to this host
 - ``unified_limits``: Nova's limits of the server's project

@@ -21,8 +21,8 @@ from nova import exception, objects, utils
 from nova_accel import errors, model
 from nova_accel.model import attachment, names
 from virt_hooks import error_guards
-from virt_hooks.attach import attach_allocations
-from virt_hooks.guest import connection, libvirt_guest, plug
+from virt_hooks.attach import attach_allocations, attach_guest
+from virt_hooks.guest import connection, libvirt_guest
 from virt_hooks.instance import instance_request, nova_records
 from virt_hooks.operations import server_partitions
 
@@ -74,7 +74,7 @@ class AttachRecovery:
             handle
             for claim in self._accel.claims_of(uuid)
             if is_claim_of(claim, attached)
-            for handle in plug.handles_of(claim)
+            for handle in attach_guest.handles_of(claim)
         }
         if attached.slot and not handles:  # no claim after a restart
             handles = {
@@ -186,8 +186,8 @@ class AttachRecovery:
         if not attached.slot:
             return
         handles = self.attached_handles(instance.uuid, attached)
-        plug.remove_from_guest(self._host, instance, handles)
-        plug.remove_from_definition(self._host, instance, handles)
+        attach_guest.remove_from_guest(self._host, instance, handles)
+        attach_guest.remove_from_definition(self._host, instance, handles)
         released = _slots(attached)
         self._partitions.startup_servers.forget_slots(instance.uuid, released)
         self._accel.release(
@@ -301,11 +301,11 @@ class AttachRecovery:
         own_slot = attached.provider, attached.slot
         is_retained = own_slot in {slot.key for slot in slots}
         if attached.state is attachment.AttachmentState.ATTACHING:
-            is_retained = is_retained and plug.is_in_domain(
+            is_retained = is_retained and attach_guest.is_in_domain(
                 self._host, instance, handles
             )
         else:
-            is_retained = is_retained and plug.is_in_guest(
+            is_retained = is_retained and attach_guest.is_in_guest(
                 self._host, instance, handles
             )
         LOG.warning(

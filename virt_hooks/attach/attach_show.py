@@ -6,8 +6,7 @@ from typing import Any
 from nova_accel import model
 from nova_accel.discovery import vgpu_guests
 from nova_accel.model import attachment, names
-from virt_hooks.attach import attach_recovery
-from virt_hooks.guest import plug
+from virt_hooks.attach import attach_guest, attach_recovery
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import server_partitions
 
@@ -76,9 +75,9 @@ class AttachShow:
         claim: model.Claim,
         attached: attachment.Attachment | None,
     ) -> dict[str, str]:
-        handles = plug.handles_of(claim)
+        handles = attach_guest.handles_of(claim)
         state = claim.state.value
-        if plug.is_in_guest(self._host, instance, handles):
+        if attach_guest.is_in_guest(self._host, instance, handles):
             state = "in the guest"
         if (
             attached is not None

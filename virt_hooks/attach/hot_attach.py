@@ -24,13 +24,12 @@ from virt_hooks.attach import (
     attach_actions,
     attach_allocations,
     attach_devices,
+    attach_guest,
     attach_recovery,
     unified_limits,
 )
-from virt_hooks.guest import plug
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import cold_migration, server_partitions
-from virt_hooks.report import notifications
 
 LOG = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ class HotAttach:
         @utils.synchronized(uuid)
         def attach_locked() -> dict[str, str]:
             instance = self._read_usable(context, uuid)
-            payload = notifications.build_attachment(instance, profile)
+            payload = attach_actions.build_attachment(instance, profile)
             with (
                 attach_actions.recorded(
                     context,
@@ -83,7 +82,7 @@ class HotAttach:
                     attach_actions.ATTACH,
                     self._allocations.hostname,
                 ),
-                notifications.attachment_sent(context, "attach", payload),
+                attach_actions.attachment_sent(context, "attach", payload),
             ):
                 attached = self._allocate_device(
                     context, instance, profile, bitstream
@@ -91,7 +90,7 @@ class HotAttach:
                 with self._recovery.removed_on_error(context, uuid, attached):
                     attached = self._claim_slot(context, instance, attached)
                     claim = self._make_partition(context, instance, attached)
-                    plug.add(
+                    attach_guest.add(
                         self._host,
                         instance,
                         claim,
@@ -105,7 +104,7 @@ class HotAttach:
                         attach_recovery.ATTACHING,
                         None,
                     )
-                payload |= notifications.describe(attached, (claim,))
+                payload |= attach_actions.describe(attached, (claim,))
             LOG.info(
                 "attached %s to server %s: %s",
                 attached.name,
@@ -133,7 +132,7 @@ class HotAttach:
         @utils.synchronized(uuid)
         def detach_locked() -> dict[str, str]:
             instance = self._read_usable(context, uuid)
-            payload = notifications.build_attachment(instance, "", name)
+            payload = attach_actions.build_attachment(instance, "", name)
             with (
                 attach_actions.recorded(
                     context,
@@ -141,11 +140,11 @@ class HotAttach:
                     attach_actions.DETACH,
                     self._allocations.hostname,
                 ),
-                notifications.attachment_sent(context, "detach", payload),
+                attach_actions.attachment_sent(context, "detach", payload),
             ):
                 claims = self._accel.claims_of(uuid)
                 attached = self._detach(context, instance, name)
-                payload |= notifications.describe(attached, claims)
+                payload |= attach_actions.describe(attached, claims)
             LOG.info("detached %s from server %s", attached.name, uuid)
             return {"name": attached.name, "profile": attached.profile}
 
@@ -176,8 +175,8 @@ class HotAttach:
             attach_recovery.DETACHING,
         )
         with self._restored_on_error(instance, attached, handles):
-            plug.remove_from_guest(self._host, instance, handles)
-            plug.remove_from_definition(self._host, instance, handles)
+            attach_guest.remove_from_guest(self._host, instance, handles)
+            attach_guest.remove_from_definition(self._host, instance, handles)
         self._set_metadata(context, instance)
         with error_guards.log_errors("can't save the guest's metadata"):
             instance.save(expected_task_state=[attach_recovery.DETACHING])
@@ -414,7 +413,7 @@ class HotAttach:
         self, instance: Any, attached: attachment.Attachment, handles: Any
     ) -> None:
         with error_guards.log_errors("can't put %s back", attached.name):
-            plug.restore_guest(self._host, instance, handles)
+            attach_guest.restore_guest(self._host, instance, handles)
 
 
 def _new_attachment(

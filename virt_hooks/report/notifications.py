@@ -8,7 +8,6 @@ is the same data as a ``nova_object``.
 A notification that can't be sent is logged; it fails nothing.
 """
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,8 +15,7 @@ import nova.conf
 from nova import context as nova_context
 from nova import rpc
 
-from nova_accel import errors, model
-from nova_accel.model import attachment
+from nova_accel import model
 from virt_hooks import error_guards
 from virt_hooks.spawn import lifecycle
 
@@ -31,50 +29,6 @@ _EVENTS = {"fault": ("faulted", "healed"), "drain": ("drained", "undrained")}
 DeviceEvent = tuple[str, Mapping[str, Any]]
 # Marks of a device: the reasons by name, empty without the mark.
 _Marks = Mapping[str, str]
-
-
-def build_attachment(
-    instance: Any, profile: str, name: str = ""
-) -> dict[str, Any]:
-    """Return the payload of an attach or detach that begins.
-
-    :param profile: as requested, empty for a detach.
-    :param name: of the attachment to detach, as requested.
-    """
-    return {
-        "instance_uuid": instance.uuid,
-        "tenant_id": instance.project_id,
-        "user_id": instance.user_id,
-        "host": instance.host,
-        "name": name,
-        "profile": profile,
-        "device": "",
-        "partition": "",
-        "resources": {},
-        "reason": "",
-    }
-
-
-def describe(
-    attached: attachment.Attachment, claims: Iterable[model.Claim]
-) -> dict[str, Any]:
-    """Return the fields of a payload that describe an attachment.
-
-    :param claims: of the server; after a restart one may be missing.
-    """
-    places = {
-        (claim.provider, claim.slot): {
-            "device": claim.device,
-            "partition": claim.handle,
-        }
-        for claim in claims
-    }
-    return {
-        "name": attached.name,
-        "profile": attached.profile,
-        "resources": dict(attached.resources),
-        **places.get((attached.provider, attached.slot), {}),
-    }
 
 
 def build_device(
@@ -98,36 +52,6 @@ def build_device(
             {c.consumer for c in claims if c.device == device.address}
         ),
     }
-
-
-@contextlib.contextmanager
-def attachment_sent(
-    context: Any, operation: str, payload: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    """Send the start of an operation, and its end or error.
-
-    :param operation: ``attach`` or ``detach``.
-    :param payload: of the start; yielded, so that the block adds to it.
-    """
-
-    def send_end(_: Any, error: BaseException | None, __: Any) -> None:
-        if error is None:
-            send(context, f"accelerator.{operation}.end", payload)
-            return
-        reason = type(error).__name__
-        if isinstance(error, errors.AcceleratorError):
-            reason = error.public
-        send(
-            context,
-            f"accelerator.{operation}.error",
-            payload | {"reason": reason},
-            is_error=True,
-        )
-
-    send(context, f"accelerator.{operation}.start", payload)
-    with contextlib.ExitStack() as stack:
-        stack.push(send_end)
-        yield payload
 
 
 def send(

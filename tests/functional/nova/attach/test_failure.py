@@ -17,8 +17,7 @@ from nova_accel.host.execute import privileged
 from nova_accel.model import attachment
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, libvirtd, technologies
-from virt_hooks.attach import attach_allocations
-from virt_hooks.guest import plug
+from virt_hooks.attach import attach_allocations, attach_guest
 
 PROFILE = "T4-4Q"
 
@@ -113,7 +112,7 @@ class Attaching(FailingTestBase):
     @pytest.mark.long
     def test_it_is_not_there_when_read_back(self) -> None:
         self.refused_with(
-            mock.patch.object(plug, "is_in_domain", lambda *_: False),
+            mock.patch.object(attach_guest, "is_in_domain", lambda *_: False),
             "reading back fails",
             "after the attach",
         )
@@ -121,7 +120,7 @@ class Attaching(FailingTestBase):
     def test_the_server_is_deleted_meanwhile(self) -> None:
         """The delete waits for the attachment, which gives up."""
         server = self.boot_server()
-        stock = plug.add
+        stock = attach_guest.add
 
         # Here Nova's API waits until nova-compute has done it.
         deleting = threading.Thread(
@@ -137,7 +136,7 @@ class Attaching(FailingTestBase):
                 )
             )
 
-        with mock.patch.object(plug, "add", add):
+        with mock.patch.object(attach_guest, "add", add):
             reason = self.refused(server, "attach", profile=PROFILE)
         self.assertIn("Nova is at work with it", reason)
         deleting.join()
@@ -215,7 +214,7 @@ class Attaching(FailingTestBase):
         end = mock.Mock(side_effect=RuntimeError("the end"))
         with (
             mock.patch.object(objects.Instance, "save", save),
-            mock.patch.object(plug, "remove_from_definition", end),
+            mock.patch.object(attach_guest, "remove_from_definition", end),
         ):
             self.refused(server, "attach", profile=PROFILE)
         end.assert_called_once()

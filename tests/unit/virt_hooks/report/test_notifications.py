@@ -13,6 +13,7 @@ from nova_accel import model
 from nova_accel.model import attachment
 from tests.lab import fakehost
 from tests.support.hosts import simulated, states
+from virt_hooks.attach import attach_actions
 from virt_hooks.report import notifications
 from virt_hooks.spawn import lifecycle
 
@@ -41,8 +42,8 @@ def test_the_sample_of_an_attachment_has_each_field() -> None:
         provider=claim.provider,
         slot=claim.slot,
     )
-    payload = notifications.build_attachment(INSTANCE, "P-2")
-    payload |= notifications.describe(attached, (claim,))
+    payload = attach_actions.build_attachment(INSTANCE, "P-2")
+    payload |= attach_actions.describe(attached, (claim,))
     assert payload.keys() == read_sample("accelerator.attach.end").keys()
     assert (payload["device"], payload["partition"]) == (CARD, claim.handle)
 
@@ -137,7 +138,7 @@ def test_a_notification_that_can_not_be_sent_is_logged_only(
 ) -> None:
     monkeypatch.setattr("nova.rpc.LEGACY_NOTIFIER", BrokenNotifier())
     monkeypatch.setattr("nova.rpc.NOTIFIER", None)
-    with notifications.attachment_sent(None, "attach", {}):
+    with attach_actions.attachment_sent(None, "attach", {}):
         pass
     assert len(caplog.records) == 2
     assert "accelerator.attach.start" in caplog.messages[0]
