@@ -45,6 +45,7 @@ CIRCLES = (
         (
             "nova_accel.vendors",
             "nova_accel.host.execute.technologies.vgpu_actions",
+            "nova_accel.host.sysfs.modules",
             "nova_accel.host.sysfs.nvme",
             "nova_accel.host.sysfs.vgpu_config",
         ),

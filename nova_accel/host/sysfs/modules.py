@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loaded kernel modules, VFIO, IOMMU, and the kernel's count of uevents."""
+"""Loaded kernel modules, VFIO and IOMMU."""
 
 from collections.abc import Iterable, Iterator
 
@@ -190,16 +190,3 @@ def _text(files: fs.Files, path: str) -> str:
         return files.text(path).strip()
     except errors.UnreadableError:
         return ""
-
-
-# Grows with each uevent (Documentation/ABI/testing/sysfs-kernel-uevent_seqnum,
-# lib/kobject_uevent.c): drivers bound, VFs and mdevs come and gone.
-_COUNT = "/sys/kernel/uevent_seqnum"
-
-
-def read_count(source: fs.FileSource) -> str | None:
-    """Return the kernel's count of uevents, None if it can't be read."""
-    try:
-        return fs.Files(source).text(_COUNT)
-    except errors.UnreadableError:
-        return None
