@@ -30,6 +30,10 @@ _NAMES = "names of cards and of full profiles, which a laptop can read"
 _LOST_UEVENTS = (
     "cards that change without a uevent (presence), and a full state_dir"
 )
+_REGISTERED = (
+    "NVML, FPGA, live migration, mdevs and vGPUs are registered; hot attach"
+    " has its claims and guests, and commands what only they call"
+)
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
         Limit(54_500, "2026-11-27", _FIRST),
@@ -53,6 +57,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             " undrain --wait",
         ),
         Limit(56_400, "2026-11-27", _NAMES),
+        Limit(55_900, "2026-11-27", _REGISTERED),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -70,6 +75,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "one group name in the proposals of inspect and flavor create",
         ),
         Limit(40_800, "2026-11-27", _NAMES),
+        Limit(38_000, "2026-11-27", _REGISTERED),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
