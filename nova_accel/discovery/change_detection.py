@@ -26,9 +26,6 @@ from nova_accel.host.sysfs import (
 )
 from nova_accel.model import pci
 
-# Grows with each uevent (Documentation/ABI/testing/sysfs-kernel-uevent_seqnum,
-# lib/kobject_uevent.c): drivers bound, VFs and mdevs come and gone.
-_COUNT = "/sys/kernel/uevent_seqnum"
 # Attributes that change without a uevent.
 _SILENT = (
     "current_vgpu_type",
@@ -82,7 +79,7 @@ class ChangeDetector(host_readings.HostReadings):
     def read(self) -> model.HostState:
         """Return the host after a full reading."""
         self._uevents.take()
-        now, count = time.monotonic(), _read_count(self._source)
+        now, count = time.monotonic(), presence.read_count(self._source)
         present = self._read_presence()
         state = super().read()
         with self._lock:
@@ -105,7 +102,7 @@ class ChangeDetector(host_readings.HostReadings):
         if (
             count is None
             or time.monotonic() - self._read_at > FULL_READ_INTERVAL_S
-            or (names is None and _read_count(self._source) != count)
+            or (names is None and presence.read_count(self._source) != count)
             or error_counters.has_changed(newest.reader)
         ):
             return None
@@ -195,14 +192,6 @@ class ChangeDetector(host_readings.HostReadings):
             # Another card has other functions: the host is read.
             if isinstance(text, str) and text != model_alias:
                 yield ""
-
-
-def _read_count(source: fs.FileSource) -> str | None:
-    """Return the kernel's count of uevents, None if it can't be read."""
-    try:
-        return fs.Files(source).text(_COUNT)
-    except errors.UnreadableError:
-        return None
 
 
 def _find_gpu_changes(

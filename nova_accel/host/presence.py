@@ -10,10 +10,14 @@ import dataclasses
 import errno
 from collections.abc import Collection, Iterator, Mapping
 
+from nova_accel import errors
 from nova_accel.catalog import pci_ids
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import pci
 
+# Grows with each uevent (Documentation/ABI/testing/sysfs-kernel-uevent_seqnum,
+# lib/kobject_uevent.c): drivers bound, VFs and mdevs come and gone.
+_COUNT = "/sys/kernel/uevent_seqnum"
 _DRIVERS = "/sys/bus/pci/drivers"
 #: Functions, mdev parents on any bus, and regions of FPGAs.
 _LISTS = (
@@ -111,3 +115,11 @@ def _build_modalias(function: pci.PciFunction) -> str:
     text = "".join([f"{key}{int(n, 16):08X}" for key, n in ids.items()])
     base, sub, interface = function.class_code.to_bytes(3, "big")
     return f"pci:{text}bc{base:02X}sc{sub:02X}i{interface:02X}\n"
+
+
+def read_count(source: fs.FileSource) -> str | None:
+    """Return the kernel's count of uevents, None if it can't be read."""
+    try:
+        return fs.Files(source).text(_COUNT)
+    except errors.UnreadableError:
+        return None
