@@ -57,7 +57,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             " undrain --wait",
         ),
         Limit(56_400, "2026-11-27", _NAMES),
-        Limit(55_900, "2026-11-27", _REGISTERED),
+        Limit(56_200, "2026-11-27", _REGISTERED),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -75,7 +75,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "one group name in the proposals of inspect and flavor create",
         ),
         Limit(40_800, "2026-11-27", _NAMES),
-        Limit(38_000, "2026-11-27", _REGISTERED),
+        Limit(38_300, "2026-11-27", _REGISTERED),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
