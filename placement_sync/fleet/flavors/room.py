@@ -21,25 +21,48 @@ def count_room(
     """Return how many servers there is room for now, at most.
 
     A host that is down has none. Each kind of group is counted alone. The
-    group without a suffix, which several devices may serve together, is
-    ignored.
+    group without a suffix, which several devices may serve together, counts
+    only where it is alone.
 
     :param needs: amounts of a server on its compute node, by class.
     """
     count = 0
     suffixed = tuple(group for group in contents.groups if group.suffix)
+    unsuffixed = [group for group in contents.groups if not group.suffix]
     contents = dataclasses.replace(contents, groups=suffixed)
     for host in _group_by_host(d for d in cloud.devices if not d.is_stale):
         host_count = sum(
             _count_set_room(contents, devices, geometry)
             for devices in _split_host(contents, host)
         )
+        if not suffixed:
+            host_count = _count_shared_room(unsuffixed, host)
         node = cloud.hosts.get(host[0].root, {})
         for name, amount in needs.items():
             if amount and name in node:
                 host_count = min(host_count, node[name].free // amount)
         count += host_count
     return count
+
+
+def _count_shared_room(
+    groups: Iterable[flavors.RequestGroup], devices: Devices
+) -> int:
+    """Return the room for groups that all devices serve together, at most."""
+    return min(
+        (
+            sum(
+                device.capacities[name].free
+                for device in devices
+                if name in device.capacities and not device.is_unavailable
+            )
+            // amount
+            for group in groups
+            for name, amount in group.resources.items()
+            if amount
+        ),
+        default=0,
+    )
 
 
 def _split_host(

@@ -73,6 +73,15 @@ def test_free_units_are_counted_in_servers() -> None:
     )
 
 
+def test_a_request_without_a_group_has_the_room_of_all_cards() -> None:
+    offered = cloud(A, C)
+    contents = flavor_specs.read({"resources:VGPU": "5"})
+    assert (
+        room.count_room(contents, offered, {}, TYPES.geometry)
+        == sum(card.capacities["VGPU"].free for card in (A, C)) // 5
+    )
+
+
 def test_amounts_of_the_host_limit_the_servers() -> None:
     capacities = {"VCPU": providers.ClassCapacity(capacity=16, used=7)}
     offered = offered_devices.Cloud(
