@@ -37,7 +37,7 @@ from cliff import (
 )
 
 from nova_accel import errors
-from nova_accel.cli import command_manager
+from nova_accel.cli import command_manager, time_options
 
 # Exit statuses; argparse exits with 2, too.
 _FAILED = 1
@@ -145,20 +145,6 @@ class Document(NamedTuple):
 Output = str | tuple[str, int] | Table | Record | Document
 
 
-def parse_seconds(text: str) -> float:
-    """Return a number of seconds, 0 or more, for argparse.
-
-    :raises ArgumentTypeError: the text is not such a number.
-    """
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return number
-
-
 class Action(NamedTuple):
     """Implementation of a command.
 
@@ -208,6 +194,7 @@ class Command(command.Command):
             unused = argparse.ArgumentParser()
             action.add_credentials(unused)
             parser.set_defaults(**vars(unused.parse_args([])))
+            time_options.add_timeout(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

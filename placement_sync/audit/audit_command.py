@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from nova_accel.cli import application
+from nova_accel.cli import application, time_options
 from nova_accel.cli.inspect_output import columns
 from nova_accel.config import conf
 from nova_accel.discovery import plugin
@@ -52,7 +52,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pause",
-        type=application.parse_seconds,
+        type=time_options.parse_seconds,
         default=PAUSE_S,
         metavar="SECONDS",
         help="set the seconds between two comparisons; only findings of both"
@@ -76,13 +76,12 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     options = common_options.resolve_options(arguments)
     host = outside_host.open_own_node(options)
     placement = common_options.open_placement(arguments, options)
-    with progress.waiting_for("an answer of Placement"):
-        root = outside_host.find_root(
-            arguments,
-            options,
-            host,
-            resource_providers.PlacementClient(placement),
-        )
+    root = outside_host.find_root(
+        arguments,
+        options,
+        host,
+        resource_providers.PlacementClient(placement),
+    )
     reader = _build_collector(arguments, options, host, placement, root)
     report = compare_twice(reader, arguments.pause)
     results: tuple[heal.HealResult, ...] = ()

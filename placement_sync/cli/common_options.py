@@ -8,10 +8,13 @@ import uuid
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.cli import application, command_manager
+from nova_accel.cli import command_manager, time_options
 from nova_accel.config import conf
 from nova_accel.host.state import state_dir as state_dirs
+from placement_sync.cli import progress
 from placement_sync.client import rest
+
+_SLOW_ANSWERS = progress.SlowAnswers()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,10 +54,10 @@ def add_compute_endpoint(parser: argparse.ArgumentParser) -> None:
 def parse_option_seconds(text: str) -> float:
     """Return the seconds of an option whose value may be left out.
 
-    :raises ArgumentTypeError: as ``application.parse_seconds``.
+    :raises ArgumentTypeError: as ``time_options.parse_seconds``.
     """
     try:
-        return application.parse_seconds(text)
+        return time_options.parse_seconds(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(
             f"{error}; write devices before this option"
@@ -78,6 +81,7 @@ def _add_common(
         f" repeated (default: {conf.DEFAULT_FILES}, if they"
         f" exist{without_default})",
     )
+    time_options.add_timeout(parser)
     parser.set_defaults(connection=None)
 
 
@@ -252,6 +256,19 @@ def open_client(
     :raises NoCredentialsError: there are none.
     :raises ConfigurationError: they can't be used.
     """
+    client = _build_client(arguments, options, service)
+    if arguments.timeout is not None:
+        client.limit(arguments.timeout)
+    client.announce = _SLOW_ANSWERS.waiting_for
+    return client
+
+
+def _build_client(
+    arguments: argparse.Namespace,
+    options: CommandOptions,
+    service: rest.Service,
+) -> rest.RestClient:
+    """Return a client of a service; see ``open_client``."""
     if arguments.connection is not None:
         return rest.from_connection(arguments.connection, service)
     is_open = arguments.endpoint is not None

@@ -271,8 +271,7 @@ class _DrainedServers:
             )
         if not uuids:
             return "No server uses it.\n"
-        with progress.waiting_for("names of Nova's API"):
-            server_names = _read_server_names(arguments, self._options, uuids)
+        server_names = _read_server_names(arguments, self._options, uuids)
         return "".join(
             f"Server {uuid} uses it{server_names.get(uuid, '')}\n"
             for uuid in sorted(uuids)
@@ -357,8 +356,7 @@ def _open_drained(
     node = outside_host.open_node(
         options.settings, options.root, options.state_dir
     )
-    with progress.waiting_for("an answer of Placement"):
-        root = outside_host.find_root(arguments, options, node, placement).uuid
+    root = outside_host.find_root(arguments, options, node, placement).uuid
     uuids = {names.provider_uuid(root, address) for address in addresses}
     return drained_providers.DrainedProviders(placement, {root: uuids})
 

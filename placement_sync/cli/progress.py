@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 
 from nova_accel import errors
 
-# A command that ends earlier prints its result only.
-DELAY_S = 2.0
+# A command that ends earlier prints its result only; after 3 s there is a
+# line.
+DELAY_S = 2.5
 # Seconds between two checks of a condition.
 _POLL_S = 1.0
 
@@ -24,15 +25,10 @@ class NeverMetError(errors.AcceleratorError):
 
 @contextlib.contextmanager
 def waiting_for(subject: str) -> Iterator[None]:
-    """Print a line on standard error if the block takes over 2 seconds.
-
-    Nothing is printed unless standard error is a terminal.
+    """Print a line on standard error if the block takes over 2.5 seconds.
 
     :param subject: noun behind "waiting for".
     """
-    if not sys.stderr.isatty():
-        yield
-        return
     timer = threading.Timer(DELAY_S, print_line, (f"waiting for {subject}",))
     timer.daemon = True
     timer.start()
@@ -40,6 +36,36 @@ def waiting_for(subject: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+class SlowAnswers:
+    """Lines about answers that take long, one for each service."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._printed: set[str] = set()
+
+    @contextlib.contextmanager
+    def waiting_for(self, request: str) -> Iterator[None]:
+        """Print a line if the block takes over 2.5 seconds.
+
+        :param request: ``Placement: GET /traits``.
+        """
+        timer = threading.Timer(DELAY_S, self._print, (request,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _print(self, request: str) -> None:
+        service = request.partition(":")[0]
+        with self._lock:
+            is_new = service not in self._printed
+            self._printed.add(service)
+        if is_new:
+            print_line(f"waiting for {request}")
 
 
 def wait_until(

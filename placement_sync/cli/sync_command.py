@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from nova_accel import errors, model
-from nova_accel.cli import application, command_manager
+from nova_accel.cli import application, command_manager, time_options
 from nova_accel.config import conf
 from nova_accel.host.state import directories, drains, notes, state_dir
 from nova_accel.model import providers
@@ -365,7 +365,7 @@ def _add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    number = application.parse_seconds(text)
+    number = time_options.parse_seconds(text)
     if not number:
         raise argparse.ArgumentTypeError("must be more than 0 seconds")
     return number

@@ -163,6 +163,15 @@ def list_services(client: rest.RestClient) -> Mapping[str, ComputeService]:
     }
 
 
+def find_service(client: rest.RestClient, host: str) -> ComputeService | None:
+    """Return the service of a host by its name, None if Nova shows none.
+
+    :raises ServiceError: Nova can't be read.
+    """
+    query = urllib.parse.urlencode({"host": host})
+    return client.read(f"{_SERVICES}&{query}", _parse_services).get(host)
+
+
 def _parse_services(body: Any) -> dict[str, ComputeService]:
     """Return services by host."""
     return {

@@ -7,10 +7,10 @@ per request. There are no other retries here: callers read again and make a
 new plan.
 """
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent import futures
 from typing import Any, TypeVar
 
 from keystoneauth1 import exceptions as ksa
@@ -21,6 +21,7 @@ from openstack import exceptions as sdk
 from nova_accel import errors
 from placement_sync.client import (
     http_errors,
+    parallel,
     provider_records,
     sdk_errors,
 )
@@ -44,6 +45,11 @@ _ADAPTER = (
 )
 # Nova's default for each service that it uses (nova/conf/utils.py).
 _INTERFACES = ("internal", "public")
+_TITLES = {
+    "placement": "Placement",
+    "compute": "Nova's API",
+    "identity": "Keystone",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +66,11 @@ class Service:
     group: str
     microversion: str = ""
     version: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return its name for people."""
+        return _TITLES.get(self.name, self.name)
 
 
 # 1.39 is the newest of Placement 13 to 16, the releases beside Nova 31 to
@@ -127,12 +138,25 @@ class RestClient:
         self._connect = connect
         self._service = service
         self.timeout = timeout
+        self.seconds: float | None = None
+        #: Is entered for each request with the words "Placement: GET /x".
+        self.announce: Callable[
+            [str], contextlib.AbstractContextManager[object]
+        ] = contextlib.nullcontext
         self._lock = threading.Lock()
         # The adapter has no reference to its connection.
         self._connection: connection.Connection | None = None
         self._adapter: proxy.Proxy | None = None
         self.reads = 0
         self.writes = 0
+
+    def limit(self, seconds: float) -> None:
+        """Set the seconds of each answer, and of those of Keystone.
+
+        It is called before the first request.
+        """
+        self.seconds = seconds
+        self.timeout = (min(CONNECT_SECONDS, seconds), seconds)
 
     def get(self, path: str, microversion: str = "") -> Response:
         """Return the response, without a body if the object is absent.
@@ -169,8 +193,9 @@ class RestClient:
         :param query: for example ``provider_records.fetch_traits``.
         :raises ServiceError: one of them failed.
         """
-        with futures.ThreadPoolExecutor(_MAX_THREADS) as threads:
-            return list(threads.map(lambda key: query(self.fetch, key), keys))
+        return parallel.run(
+            lambda key: query(self.fetch, key), keys, _MAX_THREADS
+        )
 
     def put(
         self, path: str, body: Any = None, microversion: str = ""
@@ -221,19 +246,21 @@ class RestClient:
         with self._lock:
             self.reads += method == "GET"
             self.writes += method != "GET"
+        subject = f"{self._service.title}: {method} {path.partition('?')[0]}"
         try:
-            response = self._open_adapter().request(
-                path,
-                method,
-                json=body,
-                headers={"Accept": "application/json"},
-                microversion=microversion or self._service.microversion,
-                microversion_service_type=self._service.name,
-                connect_retries=0,
-                status_code_retries=0,
-                timeout=self.timeout,
-                skip_cache=True,
-            )
+            with self.announce(subject):
+                response = self._open_adapter().request(
+                    path,
+                    method,
+                    json=body,
+                    headers={"Accept": "application/json"},
+                    microversion=microversion or self._service.microversion,
+                    microversion_service_type=self._service.name,
+                    connect_retries=0,
+                    status_code_retries=0,
+                    timeout=self.timeout,
+                    skip_cache=True,
+                )
         except sdk_errors.CLIENT_ERRORS as error:
             # The exception's cause may contain credentials.
             raise sdk_errors.build_error(method, path, error) from None
@@ -265,6 +292,8 @@ class RestClient:
                 )
                 # openstacksdk finds the connection by its session.
                 adapter.session = self._connection.session
+                if self.seconds is not None:
+                    adapter.session.timeout = self.seconds
                 adapter.version = None
                 adapter.min_version = adapter.max_version = None
                 if self._service.version:

@@ -94,7 +94,7 @@ class ComputeRpc:
         # This client stops waiting then, so nova-compute must not start
         # the request later.
         deadline = datetime.datetime.now(datetime.UTC) + datetime.timedelta(
-            seconds=CONF.rpc_response_timeout
+            seconds=timeout_s or CONF.rpc_response_timeout
         )
         request = f"{method} on {host}"
         try:

@@ -47,8 +47,8 @@ class HostBus(Protocol):
         :param is_long: whether the method waits for images or guests.
         :param identity: None for Nova's administrator, who has no token
             for Glance.
-        :param timeout_s: wait at most this time instead. nova-compute may
-            start the request later, so it must not change anything.
+        :param timeout_s: wait at most this time instead. Over Nova's bus
+            nova-compute does not start the request later.
         :raises RpcRefusedError: nova-compute refuses.
         :raises ServiceError: nova-compute does not answer.
         """

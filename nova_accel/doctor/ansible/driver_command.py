@@ -10,7 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.cli import application, command_manager, host_source
+from nova_accel.cli import (
+    application,
+    command_manager,
+    host_source,
+    time_options,
+)
 from nova_accel.config import conf
 from nova_accel.discovery import plugin
 from nova_accel.doctor import checked_host, host_checks, registry
@@ -76,7 +81,7 @@ def _add_change_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--drain-wait",
-        type=application.parse_seconds,
+        type=time_options.parse_seconds,
         default=_DRAIN_WAIT_S,
         metavar="SECONDS",
         help="wait for at most this time until Placement offers the drained"

@@ -22,7 +22,11 @@ from placement_sync.client import (
     resource_providers,
 )
 from placement_sync.fleet.cli import fleet_command, fleet_output, host_calls
-from placement_sync.fleet.devices import fleet_query, server_migrations
+from placement_sync.fleet.devices import (
+    fleet_query,
+    host_reports,
+    server_migrations,
+)
 from placement_sync.fleet.flavors import cloud, offered_devices
 
 _OK, _UNDONE = 0, 1
@@ -187,7 +191,7 @@ def _call_hosts(
     )
     results: dict[str, Mapping[str, Any]] = {}
     for root, uuids in by_root.items():
-        subject = f"nova-compute on {hosts[root]}"
+        subject = host_reports.describe_host(compute, hosts[root])
         with progress.waiting_for(subject):
             rows = calls.call(hosts[root], method, devices=uuids, **parameters)
         results |= {row["provider"]: row for row in rows}

@@ -3,12 +3,11 @@
 
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent import futures
 from typing import Any
 
 from nova_accel import errors
 from placement_sync.cli import common_options, progress
-from placement_sync.client import nova_api, rest
+from placement_sync.client import nova_api, parallel, rest
 from placement_sync.fleet import host_bus
 from placement_sync.fleet.cli import server_command
 from placement_sync.fleet.devices import drain_notes
@@ -39,6 +38,7 @@ class HostCalls:
         :raises ConfigurationError: no message bus is configured.
         :raises ServiceError: the bus or Keystone can't be reached.
         """
+        self._timeout_s = arguments.timeout
         self._bus = server_command.open_bus(arguments, options, command)
         identity = compute.read_identity()
         is_own = server_command.is_of_service(arguments, options)
@@ -55,11 +55,17 @@ class HostCalls:
     ) -> Sequence[Mapping[str, str]]:
         """Return the rows of a host's nova-compute.
 
-        :param timeout_s: see ``ComputeRpc.call``.
+        :param timeout_s: see ``ComputeRpc.call``; None for that of the
+            arguments.
         :raises ServiceError: it refuses, or does not answer.
         """
         rows: Sequence[Mapping[str, str]] = self._bus.call(
-            host, method, False, self._identity, timeout_s, **parameters
+            host,
+            method,
+            False,
+            self._identity,
+            timeout_s or self._timeout_s,
+            **parameters,
         )
         return rows
 
@@ -92,13 +98,15 @@ def read_drains(
     by_root: dict[str, list[offered_devices.OfferedDevice]] = {}
     for device in devices:
         by_root.setdefault(device.root, []).append(device)
-    with (
-        progress.waiting_for("reasons of drains"),
-        futures.ThreadPoolExecutor(_MAX_THREADS) as threads,
+    names = ", ".join(sorted({device.host for device in devices}))
+    with progress.waiting_for(
+        f"reasons of drains, from nova-compute on {names}: at most"
+        f" {_NOTES_SECONDS:g} s for each"
     ):
-        answers = threads.map(
+        answers = parallel.run(
             lambda root: _read_host(calls, compute, root, by_root[root]),
             by_root,
+            _MAX_THREADS,
         )
         return {uuid: n for notes in answers for uuid, n in notes.items()}
 

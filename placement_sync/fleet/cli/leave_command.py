@@ -20,7 +20,6 @@ from placement_sync.cli import (
     common_options,
     drain_command,
     outside_host,
-    progress,
     sync_command,
 )
 from placement_sync.client import nova_api, resource_providers
@@ -115,9 +114,8 @@ def _leave(
     compute, reason = common_options.open_compute(arguments, options)
     if compute is None:
         raise nova_api.NoAnswerError(reason)
-    with progress.waiting_for("answers of Placement and Nova"):
-        root = outside_host.find_root(arguments, options, host, placement)
-        service = nova_api.read_service_host(compute, root.uuid)
+    root = outside_host.find_root(arguments, options, host, placement)
+    service = nova_api.read_service_host(compute, root.uuid)
     slots = _open_slots(options, service, root, placement)
     if moving := slots.list_moving():
         raise command_manager.CommandError(

@@ -14,6 +14,7 @@ from nova_accel.config import conf
 from placement_sync.cli import common_options, progress
 from placement_sync.client import nova_api, rest
 from placement_sync.fleet import host_bus
+from placement_sync.fleet.devices import host_reports
 from placement_sync.fleet.gateway import client, methods
 
 _COLUMNS = (
@@ -22,10 +23,10 @@ _COLUMNS = (
 )
 _FLAVOR = "(flavor)"
 _WAIT_SUBJECTS = {
-    "show": "nova-compute on {}",
-    "attach": "nova-compute on {}, which fetches a bitstream, creates the"
+    "show": "{}",
+    "attach": "{}, which fetches a bitstream, creates the"
     " partition and attaches it to the guest",
-    "detach": "nova-compute on {}: a running guest has [libvirt]"
+    "detach": "{}: a running guest has [libvirt]"
     " device_detach_timeout (20 seconds by default) to release the device,"
     " which is scrubbed then",
 }
@@ -89,25 +90,27 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
     identity: rest.Identity | None = None
     if host_option:
         server, host = _check_uuid(arguments.server), str(host_option)
+        subject = f"nova-compute on {host}"
     else:
         nova, reason = common_options.open_compute(arguments, options)
         if nova is None:
             raise errors.ConfigurationError(
                 "[nova]", "(nothing)", f"{reason}; or name --host"
             )
-        with progress.waiting_for("an answer of Nova's API"):
-            server, host = find_server(nova, arguments.server, bus.finds_hosts)
-            identity = nova.read_identity()
+        server, host = find_server(nova, arguments.server, bus.finds_hosts)
+        identity = nova.read_identity()
+        subject = "its nova-compute"
+        if host:
+            subject = host_reports.describe_host(nova, host)
     is_own = is_of_service(arguments, options)
     parameters = _build_parameters(arguments, action, identity is None)
-    with progress.waiting_for(
-        _WAIT_SUBJECTS[action].format(host or "its host")
-    ):
+    with progress.waiting_for(_WAIT_SUBJECTS[action].format(subject)):
         answer = bus.call(
             host,
             action,
             action != "show",
             host_bus.RequestIdentity(identity, is_own) if identity else None,
+            arguments.timeout,
             server=server,
             **parameters,
         )

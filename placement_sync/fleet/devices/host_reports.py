@@ -7,6 +7,7 @@ reported for ``[DEFAULT] service_down_time``. nova-compute makes the passes
 over its accelerators, so the devices of a host that is down are *stale*.
 """
 
+import contextlib
 import datetime
 from collections.abc import Mapping
 
@@ -35,6 +36,23 @@ def read(
         return nova_api.list_services(compute), ""
     except errors.ServiceError as error:
         return {}, f"{SUBJECT} ({error})"
+
+
+def describe_host(compute: rest.RestClient, host: str) -> str:
+    """Return a nova-compute with the age of its last report, for a wait.
+
+    Users that may not list services get no age.
+
+    :param host: name of its service.
+    """
+    with contextlib.suppress(errors.ServiceError):
+        service = nova_api.find_service(compute, host)
+        if service is not None:
+            now = datetime.datetime.now(datetime.UTC)
+            report = describe_silence(service, now)
+            state = "" if service.is_up else "Nova calls it down, "
+            return f"nova-compute on {host} ({state}{report})"
+    return f"nova-compute on {host}"
 
 
 def describe(

@@ -2,6 +2,7 @@
 """Reader of all hosts' devices from Placement, and of Nova's flavors."""
 
 import dataclasses
+import functools
 from collections.abc import (
     Callable,
     Collection,
@@ -10,7 +11,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent import futures
 from typing import Any
 
 from nova_accel import errors
@@ -18,6 +18,7 @@ from nova_accel.model import names, providers
 from placement_sync.client import (
     calls,
     nova_api,
+    parallel,
     provider_records,
     resource_providers,
     rest,
@@ -59,16 +60,15 @@ def read(
     """
     # The first request alone authenticates: bad credentials are tried once.
     nodes = bare_metal.read_nodes(client)
-    with futures.ThreadPoolExecutor(1) as thread:
-        pending = thread.submit(_read_bulk, client, _BULK_CLASSES[0])
-        rows = provider_records.list_with_trait(
-            client.fetch, names.OWNER_TRAIT
-        )
+    read_bulk = parallel.start(
+        functools.partial(_read_bulk, client, _BULK_CLASSES[0])
+    )
+    rows = provider_records.list_with_trait(client.fetch, names.OWNER_TRAIT)
     own = {node.uuid: node for node in rows}
     if not own:
         # The other answer has no device.
         return offered_devices.Cloud(devices=tuple(select(nodes)))
-    summaries = _complete(client, own.keys(), pending.result())
+    summaries = _complete(client, own.keys(), read_bulk())
     hosts = _find_root_names(client, rows)
     devices = tuple(
         select(

@@ -76,6 +76,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         ),
         Limit(40_800, "2026-11-27", _NAMES),
         Limit(38_300, "2026-11-27", _REGISTERED),
+        Limit(38_600, "2026-11-27", "requests at the same time, and waits"),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

@@ -8,7 +8,7 @@ scheduler's request, a page.
 
 _CODE = "an error of a programmer, not of an operator"
 _NO_POINTS = "an installation without entry points"
-_WAIT = "behind 'waiting for', on a terminal, after seconds"
+_WAIT = "behind 'waiting for', after seconds"
 _NO_MESSAGE = "a pattern or the begin of --help, no message"
 _HELP = "tests/unit/nova_accel/cli/test_commands.py"
 _ATTACH = "tests/functional/nova/attach/test_command.py"
@@ -55,6 +55,9 @@ FILES = {
 
 #: The begin of each other message.
 TEXTS: dict[str, dict[str, str]] = {
+    "nova_accel/cli/time_options.py": {
+        "{} is no time to wait": "tests/unit/nova_accel/cli/test_console.py",
+    },
     "nova_accel/cli/application.py": {
         "{} prints a text or an object": _CODE,
         "{} prints cells": _CODE,
@@ -84,10 +87,6 @@ TEXTS: dict[str, dict[str, str]] = {
     },
     "nova_accel/cli/inspect_output.py": {
         "marks unknown: {}": _DRAIN_MARKS,
-    },
-    "placement_sync/cli/drain_command.py": {
-        "names of Nova's API": _WAIT,
-        "an answer of Placement": _WAIT,
     },
     "placement_sync/cli/drain_wait.py": {
         "Placement to drop the trait of drained d": _DRAIN,
@@ -132,9 +131,9 @@ TEXTS: dict[str, dict[str, str]] = {
     },
     "placement_sync/fleet/cli/server_command.py": {
         "it calls nova-compute by the": "an installation without Nova",
-        "nova-compute on {}, which fetches a bits": _WAIT,
-        "nova-compute on {}: a running guest has ": _WAIT,
-        "an answer of Nova's API": _WAIT,
+        "{}, which fetches a bits": _WAIT,
+        "{}: a running guest has ": _WAIT,
+        "its nova-compute": _WAIT,
         "It has no accelerator.": _ATTACH,
     },
     "placement_sync/fleet/devices/drain_notes.py": {
@@ -147,6 +146,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "nova-compute of {} is down, {}": _FLEET,
         "last report {} ago": _FLEET,
         "no report ever": _FLEET,
+        "Nova calls it down,": _WAIT,
     },
     "placement_sync/fleet/explain/explain_command.py": {
         "Host ID": _EXPLAIN,

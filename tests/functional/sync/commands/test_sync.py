@@ -14,7 +14,7 @@ from nova_accel.cli import commands as inspect_cli
 from nova_accel.config import library_version
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
-from placement_sync.cli import main, progress
+from placement_sync.cli import common_options, main, progress
 from tests.functional.sync.commands import programs
 from tests.functional.sync.support import odd
 from tests.functional.sync.support.sites import (
@@ -374,15 +374,17 @@ class Terminal(io.StringIO):
     [["audit"], ["drain", CARD, "--reason", "r", "--wait", "0"]],
     ids=["audit", "drain"],
 )
-def test_a_terminal_shows_that_placement_is_slow(
+def test_a_line_says_that_placement_is_slow(
     site: Site, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     stderr = Terminal()
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setattr(progress, "DELAY_S", 0.1)
+    answers = progress.SlowAnswers()
+    monkeypatch.setattr(common_options, "_SLOW_ANSWERS", answers)
     with odd.answering(odd.http("200 OK", b"[]"), pause_s=0.01) as url:
         site.write_conf(url)
         command = [*words, *NODE, "--config-file", str(site.conf)]
         assert programs.main(command) == 1
     first = stderr.getvalue().splitlines()[0]
-    assert first == "nova-accel: waiting for an answer of Placement"
+    assert first.startswith("nova-accel: waiting for Placement: GET /")

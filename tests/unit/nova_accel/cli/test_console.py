@@ -71,7 +71,7 @@ def wait_until_it_sleeps(process: subprocess.Popen[str]) -> None:
 def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
     _, words = process.communicate(timeout=60)
-    assert (process.returncode, words) == (130, "")
+    assert (process.returncode, "Traceback" in words) == (130, False)
 
 
 def path_with(place: pathlib.Path, name: str, text: str) -> dict[str, str]:
@@ -131,3 +131,36 @@ def test_the_deprecation_of_eventlet_is_not_printed(
     assert process.returncode == 0
     assert "ventlet" not in words
     assert "a warning of another kind" in words
+
+
+def test_a_silent_service_is_named_until_ctrl_c() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as placement:
+        url = f"http://127.0.0.1:{placement.getsockname()[1]}"
+        words = ["device", "list", "--endpoint", url]
+        with start("nova-accel", words) as process:
+            assert process.stderr is not None
+            line = ""
+            while "waiting" not in line:
+                line = process.stderr.readline()
+                assert line
+            assert line.startswith("nova-accel: waiting for Placement: GET /")
+            interrupt(process)
+
+
+def test_a_command_gives_up_after_its_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as placement:
+        url = f"http://127.0.0.1:{placement.getsockname()[1]}"
+        words = ["device", "list", "--endpoint", url, "--timeout", "0.5"]
+        with start("nova-accel", words) as process:
+            _, text = process.communicate(timeout=50)
+    assert process.returncode == 1
+    assert "it does not answer" in text or "timed out" in text
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "soon"])
+def test_a_timeout_is_a_time(seconds: str) -> None:
+    words = ["device", "list", "--timeout", seconds]
+    with start("nova-accel", words) as process:
+        _, text = process.communicate(timeout=50)
+    assert process.returncode == 2
+    assert "--timeout" in text

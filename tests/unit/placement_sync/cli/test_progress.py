@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages on a terminal while a command waits."""
+"""Messages on standard error while a command waits."""
 
 import io
 import sys
@@ -23,11 +23,11 @@ class Terminal(io.StringIO):
     ("stderr", "delay_s", "printed"),
     [
         (Terminal(), 0.0, LINE),
+        (io.StringIO(), 0.0, LINE),
         (Terminal(), 60.0, ""),
-        (io.StringIO(), 0.0, ""),
     ],
 )
-def test_only_a_terminal_shows_the_wait(
+def test_a_long_wait_is_shown(
     monkeypatch: pytest.MonkeyPatch,
     stderr: io.StringIO,
     delay_s: float,
@@ -40,3 +40,21 @@ def test_only_a_terminal_shows_the_wait(
         while stderr.getvalue() != printed and time.monotonic() < until:
             time.sleep(0.01)
     assert stderr.getvalue() == printed
+
+
+def test_slow_answers_of_a_service_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "DELAY_S", 0.0)
+    answers, printed = progress.SlowAnswers(), ""
+    until = time.monotonic() + 30
+    for request in ("Placement: GET /a", "Placement: GET /b", "Nova: GET /c"):
+        with answers.waiting_for(request):
+            service = request.partition(":")[0]
+            while service not in printed and time.monotonic() < until:
+                time.sleep(0.01)
+                printed += capsys.readouterr().err
+    assert printed.splitlines() == [
+        "nova-accel: waiting for Placement: GET /a",
+        "nova-accel: waiting for Nova: GET /c",
+    ]
