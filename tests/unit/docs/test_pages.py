@@ -87,6 +87,38 @@ def test_the_rules_fit_on_one_screen() -> None:
     assert lines.index("Where is what") <= MAX_CONTRIBUTING
 
 
+#: Words that operators search, and the page that answers.
+SEARCHED = {
+    "BUILD": "admin/troubleshooting",
+    "ERROR": "admin/recovery",
+    "No valid host": "admin/troubleshooting",
+    "adopt": "admin/upgrade",
+    "device_spec": "admin/configuration",
+    "drain": "admin/drain",
+    "empty a host": "admin/drain",
+    "half a GPU": "user/flavors",
+    "kernel update": "admin/troubleshooting",
+    "licence": "admin/licenses",
+    "maintenance": "admin/drain",
+    "passthrough": "user/flavors",
+    "quarantine": "admin/health",
+    "remove": "admin/upgrade",
+    "reserved": "admin/troubleshooting",
+    "reset": "admin/scrub",
+    "stuck": "admin/troubleshooting",
+    "trait": "reference/traits",
+    "unlicensed": "admin/licenses",
+    "which server has which card": "admin/fleet",
+}
+
+
+@pytest.mark.parametrize(("word", "name"), SEARCHED.items())
+def test_a_searched_word_leads_to_a_page(word: str, name: str) -> None:
+    text = (pages.MANUAL / f"{name}.rst").read_text()
+    entries = re.findall(r"^\.\. index:: (.*)$", text, re.MULTILINE)
+    assert word in re.split(r", |; ", ", ".join(entries))
+
+
 def test_the_glossary_is_short() -> None:
     glossary = (pages.MANUAL / "glossary.rst").read_text()
     terms = re.findall(r"^   (\w.*)$", glossary, re.MULTILINE)

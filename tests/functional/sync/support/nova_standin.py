@@ -2,8 +2,8 @@
 """Fake of Nova's API over HTTP, after its API reference.
 
 It serves the paths that commands read: servers, their volumes, migrations,
-hypervisors, services and flavors. A page has two entries, so that a
-client that reads only the first page fails.
+hypervisors, services, flavors, and no aggregates. A page has two entries,
+so that a client that reads only the first page fails.
 """
 
 import contextlib
@@ -136,8 +136,14 @@ class Nova:
             return self._part(name, *rest)
         if name in ("servers", "os-hypervisors", "os-migrations", "flavors"):
             return 200, self._page(name, query)
-        if name == "os-services":
-            return 200, {"services": list(map(self._service, self.services))}
+        bodies: dict[str, Any] = {
+            "os-aggregates": {"aggregates": []},
+            "os-services": {
+                "services": list(map(self._service, self.services))
+            },
+        }
+        if name in bodies:
+            return 200, bodies[name]
         return 200, {"version": self._version()}
 
     def _service(self, host: str) -> dict[str, Any]:
