@@ -19,9 +19,9 @@ from openstack import config, connection, proxy
 from openstack import exceptions as sdk
 
 from nova_accel import errors
+from placement_sync import parallel
 from placement_sync.client import (
     http_errors,
-    parallel,
     provider_records,
     sdk_errors,
 )

@@ -4,6 +4,7 @@
 import argparse
 import contextlib
 import dataclasses
+import datetime
 from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors
@@ -15,6 +16,7 @@ from placement_sync.fleet import projects
 from placement_sync.fleet.cli import fleet_output, host_calls
 from placement_sync.fleet.devices import (
     device_rows,
+    drain_notes,
     fleet_query,
     fleet_reader,
     fleet_state,
@@ -211,15 +213,33 @@ class CloudReader:
 
     def add_drains(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
         """Return a fleet with the notes on its drained devices."""
+        drains = self._read_drains(fleet.devices)
+        return dataclasses.replace(fleet, drains=drains)
+
+    def describe_drains(
+        self, devices: Iterable[offered_devices.OfferedDevice]
+    ) -> Mapping[str, str]:
+        """Return the known reasons of drained devices, by provider."""
+        now = datetime.datetime.now(datetime.UTC)
+        texts = {
+            uuid: drain_notes.describe_all(
+                (note for note in notes if not note.unknown), now
+            )
+            for uuid, notes in self._read_drains(devices).items()
+        }
+        return {uuid: text for uuid, text in texts.items() if text}
+
+    def _read_drains(
+        self, devices: Iterable[offered_devices.OfferedDevice]
+    ) -> host_calls.Notes:
         drained = [
             device
-            for device in fleet.devices
+            for device in devices
             if fleet_query.find_state(device) == fleet_query.DRAINED
         ]
-        drains = host_calls.read_drains(
+        return host_calls.read_drains(
             drained, self.open_compute, self._arguments, self.options
         )
-        return dataclasses.replace(fleet, drains=drains)
 
     def open_compute(self) -> rest.RestClient:
         """Return the client of Nova's API.

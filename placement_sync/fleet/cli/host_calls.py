@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
+from placement_sync import parallel
 from placement_sync.cli import common_options, progress
-from placement_sync.client import nova_api, parallel, rest
+from placement_sync.client import nova_api, rest
 from placement_sync.fleet import host_bus
 from placement_sync.fleet.cli import server_command
 from placement_sync.fleet.devices import drain_notes

@@ -104,6 +104,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
             specs=flavor.specs, needs=flavor.needs_with_disk
         ),
         offered,
+        drains=context.describe_drains(offered.devices),
     )
     capacity = compute(
         contents, offered, flavor.needs, simulated, context.types.geometry

@@ -2,7 +2,7 @@
 """Clients of a cloud for commands about flavors."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from placement_sync.cli import progress
 from placement_sync.client import rest
@@ -16,6 +16,11 @@ from placement_sync.fleet.flavors import (
     offered_devices,
 )
 
+# Returns the known reasons of drained devices by uuid; see CloudReader.
+DescribeDrains = Callable[
+    [Iterable[offered_devices.OfferedDevice]], Mapping[str, str]
+]
+
 
 def open_cloud(arguments: argparse.Namespace) -> "CloudContext":
     """Return the clients of the arguments.
@@ -28,6 +33,7 @@ def open_cloud(arguments: argparse.Namespace) -> "CloudContext":
         reader.open_compute(),
         reader.types,
         reader.options.settings.rules.default.series,
+        reader.describe_drains,
     )
 
 
@@ -40,11 +46,13 @@ class CloudContext:
         compute: rest.RestClient,
         types: offered_devices.VgpuTypes,
         series: frozenset[str],
+        describe_drains: DescribeDrains,
     ) -> None:
         self.placement = placement
         self.compute = compute
         self.types = types
         self.series = series
+        self.describe_drains = describe_drains
 
     def read_devices(self) -> offered_devices.Cloud:
         """Return all devices; warn if the hosts' reports can't be read.

@@ -11,12 +11,12 @@ from typing import Any
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.cli import application, command_manager
-from nova_accel.geometry import vgpu_geometry
 from nova_accel.model import names
 from placement_sync.cli import common_options
 from placement_sync.client import provider_records, rest
 from placement_sync.fleet.cli import fleet_command
 from placement_sync.fleet.explain import (
+    card_explainer,
     node_simulation,
     server_request,
     simulation,
@@ -100,7 +100,8 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         excluded = server_request.explain_exclusions(server, groups)
     client = reader.placement
     if simulated.accelerators.groups:
-        result = simulate(client, simulated, devices, tree, excluded)
+        drains = reader.describe_drains(devices.devices)
+        result = simulate(client, simulated, devices, tree, excluded, drains)
     else:
         result = _simulate_nodes(arguments, client, simulated, devices)
     status = 0 if result.is_possible else _NO_HOST
@@ -108,7 +109,9 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     if server is not None:
         notes = [*server_request.list_notes(server), *notes]
     result = dataclasses.replace(result, notes=tuple(notes))
-    return _format(result, status, arguments.long)._replace(
+    return _format(
+        result, status, arguments.long, arguments.formatter == "table"
+    )._replace(
         head=server.describe() if server else "",
         build_document=functools.partial(_build_document, result, server),
     )
@@ -201,13 +204,14 @@ def simulate(
     devices: offered_devices.Cloud,
     tree: str = "",
     excluded: Mapping[str, str] = types.MappingProxyType({}),
+    drains: Mapping[str, str] = types.MappingProxyType({}),
 ) -> simulation.SimulationResult:
     """Return the verdicts of Placement and of the filter.
 
     :param client: client of Placement.
     :param devices: the devices that get a verdict.
     :param tree: uuid of the only compute node to simulate.
-    :param excluded: see ``SimulationContext``.
+    :param excluded: see ``SimulationContext``, and for ``drains``.
     :raises ServiceError: Placement does not respond.
     :raises RejectedError: Placement rejects the flavor's groups.
     """
@@ -221,8 +225,9 @@ def simulate(
             cloud=devices,
             disabled={provider.uuid for provider in disabled},
             excluded=excluded,
+            drains=drains,
         ),
-        vgpu_geometry.VgpuGeometry(loader.load()),
+        offered_devices.VgpuTypes(loader.load()),
         tree,
     )
 
@@ -262,14 +267,21 @@ def _parse_pairs(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _format(
-    result: simulation.SimulationResult, status: int, is_long: bool
+    result: simulation.SimulationResult,
+    status: int,
+    is_long: bool,
+    is_table: bool,
 ) -> application.Table:
+    """Return the verdicts; cards of other models are one line of a table."""
+    is_brief = is_table and not is_long
     hosts = sum(bool(host.fits) for host in result.hosts)
     lines = [
         f"{hosts} of {len(result.hosts)} hosts can serve the flavor now.",
         f"({_LEGEND})",
         *(f"Note: {note}." for note in result.notes),
     ]
+    if is_brief and (others := result.describe_others()):
+        lines.insert(1, f"Left out: {others} (--long lists them).")
     if not result.hosts:
         lines.insert(0, simulation.NO_CARD)
     return application.Table(
@@ -284,6 +296,7 @@ def _format(
             )
             for host in result.hosts
             for card in host.cards
+            if not (is_brief and card.why == card_explainer.OTHER_MODEL)
         ],
         notes="\n".join(lines) + "\n",
         status=status,

@@ -12,10 +12,11 @@ from filters import provider_facts
 from filters.fit import candidate_fit, fact_reader, no_candidates
 from filters.request import AcceleratorRequest, parse_request
 from nova_accel import errors
-from nova_accel.geometry import vgpu_geometry
+from nova_accel.inventory import wording
 from nova_accel.model import flavors, names
 from placement_sync.client import provider_records
 from placement_sync.fleet.devices import host_reports
+from placement_sync.fleet.explain import card_explainer
 from placement_sync.fleet.flavors import offered_devices
 
 # Nova's own default ([scheduler] max_placement_results).
@@ -62,13 +63,15 @@ class CardVerdict:
 
     ``verdict`` is FIRST if Nova would allocate it, FITS if another fitting
     candidate has it, REFUSED if the filter rejects all candidates with it,
-    LEFT_OUT if Placement returns no candidate with it.
+    LEFT_OUT if Placement returns no candidate with it. ``model`` is the
+    model of its card.
     """
 
     name: str
     uuid: str
     verdict: str
     why: str = ""
+    model: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +109,24 @@ class SimulationResult:
             f"{card.name}: {card.why}"
             for host in self.hosts
             for card in host.cards
+            if card.why != card_explainer.OTHER_MODEL
         ]
         lines = no_candidates.limit_lines(causes, _MAX_REASONS)
+        if not causes and (others := self.describe_others()):
+            lines = [others]
         return "; ".join(lines) or NO_CARD.rstrip(".")
+
+    def describe_others(self) -> str:
+        """Return the cards of other models in words, empty without any."""
+        counts = collections.Counter(
+            card.model
+            for host in self.hosts
+            for card in host.cards
+            if card.why == card_explainer.OTHER_MODEL
+        )
+        models = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+        cards = wording.count_of(counts.total(), "card")
+        return f"{cards} of other models: {models}" if counts else ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,19 +135,20 @@ class SimulationContext:
 
     ``disabled`` are the uuids of hosts whose service is disabled.
     ``excluded`` are the reasons why other hosts can't get the server, by
-    uuid.
+    uuid; ``drains`` those of drained devices, as far as they are known.
     """
 
     cloud: offered_devices.Cloud
     disabled: Collection[str] = ()
     excluded: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    drains: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def simulate(
     get: provider_records.Get,
     simulated: SimulatedRequest,
     context: SimulationContext,
-    geometry: vgpu_geometry.VgpuGeometry,
+    types: offered_devices.VgpuTypes,
     tree: str = "",
 ) -> SimulationResult:
     """Return the candidates of nova-scheduler, host by host.
@@ -147,13 +166,13 @@ def simulate(
         fact_reader.RequestMemory(request=request),
         "",
         list(by_host.values()),
-        geometry,
+        types.geometry,
     )
     for problem in snapshot.problems:
         if problem.status is None or problem.is_transient:
             raise problem
     host_facts = candidate_fit.HostFacts(
-        facts=snapshot.facts, geometry=geometry
+        facts=snapshot.facts, geometry=types.geometry
     )
     hosts = []
     context = _exclude_stale(context)
@@ -169,6 +188,8 @@ def simulate(
             offered=candidates,
             fitting=fitting,
             rejections=rejections,
+            explainer=card_explainer.CardExplainer(types=types),
+            drains=context.drains,
         )
         hosts.append(_judge_host(uuid, devices, reasons))
     notes = [*_build_notes(request, is_limited), *problems]
@@ -298,6 +319,8 @@ class _CardReasons:
     offered: Sequence[provider_facts.Candidate]
     fitting: Sequence[provider_facts.Candidate]
     rejections: candidate_fit.Rejections
+    explainer: card_explainer.CardExplainer
+    drains: Mapping[str, str]
 
     def judge(self, device: offered_devices.OfferedDevice) -> CardVerdict:
         """Return the verdict for a device, with the reason."""
@@ -311,7 +334,11 @@ class _CardReasons:
         else:
             why = self._describe_absence(device)
         return CardVerdict(
-            name=device.name, uuid=device.uuid, verdict=verdict, why=why
+            name=device.name,
+            uuid=device.uuid,
+            verdict=verdict,
+            why=why,
+            model=offered_devices.model_name(device.model),
         )
 
     def _has_device(
@@ -342,19 +369,19 @@ class _CardReasons:
 
     def _describe_absence(self, device: offered_devices.OfferedDevice) -> str:
         """Return why Placement has no candidate with a device."""
-        if health := candidate_fit.describe_health(device):
-            return health
         groups = self.request.groups
         causes = [
             cause
             for group in groups
             if group.resources.keys() & device.capacities.keys()
-            and (
-                cause := no_candidates.describe_missing(
-                    group, device.traits, device.capacities
-                )
-            )
+            and (cause := self._explain_group(group, device))
         ]
+        is_other = {*causes} == {card_explainer.OTHER_MODEL}
+        if is_other and len(causes) == len(groups):
+            return card_explainer.OTHER_MODEL
+        if health := candidate_fit.describe_health(device):
+            drain = self.drains.get(device.uuid)
+            return f"{health}: {drain}" if drain else health
         if len(causes) == len(groups):
             return "; ".join(dict.fromkeys(causes))
         if self.host_reason:
@@ -364,6 +391,24 @@ class _CardReasons:
         return (
             "has room; the host lacks something else that the flavor asks"
             " for, or see max_unit, min_unit and step_size of the inventories"
+        )
+
+    def _explain_group(
+        self,
+        group: flavors.RequestGroup,
+        device: offered_devices.OfferedDevice,
+    ) -> str:
+        """Return what a device lacks for a group: a model, units, a place."""
+        own = self.explainer.explain(group, device)
+        if own and own != card_explainer.OTHER_MODEL:
+            # A profile has no place on a full card, either.
+            plain = dataclasses.replace(group, required=frozenset())
+            units = no_candidates.describe_missing(
+                plain, device.traits, device.capacities
+            )
+            return units or own
+        return own or no_candidates.describe_missing(
+            group, device.traits, device.capacities
         )
 
 

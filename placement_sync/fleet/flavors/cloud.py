@@ -15,10 +15,10 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.model import names, providers
+from placement_sync import parallel
 from placement_sync.client import (
     calls,
     nova_api,
-    parallel,
     provider_records,
     resource_providers,
     rest,

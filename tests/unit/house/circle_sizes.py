@@ -58,6 +58,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         ),
         Limit(56_400, "2026-11-27", _NAMES),
         Limit(56_200, "2026-11-27", _REGISTERED),
+        Limit(56_400, "2026-11-27", "requests at the same time, and waits"),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -99,6 +100,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-27",
             "the gateway, by which laptops and users reach nova-compute",
         ),
+        Limit(10_800, "2026-11-27", "explain: models, places, drains"),
     ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "ironic": (

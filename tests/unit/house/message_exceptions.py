@@ -34,6 +34,7 @@ _FLAVOR_FILE = "tests/unit/placement_sync/fleet/flavors/test_flavor_file.py"
 
 #: Files all of whose messages have such a test.
 FILES = {
+    "placement_sync/fleet/explain/card_explainer.py": _EXPLAIN,
     "placement_sync/fleet/cli/host_calls.py": _DEVICES,
     "placement_sync/fleet/cli/leave_command.py": (
         "tests/functional/nova/switch/test_leaving.py"
@@ -149,6 +150,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "Nova calls it down,": _WAIT,
     },
     "placement_sync/fleet/explain/explain_command.py": {
+        "Left out: {} (--long lists them).": _EXPLAIN,
         "Host ID": _EXPLAIN,
     },
     "placement_sync/fleet/explain/import_command.py": {
@@ -158,6 +160,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "it lacks something else that the flavor ": _BARE_METAL,
     },
     "placement_sync/fleet/explain/simulation.py": {
+        "{} of other models: {}": _EXPLAIN,
         "No host has an accelerator of the classe": _EXPLAIN,
         "the host's compute service is disabled": _EXPLAIN,
         "what the bitstream's image says is not r": _FETCH,

@@ -50,7 +50,7 @@ SEAMS = {
     "nova_accel/host/execute/technologies/vgpu_actions.py": (
         "libvirt raises anything"
     ),
-    "placement_sync/client/parallel.py": "a caller gets what a call raised",
+    "placement_sync/parallel.py": "a caller gets what a call raised",
     "nova_accel/discovery/plugin.py": "a vendor's driver may raise anything",
     "placement_sync/daemon/loop.py": "a pass runs all of the above, for ever",
     "placement_sync/fleet/compute_rpc.py": "a bus raises its own errors",

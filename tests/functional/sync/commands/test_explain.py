@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from nova_accel.model import names
+from placement_sync.client import rest
+from placement_sync.fleet.explain import explain_command, simulation
+from placement_sync.fleet.flavors import cloud as offered
 from tests.functional.sync.commands import programs
 from tests.functional.sync.support.servers import Server
 
@@ -319,3 +322,87 @@ def test_invalid_input_is_explained(
     assert (status, text) == (2, "")
     assert hint in error
     assert len(error.splitlines()) == 1
+
+
+MIG = (
+    "resources_A:VGPU=1",
+    "resources_A:CUSTOM_GPU_MEMORY_MB=20480",
+    "resources_A:CUSTOM_MIG_SLICE=4",
+    "trait_A:CUSTOM_VGPU_NVIDIA_A100_4_20C=required",
+    "accelerator:numa_policy=none",
+)
+
+
+def add_a100(cloud: Cloud, name: str, *traits: str) -> None:
+    """Add a host with an A100 in MIG mode and partitions by their traits."""
+    root = cloud.add(name, {"VCPU": 16, "MEMORY_MB": 65536, "DISK_GB": 99})
+    every = (
+        *(names.OWNER_TRAIT, names.layout_trait("mig"), *traits),
+        "CUSTOM_ACCELERATOR_MODEL_NVIDIA_A100",
+        "CUSTOM_VGPU_NVIDIA_A100_1_5C",
+    )
+    for trait in every:
+        cloud.call("PUT", f"/traits/{trait}")
+    cloud.call("PUT", f"/resource_classes/{names.MIG_SLICE_CLASS}")
+    cloud.add(
+        f"{name}_accel_a",
+        {"VGPU": 7, names.GPU_MEMORY_CLASS: 40960, names.MIG_SLICE_CLASS: 7},
+        *every,
+        parent=root,
+    )
+
+
+def test_a_card_says_what_has_the_place(cloud: Cloud, explain: Any) -> None:
+    add_a100(
+        cloud,
+        "mig",
+        "CUSTOM_ACCELERATOR_UNALLOCATED_0_1_VGPU_NVIDIA_A100_1_5C",
+    )
+    cloud.call("PUT", "/traits/CUSTOM_VGPU_NVIDIA_A100_4_20C")
+
+    status, text, _ = explain(specs=MIG)
+
+    assert status == 1
+    assert (
+        "A100-4-20C needs 4 adjacent slices, from slice 0; there are 1"
+        " A100-1-5C of another program at slice 0"
+    ) in cells(text, "a")
+
+
+def test_cards_of_other_models_are_one_line(
+    cloud: Cloud, explain: Any
+) -> None:
+    cloud.host("one", "bcd")
+    add_a100(cloud, "mig")
+
+    status, text, _ = explain()
+
+    assert status == 0
+    assert "Left out: 1 card of other models: 1 NVIDIA A100 (--long" in text
+    assert "| mig " not in text
+    _, text, _ = explain("--long")
+    assert "| of another model |" in text
+    _, text, _ = explain("-f", "json")
+    rows = json.loads(text)
+    assert [r["Why"] for r in rows if r["Host"] == "mig"] == [
+        "of another model"
+    ]
+
+
+def test_a_drained_card_has_the_reason_of_its_drain(
+    cloud: Cloud, placement: Server
+) -> None:
+    (card,) = cloud.host("one", "a")
+    cloud.traits(card, names.DRAINED_TRAIT)
+    client = rest.from_endpoint(placement.url)
+    specs = dict(spec.split("=", 1) for spec in ONE)
+
+    result = explain_command.simulate(
+        client,
+        simulation.SimulatedRequest(specs=specs),
+        offered.read(client),
+        drains={card: "fan fails (ops, 2d)"},
+    )
+
+    reason = "drained by its operator: fan fails (ops, 2d)"
+    assert [c.why for h in result.hosts for c in h.cards] == [reason]

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from placement_sync.client import parallel
+from placement_sync import parallel
 
 
 def test_results_have_the_order_of_their_keys() -> None:
@@ -57,7 +57,7 @@ def test_a_begun_call_returns_its_result_or_raises_its_exception() -> None:
 def test_an_exit_does_not_wait_for_a_call() -> None:
     script = """if True:
         import time
-        from placement_sync.client import parallel
+        from placement_sync import parallel
         parallel.start(lambda: time.sleep(60))
         def run(key):
             if key:
