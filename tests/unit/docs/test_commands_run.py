@@ -191,9 +191,9 @@ def test_commands_of_a_host_run(
         "auth": {"endpoint": placement.url, "token": "admin"},
         "placement_endpoint_override": placement.url,
     }
-    (tmp_path / "clouds.yaml").write_text(
-        json.dumps({"clouds": {"lab": cloud}})
-    )
+    clouds = tmp_path / "clouds.yaml"
+    clouds.write_text(json.dumps({"clouds": {"lab": cloud}}))
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(clouds))
     names = HOST | {
         "/etc/nova/nova.conf": str(site.conf),
         "FILE": str(site.conf),
