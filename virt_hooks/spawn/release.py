@@ -244,9 +244,12 @@ class PartitionRelease:
         if claim.region is None:
             return ""
         story = self._faults.read_story(claim.slot, claim.device)
-        if story.fault is None:
+        device = self._host.state.device(claim.device)
+        if story.fault is None and device is not None and not device.fault:
             self._faults.note_clean(claim.slot)
             return ""
+        # A fault without a note ends by itself; the region is blanked before
+        # the next server gets it.
         return story.explain_unclean()
 
     def _scrub_all(

@@ -135,6 +135,34 @@ def test_a_blank_that_the_daemon_never_loaded_sets_the_region_aside(
     assert "could not be blanked" in region(life).fault
 
 
+def silence(kernel: fakehost.Controller, *, is_silent: bool) -> None:
+    """Let a card answer with ones only, or answer again."""
+    kernel.die_at_reset(simulated.PAC, is_dying=is_silent)
+    functions = kernel.sys / "bus/pci/devices"
+    (functions / simulated.PAC / "reset").write_text("1")
+
+
+def test_a_region_that_was_silent_at_the_release_is_blanked_later(
+    life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    """No note says that the card is at fault: it ends by itself."""
+    slot = ensure(
+        life, ONE, simulated.PAC, simulated.bitstream(tmp_path, simulated.A)
+    )
+    silence(kernel, is_silent=True)
+    assert region(life).fault
+    release(life, ONE, slot)
+    silence(kernel, is_silent=False)
+    assert region(life).fault == ""
+    notes = faults.FaultNotes(str(tmp_path / "state")).read_unreleased()
+    assert [*notes] == [slot.identifier]
+    ensure(
+        life, TWO, simulated.PAC, simulated.bitstream(tmp_path, simulated.B)
+    )
+    loaded = [each["function"] for each in kernel.programmings()]
+    assert loaded == [simulated.A, simulated.C, simulated.B]
+
+
 def test_a_region_of_another_guest_is_not_blanked(
     life: lifecycle.Lifecycle,
     kernel: fakehost.Controller,
