@@ -18,7 +18,8 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.config import conf
-from placement_sync.client import json_application, rest
+from placement_sync.client import rest
+from placement_sync.daemon import json_application
 from placement_sync.licenses import tokens, vendordata
 
 LOG = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from typing import Any
 from nova_accel import errors
 from nova_accel.config import conf
 from nova_accel.model import strict_json
-from placement_sync.client import json_application, nova_api, rest
+from placement_sync.client import nova_api, rest
+from placement_sync.daemon import json_application
 from placement_sync.fleet import compute_rpc, host_bus
 from placement_sync.fleet.gateway import methods
 

@@ -19,7 +19,8 @@ from nova import context
 from nova.tests import fixtures as nova_fixtures
 from oslo_config import cfg
 
-from placement_sync.client import json_application, rest
+from placement_sync.client import rest
+from placement_sync.daemon import json_application
 from placement_sync.fleet import compute_rpc
 from placement_sync.fleet.gateway import methods, wsgi
 from tests.functional.nova.attach import attaching

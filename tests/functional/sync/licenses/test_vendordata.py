@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from placement_sync.client import json_application, rest
+from placement_sync.client import rest
+from placement_sync.daemon import json_application
 from placement_sync.licenses import tokens, vendordata, wsgi
 from tests.functional.sync.support import nova_standin, servers
 from tests.support.licenses import license_tokens
