@@ -122,10 +122,15 @@ class CardChanges:
         }
 
     def host_restore(self, _: Any) -> None:
-        """Undo the changes of the hosts' functions."""
+        """Undo the changes of the hosts' functions, as far as guests allow."""
+        failed = []
         while self.undo:
-            with contextlib.suppress(OSError, fakehost.FakehostError):
-                self.undo.pop(0)()
+            change = self.undo.pop(0)
+            try:
+                change()
+            except (OSError, fakehost.FakehostError):
+                failed.append(change)
+        self.undo = failed
 
 
 def _restore_mig(simulated: Any, card: Any) -> None:

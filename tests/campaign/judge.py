@@ -60,6 +60,7 @@ class Judge:
         self._check_servers()
         self._delete_all()
         self._tidy_nova()
+        self._life.host_restore(None)  # what guests had hindered
         for _ in range(2):
             self._pass()
         self._check_empty()
