@@ -18,6 +18,7 @@ HOST_GROUP, CLOUD_GROUP = "nova_accel.commands", "openstack.accel.v1"
 GLOBAL_OPTIONS = (
     *("--config-file", "--root", "--host", "--host-uuid", "--state-dir"),
     *("--os-cloud", "--os-region-name", "--endpoint", "--compute-endpoint"),
+    "--timeout",
 )
 
 

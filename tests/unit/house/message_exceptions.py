@@ -150,7 +150,6 @@ TEXTS: dict[str, dict[str, str]] = {
         "Nova calls it down,": _WAIT,
     },
     "placement_sync/fleet/explain/explain_command.py": {
-        "Left out: {} (--long lists them).": _EXPLAIN,
         "Host ID": _EXPLAIN,
     },
     "placement_sync/fleet/explain/import_command.py": {
@@ -160,7 +159,6 @@ TEXTS: dict[str, dict[str, str]] = {
         "it lacks something else that the flavor ": _BARE_METAL,
     },
     "placement_sync/fleet/explain/simulation.py": {
-        "{} of other models: {}": _EXPLAIN,
         "No host has an accelerator of the classe": _EXPLAIN,
         "the host's compute service is disabled": _EXPLAIN,
         "what the bitstream's image says is not r": _FETCH,

@@ -40,6 +40,8 @@ def test_an_exception_is_raised_and_begins_no_further_call() -> None:
 
     def fail(key: int) -> None:
         begun.append(key)
+        if key:
+            time.sleep(0.001)
         raise LookupError(key)
 
     with pytest.raises(LookupError):
