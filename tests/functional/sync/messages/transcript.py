@@ -15,7 +15,7 @@ from nova_accel.cli import command_manager
 from tests.functional.sync.commands import programs
 from tests.support import golden
 
-PATH = golden.PLACE / "messages.txt"
+PATH = golden.PLACE / "commands" / "messages.txt"
 _HEAD = "==== "
 _FIRST = """\
 Commands with what they print, as tests in tests/functional/sync/messages

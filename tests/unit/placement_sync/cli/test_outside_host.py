@@ -125,7 +125,7 @@ def test_a_malformed_claims_file_stops_the_pass(
         RULES,
         claims_file.ClaimsFile(str(tmp_path)),
     )
-    with pytest.raises(errors.MalformedError, match=r"book\.json"):
+    with pytest.raises(errors.AcceleratorError, match=r"book\.json"):
         seen.read_view(ROOT)
 
 

@@ -93,7 +93,7 @@ def test_invalid_seconds_are_named(capsys: Output, words: list[str]) -> None:
 
 def test_json_requires_a_command_that_ends(capsys: Output) -> None:
     assert main.main(["run", "-f", "json"]) == 2
-    assert "--once or --dry-run with it" in capsys.readouterr().err
+    assert "add --once or --dry-run" in capsys.readouterr().err
 
 
 # -- settings --------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_json_requires_a_command_that_ends(capsys: Output) -> None:
     ],
 )
 def test_an_unusable_value_is_refused(words: list[str]) -> None:
-    with pytest.raises(errors.MalformedError):
+    with pytest.raises(errors.AcceleratorError):
         common_options.resolve_options(parsed(*words))
 
 
