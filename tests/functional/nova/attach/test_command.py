@@ -225,7 +225,6 @@ class Command(attaching.AttachingTestBase):
         ):
             user = context.RequestContext("joe", project, roles=["member"])
             for answer in (
-                endpoint.show(user, server["id"]),
                 endpoint.attach(user, server["id"], PROFILE),
                 endpoint.detach(user, server["id"], ""),
             ):
