@@ -39,8 +39,13 @@ _NOT_COUNTED = (
 _NO_DEVICE = "No host offers any accelerator.\n"
 
 
-def add_host(parser: argparse.ArgumentParser) -> None:
-    """Add the filter by host."""
+def add_host(
+    parser: argparse.ArgumentParser, subject: str = "list only devices"
+) -> None:
+    """Add the filter by host.
+
+    :param subject: beginning of its help, before "of this compute node".
+    """
     # The credentials set ``host`` to None: these commands are of all hosts.
     parser.add_argument(
         "--host",
@@ -48,7 +53,7 @@ def add_host(parser: argparse.ArgumentParser) -> None:
         dest="hosts",
         action="append",
         default=[],
-        help="list only devices of this compute node; may be repeated",
+        help=f"{subject} of this compute node; may be repeated",
     )
 
 

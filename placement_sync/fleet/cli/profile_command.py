@@ -30,14 +30,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="list only profiles of cards of this model, for example A40",
     )
-    parser.add_argument(
-        "--host",
-        metavar="HOST",
-        dest="hosts",
-        action="append",
-        default=[],
-        help="list only profiles of this compute node; may be repeated",
-    )
+    fleet_command.add_host(parser, "list only profiles")
     filters = parser.add_mutually_exclusive_group()
     filters.add_argument(
         "--free",

@@ -60,15 +60,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print also uuids, and for each host the numbers of candidates"
         " that fit and that the filter refuses",
     )
-    # The credentials set ``host`` to None: the command is of all hosts.
-    parser.add_argument(
-        "--host",
-        metavar="HOST",
-        dest="hosts",
-        action="append",
-        default=[],
-        help="print only cards of this compute node; may be repeated",
-    )
+    fleet_command.add_host(parser, "print only cards")
 
 
 def _run(arguments: argparse.Namespace) -> application.Output:
