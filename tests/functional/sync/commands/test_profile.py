@@ -122,7 +122,7 @@ def test_the_option_all_is_named_if_nothing_is_free(site: Cloud) -> None:
     root = site.add("a40-vf-mdev", MEMORY_MB=65536)
     card = names.provider_uuid(root, "0000:41:00.0")
     site.allocate(card, VGPU=5, CUSTOM_GPU_MEMORY_MB=40960)
-    assert "--all lists them" in site.run("--host", "a40-vf-mdev")
+    assert "--all lists all" in site.run("--host", "a40-vf-mdev")
     assert site.run("--all").count("A40-8Q ") == 1
 
 
