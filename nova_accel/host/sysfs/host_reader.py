@@ -394,10 +394,11 @@ class HostReader:
             self._note(name, reason)
             return None
         if vendor == _GONE:
-            reason = (
+            self._note(
+                name,
                 "is gone from the bus: its vendor reads 0xffff; rescan the"
+                " bus or reseat the card",
             )
-            self._note(name, f"{reason} bus or reseat the card")
             return None
         facts = attributes.DeviceAttributes(
             self.files, directory, entries, self._note
