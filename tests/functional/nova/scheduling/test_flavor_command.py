@@ -319,7 +319,10 @@ class FlavorCommand(scheduled.CommandTestBase):
             self.assertIn("warning: no host can serve it now: ", err)
             return err
 
-        self.assertIn("CUSTOM_VGPU_NVIDIA_A40_8Q", warning("--profile=A40-8Q"))
+        self.assertIn(
+            "2 cards of other models: 2 NVIDIA T4",
+            warning("--profile=A40-8Q"),
+        )
         many = ("--profile", "T4-16Q", "--count")
         self.assertIn("all groups together", warning(*many, "3"))
         self.assertIn("NVLink", warning(*many, "2", "--locality=nvlink"))
