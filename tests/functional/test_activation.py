@@ -158,7 +158,15 @@ def test_the_wheel_adds_to_nova_and_replaces_nothing(wheel: Path) -> None:
     (data,) = [top for top in tops if top.endswith(".data")]
     top = f"{data}/data/share/nova-accel/"
     shared = {n.removeprefix(top) for n in names if n.startswith(f"{data}/")}
-    assert not [name for name in shared if name.startswith((data, "."))]
+    outside = {name for name in shared if name.startswith((data, "."))}
+    assert outside == {
+        f"{data}/data/share/{place}/{path.name}"
+        for place, folder in (
+            ("man/man1", "man"),
+            ("bash-completion/completions", "bash-completion"),
+        )
+        for path in (wheels.ROOT / "contrib" / folder).iterdir()
+    }
     collection = "ansible_collections/nova_accel/host"
     sources = wheels.ROOT / "contrib/ansible"
     assert {n for n in shared if n.startswith(collection)} == {
