@@ -131,7 +131,6 @@ TEXTS: dict[str, dict[str, str]] = {
         "No card takes servers now": _FLEET,
     },
     "placement_sync/fleet/cli/server_command.py": {
-        "it calls nova-compute by the": "an installation without Nova",
         "{}, which fetches a bits": _WAIT,
         "{}: a running guest has ": _WAIT,
         "its nova-compute": _WAIT,
