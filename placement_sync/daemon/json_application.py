@@ -6,14 +6,20 @@ it only (``authenticated``): that verifies each token, and removes headers
 with users and roles that a client sends itself.
 """
 
+import functools
 import http
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keystonemiddleware import auth_token
 
+from nova_accel.config import conf
 from nova_accel.model import strict_json
+
+# Configuration files, separated by colons, instead of nova.conf.
+_VARIABLE = "NOVA_ACCEL_CONFIG_FILES"
 
 Environment = Mapping[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
@@ -51,6 +57,27 @@ def authenticated(application: JsonApplication, parsed: Any) -> Application:
         application, {"oslo_config_config": parsed}
     )
     return protected
+
+
+def build_at_first_request(
+    build: Callable[[Iterable[str]], Application],
+) -> Application:
+    """Return an application that reads its configuration when it is used.
+
+    :param build: returns the application of some nova.conf files.
+    """
+
+    @functools.cache
+    def open_once() -> Application:
+        files = os.environ.get(_VARIABLE, "")
+        return build(files.split(":") if files else conf.find_default_files())
+
+    def application(
+        environment: dict[str, Any], start_response: StartResponse
+    ) -> Iterable[bytes]:
+        return open_once()(environment, start_response)
+
+    return application
 
 
 def is_confirmed(environment: Environment) -> bool:

@@ -9,12 +9,9 @@ The reply is the only output with the text of a licence token; it must not be
 cached or logged.
 """
 
-import functools
 import http
 import logging
-import os
 from collections.abc import Iterable
-from typing import Any
 
 from nova_accel import errors
 from nova_accel.config import conf
@@ -24,8 +21,6 @@ from placement_sync.licenses import tokens, vendordata
 
 LOG = logging.getLogger(__name__)
 
-# Configuration files, separated by colons, instead of nova.conf.
-_VARIABLE = "NOVA_ACCEL_CONFIG_FILES"
 _MAX_BYTES = 1 << 20
 # Roles of a service's user; other users have tokens, too.
 _ROLES = frozenset({"admin", "service"})
@@ -107,17 +102,4 @@ def build_application(files: Iterable[str]) -> json_application.Application:
     )
 
 
-@functools.cache
-def _open() -> json_application.Application:
-    files = os.environ.get(_VARIABLE, "")
-    return build_application(
-        files.split(":") if files else conf.find_default_files()
-    )
-
-
-def application(
-    environment: dict[str, Any],
-    start_response: json_application.StartResponse,
-) -> Iterable[bytes]:
-    """Answer a request; the configuration is read with the first one."""
-    return _open()(environment, start_response)
+application = json_application.build_at_first_request(build_application)

@@ -8,10 +8,8 @@ gateway has no rules of its own, and reveals no server to a user who can't
 read it.
 """
 
-import functools
 import http
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,8 +23,6 @@ from placement_sync.fleet.gateway import methods
 
 LOG = logging.getLogger(__name__)
 
-# Configuration files, separated by colons, instead of nova.conf.
-_VARIABLE = "NOVA_ACCEL_CONFIG_FILES"
 # Uuids of all devices of a host, and more.
 _MAX_BYTES = 1 << 18
 _NO_SERVER = "there is no such server on a host"
@@ -192,17 +188,4 @@ def build_application(files: Iterable[str]) -> json_application.Application:
     )
 
 
-@functools.cache
-def _open() -> json_application.Application:
-    files = os.environ.get(_VARIABLE, "")
-    return build_application(
-        files.split(":") if files else conf.find_default_files()
-    )
-
-
-def application(
-    environment: dict[str, Any],
-    start_response: json_application.StartResponse,
-) -> Iterable[bytes]:
-    """Answer a request; the configuration is read with the first one."""
-    return _open()(environment, start_response)
+application = json_application.build_at_first_request(build_application)
