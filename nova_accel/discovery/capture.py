@@ -81,7 +81,7 @@ Record = str | int | RecordedLink | RecordedDirectory | bytes
 
 
 def list_records(files: fs.Files) -> Mapping[str, Record]:
-    """Return what was read of a host by path, for ``RecordedFiles``.
+    """Return the read files of a host by path, for ``RecordedFiles``.
 
     A record is a text, a link, a directory, the first bytes of
     configuration space, or the errno of the failure.

@@ -66,7 +66,7 @@ class CardExplainer:
         vgpu_type: vgpu_types.CatalogVgpuType,
         device: offered_devices.OfferedDevice,
     ) -> str:
-        """Return what a vGPU needs, and what has the place; "" if unknown."""
+        """Return the need of a vGPU and who has its place, "" if unknown."""
         mode = device_rows.find_mode(device)
         if bool(vgpu_type.instance) != device.is_mig:
             present = "in MIG mode" if device.is_mig else "not in MIG mode"
