@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files below ``share``; the rest of the package is in setup.cfg.
+"""Version, and files below ``share``; the rest is in setup.cfg.
 
-setup.cfg would need a line for each directory of the collection.
+setup.cfg would need a line for each directory of the collection. Neither it
+nor pyproject.toml can say that a copy without tags has this number, too.
 """
 
 import os
 import pathlib
+from typing import Any
 
 import setuptools
+
+# Number of the release, which has the tag of this name. Other commits have
+# their number and hash behind it: 0.9.0+912.g31debac. They come from git, from
+# PKG-INFO of an sdist or from .git_archival.txt of `git archive`; a tree that
+# has none of these is NUMBER.
+NUMBER = "0.9.0"
 
 _SHARE = "share/nova-accel"
 _CACHE = "__pycache__"
@@ -43,4 +51,27 @@ def list_files() -> list[tuple[str, list[str]]]:
     return list(files.items())
 
 
-setuptools.setup(data_files=list_files())
+def name_commit(version: Any) -> str:
+    """Return the part of a commit's version behind the number.
+
+    pip leaves an installed wheel in place if another one has its version.
+
+    :param version: of a checkout or an archive, as setuptools-scm reads it.
+    """
+    if version.exact:
+        return ""
+    # Releases of setuptools-scm give seven, nine or forty digits.
+    parts = [version.distance, (version.node or "")[:8]]
+    if version.dirty:
+        parts.append("dirty")
+    return "+" + ".".join(str(part) for part in parts if part)
+
+
+setuptools.setup(
+    data_files=list_files(),
+    use_scm_version={
+        "version_scheme": lambda version: NUMBER,
+        "local_scheme": name_commit,
+        "fallback_version": NUMBER,
+    },
+)

@@ -10,12 +10,14 @@ import argparse
 import contextlib
 import io
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 
 from nova_accel.cli import command_manager, commands
 from placement_sync.cli import main
 
 _CONTRIB = pathlib.Path(__file__).parents[1] / "contrib"
+_VERSION = re.compile(r'^NUMBER = "(.+)"$', re.MULTILINE)
 _TEXT = "accelerators of OpenStack"
 _FILES = """\
 .SH FILES
@@ -52,6 +54,12 @@ def render_all() -> Mapping[pathlib.Path, str]:
     }
 
 
+def read_number() -> str:
+    """Return the number of the release, of setup.py."""
+    (number,) = _VERSION.findall((_CONTRIB.parent / "setup.py").read_text())
+    return str(number)
+
+
 def _load(group: str) -> command_manager.Points:
     return command_manager.load_points(group)
 
@@ -69,7 +77,8 @@ def _render_page(
 ) -> str:
     title = title or program
     lines = [
-        f'.TH {title.upper()} 1 "" nova-accel "User Commands"',
+        f'.TH {title.upper()} 1 "" "nova-accel {read_number()}"'
+        ' "User Commands"',
         ".SH NAME",
         f"{_escape(title)} \\- {_TEXT}",
         ".SH SYNOPSIS",

@@ -11,7 +11,6 @@ import configparser
 import dataclasses
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 import pytest
 
 from tests.support import wheels
+from tools import man_pages
 
 SITE = Path(sysconfig.get_path("purelib"))
 LOADED = "virt_hooks.nova_driver.AccelLibvirtDriver"
@@ -269,6 +269,21 @@ def repository(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def find_versions(place: Path) -> list[str]:
+    """Return the versions of a tree's source distribution and wheels."""
+    out = place.parent / "out"
+    source = place.parent / "from sdist"
+    archive = wheels.build("sdist", place, out / "sdist")
+    shutil.unpack_archive(archive, source)
+    (unpacked,) = source.iterdir()
+    made = [
+        archive,
+        wheels.build("wheel", place, out / "wheel"),
+        wheels.build("wheel", unpacked, out / "wheel from sdist"),
+    ]
+    return [path.name.removesuffix(".tar.gz").split("-")[1] for path in made]
+
+
 @pytest.mark.parametrize("kind", ["clone", "shallow", "worktree", "archive"])
 def test_the_version_names_the_commit(
     repository: Path, tmp_path: Path, kind: str
@@ -284,12 +299,19 @@ def test_the_version_names_the_commit(
         depth = ["--depth", "1"] if kind == "shallow" else []
         git("clone", "-q", *depth, repository.as_uri(), place)
     commit = git("-C", repository, "rev-parse", "--short=7", "HEAD")
-    made = wheels.build("wheel", place, tmp_path / "out")
-    assert re.match(rf"nova_accel-0\.1\.dev\d+\+g{commit}", made.name)
+    count = 2 if kind in ("clone", "worktree") else 1
+    version = f"{man_pages.read_number()}+{count}.g{commit}"
+    assert find_versions(place) == [version] * 3
 
 
-def test_a_tree_without_git_has_no_commit(wheel: Path) -> None:
-    assert wheel.name.startswith("nova_accel-0.1.dev0-")
+def test_a_release_and_a_tree_without_git_have_the_number_alone(
+    repository: Path, wheel: Path, tmp_path: Path
+) -> None:
+    place, number = tmp_path / "release", man_pages.read_number()
+    git("clone", "-q", repository.as_uri(), place)
+    git("-C", place, "tag", number)
+    assert find_versions(place) == [number] * 3
+    assert wheel.name.startswith(f"nova_accel-{number}-")
 
 
 def test_wheel_beside_nova_by_name(

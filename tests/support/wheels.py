@@ -29,17 +29,17 @@ def copy_source(place: Path) -> Path:
 
 
 def build(kind: str, source: Path, out: Path) -> Path:
-    """Return the wheel that setuptools' build backend makes."""
+    """Return the ``wheel`` or ``sdist`` of setuptools' build backend."""
     script = (
         "import sys; from setuptools import build_meta;"
         f" build_meta.build_{kind}(sys.argv[1])"
     )
-    out.mkdir()
+    out.mkdir(parents=True)
     subprocess.run(  # noqa: S603 - fixed interpreter and script
         [sys.executable, "-c", script, out],
         cwd=source,
         check=True,
         capture_output=True,
     )
-    (made,) = out.glob("*.whl")
+    (made,) = out.iterdir()
     return made
