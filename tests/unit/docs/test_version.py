@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each file that names the version has the number of setup.py."""
 
+import configparser
 import importlib.metadata
 import pathlib
 import re
@@ -43,3 +44,35 @@ def test_the_examples_of_the_pages_have_the_number() -> None:
         for number in re.findall(r"nova_accel-([\d.]+)-py3", page.read_text())
     }
     assert named == {man_pages.read_number()}
+
+
+def test_the_supported_releases_are_those_that_are_tested() -> None:
+    page = (sources.ROOT / "doc/source/project/releases.rst").read_text()
+    setup = configparser.ConfigParser()
+    setup.read(sources.ROOT / "setup.cfg")
+    (nova, python) = re.findall(r"^ +- (\d[\d., ]+, [\d., ]+)$", page, re.M)
+    tox = (sources.ROOT / "tox.ini").read_text()
+    (older,) = re.findall(r"testenv:nova\{([\d,]+)\}", tox)
+    # The environment "functional" has the newest.
+    newest = re.findall(
+        r"(?m)^nova==(\d+)\.",
+        (sources.ROOT / "tests/constraints.txt").read_text(),
+    )
+    assert sorted(nova.split(", ")) == sorted([*older.split(","), *newest])
+    assert python.split(", ") == re.findall(
+        r"Python :: (3\.\d+)", setup["metadata"]["classifiers"]
+    )
+
+
+def test_the_addresses_of_the_project_have_one_domain() -> None:
+    names = (
+        *("setup.cfg", "contrib/debian/control", "contrib/debian/changelog"),
+        "doc/source/project/releases.rst",
+    )
+    texts = [(sources.ROOT / name).read_text() for name in names]
+    domains = [
+        set(re.findall(r"nova-accel(?:-security)?[@.]([\w.]+[a-z])", text))
+        for text in texts
+    ]
+    assert domains == [domains[0]] * len(names)
+    assert len(domains[0]) == 1
