@@ -105,6 +105,14 @@ CIRCLES = (
     ),
     Circle("fleet", PACKAGES, ("placement_sync.fleet",)),
     Circle("audit", PACKAGES, ("placement_sync.audit",)),
+    Circle(
+        "adoption",
+        PACKAGES,
+        (
+            "nova_accel.host.state.adoption_plan",
+            "nova_accel.inventory.adoption",
+        ),
+    ),
     Circle("ironic", PACKAGES, ("virt_hooks.ironic",)),
     Circle("licenses", PACKAGES, ("placement_sync.licenses",)),
     Circle("conformance", PACKAGES, ("nova_accel.conformance",)),

@@ -103,6 +103,9 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(10_800, "2026-11-27", "explain: models, places, drains"),
     ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
+    "adoption": (
+        Limit(1_900, "2026-11-27", "plan, its file, apply, undo and status"),
+    ),
     "ironic": (
         Limit(1_860, "2026-11-27", _PACKAGE),
         Limit(

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan of an adoption: servers, their mdevs, and Nova's own providers."""
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping
+
+from nova_accel import model
+from nova_accel.model import providers
+
+Amounts = Mapping[str, int]
+# Amounts by resource class, by the uuid of the provider.
+Allocations = Mapping[str, Amounts]
+
+
+class Source(enum.Enum):
+    """Support of Nova that servers have their devices from."""
+
+    NOVA_MDEV = "nova-mdev"
+
+
+class AdoptionState(enum.Enum):
+    """Progress of an adoption; nova-compute does the work of two of them."""
+
+    PLANNED = "planned"
+    #: The next start of nova-compute adopts.
+    APPLYING = "applying"
+    ADOPTED = "adopted"
+    #: The next start of nova-compute hands back.
+    UNDOING = "undoing"
+    UNDONE = "undone"
+
+    @property
+    def is_pending(self) -> bool:
+        """Return whether nova-compute has to do it when it starts."""
+        return self in (AdoptionState.APPLYING, AdoptionState.UNDOING)
+
+
+class Obstacle(enum.Enum):
+    """Kind of a reason why a host can't be adopted, or handed back."""
+
+    UNKNOWN_TYPE = "unknown-type"
+    UNOFFERED_CARD = "unoffered-card"
+    CLOSED_CARD = "closed-card"
+    SHARED_CARD = "shared-card"
+    UNUSED_MDEV = "mdev-without-server"
+    MISSING_MDEV = "missing-mdev"
+    SHARED_MDEV = "shared-mdev"
+    MOVING = "moving-server"
+    DRIFTED = "drifted-server"
+    FLAVOR = "unclear-flavor"
+    OVERBOOKED = "overbooked-card"
+    UNKNOWN_CONSUMER = "unknown-consumer"
+    NO_SUPPORT = "no-native-form"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Blocker:
+    """Reason why a plan can't be applied.
+
+    ``subject`` is the server, mdev or card; ``remedy`` is what to do.
+    """
+
+    kind: Obstacle
+    subject: str
+    reason: str
+    remedy: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NativeProvider:
+    """Nova's provider of one parent of mdevs, as Placement stores it.
+
+    ``address`` is that of the parent, a card or a VF.
+    """
+
+    uuid: str
+    name: str
+    address: str
+    inventories: Mapping[str, providers.Inventory]
+    traits: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
+    generation: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedMdev:
+    """An mdev of a server, and its place on both sides.
+
+    ``native`` and ``native_class`` are Nova's provider and resource class,
+    ``provider`` and ``slot`` those of this library, ``charges`` the amounts
+    that the mdev takes of ``provider``. ``device`` is the address of the
+    card, ``parent`` that of the mdev's parent.
+    """
+
+    uuid: str
+    parent: str
+    type_id: str
+    profile: str
+    device: str
+    native: str
+    native_class: str
+    provider: str
+    resource_class: str
+    slot: str
+    charges: Amounts
+
+    @property
+    def assigned(self) -> model.Slot:
+        """Return the slot that Nova will have assigned to the server."""
+        return model.Slot(
+            provider=self.provider,
+            resource_class=self.resource_class,
+            identifier=self.slot,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedServer:
+    """A server with mdevs; the extra specs are of its embedded flavor."""
+
+    uuid: str
+    name: str
+    mdevs: tuple[AdoptedMdev, ...]
+    specs_before: Mapping[str, str]
+    specs_after: Mapping[str, str]
+
+    @property
+    def slots(self) -> frozenset[model.Slot]:
+        """Return the slots that Nova will have assigned to the server."""
+        return frozenset(mdev.assigned for mdev in self.mdevs)
+
+    def native_amounts(self) -> dict[str, dict[str, int]]:
+        """Return the amounts of Nova's providers that the mdevs take."""
+        return sum_amounts((m.native, {m.native_class: 1}) for m in self.mdevs)
+
+    def own_amounts(self) -> dict[str, dict[str, int]]:
+        """Return the amounts of this library's providers."""
+        return sum_amounts((m.provider, m.charges) for m in self.mdevs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FlavorMapping:
+    """Extra specs of one native resource class and type, and of its profile.
+
+    ``before`` and ``after`` are those of one vGPU in a group without a
+    suffix. ``traits`` are the traits of Nova's providers of that type, which
+    flavors may require.
+    """
+
+    native_class: str
+    type_id: str
+    profile: str
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+    traits: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Adoption of one compute node: all that ``apply`` and ``undo`` need.
+
+    ``natives`` are Nova's providers of the adopted cards, those without
+    servers, too. ``reserved`` are mdevs of domains that are no servers of
+    Nova's: they stay, and their amounts are reserved. ``applied_at`` is a
+    time in ISO 8601.
+    """
+
+    source: Source
+    root: providers.ProviderRoot
+    state: AdoptionState = AdoptionState.PLANNED
+    natives: tuple[NativeProvider, ...] = ()
+    servers: tuple[AdoptedServer, ...] = ()
+    flavors: tuple[FlavorMapping, ...] = ()
+    reserved: tuple[str, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
+    applied_at: str = ""
+
+    def server(self, uuid: str) -> AdoptedServer | None:
+        return next((s for s in self.servers if s.uuid == uuid), None)
+
+    def own_providers(self) -> dict[str, str]:
+        """Return this library's providers by the native one of each.
+
+        Only of natives that have servers.
+        """
+        return {m.native: m.provider for s in self.servers for m in s.mdevs}
+
+    def is_same_work(self, other: "Plan") -> bool:
+        """Return whether another plan makes the same changes."""
+        same = dataclasses.replace(
+            self, state=other.state, applied_at=other.applied_at
+        )
+        return same == other
+
+
+def sum_amounts(
+    pairs: Iterable[tuple[str, Amounts]],
+) -> dict[str, dict[str, int]]:
+    """Return the sums of amounts by provider and resource class."""
+    total: dict[str, dict[str, int]] = {}
+    for provider, amounts in pairs:
+        by_class = total.setdefault(provider, {})
+        for name, amount in amounts.items():
+            by_class[name] = by_class.get(name, 0) + amount
+    return total

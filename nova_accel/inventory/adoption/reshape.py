@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placement of one host before and after an adoption, both ways.
+
+``adopt`` moves allocations from Nova's providers to those of this library
+and removes the former; ``hand_back`` is its inverse. Each is one transaction
+of Placement, and fails as a whole where a plan does not hold any more.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+
+from nova_accel import errors
+from nova_accel.inventory.adoption import records
+from nova_accel.model import names, providers
+
+
+class PlanError(errors.AcceleratorError):
+    """A plan does not hold any more.
+
+    :param reason: why.
+    """
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StoredProvider:
+    """Provider of a host; ``parent`` is a uuid, empty for the root."""
+
+    name: str
+    parent: str
+    inventories: Mapping[str, providers.Inventory]
+    traits: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Providers of a host by uuid, and the allocations by consumer."""
+
+    providers: Mapping[str, StoredProvider]
+    allocations: Mapping[str, records.Allocations]
+
+    def used(self, provider: str) -> dict[str, int]:
+        """Return the allocated amounts of a provider by resource class."""
+        return records.sum_amounts(
+            (uuid, amounts)
+            for by_provider in self.allocations.values()
+            for uuid, amounts in by_provider.items()
+            if uuid == provider
+        ).get(provider, {})
+
+
+def is_adopted(plan: records.Plan, present: Iterable[str]) -> bool:
+    """Return whether none of Nova's providers of a plan exists.
+
+    :param present: uuids of the host's providers.
+    """
+    return not {native.uuid for native in plan.natives} & {*present}
+
+
+def adopt(plan: records.Plan, stored: Stored) -> Stored:
+    """Return the host with its servers on this library's providers.
+
+    Servers that were deleted since the plan have no allocation. The node
+    itself, and a card that holds more than it offers, get room for what
+    they hold: Placement 13 refuses each reshape of a provider without.
+    The next report of each sets its inventories back.
+
+    :raises PlanError: a provider or an allocation is not as planned.
+    """
+    natives = {n.uuid for n in plan.natives if n.uuid in stored.providers}
+    own = plan.own_providers()
+    for missing in sorted(set(own.values()) - stored.providers.keys()):
+        raise PlanError(f"nova-accel has no provider {missing} yet")
+    allocations = {
+        consumer: _move(
+            consumer,
+            by_provider,
+            natives,
+            server.native_amounts() if server else {},
+            server.own_amounts() if server else {},
+        )
+        for consumer, by_provider in stored.allocations.items()
+        for server in (plan.server(consumer),)
+    }
+    remaining = {u: p for u, p in stored.providers.items() if u not in natives}
+    for native, provider in own.items():
+        if native in natives:
+            remaining[provider] = _carry(
+                remaining[provider], stored.providers[native]
+            )
+    return _with_room(
+        Stored(providers=remaining, allocations=allocations),
+        {plan.root.uuid, *own.values()},
+    )
+
+
+def record(plan: records.Plan, stored: Stored) -> records.Plan:
+    """Return the plan with Nova's providers as they are stored now."""
+    return dataclasses.replace(
+        plan,
+        natives=tuple(
+            dataclasses.replace(
+                native,
+                inventories=now.inventories,
+                traits=now.traits,
+                aggregates=now.aggregates,
+            )
+            if (now := stored.providers.get(native.uuid)) is not None
+            else native
+            for native in plan.natives
+        ),
+    )
+
+
+def hand_back(
+    plan: records.Plan, stored: Stored, own: Iterable[str]
+) -> Stored:
+    """Return the host with its servers on Nova's providers again.
+
+    :param own: uuids of this library's providers of the host; all of them
+        are removed.
+    :raises PlanError: another consumer has allocations of one, or a name of
+        Nova's providers is taken.
+    """
+    own = {uuid for uuid in own if uuid in stored.providers}
+    allocations = {
+        consumer: _move(
+            consumer,
+            by_provider,
+            own,
+            server.own_amounts() if server else {},
+            server.native_amounts() if server else {},
+        )
+        for consumer, by_provider in stored.allocations.items()
+        for server in (plan.server(consumer),)
+    }
+    remaining = {u: p for u, p in stored.providers.items() if u not in own}
+    taken = {p.name: uuid for uuid, p in remaining.items()}
+    for native in plan.natives:
+        if taken.get(native.name, native.uuid) != native.uuid:
+            raise PlanError(
+                f"provider {native.name} exists with another uuid,"
+                f" {taken[native.name]}; empty [devices] enabled_mdev_types"
+                " until the undo is done"
+            )
+        remaining[native.uuid] = StoredProvider(
+            name=native.name,
+            parent=plan.root.uuid,
+            inventories=native.inventories,
+            traits=native.traits,
+            aggregates=native.aggregates,
+        )
+    return _with_room(
+        Stored(providers=remaining, allocations=allocations), {plan.root.uuid}
+    )
+
+
+def _move(
+    consumer: str,
+    by_provider: records.Allocations,
+    sources: set[str],
+    expected: records.Allocations,
+    moved: records.Allocations,
+) -> dict[str, dict[str, int]]:
+    """Return a consumer's allocations without the providers it leaves.
+
+    :param sources: the providers that are removed.
+    :param expected: what a planned consumer has of them.
+    :param moved: what it gets in their place.
+    :raises PlanError: it has something else of them.
+    """
+    removed = {u: dict(a) for u, a in by_provider.items() if u in sources}
+    if not removed:
+        return {u: dict(a) for u, a in by_provider.items()}
+    if removed != {u: dict(a) for u, a in expected.items()}:
+        raise PlanError(
+            f"consumer {consumer} has {removed} of the providers to be"
+            f" removed, and the plan has {expected or 'nothing'}"
+        )
+    others = {u: a for u, a in by_provider.items() if u not in sources}
+    return records.sum_amounts(
+        pair for each in (others, moved) for pair in each.items()
+    )
+
+
+def _carry(provider: StoredProvider, native: StoredProvider) -> StoredProvider:
+    """Return our provider with the operator's traits and aggregates."""
+    traits = {t for t in native.traits if t.startswith(names.CUSTOM)}
+    return dataclasses.replace(
+        provider,
+        traits=provider.traits
+        | {t for t in traits if not names.is_managed_trait(t)},
+        aggregates=provider.aggregates | native.aggregates,
+    )
+
+
+def _with_room(stored: Stored, uuids: Iterable[str]) -> Stored:
+    """Return some providers with room for what they hold."""
+    roomy = {
+        uuid: dataclasses.replace(
+            provider,
+            inventories=_enlarge(provider.inventories, stored.used(uuid)),
+        )
+        for uuid in uuids
+        if (provider := stored.providers.get(uuid)) is not None
+    }
+    return dataclasses.replace(stored, providers={**stored.providers, **roomy})
+
+
+def _enlarge(
+    inventories: Mapping[str, providers.Inventory], used: records.Amounts
+) -> dict[str, providers.Inventory]:
+    """Return inventories whose capacity is at least the used amounts.
+
+    The total is raised: Nova and this library report it anew each time,
+    while an allocation ratio may be an operator's.
+    """
+    enlarged = dict(inventories)
+    for name, amount in used.items():
+        inventory = inventories.get(name)
+        if inventory is not None and inventory.capacity < amount:
+            units = math.ceil(amount / inventory.allocation_ratio)
+            enlarged[name] = dataclasses.replace(
+                inventory, total=inventory.reserved + units
+            )
+    return enlarged
