@@ -7,7 +7,7 @@ can't change.
 
 from oslo_config import cfg
 
-from nova_accel.config import conf, policy
+from nova_accel.config import conf_options, policy
 
 
 def read_own_root() -> str:
@@ -27,5 +27,5 @@ def read_own_commands() -> frozenset[str]:
 
 
 def _register_options() -> None:
-    cfg.CONF.register_group(conf.GROUP)
-    cfg.CONF.register_opts(conf.OPTIONS, group=conf.GROUP)
+    cfg.CONF.register_group(conf_options.GROUP)
+    cfg.CONF.register_opts(conf_options.OPTIONS, group=conf_options.GROUP)

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import model
 from nova_accel.catalog import mdev_names
-from nova_accel.config import device_spec, remedy
+from nova_accel.config import remedy
+from nova_accel.config.lines import device_spec
 
 OPTION = device_spec.OPTION
 SERIES_OPTION = "[nova_accel] licensed_series"

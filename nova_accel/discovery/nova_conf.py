@@ -19,11 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.config import conf, config_source, policy
+from nova_accel.config import conf, conf_options, config_source, policy
 from nova_accel.host.state import notes
 from nova_accel.host.sysfs import allowed_paths, fs
 
-_SECTION = conf.GROUP.name
+_SECTION = conf_options.GROUP.name
 _UNRELEASED = f"{allowed_paths.STATE_DIR}/unreleased"
 # Old names of options that Nova still reads (nova.conf, deprecated_opts).
 _PRESENT_NAMES: Mapping[tuple[str, str], tuple[str, str]] = {
@@ -188,7 +188,9 @@ class NovaConf:
         return dataclasses.replace(rules, assigned=frozenset(assigned))
 
     def _read_default_rule(self) -> policy.Rule:
-        options = {o.dest: o for o in conf.OPTIONS if o.dest in _DEFAULTS}
+        options = {
+            o.dest: o for o in conf_options.OPTIONS if o.dest in _DEFAULTS
+        }
         values = {name: option.default for name, option in options.items()}
         for name, option in options.items():
             if texts := self.options.get((_SECTION, name)):

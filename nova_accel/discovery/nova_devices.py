@@ -8,7 +8,7 @@ decides, in ``nova_accel.config.nova_pci_spec``.
 
 from collections.abc import Mapping
 
-from nova_accel.config import nova_pci_spec
+from nova_accel.config.lines import nova_pci_spec
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import pci
 

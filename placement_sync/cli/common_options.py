@@ -9,7 +9,7 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.cli import command_manager, time_options
-from nova_accel.config import conf
+from nova_accel.config import conf, conf_options
 from nova_accel.host.state import state_dir as state_dirs
 from placement_sync.cli import progress
 from placement_sync.client import rest
@@ -101,9 +101,9 @@ _OPTIONS = (
         "NAME",
         "set the name of the compute node's resource provider (default: the"
         " node that nova-compute has published in the state directory; else"
-        f" the node with the uuid in {conf.STATE_PATH}/compute_id or beside"
-        " the configuration file; else the node of this machine's host name,"
-        " as libvirt reports it)",
+        f" the node with the uuid in {conf_options.STATE_PATH}/compute_id or"
+        " beside the configuration file; else the node of this machine's host"
+        " name, as libvirt reports it)",
     ),
     (
         "--host-uuid",

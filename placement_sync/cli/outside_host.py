@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
 from nova_accel.cli import command_manager, host_source
-from nova_accel.config import conf, policy
+from nova_accel.config import conf, conf_options, policy
 from nova_accel.discovery import change_detection, note_stores
 from nova_accel.host.nvml import xid_events
 from nova_accel.host.state import (
@@ -382,6 +382,6 @@ def resolve_root_name(
     # nova-compute stores the uuid of its node in its state_path or beside a
     # configuration file (nova/virt/node.py, COMPUTE_ID_FILE).
     directories = [os.path.dirname(path) for path in options.files]
-    directories.append(conf.STATE_PATH)
+    directories.append(conf_options.STATE_PATH)
     node_uuid = read_node_uuid(directories) or ""
     return "" if node_uuid else read_host_name(), node_uuid

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from nova_accel import errors
 from nova_accel.catalog import pci_ids
-from nova_accel.config import conf, misspellings, nova_pci_spec, policy
+from nova_accel.config import conf_options, misspellings, policy
+from nova_accel.config.lines import nova_pci_spec
 from nova_accel.discovery import nova_devices, service_start
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import (
@@ -29,7 +30,7 @@ _DRIVER = "accel.AccelLibvirtDriver"
 _FILTER = "AcceleratorFilter"
 _FILTER_PATH = "filters.accelerator_filter.AcceleratorFilter"
 _WEIGHER_PATH = "filters.accelerator_weigher.AcceleratorWeigher"
-_SECTION = conf.GROUP.name
+_SECTION = conf_options.GROUP.name
 # Section of config_source in the documentation (``config_source``).
 _SOURCE = "accel"
 # Options whose errors have a check of their own.
@@ -101,7 +102,7 @@ def check_sections(host: _Host) -> _Results:
 def _report_names(host: _Host, is_section: bool) -> _Results:
     """Yield the misspelt sections, or options, as nova-compute logs them."""
     sections = host.list_sections()
-    for problem in misspellings.find(sections, _SECTION, conf.NAMES):
+    for problem in misspellings.find(sections, _SECTION, conf_options.NAMES):
         if problem.where.endswith("]") is is_section:
             path = problem.where.partition(" [")[0]
             yield warn(f"{problem.where}: {problem.reason}", path)

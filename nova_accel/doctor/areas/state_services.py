@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from nova_accel import errors
-from nova_accel.config import conf
+from nova_accel.config import conf_options
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.areas import nova_options
 from nova_accel.doctor.host_checks import (
@@ -31,7 +31,7 @@ REMOVAL = host_checks.Area(
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
-_SECTION = conf.GROUP.name
+_SECTION = conf_options.GROUP.name
 
 
 _USABLE = "do what the text says, then\nsystemctl restart nova-compute"

@@ -30,6 +30,7 @@ _NAMES = "names of cards and of full profiles, which a laptop can read"
 _LOST_UEVENTS = (
     "cards that change without a uevent (presence), and a full state_dir"
 )
+_NATIVE = "flavors for Nova's own vGPUs, served as profiles"
 _REGISTERED = (
     "NVML, FPGA, live migration, mdevs and vGPUs are registered; hot attach"
     " has its claims and guests, and commands what only they call"
@@ -59,6 +60,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(56_400, "2026-11-27", _NAMES),
         Limit(56_200, "2026-11-27", _REGISTERED),
         Limit(56_400, "2026-11-27", "requests at the same time, and waits"),
+        Limit(56_800, "2026-11-27", _NATIVE),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -78,6 +80,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(40_800, "2026-11-27", _NAMES),
         Limit(38_300, "2026-11-27", _REGISTERED),
         Limit(38_600, "2026-11-27", "requests at the same time, and waits"),
+        Limit(38_900, "2026-11-27", _NATIVE),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

@@ -33,6 +33,7 @@ EFFECTS = {"open", "print", "input", "exec", "eval", "__import__"}
 # Modules in which every exception may be caught, and why.
 SEAMS = {
     "filters/attached_profiles.py": "other servers never fail",
+    "filters/native_flavors.py": "other servers never fail",
     "filters/glance_images.py": "Nova's image API raises any client's",
     "placement_sync/client/nova_getter.py": "Nova's client raises all",
     "filters/accelerator_weigher.py": "no order is worth a server not started",
@@ -97,7 +98,7 @@ IMPURE = {
     "nova_accel.config.daemon_config",
     "nova_accel.config.extensions",
     "nova_accel.config.library_version",
-    "nova_accel.config.license_options",
+    "nova_accel.config.conf_options",
     "nova_accel.config.spec_validators",
     "nova_accel.config.top_packages",
 }

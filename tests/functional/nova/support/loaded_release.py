@@ -17,7 +17,7 @@ from types import ModuleType
 
 from nova.tests.fixtures import libvirt as fakelibvirt
 
-from nova_accel.config import conf
+from nova_accel.config import conf, conf_options
 from tests.functional import test_activation
 from tests.functional.nova.support import harness
 from tests.support import earlier_release, wheels
@@ -91,5 +91,5 @@ def _register_options(module: ModuleType) -> None:
     Values that were set are lost. oslo.config unregisters no options after
     it has parsed the arguments.
     """
-    harness.CONF._groups.pop(conf.GROUP.name, None)
+    harness.CONF._groups.pop(conf_options.GROUP.name, None)
     module.read_settings(harness.CONF)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from nova_accel.catalog import features
-from nova_accel.config import conf
+from nova_accel.config import conf_options
 from nova_accel.model import extra_specs
 from tests.unit.docs import pages
 
@@ -68,7 +68,7 @@ def test_texts_of_options_have_versions_of_the_table() -> None:
         for program, floor in feature.floors.items()
     }
     texts = [spec.meaning for spec in extra_specs.TABLE]
-    texts += [option.help or "" for option in conf.OPTIONS]
+    texts += [option.help or "" for option in conf_options.OPTIONS]
     named = {
         (program, tuple(map(int, version.split(".")))[:2])
         for text in texts

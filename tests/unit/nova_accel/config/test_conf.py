@@ -8,11 +8,11 @@ import pytest
 from oslo_config import cfg
 
 from nova_accel import errors
-from nova_accel.config import conf, policy
+from nova_accel.config import conf, conf_options, policy
 
 NUMBERS = [
     option.dest
-    for option in (*conf.OPTIONS, *conf.SCHEDULER_OPTIONS)
+    for option in (*conf_options.OPTIONS, *conf_options.SCHEDULER_OPTIONS)
     if isinstance(option, cfg.IntOpt | cfg.FloatOpt)
 ]
 

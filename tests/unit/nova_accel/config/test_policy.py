@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors, model
-from nova_accel.config import device_spec, policy
+from nova_accel.config import policy
+from nova_accel.config.lines import device_spec
 from tests.support import strategies
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.cli import unoffered_devices
-from nova_accel.config import device_spec, policy, remedy
+from nova_accel.config import policy, remedy
+from nova_accel.config.lines import device_spec
 from nova_accel.discovery import plugin, scan
 from nova_accel.doctor import (
     checked_host,

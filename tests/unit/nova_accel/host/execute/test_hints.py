@@ -5,7 +5,7 @@ import errno
 import re
 import typing
 
-from nova_accel.config import device_spec
+from nova_accel.config.lines import device_spec
 from nova_accel.host.execute import action_executor
 from nova_accel.model import actions
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors
 from nova_accel.catalog import vgpu_types
-from nova_accel.config import device_spec
+from nova_accel.config.lines import device_spec
 from nova_accel.model import attachment, strict_json
 from virt_hooks.operations.migration import live_migration_wire
 

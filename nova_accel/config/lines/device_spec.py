@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.model import actions, strict_json
+from nova_accel.config.lines import json_line
+from nova_accel.model import actions
 
 OPTION = "[nova_accel] device_spec"
 KEYS = (
@@ -83,28 +84,7 @@ def parse_fields(line: str) -> Fields:
     :raises ConfigurationError: the line is not a JSON object, or has a
         duplicate or unknown key.
     """
-    try:
-        pairs = strict_json.loads(line, object_pairs_hook=_JsonObject)
-    except ValueError as error:
-        raise refusal(line, f"write one JSON object a line ({error})") from (
-            error
-        )
-    if not isinstance(pairs, _JsonObject):
-        raise refusal(line, 'write a JSON object, as {"address": "0000:41:*"}')
-    for key in pairs.names:
-        if key not in KEYS:
-            raise refusal(line, f"unknown key {key!r}; use {', '.join(KEYS)}")
-        if pairs.names.count(key) > 1:
-            raise refusal(line, f"{key} is there twice; remove one")
-    return dict(pairs)
-
-
-class _JsonObject(dict[str, Any]):
-    """JSON object with all its keys, duplicates included."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        self.names = [name for name, _ in pairs]
+    return json_line.parse(OPTION, line, KEYS, '{"address": "0000:41:*"}')
 
 
 def parse_address(line: str, fields: Fields) -> str:
