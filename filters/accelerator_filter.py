@@ -21,7 +21,7 @@ from nova.scheduler import filters as host_filters
 from nova.scheduler import request_filter, utils
 from oslo_log import log as logging
 
-from filters import attached_profiles, glance_images
+from filters import attached_profiles, glance_images, native_flavors
 from filters.fit import candidate_fit, fact_reader, no_candidates
 from filters.fit.numa_cells import build_cell_reader, has_pci_devices
 from filters.placement.report_client import placement_getter
@@ -105,6 +105,7 @@ def install_request_filters() -> None:
         (f.__module__, f.__name__) for f in request_filter.ALL_REQUEST_FILTERS
     }
     for added in (
+        native_flavors.serve_native_flavors,
         attached_profiles.request_attached_profiles,
         refuse_hopeless_request,
     ):
@@ -125,10 +126,16 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
     RUN_ON_REBUILD = False
 
     def __init__(self, get: Get | None = None) -> None:
+        """Read the options, and install the request filters.
+
+        :raises ConfigurationError: a line of ``native_flavors`` is not
+            valid.
+        """
         super().__init__()
         self._reader = fact_reader.FactReader(get or placement_getter())
         self._memories = fact_reader.RequestMemories()
         self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
+        native_flavors.check_settings()
         install_request_filters()
         for package in top_packages.find_foreign():
             LOG.warning("%s", package)

@@ -10,11 +10,11 @@ together, or neither, and Nova's claim on the destination has slots of both.
 import logging
 from typing import Any
 
-from nova import context as nova_context
 from nova import objects
 from nova.compute import task_states
 from nova.scheduler import request_filter
 
+from filters import moved_server
 from nova_accel.model import attachment, flavors
 
 LOG = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def request_attached_profiles(ctxt: Any, spec: Any) -> bool:
 
     :returns: whether groups were added.
     """
-    cell = _find_cell(spec)
+    cell = moved_server.find_cell(spec)
     if cell is None:
         return False
     try:
@@ -86,23 +86,13 @@ def read_evacuated_groups(spec: Any) -> tuple[flavors.RequestGroup, ...]:
 
     :raises nova.exception.NovaException: the server can't be read.
     """
-    cell = _find_cell(spec)
+    cell = moved_server.find_cell(spec)
     if cell is None or list_groups(spec):
         return ()
     groups, is_evacuated = _read_groups(
         spec._context, cell, spec.instance_uuid
     )
     return groups if is_evacuated else ()
-
-
-def _find_cell(spec: Any) -> Any:
-    """Return the cell of a server that moves, None for any other."""
-    if "requested_destination" not in spec or "instance_uuid" not in spec:
-        return None
-    destination = spec.requested_destination
-    if destination is None or "cell" not in destination:
-        return None
-    return destination.cell
 
 
 def _read_groups(
@@ -112,10 +102,7 @@ def _read_groups(
 
     :returns: the groups, and whether the server is being evacuated.
     """
-    with nova_context.target_cell(ctxt.elevated(), cell) as cell_context:
-        instance = objects.Instance.get_by_uuid(
-            cell_context, uuid, expected_attrs=["system_metadata"]
-        )
+    instance = moved_server.read(ctxt, cell, uuid, "system_metadata")
     groups = tuple(
         each.open_group()
         for each in attachment.parse_metadata(instance.system_metadata)

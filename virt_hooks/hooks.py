@@ -141,6 +141,7 @@ class Hooks:
             nova_database.StartupServers(accel),
             report,
             reconciler,
+            settings.replacements,
         )
 
     def _remove_partial_files(self) -> None:

@@ -53,7 +53,7 @@ class ColdMigration:
             undo.callback(self._release_old_slots, instance, migration, old)
             with self._partitions.as_nova_error(context, instance):
                 # With allocations: a drained card then refuses the server.
-                request = self._partitions.parse(
+                request = self._partitions.receive(
                     instance, kwargs.get("allocations") or args[4]
                 )
                 self._partitions.fetch_bitstreams(context, request)

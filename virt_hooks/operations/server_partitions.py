@@ -4,18 +4,19 @@
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from nova import context as nova_context
 from nova import exception
 
 from nova_accel import errors, model
+from nova_accel.config.lines import native_flavors
 from nova_accel.model import attachment
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection, hypervisor, libvirt_guest
-from virt_hooks.instance import instance_request
+from virt_hooks.instance import instance_request, native_flavor
 from virt_hooks.operations import nova_database
 from virt_hooks.report import reconcile, reporter
 from virt_hooks.spawn import claim_store, lifecycle, ownership, spawn_plan
@@ -32,10 +33,12 @@ class ServerPartitions:
         startup_servers: nova_database.StartupServers,
         reporter: reporter.Reporter,
         reconciler: reconcile.Reconciler,
+        replacements: Collection[native_flavors.Replacement],
     ) -> None:
         """Serve the objects of one nova-compute.
 
         :param host: Nova's ``nova.virt.libvirt.host.Host``.
+        :param replacements: of flavors for Nova's own vGPUs.
         """
         self.accel = accel
         self.host = host
@@ -43,6 +46,7 @@ class ServerPartitions:
         self.startup_servers = startup_servers
         self.reporter = reporter
         self.reconciler = reconciler
+        self._replacements = replacements
         #: Operation of a thread: the server that it reboots, the request
         #: that it has ensured, and the claims. Of each thread, since a delete
         #: may overlap another operation on the same server.
@@ -54,6 +58,21 @@ class ServerPartitions:
         self.reconciler.wake()
 
     # -- spawn -------------------------------------------------------------
+
+    def receive(
+        self, instance: Any, allocations: Any, is_rebuild: bool = False
+    ) -> instance_request.InstanceRequest:
+        """Return the request of a server that comes to this host.
+
+        A flavor for Nova's own vGPUs is replaced (``native_flavor``).
+
+        :param allocations: Nova's, of the server.
+        :raises MalformedError: it can't be read.
+        """
+        native_flavor.replace(
+            instance, _amounts_of(allocations), self._replacements
+        )
+        return self.parse(instance, allocations, is_rebuild)
 
     def parse(
         self,
@@ -68,12 +87,12 @@ class ServerPartitions:
         :param slots: as of ``instance_request.parse``.
         :raises MalformedError: it can't be read.
         """
-        allocated = {
-            uuid: record["resources"]
-            for uuid, record in (allocations or {}).items()
-        }
         return instance_request.parse(
-            instance, self.accel.root, allocated, is_rebuild, slots
+            instance,
+            self.accel.root,
+            _amounts_of(allocations),
+            is_rebuild,
+            slots,
         )
 
     def ensure(
@@ -371,3 +390,11 @@ class ServerPartitions:
                     domain,
                 )
         return tuple(server_slots)
+
+
+def _amounts_of(allocations: Any) -> model.Allocations:
+    """Return the amounts of Nova's allocations by provider."""
+    return {
+        uuid: record["resources"]
+        for uuid, record in (allocations or {}).items()
+    }

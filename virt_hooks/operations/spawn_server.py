@@ -75,7 +75,7 @@ class Spawn:
                         instance.flavor,
                         instance_request.slots_of(instance.resources),
                     )
-                request = self._partitions.parse(
+                request = self._partitions.receive(
                     instance, allocations, is_rebuild
                 )
                 self._partitions.fetch_bitstreams(

@@ -169,7 +169,7 @@ def test_the_request_filters_are_added_once(
     accelerator_filter.AcceleratorFilter()
     accelerator_filter.AcceleratorFilter()
 
-    assert len(request_filters) == before + 2
+    assert len(request_filters) == before + 3
     assert request_filters[-1] is accelerator_filter.refuse_hopeless_request
 
 
