@@ -58,6 +58,18 @@ class FlavorImport(application.ListCommand):
     action = "placement_sync.fleet.explain.import_command:ACTION"
 
 
+class FlavorConvert(application.ListCommand):
+    """Convert flavors for Nova's own vGPUs or PCI aliases to profiles.
+
+    Each line of the file is one of the option native_flavors, which may
+    replace pci_passthrough:alias, too. A flavor to which a line applies keeps
+    its name, its id and its other extra specs. Servers keep the flavor that
+    they have. Example: openstack accel flavor convert lines.json --dry-run
+    """
+
+    action = "placement_sync.fleet.explain.convert_command:ACTION"
+
+
 class FlavorShow(application.ShowCommand):
     """Print a flavor's accelerators, and whether a host can serve it now.
 

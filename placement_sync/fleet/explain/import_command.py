@@ -20,7 +20,7 @@ from placement_sync.fleet.flavors import (
     offered_devices,
 )
 
-_COLUMNS = ("Flavor", "Result", "Changes")
+COLUMNS = ("Flavor", "Result", "Changes")
 _PROFILE = "{profile}"
 # Characters that Nova allows in names of flavors, and no upper case.
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9._-]+")
@@ -50,7 +50,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _PlannedFlavor:
+class PlannedFlavor:
     """Change of a flavor; it is new without an id.
 
     ``reason`` is why it is skipped, empty if it is not.
@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     :raises ServiceError: a service refuses. Flavors before that one are
         written; a second import continues.
     """
-    entries = flavor_file.parse(_read(arguments.file))
+    entries = flavor_file.parse(read_file(arguments.file))
     context = cloud_context.open_cloud(arguments)
     offered = context.read_devices()
     existing = {f.name: f for f in cloud.list_flavors(context.compute)}
@@ -91,20 +91,20 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     rows = []
     for each in planned:
         if not arguments.dry_run:
-            _write(context, each)
+            write(context, each)
         if each.result in ("created", "changed"):
             _warn(context, each, offered)
-        rows.append(_build_row(each, arguments.dry_run))
+        rows.append(build_row(each, arguments.dry_run))
     return fleet_output.as_output(
         "flavors",
-        _COLUMNS,
+        COLUMNS,
         rows,
         note="" if rows else "The file has no flavor.\n",
     )
 
 
-def _read(path: str) -> str:
-    """Return the text of a file.
+def read_file(path: str) -> str:
+    """Return the text of a file of flavors, ``-`` for standard input.
 
     :raises UsageError: it can't be read, or is no text.
     """
@@ -132,7 +132,7 @@ def _plan(
     existing: Mapping[str, cloud.Flavor],
     offered: offered_devices.Cloud,
     context: cloud_context.CloudContext,
-) -> _PlannedFlavor:
+) -> PlannedFlavor:
     """Return the change of one flavor.
 
     :raises AcceleratorError: see ``_run``.
@@ -147,7 +147,7 @@ def _plan(
     change = flavor_file.plan(flavor.specs, specs)
     contents = flavor_specs.read(specs)
     if not contents.groups:
-        return _PlannedFlavor(
+        return PlannedFlavor(
             flavor=flavor, change=change, reason=_explain_skip(specs)
         )
     reason = context.explain_rules(contents)
@@ -159,7 +159,7 @@ def _plan(
         _check_sizes(entry, flavor)
     else:
         flavor = _with_sizes(arguments, entry, flavor)
-    return _PlannedFlavor(
+    return PlannedFlavor(
         flavor=flavor, change=change, is_public=entry.is_public
     )
 
@@ -259,9 +259,7 @@ def _with_sizes(
     )
 
 
-def _write(
-    context: cloud_context.CloudContext, planned: _PlannedFlavor
-) -> None:
+def write(context: cloud_context.CloudContext, planned: PlannedFlavor) -> None:
     """Create or change a flavor.
 
     :raises ServiceError: Nova refuses; then there is no new flavor.
@@ -284,7 +282,7 @@ def _write(
 
 def _warn(
     context: cloud_context.CloudContext,
-    planned: _PlannedFlavor,
+    planned: PlannedFlavor,
     offered: offered_devices.Cloud,
 ) -> None:
     reason = context.explain_refusal(
@@ -294,7 +292,8 @@ def _warn(
         progress.warn(f"no host can serve {planned.flavor.name} now: {reason}")
 
 
-def _build_row(planned: _PlannedFlavor, is_dry: bool) -> Mapping[str, object]:
+def build_row(planned: PlannedFlavor, is_dry: bool) -> Mapping[str, object]:
+    """Return the row of a flavor, by COLUMNS."""
     result = planned.result
     if is_dry and result in ("created", "changed"):
         result = f"would be {result}"
@@ -304,7 +303,7 @@ def _build_row(planned: _PlannedFlavor, is_dry: bool) -> Mapping[str, object]:
         lines = [f"+ {k}={v}" for k, v in sorted(change.added.items())]
         lines = [*lines, *(f"- {key}" for key in change.removed)]
     cells = (planned.flavor.name, result, application.build_cell(list(lines)))
-    return dict(zip(_COLUMNS, cells, strict=True))
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
 ACTION = application.Action(

@@ -124,6 +124,38 @@ class FlavorCommand(scheduled.CommandTestBase):
         rows = json.loads(output)["flavors"]
         return {row["flavor"]: row["result"] for row in rows}
 
+    def test_converted_flavors_are_served_and_converted_back(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        native = {"resources:VGPU": "1", "hw:cpu_policy": "shared"}
+        alias = {"pci_passthrough:alias": "t4:1"}
+        flavors = {
+            name: (self.add_flavor(name, **specs), specs)
+            for name, specs in (("vgpu", native), ("pci", alias), ("no", {}))
+        }
+        served = harness.vgpu_group("_GPU", "4Q")
+        lines = (
+            {"replace": {"resources:VGPU": "1"}, "by": served},
+            {"replace": alias, "by": harness.vgpu_group("_GPU", "8Q")},
+        )
+        path = Path(self.useFixture(fixtures.TempDir()).path) / "lines.json"
+        path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+        command = ("flavor", "convert", str(path))
+        dry = self.run_command(*command, "--dry-run")
+        self.assertEqual(2, dry.count("would be changed"))
+        self.assertEqual(native, self.specs(flavors["vgpu"][0]))
+        self.run_command(*command)
+        self.assertEqual(
+            served | {"hw:cpu_policy": "shared"},
+            self.specs(flavors["vgpu"][0]),
+        )
+        for name in ("vgpu", "pci"):
+            server = self.create(flavors[name][0])
+            self.assertEqual(1, len(self.mdevs_of(server)))
+        self.assertIn("No line applies", self.run_command(*command))
+        self.run_command(*command, "--undo")
+        for flavor, specs in flavors.values():
+            self.assertEqual(specs, self.specs(flavor))
+
     def test_imported_flavors_get_their_servers(self) -> None:
         self.start_host(*harness.TWO_T4)
         specs = {

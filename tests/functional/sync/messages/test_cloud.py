@@ -221,6 +221,10 @@ def test_imports(cloud: Cloud) -> None:
         f"flavor import {directory / 'missing'}\n"
         f"flavor import {directory / 'new'} --vcpus 2 --ram 512 --dry-run"
     )
+    (directory / "wrong").write_text('{"replace": {}, "by": {}}')
+    cloud.run_all(f"flavor convert {directory / 'wrong'}")
+    (directory / "none").write_text("")
+    cloud.run_all(f"flavor convert {directory / 'none'}")
     cloud.check("flavor import")
 
 
