@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Version, and files below ``share``; the rest is in setup.cfg.
+"""Version, and files below ``share``; the rest is not code.
 
 setup.cfg would need a line for each directory of the collection. Neither it
 nor pyproject.toml can say that a copy without tags has this number, too.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each file that names the version has the number of setup.py."""
 
-import configparser
 import importlib.metadata
 import pathlib
 import re
+import tomllib
 
 import pytest
 
@@ -48,8 +48,7 @@ def test_the_examples_of_the_pages_have_the_number() -> None:
 
 def test_the_supported_releases_are_those_that_are_tested() -> None:
     page = (sources.ROOT / "doc/source/project/releases.rst").read_text()
-    setup = configparser.ConfigParser()
-    setup.read(sources.ROOT / "setup.cfg")
+    setup = (sources.ROOT / "pyproject.toml").read_text()
     (nova, python) = re.findall(r"^ +- (\d[\d., ]+, [\d., ]+)$", page, re.M)
     tox = (sources.ROOT / "tox.ini").read_text()
     (older,) = re.findall(r"testenv:nova\{([\d,]+)\}", tox)
@@ -59,14 +58,19 @@ def test_the_supported_releases_are_those_that_are_tested() -> None:
         (sources.ROOT / "tests/constraints.txt").read_text(),
     )
     assert sorted(nova.split(", ")) == sorted([*older.split(","), *newest])
+    classifiers = tomllib.loads(setup)["project"]["classifiers"]
     assert python.split(", ") == re.findall(
-        r"Python :: (3\.\d+)", setup["metadata"]["classifiers"]
+        r"Python :: (3\.\d+)", " ".join(classifiers)
     )
 
 
 def test_the_addresses_of_the_project_have_one_domain() -> None:
     names = (
-        *("setup.cfg", "contrib/debian/control", "contrib/debian/changelog"),
+        *(
+            "pyproject.toml",
+            "contrib/debian/control",
+            "contrib/debian/changelog",
+        ),
         "doc/source/project/releases.rst",
     )
     texts = [(sources.ROOT / name).read_text() for name in names]

@@ -132,7 +132,7 @@ def test_a_laptop_gets_the_commands_of_each_release(
 def test_each_extra_fits_the_constraints_of_each_release(
     plain: Environment, release: str
 ) -> None:
-    """pip resolves the requirements of a host with all extras."""
+    """pip resolves the base and all extras together."""
     setup = configparser.ConfigParser()
     setup.read(wheels.ROOT / "setup.cfg")
     extras = setup["options.extras_require"]
@@ -140,7 +140,8 @@ def test_each_extra_fits_the_constraints_of_each_release(
         "libvirt-python>=9.0.0",
         "pyudev>=0.24.0",
     ]
-    requirements = "\n".join(extras.values()).split()
+    base = setup["options"]["install_requires"]
+    requirements = "\n".join([base, *extras.values()]).split()
     constraints = ("-c", str(_CONSTRAINTS / f"{release}.txt"))
     words = ("-m", "pip", "install", "-q", "--dry-run", "--ignore-installed")
     plain.python(*words, *constraints, *requirements)
