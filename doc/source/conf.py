@@ -16,6 +16,7 @@ extensions = [
     "extra_specs_page",
     "gpu_fractions",
     "generated",
+    "openstackdocstheme",
     "reno.sphinxext",
 ]
 # Options of cliff that each command has; reference/openstack names them once.
@@ -34,7 +35,6 @@ man_pages = [
         1,
     )
 ]
-html_theme = "alabaster"
-html_theme_options = {"page_width": "1000px", "sidebar_width": "230px"}
+html_theme = "openstackdocs"
 html_static_path: list[str] = []
 exclude_patterns: list[str] = ["_ext"]

@@ -3,5 +3,5 @@
 
 project = "nova-accel release notes"
 author = "nova-accel contributors"
-extensions = ["reno.sphinxext"]
-html_theme = "alabaster"
+extensions = ["openstackdocstheme", "reno.sphinxext"]
+html_theme = "openstackdocs"
