@@ -3,16 +3,14 @@
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from nova_accel import errors
-from nova_accel.catalog import loader, pci_ids
 from nova_accel.config import conf
 from nova_accel.discovery import capture, plugin
 from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_reader
-from nova_accel.host.sysfs import fs, host_reader, hwdata
-from nova_accel.model import pci
+from nova_accel.host.sysfs import fs, host_reader
 
 
 def add_config(
@@ -157,48 +155,3 @@ def list_config_files(
     """Return the configuration files; see ``read_settings``."""
     files: Sequence[str] = arguments.config_file
     return files or (() if is_foreign else conf.find_default_files())
-
-
-def list_functions(
-    host: host_reader.HostReader,
-) -> tuple[pci.PciFunction, ...]:
-    """Return the host's functions; none if the bus can't be listed."""
-    try:
-        return host.functions()
-    except errors.UnreadableError:
-        return ()  # the drivers report the error
-
-
-def list_models(
-    host: host_reader.HostReader,
-    functions: Iterable[pci.PciFunction],
-    meta: capture.Meta,
-) -> Mapping[str, str]:
-    """Return model names by ids, of the archive or the host's pci.ids."""
-    ids = {f"{function.vendor}:{function.product}" for function in functions}
-    models: Mapping[str, str] = meta.get("models", {})
-    # Separate files: an archive must not contain the whole pci.ids.
-    return models or hwdata.read(fs.Files(host.files.source), ids)
-
-
-def name_functions(
-    host: host_reader.HostReader, meta: capture.Meta
-) -> dict[str, str]:
-    """Return the models of functions by address, empty if unknown."""
-    functions = list_functions(host)
-    models = list_models(host, functions, meta)
-    names = {}
-    for function in functions:
-        card = loader.load().of_card(
-            (),
-            function.vendor,
-            function.product,
-            function.subsystem_vendor,
-            function.subsystem_product,
-        )
-        names[str(function.address)] = (
-            (card.product if card else pci_ids.find_model(function))
-            or models.get(f"{function.vendor}:{function.product}", "")
-            or pci_ids.find_vendor(function)
-        )
-    return names

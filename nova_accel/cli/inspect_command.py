@@ -14,10 +14,9 @@ from nova_accel.cli import (
     application,
     host_source,
     inspect_output,
-    unoffered_devices,
 )
 from nova_accel.config import conf, policy
-from nova_accel.discovery import nova_conf, scan
+from nova_accel.discovery import nova_conf, scan, unoffered_devices
 from nova_accel.host.state import claims_file, drains, error_baseline, faults
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.host.sysfs import error_counters, host_reader
@@ -74,7 +73,7 @@ def _inspect(arguments: argparse.Namespace) -> application.Output:
     context = inspect_output.HostContext(
         claims=published.claims, is_registered=published.is_known
     )
-    names = host_source.name_functions(host, meta)
+    names = unoffered_devices.name_functions(host, meta.get("models", {}))
     rest = unoffered_devices.find_unoffered(host, state, drivers, rules, names)
     report = _set_models(state, names), tree, context, rest
     return application.Document(

@@ -12,6 +12,7 @@
 - ``snapshot``: ``Snapshot`` serves the last pass without reading.
 - ``capture``: a host packed into an archive (``save``) and read back
   (``load``).
+- ``unoffered_devices``: accelerators that are not offered.
 - ``doctor``: former place of ``nova_accel.doctor.host_checks``.
 
 Use::

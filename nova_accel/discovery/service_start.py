@@ -11,7 +11,8 @@ from oslo_config import cfg
 from nova_accel import errors, model
 from nova_accel.config import conf, policy
 from nova_accel.config.lines import nova_pci_spec
-from nova_accel.discovery import nova_devices, plugin
+from nova_accel.discovery import plugin
+from nova_accel.host import nova_devices
 from nova_accel.host.sysfs import host_reader
 from nova_accel.inventory import conditions
 

@@ -5,7 +5,7 @@ import argparse
 
 from nova_accel.cli import application, host_source
 from nova_accel.config import conf, policy
-from nova_accel.discovery import capture, scan
+from nova_accel.discovery import capture, scan, unoffered_devices
 from nova_accel.doctor import checked_host, registry
 from nova_accel.host.sysfs import error_counters
 from nova_accel.inventory import wording
@@ -33,8 +33,8 @@ def _capture(arguments: argparse.Namespace) -> str:
     name = meta.get("hostname") or "host"
     day = str(meta.get("date", ""))[:10]
     path = arguments.output or f"nova-accel-{name}-{day}.tar.gz"
-    models = host_source.list_models(
-        host, host_source.list_functions(host), meta
+    models = unoffered_devices.list_models(
+        host, unoffered_devices.list_functions(host), meta.get("models", {})
     )
     count = capture.save(host, path, {**meta, "models": models})
     return (

@@ -15,9 +15,14 @@ from typing import Any, TypeVar
 
 from nova_accel import errors, model
 from nova_accel.catalog import pci_ids
-from nova_accel.cli import unoffered_devices
 from nova_accel.config import conf, policy, top_packages
-from nova_accel.discovery import nova_conf, plugin, scan, service_start
+from nova_accel.discovery import (
+    nova_conf,
+    plugin,
+    scan,
+    service_start,
+    unoffered_devices,
+)
 from nova_accel.doctor import state_files
 from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import (

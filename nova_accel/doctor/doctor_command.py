@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from nova_accel import errors
 from nova_accel.cli import application, host_source
 from nova_accel.config import top_packages
+from nova_accel.discovery import unoffered_devices
 from nova_accel.doctor import check_report, checked_host, host_checks, registry
 
 
@@ -80,7 +81,9 @@ def _check_host(arguments: argparse.Namespace) -> application.Output:
     results = registry.run(checks, host)
     summary = ""
     if any(check.role is host_checks.Role.COMPUTE for check in checks):
-        names = host_source.name_functions(reader, meta)
+        names = unoffered_devices.name_functions(
+            reader, meta.get("models", {})
+        )
         summary = _describe_accelerators(host, names)
     status = check_report.exit_status(results)
     if arguments.fix_plan:

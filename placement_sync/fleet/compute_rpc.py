@@ -32,6 +32,8 @@ _DEVICE_METHODS = {
     "undrain": rpc_names.DEVICE_VERSION,
     "heal": rpc_names.DEVICE_VERSION,
     "list_drains": rpc_names.DRAINS_VERSION,
+    "list_faults": rpc_names.FAULTS_VERSION,
+    "list_unoffered": rpc_names.FAULTS_VERSION,
 }
 
 

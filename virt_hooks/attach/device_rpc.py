@@ -7,6 +7,7 @@ request gets into a path.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,10 +15,10 @@ import oslo_messaging
 from nova import exception
 
 from nova_accel import errors
-from nova_accel.discovery import device_marks
+from nova_accel.discovery import device_marks, unoffered_devices
 from nova_accel.host.state import notes
 from nova_accel.inventory import conditions
-from nova_accel.model import names, rpc_names
+from nova_accel.model import names, providers, rpc_names
 from virt_hooks.attach import rpc_policy
 from virt_hooks.spawn import lifecycle
 
@@ -26,6 +27,8 @@ LOG = logging.getLogger(__name__)
 # Characters of a reason, and of an author (Keystone's limit of a name); notes
 # and listings have one line of them.
 _MAX_REASON = _MAX_AUTHOR = 255
+# More accelerators than a host has that offers none of them.
+_MAX_UNOFFERED = 512
 
 
 class DeviceEndpoint:
@@ -34,11 +37,12 @@ class DeviceEndpoint:
     Each returns a dict with the result, or with the reason of a refusal. The
     result has a row for each device: ``provider``, ``address`` and, after a
     heal, the ``fault`` that the host still shows, empty without one. A row
-    of ``list_drains`` has ``reason``, ``author`` and ``when`` instead.
+    of ``list_drains`` has ``reason``, ``author`` and ``when`` instead, one of
+    ``list_unoffered`` the keys of ``nova-accel inspect`` and no provider.
     """
 
     target = oslo_messaging.Target(
-        namespace=rpc_names.NAMESPACE, version=rpc_names.DRAINS_VERSION
+        namespace=rpc_names.NAMESPACE, version=rpc_names.FAULTS_VERSION
     )
 
     def __init__(
@@ -46,6 +50,8 @@ class DeviceEndpoint:
     ) -> None:
         """:param wake: requests a pass, which publishes the change."""
         self._accel, self._wake = accel, wake
+        # Several requests at the same time read the host one by one.
+        self._reading_lock = threading.Lock()
 
     def list_drains(
         self, context: Any, deadline: str | None = None
@@ -56,6 +62,33 @@ class DeviceEndpoint:
         """
         return self._answer(
             context, "show", deadline, self._list_drains, is_change=False
+        )
+
+    def list_faults(
+        self, context: Any, deadline: str | None = None
+    ) -> dict[str, Any]:
+        """Return a row for each device that is set aside, with its fault.
+
+        They are those of the last reading of the host.
+        """
+        return self._answer(
+            context, "show", deadline, self._list_faults, is_change=False
+        )
+
+    def list_unoffered(
+        self, context: Any, deadline: str | None = None
+    ) -> dict[str, Any]:
+        """Return a row for each accelerator that is not offered.
+
+        The host is read for it, as ``nova-accel inspect`` reads it; no lock
+        of a card or of Nova is held meanwhile.
+        """
+        return self._answer(
+            context,
+            "show",
+            deadline,
+            lambda: self._list_unoffered(deadline),
+            is_change=False,
         )
 
     def drain(
@@ -114,7 +147,7 @@ class DeviceEndpoint:
         context: Any,
         action: str,
         deadline: str | None,
-        call: Callable[[], list[dict[str, str]]],
+        call: Callable[[], list[dict[str, Any]]],
         is_change: bool = True,
     ) -> dict[str, Any]:
         """Return the result of a call, or the reason of its refusal.
@@ -132,12 +165,43 @@ class DeviceEndpoint:
             self._wake()
         return {rpc_names.RESULT: result}
 
-    def _list_drains(self) -> list[dict[str, str]]:
-        root, host = self._accel.root, self._accel.host.state
-        if root is None:
+    @property
+    def _root(self) -> providers.ProviderRoot:
+        """Return the compute node.
+
+        :raises MalformedError: it is not known yet.
+        """
+        if self._accel.root is None:
             raise errors.MalformedError(
                 "compute node in Placement", "", "one that is registered"
             )
+        return self._accel.root
+
+    def _list_faults(self) -> list[dict[str, Any]]:
+        root = self._root
+        return [
+            _build_row(
+                names.provider_uuid(root.uuid, device.address),
+                device.address,
+                device.fault,
+            )
+            for device in self._accel.host.state.devices
+            if device.fault
+        ]
+
+    def _list_unoffered(self, deadline: str | None) -> list[dict[str, Any]]:
+        if self._accel.read_host is None:
+            return []
+        rules = self._marks.add_assigned(self._accel.rules)
+        with self._reading_lock:
+            rpc_policy.check_deadline(deadline)
+            rest = unoffered_devices.read_unoffered(
+                self._accel.read_host(), self._accel.drivers, rules
+            )
+        return [item.as_dict() for item in rest[:_MAX_UNOFFERED]]
+
+    def _list_drains(self) -> list[dict[str, str]]:
+        root, host = self._root, self._accel.host.state
         rows = []
         for address, drain in sorted(self._marks.read_drains().items()):
             device = conditions.resolve_address(host, address)

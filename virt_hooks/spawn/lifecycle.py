@@ -52,7 +52,7 @@ class Lifecycle:
         access: host_access.HostAccess | None = None,
     ) -> None:
         access = access or host_access.HostAccess()
-        self._drivers = drivers
+        self.drivers = drivers
         self.rules = rules
         self._executor = executor
         self.host = host
@@ -61,6 +61,8 @@ class Lifecycle:
         self.uevents = access.uevents
         #: Notes that an operator changes; None without a place for them.
         self.marks = access.marks
+        #: Returns a fresh reader of the host; None without a host.
+        self.read_host = access.read_host
         self._claims_file = access.claims_file
         self._service_lock = access.service_lock
         self._publish_lock = threading.Lock()
@@ -292,7 +294,7 @@ class Lifecycle:
     ) -> Iterator[actions.Action]:
         for claim in claims:
             if claim.state is not model.ClaimState.MADE:
-                yield from self._drivers[claim.plugin].plan_prepare(claim)
+                yield from self.drivers[claim.plugin].plan_prepare(claim)
 
     # -- start of the service ----------------------------------------------
 

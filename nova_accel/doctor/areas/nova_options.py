@@ -7,7 +7,7 @@ from nova_accel import errors
 from nova_accel.catalog import pci_ids
 from nova_accel.config import conf_options, misspellings, policy
 from nova_accel.config.lines import nova_pci_spec
-from nova_accel.discovery import nova_devices, service_start
+from nova_accel.discovery import service_start
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import (
     Observation,
@@ -16,6 +16,7 @@ from nova_accel.doctor.host_checks import (
     unknown,
     warn,
 )
+from nova_accel.host import nova_devices
 from nova_accel.host.sysfs import attributes
 from nova_accel.model import pci
 

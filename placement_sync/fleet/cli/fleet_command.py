@@ -5,7 +5,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_accel import errors
 from nova_accel.catalog import loader
@@ -13,7 +13,11 @@ from nova_accel.cli import application, command_manager
 from placement_sync.cli import common_options, progress
 from placement_sync.client import nova_api, provider_records, rest
 from placement_sync.fleet import projects
-from placement_sync.fleet.cli import fleet_output, host_calls
+from placement_sync.fleet.cli import (
+    fleet_output,
+    host_calls,
+    unoffered_list,
+)
 from placement_sync.fleet.devices import (
     device_rows,
     drain_notes,
@@ -90,6 +94,12 @@ def _add_device_arguments(parser: argparse.ArgumentParser) -> None:
         help="list only devices that have room for a profile",
     )
     parser.add_argument(
+        "--all",
+        action="store_true",
+        help="list also accelerators that are not offered, with the reason, as"
+        " nova-compute of each host reads them",
+    )
+    parser.add_argument(
         "--long",
         action="store_true",
         help="print also the uuid, all profiles that fit, and the traits",
@@ -144,6 +154,12 @@ def _add_usage_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     _add_servers(parser)
+    parser.add_argument(
+        "--long",
+        action="store_true",
+        help="print also the accelerators that are not offered, with the"
+        " reason, as nova-compute of each host reads them",
+    )
 
 
 class CloudReader:
@@ -216,35 +232,48 @@ class CloudReader:
             )
         return fleet_reader.read_project_names(servers, identity)
 
-    def add_drains(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
-        """Return a fleet with the notes on its drained devices."""
-        drains = self._read_drains(fleet.devices)
-        return dataclasses.replace(fleet, drains=drains)
+    @property
+    def lists(self) -> host_calls.HostLists:
+        """Return the client of many nova-compute services."""
+        return host_calls.HostLists(
+            self._arguments, self.options, self.open_compute
+        )
+
+    def add_notes(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
+        """Return a fleet with the notes on drained and faulted devices."""
+        notes = self.lists.read_notes(fleet.devices)
+        return dataclasses.replace(
+            fleet, drains=notes.drains, faults=notes.faults
+        )
+
+    def list_unoffered(
+        self, fleet: fleet_state.Fleet, hosts: Collection[str] = ()
+    ) -> tuple[unoffered_list.HostAccelerators, ...]:
+        """Return the hosts with the accelerators that they do not offer.
+
+        :param hosts: names of the only hosts to ask.
+        :raises AcceleratorError: there is no such host, or Nova's API fails.
+        """
+        services = nova_api.list_services(self.open_compute())
+        return unoffered_list.read(fleet, self.lists, services, hosts)
 
     def describe_drains(
         self, devices: Iterable[offered_devices.OfferedDevice]
     ) -> Mapping[str, str]:
         """Return the known reasons of drained devices, by provider."""
-        now = datetime.datetime.now(datetime.UTC)
-        texts = {
-            uuid: drain_notes.describe_all(
-                (note for note in notes if not note.unknown), now
-            )
-            for uuid, notes in self._read_drains(devices).items()
-        }
-        return {uuid: text for uuid, text in texts.items() if text}
-
-    def _read_drains(
-        self, devices: Iterable[offered_devices.OfferedDevice]
-    ) -> host_calls.Notes:
         drained = [
             device
             for device in devices
             if fleet_query.find_state(device) == fleet_query.DRAINED
         ]
-        return host_calls.read_drains(
-            drained, self.open_compute, self._arguments, self.options
-        )
+        now = datetime.datetime.now(datetime.UTC)
+        texts = {
+            uuid: drain_notes.describe_all(
+                (note for note in notes if not note.unknown), now
+            )
+            for uuid, notes in self.lists.read_notes(drained).drains.items()
+        }
+        return {uuid: text for uuid, text in texts.items() if text}
 
     def open_compute(self) -> rest.RestClient:
         """Return the client of Nova's API.
@@ -264,43 +293,74 @@ def _list_devices(arguments: argparse.Namespace) -> application.Output:
 
     :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
+    _check_all(arguments)
     reader = CloudReader(arguments)
     query = fleet_query.FleetQuery(
         hosts=arguments.hosts,
         model=arguments.model or "",
         state=arguments.state or "",
+        is_strict=not arguments.all,
     )
     fleet = reader.read(query, _limit_counted(arguments))
     if not arguments.free:  # a drained device has no room
-        fleet = reader.add_drains(fleet)
+        fleet = reader.add_notes(fleet)
     rows = device_rows.list_devices(fleet, reader.types)
     if arguments.free:
         rows = device_rows.select_free(rows)
     is_long = arguments.long
-    return fleet_output.as_output(
-        "devices",
-        fleet_output.DEVICES_LONG if is_long else fleet_output.DEVICES,
-        [
-            fleet_output.build_device(row, fleet.has_holdings, is_long)
-            for row in rows
-        ],
-        note=_note(fleet) if rows else _explain_none(arguments),
-    )
+    columns = fleet_output.DEVICES_LONG if is_long else fleet_output.DEVICES
+    cells = [
+        fleet_output.build_device(row, fleet.has_holdings, is_long)
+        for row in rows
+    ]
+    gaps: list[str] = []
+    if arguments.all:
+        hosts = reader.list_unoffered(fleet, arguments.hosts)
+        columns = (*columns, fleet_output.UNOFFERED)
+        cells = fleet_output.add_unoffered(cells, hosts)
+        gaps = unoffered_list.list_gaps(hosts)
+    note = _note(fleet, gaps) if cells else _explain_none(arguments, gaps)
+    return fleet_output.as_output("devices", columns, cells, note=note)
 
 
-def _explain_none(arguments: argparse.Namespace) -> str:
+def _check_all(arguments: argparse.Namespace) -> None:
+    """Check that ``--all`` is used without a filter of offered devices.
+
+    :raises UsageError: it is not.
+    """
+    filters = {
+        "--model": arguments.model,
+        "--state": arguments.state,
+        "--free": arguments.free,
+    }
+    used = [name for name, value in filters.items() if value]
+    if arguments.all and used:
+        raise command_manager.UsageError(
+            f"{', '.join(used)} can't be used with --all, which also lists"
+            " accelerators that are not offered; use --host to list fewer"
+        )
+
+
+def _explain_none(
+    arguments: argparse.Namespace, gaps: Iterable[str] = ()
+) -> str:
     filters = (arguments.hosts, arguments.model, arguments.state)
     is_filtered = any(filters) or arguments.free
-    return "No device passes the filters.\n" if is_filtered else _NO_DEVICE
+    none = "No device passes the filters.\n" if is_filtered else _NO_DEVICE
+    return none + _describe_gaps(gaps)
 
 
 def _limit_counted(arguments: argparse.Namespace) -> int | None:
     return None if arguments.servers else MOST_COUNTED
 
 
-def _note(fleet: fleet_state.Fleet) -> str:
+def _note(fleet: fleet_state.Fleet, gaps: Iterable[str] = ()) -> str:
     note = "" if fleet.has_holdings else _NOT_COUNTED
-    return note + "".join(f"Not known: {gap}.\n" for gap in fleet.gaps)
+    return note + _describe_gaps((*fleet.gaps, *gaps))
+
+
+def _describe_gaps(gaps: Iterable[str]) -> str:
+    return "".join(f"Not known: {gap}.\n" for gap in gaps)
 
 
 def _warn_of_gaps(gaps: Iterable[str]) -> None:
@@ -321,7 +381,7 @@ def _show_device(arguments: argparse.Namespace) -> application.Output:
         raise command_manager.UsageError(
             f"several devices are at {arguments.device}; name one of {listed}"
         )
-    fleet = reader.add_drains(reader.add_servers(fleet))
+    fleet = reader.add_notes(reader.add_servers(fleet))
     (row,) = device_rows.list_devices(fleet, reader.types)
     return fleet_output.as_record(
         fleet_output.build_device_fields(
@@ -445,12 +505,16 @@ def _list_hosts(arguments: argparse.Namespace) -> application.Output:
     rows = holder_rows.list_hosts(
         fleet, device_rows.list_devices(fleet, reader.types)
     )
-    return fleet_output.as_output(
-        "hosts",
-        fleet_output.HOSTS,
-        [fleet_output.build_host(row, fleet.has_holdings) for row in rows],
-        note=_note(fleet) if rows else _NO_DEVICE,
-    )
+    columns: Sequence[str] = fleet_output.HOSTS
+    cells = [fleet_output.build_host(row, fleet.has_holdings) for row in rows]
+    gaps: list[str] = []
+    if arguments.long:
+        hosts = reader.list_unoffered(fleet)
+        columns = (*columns, fleet_output.UNOFFERED)
+        cells = fleet_output.add_hosts(cells, hosts)
+        gaps = unoffered_list.list_gaps(hosts)
+    note = _note(fleet, gaps) if cells else _NO_DEVICE + _describe_gaps(gaps)
+    return fleet_output.as_output("hosts", columns, cells, note=note)
 
 
 def _list_usages(arguments: argparse.Namespace) -> application.Output:

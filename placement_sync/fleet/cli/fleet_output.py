@@ -6,11 +6,13 @@ columns and the values are version 1 of the interface
 (``openstack.accel.v1``): a later release adds columns, and renames none.
 """
 
+import dataclasses
 import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_accel.cli import application
 from placement_sync.client import nova_api
+from placement_sync.fleet.cli import unoffered_list
 from placement_sync.fleet.devices import (
     device_rows,
     drain_notes,
@@ -37,11 +39,14 @@ HOSTS = (
     *("Host", "Service", "Devices", "States", "In use", "Servers"),
     "Last report",
 )
+#: Column that lists have with accelerators that are not offered.
+UNOFFERED = "Not offered"
 USAGES = ("Project", "Resource class", "Units", "Servers", "Devices")
 
 _MIG = "mig"
 # A cell without a value, and devices that take no servers.
 _NONE = "-"
+_NOT_OFFERED = "not offered"
 
 
 def build_device(
@@ -163,6 +168,82 @@ def build_host(row: holder_rows.HostRow, has_holders: bool = True) -> Cells:
         "Servers": _count(row.consumers, has_holders),
         "Last report": _report(row.service),
     }
+
+
+def add_unoffered(
+    rows: Iterable[Cells], hosts: Iterable[unoffered_list.HostAccelerators]
+) -> list[Cells]:
+    """Return the cells of devices, and of accelerators without a device."""
+    none = application.Cell(None, _NONE)
+    empty = dict.fromkeys(DEVICES_LONG, none)
+    lists = dict.fromkeys(
+        ("Still fits", "Profiles", "Traits", "Drains"),
+        application.Cell([], _NONE),
+    )
+    return [
+        *({**row, UNOFFERED: none} for row in rows),
+        *(
+            {
+                **empty,
+                **lists,
+                "Host": host.name,
+                "Address": item.address,
+                "Model": item.model,
+                "State": _NOT_OFFERED,
+                "Last report": _report(host.service),
+                UNOFFERED: item.reason,
+            }
+            for host in hosts
+            for item in host.accelerators
+        ),
+    ]
+
+
+def add_hosts(
+    rows: Iterable[Cells], hosts: Collection[unoffered_list.HostAccelerators]
+) -> list[Cells]:
+    """Return the cells of hosts with what they do not offer.
+
+    Hosts that offer nothing are added if they have such accelerators.
+    """
+    listed = list(rows)
+    by_name = {host.name: host for host in hosts}
+    names = {row["Host"] for row in listed}
+    others = [h for h in hosts if h.accelerators and h.name not in names]
+    empty = {
+        "Service": application.Cell(None, _NONE),
+        "Devices": 0,
+        "States": application.Cell({}, _NONE),
+        "In use": application.Cell([], _NONE),
+        "Servers": 0,
+    }
+    return [
+        *(
+            {**row, UNOFFERED: _unoffered(by_name.get(str(row["Host"])))}
+            for row in listed
+        ),
+        *(
+            {
+                **empty,
+                "Host": host.name,
+                "Last report": _report(host.service),
+                UNOFFERED: _unoffered(host),
+            }
+            for host in others
+        ),
+    ]
+
+
+def _unoffered(
+    host: unoffered_list.HostAccelerators | None,
+) -> application.Cell:
+    """Return the accelerators of a host; null if they are not known."""
+    if host is None or host.unknown:
+        return application.Cell(None, "unknown")
+    return application.Cell(
+        [dataclasses.asdict(item) for item in host.accelerators],
+        "\n".join(map(str, host.accelerators)) or _NONE,
+    )
 
 
 def build_usage(row: holder_rows.ProjectUsage) -> Cells:

@@ -2,10 +2,14 @@
 """Calls of nova-compute on the hosts of devices."""
 
 import argparse
-from collections.abc import Callable, Collection, Mapping, Sequence
+import dataclasses
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
+from nova_accel.inventory import fault_causes, wording
+from nova_accel.model import names
 from placement_sync import parallel
 from placement_sync.cli import common_options, progress
 from placement_sync.client import nova_api, rest
@@ -14,11 +18,47 @@ from placement_sync.fleet.cli import server_command
 from placement_sync.fleet.devices import drain_notes
 from placement_sync.fleet.flavors import offered_devices
 
-# A list must not wait long for one host; a note is a small file.
-_NOTES_SECONDS = 5.0
-_MAX_THREADS = 8
+# A list must not wait long for one host: notes are small files, and the
+# reading of a host takes about a second. Nor for all hosts together.
+_HOST_SECONDS = 5.0
+_TOTAL_SECONDS = 60.0
+_MAX_THREADS = 16
+# Hosts that a line names.
+_MOST_NAMES = 8
+_NO_ANSWER = "host does not answer"
+#: This machine reaches no nova-compute.
+NO_BUS = "no message bus here"
+#: Methods that list.
+DRAINS, FAULTS, UNOFFERED = "list_drains", "list_faults", "list_unoffered"
 
-Notes = Mapping[str, tuple[drain_notes.DrainNote, ...]]
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostAnswer:
+    """Rows of a nova-compute; ``unknown`` says in a few words why not.
+
+    ``detail`` is the error in full. Both are empty if it has answered.
+    """
+
+    rows: Rows = ()
+    unknown: str = ""
+    detail: str = ""
+
+
+# By method.
+Answers = Mapping[str, HostAnswer]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedDevices:
+    """Notes on drained and on faulted devices, by provider.
+
+    ``faults`` are texts; of a host without an answer they are the causes.
+    """
+
+    drains: Mapping[str, tuple[drain_notes.DrainNote, ...]]
+    faults: Mapping[str, str]
 
 
 class HostCalls:
@@ -39,6 +79,7 @@ class HostCalls:
         :raises ConfigurationError: no message bus is configured.
         :raises ServiceError: the bus or Keystone can't be reached.
         """
+        self.compute = compute
         self._timeout_s = arguments.timeout
         self._bus = server_command.open_bus(arguments, options, command)
         identity = compute.read_identity()
@@ -53,14 +94,14 @@ class HostCalls:
         method: str,
         timeout_s: float | None = None,
         **parameters: Any,
-    ) -> Sequence[Mapping[str, str]]:
+    ) -> Rows:
         """Return the rows of a host's nova-compute.
 
         :param timeout_s: see ``ComputeRpc.call``; None for that of the
             arguments.
         :raises ServiceError: it refuses, or does not answer.
         """
-        rows: Sequence[Mapping[str, str]] = self._bus.call(
+        rows: Rows = self._bus.call(
             host,
             method,
             False,
@@ -70,94 +111,209 @@ class HostCalls:
         )
         return rows
 
-    def is_refusal(self, error: errors.ServiceError) -> bool:
-        """Return whether nova-compute has answered with a refusal."""
-        return isinstance(error, host_bus.RpcRefusedError)
+    def list_all(
+        self, host: str, methods: Iterable[str], until: float
+    ) -> Answers:
+        """Return the rows of a host by method, within the limits of a list.
+
+        A host that does not answer the first one is not asked again.
+
+        :param until: end of the list's time, as ``time.monotonic`` counts.
+        """
+        answers: dict[str, HostAnswer] = {}
+        silent: HostAnswer | None = None
+        for method in methods:
+            answer = silent or self._list(host, method, until)
+            silent = answer if answer.unknown == _NO_ANSWER else None
+            answers[method] = answer
+        return answers
+
+    def _list(self, host: str, method: str, until: float) -> HostAnswer:
+        limit_s = min(_HOST_SECONDS, until - time.monotonic())
+        if limit_s <= 0:
+            return HostAnswer(
+                unknown="host was not asked",
+                detail=f"others did not answer within {_TOTAL_SECONDS:g} s",
+            )
+        try:
+            return HostAnswer(self.call(host, method, limit_s))
+        except host_bus.RpcRefusedError as error:
+            return HostAnswer(unknown="host refuses", detail=str(error))
+        except errors.ServiceError as error:
+            return HostAnswer(unknown=_NO_ANSWER, detail=str(error))
 
 
-def read_drains(
-    devices: Collection[offered_devices.OfferedDevice],
-    open_compute: Callable[[], rest.RestClient],
-    arguments: argparse.Namespace,
-    options: common_options.CommandOptions,
-) -> Notes:
-    """Return the notes on drained devices, by the uuids of their providers.
+class HostLists:
+    """Lists of several hosts at the same time, within limits.
 
-    Two requests for each of their hosts: the name of its compute service
-    from Nova's API, and the notes of all its devices over the message bus.
-    Notes that can't be read are unknown, which is no error of a list.
+    What can't be read is unknown, which is no error of a list.
     """
-    if not devices:
-        return {}
-    try:
-        compute = open_compute()
-        calls = HostCalls(arguments, options, compute, "device list")
-    except errors.ServiceError as error:
-        return _mark_unknown(devices, "message bus does not answer", error)
-    except errors.AcceleratorError as error:
-        return _mark_unknown(devices, "no message bus here", error)
-    by_root: dict[str, list[offered_devices.OfferedDevice]] = {}
-    for device in devices:
-        by_root.setdefault(device.root, []).append(device)
-    names = ", ".join(sorted({device.host for device in devices}))
-    with progress.waiting_for(
-        f"reasons of drains, from nova-compute on {names}: at most"
-        f" {_NOTES_SECONDS:g} s for each"
-    ):
-        answers = parallel.run(
-            lambda root: _read_host(calls, compute, root, by_root[root]),
-            by_root,
-            _MAX_THREADS,
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        options: common_options.CommandOptions,
+        open_compute: Callable[[], rest.RestClient],
+    ) -> None:
+        """Send no request yet; see ``HostCalls`` for the arguments."""
+        self._arguments, self._options = arguments, options
+        self._open_compute = open_compute
+
+    def read_notes(
+        self, devices: Collection[offered_devices.OfferedDevice]
+    ) -> ClosedDevices:
+        """Return the notes on drained and on faulted devices.
+
+        A request for the name of each of their hosts, and one for each kind
+        of notes there.
+        """
+        drained = [d for d in devices if names.DRAINED_TRAIT in d.traits]
+        faulted = [d for d in devices if names.FAULTED_TRAIT in d.traits]
+        methods: dict[str, list[str]] = {}
+        for kind, closed in ((DRAINS, drained), (FAULTS, faulted)):
+            for root in {device.root for device in closed}:
+                methods.setdefault(root, []).append(kind)
+
+        def ask(calls: HostCalls, root: str, until: float) -> Answers:
+            host = _find_host(calls.compute, root)
+            if isinstance(host, HostAnswer):
+                return dict.fromkeys(methods[root], host)
+            return calls.list_all(host, methods[root], until)
+
+        answers = self._ask_all(
+            "notes on devices",
+            {d.root: d.host for d in (*drained, *faulted)},
+            ask,
         )
-        return {uuid: n for notes in answers for uuid, n in notes.items()}
+        return ClosedDevices(
+            drains={
+                device.uuid: _select_drains(
+                    device, answers[device.root][DRAINS]
+                )
+                for device in drained
+            },
+            faults={
+                device.uuid: _select_fault(
+                    device, answers[device.root][FAULTS]
+                )
+                for device in faulted
+            },
+        )
+
+    def read_unoffered(
+        self, services: Mapping[str, nova_api.ComputeService]
+    ) -> Mapping[str, HostAnswer]:
+        """Return the accelerators of hosts that are not offered.
+
+        :param services: of the hosts; the keys are those of the result.
+        """
+
+        def ask(calls: HostCalls, key: str, until: float) -> Answers:
+            service = services[key]
+            if not service.is_up:
+                return {UNOFFERED: _mark_down(service)}
+            return calls.list_all(service.host, (UNOFFERED,), until)
+
+        hosts = {key: service.host for key, service in services.items()}
+        answers = self._ask_all(
+            "accelerators that are not offered", hosts, ask
+        )
+        return {key: answer[UNOFFERED] for key, answer in answers.items()}
+
+    def _ask_all(
+        self,
+        subject: str,
+        hosts: Mapping[str, str],
+        ask: Callable[[HostCalls, str, float], Answers],
+    ) -> Mapping[str, Answers]:
+        """Return the answers of all hosts by key.
+
+        :param subject: noun behind "waiting for".
+        :param hosts: names by key.
+        :param ask: gets the clients, a key, and the end of the list's time.
+        """
+        if not hosts:
+            return {}
+        try:
+            calls = HostCalls(
+                self._arguments,
+                self._options,
+                self._open_compute(),
+                "device list",
+            )
+        except errors.ServiceError as error:
+            return _refuse_all(hosts, "message bus does not answer", error)
+        except errors.AcceleratorError as error:
+            return _refuse_all(hosts, NO_BUS, error)
+        until = time.monotonic() + _TOTAL_SECONDS
+        with progress.waiting_for(
+            f"{subject}, from nova-compute on {_describe(hosts)}: at most"
+            f" {_HOST_SECONDS:g} s for each"
+        ):
+            answers = parallel.run(
+                lambda key: ask(calls, key, until), hosts, _MAX_THREADS
+            )
+        return dict(zip(hosts, answers, strict=True))
 
 
-def _read_host(
-    calls: HostCalls,
-    compute: rest.RestClient,
-    root: str,
-    devices: Collection[offered_devices.OfferedDevice],
-) -> Notes:
+def _describe(hosts: Mapping[str, str]) -> str:
+    if len(hosts) > _MOST_NAMES:
+        return wording.count_of(len(hosts), "host")
+    return ", ".join(sorted(hosts.values()))
+
+
+def _refuse_all(
+    hosts: Iterable[str], reason: str, error: object
+) -> Mapping[str, Answers]:
+    answer = HostAnswer(unknown=reason, detail=str(error))
+    return dict.fromkeys(
+        hosts, dict.fromkeys((DRAINS, FAULTS, UNOFFERED), answer)
+    )
+
+
+def _find_host(compute: rest.RestClient, root: str) -> str | HostAnswer:
+    """Return the name of a compute node's service, or why there is none."""
     try:
         service = nova_api.read_service(compute, root)
     except (errors.ServiceError, nova_api.NoAnswerError) as error:
-        return _mark_unknown(devices, "Nova does not show its host", error)
-    if not service.is_up:
-        down = f"the nova-compute of {service.host} is down"
-        return _mark_unknown(devices, "host does not answer", down)
-    try:
-        rows = calls.call(service.host, "list_drains", _NOTES_SECONDS)
-    except errors.ServiceError as error:
-        is_refusal = calls.is_refusal(error)
-        text = "host refuses" if is_refusal else "host does not answer"
-        return _mark_unknown(devices, text, error)
-    return {device.uuid: _select(device, rows) for device in devices}
+        return HostAnswer(
+            unknown="Nova does not show its host", detail=str(error)
+        )
+    return service.host if service.is_up else _mark_down(service)
 
 
-def _select(
-    device: offered_devices.OfferedDevice, rows: Sequence[Mapping[str, str]]
+def _mark_down(service: nova_api.ComputeService) -> HostAnswer:
+    detail = f"the nova-compute of {service.host} is down"
+    return HostAnswer(unknown=_NO_ANSWER, detail=detail)
+
+
+def _select_drains(
+    device: offered_devices.OfferedDevice, answer: HostAnswer
 ) -> tuple[drain_notes.DrainNote, ...]:
     """Return the notes on a device; the drain of a card has its regions."""
+    unknown, detail = answer.unknown, answer.detail
     notes = tuple(
         drain_notes.DrainNote(
             reason=row["reason"], author=row["author"], since=row["when"]
         )
-        for row in rows
+        for row in answer.rows
         if row["provider"] in (device.uuid, device.card)
     )
-    if not notes:
-        reason = "it was undrained just now, or drained with another state_dir"
-        return _unknown("host has no note", reason)
-    return notes
+    if not notes and not unknown:
+        unknown = "host has no note"
+        detail = "it was undrained just now, or drained with another state_dir"
+    return notes or (drain_notes.DrainNote(unknown=unknown, detail=detail),)
 
 
-def _mark_unknown(
-    devices: Collection[offered_devices.OfferedDevice],
-    reason: str,
-    error: object,
-) -> Notes:
-    return {device.uuid: _unknown(reason, error) for device in devices}
-
-
-def _unknown(reason: str, error: object) -> tuple[drain_notes.DrainNote, ...]:
-    return (drain_notes.DrainNote(unknown=reason, detail=str(error)),)
+def _select_fault(
+    device: offered_devices.OfferedDevice, answer: HostAnswer
+) -> str:
+    """Return the fault of a device, or its causes and what is unknown."""
+    for row in answer.rows:
+        if row["provider"] == device.uuid:
+            return str(row["fault"])
+    causes = fault_causes.describe(device.traits)
+    if answer.unknown == NO_BUS:
+        return causes
+    unknown = answer.unknown or "host shows no fault now"
+    return "; ".join(filter(None, (causes, f"text unknown: {unknown}")))

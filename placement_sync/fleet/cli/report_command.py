@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     uuids = {device.uuid for device in fleet.devices}
     offered = cloud.read_totals(reader.placement, fleet.cloud, uuids)
     fleet = reader.add_servers(dataclasses.replace(fleet, cloud=offered))
-    fleet = reader.add_drains(fleet)
+    fleet = reader.add_notes(fleet)
     fleet, flavors = _read_flavors(reader, fleet)
     report = fleet_report.build(
         _build_header(reader.placement), fleet, flavors, reader.types

@@ -53,7 +53,8 @@ class DeviceRow:
 
     ``mode`` is the layout of its partitions, empty for a device without
     them. ``consumers`` are the uuids of its holders, empty where the fleet
-    has none, ``drains`` the notes on its drain, if they were read.
+    has none, ``drains`` the notes on its drain, and ``fault_text`` its fault
+    in its host's words, if they were read.
     """
 
     device: offered_devices.OfferedDevice
@@ -63,6 +64,7 @@ class DeviceRow:
     consumers: tuple[str, ...]
     fits: tuple[FreeProfile, ...]
     drains: tuple[drain_notes.DrainNote, ...] = ()
+    fault_text: str = ""
 
     @property
     def model(self) -> str:
@@ -71,11 +73,13 @@ class DeviceRow:
 
     @property
     def fault(self) -> str:
-        """Return the causes of its fault in words, empty without a fault."""
+        """Return its fault in words, else the causes; empty without one."""
         if names.FAULTED_TRAIT not in self.device.traits:
             return ""
-        return fault_causes.describe(self.device.traits) or (
-            "`nova-accel inspect` on its host prints the cause"
+        return (
+            self.fault_text
+            or fault_causes.describe(self.device.traits)
+            or "`nova-accel inspect` on its host prints the cause"
         )
 
     @property
@@ -100,8 +104,13 @@ def list_devices(
             fits[key] = list_free_profiles(device, types)
         holders = consumers.get(device.uuid, frozenset())
         row = _build_row(device, holders, fits[key])
-        drains = fleet.drains.get(device.uuid)
-        rows.append(dataclasses.replace(row, drains=drains) if drains else row)
+        rows.append(
+            dataclasses.replace(
+                row,
+                drains=fleet.drains.get(device.uuid, ()),
+                fault_text=fleet.faults.get(device.uuid, ""),
+            )
+        )
     return tuple(rows)
 
 

@@ -40,7 +40,8 @@ class FleetQuery:
     ``hosts`` are names of compute nodes, with or without their domain.
     ``device`` is HOST/ADDRESS, ADDRESS, or the uuid of a provider; with
     ``is_card`` it does not include the regions of a card.
-    ``reports`` are the services of hosts, which the devices get.
+    ``reports`` are the services of hosts, which the devices get. Hosts
+    without devices are an error if ``is_strict``.
     """
 
     hosts: Sequence[str] = ()
@@ -49,6 +50,7 @@ class FleetQuery:
     device: str = ""
     is_card: bool = False
     reports: host_reports.Reports = dataclasses.field(default_factory=dict)
+    is_strict: bool = True
 
     def select(
         self, devices: Sequence[offered_devices.OfferedDevice]
@@ -65,7 +67,9 @@ class FleetQuery:
             for device in devices
         ]
         if self.hosts:
-            selected = lookup.select_hosts(selected, self.hosts)
+            selected = lookup.select_hosts(
+                selected, self.hosts, self.is_strict
+            )
         if self.device:
             selected = _select_device(selected, self.device)
             if self.is_card:

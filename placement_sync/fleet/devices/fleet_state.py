@@ -24,8 +24,8 @@ class Fleet:
     name what could not be read, with the reason: without one of them, an
     empty answer means that there is nothing. ``has_holdings`` is false if
     holdings were not read, because too many devices have some. ``drains``
-    are the notes on drained devices by provider, empty if they were not
-    read.
+    are the notes on drained devices by provider, and ``faults`` the texts of
+    faults; both are empty if they were not read.
     """
 
     cloud: offered_devices.Cloud = dataclasses.field(
@@ -41,6 +41,7 @@ class Fleet:
     drains: Mapping[str, tuple[drain_notes.DrainNote, ...]] = (
         dataclasses.field(default_factory=dict)
     )
+    faults: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def devices(self) -> tuple[offered_devices.OfferedDevice, ...]:

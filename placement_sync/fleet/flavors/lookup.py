@@ -174,14 +174,23 @@ def select_host(
 
 
 def select_hosts(
-    devices: Iterable[offered_devices.OfferedDevice], hosts: Iterable[str]
+    devices: Iterable[offered_devices.OfferedDevice],
+    hosts: Iterable[str],
+    is_strict: bool = True,
 ) -> list[offered_devices.OfferedDevice]:
     """Return the devices of several hosts; see ``select_host``.
 
-    :raises MalformedError: no host of one of the names has devices.
+    :raises MalformedError: no host of one of the names has devices, and
+        this is strict.
     """
     listed = list(devices)
-    roots = {select_host(listed, host)[0].root for host in hosts}
+    roots = set()
+    for host in hosts:
+        try:
+            roots.add(select_host(listed, host)[0].root)
+        except errors.MalformedError:
+            if is_strict:
+                raise
     return [device for device in listed if device.root in roots]
 
 

@@ -42,6 +42,8 @@ METHODS: Mapping[str, Method] = {
     ),
     "detach": Method(SERVERS, frozenset({"name"}), is_long=True),
     "list_drains": Method(HOSTS),
+    "list_faults": Method(HOSTS),
+    "list_unoffered": Method(HOSTS),
     "drain": Method(HOSTS, frozenset({"reason"}), _DEVICES),
     "undrain": Method(HOSTS, lists=_DEVICES),
     "heal": Method(HOSTS, lists=_DEVICES),

@@ -103,7 +103,7 @@ class MeasuredHost:
     def count_descriptions(self) -> collections.Counter[str]:
         """Return the calls of ``describe`` from now on, by driver."""
         calls = collections.Counter[str]()
-        for name, driver in self.life._drivers.items():
+        for name, driver in self.life.drivers.items():
 
             def describe(
                 *arguments: Any,

@@ -35,6 +35,10 @@ _REGISTERED = (
     "NVML, FPGA, live migration, mdevs and vGPUs are registered; hot attach"
     " has its claims and guests, and commands what only they call"
 )
+_UNOFFERED = (
+    "accelerators that are not offered, read by nova-compute for other"
+    " machines: modules of inspect, and their lists"
+)
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
         Limit(54_500, "2026-11-27", _FIRST),
@@ -61,6 +65,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(56_200, "2026-11-27", _REGISTERED),
         Limit(56_400, "2026-11-27", "requests at the same time, and waits"),
         Limit(56_800, "2026-11-27", _NATIVE),
+        Limit(57_300, "2026-11-27", _UNOFFERED),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -81,6 +86,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(38_300, "2026-11-27", _REGISTERED),
         Limit(38_600, "2026-11-27", "requests at the same time, and waits"),
         Limit(38_900, "2026-11-27", _NATIVE),
+        Limit(39_300, "2026-11-27", _UNOFFERED),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
@@ -104,6 +110,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "the gateway, by which laptops and users reach nova-compute",
         ),
         Limit(10_800, "2026-11-27", "explain: models, places, drains"),
+        Limit(11_300, "2026-11-27", _UNOFFERED),
     ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "adoption": (

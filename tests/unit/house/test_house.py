@@ -38,11 +38,11 @@ SEAMS = {
     "placement_sync/client/nova_getter.py": "Nova's client raises all",
     "filters/accelerator_weigher.py": "no order is worth a server not started",
     "nova_accel/cli/application.py": "another package's command raises any",
-    "nova_accel/cli/unoffered_devices.py": "a driver may raise anything",
+    "nova_accel/discovery/unoffered_devices.py": "a driver may raise anything",
     "nova_accel/cli/command_manager.py": "a package's import raises any",
     "nova_accel/conformance/driver_calls.py": "a driver may raise anything",
     "nova_accel/doctor/registry.py": "a check may raise anything",
-    "nova_accel/discovery/nova_devices.py": "Nova's parser raises anything",
+    "nova_accel/host/nova_devices.py": "Nova's parser raises anything",
     "nova_accel/discovery/scan.py": "a driver may raise anything",
     "nova_accel/host/bounded_calls.py": "a caller gets what its work raised",
     "nova_accel/host/execute/technologies/nvml_privileged.py": (

@@ -24,6 +24,7 @@ from tests.functional.sync.commands import programs
 from tests.support import golden
 
 CARD = f"host1/{harness.T4}"
+OFF = json.dumps({"address": harness.T4_B, "use": "off"})
 SMALL = harness.vgpu_group("_A", "4Q")
 
 
@@ -32,7 +33,9 @@ class DeviceCommandBase(syncing.SyncTestBase):
         super().setUp()
         self.useFixture(scheduled.without_keystone())
 
-    def execute(self, *words: str) -> tuple[int, str, str]:
+    def execute(
+        self, *words: str, noun: str = "device"
+    ) -> tuple[int, str, str]:
         """Return exit status, output and error output of a command."""
         out, err = io.StringIO(), io.StringIO()
         with (
@@ -41,7 +44,7 @@ class DeviceCommandBase(syncing.SyncTestBase):
         ):
             status = programs.main(
                 [
-                    "device",
+                    noun,
                     *words,
                     *("--endpoint", self.placement.fixture.endpoint),
                     *("--compute-endpoint", self.api_fixture.base_url),
@@ -343,7 +346,7 @@ class DrainNotes(DeviceCommandBase):
         self.drain()
         self.useFixture(
             fixtures.MonkeyPatch(
-                "placement_sync.fleet.cli.host_calls._NOTES_SECONDS", 0.2
+                "placement_sync.fleet.cli.host_calls._HOST_SECONDS", 0.2
             )
         )
         self.computes["host1"].driver._hooks.operations.by_name[
@@ -371,3 +374,103 @@ class DrainNotes(DeviceCommandBase):
         self.drain()
         self.drains().remove([harness.T4])
         self.assertEqual("reason unknown: host has no note", self.read_cell())
+
+
+class HostLists(DeviceCommandBase):
+    """Lists have what only nova-compute of a host knows."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host(*harness.TWO_T4, device_spec=[OFF])
+        self.start_host(harness.TWO_T4[1], name="host2")
+
+    def read(
+        self, noun: str, *words: str, note: str = ""
+    ) -> list[dict[str, Any]]:
+        """Return the rows of a list; the table ends with a note."""
+        _, table, err = self.execute("list", *words, noun=noun)
+        self.assertEqual("", err)
+        notes = [row for row in table.splitlines() if row[:1] not in "+|"]
+        self.assertEqual(note, "\n".join(notes))
+        _, out, _ = self.execute("list", *words, "-f", "json", noun=noun)
+        rows: list[dict[str, Any]] = json.loads(out)
+        return rows
+
+    def stop(self, name: str) -> None:
+        """Stop the RPC server of a nova-compute."""
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "placement_sync.fleet.cli.host_calls._HOST_SECONDS", 0.2
+            )
+        )
+        self.computes[name].driver._hooks.operations.by_name[
+            "hot_attach"
+        ].rpc_server.stop()
+
+    def test_accelerators_that_are_not_offered(self) -> None:
+        _, out, err = self.execute("list", "--all")
+        self.assertEqual("", err)
+        golden.check(golden.PLACE / "fleet/device-list-all.txt", out)
+        reason = "device_spec says use off"
+        rows = self.read("device", "--all", "--long", "--host", "host2")
+        self.assertEqual(
+            [("host2", harness.T4_B, "not offered", [], reason)],
+            [
+                (
+                    row["Host"],
+                    row["Address"],
+                    row["State"],
+                    row["Still fits"],
+                    row["Not offered"],
+                )
+                for row in rows
+            ],
+        )
+
+    def test_hosts_with_such_accelerators(self) -> None:
+        item = {
+            "address": harness.T4_B,
+            "model": "Tesla T4 16GB",
+            "reason": "device_spec says use off",
+        }
+        self.assertEqual(
+            [("host1", 1, [item]), ("host2", 0, [item])],
+            [
+                (row["Host"], row["Devices"], row["Not offered"])
+                for row in self.read("host", "--long")
+            ],
+        )
+
+    def test_a_host_that_does_not_answer(self) -> None:
+        self.stop("host1")
+        gap = (
+            "Not known: accelerators that are not offered on host1 (host does"
+            " not answer)."
+        )
+        host1, host2 = self.read("host", "--long", note=gap)
+        self.assertIsNone(host1["Not offered"])
+        self.assertEqual(1, len(host2["Not offered"]))
+        self.assertEqual(2, len(self.read("device", "--all", note=gap)))
+
+    def test_filters_of_offered_devices(self) -> None:
+        status, _, err = self.execute("list", "--all", "--free")
+        self.assertEqual(2, status)
+        self.assertIn("--free can't be used with --all", err)
+        _, _, err = self.execute("list", "--all", "--host", "nope")
+        self.assertIn("'nope'", err)
+
+    def test_the_whole_text_of_a_fault(self) -> None:
+        text = "the scrub of 0000:3b:00.0 failed: exit status 7"
+        faults.FaultNotes(self.state_dir()).put(harness.T4, text, None)
+        self.run_pass()
+        card, *_ = self.read("device", "--long")
+        self.assertEqual(text, card["Fault"])
+        _, out, _ = self.execute("show", CARD)
+        self.assertIn(text, out)
+        self.stop("host1")
+        card, *_ = self.read("device", "--long")
+        self.assertEqual(
+            "its scrub after a server failed or was cut off; text unknown:"
+            " host does not answer",
+            card["Fault"],
+        )

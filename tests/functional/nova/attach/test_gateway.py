@@ -6,6 +6,7 @@ issues and validates the tokens.
 """
 
 import contextlib
+import io
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from nova import context
 from nova.tests import fixtures as nova_fixtures
 from oslo_config import cfg
 
+from nova_accel import errors
 from placement_sync.client import rest
 from placement_sync.daemon import json_application
 from placement_sync.fleet import compute_rpc
@@ -187,6 +189,19 @@ class Gateway(attaching.AttachingTestBase):
         self.assertEqual(0, programs.main(["device", *undrained, *words]))
         marks = self.computes["host1"].driver._accel.marks.read_drains()
         self.assertEqual({}, marks)
+
+    def test_an_operator_sees_what_is_not_offered(self) -> None:
+        listed = ("--all", "--os-cloud", "north")
+        self.become_operator()
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            self.assertEqual(0, programs.main(["device", "list", *listed]))
+        self.assertNotIn("Not known", out.getvalue())
+        self.become("ann", "member")
+        path = methods.build_path("list_unoffered", "host1")
+        client = rest.from_cloud("north", service=methods.SERVICE)
+        with self.assertRaises(errors.ServiceError) as caught:
+            client.post(path, {})
+        self.assertIn("Policy doesn't allow", str(caught.exception))
 
     def test_another_project_s_server_does_not_exist(self) -> None:
         self.keystone.project = "films"

@@ -75,6 +75,10 @@ device list --state missing
 device list --host nope
 device list --model H100
 device list -c Modell
+device list --all
+device list --all --free
+device list --all --host nope
+host list --long
 device show 0000:99:00.0
 device show a40-vf-mdev/0000:99:00.0
 device show 0000:41:00.0 -c inventories -c holders

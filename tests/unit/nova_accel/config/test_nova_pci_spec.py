@@ -14,12 +14,12 @@ from nova.pci import utils as nova_utils
 from nova.pci import whitelist as nova_whitelist
 
 from nova_accel import errors
-from nova_accel.discovery import nova_devices
 from nova_accel.discovery.capture import (
     RecordedDirectory,
     RecordedFiles,
     RecordedLink,
 )
+from nova_accel.host import nova_devices
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import pci
 from tests.support.hosts import prepared

@@ -44,7 +44,7 @@ def outside(
     return outside_host.OutsideHost(
         change_detection.ChangeDetector(
             fs.DiskSource(kernel.root),
-            life._drivers,
+            life.drivers,
             life.rules,
             stores=note_stores.NoteStores(
                 faulted=faults.FaultNotes(str(state_dir)),

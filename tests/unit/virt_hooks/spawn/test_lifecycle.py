@@ -210,7 +210,7 @@ def test_a_driver_s_own_failure_is_undone(
                 raise RuntimeError("a bug")
             return list(super().plan_prepare(claim))
 
-    life._drivers = {**life._drivers, "mdev": Broken()}
+    life.drivers = {**life.drivers, "mdev": Broken()}
     groups = (asks(FOUR_Q, 1, "_A"), asks(MTTY, 1, "_B"))
     with pytest.raises(RuntimeError):
         life.ensure(A, groups, (slot(), slot(0, "mtty")))

@@ -92,7 +92,7 @@ def test_a_new_card_is_locked_too(
     The lock of the card counts all the same.
     """
     fresh = lifecycle.Lifecycle(
-        life._drivers,
+        life.drivers,
         policy.DeviceRules(),
         action_executor.Executor(str(kernel.root)),
         snapshot.Snapshot(life.host._detector),

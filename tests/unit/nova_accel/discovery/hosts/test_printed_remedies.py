@@ -15,10 +15,9 @@ from collections.abc import Iterator
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.cli import unoffered_devices
 from nova_accel.config import policy, remedy
 from nova_accel.config.lines import device_spec
-from nova_accel.discovery import plugin, scan
+from nova_accel.discovery import plugin, scan, unoffered_devices
 from nova_accel.doctor import (
     checked_host,
     host_checks,

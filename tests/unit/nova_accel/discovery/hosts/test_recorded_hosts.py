@@ -13,9 +13,14 @@ import pathlib
 
 import pytest
 
-from nova_accel.cli import host_source, unoffered_devices
+from nova_accel.cli import host_source
 from nova_accel.config import policy
-from nova_accel.discovery import capture, plugin, scan
+from nova_accel.discovery import (
+    capture,
+    plugin,
+    scan,
+    unoffered_devices,
+)
 from nova_accel.host.sysfs import host_reader
 from tests.hosts import recorded
 from tests.support import golden

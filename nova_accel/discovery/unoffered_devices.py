@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host as commands print it: faults, and accelerators not offered."""
+"""Host as an operator is shown it: faults, accelerators that are not offered.
+
+The commands of a host read it themselves; other machines ask nova-compute.
+"""
 
 import dataclasses
 import functools
 import json
 import logging
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from nova_accel import model
+from nova_accel import errors, model
+from nova_accel.catalog import loader, pci_ids
 from nova_accel.config import policy, remedy
 from nova_accel.discovery import plugin, scan
 from nova_accel.host import bounded_calls, nvml_gpus
 from nova_accel.host.state import error_baseline
-from nova_accel.host.sysfs import error_counters, host_reader
+from nova_accel.host.sysfs import error_counters, fs, host_reader, hwdata
 from nova_accel.inventory import conditions, unoffered
-from nova_accel.model import actions
+from nova_accel.model import actions, pci
 
 LOG = logging.getLogger(__name__)
 
@@ -62,6 +66,70 @@ def find_unoffered(
         )
 
     return bounded_calls.run(find)
+
+
+def read_unoffered(
+    host: host_reader.HostReader,
+    drivers: Mapping[str, plugin.Driver],
+    rules: policy.DeviceRules,
+) -> tuple[unoffered.Unoffered, ...]:
+    """Read a host and return its accelerators that are not offered.
+
+    :param host: a fresh reader.
+    """
+    state = scan.read(host, drivers, rules)
+    return find_unoffered(host, state, drivers, rules, name_functions(host))
+
+
+def list_functions(
+    host: host_reader.HostReader,
+) -> tuple[pci.PciFunction, ...]:
+    """Return the host's functions; none if the bus can't be listed."""
+    try:
+        return host.functions()
+    except errors.UnreadableError:
+        return ()  # the drivers report the error
+
+
+def list_models(
+    host: host_reader.HostReader,
+    functions: Iterable[pci.PciFunction],
+    recorded: Mapping[str, str] = types.MappingProxyType({}),
+) -> Mapping[str, str]:
+    """Return model names by ids, from the host's pci.ids if none is recorded.
+
+    :param recorded: those of an archive, which has no pci.ids.
+    """
+    ids = {f"{function.vendor}:{function.product}" for function in functions}
+    # Separate files: an archive must not contain the whole pci.ids.
+    return recorded or hwdata.read(fs.Files(host.files.source), ids)
+
+
+def name_functions(
+    host: host_reader.HostReader,
+    recorded: Mapping[str, str] = types.MappingProxyType({}),
+) -> dict[str, str]:
+    """Return the models of functions by address, empty if unknown.
+
+    :param recorded: see ``list_models``.
+    """
+    functions = list_functions(host)
+    models = list_models(host, functions, recorded)
+    names = {}
+    for function in functions:
+        card = loader.load().of_card(
+            (),
+            function.vendor,
+            function.product,
+            function.subsystem_vendor,
+            function.subsystem_product,
+        )
+        names[str(function.address)] = (
+            (card.product if card else pci_ids.find_model(function))
+            or models.get(f"{function.vendor}:{function.product}", "")
+            or pci_ids.find_vendor(function)
+        )
+    return names
 
 
 def _try_line(
