@@ -15,6 +15,7 @@ from nova.tests.functional.libvirt import base
 # Before Nova's fixtures forbid the import of the real libvirt.
 import virt_hooks.guest.connection  # noqa: F401
 from nova_accel.config import conf, config_source
+from tests.functional.nova.support import speed
 from tests.functional.nova_own import chosen
 
 _CONF = nova.conf.CONF
@@ -34,6 +35,7 @@ class Switched(base.ServersTestBase):
 
     def setUp(self) -> None:
         self._state = self.useFixture(fixtures.TempDir()).path
+        self.useFixture(speed.SharedStatements())
         super().setUp()
 
     def _clear_attrs(self) -> None:
