@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alveo cards: the simulated drivers and tool, and the library on them."""
+"""Alveo cards: the simulated drivers and tool, and servers on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nova_accel import errors, model
+from nova_accel import model
 from nova_accel.host.execute import privileged
 from nova_accel.model import names
 from tests.functional.fakehost.support.cards import refused, store
@@ -144,17 +144,6 @@ def test_the_user_function_ignores_the_management_tool(
 # -- the library ---------------------------------------------------------
 
 
-def load(
-    host: Controller,
-    bitstream: model.Bitstream,
-    seconds: float = simulated.PROGRAM_S,
-) -> None:
-    action = simulated.program(
-        simulated.read(host.root), simulated.ALVEO, bitstream
-    )
-    simulated.executor(host.root, seconds).apply(action)
-
-
 def test_cards_are_found(host: Controller) -> None:
     state = simulated.read(host.root)
     for card, function in ((simulated.ALVEO, simulated.A), (BLANK, "")):
@@ -168,85 +157,6 @@ def test_cards_are_found(host: Controller) -> None:
         assert region.interfaces == (simulated.XILINX,)
         assert region.is_programmable
         assert region.tool == "xrt-smi"
-
-
-def test_a_region_gets_its_function(
-    host: Controller, bitstream: model.Bitstream
-) -> None:
-    load(host, bitstream)
-    state = simulated.read(host.root)
-    assert simulated.region(state, simulated.ALVEO).function == simulated.B
-    load(host, bitstream)
-    assert len(host.programmings()) == 1
-
-
-@pytest.mark.parametrize("directive", ["REFUSE", "ERROR", "SAME"])
-def test_a_failure_is_a_programming_error(
-    host: Controller, tmp_path: Path, directive: str
-) -> None:
-    faulty = simulated.bitstream(
-        tmp_path, simulated.B, directive, is_xclbin=True
-    )
-    with pytest.raises(errors.ProgrammingError) as caught:
-        load(host, faulty)
-    assert caught.value.region == f"{simulated.ALVEO}/region-0"
-    if directive != "SAME":
-        assert "xrt-smi program" in str(caught.value)
-    function = simulated.region(
-        simulated.read(host.root), simulated.ALVEO
-    ).function
-    assert function == ("" if directive == "ERROR" else simulated.A)
-
-
-def test_a_hanging_load_times_out(host: Controller, tmp_path: Path) -> None:
-    hanging = simulated.bitstream(
-        tmp_path, simulated.B, "HANG", is_xclbin=True
-    )
-    with pytest.raises(errors.ProgrammingError) as caught:
-        load(host, hanging, simulated.HANG_PROGRAM_S)
-    assert caught.value.number == errno.ETIMEDOUT
-    load(host, simulated.bitstream(tmp_path, simulated.B, is_xclbin=True))
-
-
-def test_a_card_that_vanishes(host: Controller, tmp_path: Path) -> None:
-    with pytest.raises(errors.ProgrammingError):
-        load(
-            host,
-            simulated.bitstream(
-                tmp_path, simulated.B, "VANISH", is_xclbin=True
-            ),
-        )
-    state = simulated.read(host.root)
-    assert state.device(f"{simulated.ALVEO}/region-0") is None
-    assert state.device(f"{BLANK}/region-0") is not None
-
-
-def test_a_file_that_has_changed_touches_nothing(
-    host: Controller, bitstream: model.Bitstream
-) -> None:
-    Path(bitstream.path).write_bytes(b"something else")
-    with pytest.raises(errors.ActionError) as caught:
-        load(host, bitstream)
-    assert caught.value.number == errno.EBADMSG
-    assert not isinstance(caught.value, errors.ProgrammingError)
-    assert host.programmings() == []
-
-
-def test_a_user_function_of_a_guest_is_not_touched(
-    host: Controller, bitstream: model.Bitstream
-) -> None:
-    action = simulated.program(
-        simulated.read(host.root), simulated.ALVEO, bitstream
-    )
-    assert (
-        privileged.bind_driver(str(host.root), simulated.USER, "vfio-pci") == 0
-    )
-    with pytest.raises(errors.ActionError) as caught:
-        simulated.executor(host.root).apply(action)
-    assert caught.value.number == errno.EBUSY
-    assert host.programmings() == []
-    region = simulated.region(simulated.read(host.root), simulated.ALVEO)
-    assert region.function is None
 
 
 def test_a_server_gets_its_function(
