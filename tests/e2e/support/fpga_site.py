@@ -3,10 +3,7 @@
 
 import dataclasses
 import hashlib
-import json
-import struct
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 from tests.e2e.support.site import Provider, Site, fault
@@ -66,27 +63,10 @@ def raw(function: uuid.UUID, directive: str = "") -> bytes:
     return head + bytes(BYTES - len(head))
 
 
-def gbs(function: uuid.UUID) -> bytes:
-    """Return what the card takes in a file that says what it is."""
-    cluster = {"accelerator-type-uuid": str(function), "name": "lab"}
-    image = {
-        "interface-uuid": topology.PAC_INTERFACE,
-        "accelerator-clusters": [cluster],
-    }
-    metadata = json.dumps({"version": 1, "afu-image": image}).encode()
-    head = b"XeonFPGA\xb7GBSv001" + struct.pack("<I", len(metadata))
-    return head + metadata + raw(function)
-
-
-def bitstream(
-    lab: Site,
-    directive: str = "",
-    make: Callable[[uuid.UUID], bytes] | None = None,
-    **properties: str,
-) -> Bitstream:
+def bitstream(lab: Site, directive: str = "") -> Bitstream:
     """Create a bitstream with a function of its own in glance."""
     function = uuid.uuid4()
-    content = make(function) if make else raw(function, directive)
+    content = raw(function, directive)
     image = lab.image(
         f"bitstream-{directive.lower()}",
         content,
@@ -95,19 +75,17 @@ def bitstream(
             "accelerator_interface_id": topology.PAC_INTERFACE,
             "accelerator_vendor": "intel",
             "accelerator_sha512": hashlib.sha512(content).hexdigest(),
-            **properties,
         },
     )
     return Bitstream(image=image, function=function.hex)
 
 
-def programmed(lab: Site, loaded: Bitstream, **extra_specs: str) -> Any:
+def programmed(lab: Site, loaded: Bitstream) -> Any:
     """Create a flavor for a region and what is to be loaded into it."""
     specs = {
         "resources_FPGA__FPGA": "1",
         f"trait_FPGA__{INTERFACE}": "required",
         "accelerator__fpga_bitstream": loaded.image,
-        **extra_specs,
     }
     return lab.flavor(f"programmed-{loaded.function}", **specs)
 

@@ -8,7 +8,6 @@ Placement has allocated to it.
 
 import dataclasses
 import pathlib
-import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,7 +32,6 @@ FUNCTIONS = {
     L40S: "d8424dc4a4a3c413f89e433683f9040b",
     T4S: "56e203e9864f49a794b912284c31e02b",
 }
-INTERFACE = "f64e598bea11517fa28e7bc65d885104"
 
 _SWITCH = ("0000:40:01.1", "0000:41:00.0")
 _SPECS: Mapping[str, tuple[str, ...]] = {
@@ -190,8 +188,3 @@ class Simulated:
 def place(host: str, address: str) -> str:
     """Return a device's name in Placement."""
     return names.provider_name(host, address)
-
-
-def function(host: str) -> uuid.UUID:
-    """Return the function that a host's FPGA holds."""
-    return uuid.UUID(FUNCTIONS[host])

@@ -83,22 +83,6 @@ def clouds_yaml(
     return json.dumps({"clouds": entries}, indent=2)
 
 
-def unified_limits(layout: Layout, endpoint: str) -> str:
-    """Return what nova-api and nova-conductor need for Keystone's limits.
-
-    ``endpoint`` is the id of nova's endpoint: limits are registered for
-    its service and region. A user who may read the system may read them.
-    """
-    limits = _credentials(layout) | {"system_scope": "all"}
-    del limits["project_name"], limits["project_domain_id"]
-    return render(
-        {
-            "quota": {"driver": "nova.quota.UnifiedLimitsDriver"},
-            "oslo_limit": {"endpoint_id": endpoint, **limits},
-        }
-    )
-
-
 def simulated_state(layout: Layout, name: str) -> Path:
     """Return the state directory of a simulated host's nova-compute."""
     return layout.state / "simulated" / name
