@@ -331,14 +331,6 @@ class Fpga(harness.AccelTestBase):
         self._delete_server(again)
 
     @pytest.mark.long
-    def test_a_fault_outlives_a_restart(self) -> None:
-        self.start_fpga()
-        self.refused(self.region_specs(ANY, self.image(RED, "ERROR")))
-        self.restart()
-        self.run_periodics()
-        self.assert_faulted()
-
-    @pytest.mark.long
     def test_after_a_failure_the_next_host_is_tried(self) -> None:
         """The cause is the bitstream, so the next host fails as well."""
         for name in ("host1", "host2"):

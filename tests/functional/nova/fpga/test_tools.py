@@ -8,7 +8,7 @@ import pytest
 
 from nova_accel.model import names
 from tests.functional.nova.fpga import test_fpga
-from tests.functional.nova.fpga.test_fpga import BLUE, CARD, RED, REGION
+from tests.functional.nova.fpga.test_fpga import BLUE, CARD, RED
 from tests.functional.nova.support import harness
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
@@ -24,10 +24,7 @@ class _Tools(harness.AccelTestBase):
 
     region_specs = test_fpga.Fpga.region_specs
     loaded_function = test_fpga.Fpga.loaded_function
-    reason = test_fpga.Fpga.reason
-    refused = test_fpga.Fpga.refused
     functions = test_fpga.Fpga.functions
-    assert_faulted = test_fpga.Fpga.assert_faulted
 
     def start(self, card: Any, tool: str, name: str = "host1") -> None:
         self.states: dict[str, str] = {}
@@ -37,9 +34,6 @@ class _Tools(harness.AccelTestBase):
     def last(self) -> str:
         """Return the function that was loaded last."""
         return str(self.hosts["host1"].programmings()[-1]["function"])
-
-    def runs(self, name: str = "host1") -> int:
-        return len(self.hosts[name].programmings())
 
 
 class Fpgaconf(_Tools):
@@ -60,39 +54,6 @@ class Fpgaconf(_Tools):
         self.assertEqual({names.fpga_function_trait(RED)}, self.functions())
         self._delete_server(server)
         self.assert_nothing_left()
-
-    @pytest.mark.long
-    def test_each_way_to_fail_sets_the_region_aside(self) -> None:
-        """A non-zero exit, a success that was none, a hang."""
-        for directive in test_fpga.WAYS_TO_FAIL:
-            with self.subTest(directive):
-                name = directive.lower()
-                self.start(INTEL, "fpgaconf", name)
-                image = self.gbs(RED, directive)
-                self.boot(
-                    self.region_specs(self.ANY, image),
-                    host=name,
-                    expected_state="ERROR",
-                )
-                self.assertEqual(1, self.runs(name))
-                self.assert_faulted(name)
-
-    @pytest.mark.long
-    def test_a_card_that_vanishes_halfway(self) -> None:
-        self.start(INTEL, "fpgaconf")
-        self.refused(self.region_specs(self.ANY, self.gbs(RED, "VANISH")))
-        self.assertEqual(1, self.runs())
-        self.run_periodics()
-        usages = self.usages(REGION) if self.providers() else {}
-        self.assertEqual({}, usages)
-
-    @pytest.mark.long
-    def test_a_tool_that_is_missing_touches_nothing(self) -> None:
-        self.states = {}
-        test_fpga.Fpga.start_fpga(self, INTEL)
-        self.refused(self.region_specs(self.ANY, self.gbs(RED)))
-        self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION))
-        self.assertEqual(0, self.runs())
 
 
 class XrtSmi(_Tools):
@@ -125,17 +86,3 @@ class XrtSmi(_Tools):
         self.assertEqual(BLUE, self.last())
         self._delete_server(again)
         self.assert_nothing_left()
-
-    @pytest.mark.long
-    def test_each_way_to_fail_sets_the_region_aside(self) -> None:
-        for directive in test_fpga.WAYS_TO_FAIL:
-            with self.subTest(directive):
-                name = directive.lower()
-                self.start(ALVEO, "xrt-smi", name)
-                image = self.xclbin(RED, directive)
-                self.boot(
-                    self.region_specs(self.ANY, image),
-                    host=name,
-                    expected_state="ERROR",
-                )
-                self.assert_faulted(name)

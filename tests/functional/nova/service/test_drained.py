@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drained cards keep their servers and get no new ones."""
 
-import contextlib
-
-import pytest
-from nova.tests.functional.api import client
-
 from nova_accel.host.state import drains
 from nova_accel.model import names
 from tests.functional.nova.support import harness
@@ -59,40 +54,3 @@ class Drained(harness.AccelTestBase):
         self.assertEqual((4, 0), self.amounts(card)["VGPU"])
         self.assertNotIn(names.DRAINED_TRAIT, self.traits(card))
         self.assertEqual(card, self.card_of(self.boot(SMALL)))
-
-    @pytest.mark.long
-    def test_a_scheduled_server_goes_elsewhere(self) -> None:
-        """Placement learns of it at once, not with the next pass."""
-        self.start_host(harness.TWO_T4[0])
-        self.run_periodics()
-        self.drain(harness.T4)
-        server = self.boot(SMALL, expected_state="ERROR")
-        self.assertEqual({}, self.hosts["host1"].mdevs())
-        self.assert_drained(harness.T4, 16)
-        self._delete_server(server)
-        self.undrain(harness.T4)
-        self.run_periodics()
-        self.assertEqual(harness.T4, self.card_of(self.boot(SMALL)))
-
-    @pytest.mark.long
-    def test_after_a_reboot_its_server_is_built_anew(self) -> None:
-        self.start_host(harness.TWO_T4[0])
-        server = self.boot(SMALL)
-        (mdev,) = self.mdevs_of(server)
-        self._stop_server(server)
-        self.drain(harness.T4)
-        self.hosts["host1"].reboot()
-        self.restart()
-        self.run_periodics()
-        # Nova 34's schema of the answer forgets servers that are off.
-        with contextlib.suppress(client.OpenStackApiException):
-            self._rebuild_server(server, harness.IMAGE, "SHUTOFF")
-        self.notifier.wait_for_versioned_notifications("instance.rebuild.end")
-        self._wait_for_state_change(server, "SHUTOFF")
-        self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
-        self._start_server(server)
-        self.assertEqual([mdev], self.mdevs_of(server))
-        self._delete_server(server)
-        self.assert_nothing_left()
-        self.run_periodics()
-        self.assert_drained(harness.T4, 16)

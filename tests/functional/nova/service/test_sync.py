@@ -312,43 +312,6 @@ class Sync(syncing.SyncTestBase):
         self.assert_in_step()
 
     @pytest.mark.long
-    def test_a_drained_card_keeps_its_server_and_takes_no_other(self) -> None:
-        self.start_host(harness.TWO_T4[0])
-        server = self.boot(SMALL)
-        (mdev,) = self.mdevs_of(server)
-        self.run_pass()
-        before = self.stable_providers()
-
-        self.drains().put(harness.T4, "fan is loud")
-        self.run_pass()
-        self.assertEqual((4, 4), self.amounts(harness.T4)["VGPU"])
-        self.assertIn(names.DRAINED_TRAIT, self.traits(harness.T4))
-        refused = self.boot(SMALL, expected_state="ERROR")
-        self.assertIn("No valid host", refused["fault"]["message"])
-        self._delete_server(refused)
-        self._reboot_server(server, hard=True)
-        self.assertEqual([mdev], self.mdevs_of(server))
-        self.assert_in_step()
-
-        drained = self.stable_providers()
-        self.restart()
-        self.run_periodics()
-        self.run_pass()
-        self.assertEqual(drained, self.stable_providers())
-        self.assert_in_step()
-        self._stop_server(server)
-        self._start_server(server)
-
-        self.drains().remove([harness.T4])
-        self.run_pass()
-        self.assertEqual(before, self.stable_providers())
-        second = self.boot(SMALL)
-        for booted in (server, second):
-            self._delete_server(booted)
-        self.assert_nothing_left()
-        self.assert_in_step()
-
-    @pytest.mark.long
     def test_a_card_that_is_offered_can_be_claimed(self) -> None:
         """Nova assigns slots of its last update; the pass is newer."""
         self.start_host(harness.TWO_T4[0])
