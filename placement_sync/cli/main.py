@@ -19,7 +19,7 @@ and one line on standard error has the correction.
 """
 _RUN = "sync"
 # Commands of ``nova-accel`` that this program had before.
-_DEPRECATED = ("audit", "drain", "leave", "status", "undrain")
+_DEPRECATED = ("audit", "drain", "status", "undrain")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

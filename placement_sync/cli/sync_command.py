@@ -189,7 +189,7 @@ class _LockedPasses:
         return heartbeat.Heartbeat(
             self._options.state_dir,
             WRITER,
-            _read_daemon_interval(self._options.state_dir)
+            read_daemon_interval(self._options.state_dir)
             if arguments.is_once
             else self.interval,
             published.publish,
@@ -223,7 +223,7 @@ class _LiveView:
         return self.view.tree, self.view.host
 
 
-def _read_daemon_interval(state_dir: str) -> float:
+def read_daemon_interval(state_dir: str) -> float:
     """Return the interval of a running daemon, or 0 without one.
 
     The daemon and a single pass share a status file.

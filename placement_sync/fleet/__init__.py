@@ -8,7 +8,7 @@
 - ``flavors``: profiles of a cloud, and flavors that request them
 - ``compute_rpc``: ``ComputeRpc`` calls nova-compute; needs Nova installed
 - ``projects``: names of projects
-- ``assigned_slots``: slots of servers in Nova's database, for ``leave``
+- ``removal``: removes this library from a host
 - ``cloud_checks``: checks of ``nova-accel doctor --cloud``
 
 The core does not import this package: ``setup.cfg`` registers its commands.

@@ -26,12 +26,14 @@ PACKAGES = host_checks.Area(
     "py", page="troubleshooting", role=host_checks.Role.EVERY
 )
 REMOVAL = host_checks.Area(
-    "remove", page="recovery", role=host_checks.Role.REMOVAL
+    "remove", page="remove", role=host_checks.Role.REMOVAL
 )
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
 _SECTION = conf_options.GROUP.name
+# The unit that `placement-sync run --print-unit` prints.
+_DAEMON = "placement-sync"
 
 
 _USABLE = "do what the text says, then\nsystemctl restart nova-compute"
@@ -218,7 +220,7 @@ def check_packages(host: _Host) -> _Results:
 @REMOVAL.check(
     "claims",
     why="servers on this host still have accelerators",
-    remedy="migrate or delete these servers first:\nnova-accel drain ADDRESS",
+    remedy="nova-accel remove plan\nnova-accel remove apply --move cold",
 )
 def check_claims(host: _Host) -> _Results:
     """No server of this host has an accelerator."""
@@ -237,8 +239,7 @@ def check_claims(host: _Host) -> _Results:
     "functions",
     why="a hard reboot under Nova's own driver takes their whole functions"
     " away, without an error",
-    remedy="move, stop or delete these servers:\n"
-    "openstack server migrate SERVER",
+    remedy="nova-accel remove apply --move cold",
 )
 def check_functions(host: _Host) -> _Results:
     """No server of this host has a whole function."""
@@ -252,19 +253,14 @@ def check_functions(host: _Host) -> _Results:
         yield unknown(f"the servers' claims can't be read: {error}", path)
         return
     if servers := claims_file.list_function_servers(recorded.claims):
-        yield fail(
-            f"servers {', '.join(servers)} have some",
-            path,
-            remedy="move, stop or delete these servers:\n"
-            + "\n".join(f"openstack server migrate {s}" for s in servers),
-        )
+        yield fail(f"servers {', '.join(servers)} have some", path)
 
 
 @REMOVAL.check(
     "offered",
     why="stock Nova goes on to offer them, and starts servers without their"
     " devices",
-    remedy="systemctl stop nova-compute\nplacement-sync leave",
+    remedy="systemctl stop nova-compute\nnova-accel remove apply",
 )
 def check_offered(host: _Host) -> _Results:
     """The devices of this host are closed in Placement."""
@@ -314,6 +310,22 @@ def check_removed_section(host: _Host) -> _Results:
     """nova.conf has no section of nova-accel."""
     if any(section == _SECTION for section, _ in host.options):
         yield note(f"[{_SECTION}] exists", host.nova_conf)
+
+
+@REMOVAL.check(
+    "units",
+    why="a service of a removed package fails, and a running one creates the"
+    " resource providers again",
+    remedy=f"systemctl disable --now {_DAEMON}",
+)
+def check_removed_units(host: _Host) -> _Results:
+    """No unit of nova-accel is installed."""
+    if path := host.unit(_DAEMON):
+        yield note(
+            f"{path} exists",
+            path,
+            remedy=f"systemctl disable --now {_DAEMON} && rm {path}",
+        )
 
 
 @REMOVAL.check(

@@ -22,6 +22,8 @@ LOG = logging.getLogger(__name__)
 
 _NAME = "nova-compute.lock"
 _SUCCESSORS = "nova-compute.next"
+#: The files, in the order of their removal: the first one is the proof.
+NAMES = (_SUCCESSORS, _NAME)
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _MODE = 0o644
 # Maximum size of a process id and a token, in bytes.

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands about the fleet.
 
-- ``leave_command``: a host that leaves the fleet
 - ``commands``: declarations of the commands; imports no implementation
 - ``profile_command``, ``server_command``: profiles and servers
 - ``device_command``: drains and heals devices

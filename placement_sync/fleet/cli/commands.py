@@ -4,17 +4,31 @@
 from nova_accel.cli import application
 
 
-class LeaveHost(application.DocumentCommand):
-    """Prepare this host for Nova's own driver, before the switch.
+class RemovePlan(application.DocumentCommand):
+    """Print what a removal of nova-accel from this host would do.
 
-    Drain all devices, close their resource providers in Placement, and remove
-    their slots from this host's servers in Nova's database. Run it as root
-    while nova-compute is stopped. It changes nothing while servers have whole
-    functions, or migrate. The exit status is 1 if a provider could not be
-    closed. Example: nova-accel leave
+    These are the servers that have devices, with what happens to each under
+    Nova's own driver; resource providers, classes, traits, extra specs of
+    flavors, mdevs and files to delete; and what to change by hand. Nothing is
+    changed. Example: nova-accel remove plan
     """
 
-    action = "placement_sync.fleet.cli.leave_command:ACTION"
+    action = "placement_sync.fleet.removal.remove_command:PLAN"
+
+
+class RemoveApply(application.DocumentCommand):
+    """Remove nova-accel from this host, before the switch to Nova's driver.
+
+    Run it as root while nova-compute is stopped. It closes the resource
+    providers of the host, deletes those that are not in use with their
+    classes, traits and mdevs, and then the files of the state directory. It
+    refuses while servers have devices: --move and --shelve, while nova-compute
+    runs, remove them from the host, and --keep-servers lets them stay. It can
+    be interrupted and repeated. The exit status is 1 if something is left.
+    Example: nova-accel remove apply --move cold
+    """
+
+    action = "placement_sync.fleet.removal.remove_command:APPLY"
 
 
 class ProfileList(application.ListCommand):

@@ -62,7 +62,7 @@ def _add_set_arguments(parser: argparse.ArgumentParser) -> None:
     drain_wait.add_arguments(parser, ", or has it no more with --undrain")
     parser.add_argument(
         "--migrate",
-        choices=[kind.value for kind in server_migrations.MigrationKind],
+        choices=[kind.value for kind in server_migrations.MOVES],
         help="migrate the servers that hold the devices, and wait as"
         " --wait-empty does; cold migrations are confirmed",
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Migrations of servers off drained devices, by Nova's API.
+"""Moves of servers off drained devices, by Nova's API.
 
 Nova accepts a migration before it begins: while it runs, the server has a
 task, or the status VERIFY_RESIZE. A server that still holds a device with
@@ -14,22 +14,28 @@ from placement_sync.cli import progress
 from placement_sync.client import nova_api, rest
 
 _CONFIRMABLE = "VERIFY_RESIZE"
+# Nova offloads it later, or never ([DEFAULT] shelved_offload_time).
+_SHELVED = "SHELVED"
 # A live migration that was rolled back has no failed event.
 _NO_REASON = "Nova has no reason, the log of its nova-compute has"
 
 
 class MigrationKind(enum.StrEnum):
-    """Kind of a migration that an operator can request."""
+    """Kind of a move that an operator can request."""
 
     COLD = "cold"
     LIVE = "live"
+    SHELVE = "shelve"
 
 
+#: Moves to another host.
+MOVES = (MigrationKind.COLD, MigrationKind.LIVE)
 _ACTIONS: Mapping[MigrationKind, Mapping[str, object]] = {
     MigrationKind.COLD: {"migrate": None},
     MigrationKind.LIVE: {
         "os-migrateLive": {"host": None, "block_migration": "auto"}
     },
+    MigrationKind.SHELVE: {"shelve": None},
 }
 
 
@@ -62,7 +68,10 @@ class ServerMigrations:
             if server is None:
                 continue  # a migration, or a server that was deleted
             if server.status == _CONFIRMABLE:
-                self._confirm(server)
+                self._advance(server, "confirmResize")
+            elif server.status == _SHELVED and uuid in holders:
+                self._requested.add(uuid)
+                self._advance(server, "shelveOffload")
             elif uuid not in self._requested:
                 self._request(server)
             elif uuid in holders and not server.task:
@@ -97,16 +106,14 @@ class ServerMigrations:
         else:
             self._requested.add(server.uuid)
 
-    def _confirm(self, server: nova_api.Server) -> None:
-        """Confirm a cold migration, unless this object did not request it."""
+    def _advance(self, server: nova_api.Server, action: str) -> None:
+        """Request the next action, if this object requested the first one."""
         if server.uuid not in self._requested or server.task:
             return
         try:
-            nova_api.request_action(
-                self._compute, server.uuid, {"confirmResize": None}
-            )
+            nova_api.request_action(self._compute, server.uuid, {action: None})
         except errors.ServiceError as error:
-            # Nova may have confirmed it itself ([DEFAULT]
-            # resize_confirm_window).
+            # Nova may have done it itself ([DEFAULT] resize_confirm_window,
+            # shelved_offload_time).
             if not error.is_conflict:
                 raise

@@ -3,7 +3,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from nova_accel import errors
 from nova_accel.catalog import pci_ids
@@ -23,6 +23,7 @@ _GROUP_KEY = re.compile(
 )
 # Begins the classes of nodes that the inspection suggests.
 _NODE_CLASS = "resources:CUSTOM_BAREMETAL"
+_OWN_CLASSES = names.MEASURES | {names.MDEV_CLASS, names.QAT_VF_CLASS}
 _NODE_ZEROS = ("VCPU", "MEMORY_MB", "DISK_GB")
 SETTINGS = (
     "numa_policy",
@@ -207,6 +208,59 @@ def _is_accelerator_name(name: str) -> bool:
         pci_ids.is_accelerator(name)
         or name.startswith(names.PIN_PREFIX)
         or names.is_managed_trait(name)
+    )
+
+
+def plan_removal(old: Mapping[str, str]) -> SpecsChange:
+    """Return the change that removes the requests for this library's devices.
+
+    Groups for Nova's own vGPU support stay, such as ``resources:VGPU=1``: a
+    group is this library's if it names a class or trait that only it has.
+    """
+    suffixes = {
+        match["suffix"]
+        for match in map(_GROUP_KEY.fullmatch, old)
+        if match
+        and old[match.string] != "forbidden"
+        and is_own_name(match["name"])
+    }
+    retained = {
+        key: value
+        for key, value in old.items()
+        if not _is_own_key(key, old, suffixes)
+    }
+    specs = _set_group_policy(retained) if retained != old else retained
+    return SpecsChange(
+        specs=specs,
+        added={k: v for k, v in specs.items() if old.get(k) != v},
+        removed=tuple(
+            sorted(
+                old.keys() - specs.keys(),
+                # A removal that is killed still finds the group by these.
+                key=lambda key: (is_own_name(key.partition(":")[2]), key),
+            )
+        ),
+    )
+
+
+def _is_own_key(
+    key: str, specs: Mapping[str, str], suffixes: Collection[str]
+) -> bool:
+    if key.startswith(flavors.NAMESPACE):
+        return True
+    match = _GROUP_KEY.fullmatch(key)
+    return match is not None and (
+        is_own_name(match["name"])
+        or (match["suffix"] in suffixes and is_accelerator_key(key, specs))
+    )
+
+
+def is_own_name(name: str) -> bool:
+    """Return whether only this library has a class or trait."""
+    return name != names.NOVA_OWNER_TRAIT and (
+        names.is_managed_trait(name)
+        or name.startswith(names.PIN_PREFIX)
+        or name in _OWN_CLASSES
     )
 
 

@@ -15,10 +15,10 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
 @pytest.fixture
 def stopped(lab: Site) -> Iterator[None]:
     """Let a test stop nova-compute, and offer all devices again after it."""
-    before = list_open(lab)
+    before, devices = list_open(lab), tuple(lab.providers())
     yield
     lab.cloud.restart_compute()
-    for name in lab.providers():
+    for name in devices:
         # A provider of a region has its number behind the card's address.
         card, _, number = name.partition("_region_")
         address = re.sub("_(?=.*_)", ":", card).replace("_", ".")
@@ -44,7 +44,7 @@ def list_open(lab: Site) -> set[str]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("stopped")
-def test_leave_has_the_conductor_remove_the_slots(lab: Site) -> None:
+def test_a_removal_has_the_conductor_remove_the_slots(lab: Site) -> None:
     """The command is a process of its own, and has no database of Nova."""
     flavor = lab.flavor(
         "mdev",
@@ -54,13 +54,19 @@ def test_leave_has_the_conductor_remove_the_slots(lab: Site) -> None:
     server = lab.boot("e2e-left", flavor)
     mdevs = lab.hostdevs(server, "mdev")
     assert lab.claims()[server.id]
-    refused = lab.sync("leave")
+    assert server.id in lab.synced("remove", "plan")
+    refused = lab.sync("remove", "apply")
     assert refused.returncode == 2
     assert "must be stopped" in refused.stderr
     lab.cloud.processes.stop(COMPUTE)
-    text = lab.synced("leave")
+    refused = lab.sync("remove", "apply")
+    assert refused.returncode == 2
+    assert "--keep-servers" in refused.stderr
+    text = lab.synced("remove", "apply", "--keep-servers")
     assert f"Server {server.id} has no slots any more" in text
     assert server.id not in lab.claims()
+    # The provider of the server stays, closed; the others are deleted.
+    assert len(lab.providers()) == 1
     assert list_open(lab) == set()
     # The guest keeps its mdev.
     assert lab.hostdevs(server, "mdev") == mdevs

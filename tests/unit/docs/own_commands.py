@@ -24,7 +24,14 @@ PROGRAMS = (
 #: bus or an installed driver is needed. Each has the words, which begin the
 #: command or are options of it.
 ELSEWHERE: dict[Words, str] = {
-    ("nova-accel", "leave"): "tests/functional/nova/switch/test_leaving.py",
+    **dict.fromkeys(
+        (
+            ("nova-accel", "remove"),
+            ("nova-accel", "remove", "--move"),
+            ("nova-accel", "remove", "--extra-specs"),
+        ),
+        "tests/functional/nova/switch/test_leaving.py",
+    ),
     (
         *("openstack", "accel", "device", "set"),
         *("--drain", "--reason", "--migrate"),

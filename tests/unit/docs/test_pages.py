@@ -102,7 +102,7 @@ SEARCHED = {
     "maintenance": "admin/drain",
     "passthrough": "user/flavors",
     "quarantine": "admin/health",
-    "remove": "admin/upgrade",
+    "remove": "admin/remove",
     "reserved": "admin/troubleshooting",
     "reset": "admin/scrub",
     "stuck": "admin/troubleshooting",

@@ -111,6 +111,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         ),
         Limit(10_800, "2026-11-27", "explain: models, places, drains"),
         Limit(11_300, "2026-11-27", _UNOFFERED),
+        Limit(
+            12_400,
+            "2026-11-27",
+            "a host is removed as a whole: plan, moves, names, flavors, files",
+        ),
     ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "adoption": (

@@ -29,6 +29,7 @@ _PROJECTS = "tests/unit/placement_sync/fleet/test_projects.py"
 _FLEET = "tests/functional/sync/fleet/test_fleet.py"
 _OPENSTACK = "tests/functional/sync/fleet/test_openstack.py"
 _BARE_METAL = "tests/functional/sync/fleet/test_bare_metal.py"
+_LEAVING = "tests/functional/nova/switch/test_leaving.py"
 _FETCH = "tests/functional/images/test_fetch.py"
 _FLAVOR_FILE = "tests/unit/placement_sync/fleet/flavors/test_flavor_file.py"
 
@@ -36,9 +37,6 @@ _FLAVOR_FILE = "tests/unit/placement_sync/fleet/flavors/test_flavor_file.py"
 FILES = {
     "placement_sync/fleet/explain/card_explainer.py": _EXPLAIN,
     "placement_sync/fleet/cli/host_calls.py": _DEVICES,
-    "placement_sync/fleet/cli/leave_command.py": (
-        "tests/functional/nova/switch/test_leaving.py"
-    ),
     "placement_sync/fleet/cloud_checks.py": (
         "tests/functional/sync/fleet/test_cloud_checks.py"
     ),
@@ -48,6 +46,10 @@ FILES = {
     ),
     "placement_sync/fleet/gateway/methods.py": _GATEWAY,
     "placement_sync/fleet/gateway/wsgi.py": _GATEWAY,
+    "placement_sync/fleet/removal/host_removal.py": _LEAVING,
+    "placement_sync/fleet/removal/leaving_host.py": _LEAVING,
+    "placement_sync/fleet/removal/removal_plan.py": _LEAVING,
+    "placement_sync/fleet/removal/remove_command.py": _LEAVING,
     "placement_sync/fleet/report/card_bars.py": _PAGE,
     "placement_sync/fleet/report/fleet_report.py": _PAGE,
     "placement_sync/fleet/report/page_views.py": _PAGE,

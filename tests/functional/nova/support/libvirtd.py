@@ -50,6 +50,10 @@ class Connection(fakelibvirt.Connection):
         self._emit_lifecycle(domain, fakelibvirt.VIR_DOMAIN_EVENT_DEFINED, 0)
         return domain
 
+    def close(self) -> int:
+        """Go on: it is the only connection of this libvirt."""
+        return 0
+
     def listAllDomains(self, flags: int = 0) -> list[Any]:
         """Return the domains; flags of 0 mean all, as in libvirt."""
         if flags == 0:

@@ -6,11 +6,18 @@ import datetime
 import io
 import json
 import os
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
+import fixtures
 import pytest
 from nova import objects
 
+from nova_accel.host.execute import action_executor
+from nova_accel.host.state import directories
+from nova_accel.model import names
 from placement_sync.client import nova_api, rest, stock_compute
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import audit, harness
@@ -22,10 +29,20 @@ WHOLE = harness.whole_gpu_group("_A")
 CARDS = (*stock_driver.ON_FUNCTION, *harness.GPU_CARDS)
 
 
+class Killed(BaseException):
+    """A process that ends without cleaning up."""
+
+
 class Leaving(stock_driver.StockTestBase):
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(scheduled.without_keystone())
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "virt_hooks.guest.connection.libvirt.openReadOnly",
+                lambda _: self.computes["host1"].driver._host.get_connection(),
+            )
+        )
 
     def start(self) -> None:
         self.use(stock_driver.ACCEL)
@@ -37,9 +54,18 @@ class Leaving(stock_driver.StockTestBase):
         os.close(lock._descriptor)
         lock._descriptor = None
 
-    def leave(self, *words: str, status: int = 0) -> str:
-        """Return the output of `nova-accel leave` on host1."""
-        return self.run_command("leave", *words, status=status)
+    def plan(self) -> dict[str, Any]:
+        """Return the document of `nova-accel remove plan` on host1."""
+        plan: dict[str, Any] = json.loads(self.remove("plan", "-f", "json"))
+        return plan
+
+    def apply(self, *words: str, status: int = 0) -> str:
+        """Return the output of `nova-accel remove apply` on host1."""
+        return self.remove("apply", *words, status=status)
+
+    def remove(self, verb: str, *words: str, status: int = 0) -> str:
+        words = (*words, "--host", "host1", "--connect", "qemu:///system")
+        return self.run_command("remove", verb, *words, status=status)
 
     def run_command(self, *words: str, status: int = 0) -> str:
         out, err = io.StringIO(), io.StringIO()
@@ -80,42 +106,298 @@ class Leaving(stock_driver.StockTestBase):
     def assert_open(self) -> None:
         self.assertEqual(0, self.amounts(harness.T4)["VGPU"][1])
 
+    def list_own_names(self) -> set[str]:
+        """Return the classes and traits of this library in Placement."""
+        traits = self.placement.get("/traits", version="1.36").body["traits"]
+        classes = self.placement.get("/resource_classes", version="1.36").body
+        return {
+            name
+            for name in (
+                *traits,
+                *(c["name"] for c in classes["resource_classes"]),
+            )
+            if name.startswith(names.CUSTOM)
+        }
+
+    def assert_removed(self) -> None:
+        """Check that host1 has nothing of this library any more."""
+        self.assertEqual({}, self.providers())
+        self.assertEqual({}, self.hosts["host1"].mdevs())
+        self.assertEqual([], os.listdir(self.state_dir()))
+
+    def assert_stock_is_clean(self) -> None:
+        """Run Nova's own driver, and look for errors of its passes."""
+        errors = self.list_errors()
+        self.switch(stock_driver.STOCK)
+        self.run_periodics()
+        self.run_periodics()
+        self.assertEqual(errors, self.list_errors())
+
+    def list_errors(self) -> list[str]:
+        return [
+            line
+            for line in self.messages().splitlines()
+            if " ERROR " in line or "Traceback" in line
+        ]
+
+    def assert_none_is_built(self) -> None:
+        """Check that no server becomes ACTIVE without its device."""
+        for group in (SMALL, WHOLE):
+            self.boot(group, expected_state="ERROR")
+
     @pytest.mark.each_release
-    def test_as_the_manual_says(self) -> None:
+    def test_an_empty_host_is_left_at_once(self) -> None:
+        self.start()
+        before = self.list_own_names()
+        flavor = self._create_flavor(extra_spec=SMALL)
+        plan = self.plan()
+        self.assertEqual([], plan["holders"])
+        self.assertEqual([], plan["other_hosts"])
+        self.assertEqual(
+            {r["name"] for r in self.providers().values()},
+            {*plan["providers"]},
+        )
+        self.assertIn(names.GPU_MEMORY_CLASS, plan["names"])
+        self.assertIn(
+            sorted(SMALL), [sorted(k) for k in plan["flavors"].values()]
+        )
+        self.assertIn("must be stopped", self.apply(status=2))
+        self.stop()
+        self.apply()
+        self.assert_removed()
+        # Names of a flavor stay: Placement refuses a request without them.
+        self.assertEqual(
+            {names.GPU_MEMORY_CLASS, harness.vgpu_trait("4Q")} & before,
+            self.list_own_names(),
+        )
+        self.apply("--extra-specs")
+        self.assertEqual({}, self.api.get_extra_specs(flavor))
+        self.assert_stock_is_clean()
+        self.boot({})
+
+    def test_the_last_host_takes_flavors_and_names(self) -> None:
+        self.start()
+        flavor = self._create_flavor(extra_spec=SMALL)
+        native = self._create_flavor(extra_spec=stock_driver.NATIVE_FLAVOR)
+        self._create_trait("CUSTOM_OPERATORS")
+        self.stop()
+        self.apply("--extra-specs")
+        self.assertEqual({}, self.api.get_extra_specs(flavor))
+        self.assertEqual(
+            stock_driver.NATIVE_FLAVOR, self.api.get_extra_specs(native)
+        )
+        self.assertEqual({"CUSTOM_OPERATORS"}, self.list_own_names())
+
+    def test_a_second_run_changes_nothing(self) -> None:
+        self.start()
+        self.stop()
+        self.apply()
+        before = self.list_own_names(), self._get_all_providers()
+        text = self.apply()
+        self.assertIn("removed 0 resource providers", text)
+        after = self.list_own_names(), self._get_all_providers()
+        self.assertEqual(before, after)
+
+    def test_one_of_two_hosts_leaves_alone(self) -> None:
+        self.use(stock_driver.ACCEL)
+        self.start_host(*CARDS, name="host2")
+        self.start_host(*CARDS)
+        other = self.stable_providers("host2")
+        self.assertEqual(["host2"], self.plan()["other_hosts"])
+        self.stop()
+        text = self.apply("--extra-specs", status=2)
+        self.assertIn("in use on host2", text)
+        self.assertIn("host1", self.list_hosts())
+        self.apply()
+        self.assert_removed()
+        self.assertEqual(other, self.stable_providers("host2"))
+        server = self.boot(SMALL)
+        self.assertEqual(1, len(self.mdevs_of(server, "host2")))
+
+    def list_hosts(self) -> set[str]:
+        """Return the names of hosts with providers of this library."""
+        return {
+            record["name"].partition(names.PROVIDER_MARK)[0]
+            for record in self._get_all_providers()
+            if names.PROVIDER_MARK in record["name"]
+        }
+
+    @pytest.mark.each_release
+    def test_servers_with_mdevs_can_stay(self) -> None:
         self.start()
         server, plain = self.boot(SMALL), self.boot({})
         mdevs = self.mdevs_of(server)
+        (holder,) = self.plan()["holders"]
+        self.assertEqual(server["id"], holder["uuid"])
+        self.assertIn("keeps its mdevs until this host", holder["effect"])
         self.stop()
-        text = self.leave()
+        before = self.providers(), self.slots(server)
+        text = self.apply(status=2)
+        self.assertIn(f"{server['id']} {server['name']}", text)
+        self.assertIn("--keep-servers", text)
+        self.assertEqual(before, (self.providers(), self.slots(server)))
+        text = self.apply("--keep-servers")
         self.assertIn(f"Server {server['id']} has no slots any more", text)
         self.assertNotIn(plain["id"], text)
         self.assertEqual([], self.slots(server))
+        self.assertEqual([self.provider(harness.T4)], [*self.providers()])
         self.assert_closed()
-        self.switch(stock_driver.STOCK)
-        self.run_periodics()
-        self.assertNotIn("KeyError", self.messages())
+        self.assert_stock_is_clean()
         self.assert_closed()
-        self.boot(SMALL, expected_state="ERROR")
-        self.boot(WHOLE, expected_state="ERROR")
+        self.assert_none_is_built()
         self._reboot_server(server, hard=True)
         self.assertEqual(mdevs, self.mdevs_of(server))
         self._delete_server(server)
         self.assertEqual({}, self.usages(harness.T4))
+        # Nova reads the providers that it caches again after this second.
+        self.flags(resource_provider_association_refresh=1, group="compute")
+        # Nova's own driver leaves the mdev, and the provider.
+        self.assertEqual({*mdevs}, {*self.hosts["host1"].mdevs()})
+        self.assertEqual(mdevs, self.plan()["mdevs"])
+        self.apply()
+        self.assert_removed()
+        errors = self.list_errors()
+        time.sleep(1.1)
+        self.run_periodics()
+        self.boot({})
+        self.assertEqual(errors, self.list_errors())
 
-    def test_servers_with_whole_functions_are_moved_first(self) -> None:
+    def test_servers_with_whole_functions_are_named(self) -> None:
         self.start()
         server = self.boot(WHOLE)
-        self.assertIn("must be stopped", self.leave(status=2))
+        (holder,) = self.plan()["holders"]
+        self.assertIn("takes its functions away", holder["effect"])
+        text = self.remove("plan")
+        for line in (
+            "Other hosts with accelerators: none, it is the last one",
+            f"  {server['id']} {server['name']} (ACTIVE) has ",
+            "  host1_accel_0000_3b_00_0",
+            f"  {names.GPU_MEMORY_CLASS}",
+            "Mdevs and VF types to remove: none",
+            f"State directory to empty: {self.state_dir()}",
+        ):
+            self.assertIn(f"\n{line}", text)
         self.stop()
         before = self.providers(), self.slots(server)
-        text = self.leave(status=2)
-        self.assertIn(f"servers {server['id']} have whole functions", text)
+        text = self.apply(status=2)
+        self.assertIn("hard reboot takes its functions away", text)
         self.assertEqual(before, (self.providers(), self.slots(server)))
-        text = self.leave("--force", "-f", "json")
-        result = json.loads(text)
-        self.assertEqual([server["id"]], result["functions"])
+        text = self.apply("--keep-servers", "-f", "json")
+        self.assertEqual([server["id"]], json.loads(text)["servers"])
         self.assertEqual([], self.slots(server))
         self.assert_closed()
+        self.assert_stock_is_clean()
+        self._delete_server(server)
+        self.apply()
+        self.assert_removed()
+
+    def test_servers_are_moved(self) -> None:
+        self.use(stock_driver.ACCEL)
+        self.power_off_to_move()
+        self.start_host(*CARDS, name="host2")
+        self.start_host(*CARDS)
+        self.be_on("host1")
+        servers = [self.boot(g, host="host1") for g in (SMALL, WHOLE)]
+        self.apply("--move", "cold")
+        for server in servers:
+            self.assertEqual("host2", self.host_of(server))
+        self.assert_closed()
+        self.stop()
+        self.apply()
+        self.assert_removed()
+
+    def host_of(self, server: Any) -> str:
+        record = self.api.get_server(server["id"])
+        return str(record["OS-EXT-SRV-ATTR:host"])
+
+    def test_servers_are_shelved(self) -> None:
+        self.flags(shelved_offload_time=-1)
+        self.start()
+        servers = [self.boot(group) for group in (SMALL, WHOLE)]
+        self.apply("--shelve")
+        for server in servers:
+            record = self.api.get_server(server["id"])
+            self.assertEqual("SHELVED_OFFLOADED", record["status"])
+        self.stop()
+        self.apply()
+        self.assert_removed()
+
+    def test_servers_that_no_host_takes_are_named(self) -> None:
+        self.start()
+        server = self.boot(SMALL)
+        text = self.apply("--move", "cold", "--wait", "30", status=1)
+        self.assertIn(server["name"], text)
+        self.assertIn("keeps its mdevs", text)
+        self.assert_closed()
+        self.assertEqual(1, len(self.slots(server)))
+
+    def test_a_removal_that_is_killed_goes_on(self) -> None:
+        """Each run makes one change, and is killed before the next one."""
+        self.start()
+        flavor = self._create_flavor(extra_spec=SMALL)
+        server, other = self.boot(SMALL), self.boot(SMALL)
+        self._delete_server(other)
+        self.stop()
+        runs = self.count_killed_runs("--keep-servers")
+        self.assertGreater(runs, 5)
+        self.assertEqual([], self.slots(server))
+        self.assertEqual([self.provider(harness.T4)], [*self.providers()])
+        self.assert_closed()
+        self.assert_stock_is_clean()
+        self._delete_server(server)
+        runs = self.count_killed_runs("--extra-specs")
+        self.assertGreater(runs, 10)
+        self.assert_removed()
+        self.assertEqual({}, self.api.get_extra_specs(flavor))
+        self.assertEqual(set(), self.list_own_names())
+
+    def count_killed_runs(self, *words: str) -> int:
+        """Return the number of runs until one makes no second change."""
+        for runs in range(1, 200):
+            with contextlib.ExitStack() as stack:
+                self.kill_after_change(stack)
+                try:
+                    self.apply(*words)
+                except Killed:
+                    continue
+            return runs
+        raise AssertionError("a run makes no progress")
+
+    def kill_after_change(self, stack: contextlib.ExitStack) -> None:
+        """End the next command when it tries a second change."""
+        thread = threading.get_ident()
+        changes: list[Callable[..., Any]] = []
+
+        def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any, **named: Any) -> Any:
+                is_own = threading.get_ident() == thread
+                if is_own and changes:
+                    raise Killed
+                result = method(*arguments, **named)
+                if is_own:
+                    changes.append(method)
+                return result
+
+            return call
+
+        for owner, name in (
+            (rest.RestClient, "put"),
+            (rest.RestClient, "post"),
+            (rest.RestClient, "delete"),
+            (objects.Instance, "save"),
+            (action_executor.Executor, "apply_all"),
+            (directories, "replace_file"),
+            (os, "unlink"),
+            (os, "rmdir"),
+        ):
+            stack.enter_context(
+                fixtures.MonkeyPatch(
+                    f"{owner.__module__}.{owner.__qualname__}.{name}"
+                    if isinstance(owner, type)
+                    else f"{owner.__name__}.{name}",
+                    counted(getattr(owner, name)),
+                )
+            )
 
     def test_other_resources_of_a_server_stay(self) -> None:
         """Persistent memory is a resource of the compute node itself."""
@@ -134,7 +416,7 @@ class Leaving(stock_driver.StockTestBase):
         )
         instance.save()
         self.stop()
-        self.leave()
+        self.apply("--keep-servers")
         (slot,) = self.slots(server)
         self.assertEqual("CUSTOM_PMEM_NAMESPACE_4GB", slot[1])
 

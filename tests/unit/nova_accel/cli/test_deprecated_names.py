@@ -45,7 +45,6 @@ CLOUD: Mapping[str, Sequence[str]] = {
 VERBS: Mapping[str, Sequence[str]] = {
     "audit": ("--host", "n", "--endpoint", _URL),
     "drain": (),
-    "leave": ("--host", "n"),
     "status": (),
     "undrain": ("3b:00.0",),
 }

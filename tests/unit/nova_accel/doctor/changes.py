@@ -550,7 +550,7 @@ REMOVED: prepared.Change = {
     NOVA_CONF: "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n",
     STATE: None,
 }
-# As nova-compute and `nova-accel leave` write them.
+# As nova-compute and `nova-accel remove apply` write them.
 CLAIMS: Mapping[str, Any] = {
     "format": 1,
     "root": {"name": "node1", "uuid": SERVER},
@@ -571,9 +571,7 @@ CLAIMS: Mapping[str, Any] = {
 }
 LEFT = {"format": 1, "address": GPU, "reason": drains.LEAVING}
 REMOVAL_CASES: Mapping[str, Case] = {
-    "remove.claims": Case(
-        FAIL, {at(VF, "nvidia/current_vgpu_type"): "1145\n"}
-    ),
+    "remove.claims": Case(FAIL, {at(VF, "nvidia/current_vgpu_type"): "1145"}),
     "remove.functions": Case(
         FAIL,
         {
@@ -594,6 +592,9 @@ REMOVAL_CASES: Mapping[str, Case] = {
     ),
     "remove.section": Case(
         NOTE, {NOVA_CONF: "[nova_accel]\nsync_interval = 60\n"}
+    ),
+    "remove.units": Case(
+        NOTE, {f"{prepared.UNITS}/placement-sync.service": "[Service]\n"}
     ),
     "remove.state": Case(NOTE, {STATE: DIRECTORY}),
 }

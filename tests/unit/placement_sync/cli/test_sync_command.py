@@ -55,7 +55,7 @@ def test_each_option_is_in_the_help_and_the_help_in_the_manual(
     flags = set(re.findall(r"(?<![\w-])--[a-z-]+", text))
     assert {"--once", "--dry-run", "--root", "--endpoint"} <= flags
     assert "\n.. command-help:: placement-sync run\n" in page
-    for command in ("drain", "undrain", "leave", "status", "audit"):
+    for command in ("drain", "undrain", "status", "audit"):
         assert f"\n.. command-help:: nova-accel {command}\n" in page
         assert commands.main([command, "--help"]) == 0
         assert "--state-dir" in capsys.readouterr().out

@@ -201,3 +201,33 @@ def test_pins_are_found_in_any_group() -> None:
     pin = names.pin_trait("node1.example.org", "0000:41:00.0")
     assert flavor_specs.list_pins({f"trait_X:{pin}": "required"}) == {pin}
     assert flavor_specs.list_pins({f"resources_X:{'VGPU'}": "1"}) == set()
+
+
+@pytest.mark.parametrize(
+    "native",
+    [
+        {"resources:VGPU": "1"},
+        {"resources:VGPU": "1", f"trait:{names.OWNER_TRAIT}": "forbidden"},
+        {"resources_OLD:VGPU": "2", "trait_OLD:CUSTOM_FAST": "required"},
+        {"resources_PCI:PGPU": "1", "pci_passthrough:alias": "gpu:1"},
+    ],
+)
+@given(requested=device_requests, settings=settings_)
+def test_a_removal_takes_requests_for_own_devices_only(
+    native: dict[str, str],
+    requested: flavor_specs.DeviceRequest,
+    settings: dict[str, str],
+) -> None:
+    others = {**FOREIGN, **native}
+    own = dataclasses.replace(
+        requested, required=requested.required | A40.required
+    )
+    change = flavor_specs.plan(
+        {}, flavor_specs.FlavorRequest(devices=own, settings=settings)
+    )
+    after = flavor_specs.plan_removal({**others, **change.specs}).specs
+    stock = {k: v for k, v in others.items() if names.OWNER_TRAIT not in k}
+    assert {**after, flavor_specs.POLICY: ""} == {
+        **stock,
+        flavor_specs.POLICY: "",
+    }
