@@ -13,7 +13,7 @@ VERSION_WITHOUT_DEADLINE = "1.0"
 DEVICE_VERSION = "1.2"
 # Method list_drains, which reads the notes on drained devices.
 DRAINS_VERSION = "1.3"
-# Methods list_faults and list_unoffered.
+# Methods list_faults, list_unoffered and show_version.
 FAULTS_VERSION = "1.4"
 # Keys of a response: the result, or the reason of a refusal.
 RESULT, REFUSED = "told", "refused"

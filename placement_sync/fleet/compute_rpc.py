@@ -34,6 +34,7 @@ _DEVICE_METHODS = {
     "list_drains": rpc_names.DRAINS_VERSION,
     "list_faults": rpc_names.FAULTS_VERSION,
     "list_unoffered": rpc_names.FAULTS_VERSION,
+    "show_version": rpc_names.FAULTS_VERSION,
 }
 
 

@@ -15,6 +15,7 @@ import oslo_messaging
 from nova import exception
 
 from nova_accel import errors
+from nova_accel.config import library_version
 from nova_accel.discovery import device_marks, unoffered_devices
 from nova_accel.host.state import notes
 from nova_accel.inventory import conditions
@@ -38,7 +39,8 @@ class DeviceEndpoint:
     result has a row for each device: ``provider``, ``address`` and, after a
     heal, the ``fault`` that the host still shows, empty without one. A row
     of ``list_drains`` has ``reason``, ``author`` and ``when`` instead, one of
-    ``list_unoffered`` the keys of ``nova-accel inspect`` and no provider.
+    ``list_unoffered`` the keys of ``nova-accel inspect`` and no provider. The
+    one row of ``show_version`` has ``version``.
     """
 
     target = oslo_messaging.Target(
@@ -89,6 +91,14 @@ class DeviceEndpoint:
             deadline,
             lambda: self._list_unoffered(deadline),
             is_change=False,
+        )
+
+    def show_version(
+        self, context: Any, deadline: str | None = None
+    ) -> dict[str, Any]:
+        """Return the version of nova-accel in this process; see ``drain``."""
+        return self._answer(
+            context, "show", deadline, _list_versions, is_change=False
         )
 
     def drain(
@@ -283,6 +293,10 @@ def _find_author(context: Any) -> str:
     """Return the name of a context's user, else the id; "" for a service."""
     name = getattr(context, "user_name", None) or context.user_id or ""
     return notes.single_line(str(name))[:_MAX_AUTHOR]
+
+
+def _list_versions() -> list[dict[str, str]]:
+    return [{"version": library_version.read()}]
 
 
 def _build_row(uuid: str, address: str, fault: str = "") -> dict[str, str]:

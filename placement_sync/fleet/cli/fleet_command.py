@@ -157,8 +157,8 @@ def _add_host_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--long",
         action="store_true",
-        help="print also the accelerators that are not offered, with the"
-        " reason, as nova-compute of each host reads them",
+        help="print also the version of each nova-compute's nova-accel, and"
+        " the accelerators that it does not offer, with the reason",
     )
 
 
@@ -510,8 +510,12 @@ def _list_hosts(arguments: argparse.Namespace) -> application.Output:
     gaps: list[str] = []
     if arguments.long:
         hosts = reader.list_unoffered(fleet)
-        columns = (*columns, fleet_output.UNOFFERED)
+        versions = reader.lists.read_versions(
+            {h.name: h.service for h in hosts if h.service is not None}
+        )
+        columns = (*columns, fleet_output.VERSION, fleet_output.UNOFFERED)
         cells = fleet_output.add_hosts(cells, hosts)
+        cells = fleet_output.add_versions(cells, versions)
         gaps = unoffered_list.list_gaps(hosts)
     note = _note(fleet, gaps) if cells else _NO_DEVICE + _describe_gaps(gaps)
     return fleet_output.as_output("hosts", columns, cells, note=note)

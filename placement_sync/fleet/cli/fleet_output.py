@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_accel.cli import application
 from placement_sync.client import nova_api
-from placement_sync.fleet.cli import unoffered_list
+from placement_sync.fleet.cli import host_calls, unoffered_list
 from placement_sync.fleet.devices import (
     device_rows,
     drain_notes,
@@ -41,6 +41,8 @@ HOSTS = (
 )
 #: Column that lists have with accelerators that are not offered.
 UNOFFERED = "Not offered"
+#: Column with the version of nova-accel of a host.
+VERSION = "Version"
 USAGES = ("Project", "Resource class", "Units", "Servers", "Devices")
 
 _MIG = "mig"
@@ -231,6 +233,30 @@ def add_hosts(
             }
             for host in others
         ),
+    ]
+
+
+def add_versions(
+    rows: Iterable[Cells], answers: Mapping[str, host_calls.HostAnswer]
+) -> list[Cells]:
+    """Return the cells of hosts with their versions; null if not known.
+
+    :param answers: of the nova-computes, by name of the host.
+    """
+    versions = {
+        host: str(answer.rows[0]["version"])
+        for host, answer in answers.items()
+        if answer.rows
+    }
+    return [
+        {
+            **row,
+            VERSION: application.Cell(
+                versions.get(str(row["Host"])),
+                versions.get(str(row["Host"]), "unknown"),
+            ),
+        }
+        for row in rows
     ]
 
 

@@ -30,6 +30,7 @@ _NO_ANSWER = "host does not answer"
 NO_BUS = "no message bus here"
 #: Methods that list.
 DRAINS, FAULTS, UNOFFERED = "list_drains", "list_faults", "list_unoffered"
+VERSION = "show_version"
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -207,18 +208,34 @@ class HostLists:
 
         :param services: of the hosts; the keys are those of the result.
         """
+        return self._read_all(
+            UNOFFERED, "accelerators that are not offered", services
+        )
 
+    def read_versions(
+        self, services: Mapping[str, nova_api.ComputeService]
+    ) -> Mapping[str, HostAnswer]:
+        """Return a row with the version of nova-accel of each host.
+
+        :param services: see ``read_unoffered``.
+        """
+        return self._read_all(VERSION, "versions", services)
+
+    def _read_all(
+        self,
+        method: str,
+        subject: str,
+        services: Mapping[str, nova_api.ComputeService],
+    ) -> Mapping[str, HostAnswer]:
         def ask(calls: HostCalls, key: str, until: float) -> Answers:
             service = services[key]
             if not service.is_up:
-                return {UNOFFERED: _mark_down(service)}
-            return calls.list_all(service.host, (UNOFFERED,), until)
+                return {method: _mark_down(service)}
+            return calls.list_all(service.host, (method,), until)
 
         hosts = {key: service.host for key, service in services.items()}
-        answers = self._ask_all(
-            "accelerators that are not offered", hosts, ask
-        )
-        return {key: answer[UNOFFERED] for key, answer in answers.items()}
+        answers = self._ask_all(subject, hosts, ask)
+        return {key: answer[method] for key, answer in answers.items()}
 
     def _ask_all(
         self,
@@ -267,7 +284,7 @@ def _refuse_all(
 ) -> Mapping[str, Answers]:
     answer = HostAnswer(unknown=reason, detail=str(error))
     return dict.fromkeys(
-        hosts, dict.fromkeys((DRAINS, FAULTS, UNOFFERED), answer)
+        hosts, dict.fromkeys((DRAINS, FAULTS, UNOFFERED, VERSION), answer)
     )
 
 

@@ -44,6 +44,7 @@ METHODS: Mapping[str, Method] = {
     "list_drains": Method(HOSTS),
     "list_faults": Method(HOSTS),
     "list_unoffered": Method(HOSTS),
+    "show_version": Method(HOSTS),
     "drain": Method(HOSTS, frozenset({"reason"}), _DEVICES),
     "undrain": Method(HOSTS, lists=_DEVICES),
     "heal": Method(HOSTS, lists=_DEVICES),

@@ -14,6 +14,7 @@ import oslo_messaging
 from nova import context, rpc
 
 from nova_accel import model
+from nova_accel.config import library_version
 from nova_accel.host.state import faults
 from nova_accel.model import names, rpc_names
 from tests.functional.nova.operations import moving
@@ -243,6 +244,23 @@ class LiveDrain(moving.LiveBase, DeviceCommandBase):
         self.assertIn(f"`openstack server event list {server['id']}`", err)
 
 
+class NewerEndpoint:
+    """The endpoint for devices of a later release."""
+
+    target = oslo_messaging.Target(
+        namespace=rpc_names.NAMESPACE, version="1.9"
+    )
+
+    def list_unoffered(self, context: Any, deadline: str) -> dict[str, Any]:
+        del context, deadline
+        row = {"address": harness.T4, "model": "T4", "reason": "r", "news": 1}
+        return {rpc_names.RESULT: [row]}
+
+    def show_version(self, context: Any, deadline: str) -> dict[str, Any]:
+        del context, deadline
+        return {rpc_names.RESULT: [{"version": "1.1.0", "news": "yes"}]}
+
+
 class OlderEndpoint:
     """The endpoint for devices of version 1.2, which lists no drains."""
 
@@ -441,6 +459,20 @@ class HostLists(DeviceCommandBase):
             ],
         )
 
+    def test_two_releases_in_one_cloud(self) -> None:
+        self.stop("host2")
+        target = oslo_messaging.Target(topic=rpc_names.TOPIC, server="host2")
+        server = rpc.get_server(target, [NewerEndpoint()])
+        server.start()
+        self.addCleanup(server.stop)
+        self.assertEqual(
+            {"host1": library_version.read(), "host2": "1.1.0"},
+            {
+                row["Host"]: row["Version"]
+                for row in self.read("host", "--long")
+            },
+        )
+
     def test_a_host_that_does_not_answer(self) -> None:
         self.stop("host1")
         gap = (
@@ -449,6 +481,7 @@ class HostLists(DeviceCommandBase):
         )
         host1, host2 = self.read("host", "--long", note=gap)
         self.assertIsNone(host1["Not offered"])
+        self.assertIsNone(host1["Version"])
         self.assertEqual(1, len(host2["Not offered"]))
         self.assertEqual(2, len(self.read("device", "--all", note=gap)))
 
