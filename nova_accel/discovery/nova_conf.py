@@ -29,6 +29,7 @@ _UNRELEASED = f"{allowed_paths.STATE_DIR}/unreleased"
 _PRESENT_NAMES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("pci", "passthrough_whitelist"): ("pci", "device_spec"),
     ("DEFAULT", "pci_passthrough_whitelist"): ("pci", "device_spec"),
+    ("DEFAULT", "pci_alias"): ("pci", "alias"),
     ("devices", "enabled_vgpu_types"): ("devices", "enabled_mdev_types"),
 }
 # Options that change the rule of devices without a line.

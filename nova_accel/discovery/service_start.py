@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the configuration at which nova-compute does not start.
+"""Options of Nova that name devices which nova-accel offers.
 
-nova-compute raises them, and ``nova-accel doctor`` prints them before.
+nova-compute does not start with some, and logs others; ``nova-accel doctor``
+prints them before.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from oslo_config import cfg
@@ -15,8 +17,10 @@ from nova_accel.discovery import plugin
 from nova_accel.host import nova_devices
 from nova_accel.host.sysfs import host_reader
 from nova_accel.inventory import conditions
+from nova_accel.model import strict_json
 
 MDEV_TYPES = "[devices] enabled_mdev_types"
+_ALIAS = "[pci] alias"
 # As Nova registers them (nova/conf/pci.py, nova/conf/devices.py).
 _DEVICE_SPEC = cfg.MultiStrOpt(
     "device_spec",
@@ -101,6 +105,57 @@ def find_conflicts(
     parents = _list_mdev_parents(options, reader)
     for type_id, names in parents.items():
         yield from _refuse(MDEV_TYPES, type_id, names, state, rules)
+
+
+def find_idle_aliases(
+    aliases: Iterable[str],
+    lines: Iterable[str],
+    reader: host_reader.HostReader,
+    state: model.HostState,
+) -> Iterator[str]:
+    """Yield why an alias of Nova gets no device, of devices offered here.
+
+    Nova gives servers the functions of ``[pci] device_spec`` only. An alias
+    does no harm, but a flavor with it never gets an offered device.
+
+    :param aliases: values of ``[pci] alias``.
+    :param lines: values of ``[pci] device_spec``.
+    :raises UnreadableError: the PCI bus can't be listed.
+    """
+    functions = reader.all_functions()
+    assigned: set[str] = set()
+    for line in lines:
+        with contextlib.suppress(errors.ConfigurationError):
+            matches = nova_devices.list_matches(line, reader)
+            assigned.update(str(function.address) for function in matches)
+    for alias in aliases:
+        name, ids = _parse_alias(alias)
+        addresses = [
+            str(f.address) for f in functions if (f.vendor, f.product) == ids
+        ]
+        devices = (conditions.find_device(state, a) for a in addresses)
+        offered = [d.address for d in devices if d and d.counters]
+        if offered and assigned.isdisjoint(addresses):
+            yield (
+                f"{_ALIAS} = {alias}: names {offered[0]}, which nova-accel"
+                f" offers, and no line of {nova_pci_spec.OPTION}: a flavor"
+                f" with pci_passthrough:alias={name}:1 gets no device of this"
+                " host; request it with a flavor of `openstack accel flavor"
+                " create` instead"
+            )
+
+
+def _parse_alias(alias: str) -> tuple[str, tuple[str, str]]:
+    """Return name, vendor and product of an alias; empty for an invalid one.
+
+    Nova's own error follows for that (nova/pci/request.py, _ALIAS_SCHEMA).
+    """
+    try:
+        fields = strict_json.loads(alias)
+        vendor, product = fields["vendor_id"], fields["product_id"]
+        return str(fields["name"]), (vendor.lower(), product.lower())
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return "", ("", "")
 
 
 def _list_mdev_parents(

@@ -22,19 +22,23 @@ def check(
 ) -> tuple[errors.ConfigurationError, ...]:
     """Log problems of the configuration.
 
+    An alias of Nova that no device of this host can have is one of them.
+
     :param options: the service's parsed ``oslo_config.cfg.ConfigOpts``.
     :returns: an error for each line of Nova's options that names a device
         that nova-accel offers, too.
     """
     settings = conf.read_settings(options)
     _log_problems(settings)
-    if not (options.pci.device_spec or options.devices.enabled_mdev_types):
+    specs, aliases = options.pci.device_spec, options.pci.alias
+    if not (specs or aliases or options.devices.enabled_mdev_types):
         return ()
     reader = host_reader.HostReader(source=fs.DiskSource(settings.root))
+    state = host.refresh()
+    for text in service_start.find_idle_aliases(aliases, specs, reader, state):
+        LOG.warning("%s", text)
     return tuple(
-        service_start.find_conflicts(
-            options, reader, host.refresh(), settings.rules
-        )
+        service_start.find_conflicts(options, reader, state, settings.rules)
     )
 
 

@@ -225,6 +225,26 @@ def check_pci_spec(host: _Host) -> _Results:
                 break
 
 
+@AREA.check(
+    "pci-alias",
+    why="a flavor with the alias finds no host, or none of these devices",
+    remedy="remove the alias (old name of the option: pci_alias), and request"
+    " the device with a flavor of `openstack accel flavor create`; or leave"
+    ' the device to Nova: a line with "use": "off" in [nova_accel]'
+    " device_spec, and one in [pci] device_spec",
+)
+def check_pci_alias(host: _Host) -> _Results:
+    """No alias of Nova waits for devices that nova-accel offers."""
+    aliases = host.options.get(("pci", "alias"), ())
+    if not is_set_up(host) or not aliases:
+        return
+    lines = host.options.get(("pci", "device_spec"), ())
+    for text in service_start.find_idle_aliases(
+        aliases, lines, host.reader, host.state
+    ):
+        yield warn(text, host.nova_conf)
+
+
 def _is_offered(
     host: _Host, rules: policy.DeviceRules, function: pci.PciFunction
 ) -> bool:

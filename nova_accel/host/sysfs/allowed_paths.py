@@ -149,11 +149,12 @@ _OPTIONS = {
     "DEFAULT": {
         "compute_driver",
         "config_source",
+        "pci_alias",
         "pci_passthrough_whitelist",
         "state_path",
     },
     "accel": {"driver"},
-    "pci": {"device_spec", "passthrough_whitelist"},
+    "pci": {"alias", "device_spec", "passthrough_whitelist"},
     "devices": {"enabled_mdev_types", "enabled_vgpu_types"},
     "libvirt": {
         "virt_type",

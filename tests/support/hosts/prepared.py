@@ -28,6 +28,11 @@ from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import build, vgpu_config
 
 L40S, T4, GPU = "0000:41:00.0", "0000:3b:00.0", "0000:65:00.0"
+#: Sections of nova.conf that name GPU.
+SPEC = '[pci]\ndevice_spec = {"vendor_id": "10de"}'
+ALIAS = (
+    '[pci]\nalias = {"name": "a10", "vendor_id": "10de", "product_id": "2236"}'
+)
 MI300X, FLEX, QAT = "0000:c1:00.0", "0000:4d:00.0", "0000:6b:00.0"
 DFL, ALVEO, NIC = "0000:b1:00.0", "0000:a1:00.0", "0000:17:00.0"
 DEVICES = "/sys/bus/pci/devices"

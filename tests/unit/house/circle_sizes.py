@@ -87,6 +87,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(38_600, "2026-11-27", "requests at the same time, and waits"),
         Limit(38_900, "2026-11-27", _NATIVE),
         Limit(39_300, "2026-11-27", _UNOFFERED),
+        Limit(39_350, "2026-11-27", "aliases of Nova that get no device"),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

@@ -54,6 +54,17 @@ class Configuration(harness.AccelTestBase):
             device_spec=[line],
         )
 
+    def test_an_alias_of_an_offered_device_is_logged(self) -> None:
+        alias = {"name": "t4", "vendor_id": "10de", "product_id": "1eb8"}
+        self.flags(alias=[json.dumps(alias)], group="pci")
+        self.start_host(harness.TWO_T4[0])
+        self.assertIn(
+            f"names {harness.T4}, which nova-accel offers, and no line of"
+            " [pci] device_spec: a flavor with pci_passthrough:alias=t4:1"
+            " gets no device of this host",
+            self.messages(),
+        )
+
     def test_a_device_that_is_off_here_is_nova_s(self) -> None:
         self.flags(device_spec=[SPEC], group="pci")
         self.start_host(harness.TWO_T4[0], device_spec=[OFF])

@@ -455,9 +455,8 @@ CASES: Mapping[str, Case] = {
     "nova.mdev-types": Case(
         FAIL, section("[devices]\nenabled_mdev_types = nvidia-232")
     ),
-    "nova.pci-spec": Case(
-        FAIL, section('[pci]\ndevice_spec = {"vendor_id": "10de"}')
-    ),
+    "nova.pci-spec": Case(FAIL, section(prepared.SPEC)),
+    "nova.pci-alias": Case(WARN, section(prepared.ALIAS)),
     "nova.post-copy": Case(
         WARN,
         conf("virt_type", "live_migration_permit_post_copy = true\nvirt_type"),

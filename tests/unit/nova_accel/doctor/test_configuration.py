@@ -107,6 +107,28 @@ def test_a_conflict_is_seen_by_each_activation(
     assert levels(host, IN_USE)[name] is Level.FAIL
 
 
+_ALIAS = '{"name": "t4", "vendor_id": "10DE", "product_id": "1eb8"}'
+_OWN = json.dumps({"vendor_id": "10de", "product_id": "1eb8"})
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_idle"),
+    [
+        (f"alias = {_ALIAS}", True),
+        (f"[DEFAULT]\npci_alias = {_ALIAS}", True),
+        ('alias = {"name": "t4", "resource_class": "GPU"}', False),
+        ("alias = {", False),
+        ('alias = {"name": "x", "vendor_id": 1, "product_id": 2}', False),
+        # Of a model whose other cards are Nova's: pci-spec reports the line.
+        (f"alias = {_ALIAS}\ndevice_spec = {_OWN}", False),
+    ],
+)
+def test_an_alias_without_a_device_is_seen(lines: str, is_idle: bool) -> None:
+    text = f"[nova_accel]\nsync_interval = 1\n[pci]\n{lines}\n"
+    host = prepared.changed({changes.NOVA_CONF: text})
+    assert ("nova.pci-alias" in levels(host, IN_USE)) is is_idle
+
+
 @pytest.mark.parametrize(
     ("lines", "refused"),
     [
