@@ -111,6 +111,8 @@ CIRCLES = (
         (
             "nova_accel.host.state.adoption_plan",
             "nova_accel.inventory.adoption",
+            "placement_sync.adoption",
+            "virt_hooks.operations.adoption",
         ),
     ),
     Circle("ironic", PACKAGES, ("virt_hooks.ironic",)),

@@ -27,6 +27,7 @@ from virt_hooks.operations import (
 )
 from virt_hooks.report import (
     claim_checks,
+    host_adoption,
     native_providers,
     provider_writer,
     reconcile,
@@ -63,6 +64,11 @@ class Hooks:
             virtapi, writer, host, domains, settings
         )
         accel = partitions.accel
+        self.adoption = host_adoption.load(
+            host_adoption.AdoptionContext(
+                accel=accel, host=host, directory=settings.state_dir
+            )
+        )
         self.native_providers = native = native_providers.NativeProviders(
             accel, virtapi, writer, nova.conf.CONF
         )
@@ -133,6 +139,7 @@ class Hooks:
             report,
             self._recover_operations,
             self._read_projects,
+            self._is_adopting,
         )
         return server_partitions.ServerPartitions(
             accel,
@@ -153,6 +160,9 @@ class Hooks:
 
     def _read_projects(self) -> Mapping[str, str]:
         return self.consumers.projects
+
+    def _is_adopting(self) -> bool:
+        return self.adoption.is_adopting
 
     def _recover_operations(self) -> None:
         self.operations.recover_at_start()

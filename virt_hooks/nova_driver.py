@@ -59,7 +59,11 @@ from virt_hooks.bypass import accelerators_only, started_only
 from virt_hooks.error_guards import Stock, log_errors
 from virt_hooks.instance import attach_guard
 from virt_hooks.operations import nova_database
-from virt_hooks.report import config_checks, nova_provider_tree
+from virt_hooks.report import (
+    config_checks,
+    host_adoption,
+    nova_provider_tree,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -84,6 +88,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         self.is_started = False
         #: Slots of this host's servers, read only without the hooks.
         self._startup_slots: frozenset[model.Slot] = frozenset()
+        self._adoption = host_adoption.HostAdoption()
         with log_errors(
             "nova-accel can't start: servers without accelerators go on, those"
             " with accelerators are refused; remove the cause, and restart"
@@ -101,6 +106,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             except errors.ConfigurationError as error:
                 _end_service(error)
             self._accel = self._hooks.partitions.accel
+            self._adoption = self._hooks.adoption
             self.is_started = True
 
     # -- start and end of the service --------------------------------------
@@ -118,11 +124,8 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
                     self.get_nodenames_by_uuid().values()
                 )
             return
-        refusals: list[errors.ConfigurationError] = []
-        with log_errors("can't check the configuration"):
-            refusals += config_checks.check(nova.conf.CONF, self._accel.host)
-        if refusals:
-            _end_service(*refusals)
+        if not self._prepare():
+            return
         with log_errors("can't check this host"):
             self._hooks.partitions.reconciler.record_checks(
                 config_checks.log_failed_checks(nova.conf.CONF)
@@ -133,6 +136,28 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             self._hooks.partitions.reconciler.start()
         with log_errors("can't serve RPC requests for accelerators"):
             self._hooks.operations.start(host)
+
+    def _prepare(self) -> bool:
+        """Check the configuration, and adopt servers or hand them back.
+
+        :returns: False if the host goes back to Nova's own driver, as which
+            the service runs then.
+        """
+        refusals: list[errors.ConfigurationError] = []
+        if not self._adoption.is_undoing:
+            with log_errors("can't check the configuration"):
+                refusals += config_checks.check(
+                    nova.conf.CONF, self._accel.host
+                )
+        if not refusals:
+            try:
+                self._adoption.prepare(self.get_nodenames_by_uuid())
+            except errors.ConfigurationError as error:
+                refusals.append(error)
+        if refusals:
+            _end_service(*refusals)
+        self.is_started = not self._adoption.is_undoing
+        return self.is_started
 
     @started_only
     def cleanup_host(self, host: str) -> None:
@@ -151,11 +176,13 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             self._hooks.passes.run(
                 self.get_nodenames_by_uuid(), self.provider_tree
             )
-        with log_errors("can't close Nova's own vGPU providers"):
-            self._hooks.native_providers.close(
-                self.provider_tree,
-                functools.partial(nova_private.list_mdev_parents, self),
-            )
+        if not self._adoption.is_adopting:
+            with log_errors("can't close Nova's own vGPU providers"):
+                self._hooks.native_providers.close(
+                    self.provider_tree,
+                    functools.partial(nova_private.list_mdev_parents, self),
+                )
+            self._adoption.complete()
         with log_errors("can't check claims for allocations"):
             self._hooks.missing_allocations.update()
         with log_errors("can't recover interrupted attachments"):
@@ -170,11 +197,16 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         :raises nova.exception.ResourceProviderUpdateConflict: providers
             were created in Placement. Nova's tracker reads the tree again
             and retries.
+        :raises nova.exception.ReshapeNeeded: servers are to be adopted; see
+            ``host_adoption.HostAdoption.reshape``.
         """
         if not self.is_started:
             super().update_provider_tree(
                 provider_tree, nodename, allocations=allocations
             )
+            if self._adoption.is_undoing:
+                self._adoption.reshape(provider_tree, nodename, allocations)
+                return
             with log_errors("can't reserve this host's accelerators"):
                 nova_provider_tree.reserve_all(
                     provider_tree, nodename, self._startup_slots
@@ -193,14 +225,22 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         )
         with log_errors("can't remove Nova's own vGPU providers"):
             self._hooks.native_providers.remove(provider_tree)
+        is_updated = False
         with log_errors("can't report this host's accelerators"):
-            is_first = not reporter.is_registered
             startup_slots = self._hooks.partitions.startup_servers.slots
-            if reporter.update_tree(provider_tree, startup_slots):
-                self.provider_tree = copy.deepcopy(provider_tree)
-                reporter.use_tree(provider_tree)
-                if is_first:
-                    self._hooks.partitions.reconciler.wake()
+            is_updated = reporter.update_tree(provider_tree, startup_slots)
+        self._adoption.reshape(provider_tree, nodename, allocations)
+        if is_updated:
+            with log_errors("can't use this host's accelerators"):
+                self._use_tree(provider_tree)
+
+    def _use_tree(self, provider_tree: Any) -> None:
+        reporter = self._hooks.partitions.reporter
+        is_first = not reporter.is_registered
+        self.provider_tree = copy.deepcopy(provider_tree)
+        reporter.use_tree(provider_tree)
+        if is_first:
+            self._hooks.partitions.reconciler.wake()
 
     # -- spawn, reboot and delete ------------------------------------------
 

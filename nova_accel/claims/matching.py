@@ -267,11 +267,15 @@ def find_profile(
 def slot_handle(device: model.Device, provider: str, identifier: str) -> str:
     """Return the handle of the partition of a slot, which may not exist.
 
-    It is the UUID of an mdev, or else the address of a function.
+    It is the UUID of an mdev, or else the address of a function. A slot that
+    is a VF has the mdev on this VF, whatever its UUID: it may be adopted.
     """
-    if device.technology == "mdev":
-        return names.mdev_uuid(provider, identifier)
-    return identifier
+    if device.technology != "mdev":
+        return identifier
+    return next(
+        (p.handle for p in device.partitions if p.parent == identifier),
+        names.mdev_uuid(provider, identifier),
+    )
 
 
 def _list_candidates(

@@ -93,6 +93,7 @@ _NAME_SUFFIX = re.compile(
     r"(?P<domain>[0-9a-f]{4,8})_(?P<bus>[0-9a-f]{2})_(?P<slot>[0-9a-f]{2})"
     r"_(?P<function>[0-7])(?:_region_(?P<region>[0-9]+))?"
 )
+_MDEV_SLOT = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 
 # Short names by PCI vendor id (pci.ids), for traits and users. A vendor
@@ -196,11 +197,14 @@ def _parse_suffix(suffix: str) -> str:
 
 
 def mdev_uuid(provider: str, slot: str) -> str:
-    """Return the uuid5 of the mdev of a provider's slot.
+    """Return the uuid of the mdev of a provider's slot.
 
     It depends only on provider and slot: a retry finds the mdev of an
-    earlier attempt, and an mdev can be proved to be the library's.
+    earlier attempt, and an mdev can be proved to be the library's. A slot
+    that is the uuid of an mdev itself is that of an adopted one.
     """
+    if _MDEV_SLOT.fullmatch(slot):
+        return slot
     return str(uuid.uuid5(uuid.UUID(provider), slot))
 
 

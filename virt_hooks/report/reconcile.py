@@ -44,6 +44,7 @@ class Reconciler:
         reporter: reporter.Reporter,
         recover: Callable[[], None],
         read_projects: Callable[[], Mapping[str, str]] = dict,
+        is_adopting: Callable[[], bool] = bool,
     ) -> None:
         """Start no thread yet.
 
@@ -52,12 +53,15 @@ class Reconciler:
         :param recover: recovers interrupted attachments; called after each
             pass, since it needs Nova's resource tracker.
         :param read_projects: returns the known projects by server, no I/O.
+        :param is_adopting: returns whether allocations of servers are still
+            to be moved to our providers.
         """
         self._accel = accel
         self._refresh = refresh
         self._reporter = reporter
         self._recover = recover
         self._read_projects = read_projects
+        self._is_adopting = is_adopting
         self._settings = conf.read_settings(options)
         #: Operations on servers, which the hooks measure.
         self.operations = operations.Operations()
@@ -154,6 +158,8 @@ class Reconciler:
             return "for nova-compute to register its node"
         if not self._accel.is_ready:
             return "for nova-compute to read claims and domains"
+        if self._is_adopting():
+            return "for nova-compute to adopt this host's servers"
         return ""
 
     def _repeat_if_fewer_offer(self, host: model.HostState) -> None:

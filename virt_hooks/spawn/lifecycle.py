@@ -337,19 +337,33 @@ class Lifecycle:
                     consumer, slots, root, host
                 )
                 if claim.profile != model.UNKNOWN
+                and self._is_partition_of(consumer, claim)
             )
             claims = ownership.plan_missing(
                 consumer, existing, groups, slots, root, host, self.store
             )
             made = before
             if is_built:
-                made += self._release.notes.exclude_unclean(consumer, claims)
+                made += self._release.notes.exclude_unclean(
+                    consumer,
+                    [
+                        claim
+                        for claim in claims
+                        if claim in existing or ownership.is_in_own_slot(claim)
+                    ],
+                )
             claims = ownership.plan_unless_made(made, claims)
             claims += claim_store.not_in_slots(
                 before, claim_store.slots_of(claims)
             )
             self.store.restore(consumer, slots, existing, claims)
         return claims
+
+    def _is_partition_of(self, consumer: str, claim: model.Claim) -> bool:
+        """Return whether the partition in a server's slot is the server's."""
+        return ownership.is_in_own_slot(
+            claim
+        ) or self._domains.read_use().is_of(consumer, claim.handle)
 
     # -- release -----------------------------------------------------------
 

@@ -87,7 +87,20 @@ def is_owned(claim: model.Claim, made: Made) -> bool:
     A server that is refused because of a partition in its slot is cleaned
     up too, and must not remove that partition.
     """
-    return claim.technology not in NAMELESS or claim.handle in made
+    if claim.handle in made:
+        return True
+    return claim.technology not in NAMELESS and is_in_own_slot(claim)
+
+
+def is_in_own_slot(claim: model.Claim) -> bool:
+    """Return whether only the slot's own partition can be in it.
+
+    An mdev on a VF may have any uuid: another program made it, or it was
+    adopted.
+    """
+    return claim.technology != "mdev" or claim.handle == names.mdev_uuid(
+        claim.provider, claim.slot
+    )
 
 
 def slots_of_domain(
@@ -144,7 +157,11 @@ def owned_handles(
     if device.technology != "mdev":
         return frozenset()
     provider = names.provider_uuid(root.uuid, device.address)
-    return frozenset(names.mdev_uuid(provider, slot) for slot in device.slots)
+    return {names.mdev_uuid(provider, slot) for slot in device.slots} | {
+        handle
+        for handle, claim in made.items()
+        if claim.device == device.address
+    }
 
 
 def recorded_claim(claim: model.Claim, made: Made) -> model.Claim:

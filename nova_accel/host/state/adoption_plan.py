@@ -8,11 +8,10 @@ nova-compute writes ``adopted`` and ``undone``.
 import os
 
 from nova_accel import errors
-from nova_accel.host.state import directories
+from nova_accel.host.state import directories, state_dir
 from nova_accel.inventory.adoption import records
 from nova_accel.model import json_codec
 
-NAME = "adoption.json"
 #: Of the documents; a release that changes a meaning raises the version.
 FORMAT = json_codec.Format(kind=records.Plan)
 _MODE = 0o644
@@ -23,9 +22,9 @@ _MAX_BYTES = 64 << 20
 class PlanFile:
     """The plan of one host."""
 
-    def __init__(self, state_dir: str) -> None:
+    def __init__(self, directory: str) -> None:
         """Use this directory; the first write creates it."""
-        self.path = os.path.join(state_dir, NAME)
+        self.path = os.path.join(directory, state_dir.ADOPTION)
 
     def read(self) -> records.Plan | None:
         """Return the plan, None without one.

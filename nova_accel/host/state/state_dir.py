@@ -14,6 +14,8 @@ from nova_accel.host.state import directories, note_kinds
 
 LOG = logging.getLogger(__name__)
 
+#: File of the plan of an adoption; see ``adoption_plan``.
+ADOPTION = "adoption.json"
 # That of the status files of passes (placement_sync.daemon.heartbeat).
 _STATUS = "status"
 _REMEDIES = {

@@ -3,12 +3,13 @@
 
 ``adopt`` moves allocations from Nova's providers to those of this library
 and removes the former; ``hand_back`` is its inverse. Each is one transaction
-of Placement, and fails as a whole where a plan does not hold any more.
+of Placement, and fails as a whole where a plan does not hold any more. Each
+is idempotent: it is done when it changes nothing.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import errors
 from nova_accel.inventory.adoption import records
@@ -50,53 +51,23 @@ class Stored:
         ).get(provider, {})
 
 
-def is_adopted(plan: records.Plan, present: Iterable[str]) -> bool:
-    """Return whether none of Nova's providers of a plan exists.
+def list_sources(stored: Stored, uuids: Iterable[str]) -> frozenset[str]:
+    """Return those of some providers that still have inventories.
 
-    :param present: uuids of the host's providers.
+    Without any the reshape is done, though some may have to be deleted.
     """
-    return not {native.uuid for native in plan.natives} & {*present}
-
-
-def adopt(plan: records.Plan, stored: Stored) -> Stored:
-    """Return the host with its servers on this library's providers.
-
-    Servers that were deleted since the plan have no allocation. The node
-    itself, and a card that holds more than it offers, get room for what
-    they hold: Placement 13 refuses each reshape of a provider without.
-    The next report of each sets its inventories back.
-
-    :raises PlanError: a provider or an allocation is not as planned.
-    """
-    natives = {n.uuid for n in plan.natives if n.uuid in stored.providers}
-    own = plan.own_providers()
-    for missing in sorted(set(own.values()) - stored.providers.keys()):
-        raise PlanError(f"nova-accel has no provider {missing} yet")
-    allocations = {
-        consumer: _move(
-            consumer,
-            by_provider,
-            natives,
-            server.native_amounts() if server else {},
-            server.own_amounts() if server else {},
-        )
-        for consumer, by_provider in stored.allocations.items()
-        for server in (plan.server(consumer),)
-    }
-    remaining = {u: p for u, p in stored.providers.items() if u not in natives}
-    for native, provider in own.items():
-        if native in natives:
-            remaining[provider] = _carry(
-                remaining[provider], stored.providers[native]
-            )
-    return _with_room(
-        Stored(providers=remaining, allocations=allocations),
-        {plan.root.uuid, *own.values()},
+    return frozenset(
+        uuid
+        for uuid in uuids
+        if uuid in stored.providers and stored.providers[uuid].inventories
     )
 
 
 def record(plan: records.Plan, stored: Stored) -> records.Plan:
-    """Return the plan with Nova's providers as they are stored now."""
+    """Return the plan with Nova's providers as they are stored now.
+
+    A reshape that was interrupted may have emptied some of them.
+    """
     return dataclasses.replace(
         plan,
         natives=tuple(
@@ -106,11 +77,45 @@ def record(plan: records.Plan, stored: Stored) -> records.Plan:
                 traits=now.traits,
                 aggregates=now.aggregates,
             )
-            if (now := stored.providers.get(native.uuid)) is not None
+            if (now := stored.providers.get(native.uuid)) and now.inventories
             else native
             for native in plan.natives
         ),
     )
+
+
+def adopt(plan: records.Plan, stored: Stored) -> Stored:
+    """Return the host with its servers on this library's providers.
+
+    Servers that were deleted since the plan have no allocation. Our
+    providers get the operator's traits and aggregates of Nova's.
+
+    :param plan: result of ``record``.
+    :raises PlanError: a provider or an allocation is not as planned.
+    """
+    natives = {native.uuid: native for native in plan.natives}
+    own = plan.own_providers()
+    for missing in sorted({*own.values()} - stored.providers.keys()):
+        raise PlanError(f"nova-accel has no provider {missing} yet")
+    allocations = {
+        consumer: _move(
+            consumer,
+            by_provider,
+            natives.keys(),
+            server.native_amounts() if server else {},
+            server.own_amounts() if server else {},
+        )
+        for consumer, by_provider in stored.allocations.items()
+        for server in (plan.server(consumer),)
+    }
+    remaining = {
+        uuid: provider
+        for uuid, provider in stored.providers.items()
+        if uuid not in natives
+    }
+    for native, provider in own.items():
+        remaining[provider] = _carry(remaining[provider], natives[native])
+    return Stored(providers=remaining, allocations=allocations)
 
 
 def hand_back(
@@ -123,7 +128,7 @@ def hand_back(
     :raises PlanError: another consumer has allocations of one, or a name of
         Nova's providers is taken.
     """
-    own = {uuid for uuid in own if uuid in stored.providers}
+    own = {*own}
     allocations = {
         consumer: _move(
             consumer,
@@ -151,15 +156,32 @@ def hand_back(
             traits=native.traits,
             aggregates=native.aggregates,
         )
-    return _with_room(
-        Stored(providers=remaining, allocations=allocations), {plan.root.uuid}
-    )
+    return Stored(providers=remaining, allocations=allocations)
+
+
+def make_room(plan: records.Plan, stored: Stored) -> Stored:
+    """Return the node itself and our providers with room for what they hold.
+
+    Placement 13 refuses each reshape of a provider without, and each
+    Placement that of one that gets more than it offers. The next report of
+    each sets its inventories back.
+    """
+    uuids = {plan.root.uuid, *plan.own_providers().values()}
+    roomy = {
+        uuid: dataclasses.replace(
+            provider,
+            inventories=_enlarge(provider.inventories, stored.used(uuid)),
+        )
+        for uuid in uuids
+        if (provider := stored.providers.get(uuid)) is not None
+    }
+    return dataclasses.replace(stored, providers={**stored.providers, **roomy})
 
 
 def _move(
     consumer: str,
     by_provider: records.Allocations,
-    sources: set[str],
+    sources: Collection[str],
     expected: records.Allocations,
     moved: records.Allocations,
 ) -> dict[str, dict[str, int]]:
@@ -184,7 +206,9 @@ def _move(
     )
 
 
-def _carry(provider: StoredProvider, native: StoredProvider) -> StoredProvider:
+def _carry(
+    provider: StoredProvider, native: records.NativeProvider
+) -> StoredProvider:
     """Return our provider with the operator's traits and aggregates."""
     traits = {t for t in native.traits if t.startswith(names.CUSTOM)}
     return dataclasses.replace(
@@ -193,19 +217,6 @@ def _carry(provider: StoredProvider, native: StoredProvider) -> StoredProvider:
         | {t for t in traits if not names.is_managed_trait(t)},
         aggregates=provider.aggregates | native.aggregates,
     )
-
-
-def _with_room(stored: Stored, uuids: Iterable[str]) -> Stored:
-    """Return some providers with room for what they hold."""
-    roomy = {
-        uuid: dataclasses.replace(
-            provider,
-            inventories=_enlarge(provider.inventories, stored.used(uuid)),
-        )
-        for uuid in uuids
-        if (provider := stored.providers.get(uuid)) is not None
-    }
-    return dataclasses.replace(stored, providers={**stored.providers, **roomy})
 
 
 def _enlarge(

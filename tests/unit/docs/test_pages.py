@@ -92,7 +92,7 @@ SEARCHED = {
     "BUILD": "admin/troubleshooting",
     "ERROR": "admin/recovery",
     "No valid host": "admin/troubleshooting",
-    "adopt": "admin/upgrade",
+    "adopt": "admin/adopt",
     "device_spec": "admin/configuration",
     "drain": "admin/drain",
     "empty a host": "admin/drain",

@@ -66,6 +66,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(56_400, "2026-11-27", "requests at the same time, and waits"),
         Limit(56_800, "2026-11-27", _NATIVE),
         Limit(57_300, "2026-11-27", _UNOFFERED),
+        Limit(57_500, "2026-11-27", "the seam of adoptions"),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -88,6 +89,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(38_900, "2026-11-27", _NATIVE),
         Limit(39_300, "2026-11-27", _UNOFFERED),
         Limit(39_350, "2026-11-27", "aliases of Nova that get no device"),
+        Limit(
+            39_550,
+            "2026-11-27",
+            "the seam of adoptions, and mdevs with uuids of other programs",
+        ),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
@@ -121,6 +127,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "adoption": (
         Limit(1_900, "2026-11-27", "plan, its file, apply, undo and status"),
+        Limit(
+            2_400,
+            "2026-11-27",
+            "the commands, and new servers that an undo expresses",
+        ),
     ),
     "ironic": (
         Limit(1_860, "2026-11-27", _PACKAGE),

@@ -42,12 +42,31 @@ _MDEV = """<device><name>{name}</name><path>/sys/devices/{uuid}</path>
 <iommuGroup number='12'/></capability></device>"""
 
 
+# Autostart of mdevs by uuid, by the root of their host: mdevctl's files.
+DEFINED: dict[str, dict[str, bool]] = {}
+
+
 class _NodeDevice:
-    def __init__(self, xml: str) -> None:
-        self._xml = xml
+    """Node device; an mdev that was defined has an entry in ``defined``."""
+
+    def __init__(
+        self, xml: str, uuid: str = "", defined: dict[str, bool] | None = None
+    ) -> None:
+        self._xml, self._uuid = xml, uuid
+        self._defined = {} if defined is None else defined
 
     def XMLDesc(self, _flags: int) -> str:
         return self._xml
+
+    def isPersistent(self) -> int:
+        return int(self._uuid in self._defined)
+
+    def autostart(self) -> int:
+        return int(self._defined[self._uuid])
+
+    def setAutostart(self, autostart: bool) -> int:
+        self._defined[self._uuid] = autostart
+        return 0
 
 
 class Connection(libvirtd.Connection):
@@ -68,15 +87,21 @@ class Connection(libvirtd.Connection):
             xml = self._list_mdevs().get(name)
             if xml is None:
                 raise libvirtd.failed(f"no {name}", "NO_NODE_DEVICE")
-            return _NodeDevice(xml)
+            uuid = name.removeprefix("mdev_")[:36].replace("_", "-")
+            return _NodeDevice(xml, uuid, self._defined())
         if path := self._list_parents().get(name):
             return _NodeDevice(_describe_parent(name, path))
         return super().nodeDeviceLookupByName(name)
+
+    def _defined(self) -> dict[str, bool]:
+        """Return autostart of the defined mdevs of this host, by uuid."""
+        return DEFINED.setdefault(str(self.root), {})
 
     def create_mdev(self, parent: str, kind: str, uuid: str) -> None:
         """Create an mdev as mdevctl does."""
         types = self._list_parents()[parent] / "mdev_supported_types"
         libvirtd.store(types / kind / "create", uuid)
+        self._defined()[uuid] = True  # as Nova defines it
 
     def _list_parents(self) -> Mapping[str, Path]:
         bus = self.root / "sys/class/mdev_bus"

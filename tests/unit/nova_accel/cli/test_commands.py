@@ -176,7 +176,7 @@ def test_a_line_without_a_command_is_refused(
         commands.main(words)
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    choice = "use one of: audit, capture, "
+    choice = "use one of: adopt apply, adopt plan, "
     assert f"nova-accel: error: {cause}; {choice}" in error
     assert "driver remove, driver status" in error
     assert "flavor set" not in error

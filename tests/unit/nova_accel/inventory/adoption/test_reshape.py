@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nova_accel.host.state import adoption_plan
 from nova_accel.inventory.adoption import records, reshape
@@ -22,6 +23,10 @@ def own_providers(stored: reshape.Stored) -> set[str]:
         for uuid, provider in stored.providers.items()
         if names.OWNER_TRAIT in provider.traits
     }
+
+
+def list_natives(plan: records.Plan) -> list[str]:
+    return [native.uuid for native in plan.natives]
 
 
 def report_node(
@@ -44,11 +49,12 @@ def test_undo_restores_all_that_the_adoption_has_changed(
     assert plan.blockers == ()
     before = cloud.with_own_providers()
     written = adoption_plan.FORMAT.encode(reshape.record(plan, before))
-    adopted = reshape.adopt(plan, before)
-    assert reshape.is_adopted(plan, adopted.providers)
+    adopted = reshape.make_room(plan, reshape.adopt(plan, before))
+    assert not reshape.list_sources(adopted, list_natives(plan))
     undone = reshape.hand_back(
         adoption_plan.FORMAT.decode(written), adopted, own_providers(adopted)
     )
+    undone = reshape.make_room(plan, undone)
     assert report_node(undone, cloud.stored) == cloud.stored
 
 
@@ -70,7 +76,10 @@ def test_each_step_is_repeated_without_a_further_change(
 @given(clouds.natives())
 def test_no_provider_holds_more_than_it_offers(cloud: clouds.Cloud) -> None:
     """Placement 13 refuses a reshape of a provider that does."""
-    adopted = reshape.adopt(cloud.plan, cloud.with_own_providers())
+    plan = cloud.plan
+    adopted = reshape.make_room(
+        plan, reshape.adopt(plan, cloud.with_own_providers())
+    )
     for uuid, provider in adopted.providers.items():
         for name, amount in adopted.used(uuid).items():
             assert provider.inventories[name].capacity >= amount
@@ -89,6 +98,34 @@ def test_our_provider_has_what_operators_gave_to_novas(
         assert natives[native].aggregates <= (
             adopted.providers[provider].aggregates
         )
+
+
+@given(clouds.natives(), st.data())
+def test_an_interrupted_adoption_loses_nothing(
+    cloud: clouds.Cloud, data: st.DataObject
+) -> None:
+    """Nova deletes its providers one by one, after it has emptied them.
+
+    It sets the traits and aggregates of our providers after that.
+    """
+    before = cloud.with_own_providers()
+    plan = reshape.record(cloud.plan, before)
+    adopted = reshape.adopt(plan, before)
+    remaining = data.draw(st.sets(st.sampled_from(list_natives(plan))))
+    emptied = {
+        uuid: dataclasses.replace(before.providers[uuid], inventories={})
+        for uuid in remaining
+    }
+    cut_off = reshape.Stored(
+        providers={
+            **emptied,
+            **{u: before.providers[u] for u in adopted.providers},
+        },
+        allocations=adopted.allocations,
+    )
+    assert not reshape.list_sources(cut_off, list_natives(plan))
+    assert reshape.record(plan, cut_off) == plan
+    assert reshape.adopt(plan, cut_off) == adopted
 
 
 def build_plan() -> tuple[records.Plan, reshape.Stored]:

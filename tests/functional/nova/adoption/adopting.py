@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts under Nova's own driver that are adopted, and handed back."""
+
+import contextlib
+import io
+import json
+import os
+from typing import Any
+
+import fixtures
+from nova import objects, service
+from nova.tests.fixtures import libvirt as fakelibvirt
+
+from nova_accel.host.state import adoption_plan
+from nova_accel.inventory.adoption import records
+from tests.functional.nova.scheduling import scheduled
+from tests.functional.nova.support import audit
+from tests.functional.nova.switch import stock_driver
+from tests.functional.sync.commands import programs
+
+AGGREGATE = "11111111-1111-4111-8111-111111111111"
+TRAIT = "CUSTOM_OPERATORS"
+LIBVIRT = "qemu:///host1"
+
+
+class AdoptionTestBase(stock_driver.StockTestBase):
+    """A host of Nova's own driver, and the commands on it."""
+
+    kind = stock_driver.T4_TYPE
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.useFixture(scheduled.without_keystone())
+        audit.hide_uptime(self)
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                f"{fakelibvirt.__name__}.openReadOnly", self._open_libvirt
+            )
+        )
+
+    def _open_libvirt(self, _uri: str) -> Any:
+        connection = self.computes["host1"].driver._host.get_connection()
+        return _Closable(connection)
+
+    # -- a host of Nova's own driver ---------------------------------------
+
+    def start_stock(self, cards: Any, kind: str) -> None:
+        self.kind = kind
+        self.use(stock_driver.STOCK, kind)
+        self.start_host(*cards)
+
+    def add_operators_data(self, server: Any) -> str:
+        """Give Nova's provider of a server a trait and an aggregate."""
+        (uuid,) = self.allocations(server)
+        self._create_trait(TRAIT)
+        self._set_provider_traits(
+            uuid, [*self._get_provider_traits(uuid), TRAIT]
+        )
+        path = f"/resource_providers/{uuid}"
+        self.placement.put(
+            f"{path}/aggregates",
+            {
+                "aggregates": [AGGREGATE],
+                "resource_provider_generation": self.placement.get(path).body[
+                    "generation"
+                ],
+            },
+            version="1.19",
+        )
+        return str(uuid)
+
+    def aggregates(self, uuid: str) -> list[str]:
+        path = f"/resource_providers/{uuid}/aggregates"
+        aggregates: list[str] = self.placement.get(path, version="1.19").body[
+            "aggregates"
+        ]
+        return aggregates
+
+    def stop(self, server: Any) -> None:
+        self.api.post_server_action(server["id"], {"os-stop": None})
+        self._wait_for_state_change(server, "SHUTOFF")
+
+    def start_again(self, server: Any) -> None:
+        self.api.post_server_action(server["id"], {"os-start": None})
+        self._wait_for_state_change(server, "ACTIVE")
+
+    def disable(self, is_disabled: bool = True) -> None:
+        (service,) = self.api.get_services(binary="nova-compute", host="host1")
+        status = "disabled" if is_disabled else "enabled"
+        self.api.put_service(service["id"], {"status": status})
+
+    def snapshot(self, *servers: Any) -> dict[str, Any]:
+        """Return all that an undo has to restore."""
+        return {
+            "providers": {
+                uuid: record | {"aggregates": self.aggregates(uuid)}
+                for uuid, record in self.stable_providers().items()
+            },
+            "servers": [self._describe(server) for server in servers],
+            "defined": dict(
+                stock_driver.DEFINED[str(self.hosts["host1"].root)]
+            ),
+        }
+
+    def _describe(self, server: Any) -> dict[str, Any]:
+        instance = objects.Instance.get_by_uuid(
+            self.context, server["id"], expected_attrs=["flavor"]
+        )
+        records_ = self._get_allocations_by_server_uuid(server["id"])
+        return {
+            "allocations": {u: r["resources"] for u, r in records_.items()},
+            "slots": self.slots(server),
+            "specs": dict(instance.flavor.extra_specs),
+            "mdevs": self.mdevs_of(server),
+            "definition": self.domain(server).definition_xml,
+        }
+
+    # -- the commands ------------------------------------------------------
+
+    def run_command(self, *words: str, status: int = 0) -> str:
+        """Return the output of a command on host1."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            exit_status = programs.main(
+                [
+                    *("adopt", *words),
+                    *("--endpoint", self.placement.fixture.endpoint),
+                    *("--compute-endpoint", self.api_fixture.base_url),
+                    *("--host", "host1"),
+                    *("--host-uuid", self.compute_rp_uuids["host1"]),
+                    *("--root", str(self.hosts["host1"].root)),
+                    *("--state-dir", self.state_dir()),
+                    *("--connect", LIBVIRT),
+                ]
+            )
+        text = out.getvalue() + err.getvalue()
+        self.assertEqual(status, exit_status, text)
+        return text
+
+    def read_plan(self) -> records.Plan:
+        plan = adoption_plan.PlanFile(self.state_dir()).read()
+        assert plan is not None
+        return plan
+
+    def state(self) -> str:
+        return self.read_plan().state.value
+
+    def blockers(self) -> dict[str, str]:
+        """Return the subjects of a plan's blockers by their kinds."""
+        report = json.loads(self.run_command("plan", "-f", "json", status=1))
+        return {b["kind"]: b["subject"] for b in report["blockers"]}
+
+    def plan(self) -> None:
+        self.disable()
+        self.run_command("plan")
+        self.run_command("apply")
+
+    def adopt(self) -> None:
+        """Adopt as the manual says."""
+        self.plan()
+        self.switch(stock_driver.ACCEL)
+        self.run_periodics()
+        self.assertEqual("adopted", self.state())
+        self.run_periodics()
+        self.disable(False)
+
+    def undo(self) -> None:
+        """Hand the host back as the manual says."""
+        self.run_command("undo")
+        self.end_service()
+        self.restart()
+        self.run_periodics()
+        self.assertEqual("undone", self.state())
+        self.switch(stock_driver.STOCK, self.kind)
+        self.run_periodics()
+
+    def fail_to_start(self) -> Exception:
+        """Return the error at which nova-compute ends with our driver."""
+        services: list[Any] = []
+        start = service.Service.start
+
+        def note(started: Any) -> None:
+            services.append(started)
+            start(started)
+
+        with fixtures.MonkeyPatch("nova.service.Service.start", note):
+            try:
+                self.switch(stock_driver.ACCEL)
+            except Exception as error:
+                services[-1].manager.driver.cleanup_host("host1")
+                return error
+        raise AssertionError("nova-compute has started")
+
+    def end_service(self) -> None:
+        """Release the lock of nova-compute, as the end of its process does."""
+        lock = self.computes["host1"].driver._accel._service_lock
+        if lock is not None and lock._descriptor is not None:
+            os.close(lock._descriptor)
+            lock._descriptor = None
+
+
+class _Closable:
+    """Connection whose end does not close that of nova-compute."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adoption of this host's servers, as a package registers it.
+
+The entry point of the group ``nova_accel.adoptions`` is a class that takes an
+``AdoptionContext``. It is loaded only while ``state_dir`` has a plan.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from nova_accel.config import extensions
+from nova_accel.host.state import state_dir
+from virt_hooks.spawn import lifecycle
+
+GROUP = "nova_accel.adoptions"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptionContext:
+    """Objects of one nova-compute; ``host`` is Nova's libvirt host."""
+
+    accel: lifecycle.Lifecycle
+    host: Any
+    directory: str
+
+
+class HostAdoption:
+    """Adoption of a host that has no plan."""
+
+    @property
+    def is_adopting(self) -> bool:
+        """Return whether servers are still to be adopted."""
+        return False
+
+    @property
+    def is_undoing(self) -> bool:
+        """Return whether the servers go back to Nova's own driver."""
+        return False
+
+    def prepare(self, nodes: Mapping[str, str]) -> None:
+        """Write slots and flavors, before claims are restored.
+
+        :param nodes: names of this host's compute nodes by uuid.
+        :raises ConfigurationError: the plan does not hold, and the service
+            must not start.
+        """
+
+    def reshape(self, nova_tree: Any, node: str, allocations: Any) -> None:
+        """Move allocations between providers, or note that it is done.
+
+        :param nova_tree: Nova's tree, with our providers; it is changed, as
+            ``allocations`` are.
+        :param allocations: by consumer; None if Nova has not read them.
+        :raises nova.exception.ReshapeNeeded: Nova has to read them.
+        :raises nova.exception.ReshapeFailed: the plan does not hold.
+        """
+
+    def complete(self) -> None:
+        """Do what remains after the reshape, without Nova's locks."""
+
+
+def load(context: AdoptionContext) -> HostAdoption:
+    """Return the adoption of the installed package.
+
+    :raises ConfigurationError: it can't be loaded, or its plan not read.
+    """
+    if os.path.lexists(os.path.join(context.directory, state_dir.ADOPTION)):
+        for build in extensions.load(GROUP).values():
+            adoption: HostAdoption = build(context)
+            return adoption
+    return HostAdoption()
