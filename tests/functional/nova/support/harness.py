@@ -171,12 +171,17 @@ class AccelTestBase(base.ServersTestBase):
         )
 
     def start_host(
-        self, *cards: Any, name: str = "host1", **settings: Any
+        self,
+        *cards: Any,
+        name: str = "host1",
+        cell: str | None = None,
+        **settings: Any,
     ) -> Any:
         """Return nova-compute, started on a host with these cards.
 
         Its own pass over Placement runs only where a test asks for it.
 
+        :param cell: name of its cell; None for the first one.
         :param settings: options of ``[nova_accel]``.
         """
         root = Path(self.useFixture(fixtures.TempDir()).path)
@@ -192,7 +197,7 @@ class AccelTestBase(base.ServersTestBase):
         }
         settings.setdefault("sync_interval", 0)
         self.flags(group="nova_accel", **self._directories[name], **settings)
-        self.start_compute(hostname=name)
+        self.start_compute(hostname=name, cell_name=cell)
         self.addCleanup(self._end_guests, self.computes[name])
         return self.computes[name]
 
