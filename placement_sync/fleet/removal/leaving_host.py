@@ -10,6 +10,8 @@ from nova_accel.cli import command_manager, host_source
 from nova_accel.config import conf
 from nova_accel.discovery import plugin
 from nova_accel.doctor import checked_host, host_checks, registry
+from nova_accel.host.state import adoption_plan
+from nova_accel.inventory.adoption import records
 from nova_accel.model import names, providers
 from placement_sync.cli import common_options, outside_host
 from placement_sync.client import (
@@ -142,6 +144,7 @@ class LeavingHost:
         by_consumer: dict[str, list[model.Claim]] = {}
         for claim in self.read_claims(is_required=bool(nodes)):
             by_consumer.setdefault(claim.consumer, []).append(claim)
+        adopted = self._list_adopted(records.AdoptionState.ADOPTED)
         holders = []
         for uuid in sorted(allocated | by_consumer.keys()):
             server = nova_api.find_server(self.compute, uuid)
@@ -152,12 +155,41 @@ class LeavingHost:
                         uuid=uuid,
                         server=server,
                         claims=tuple(by_consumer.get(uuid, ())),
+                        is_adopted=uuid in adopted,
                     )
                 )
         return tuple(holders)
 
+    def _list_adopted(self, state: records.AdoptionState) -> frozenset[str]:
+        """Return the servers of an adoption in a state.
+
+        :raises ConfigurationError: the file of the adoption can't be used.
+        """
+        plan = adoption_plan.PlanFile(self.state_dir).read()
+        if plan is None or plan.state is not state:
+            return frozenset()
+        return frozenset(server.uuid for server in plan.servers)
+
+    def check_adoption(self) -> None:
+        """Check that nova-compute has completed an adoption, or its undo.
+
+        :raises CommandError: the next start of nova-compute completes it.
+        :raises ConfigurationError: the file of the adoption can't be used.
+        """
+        plan_file = adoption_plan.PlanFile(self.state_dir)
+        plan = plan_file.read()
+        if plan is not None and plan.state.is_pending:
+            raise command_manager.CommandError(
+                COMMAND,
+                f"{plan_file.path} is in the state {plan.state.value!r}, which"
+                " the next start of nova-compute completes; start it, and run"
+                " this again",
+            )
+
     def read_claims(self, is_required: bool) -> tuple[model.Claim, ...]:
         """Return the claims of the host's servers.
+
+        Servers that were handed back to Nova's own support have none.
 
         :param is_required: whether claims may exist.
         :raises AcceleratorError: they are required and not known.
@@ -167,7 +199,8 @@ class LeavingHost:
             raise command_manager.CommandError(
                 COMMAND, f"the servers' claims are unknown: {recorded.reason}"
             )
-        return recorded.claims
+        returned = self._list_adopted(records.AdoptionState.UNDONE)
+        return tuple(c for c in recorded.claims if c.consumer not in returned)
 
     def list_other_hosts(self) -> tuple[str, ...]:
         """Return the names of other compute nodes with such providers.

@@ -10,7 +10,13 @@ import dataclasses
 import os
 from collections.abc import Iterable
 
-from nova_accel.host.state import directories, note_kinds, service_lock
+from nova_accel.host.state import (
+    claims_file,
+    directories,
+    note_kinds,
+    service_lock,
+)
+from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.model import json_codec
 
 _RECORD = "removal.json"
@@ -20,7 +26,8 @@ _MAX_BYTES = 1 << 20
 # nova-compute with this library ran here, which the next attempt requires.
 _DIRECTORIES = (*note_kinds.DIRECTORIES, "status")
 _FILES = (
-    *("book.json", "stock-compute", "sync.lock", _RECORD),
+    *(claims_file.NAME, state_dirs.ADOPTION),
+    *("stock-compute", "sync.lock", _RECORD),
     *service_lock.NAMES,
 )
 

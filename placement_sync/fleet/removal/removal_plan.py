@@ -11,6 +11,10 @@ from placement_sync.client import nova_api
 from placement_sync.fleet.flavors import flavor_specs
 
 _MDEV = "mdev"
+_ADOPTED = (
+    "it was adopted from Nova's own vGPU support, and `nova-accel adopt undo`"
+    " hands it back with its vGPUs"
+)
 _KEEPS = "it keeps its mdevs until this host reboots; a hard reboot keeps them"
 _LOSES = "its next hard reboot takes its functions away, without an error"
 _UNCLAIMED = (
@@ -29,17 +33,21 @@ class Holder:
 
     ``server`` is None for a consumer that is no server of Nova's. ``claims``
     are those of nova-compute, none for an allocation without one.
+    ``is_adopted`` is true if an adoption of this host can be undone for it.
     """
 
     uuid: str
     server: nova_api.Server | None = None
     claims: tuple[model.Claim, ...] = ()
+    is_adopted: bool = False
 
     @property
     def effect(self) -> str:
         """Return what happens to it under Nova's own driver."""
         if self.server is None:
             return _NO_SERVER
+        if self.is_adopted:
+            return _ADOPTED
         if not self.claims:
             return _UNCLAIMED
         is_mdev = all(claim.technology == _MDEV for claim in self.claims)

@@ -104,6 +104,7 @@ def _apply(arguments: argparse.Namespace) -> application.Output:
     """
     options = common_options.resolve_options(arguments)
     leaving = leaving_host.LeavingHost(arguments, options)
+    leaving.check_adoption()
     removal = host_removal.HostRemoval(leaving)
     if arguments.move or arguments.shelve:
         return _move(arguments, leaving, removal)

@@ -16,8 +16,9 @@ import pytest
 from nova import objects
 
 from nova_accel.host.execute import action_executor
-from nova_accel.host.state import directories
-from nova_accel.model import names
+from nova_accel.host.state import adoption_plan, directories
+from nova_accel.inventory.adoption import records
+from nova_accel.model import names, providers
 from placement_sync.client import nova_api, rest, stock_compute
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import audit, harness
@@ -398,6 +399,43 @@ class Leaving(stock_driver.StockTestBase):
                     counted(getattr(owner, name)),
                 )
             )
+
+    def test_adopted_servers_are_handed_back_by_an_undo(self) -> None:
+        self.start()
+        server = self.boot(SMALL)
+        self.write_adoption(server, records.AdoptionState.UNDOING)
+        self.stop()
+        self.assertIn("'undoing', which the next start", self.apply(status=2))
+        self.write_adoption(server, records.AdoptionState.ADOPTED)
+        text = self.apply(status=2)
+        self.assertIn("`nova-accel adopt undo` hands it back", text)
+        self._delete_server(server)
+        self.write_adoption(server, records.AdoptionState.UNDONE)
+        self.apply()
+        self.assert_removed()
+
+    def write_adoption(
+        self, server: Any, state: records.AdoptionState
+    ) -> None:
+        """Write the plan of an adoption with this server."""
+        adopted = records.AdoptedServer(
+            uuid=server["id"],
+            name=server["name"],
+            mdevs=(),
+            specs_before=stock_driver.NATIVE_FLAVOR,
+            specs_after=SMALL,
+        )
+        root = providers.ProviderRoot(
+            name="host1", uuid=self.compute_rp_uuids["host1"]
+        )
+        adoption_plan.PlanFile(self.state_dir()).write(
+            records.Plan(
+                source=records.Source.NOVA_MDEV,
+                root=root,
+                state=state,
+                servers=(adopted,),
+            )
+        )
 
     def test_other_resources_of_a_server_stay(self) -> None:
         """Persistent memory is a resource of the compute node itself."""
