@@ -2,6 +2,7 @@
 """Nothing remains of an attachment that fails."""
 
 import contextlib
+import errno
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from nova import objects
 from nova.scheduler.client import report
 
+from nova_accel.host.execute import privileged
 from nova_accel.model import attachment
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, libvirtd, technologies
@@ -82,6 +84,22 @@ class Attaching(FailingTestBase):
             ),
             "claim fails",
             "claimed no slot",
+        )
+
+    @pytest.mark.long
+    def test_the_device_is_not_made(self) -> None:
+        self.refused_with(
+            mock.patch.object(privileged, "create_mdev", lambda *_: errno.EIO),
+            "device fails",
+            "EIO",
+        )
+
+    @pytest.mark.long
+    def test_the_definition_is_not_changed(self) -> None:
+        self.refused_with(
+            self.refusing("attachDeviceFlags", 2),
+            "definition fails",
+            "libvirt says",
         )
 
     def test_the_guest_does_not_get_it(self) -> None:
@@ -204,6 +222,17 @@ class Attaching(FailingTestBase):
         self.run_periodics()
         self.assert_as_before(server, before, "the end of its undo")
 
+    def test_the_answer_to_the_release_is_lost(self) -> None:
+        """A later pass gives back the rest."""
+        server = self.boot_server()
+        before = self.collect_state(server)
+        self.attach(server, PROFILE)
+        with self.losing(server):
+            reason = self.refused(server, "detach", name="")
+        self.assertIn("next periodic task", reason)
+        self.run_periodics()
+        self.assert_as_before(server, before, "lost answer")
+
 
 class Detaching(FailingTestBase):
     """Detachments that fail: everything is as it was."""
@@ -224,6 +253,14 @@ class Detaching(FailingTestBase):
         self.domain(server).is_stubborn = False
         self.detach(server)
         self.assert_agreement("detach after all", is_passed=True)
+
+    @pytest.mark.long
+    def test_a_definition_that_is_not_changed(self) -> None:
+        server = self.start_attached()
+        before = self.collect_state(server)
+        with self.refusing("detachDeviceFlags", 2):
+            self.refused(server, "detach", name="")
+        self.assert_as_before(server, before, "definition keeps it")
 
     def test_placement_fails_late(self) -> None:
         """The device is gone; the rest follows with the next pass."""

@@ -64,6 +64,15 @@ class Failing(operations.OperationsTestBase):
         """Let a host refuse to start guests."""
         self._refuse(host, "createWithFlags")
 
+    def refuse_destroy(self, host: str) -> None:
+        """Let a host refuse to end guests."""
+        self._refuse(host, "destroy")
+
+    def refuse_undefine(self, host: str) -> None:
+        """Let a host refuse to undefine domains."""
+        self._refuse(host, "undefine")
+        self._refuse(host, "undefineFlags")
+
     def _refuse(self, host: str, name: str) -> None:
         connected = self.computes[host].driver._host.get_connection()
         stock = self._stock[name]
@@ -192,6 +201,28 @@ class MiddleInPlace(Failing):
         self.delete_and_check(server)
 
     @pytest.mark.long
+    def test_rebuild(self) -> None:
+        """Nova removes the allocations; the library restores them."""
+        server = self.boot_server()
+        allocations = self.allocations(server)
+        for fails in (
+            self.refuse_guests,
+            self.lose_mdevs,
+            self.refuse_destroy,
+        ):
+            fails("host1")
+            self.fail_operation(
+                server, "rebuild", body={"imageRef": harness.IMAGE}
+            )
+            self.assertEqual(allocations, self.allocations(server))
+            self.recover(server)
+        fails("host1")
+        self.fail_operation(
+            server, "rebuild", body={"imageRef": harness.IMAGE}
+        )
+        self.delete_and_check(server)
+
+    @pytest.mark.long
     def test_restart_after_a_rebuild(self) -> None:
         """nova-compute ends before it has restored the allocations."""
         server = self.boot_server()
@@ -288,6 +319,19 @@ class MiddleInPlace(Failing):
         self.assertEqual(allocations, self.allocations(server))
         self.delete_and_check(server)
 
+    @pytest.mark.long
+    def test_unshelve(self) -> None:
+        server = self.boot_server()
+        self.offload(server)
+        for fails in (self.refuse_guests, self.refuse_mdevs):
+            fails("host1")
+            self.fail_operation(server, "unshelve", "SHELVED_OFFLOADED")
+            self.assert_nothing_left()
+            self.heal_hosts()
+        self.unshelve(server)
+        self.assert_agreement("unshelve", is_passed=True)
+        self.delete_and_check(server)
+
 
 class MiddleOfMoves(Failing):
     """A server that goes to another host."""
@@ -314,6 +358,34 @@ class MiddleOfMoves(Failing):
         self.assertEqual({}, self.hosts["host2"].mdevs())
         self.recover(server)
         self.assertEqual({}, self.hosts["host1"].mdevs())
+        self.delete_and_check(server)
+
+    def test_evacuate(self) -> None:
+        server = self.boot_server("host1", "host2")
+        self.computes["host1"].stop()
+        self.force_down(True)
+        self.be_on("host2")
+        for fails in (self.refuse_guests, self.refuse_mdevs):
+            fails("host2")
+            self.fail_evacuation(server)
+        self.evacuate_to_second(server)
+        self.assert_agreement("evacuate", False, "host2")
+        self.be_on("host1")
+        self.restart()
+        self.force_down(False)
+        self.assert_agreement("return", is_passed=True)
+        self.delete_and_check(server)
+
+    @pytest.mark.long
+    def test_revert(self) -> None:
+        server = self.boot_server("host1", "host2")
+        for fails in (self.refuse_guests, self.lose_mdevs):
+            self.migrate(server)
+            self.be_on("host1")
+            fails("host1")
+            self.fail_operation(server, "revertResize")
+            self.assertEqual("host1", self.host_of(server))
+            self.recover(server)
         self.delete_and_check(server)
 
     def test_the_source_restarts_in_a_revert(self) -> None:
@@ -350,6 +422,17 @@ class LeftBehind(Failing):
     __test__ = False
 
     @pytest.mark.long
+    def test_migrate(self) -> None:
+        """Its source has no allocations left, so its devices are released."""
+        server = self.boot_server("host1", "host2")
+        self.refuse_guests("host2")
+        self.fail_operation(server, "migrate")
+        self.assertEqual("host2", self.host_of(server))
+        self.assertEqual({}, self.hosts["host1"].mdevs())
+        self.recover(server)
+        self.delete_and_check(server)
+
+    @pytest.mark.long
     def test_migrate_and_archive(self) -> None:
         """The server is archived before the next pass of its source."""
         server = self.boot_server("host1", "host2")
@@ -364,6 +447,18 @@ class LeftBehind(Failing):
         db.archive_deleted_rows(context=self.context, max_rows=1000)
         self.run_periodics()
         self.assert_nothing_left("host1")
+
+    @pytest.mark.long
+    def test_confirm(self) -> None:
+        """The domain stays on the source, without devices."""
+        server = self.boot_server("host1", "host2")
+        self.migrate(server)
+        self.be_on("host1")
+        self.refuse_undefine("host1")
+        self.fail_operation(server, "confirmResize")
+        self.assertEqual({}, self.hosts["host1"].mdevs())
+        self.recover(server)
+        self.delete_and_check(server)
 
 
 globals().update(
