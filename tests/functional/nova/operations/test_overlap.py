@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from nova import exception, objects
 from nova.compute import task_states, vm_states
 from nova.tests.functional.api import client
@@ -106,27 +107,34 @@ class Overlap(operations.OperationsTestBase):
     def test_hard_reboot(self) -> None:
         self.check(self.reboot_hard)
 
+    @pytest.mark.long
     def test_start(self) -> None:
         self.check(self.start, self.stop)
 
+    @pytest.mark.long
     def test_rescue(self) -> None:
         self.check(self.rescue)
 
+    @pytest.mark.long
     def test_unrescue(self) -> None:
         self.check(self.unrescue, self.rescue)
 
+    @pytest.mark.long
     def test_resume(self) -> None:
         self.check(self.resume, self.suspend)
 
+    @pytest.mark.long
     def test_rebuild(self) -> None:
         self.check(self.rebuild)
 
+    @pytest.mark.long
     def test_unshelve(self) -> None:
         self.check(self.unshelve, self.offload)
 
     def test_migration(self) -> None:
         self.check(self.migrate, host="host2")
 
+    @pytest.mark.long
     def test_revert(self) -> None:
         self.start_hosts("host2")
         self.check(self.revert, self.migrate)

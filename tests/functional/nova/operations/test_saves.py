@@ -8,6 +8,7 @@ was to store.
 from typing import Any
 from unittest import mock
 
+import pytest
 from nova import objects
 from nova.compute import manager
 from oslo_db import exception as db_exception
@@ -83,6 +84,7 @@ class Saves(test_middle.Failing):
             at += 1
         self.assertGreater(at, 1)
 
+    @pytest.mark.long
     def test_to_another_host(self) -> None:
         for name in ("host1", "host2"):
             self.start_host(harness.TWO_T4[0], name=name)

@@ -4,6 +4,10 @@
 Each removes one cost that a profile of these tests showed. None of them
 changes the behaviour of Nova, Placement or this library. All but
 SharedStatements are for native threads: eventlet's run few of these tests.
+
+Services start anew for each test. With these fixtures that is half a second of
+processor time, a fifth of a test; servers, notes and Nova's configuration of
+the test before would cost more to remove than they cost to start.
 """
 
 import sys
