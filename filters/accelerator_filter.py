@@ -28,7 +28,7 @@ from filters.placement.report_client import placement_getter
 from filters.request import NO_ACCELERATORS, AcceleratorRequest, parse_request
 from nova_accel import errors
 from nova_accel.catalog import loader
-from nova_accel.config import top_packages
+from nova_accel.config import logs, top_packages
 from nova_accel.geometry import vgpu_geometry
 from nova_accel.model import flavors
 from placement_sync.client.provider_records import Get
@@ -78,7 +78,9 @@ def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
             placement_getter(ctxt.global_id), request
         )
     except errors.ServiceError as error:
-        LOG.warning("Accelerators were not checked beforehand: %s", error)
+        logs.warning(
+            LOG, "Accelerators were not checked beforehand: %s", error
+        )
         return True
     if refusal is not None:
         LOG.info(

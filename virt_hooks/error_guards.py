@@ -9,6 +9,7 @@ from typing import Any
 from nova import exception
 
 from nova_accel import errors
+from nova_accel.config import logs
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +56,9 @@ def as_nova_error(
         yield
     except errors.AcceleratorError as error:
         needs_uuid = uuid and uuid not in str(error)
-        LOG.error("%s%s", f"server {uuid}: " if needs_uuid else "", error)
+        logs.error(
+            LOG, "%s%s", f"server {uuid}: " if needs_uuid else "", error
+        )
         if publish is not None:
             publish()
         is_final = is_rebuilt or not getattr(error, "is_local", True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from nova_accel import errors
+from nova_accel.config import logs
 
 LOG = logging.getLogger(__name__)
 # Concurrent reads. A read without a response ends when its client times
@@ -135,7 +136,8 @@ class StaleCache(Generic[V]):
             value = read()
             seconds = self._times.fresh
         except errors.AcceleratorError as error:
-            LOG.warning(
+            logs.warning(
+                LOG,
                 "Could not read %s, next attempt in %d s: %s",
                 key,
                 seconds,

@@ -11,7 +11,7 @@ import importlib.metadata
 import logging
 from typing import Any
 
-from nova_accel.config import top_packages
+from nova_accel.config import logs, top_packages
 
 LOG = logging.getLogger(__name__)
 
@@ -26,7 +26,8 @@ def register() -> list[Any]:
         try:
             validators += point.load()()
         except ImportError as error:
-            LOG.error(
+            logs.error(
+                LOG,
                 "Extra specs of accelerators are not checked: %s (%s)",
                 "; ".join(map(str, top_packages.find_foreign()))
                 or "repair it",

@@ -19,7 +19,7 @@ from ceilometer.compute.pollsters import util
 from ceilometer.polling import plugin_base
 
 from nova_accel import errors
-from nova_accel.config import conf
+from nova_accel.config import conf, logs
 from nova_accel.model import usage
 from placement_sync.daemon import heartbeat, usage_rows
 
@@ -128,7 +128,7 @@ def read_servers(settings: conf.Settings) -> _Rows:
     try:
         statuses = heartbeat.read(settings.state_dir)
     except errors.UnreadableError as error:
-        LOG.warning("accelerators are not metered: %s", error)
+        logs.warning(LOG, "accelerators are not metered: %s", error)
         return rows
     for status in statuses:
         if status.writer != _WRITER:

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 
+from nova_accel.config import logs
 from nova_accel.host.state import directories, service_lock
 
 LOG = logging.getLogger(__name__)
@@ -99,4 +100,4 @@ class StockComputeWatch:
         try:
             directories.replace_file(self._path, identity.encode(), _MODE)
         except OSError as error:
-            LOG.warning("%s can't be written: %s", self._path, error)
+            logs.warning(LOG, "%s can't be written: %s", self._path, error)

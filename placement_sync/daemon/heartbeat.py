@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, Self
 
 from nova_accel import errors, model
-from nova_accel.config import library_version
+from nova_accel.config import library_version, logs
 from nova_accel.discovery import vgpu_guests
 from nova_accel.host import nvml_gpus
 from nova_accel.host.state import directories
@@ -272,7 +272,8 @@ class Heartbeat:
         except OSError as error:
             reason = error.strerror or str(error)
             if reason != self._last_reason:
-                LOG.warning(
+                logs.warning(
+                    LOG,
                     "Can't write the status of the passes to %s (%s);"
                     " correct [nova_accel] state_dir",
                     self.path,

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nova_accel import errors
+from nova_accel.config import logs
 from nova_accel.host.state import directories
 from placement_sync.daemon import operations, usage_metrics
 from placement_sync.daemon.status import Status
@@ -96,7 +97,8 @@ class Metrics:
         except OSError as error:
             reason = error.strerror or str(error)
             if reason != self._last_reason:
-                LOG.warning(
+                logs.warning(
+                    LOG,
                     "Can't write metrics to %s (%s); correct nova.conf %s",
                     self._textfile,
                     reason,

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable
 
 from nova_accel import errors
-from nova_accel.config import conf
+from nova_accel.config import conf, logs
 from placement_sync.client import rest
 from placement_sync.daemon import json_application
 from placement_sync.licenses import tokens, vendordata
@@ -47,10 +47,12 @@ class VendordataApplication(json_application.JsonApplication):
         try:
             token = self._service.find_token(server, project)
         except vendordata.RefusedError as error:
-            LOG.warning("Licence vendordata is refused: %s", error)
+            logs.warning(LOG, "Licence vendordata is refused: %s", error)
             return http.HTTPStatus.FORBIDDEN, {}
         except errors.AcceleratorError as error:
-            LOG.error("No licence vendordata for server %s: %s", server, error)
+            logs.error(
+                LOG, "No licence vendordata for server %s: %s", server, error
+            )
             return http.HTTPStatus.SERVICE_UNAVAILABLE, {}
         if token is not None:
             LOG.info("Server %s gets licence token %s", server, token.path)

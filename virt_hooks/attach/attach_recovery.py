@@ -19,6 +19,7 @@ from nova import context as nova_context
 from nova import exception, objects, utils
 
 from nova_accel import errors, model
+from nova_accel.config import logs
 from nova_accel.model import attachment, names
 from virt_hooks import error_guards
 from virt_hooks.attach import attach_allocations, attach_guest
@@ -141,8 +142,12 @@ class AttachRecovery:
             exception.NovaException,
             oslo_messaging.MessagingException,
         ) as error:
-            LOG.error(
-                "%s of %s can't be undone yet: %s", attached.name, uuid, error
+            logs.error(
+                LOG,
+                "%s of %s can't be undone yet: %s",
+                attached.name,
+                uuid,
+                error,
             )
             raise errors.ClaimError(
                 uuid,

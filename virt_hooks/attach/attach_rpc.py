@@ -15,6 +15,7 @@ from nova import exception, objects, rpc
 from nova.objects import base
 
 from nova_accel import errors
+from nova_accel.config import logs
 from nova_accel.model import rpc_names
 from virt_hooks.attach import attach_show, hot_attach, rpc_policy
 
@@ -146,7 +147,9 @@ def _answer(
         rpc_policy.authorize(context, rpc_policy.SERVER, action, target)
         result = call()
     except exception.PolicyNotAuthorized as error:
-        LOG.warning("%s of server %s is refused: %s", action, server, error)
+        logs.warning(
+            LOG, "%s of server %s is refused: %s", action, server, error
+        )
         allowed = rpc_policy.describe_allowed(
             context, rpc_policy.SERVER, target
         )
@@ -156,7 +159,9 @@ def _answer(
         exception.NovaException,
         oslo_messaging.MessagingException,
     ) as error:
-        LOG.warning("%s of server %s is refused: %s", action, server, error)
+        logs.warning(
+            LOG, "%s of server %s is refused: %s", action, server, error
+        )
         return {
             rpc_names.REFUSED: str(error) if has_details else _public(error)
         }

@@ -15,7 +15,7 @@ import oslo_messaging
 from nova import exception
 
 from nova_accel import errors
-from nova_accel.config import library_version
+from nova_accel.config import library_version, logs
 from nova_accel.discovery import device_marks, unoffered_devices
 from nova_accel.host.state import notes
 from nova_accel.inventory import conditions
@@ -169,7 +169,7 @@ class DeviceEndpoint:
             rpc_policy.authorize(context, rpc_policy.DEVICE, action, {})
             result = call()
         except (errors.AcceleratorError, exception.NovaException) as error:
-            LOG.warning("%s of devices is refused: %s", action, error)
+            logs.warning(LOG, "%s of devices is refused: %s", action, error)
             return {rpc_names.REFUSED: str(error)}
         if is_change:
             self._wake()

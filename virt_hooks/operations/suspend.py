@@ -16,6 +16,7 @@ from nova import exception
 from nova.compute import vm_states
 
 from nova_accel import errors, model
+from nova_accel.config import logs
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection, plug
@@ -166,7 +167,7 @@ def _as_rollback(kind: Any) -> Iterator[None]:
         errors.AcceleratorError,
         exception.ComputeResourcesUnavailable,
     ) as error:
-        LOG.error("%s", error)
+        logs.error(LOG, "%s", error)
         raise exception.InstanceFaultRollback(
             kind(
                 reason=error.public

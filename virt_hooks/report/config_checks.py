@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.config import conf, extensions
+from nova_accel.config import conf, extensions, logs
 from nova_accel.discovery import service_start, snapshot
 from nova_accel.host.state import state_dir
 from nova_accel.host.sysfs import fs, host_reader
@@ -69,6 +69,6 @@ def _log_problems(settings: conf.Settings) -> None:
     try:
         state_dir.check(settings)
     except errors.ConfigurationError as error:
-        LOG.error("%s", error)
+        logs.error(LOG, "%s", error)
     for problem in settings.problems:
         LOG.warning("%s: %s", problem.where, problem.reason)

@@ -16,6 +16,7 @@ from nova import context as nova_context
 from nova import exception
 
 from nova_accel import errors, model
+from nova_accel.config import logs
 from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import diff, sync_pass
@@ -244,7 +245,7 @@ class Reporter:
                     context, uuid
                 )
             except exception.ResourceProviderAllocationRetrievalFailed as e:
-                LOG.warning("%s; it counts as allocated for now", e)
+                logs.warning(LOG, "%s; it counts as allocated for now", e)
                 return True
             return bool(answer.allocations)
 

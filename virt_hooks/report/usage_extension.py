@@ -4,6 +4,7 @@
 import logging
 
 from nova_accel import errors
+from nova_accel.config import logs
 from placement_sync.daemon import heartbeat, metrics
 from virt_hooks.report import status_extensions, usage_sampler
 
@@ -36,7 +37,7 @@ class UsageExtension:
                 self._operations,
             )
         except errors.ConfigurationError as error:
-            LOG.error("can't publish metrics of the passes: %s", error)
+            logs.error(LOG, "can't publish metrics of the passes: %s", error)
         if self._settings.stats_interval:
             self._sampler.start(self._settings.stats_interval)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from nova_accel import errors, model
 from nova_accel.claims import scrub
+from nova_accel.config import logs
 from nova_accel.discovery import snapshot
 from nova_accel.host.execute import serials
 from nova_accel.host.state import note_kinds
@@ -193,8 +194,11 @@ class FunctionNotes:
                 try:
                     moved = self._faults.move_note(note, device.slots[0])
                 except OSError as error:
-                    LOG.error(
-                        "can't move the note on %s: %s", note.address, error
+                    logs.error(
+                        LOG,
+                        "can't move the note on %s: %s",
+                        note.address,
+                        error,
                     )
                     continue
                 del adapted[note.address]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
+from nova_accel.config import logs
 from nova_accel.host.state import note_kinds
 from nova_accel.inventory import tree_builder
 from nova_accel.model import providers
@@ -217,7 +218,7 @@ class OrphanCleanup:
         try:
             self._release.notes.note_assigned((claim,))
         except errors.ClaimError as error:
-            LOG.error("%s", error)
+            logs.error(LOG, "%s", error)
 
 
 def _is_missing(note: note_kinds.Unreleased | None) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan, scrub
+from nova_accel.config import logs
 from nova_accel.discovery import plugin, snapshot
 from nova_accel.inventory import conditions
 from nova_accel.model import providers
@@ -235,7 +236,9 @@ class PartitionRelease:
             if not self._programs.note_unblanked(
                 claim, error, self._host.state
             ):
-                LOG.error("%s; it stays reserved and is tried again", error)
+                logs.error(
+                    LOG, "%s; it stays reserved and is tried again", error
+                )
             return str(error)
         except Exception as error:  # a vendor's driver, or the daemon
             LOG.exception("can't remove %s; it stays reserved", claim.handle)
@@ -304,7 +307,9 @@ class PartitionRelease:
         try:
             scrubs = self._faults.read_scrubs()
         except errors.UnreadableError as error:
-            LOG.warning("can't read which scrubs were cut off: %s", error)
+            logs.warning(
+                LOG, "can't read which scrubs were cut off: %s", error
+            )
             return False
         for begun in scrubs:
             if begun.address in slots | self._scrubbed:

@@ -24,6 +24,7 @@ from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.catalog.fpga import bitstreams
+from nova_accel.config import logs
 from nova_accel.host.bitstreams import blob_store
 from nova_accel.model import json_codec
 
@@ -82,7 +83,8 @@ class BitstreamCache:
         try:
             return self._read_note(image)
         except json_codec.UnknownVersionError as error:
-            LOG.warning(
+            logs.warning(
+                LOG,
                 "Ignoring the cached bitstream image %s: the note %s can't be"
                 " read: %s",
                 image,

@@ -15,7 +15,7 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.claims import card_reset, scrub
-from nova_accel.config import extensions, policy
+from nova_accel.config import extensions, logs, policy
 from nova_accel.host import nvml_gpus
 from nova_accel.host.execute import (
     function_actions,
@@ -199,7 +199,7 @@ class Executor:
                 # A failed undo is not undone itself.
                 self._apply(action, ())
             except errors.ActionError as error:
-                LOG.error("Undo failed: %s", error)
+                logs.error(LOG, "Undo failed: %s", error)
 
 
 def get_hint(action: actions.Action, number: int) -> str:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import IO
 
 from nova_accel import errors
+from nova_accel.config import logs
 from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import nvml_library
 from nova_accel.host.state import faults
@@ -125,7 +126,9 @@ class XidWatcher:
         try:
             self._listeners[address] = _Listener(address)
         except OSError as error:
-            LOG.warning("Xid errors of %s can't be read: %s", address, error)
+            logs.warning(
+                LOG, "Xid errors of %s can't be read: %s", address, error
+            )
 
     def _end(self, address: str) -> None:
         listener = self._listeners.pop(address)

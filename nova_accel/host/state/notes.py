@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from nova_accel import errors, model
+from nova_accel.config import logs
 from nova_accel.host.state import directories
 from nova_accel.model import json_codec
 
@@ -135,7 +136,8 @@ class NoteStore(Generic[N]):
                 self.write(note)
             except OSError as error:
                 if note.address not in self._unwritten:
-                    LOG.error(
+                    logs.error(
+                        LOG,
                         "The note on the %s %s can't be written (%s): it is"
                         " lost when this service ends; make [nova_accel]"
                         " state_dir writable",
@@ -175,7 +177,8 @@ class NoteStore(Generic[N]):
                 self.remove(address)
             except (OSError, errors.UnreadableError) as error:
                 if address not in self._ignored:
-                    LOG.error(
+                    logs.error(
+                        LOG,
                         "The note on the %s %s can't be removed: %s",
                         self._kind.subject,
                         address,

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Mapping
 
+from nova_accel.config import logs
 from nova_accel.host.state import note_kinds, notes
 from nova_accel.model import json_codec, strict_json
 
@@ -59,7 +60,8 @@ class RebuildAllocations:
             amounts: Amounts = json_codec.decode(Amounts, content, "it")
             return amounts
         except ValueError as error:
-            LOG.error(
+            logs.error(
+                LOG,
                 "The stored allocations of server %s can't be read: %s"
                 " (%s); compare `openstack resource provider allocation show"
                 " %s` with its flavor, then remove its note from %s",

@@ -18,6 +18,7 @@ try:
 except ImportError:  # without pyudev only the interval starts passes
     pyudev = None
 
+from nova_accel.config import logs
 from nova_accel.model import pci
 
 LOG = logging.getLogger(__name__)
@@ -102,7 +103,8 @@ class UdevMonitor:
             try:
                 monitor = self._open()
             except (ImportError, OSError) as error:
-                LOG.warning(
+                logs.warning(
+                    LOG,
                     "no uevents can be received (%s): changes of devices"
                     " are seen at the next interval only",
                     error,
@@ -165,7 +167,8 @@ class UdevMonitor:
                         self._notify()
             except OSError as error:
                 self._log.set_open(False)
-                LOG.warning(
+                logs.warning(
+                    LOG,
                     "uevents are no longer received (%s): changes of devices"
                     " are seen at the next interval only",
                     error,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.config import conf
+from nova_accel.config import conf, logs
 from nova_accel.model import strict_json
 from placement_sync.client import nova_api, rest
 from placement_sync.daemon import json_application
@@ -56,7 +56,7 @@ class GatewayApplication(json_application.JsonApplication):
             return _build_refusal(http.HTTPStatus.CONFLICT, error.reason)
         except errors.AcceleratorError as error:
             # It may name hosts of the cloud.
-            LOG.error("%s of %s: %s", name, target, error)
+            logs.error(LOG, "%s of %s: %s", name, target, error)
             return _build_refusal(
                 http.HTTPStatus.BAD_GATEWAY,
                 "nova-compute or Nova's API does not answer; the log of the"

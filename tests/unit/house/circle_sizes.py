@@ -67,6 +67,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(56_800, "2026-11-27", _NATIVE),
         Limit(57_300, "2026-11-27", _UNOFFERED),
         Limit(57_500, "2026-11-27", "the seam of adoptions"),
+        Limit(57_600, "2026-11-27", "log lines with their reason once"),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -94,6 +95,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-27",
             "the seam of adoptions, and mdevs with uuids of other programs",
         ),
+        Limit(39_600, "2026-11-27", "log lines with their reason once"),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

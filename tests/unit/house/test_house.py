@@ -98,6 +98,7 @@ IMPURE = {
     "nova_accel.config.daemon_config",
     "nova_accel.config.extensions",
     "nova_accel.config.library_version",
+    "nova_accel.config.logs",
     "nova_accel.config.conf_options",
     "nova_accel.config.spec_validators",
     "nova_accel.config.top_packages",
@@ -250,6 +251,19 @@ def broad_excepts_are_at_the_seams_only(path: Path) -> None:
         if isinstance(node, ast.ExceptHandler):
             caught = ast.unparse(node.type) if node.type else "BaseException"
             assert caught not in ("Exception", "BaseException"), node.lineno
+
+
+@rule(MODULES)
+def a_handled_exception_is_logged_once(path: Path) -> None:
+    """oslo.log appends it to each other warning and error."""
+    for node in list_nodes(path):
+        if isinstance(node, ast.ExceptHandler):
+            calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+            for call in calls:
+                name = ast.unparse(call.func)
+                assert name not in ("LOG.warning", "LOG.error"), (
+                    f"line {call.lineno}: use nova_accel.config.logs"
+                )
 
 
 def find_foreign(node: ast.AST) -> list[tuple[str, ast.AST]]:

@@ -16,6 +16,7 @@ from nova import exception, objects
 
 from nova_accel import errors
 from nova_accel.claims import migration
+from nova_accel.config import logs
 from nova_accel.model import pci
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
@@ -299,5 +300,5 @@ def _as_precheck_error() -> Iterator[None]:
     try:
         yield
     except errors.AcceleratorError as error:
-        LOG.error("%s", error)
+        logs.error(LOG, "%s", error)
         raise exception.MigrationPreCheckError(reason=error.public) from error

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nova_accel.config import logs
 from nova_accel.host.execute import privileged, readback
 from nova_accel.host.execute.handlers import (
     RIGHTS,
@@ -53,7 +54,8 @@ def _is_done_by_libvirt(host: Host, action: _MdevAction) -> bool:
             return host.nodedev.remove(action.uuid)
         return host.nodedev.create(action.parent, action.type_id, action.uuid)
     except Exception as error:
-        LOG.warning(
+        logs.warning(
+            LOG,
             "%s: writing the kernel's files, since libvirt failed: %s",
             action,
             error,
