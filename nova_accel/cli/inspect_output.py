@@ -155,9 +155,7 @@ def as_text(
         "Not offered",
         (function.as_text() for function in rest if not function.is_problem),
     )
-    lines += _section(
-        "Problems", (f"{p.where}: {p.reason}" for p in state.problems)
-    )
+    lines += _section("Problems", _problem_lines(state.problems))
     return "\n".join(lines) + "\n"
 
 
@@ -176,6 +174,16 @@ def _headline(state: model.HostState, name: str) -> Iterator[str]:
 def _section(title: str, lines: Iterable[str]) -> list[str]:
     body = [f"  {line}" for line in lines]
     return ["", title, *body] if body else []
+
+
+def _problem_lines(problems: Iterable[model.Problem]) -> Iterator[str]:
+    """Yield a line for each problem; drivers with the same one share it."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for problem in problems:
+        key = problem.address, problem.reason
+        places.setdefault(key, []).append(problem.where)
+    for (_, reason), names_of_places in places.items():
+        yield f"{', '.join(names_of_places)}: {reason}"
 
 
 def _device_lines(device: model.Device) -> Iterator[str]:

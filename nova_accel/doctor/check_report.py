@@ -5,6 +5,7 @@ The keys of the JSON are a stable interface.
 """
 
 import collections
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ _ORDER = list(host_checks.Level)
 # Exit statuses, as those of ``nova-status upgrade check``.
 SUCCESS, WARNING, FAILURE = 0, 1, 2
 _INDENT = " " * 8
+_WIDTH = 100
 
 
 def as_dict(
@@ -101,15 +103,52 @@ def as_text(
     by_severity = sorted(
         results, key=lambda result: _ORDER.index(result.level), reverse=True
     )
-    for result in by_severity:
-        if result.observations:
-            lines += _result_lines(result)
+    for group in _group_unread(by_severity):
+        lines += _group_lines(group)
     counts = count_levels(results)
     summary = ", ".join(f"{n} {level}" for level, n in counts.items() if n)
     lines.append(f"{len(results)} checks: {summary or 'none'}.")
     if exit_status(results):
         lines.append("For a bug report: nova-accel capture")
     return "\n".join(lines) + "\n"
+
+
+def _group_unread(
+    results: Iterable[host_checks.CheckResult],
+) -> Iterable[Sequence[host_checks.CheckResult]]:
+    """Return the results with observations; unknown ones by their text.
+
+    A directory that can't be read is the same cause for many checks.
+    """
+    groups: dict[object, list[host_checks.CheckResult]] = {}
+    for result in results:
+        is_unknown = result.level is host_checks.Level.UNKNOWN
+        texts = tuple(observation.text for observation in result.observations)
+        if texts:
+            key = texts if is_unknown else result.check.name
+            groups.setdefault(key, []).append(result)
+    return groups.values()
+
+
+def _group_lines(
+    group: Sequence[host_checks.CheckResult],
+) -> Iterator[str]:
+    first, *others = group
+    if not others:
+        yield from _result_lines(first)
+        return
+    for observation in first.observations:
+        yield f"UNKNOWN {len(group)} checks: {observation.text}"
+        yield f"{_INDENT}remedy  {_remedy(first, observation)}"
+    names = ", ".join(result.check.name for result in group)
+    yield from textwrap.wrap(
+        f"checks  {names}",
+        _WIDTH,
+        initial_indent=_INDENT,
+        subsequent_indent=_INDENT * 2,
+        break_on_hyphens=False,
+    )
+    yield ""
 
 
 def _result_lines(result: host_checks.CheckResult) -> Iterator[str]:

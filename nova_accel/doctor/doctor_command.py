@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 
 from nova_accel import errors
-from nova_accel.cli import application, host_source
+from nova_accel.cli import application, command_manager, host_source
 from nova_accel.config import top_packages
 from nova_accel.discovery import unoffered_devices
 from nova_accel.doctor import check_report, checked_host, host_checks, registry
@@ -60,11 +60,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _check_host(arguments: argparse.Namespace) -> application.Output:
     """Run the checks of the arguments.
 
-    :raises MalformedError: arguments exclude each other.
+    :raises UsageError: arguments exclude each other.
     """
     if arguments.fix_plan and arguments.is_json:
-        raise errors.MalformedError(
-            "choice", "--fix-plan with -f json", "one of them"
+        raise command_manager.UsageError(
+            "--fix-plan can't be used with -f json: it prints YAML"
         )
     root = host_source.select_root(arguments.root, "/")
     is_here = root == "/"
@@ -135,10 +135,9 @@ def _list_checks(
     if not arguments.cloud:
         return registry.list_checks()
     if arguments.root is not None:
-        raise errors.MalformedError(
-            "choice",
-            "--cloud with --root",
-            "one of them: another host's archive has no credentials",
+        raise command_manager.UsageError(
+            "--cloud can't be used with --root: the credentials are those of"
+            " this host"
         )
     return (*registry.list_checks(), *registry.list_cloud_checks())
 

@@ -145,7 +145,16 @@ def _require(
 
 
 _FORBIDDEN = "run the command as root"
-_LATE = "look for errors of the card's driver in the kernel's log (dmesg)"
+_INCOMPLETE = (
+    "see that the host's whole sysfs is there: in a container mount it; of"
+    " another host read an archive of `nova-accel capture`"
+)
+_REMEDIES = {
+    errno.EACCES: _FORBIDDEN,
+    errno.EPERM: _FORBIDDEN,
+    errno.ETIMEDOUT: "look for errors of the card's driver in the kernel's log"
+    " (dmesg)",
+}
 
 
 def run(
@@ -180,7 +189,7 @@ def _observe(
         yield host_checks.Observation(
             host_checks.Level.UNKNOWN,
             f"can't be read: {error}",
-            remedy=_LATE if error.number == errno.ETIMEDOUT else _FORBIDDEN,
+            remedy=_REMEDIES.get(error.number, _INCOMPLETE),
         )
     except Exception as error:  # another package's check may raise anything
         yield host_checks.Observation(

@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from nova_accel import errors
+from nova_accel.cli import command_manager
 from nova_accel.doctor import checked_host, host_checks
 from nova_accel.doctor.ansible import roles
 
@@ -81,14 +81,13 @@ def _list_missing(
 def check_complete(plan: Iterable[PlannedRole]) -> None:
     """Check that all variables are set before anything is changed.
 
-    :raises MalformedError: a role lacks its source.
+    :raises UsageError: a role lacks its source.
     """
     for planned in plan:
         if planned.missing:
-            raise errors.MalformedError(
-                f"set of variables of the role {planned.name}",
-                "nothing",
-                f"{planned.describe_missing()} in the file of --vars",
+            raise command_manager.UsageError(
+                f"the role {planned.name} needs {planned.describe_missing()};"
+                " write it into the file of --vars"
             )
 
 

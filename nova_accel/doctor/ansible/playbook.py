@@ -105,6 +105,7 @@ def read_variables(path: str) -> Mapping[str, Any]:
         # The text of a YAMLError quotes the file, which may hold secrets.
         is_quoted = isinstance(error, yaml.YAMLError)
         cause = type(error).__name__ if is_quoted else str(error)
+        cause = getattr(error, "strerror", None) or cause
         raise errors.MalformedError(
             "file of variables", path, f"{expected} ({cause})"
         ) from None

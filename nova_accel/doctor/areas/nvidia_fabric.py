@@ -48,7 +48,8 @@ def check_fabric_manager(host: _Host) -> _Results:
         return
     if host.is_stopped(_MANAGER):
         yield fail(
-            f"{len(switches)} NVSwitches, and {_MANAGER} is not active",
+            f"{wording.count_of(len(switches), 'NVSwitch function')}, and"
+            f" {_MANAGER} is not active",
             allowed_paths.NVSWITCHES,
             host.service(_MANAGER),
         )

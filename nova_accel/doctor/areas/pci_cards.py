@@ -18,6 +18,7 @@ from nova_accel.doctor.host_checks import (
     warn,
 )
 from nova_accel.host.sysfs import allowed_paths, attributes
+from nova_accel.inventory import wording
 from nova_accel.model import pci
 from nova_accel.vendors import pci_passthrough
 from nova_accel.vendors.common import reset_policy, vf_card
@@ -191,7 +192,8 @@ def check_autoprobe(host: _Host) -> _Results:
         busy = [vf for vf in host.vfs(card) if vf.driver == f"{card.driver}vf"]
         if busy and host.attribute(card, "sriov_drivers_autoprobe") == "1":
             yield note(
-                f"{len(busy)} VFs of {card.address} have the host's driver"
+                f"{card.address} has {wording.count_of(len(busy), 'VF')} with"
+                " the host's driver"
                 f" {busy[0].driver}",
                 host.path(card, "sriov_drivers_autoprobe"),
             )
@@ -248,7 +250,8 @@ def check_aer_fatal(host: _Host) -> _Results:
     for card in host.cards:
         if count := _error_count(host, card, "aer_dev_fatal"):
             yield fail(
-                f"{card.address} had {count} fatal PCIe errors",
+                f"{card.address} had"
+                f" {wording.count_of(count, 'fatal PCIe error')}",
                 host.path(card, "aer_dev_fatal"),
             )
             continue
@@ -276,7 +279,8 @@ def check_aer_nonfatal(host: _Host) -> _Results:
     for card in host.cards:
         if count := _error_count(host, card, "aer_dev_nonfatal"):
             yield note(
-                f"{card.address} had {count} uncorrected PCIe errors",
+                f"{card.address} had"
+                f" {wording.count_of(count, 'uncorrected PCIe error')}",
                 host.path(card, "aer_dev_nonfatal"),
             )
 

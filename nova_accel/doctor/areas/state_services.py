@@ -253,7 +253,9 @@ def check_functions(host: _Host) -> _Results:
         yield unknown(f"the servers' claims can't be read: {error}", path)
         return
     if servers := claims_file.list_function_servers(recorded.claims):
-        yield fail(f"servers {', '.join(servers)} have some", path)
+        yield fail(
+            f"these servers have whole functions: {', '.join(servers)}", path
+        )
 
 
 @REMOVAL.check(
@@ -271,7 +273,9 @@ def check_offered(host: _Host) -> _Results:
     )
     claims = _claims(host)
     if host.exists(claims) and not has_left:
-        yield fail("Placement offers them, or may do so", claims, path)
+        yield fail(
+            "Placement may still offer the devices of this host", claims, path
+        )
 
 
 @REMOVAL.check(
@@ -298,7 +302,10 @@ def check_removed_filters(host: _Host) -> _Results:
     """The scheduler's options do not name nova-accel."""
     for (section, name), values in host.options.items():
         if section == "filter_scheduler" and "ccelerator" in str(values):
-            yield fail(f"[{section}] {name} names it", host.nova_conf)
+            yield fail(
+                f"[{section}] {name} names nova-accel's filter or weigher",
+                host.nova_conf,
+            )
 
 
 @REMOVAL.check(

@@ -17,8 +17,9 @@ from nova_accel.model import flavors, names
 from placement_sync.client import provider_records
 from placement_sync.fleet.devices import host_reports
 from placement_sync.fleet.explain import card_explainer
-from placement_sync.fleet.flavors import offered_devices
+from placement_sync.fleet.flavors import flavor_specs, offered_devices
 
+_POLICIES = (flavor_specs.NO_POLICY, flavor_specs.ISOLATE)
 # Nova's own default ([scheduler] max_placement_results).
 MAX_CANDIDATES = 1000
 # Reasons printed for a rejected card; pairs of cards may give many.
@@ -204,6 +205,7 @@ def _candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
     without additions by images, ports and hints.
 
     :param tree: uuid of the only compute node to query.
+    :raises RejectedError: Placement would reject the request.
     """
     groups = {g.suffix: g for g in flavors.parse_groups(simulated.specs)}
     unsuffixed = groups.pop("", flavors.RequestGroup(suffix="", resources={}))
@@ -219,8 +221,18 @@ def _candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
         query |= params
         if params and tree:
             query[f"in_tree{group.suffix}"] = tree
-    if "group_policy" in simulated.specs:
-        query["group_policy"] = simulated.specs["group_policy"]
+    policy = simulated.specs.get(flavor_specs.POLICY)
+    if policy in _POLICIES:
+        query[flavor_specs.POLICY] = policy
+    elif (
+        count := sum(any(g.resources.values()) for g in groups.values())
+    ) > 1:
+        # Placement would refuse the query. Nova ignores another value.
+        raise RejectedError(
+            f"the flavor has {count} request groups and no group_policy, which"
+            " Placement requires; set group_policy=none, so that groups may"
+            " share a card, or group_policy=isolate"
+        )
     return provider_records.build_path("/allocation_candidates", query)
 
 

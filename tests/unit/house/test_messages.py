@@ -19,6 +19,7 @@ from tests.unit.house import message_exceptions, sources
 
 DIRECTORIES = (
     "nova_accel/cli/",
+    "nova_accel/doctor/",
     "placement_sync/cli/",
     "placement_sync/fleet/",
 )

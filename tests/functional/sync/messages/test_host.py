@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages of the commands about a host, each with its real cause."""
 
+import json
 import pathlib
 import uuid
 
 import pytest
 
 from nova_accel.cli.commands import main
+from nova_accel.doctor.ansible import manifests
 from nova_accel.host.state import claims_file, faults
 from nova_accel.model import providers
 from tests.functional.sync.commands import test_drain
 from tests.functional.sync.messages import transcript
 from tests.functional.sync.support import servers, sites
+from tests.support.hosts import prepared
+from tests.unit.nova_accel.doctor import changes, test_doctor_command
+from tests.unit.nova_accel.doctor.ansible import (
+    test_device_use,
+    test_driver_command,
+)
 
 CARD, HOST = sites.CARD, sites.HOST
 Monkey = pytest.MonkeyPatch
@@ -138,6 +146,54 @@ inspect --config-file {host.place / "missing.conf"}
     odd.write_text("[nova_accel]\ndrivers = nvida\n")
     host.run_all(f"inspect --config-file {odd}", "--root", str(site.root))
     host.check("inspect")
+
+
+def test_checks_and_drivers(
+    capsys: sites.Output, tmp_path: pathlib.Path, monkeypatch: Monkey
+) -> None:
+    good = test_doctor_command.save({}, tmp_path / "good.tar.gz")
+    change = test_driver_command.UNBOUND | changes.CASES["iommu.off"].change
+    bad = test_doctor_command.save(change, tmp_path / "bad.tar.gz")
+    (tmp_path / "empty" / "sys").mkdir(parents=True)
+    conf, state = tmp_path / "nova.conf", tmp_path / "state"
+    conf.write_text(f"[nova_accel]\nroot = {bad}\nstate_dir = {state}\n")
+    drivers, sources = tmp_path / "drivers", tmp_path / "drivers.json"
+    monkeypatch.setattr(manifests, "DIRECTORY", str(drivers))
+    sources.write_text(json.dumps(test_driver_command.VARIABLES))
+    host = transcript.Transcript(capsys, {str(tmp_path): "DIRECTORY"}, main)
+
+    def run_all(lines: str) -> None:
+        for line in lines.strip().splitlines():
+            host.run(line)
+
+    install = f"driver install --config-file {conf} --vars {sources}"
+    run_all(
+        f"""\
+doctor --root {tmp_path / "empty"}
+doctor --root {bad} --only iommu
+doctor --root {bad} --only iommu --fix-plan
+doctor --root {bad} --only nope
+doctor --root {bad} --technology nope
+doctor --root {bad} --fix-plan -f json
+doctor --root {bad} --cloud
+capture --root {bad} -o {tmp_path / "again.tar.gz"}
+driver plan --root {good}
+driver plan --root {bad} --vars {tmp_path / "missing.json"}
+driver plan --root {bad} --role nope
+driver install --config-file {conf}
+{install}
+{install} --drain-wait soon
+driver status
+driver remove --config-file {conf}
+"""
+    )
+    state.mkdir()
+    test_device_use.publish(state, prepared.T4)
+    host.run(install)
+    drivers.mkdir()
+    (drivers / "nova_accel.json").write_text("{")
+    host.run("driver status")
+    host.check("doctor, capture and driver")
 
 
 def test_programs(

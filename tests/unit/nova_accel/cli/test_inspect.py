@@ -106,6 +106,14 @@ def test_a_host_without_accelerators_is_reported(
     assert "1a03:2000" not in text
 
 
+def test_a_cause_of_several_drivers_is_one_line(
+    tmp_path: pathlib.Path, capsys: Output
+) -> None:
+    (tmp_path / "sys").mkdir()
+    commands.main(["inspect", "--root", str(tmp_path)])
+    assert capsys.readouterr().out.count("/sys/bus/pci/devices: ENOENT") == 1
+
+
 def test_this_machine_can_be_inspected(capsys: Output) -> None:
     assert run(capsys, "inspect")
 

@@ -403,7 +403,7 @@ def test_servers_that_would_lose_their_functions_are_named() -> None:
         if result.check.name == "remove.functions"
         for seen in result.observations
     ]
-    assert texts == [f"servers {changes.SERVER} have some"]
+    assert texts == [f"these servers have whole functions: {changes.SERVER}"]
 
 
 @pytest.mark.parametrize("name", changes.CASES)

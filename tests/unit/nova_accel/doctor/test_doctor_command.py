@@ -220,7 +220,7 @@ def test_services_are_called_only_if_asked_for(
     assert run("--root", archive) == 0
     assert calls == []
     assert run("--root", archive, "--cloud") == 2
-    assert "--cloud with --root" in capsys.readouterr().err
+    assert "--cloud can't be used with --root" in capsys.readouterr().err
     conf = str(pathlib.Path(archive).with_name("nova.conf"))
     pathlib.Path(conf).write_text("")
     words = ("--cloud", "--only", "cloud", "--config-file", conf)

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from nova_accel import errors
+from nova_accel.cli import command_manager
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.doctor.ansible import driver_plan, roles
 from tests.support.hosts import prepared
@@ -87,7 +88,7 @@ def test_roles_are_in_the_order_of_their_installation() -> None:
 
 def test_a_source_that_is_missing_is_named() -> None:
     planned = plan_host({}, "nvidia_vgpu_host")
-    with pytest.raises(errors.MalformedError) as raised:
+    with pytest.raises(command_manager.UsageError) as raised:
         driver_plan.check_complete(planned)
     assert (
         "nvidia_vgpu_host_installer and nvidia_vgpu_host_sha256, or"
@@ -119,7 +120,7 @@ def test_a_checksum_alone_is_no_source() -> None:
         ["nvidia_vgpu_host"],
         {"nvidia_vgpu_host_sha256"},
     )
-    with pytest.raises(errors.MalformedError):
+    with pytest.raises(command_manager.UsageError):
         driver_plan.check_complete(planned)
 
 
