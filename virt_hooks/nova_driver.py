@@ -277,7 +277,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         with log_errors("can't exclude the mdevs of accelerators"):
             if chosen_mdevs:
                 chosen_mdevs = self._hooks.partitions.exclude_mdevs(
-                    chosen_mdevs
+                    self._adoption.exclude_mdevs(chosen_mdevs)
                 )
         return super()._guest_add_mdevs(guest, chosen_mdevs)
 

@@ -7,7 +7,7 @@ The entry point of the group ``nova_accel.adoptions`` is a class that takes an
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nova_accel.config import extensions
@@ -56,6 +56,13 @@ class HostAdoption:
         :raises nova.exception.ReshapeNeeded: Nova has to read them.
         :raises nova.exception.ReshapeFailed: the plan does not hold.
         """
+
+    def exclude_mdevs(self, uuids: Iterable[str]) -> list[str]:
+        """Return the mdevs of a former domain that were not adopted.
+
+        On a VF an adopted mdev gets another uuid when it is made again.
+        """
+        return [*uuids]
 
     def complete(self) -> None:
         """Do what remains after the reshape, without Nova's locks."""

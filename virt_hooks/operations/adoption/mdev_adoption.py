@@ -9,7 +9,7 @@ Nova ends the service if the reshape is refused.
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from nova import exception
@@ -141,6 +141,22 @@ class MdevAdoption(host_adoption.HostAdoption):
         if plan != self._plan:
             self._file.write(plan)
             self._plan = plan
+
+    # -- guests ------------------------------------------------------------
+
+    def exclude_mdevs(self, uuids: Iterable[str]) -> list[str]:
+        adopted = {
+            mdev.uuid
+            for server in self._list_adopted()
+            for mdev in server.mdevs
+        }
+        return [uuid for uuid in uuids if uuid not in adopted]
+
+    def _list_adopted(self) -> tuple[records.AdoptedServer, ...]:
+        """Return the servers that have slots by the plan."""
+        if self._plan and self._state in (_State.APPLYING, _State.ADOPTED):
+            return self._plan.servers
+        return ()
 
     # -- after the reshape -------------------------------------------------
 
