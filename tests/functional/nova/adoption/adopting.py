@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import fixtures
@@ -177,10 +178,18 @@ class AdoptionTestBase(stock_driver.StockTestBase):
         self.switch(stock_driver.STOCK, self.kind)
         self.run_periodics()
 
-    def fail_to_start(self) -> Exception:
-        """Return the error at which nova-compute ends with our driver."""
+    def fail_to_start(
+        self, restart: Callable[[], Any] | None = None
+    ) -> BaseException | None:
+        """Return the error at which nova-compute ends when it starts.
+
+        None if it has started.
+
+        :param restart: restarts it; under our driver by default.
+        """
         services: list[Any] = []
         start = service.Service.start
+        before = self.computes["host1"], self.compute_rp_uuids["host1"]
 
         def note(started: Any) -> None:
             services.append(started)
@@ -188,11 +197,13 @@ class AdoptionTestBase(stock_driver.StockTestBase):
 
         with fixtures.MonkeyPatch("nova.service.Service.start", note):
             try:
-                self.switch(stock_driver.ACCEL)
-            except Exception as error:
-                services[-1].manager.driver.cleanup_host("host1")
+                (restart or (lambda: self.switch(stock_driver.ACCEL)))()
+            except BaseException as error:
+                if services:
+                    services[-1].manager.driver.cleanup_host("host1")
+                self.computes["host1"], self.compute_rp_uuids["host1"] = before
                 return error
-        raise AssertionError("nova-compute has started")
+        return None
 
     def end_service(self) -> None:
         """Release the lock of nova-compute, as the end of its process does."""
