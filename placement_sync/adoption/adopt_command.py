@@ -5,7 +5,8 @@ import argparse
 import dataclasses
 import datetime
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator
 
 from nova_accel.cli import application, command_manager
 from nova_accel.cli.inspect_output import columns
@@ -18,6 +19,7 @@ from placement_sync.cli import common_options
 
 _State = records.AdoptionState
 _OK, _BLOCKED = 0, 1
+_LINE = "native_flavors"
 _HEAD = ("SERVER", "NAME", "MDEV", "CARD", "PROFILE", "SLOT")
 _NEXT = {
     _State.PLANNED: "disable the host in Nova, and run `nova-accel adopt"
@@ -227,10 +229,8 @@ def _as_lines(
     if rows:
         yield from columns([_HEAD, *rows])
     for mapping in plan.flavors:
-        yield (
-            f"Flavors: {_join(mapping.before)} ({mapping.type_id}) becomes"
-            f" {_join(mapping.after)}"
-        )
+        line = {"replace": dict(mapping.before), "by": dict(mapping.after)}
+        yield f"Flavors of {mapping.profile}: {_LINE} = {json.dumps(line)}"
     for mdev in plan.reserved:
         yield f"Reserved: mdev {mdev} is of a domain that is not Nova's"
     for blocker in plan.blockers:
@@ -239,10 +239,6 @@ def _as_lines(
         yield f"    by hand: {blocker.remedy}"
     if not plan.blockers:
         yield f"Next: {_NEXT[plan.state]}"
-
-
-def _join(specs: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sorted(specs.items()))
 
 
 def _build_action(run: _Run) -> application.Action:

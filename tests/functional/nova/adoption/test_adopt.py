@@ -2,12 +2,15 @@
 """Running servers of Nova's own vGPUs, and `nova-accel adopt`."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 from nova import exception
 
+from nova_accel.config.lines import native_flavors
 from tests.functional.nova.adoption import adopting
+from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import audit, harness
 from tests.functional.nova.switch import stock_driver
 
@@ -47,12 +50,7 @@ class Adopt(adopting.AdoptionTestBase):
         self.assertEqual([adopting.AGGREGATE], self.aggregates(provider))
         self.assertEqual((4, 0), self.amounts(harness.T4)["VGPU"])
         self.assertEqual({False}, {*self.snapshot()["defined"].values()})
-        self.assertEqual(
-            [],
-            audit.run(self, "--connect", adopting.LIBVIRT, status=0)[
-                "findings"
-            ],
-        )
+        self.assert_no_findings()
         self.undo()
         self.assertEqual(before, self.snapshot(*servers))
 
@@ -71,8 +69,13 @@ class Adopt(adopting.AdoptionTestBase):
                 self.slots(server),
             )
         self.assertEqual({}, self.native_providers())
+        self.assert_no_findings()
         self.undo()
         self.assertEqual(before, self.snapshot(*servers))
+
+    def assert_no_findings(self) -> None:
+        report = audit.run(self, "--connect", adopting.LIBVIRT, status=0)
+        self.assertEqual([], report["findings"])
 
     def test_a_full_card_and_a_server_with_two_vgpus(self) -> None:
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
@@ -106,6 +109,7 @@ class Adopt(adopting.AdoptionTestBase):
             self._delete_server(each)
         self.assertNotIn("KeyError", self.messages())
 
+    @pytest.mark.each_release
     def test_a_node_with_too_much_memory_is_adopted(self) -> None:
         """Placement 13 refuses a reshape of a node without room."""
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
@@ -209,16 +213,28 @@ class Life(adopting.AdoptionTestBase):
         self.assertEqual(1, len(self.hosts["host1"].mdevs()))
         self.assertEqual(1, self.usages(harness.T4)["VGPU"])
 
+
+class Scheduled(scheduled.ScheduledTestBase, adopting.AdoptionTestBase):
+    """With nova-scheduler as the manual configures it."""
+
     def test_shelve_and_unshelve(self) -> None:
-        first, second = self.adopt_two(
-            stock_driver.ON_FUNCTION, stock_driver.T4_TYPE
+        """Nova keeps the flavor of the first request."""
+        self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
+        first, second = (
+            self.boot(stock_driver.NATIVE_FLAVOR) for _ in range(2)
         )
+        self.adopt()
+        allocations = self.allocations(first)
         self.flags(shelved_offload_time=0)
         self.api.post_server_action(first["id"], {"shelve": {}})
         self._wait_for_state_change(first, "SHELVED_OFFLOADED")
         self.run_periodics()
         self.assertEqual(self.mdevs_of(second), [*self.hosts["host1"].mdevs()])
         self.assertEqual({}, self.allocations(first))
+        self.api.post_server_action(first["id"], {"unshelve": None})
+        self._wait_for_state_change(first, "ACTIVE")
+        self.assertEqual(allocations, self.allocations(first))
+        self.assertEqual(1, len(self.mdevs_of(first)))
 
 
 class Undo(adopting.AdoptionTestBase):
@@ -271,6 +287,12 @@ class Refusals(adopting.AdoptionTestBase):
         (mdev,) = self.mdevs_of(self.server)
         for word in (self.server["id"], mdev, harness.T4, "T4-4Q", "Next: "):
             self.assertIn(word, text)
+        (line,) = re.findall("native_flavors = (.*)", text)
+        (flavor,) = native_flavors.parse_lines([line])
+        self.assertEqual(
+            self.read_plan().servers[0].specs_after,
+            flavor.apply(stock_driver.NATIVE_FLAVOR),
+        )
         report = json.loads(self.run_command("status", "-f", "json"))
         self.assertEqual("planned", report["state"])
 
