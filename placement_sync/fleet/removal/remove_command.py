@@ -168,12 +168,12 @@ def _move(
 def _as_text(
     leaving: leaving_host.LeavingHost, removed: host_removal.Removed
 ) -> str:
-    lines = [
-        f"{leaving.root.name}: removed"
-        f" {wording.count_of(len(removed.providers), 'resource provider')},"
-        f" {wording.count_of(len(removed.names), 'class or trait')},"
-        f" {wording.count_of(len(removed.mdevs), 'mdev')}"
-    ]
+    counts = (
+        wording.count_of(len(removed.providers), "resource provider"),
+        wording.count_of(len(removed.names), "name") + " of classes, traits",
+        wording.count_of(len(removed.mdevs), "partition"),
+    )
+    lines = [f"{leaving.root.name}: removed {', '.join(counts)}"]
     lines += [
         f"Server {server} has no slots any more" for server in removed.servers
     ]
@@ -188,7 +188,7 @@ def _as_text(
     lines += [f"Not removed: {text}" for text in removed.problems]
     if removed.has_removed_files:
         lines.append(f"{leaving.state_dir}: its files were removed")
-    else:
+    elif removed.holders:
         lines.append(
             "The providers of these servers are closed and stay; run this"
             " again when the servers are gone"

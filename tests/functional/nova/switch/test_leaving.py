@@ -19,13 +19,21 @@ from nova_accel.host.execute import action_executor
 from nova_accel.host.state import adoption_plan, directories
 from nova_accel.inventory.adoption import records
 from nova_accel.model import names, providers
+from placement_sync.cli import sync_command
 from placement_sync.client import nova_api, rest, stock_compute
+from placement_sync.daemon import heartbeat
+from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.scheduling import scheduled
+from tests.functional.nova.spawn import test_typed_vfs
 from tests.functional.nova.support import audit, harness
 from tests.functional.nova.switch import stock_driver
 from tests.functional.sync.commands import programs
 
 SMALL = harness.vgpu_group("_A", "4Q")
+REGION = {
+    "resources_A:FPGA": "1",
+    f"trait_A:{test_fpga.ANY}": "required",
+}
 WHOLE = harness.whole_gpu_group("_A")
 CARDS = (*stock_driver.ON_FUNCTION, *harness.GPU_CARDS)
 
@@ -291,6 +299,43 @@ class Leaving(stock_driver.StockTestBase):
         self._delete_server(server)
         self.apply()
         self.assert_removed()
+
+    def test_servers_of_each_technology_can_stay(self) -> None:
+        """A typed VF and an FPGA region are whole functions to Nova."""
+        self.use(stock_driver.ACCEL)
+        self.start_host(*CARDS, test_typed_vfs.CARD, test_fpga.PAC)
+        groups = {
+            "mdev": SMALL,
+            "passthrough": WHOLE,
+            "vendor-vfio": test_typed_vfs.typed_group("8Q"),
+            "fpga": REGION,
+        }
+        servers = {name: self.boot(group) for name, group in groups.items()}
+        effects = {h["uuid"]: h["effect"] for h in self.plan()["holders"]}
+        for name, server in servers.items():
+            word = "keeps" if name == "mdev" else "takes its functions away"
+            self.assertIn(word, effects[server["id"]])
+        self.stop()
+        self.apply("--keep-servers")
+        self.assert_closed()
+        self.assert_stock_is_clean()
+        for name, server in servers.items():
+            self.boot(groups[name], expected_state="ERROR")
+            self._delete_server(server)
+        self.assertEqual(1, len(self.vgpu_types()))
+        self.apply()
+        self.assert_removed()
+        self.assertEqual({}, self.vgpu_types())
+
+    def test_a_running_daemon_would_undo_a_removal(self) -> None:
+        self.start()
+        self.stop()
+        writer = sync_command.WRITER
+        status = heartbeat.Heartbeat(self.state_dir(), writer, 60.0)
+        status.record_failure("Placement is down")
+        text = self.apply(status=2)
+        self.assertIn("placement-sync of this host must be stopped", text)
+        self.assert_open()
 
     def test_servers_are_moved(self) -> None:
         self.use(stock_driver.ACCEL)
