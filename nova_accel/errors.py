@@ -296,12 +296,21 @@ class DomainsError(AcceleratorError):
 
     :param source: the hypervisor: an entry point's name or an address.
     :param reason: the cause and what to do.
+    :param public: the reason for the owner of the server; empty for a
+        general one.
     """
 
-    def __init__(self, source: str, reason: str) -> None:
-        super().__init__(f"domains of {source}: {reason}", source, reason)
+    def __init__(self, source: str, reason: str, public: str = "") -> None:
+        super().__init__(
+            f"domains of {source}: {reason}", source, reason, public
+        )
         self.source = source
         self.reason = reason
+        self._public = public
+
+    @property
+    def public(self) -> str:
+        return self._public or super().public
 
 
 class ServiceError(AcceleratorError):

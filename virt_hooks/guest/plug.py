@@ -94,9 +94,12 @@ def _await_gone(guest: Any, handles: Collection[str]) -> None:
         if time.monotonic() >= deadline:
             break
         time.sleep(_STEP_S)
+    remedy = (
+        f"in {seconds:g} s; check that its system is up and supports hot"
+        " unplug, or stop the server instead"
+    )
     raise errors.DomainsError(
         guest.name,
-        f"its guest did not release {', '.join(remaining)} in {seconds:g} s;"
-        " check that its system is up and supports hot unplug, or stop the"
-        " server instead",
+        f"its guest did not release {', '.join(remaining)} {remedy}",
+        public=f"its system did not release the accelerators {remedy}",
     )

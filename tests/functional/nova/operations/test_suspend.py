@@ -70,6 +70,8 @@ class Suspend(operations.OperationsTestBase):
         )
         reason = self.refused(server, "suspend", "ACTIVE")
         self.assertIn(f"its guest did not release {card} in 1 s", reason)
+        public = "its system did not release the accelerators in 1 s"
+        self.assertIn(public, self.reason(server))
         self.assertEqual(2, len(domain.live))
 
     def test_libvirt_fails_until_the_suspend_has_failed(self) -> None:
