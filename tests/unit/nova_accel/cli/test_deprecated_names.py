@@ -70,7 +70,7 @@ def test_a_command_is_registered_once() -> None:
 
 def test_each_name_of_the_release_before_is_known() -> None:
     cloud = read_setup(command_manager.CLOUD_GROUP)
-    assert {f"accel {name}" for name in CLOUD} == {*cloud}
+    assert {f"accel {name}" for name in CLOUD} < {*cloud}
     assert {*VERBS} < {*read_setup(command_manager.HOST_GROUP)}
 
 
