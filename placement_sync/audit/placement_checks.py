@@ -5,6 +5,7 @@ import collections
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import model
+from nova_accel.inventory import wording
 from nova_accel.model import providers
 from placement_sync.audit import collected_state, findings, node_amounts
 from placement_sync.client import nova_api
@@ -86,8 +87,8 @@ def _build_unallocated(
         where=index.where(provider),
         provider=provider,
         consumer=server.uuid,
-        reason=f"has {len(claims)} claims ({profiles}), and of this"
-        f" provider {allocated} is allocated to it"
+        reason=f"has {wording.count_of(len(claims), 'claim')} ({profiles}),"
+        f" and of this provider {allocated} is allocated to it"
         + ("" if has_node else ", nor of the compute node"),
         remedy=f"find its amounts of the compute node ({uncertainty}),"
         f" and add --allocation rp={index.root.uuid},CLASS=AMOUNT to:"

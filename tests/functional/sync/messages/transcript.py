@@ -28,7 +28,7 @@ _CHANGING = (
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
     (re.compile(r"\b\d+(\.\d+)? s\b"), "N s"),
     (re.compile(r"\b\d{4}-\d\d-\d\dT[\d:.]+([+-]\d\d:\d\d)?"), "TIME"),
-    (re.compile(r" by \w+: "), " by USER: "),
+    (re.compile(r" by (?!hand:)\w+: "), " by USER: "),
     (re.compile(r"\(\w+\) \(since"), "(USER) (since"),
     (re.compile(r"0x[0-9a-f]{8,}"), "0xADDRESS"),
     (re.compile(r"\breq-UUID\b"), "REQUEST"),

@@ -41,6 +41,7 @@ class Site:
     claims: claims_file.ClaimsFile
     config: Path
     capsys: pytest.CaptureFixture[str]
+    published: list[model.Claim] = dataclasses.field(default_factory=list)
 
     def run(self, *options: str, status: int | None = None) -> dict[str, Any]:
         """Run an audit and return its report."""
@@ -137,6 +138,8 @@ class Site:
         return domain
 
     def claim(self, consumer: str, *slots: str) -> None:
+        """Publish the slots of a server, beside those of others."""
+        others = [c for c in self.published if c.consumer != consumer]
         claims = [
             model.Claim(
                 consumer=consumer,
@@ -151,7 +154,8 @@ class Site:
             )
             for slot in slots
         ]
-        self.claims.write(ROOT, claims, ())
+        self.published = claims + others
+        self.claims.write(ROOT, self.published, ())
 
     def start(self, consumer: str, slot: str) -> None:
         """Start a server, recorded by every source."""
