@@ -23,6 +23,7 @@ from nova_accel.host.state import adoption_plan, claims_file, note_kinds, notes
 from nova_accel.model import attachment, json_codec, rpc_names, usage
 from placement_sync.daemon import status
 from placement_sync.fleet.gateway import methods
+from placement_sync.fleet.removal import removal_files
 from tests.unit.docs import pages
 from tests.unit.house import sources
 from virt_hooks.ironic import node_report
@@ -48,6 +49,7 @@ FORMATS: dict[str, json_codec.Format[Any]] = {
     "claims file": claims_file._FORMAT,
     "attached profiles": attachment._FORMAT,
     "usage samples": usage.FORMAT,
+    "record of a removal": removal_files._FORMAT,
     "status of passes": status.FORMAT,
     "report of a node": node_report.FORMAT,
     "host of a live migration": (live_migration_wire._FORMAT),
