@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fixtures
-from nova import objects, service
+from nova import objects
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_accel.host.state import adoption_plan
@@ -188,14 +188,16 @@ class AdoptionTestBase(stock_driver.StockTestBase):
         :param restart: restarts it; under our driver by default.
         """
         services: list[Any] = []
-        start = service.Service.start
+        kind = type(self.computes["host1"])
+        start = kind.start
         before = self.computes["host1"], self.compute_rp_uuids["host1"]
 
         def note(started: Any) -> None:
             services.append(started)
             start(started)
 
-        with fixtures.MonkeyPatch("nova.service.Service.start", note):
+        name = f"{kind.__module__}.{kind.__qualname__}.start"
+        with fixtures.MonkeyPatch(name, note):
             try:
                 (restart or (lambda: self.switch(stock_driver.ACCEL)))()
             except BaseException as error:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from nova import exception
+from nova import exception, objects
 
 from nova_accel.config.lines import native_flavors
 from tests.functional.nova.adoption import adopting
@@ -351,6 +351,22 @@ class Interrupted(adopting.AdoptionTestBase):
         self.assertEqual(3, self.usages(harness.T4)["VGPU"])
         # Nova leaves its mdev behind, which is reserved.
         self.assertEqual((4, 1), self.amounts(harness.T4)["VGPU"])
+
+    def test_a_server_that_has_changed_ends_the_service(self) -> None:
+        instance = objects.Instance.get_by_uuid(
+            self.context, self.servers[0]["id"], expected_attrs=["flavor"]
+        )
+        flavor = instance.flavor
+        flavor.extra_specs = {"resources:VGPU": "1", "hw:boot_menu": "true"}
+        instance.flavor = flavor
+        instance.save()
+        self.assertRaises(SystemExit, self.switch, stock_driver.ACCEL)
+        self.assertIn(
+            f"the extra specs of server {self.servers[0]['id']} have changed",
+            self.messages(),
+        )
+        self.assertEqual("applying", self.state())
+        self.assertEqual([[]] * 4, [self.slots(s) for s in self.servers])
 
     def test_a_plan_that_does_not_hold_ends_the_service(self) -> None:
         native = next(iter(self.native_providers().values()))["uuid"]
