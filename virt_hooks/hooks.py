@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that the overrides of AccelLibvirtDriver call.
+"""Objects that the overrides of AccelLibvirtDriver call; none is a driver.
 
-None of them is a driver; they are constructed from nova.conf, Nova's libvirt
-host and its virtapi.
+Each object is made of those above it, so that a line depends on the lines
+before it only. First the host's partitions (``accel``) and what publishes
+them, then one object for each operation of Nova, and last the passes, which
+call all of them. An operation requests a pass by ``Reporter.wake_ups``, which
+exist before the passes do.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import nova.conf
 
 from nova_accel.config import conf
-from nova_accel.host.state import rebuild_allocations, state_dir
+from nova_accel.host.state import rebuild_allocations
 from virt_hooks.guest import connection, device_metadata, hypervisor
 from virt_hooks.operations import (
     cold_migration,
@@ -56,35 +60,26 @@ class Hooks:
             a request context and the server.
         :raises ConfigurationError: a setting can't be used.
         """
-        settings = conf.read_settings(nova.conf.CONF)
-        self._state_dir = settings.state_dir
+        options = nova.conf.CONF
+        settings = conf.read_settings(options)
         domains = connection.LibvirtDomains(host)
-        writer = provider_writer.ProviderWriter(virtapi, nova.conf.CONF)
-        self.partitions = partitions = self._build_partitions(
-            virtapi, writer, host, domains, settings
-        )
-        accel = partitions.accel
+        accel = setup.read_node(options, host.get_connection, domains)
         self.adoption = host_adoption.load(
             host_adoption.AdoptionContext(
                 accel=accel, host=host, directory=settings.state_dir
             )
         )
-        self.native_providers = native = native_providers.NativeProviders(
-            accel, virtapi, writer, nova.conf.CONF
-        )
-        self.missing_allocations = claim_checks.MissingAllocations(
-            accel, virtapi, native.is_pending
-        )
+        writer = provider_writer.ProviderWriter(virtapi, options)
         allocations = server_allocations.ServerAllocations(virtapi)
-        self.rebuilt_servers = rebuild.RebuiltServers(
+        self.partitions = partitions = server_partitions.ServerPartitions(
             accel,
-            allocations,
-            rebuild_allocations.RebuildAllocations(settings.state_dir),
-            partitions.reporter.publish,
+            host,
+            hypervisor.HypervisorReader(host, settings.use_iommufd),
+            nova_database.StartupServers(accel),
+            reporter.Reporter(accel, virtapi, writer),
+            settings.replacements,
         )
-        self.device_metadata = device_metadata.DeviceMetadata(
-            host, accel.claims_of
-        )
+
         self.cold_migration = moves = cold_migration.ColdMigration(
             partitions, allocations
         )
@@ -99,13 +94,30 @@ class Hooks:
         self.spawn = spawn_server.Spawn(
             partitions, moves, self.operations.carried
         )
+        self.device_metadata = device_metadata.DeviceMetadata(
+            host, accel.claims_of
+        )
         self.suspend = suspend.Suspend(partitions, domains)
         self.live_migration = live_moves.load(
             live_moves.MoveContext(
                 partitions=partitions, virtapi=virtapi, settings=settings
             )
         )
-        self.consumers = consumers = claim_checks.Consumers(
+        self.rebuilt_servers = rebuild.RebuiltServers(
+            accel,
+            allocations,
+            rebuild_allocations.RebuildAllocations(settings.state_dir),
+            partitions.reporter.publish,
+        )
+        self.reboot = reboot.Reboot(partitions, self.rebuilt_servers, moves)
+
+        self.native_providers = native_providers.NativeProviders(
+            accel, virtapi, writer, options
+        )
+        self.missing_allocations = claim_checks.MissingAllocations(
+            accel, virtapi, self.native_providers.is_pending
+        )
+        consumers = claim_checks.Consumers(
             accel,
             domains,
             allocations.providers_of,
@@ -118,51 +130,13 @@ class Hooks:
             self.suspend,
             moves,
             list_nodes,
-            self._remove_partial_files,
+            settings.state_dir,
         )
-        self.reboot = reboot.Reboot(partitions, self.rebuilt_servers, moves)
-
-    def _build_partitions(
-        self,
-        virtapi: Any,
-        writer: provider_writer.ProviderWriter,
-        host: Any,
-        domains: connection.HostdevReader,
-        settings: conf.Settings,
-    ) -> server_partitions.ServerPartitions:
-        accel = setup.read_node(nova.conf.CONF, host.get_connection, domains)
-        report = reporter.Reporter(accel, virtapi, writer)
-        reconciler = reconcile.Reconciler(
-            nova.conf.CONF,
-            accel,
-            self._refresh,
-            report,
-            self._recover_operations,
-            self._read_projects,
-            self._is_adopting,
+        self.reconciler = reconcile.Reconciler(
+            options,
+            functools.partial(self.passes.refresh, retries_failed=False),
+            partitions.reporter,
+            self.operations.recover_at_start,
+            lambda: consumers.projects,
+            lambda: self.adoption.is_adopting,
         )
-        return server_partitions.ServerPartitions(
-            accel,
-            host,
-            hypervisor.HypervisorReader(host, settings.use_iommufd),
-            nova_database.StartupServers(accel),
-            report,
-            reconciler,
-            settings.replacements,
-        )
-
-    def _remove_partial_files(self) -> None:
-        state_dir.remove_partial_files(self._state_dir)
-        self.partitions.accel.programs.remove_partial_files()
-
-    def _refresh(self) -> None:
-        self.passes.refresh(retries_failed=False)
-
-    def _read_projects(self) -> Mapping[str, str]:
-        return self.consumers.projects
-
-    def _is_adopting(self) -> bool:
-        return self.adoption.is_adopting
-
-    def _recover_operations(self) -> None:
-        self.operations.recover_at_start()

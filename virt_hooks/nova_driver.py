@@ -127,13 +127,13 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         if not self._prepare():
             return
         with log_errors("can't check this host"):
-            self._hooks.partitions.reconciler.record_checks(
+            self._hooks.reconciler.record_checks(
                 config_checks.log_failed_checks(nova.conf.CONF)
             )
         with log_errors("can't recover this host's accelerators"):
             self._hooks.passes.start(self.get_nodenames_by_uuid())
         with log_errors("can't start the passes over Placement"):
-            self._hooks.partitions.reconciler.start()
+            self._hooks.reconciler.start()
         with log_errors("can't serve RPC requests for accelerators"):
             self._hooks.operations.start(host)
 
@@ -164,7 +164,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         with log_errors("can't stop the RPC server"):
             self._hooks.operations.stop()
         with log_errors("can't stop the passes over Placement"):
-            self._hooks.partitions.reconciler.stop()
+            self._hooks.reconciler.stop()
         super().cleanup_host(host)
 
     # -- report ------------------------------------------------------------
@@ -240,7 +240,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         self.provider_tree = copy.deepcopy(provider_tree)
         reporter.use_tree(provider_tree)
         if is_first:
-            self._hooks.partitions.reconciler.wake()
+            reporter.wake_ups.wake()
 
     # -- spawn, reboot and delete ------------------------------------------
 

@@ -52,6 +52,26 @@ def compute_quiet_s(
     )
 
 
+class WakeUps:
+    """Requests for a pass soon, made by any thread; they wait for a loop."""
+
+    def __init__(self) -> None:
+        """Request nothing yet."""
+        self.condition = threading.Condition()
+        #: Times of the first and the latest pending request.
+        self.pending: tuple[float, float] | None = None
+
+    def wake(self) -> None:
+        """Request a pass soon; calls in quick succession give one pass.
+
+        A call during a pass requests one more after it.
+        """
+        with self.condition:
+            now = time.monotonic()
+            self.pending = (self.pending[0] if self.pending else now, now)
+            self.condition.notify_all()
+
+
 class Loop:
     """Thread that runs passes at start, at an interval, and on wake-up.
 
@@ -68,6 +88,7 @@ class Loop:
         name: str = "placement-sync",
         debounce_s: float = 0.5,
         watch: Callable[[], bool] | None = None,
+        wake_ups: WakeUps | None = None,
     ) -> None:
         """Run no pass yet.
 
@@ -80,6 +101,7 @@ class Loop:
             wake-up starts a pass.
         :param watch: polled between passes; True is a wake-up. It must not
             block or raise.
+        :param wake_ups: those of threads that do not know the loop.
         """
         self._run = run
         self._interval_s = interval_s
@@ -88,10 +110,9 @@ class Loop:
         self._name = name
         self._watch = watch
         self._thread: threading.Thread | None = None
-        self._condition = threading.Condition()
+        self._wake_ups = wake_ups or WakeUps()
+        self._condition = self._wake_ups.condition
         self._is_stopping = False
-        # Times of the first and the latest pending wake-up.
-        self._pending: tuple[float, float] | None = None
         self._failures = 0
         self._last_error = ""
 
@@ -105,18 +126,8 @@ class Loop:
                 self._thread.start()
 
     def wake(self) -> None:
-        """Request a pass soon; calls in quick succession give one pass.
-
-        A call during a pass requests one more after it.
-        """
-        with self._condition:
-            self._record_wake_up()
-            self._condition.notify_all()
-
-    def _record_wake_up(self) -> None:
-        now = time.monotonic()
-        first = self._pending[0] if self._pending else now
-        self._pending = (first, now)
+        """Request a pass soon; see ``WakeUps.wake``."""
+        self._wake_ups.wake()
 
     def stop(self, timeout: float = 0.0) -> bool:
         """Stop after a running pass; return whether the thread has ended.
@@ -176,7 +187,7 @@ class Loop:
         with self._condition:
             while not self._is_stopping:
                 if self._watch is not None and self._watch():
-                    self._record_wake_up()
+                    self.wake()
                 now = time.monotonic()
                 then = min(due, max(earliest, self._get_debounced(due)))
                 if then <= now:
@@ -185,14 +196,14 @@ class Loop:
                 self._condition.wait(
                     min(pause, POLL_S) if self._watch else pause
                 )
-            self._pending = None
+            self._wake_ups.pending = None
             return not self._is_stopping
 
     def _get_debounced(self, due: float) -> float:
         """Return the time at which pending wake-ups start a pass, or due."""
-        if self._pending is None:
+        if self._wake_ups.pending is None:
             return due
-        first, latest = self._pending
+        first, latest = self._wake_ups.pending
         return min(
             latest + self._debounce_s, first + MAX_DEBOUNCE * self._debounce_s
         )

@@ -46,7 +46,7 @@ class AttachOperation:
             self.hot_attach, self.attach_show
         )
         self.device_endpoint = device_rpc.DeviceEndpoint(
-            partitions.accel, partitions.reconciler.wake
+            partitions.accel, partitions.wake_ups.wake
         )
         self.rpc_server = attach_rpc.RpcServer(
             self.attach_endpoint, self.device_endpoint

@@ -56,7 +56,7 @@ class HotAttach:
         self._allocations = allocations
         self._moves = moves
         self._recovery = recovery
-        self._measure = partitions.reconciler.operations.measure
+        self._measure = partitions.measured.measure
 
     def attach(
         self, context: Any, uuid: str, profile: str, bitstream: str = ""

@@ -62,7 +62,7 @@ class ColdMigration:
             with self._partitions.starting(instance, request):
                 result = stock()
             undo.pop_all()
-        self._partitions.reconciler.wake()
+        self._partitions.wake_ups.wake()
         return result
 
     def finish_revert_migration(

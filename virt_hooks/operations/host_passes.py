@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.model import providers
 from virt_hooks import error_guards
 from virt_hooks.instance import nova_records
@@ -28,12 +29,11 @@ class HostPasses:
         suspended: suspend.Suspend,
         moves: cold_migration.ColdMigration,
         list_nodes: Callable[[], Iterable[str]],
-        remove_partial_files: Callable[[], None],
+        state_dir: str,
     ) -> None:
         """Make no pass yet.
 
         :param list_nodes: returns the names of this host's compute nodes.
-        :param remove_partial_files: removes those of killed services.
         """
         self._accel = partitions.accel
         self._reporter = partitions.reporter
@@ -43,7 +43,7 @@ class HostPasses:
         self._suspended = suspended
         self._moves = moves
         self._list_nodes = list_nodes
-        self._remove_partial_files = remove_partial_files
+        self._state_dir = state_dir
         self._refresh_lock = threading.Lock()
         self._device_events = notifications.DeviceEvents(self._accel)
 
@@ -60,7 +60,8 @@ class HostPasses:
         self._startup_servers.read_servers(self._list_nodes)
         if self._accel.is_alone:
             with error_guards.log_errors("can't remove partial files"):
-                self._remove_partial_files()
+                state_dirs.remove_partial_files(self._state_dir)
+                self._accel.programs.remove_partial_files()
         self._accel.set_card_modes(self._startup_servers.list_awaited)
         self._accel.host.refresh()
         self._startup_servers.restore_claims(self._list_nodes)

@@ -18,7 +18,7 @@ from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection, hypervisor, libvirt_guest
 from virt_hooks.instance import instance_request, native_flavor
 from virt_hooks.operations import nova_database
-from virt_hooks.report import reconcile, reporter
+from virt_hooks.report import reporter
 from virt_hooks.spawn import claim_store, lifecycle, ownership, spawn_plan
 
 
@@ -32,7 +32,6 @@ class ServerPartitions:
         hypervisor_reader: hypervisor.HypervisorReader,
         startup_servers: nova_database.StartupServers,
         reporter: reporter.Reporter,
-        reconciler: reconcile.Reconciler,
         replacements: Collection[native_flavors.Replacement],
     ) -> None:
         """Serve the objects of one nova-compute.
@@ -45,8 +44,8 @@ class ServerPartitions:
         self.hypervisor = hypervisor_reader
         self.startup_servers = startup_servers
         self.reporter = reporter
-        self.reconciler = reconciler
         self._replacements = replacements
+        self.wake_ups, self.measured = reporter.wake_ups, reporter.measured
         #: Operation of a thread: the server that it reboots, the request
         #: that it has ensured, and the claims. Of each thread, since a delete
         #: may overlap another operation on the same server.
@@ -55,7 +54,7 @@ class ServerPartitions:
     def publish(self, context: Any) -> None:
         """Publish a change of the cards in Placement at once."""
         self.reporter.publish(context)
-        self.reconciler.wake()
+        self.wake_ups.wake()
 
     # -- spawn -------------------------------------------------------------
 
@@ -354,7 +353,7 @@ class ServerPartitions:
                 domain,
             )
             if released:
-                self.reconciler.wake()
+                self.wake_ups.wake()
 
     def read_domain(self, instance: Any) -> connection.HostdevUse:
         """Return the hostdevs of the server's domain, none after an error."""

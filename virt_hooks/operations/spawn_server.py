@@ -67,7 +67,7 @@ class Spawn:
         ):
             with (
                 self._partitions.as_nova_error(context, instance, is_rebuild),
-                self._partitions.reconciler.operations.measure("spawn"),
+                self._partitions.measured.measure("spawn"),
             ):
                 if not is_rebuild:
                     instance_request.check_carried(

@@ -14,10 +14,9 @@ from nova_accel import model
 from nova_accel.config import conf
 from nova_accel.host.state import drains, notes
 from nova_accel.host.sysfs import udev
-from placement_sync.daemon import heartbeat, loop, operations
+from placement_sync.daemon import heartbeat, loop
 from placement_sync.sync import sync_pass
 from virt_hooks.report import reporter, status_extensions
-from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
 
@@ -39,7 +38,6 @@ class Reconciler:
     def __init__(
         self,
         options: Any,
-        accel: lifecycle.Lifecycle,
         refresh: Callable[[], None],
         reporter: reporter.Reporter,
         recover: Callable[[], None],
@@ -56,15 +54,14 @@ class Reconciler:
         :param is_adopting: returns whether allocations of servers are still
             to be moved to our providers.
         """
-        self._accel = accel
+        self._accel = accel = reporter.accel
         self._refresh = refresh
         self._reporter = reporter
         self._recover = recover
         self._read_projects = read_projects
         self._is_adopting = is_adopting
         self._settings = conf.read_settings(options)
-        #: Operations on servers, which the hooks measure.
-        self.operations = operations.Operations()
+        self._wake_ups = reporter.wake_ups
         self._heartbeat = heartbeat.Heartbeat(
             self._settings.state_dir,
             _WRITER,
@@ -77,7 +74,7 @@ class Reconciler:
                 settings=self._settings,
                 accel=accel,
                 beat=self._heartbeat,
-                operations=self.operations,
+                operations=reporter.measured,
                 read_projects=read_projects,
             )
         )
@@ -98,23 +95,21 @@ class Reconciler:
             extension.start()
         drained = drains.DrainNotes(self._settings.state_dir)
         self._loop = loop.Loop(
-            self.run, seconds, watch=notes.NoteWatch(drained.path).has_changed
+            self.run,
+            seconds,
+            watch=notes.NoteWatch(drained.path).has_changed,
+            wake_ups=self._wake_ups,
         )
         self._loop.start()
         if self._settings.root == _OWN_ROOT:
             self._udev_monitor = udev.UdevMonitor(
-                self._loop.wake, log=self._accel.uevents
+                self._wake_ups.wake, log=self._accel.uevents
             )
             self._udev_monitor.start()
 
     def record_checks(self, names: Iterable[str]) -> None:
         """Publish the checks of this host that failed."""
         self._heartbeat.record_checks(names)
-
-    def wake(self) -> None:
-        """Run a pass soon."""
-        if self._loop is not None:
-            self._loop.wake()
 
     def stop(self) -> None:
         """Run no more passes; wait some seconds for a running pass."""
@@ -173,7 +168,7 @@ class Reconciler:
             self._offered, self._extra_passes = offered, 0
             return
         self._extra_passes += 1
-        self.wake()
+        self._wake_ups.wake()
 
     def _publish_status(self, status: heartbeat.Status) -> None:
         for extension in self._extensions:

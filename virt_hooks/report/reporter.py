@@ -19,6 +19,7 @@ from nova_accel import errors, model
 from nova_accel.config import logs
 from nova_accel.model import names, providers
 from placement_sync.client import calls
+from placement_sync.daemon import loop, operations
 from placement_sync.sync import diff, sync_pass
 from virt_hooks import error_guards
 from virt_hooks.report import nova_provider_tree, provider_writer
@@ -45,9 +46,13 @@ class Reporter:
         writer: provider_writer.ProviderWriter,
     ) -> None:
         """Report through ``virtapi``'s client of Placement."""
-        self._accel = accel
+        self.accel = accel
         self._virtapi = virtapi
         self._writer = writer
+        #: Requests for a pass over Placement.
+        self.wake_ups = loop.WakeUps()
+        #: Durations and refusals of operations, for the status.
+        self.measured = operations.Operations()
         #: Providers that may shrink: they have no allocations.
         self._free: frozenset[str] = frozenset()
         #: The tree that Nova's resource tracker assigns slots from.
@@ -59,7 +64,7 @@ class Reporter:
 
     def desired(self) -> providers.ProviderTree | None:
         """Return the desired tree, None before the node is known."""
-        return self._accel.tree(OWNER_TRAITS)
+        return self.accel.tree(OWNER_TRAITS)
 
     def exclude_owned(self, allocations: Mapping[str, Any]) -> dict[str, Any]:
         """Return allocations, by provider, without our own providers."""
@@ -98,7 +103,7 @@ class Reporter:
         """Return the guard for an update or publication of a tree."""
         free = self._free | self._absent
         return nova_provider_tree.guard(
-            provider_tree, desired, free, self._accel.host.state
+            provider_tree, desired, free, self.accel.host.state
         )
 
     def create_new(self, provider_tree: Any) -> list[str]:
@@ -204,7 +209,7 @@ class Reporter:
 
         Nova can assign its slots before they are offered in Placement.
         """
-        host, desired = self._accel.host.state, self.desired()
+        host, desired = self.accel.host.state, self.desired()
         if desired is None:
             raise errors.AcceleratorError("the compute node is not known")
         if self._nova_tree is not None:
@@ -250,12 +255,12 @@ class Reporter:
             return bool(answer.allocations)
 
         self._free = nova_provider_tree.find_shrinkable(
-            provider_tree, desired, self._accel.host.state, is_allocated
+            provider_tree, desired, self.accel.host.state, is_allocated
         )
 
     def publish(self, context: Any) -> None:
         """Send changes of a claim without waiting for the next pass."""
-        root = self._accel.root
+        root = self.accel.root
         if root is None:
             return
         with error_guards.log_errors(

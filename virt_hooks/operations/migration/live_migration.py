@@ -202,7 +202,7 @@ class LiveMigration(live_moves.LiveMoves):
                     self._partitions.record_moved(
                         instance, self._arriving_server(context, instance)
                     )
-                self._partitions.reconciler.wake()
+                self._partitions.wake_ups.wake()
 
     def change_devices(self, guest: Any, migrate_data: Any) -> Any:
         """Return the guest with the devices that it has at the destination.

@@ -34,7 +34,7 @@ class SyncTestBase(harness.AccelTestBase):
 
     def reconciler(self, name: str = "host1") -> Any:
         """Return the reconciler of a nova-compute."""
-        return self.computes[name].driver._hooks.partitions.reconciler
+        return self.computes[name].driver._hooks.reconciler
 
     def run_pass(self, name: str = "host1") -> sync_pass.PassResult:
         """Run one pass, as the thread of nova-compute does."""

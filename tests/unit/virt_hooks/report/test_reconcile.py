@@ -45,7 +45,6 @@ def test_a_pass_that_waits_records_its_condition(
     options = write_options(tmp_path / "nova.conf", state)
     pass_runner = reconcile.Reconciler(
         options,
-        life,
         lambda: None,
         reporter_class(
             life, None, provider_writer.ProviderWriter(None, options)
@@ -71,7 +70,6 @@ def test_metrics_are_an_extension_of_the_status(
     )
     pass_runner = reconcile.Reconciler(
         options,
-        life,
         lambda: None,
         reporter.Reporter(
             life, None, provider_writer.ProviderWriter(None, options)

@@ -163,7 +163,6 @@ def test_the_service_samples_only_with_an_interval(
     options([], default_config_files=[str(file)], default_config_dirs=[])
     service = reconcile.Reconciler(
         options,
-        life,
         lambda: None,
         reporter.Reporter(
             life, None, provider_writer.ProviderWriter(None, options)
