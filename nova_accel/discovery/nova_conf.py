@@ -19,7 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.config import conf, conf_options, config_source, policy
+from nova_accel.config import (
+    conf,
+    conf_files,
+    conf_options,
+    config_source,
+    policy,
+)
 from nova_accel.host.state import notes
 from nova_accel.host.sysfs import allowed_paths, fs
 
@@ -118,7 +124,7 @@ class NovaConf:
         nova-compute reads them so. Of another host's files the lines that
         may hold secrets are missing. The files are parsed once.
 
-        :raises ConfigurationError: see ``conf.parse_files``.
+        :raises ConfigurationError: see ``conf_files.parse_files``.
         """
         parsed, _ = self._parsed
         if isinstance(parsed, errors.ConfigurationError):
@@ -151,14 +157,14 @@ class NovaConf:
         source = self._files.source
         is_here = isinstance(source, fs.DiskSource) and source.is_this_machine
         if self.config_files or is_here:
-            return conf.parse_files(self.paths)
+            return conf_files.parse_files(self.paths)
         with tempfile.TemporaryDirectory() as top:
             copies = [f"{top}{path}" for path in self.paths]
             for path, copy in zip(self.paths, copies, strict=True):
                 os.makedirs(os.path.dirname(copy), exist_ok=True)
                 pathlib.Path(copy).write_text(self.read(path), "utf-8")
             try:
-                options, settings = conf.parse_files(copies)
+                options, settings = conf_files.parse_files(copies)
             except errors.ConfigurationError as error:
                 texts = (str(text).replace(top, "") for text in error.args)
                 raise errors.ConfigurationError(*texts) from error

@@ -15,7 +15,7 @@ from typing import Any
 
 from keystonemiddleware import auth_token
 
-from nova_accel.config import conf
+from nova_accel.config import conf_files
 from nova_accel.model import strict_json
 
 # Configuration files, separated by colons, instead of nova.conf.
@@ -70,7 +70,9 @@ def build_at_first_request(
     @functools.cache
     def open_once() -> Application:
         files = os.environ.get(_VARIABLE, "")
-        return build(files.split(":") if files else conf.find_default_files())
+        return build(
+            files.split(":") if files else conf_files.find_default_files()
+        )
 
     def application(
         environment: dict[str, Any], start_response: StartResponse

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.config import conf, logs
+from nova_accel.config import conf_files, logs
 from nova_accel.model import strict_json
 from placement_sync.client import nova_api, rest
 from placement_sync.daemon import json_application
@@ -178,7 +178,7 @@ def build_application(files: Iterable[str]) -> json_application.Application:
     :raises ConfigurationError: they can't be used.
     :raises ServiceError: the bus can't be reached.
     """
-    parsed, _ = conf.parse_files(list(files))
+    parsed, _ = conf_files.parse_files(list(files))
     return json_application.authenticated(
         GatewayApplication(
             compute_rpc.ComputeRpc(tuple(files)),

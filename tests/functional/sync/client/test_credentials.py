@@ -11,7 +11,7 @@ import pytest
 from keystoneauth1 import loading
 
 from nova_accel import errors
-from nova_accel.config import conf
+from nova_accel.config import conf_files
 from placement_sync.client import http_errors, resource_providers, rest
 from placement_sync.fleet import projects
 from tests.functional.sync.support import identity, servers
@@ -48,7 +48,7 @@ def write(tmp_path: Path) -> Write:
     def parse(text: str) -> Any:
         path = tmp_path / "nova.conf"
         path.write_text(text)
-        return conf.parse_files([str(path)])[0]
+        return conf_files.parse_files([str(path)])[0]
 
     return parse
 

@@ -196,7 +196,9 @@ def test_inspect_prints_no_uuid_that_placement_does_not_have(
 def test_inspect_reads_the_nova_conf_of_this_machine(
     compute: pathlib.Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", (str(compute),))
+    monkeypatch.setattr(
+        "nova_accel.config.conf_files.CONFIG_FILES", (str(compute),)
+    )
     text = run(capsys, "inspect")
     assert f"{compute} [nova-accel]: is ignored" in text
     assert "[nova_accel] devce_spec: is ignored" in text
@@ -297,7 +299,7 @@ def test_inspect_lists_a_missing_state_dir_of_a_nova_conf(
     state_dir.rename(compute.parent / "renamed")
     assert line in run(capsys, *arguments)
     assert "is no directory" not in run(capsys, "inspect", "--root", root)
-    monkeypatch.setattr("nova_accel.config.conf.CONFIG_FILES", ())
+    monkeypatch.setattr("nova_accel.config.conf_files.CONFIG_FILES", ())
     assert "is no directory" not in run(capsys, "inspect")
 
 
