@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protocol of vendor drivers, and the loader of entry points.
 
-Other packages install drivers, sources of libvirt domains and readers of
-drained devices as entry points.
+Other packages install drivers as entry points.
 """
 
 import importlib.metadata
 from collections.abc import (
-    Callable,
-    Collection,
     Iterable,
     Mapping,
     Sequence,
@@ -18,18 +15,10 @@ from typing import Protocol, runtime_checkable
 from nova_accel import errors, model
 from nova_accel.config import conf, policy
 from nova_accel.host.sysfs import host_reader
-from nova_accel.model import actions, domains
+from nova_accel.model import actions
 
 GROUP = "nova_accel.drivers"
-# Functions that return the ``domains.Domain`` of a hypervisor. They take
-# its URI, None for this host's, and raise DomainsError.
-DOMAINS_GROUP = "nova_accel.domains"
 
-# Classes of ``DrainReader``. They take the files of nova.conf, and raise
-# ConfigurationError.
-DRAINS_GROUP = "nova_accel.drains"
-
-ReadDomains = Callable[[str | None], Iterable[domains.Domain]]
 
 # Order of the drivers: the first one that describes a function keeps it.
 # Drivers not named here come between the two lists, sorted by name.
@@ -100,18 +89,6 @@ class Driver(Protocol):
         that is in the mode already, or that is in use.
 
         :raises UnreadableError: nothing of this technology can be read.
-        """
-        ...
-
-
-class DrainReader(Protocol):
-    """Reader of drained devices in Placement."""
-
-    def explain_wait(self, root: str, addresses: Collection[str]) -> str:
-        """Return why devices may still get a server, "" if they can't.
-
-        :param root: uuid of the compute node's provider.
-        :raises ServiceError: Placement can't be read.
         """
         ...
 
@@ -188,50 +165,3 @@ def _load_driver(
             " of nova_accel.discovery.plugin.Driver",
         )
     return driver
-
-
-def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
-    """Return the domains of all installed sources.
-
-    :param uri: libvirt connection URI; None for this host's default.
-    :raises DomainsError: no source is installed, or one of them fails. An
-        incomplete result would let used devices seem unused.
-    """
-    points = importlib.metadata.entry_points(group=DOMAINS_GROUP)
-    if not points:
-        raise errors.DomainsError(
-            "this host", f"nothing is installed in {DOMAINS_GROUP}"
-        )
-    all_domains: list[domains.Domain] = []
-    for point in sorted(points, key=lambda point: point.name):
-        try:
-            read: ReadDomains = point.load()
-        except (ImportError, AttributeError) as error:
-            raise errors.DomainsError(
-                point.name,
-                f"{point.value} can't be loaded ({error}); install what it"
-                " needs on this host: for libvirt, nova-accel[compute]",
-            ) from error
-        all_domains += read(uri)
-    return tuple(all_domains)
-
-
-def open_drains(config_files: Sequence[str]) -> DrainReader:
-    """Return the installed reader of drained devices.
-
-    :raises ConfigurationError: none is installed, it can't be loaded, or
-        the files have no credentials.
-    """
-    for point in importlib.metadata.entry_points(group=DRAINS_GROUP):
-        try:
-            open_reader: Callable[[Sequence[str]], DrainReader] = point.load()
-        except (ImportError, AttributeError) as error:
-            raise errors.ConfigurationError(
-                f"entry point {DRAINS_GROUP}",
-                point.value,
-                f"can't be loaded ({error}); install what it needs",
-            ) from error
-        return open_reader(config_files)
-    raise errors.ConfigurationError(
-        f"entry point {DRAINS_GROUP}", "", "is missing; reinstall nova-accel"
-    )

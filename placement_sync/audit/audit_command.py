@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from nova_accel.cli import application, time_options
 from nova_accel.cli.inspect_output import columns
 from nova_accel.config import conf_files
-from nova_accel.discovery import plugin
+from nova_accel.discovery import plugin, registered_readers
 from nova_accel.host import nvml_gpus
 from nova_accel.host.execute import action_executor, privileged
 from nova_accel.host.execute.technologies import nvml_privileged
@@ -138,7 +138,7 @@ def _build_collector(
     local = collector.LocalSources(
         read_host=host.read,
         read_claims=host.read_claims,
-        read_domains=functools.partial(plugin.read_domains, uri)
+        read_domains=functools.partial(registered_readers.read_domains, uri)
         if has_libvirt
         else None,
         no_domains_reason="--root is another machine; name its libvirt with"

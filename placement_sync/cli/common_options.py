@@ -12,7 +12,7 @@ from nova_accel.cli import command_manager, time_options
 from nova_accel.config import conf, conf_files, conf_options
 from nova_accel.host.state import state_dir as state_dirs
 from placement_sync.cli import progress
-from placement_sync.client import rest
+from placement_sync.client import cloud_client, rest
 
 _SLOW_ANSWERS = progress.SlowAnswers()
 
@@ -270,13 +270,13 @@ def _build_client(
 ) -> rest.RestClient:
     """Return a client of a service; see ``open_client``."""
     if arguments.connection is not None:
-        return rest.from_connection(arguments.connection, service)
+        return cloud_client.from_connection(arguments.connection, service)
     is_open = arguments.endpoint is not None
     if url := _find_endpoint(arguments, service):
-        return rest.from_endpoint(url, service=service)
+        return cloud_client.from_endpoint(url, service=service)
     is_in_environment = os.environ.get("OS_CLOUD") and not options.files
     if not is_open and (arguments.os_cloud is not None or is_in_environment):
-        return rest.from_cloud(
+        return cloud_client.from_cloud(
             arguments.os_cloud or "", arguments.os_region_name or "", service
         )
     if is_open or not options.files:

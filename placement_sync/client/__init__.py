@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients of Placement and Nova: REST and RPC.
 
-- ``rest``: ``RestClient``, one service by nova.conf or clouds.yaml;
-  ``from_conf``, ``from_cloud``, ``from_endpoint``, ``compute_client``
+- ``rest``: ``RestClient``, one service by nova.conf (``from_conf``)
+- ``cloud_client``: the same by clouds.yaml, and parallel reads, for commands
 - ``resource_providers``: ``PlacementClient`` fetches a provider tree and
   applies one of ``calls.Call``
 - ``provider_records``: parsers of providers, and paths

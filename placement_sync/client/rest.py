@@ -10,32 +10,28 @@ new plan.
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from keystoneauth1 import exceptions as ksa
-from keystoneauth1 import loading, session, token_endpoint
-from openstack import config, connection, proxy
-from openstack import exceptions as sdk
+from keystoneauth1 import loading, session
+from openstack import connection, proxy
 
 from nova_accel import errors
-from placement_sync import parallel
 from placement_sync.client import (
     http_errors,
     provider_records,
     sdk_errors,
 )
 
-_Key = TypeVar("_Key")
 # Seconds. Linux sends a SYN again after 1, 2 and 4 of them: 10 allow for
 # three lost SYNs. A minute is the usual limit of load balancers in front
 # of Placement (HAProxy's "timeout server 1m"): a longer wait is useless.
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 NAME = "nova-accel"
-# Concurrent GETs of ``find_each``: more of them make a Placement with the
-# usual number of workers slower, not faster.
-_MAX_THREADS = 8
+
+
 # Options of keystoneauth's adapters; see register_adapter_conf_options.
 _ADAPTER = (
     "service_type",
@@ -83,22 +79,6 @@ PLACEMENT = Service(name="placement", group="placement", microversion="1.39")
 # have fewer fields.
 COMPUTE = Service(name="compute", group="nova", microversion="2.86")
 IDENTITY = Service(name="identity", group="keystone", version="3")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """User and project of a token: ids, and the names of the roles.
-
-    ``catalog`` is Keystone's service catalog in the form of version 3;
-    ``user_name`` is the name of the user, empty if Keystone does not say.
-    """
-
-    token: str = dataclasses.field(repr=False)
-    user: str
-    project: str
-    roles: tuple[str, ...]
-    catalog: tuple[Mapping[str, Any], ...] = dataclasses.field(repr=False)
-    user_name: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -181,22 +161,6 @@ class RestClient:
         """Return the parsed response to a GET, as provider_records.find."""
         return provider_records.find(self.fetch, path, parse)
 
-    def find_each(
-        self,
-        keys: Iterable[_Key],
-        query: Callable[[provider_records.Get, _Key], provider_records.T],
-    ) -> list[provider_records.T]:
-        """Return the results of a query for several keys, in their order.
-
-        Up to eight requests run at the same time.
-
-        :param query: for example ``provider_records.fetch_traits``.
-        :raises ServiceError: one of them failed.
-        """
-        return parallel.run(
-            lambda key: query(self.fetch, key), keys, _MAX_THREADS
-        )
-
     def put(
         self, path: str, body: Any = None, microversion: str = ""
     ) -> Response:
@@ -218,28 +182,6 @@ class RestClient:
     def delete(self, path: str) -> Response:
         return self._request("DELETE", path, None)
 
-    def read_identity(self) -> Identity | None:
-        """Return user and project of the token; None without Keystone.
-
-        :raises ServiceError: Keystone refuses, or does not answer.
-        """
-        try:
-            session = self._open_adapter().session
-            auth: Any = session.auth
-            if not hasattr(auth, "get_access"):
-                return None
-            access = auth.get_access(session)
-        except sdk_errors.CLIENT_ERRORS as error:
-            raise sdk_errors.build_error("POST", "/auth", error) from None
-        return Identity(
-            token=access.auth_token,
-            user=access.user_id or "",
-            project=access.project_id or "",
-            roles=tuple(access.role_names),
-            catalog=tuple(access.service_catalog.catalog),
-            user_name=access.username or "",
-        )
-
     def _request(
         self, method: str, path: str, body: Any, microversion: str = ""
     ) -> Response:
@@ -249,7 +191,7 @@ class RestClient:
         subject = f"{self._service.title}: {method} {path.partition('?')[0]}"
         try:
             with self.announce(subject):
-                response = self._open_adapter().request(
+                response = self.open_adapter().request(
                     path,
                     method,
                     json=body,
@@ -278,7 +220,7 @@ class RestClient:
             response.headers.get("Last-Modified", ""),
         )
 
-    def _open_adapter(self) -> proxy.Proxy:
+    def open_adapter(self) -> proxy.Proxy:
         """Return openstacksdk's adapter of the service.
 
         Version discovery of Placement and Nova is disabled, as in Nova:
@@ -323,69 +265,6 @@ def from_conf(conf: Any, service: Service = PLACEMENT) -> RestClient:
     )
 
 
-def from_cloud(
-    name: str = "", region: str = "", service: Service = PLACEMENT
-) -> RestClient:
-    """Return a client by an entry of clouds.yaml.
-
-    :param name: empty for the cloud of ``OS_CLOUD``, or of the ``OS_``
-        variables in the environment.
-    :raises ConfigurationError: there is no such cloud, or its entry is
-        malformed.
-    """
-    try:
-        cloud = config.OpenStackConfig(app_name=NAME).get_one(
-            cloud=name or None, region_name=region or None
-        )
-    except (ksa.ClientException, sdk.SDKException) as error:
-        raise errors.ConfigurationError(
-            "cloud",
-            name or "(none)",
-            http_errors.add_hint(
-                http_errors.shorten(str(error)),
-                "name a cloud of clouds.yaml with --os-cloud or OS_CLOUD",
-            ),
-            "clouds.yaml",
-        ) from None
-    seconds = float(cloud.config.get("api_timeout") or ANSWER_SECONDS)
-    cloud.config["api_timeout"] = seconds
-    return RestClient(
-        lambda: connection.Connection(config=cloud),
-        service,
-        (min(CONNECT_SECONDS, seconds), seconds),
-    )
-
-
-def from_connection(
-    connected: connection.Connection, service: Service = PLACEMENT
-) -> RestClient:
-    """Return a client by a connection of openstacksdk."""
-    seconds = float(
-        connected.config.config.get("api_timeout") or ANSWER_SECONDS
-    )
-    return RestClient(
-        lambda: connected, service, (min(CONNECT_SECONDS, seconds), seconds)
-    )
-
-
-def from_endpoint(
-    url: str,
-    token: str = "admin",  # noqa: S107
-    service: Service = PLACEMENT,
-) -> RestClient:
-    """Return a client of a service without Keystone.
-
-    :param token: a Placement with ``auth_strategy = noauth2`` uses it as
-        the user's name.
-    """
-    auth = token_endpoint.Token(url, token)
-    return _from_session(
-        session.Session(auth=auth, timeout=ANSWER_SECONDS),
-        {f"{service.name}_endpoint_override": url},
-        service,
-    )
-
-
 def _register(conf: Any, group: str) -> None:
     """Register the options of credentials and endpoints."""
     if group in conf and "auth_section" in conf[group]:
@@ -410,7 +289,7 @@ def _from_group(conf: Any, group: str, service: Service) -> RestClient:
     options["interface"] = list(
         own.valid_interfaces or conf[group].valid_interfaces or _INTERFACES
     )
-    return _from_session(
+    return from_session(
         auth_session,
         {f"{service.name}_{k}": v for k, v in options.items() if v},
         service,
@@ -441,7 +320,7 @@ def _load_session(conf: Any, group: str) -> session.Session:
     return auth_session
 
 
-def _from_session(
+def from_session(
     auth_session: session.Session,
     options: Mapping[str, Any],
     service: Service,

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any, Protocol
 
 from nova_accel import errors
-from placement_sync.client import rest
+from placement_sync.client import cloud_client
 
 
 class RpcRefusedError(errors.ServiceError):
@@ -21,7 +21,7 @@ class RequestIdentity:
     others Nova's policy decides by their roles.
     """
 
-    identity: rest.Identity
+    identity: cloud_client.Identity
     is_administrator: bool
 
 

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Mapping
 
 from nova_accel import errors
-from placement_sync.client import provider_records, rest
+from placement_sync.client import cloud_client, provider_records, rest
 
 
 def read_names(
@@ -19,7 +19,7 @@ def read_names(
     :raises ServiceError: Keystone can't be read, or refuses.
     """
     ids = sorted(set(projects) - {""})
-    names = identity.find_each(ids, _fetch_name)
+    names = cloud_client.find_each(identity, ids, _fetch_name)
     return {
         project: name
         for project, name in zip(ids, names, strict=True)

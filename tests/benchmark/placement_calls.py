@@ -25,7 +25,7 @@ from nova_accel.discovery import change_detection, plugin
 from nova_accel.host.sysfs import fs
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
-from placement_sync.client import resource_providers, rest
+from placement_sync.client import cloud_client, resource_providers
 from placement_sync.sync import sync_pass
 from tests.benchmark import hosts
 from tests.functional.sync.support import servers
@@ -79,7 +79,9 @@ class Node:
         self.state = model.HostState()
         self.claims: tuple[model.Claim, ...] = ()
         self._synchronizer = sync_pass.Synchronizer(
-            resource_providers.PlacementClient(rest.from_endpoint(server.url))
+            resource_providers.PlacementClient(
+                cloud_client.from_endpoint(server.url)
+            )
         )
         self._synchronizer.run(self.tree(), self.state, create_root=True)
 

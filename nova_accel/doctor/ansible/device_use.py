@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from nova_accel import errors, model
-from nova_accel.discovery import plugin
+from nova_accel.discovery import registered_readers
 from nova_accel.doctor import checked_host
 from nova_accel.host.state import claims_file, drains
 from nova_accel.model import domains
@@ -70,7 +70,7 @@ class HeldDevices:
         addresses: Collection[str] | None,
         state_dir: str,
         read_domains: Callable[[], Iterable[domains.Domain]],
-        open_drains: Callable[[], plugin.DrainReader],
+        open_drains: Callable[[], registered_readers.DrainReader],
     ) -> None:
         self._host = host
         self._addresses = None if addresses is None else frozenset(addresses)
@@ -191,7 +191,7 @@ class HeldDevices:
 
     def _wait(
         self,
-        reader: plugin.DrainReader,
+        reader: registered_readers.DrainReader,
         seconds: float,
         report: Callable[[str], None],
     ) -> None:
@@ -209,7 +209,7 @@ class HeldDevices:
         # Its allocation may have become a claim.
         self.check()
 
-    def _explain_wait(self, reader: plugin.DrainReader) -> str:
+    def _explain_wait(self, reader: registered_readers.DrainReader) -> str:
         """Return why the devices may still get a server."""
         root = self._file.read().root
         if root is None:

@@ -17,7 +17,7 @@ from nova_accel.cli import (
     time_options,
 )
 from nova_accel.config import conf
-from nova_accel.discovery import plugin
+from nova_accel.discovery import registered_readers
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.doctor.ansible import device_use, driver_plan, manifests, roles
 from nova_accel.model import domains
@@ -239,7 +239,8 @@ def _check_use(
     # libvirt describes this host only.
     read_domains = functools.partial(_read_domains, host) if is_here else tuple
     open_drains = functools.partial(
-        plugin.open_drains, host_source.list_config_files(arguments)
+        registered_readers.open_drains,
+        host_source.list_config_files(arguments),
     )
     use = device_use.HeldDevices(
         host, addresses, settings.state_dir, read_domains, open_drains
@@ -269,7 +270,7 @@ def _read_domains(
     """
     if not any(map(host.unit, _LIBVIRT)):
         return ()
-    return plugin.read_domains()
+    return registered_readers.read_domains()
 
 
 def _change(

@@ -12,7 +12,7 @@ from nova_accel.inventory import fault_causes, wording
 from nova_accel.model import names
 from placement_sync import parallel
 from placement_sync.cli import common_options, progress
-from placement_sync.client import nova_api, rest
+from placement_sync.client import cloud_client, nova_api, rest
 from placement_sync.fleet import host_bus
 from placement_sync.fleet.cli import server_command
 from placement_sync.fleet.devices import drain_notes
@@ -83,7 +83,7 @@ class HostCalls:
         self.compute = compute
         self._timeout_s = arguments.timeout
         self._bus = server_command.open_bus(arguments, options, command)
-        identity = compute.read_identity()
+        identity = cloud_client.read_identity(compute)
         is_own = server_command.is_of_service(arguments, options)
         self._identity = (
             host_bus.RequestIdentity(identity, is_own) if identity else None

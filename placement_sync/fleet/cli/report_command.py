@@ -10,7 +10,7 @@ from nova_accel import errors
 from nova_accel.cli import application
 from nova_accel.config import library_version
 from placement_sync.cli import common_options
-from placement_sync.client import rest
+from placement_sync.client import cloud_client, rest
 from placement_sync.fleet.cli import fleet_command
 from placement_sync.fleet.devices import fleet_query, fleet_state
 from placement_sync.fleet.flavors import cloud
@@ -81,7 +81,7 @@ def _read_flavors(
 
 def _build_header(client: rest.RestClient) -> fleet_report.ReportHeader:
     now = datetime.datetime.now(datetime.UTC)
-    identity = client.read_identity()
+    identity = cloud_client.read_identity(client)
     user = "no user"
     if identity:
         user = f"user {identity.user_name or identity.user}"

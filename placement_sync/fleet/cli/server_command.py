@@ -12,7 +12,7 @@ from nova_accel import errors
 from nova_accel.cli import application, command_manager
 from nova_accel.config import conf_files
 from placement_sync.cli import common_options, progress
-from placement_sync.client import nova_api, rest
+from placement_sync.client import cloud_client, nova_api, rest
 from placement_sync.fleet import host_bus
 from placement_sync.fleet.devices import host_reports
 from placement_sync.fleet.gateway import client, methods
@@ -87,7 +87,7 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
     host_option = arguments.only_host
     options = common_options.resolve_options(arguments)
     bus = open_bus(arguments, options, "server")
-    identity: rest.Identity | None = None
+    identity: cloud_client.Identity | None = None
     if host_option:
         server, host = _check_uuid(arguments.server), str(host_option)
         subject = f"nova-compute on {host}"
@@ -98,7 +98,7 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
                 "[nova]", "(nothing)", f"{reason}; or name --host"
             )
         server, host = find_server(nova, arguments.server, bus.finds_hosts)
-        identity = nova.read_identity()
+        identity = cloud_client.read_identity(nova)
         subject = "its nova-compute"
         if host:
             subject = host_reports.describe_host(nova, host)
@@ -194,7 +194,9 @@ def _find_gateway(
     :raises ServiceError: Keystone refuses, or does not answer.
     """
     compute, _ = common_options.open_compute(arguments, options)
-    if compute is None or not client.is_offered(compute.read_identity()):
+    if compute is None or not client.is_offered(
+        cloud_client.read_identity(compute)
+    ):
         return None
     return client.GatewayBus(
         common_options.open_client(arguments, options, methods.SERVICE)

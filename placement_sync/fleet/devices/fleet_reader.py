@@ -12,7 +12,12 @@ import itertools
 from collections.abc import Iterable, Mapping
 
 from nova_accel import errors
-from placement_sync.client import nova_api, provider_records, rest
+from placement_sync.client import (
+    cloud_client,
+    nova_api,
+    provider_records,
+    rest,
+)
 from placement_sync.fleet import projects
 from placement_sync.fleet.devices import (
     fleet_query,
@@ -44,7 +49,9 @@ def read(
     ]
     if limit is not None and len(used) > limit:
         return fleet_state.Fleet(cloud=offered, has_holdings=False)
-    holdings = placement.find_each(used, provider_records.list_allocations)
+    holdings = cloud_client.find_each(
+        placement, used, provider_records.list_allocations
+    )
     return fleet_state.Fleet(
         cloud=offered, holdings=tuple(itertools.chain(*holdings))
     )
@@ -121,7 +128,9 @@ def find_holders(
     :param consumers: uuids of servers.
     :raises ServiceError: Placement can't be read.
     """
-    answers = placement.find_each(consumers, provider_records.fetch_consumer)
+    answers = cloud_client.find_each(
+        placement, consumers, provider_records.fetch_consumer
+    )
     return frozenset(
         provider for allocations, *_ in answers for provider in allocations
     )

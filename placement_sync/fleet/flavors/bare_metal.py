@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from nova_accel.inventory import node_counts
 from nova_accel.model import names, providers
-from placement_sync.client import provider_records, rest
+from placement_sync.client import cloud_client, provider_records, rest
 from placement_sync.fleet.flavors import offered_devices
 
 _TRAITS = "/traits?name=startswith:CUSTOM_&associated=true"
@@ -47,7 +47,9 @@ def _read_details(
     client: rest.RestClient, nodes: Sequence[providers.Provider]
 ) -> Iterator[offered_devices.OfferedDevice]:
     """Yield the nodes that still exist."""
-    for node in client.find_each(nodes, provider_records.fetch_provider):
+    for node in cloud_client.find_each(
+        client, nodes, provider_records.fetch_provider
+    ):
         if node is None:
             continue
         models = [t for t in node.traits if t.startswith(names.MODEL_PREFIX)]

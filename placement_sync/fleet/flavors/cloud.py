@@ -18,6 +18,7 @@ from nova_accel.model import names, providers
 from placement_sync import parallel
 from placement_sync.client import (
     calls,
+    cloud_client,
     nova_api,
     provider_records,
     resource_providers,
@@ -124,7 +125,9 @@ def _complete(
         providers.Provider(uuid=uuid)
         for uuid in sorted(set(uuids) - summaries.keys())
     ]
-    read = client.find_each(missing, provider_records.fetch_provider)
+    read = cloud_client.find_each(
+        client, missing, provider_records.fetch_provider
+    )
     return summaries | {
         empty.uuid: provider or empty
         for empty, provider in zip(missing, read, strict=True)
@@ -160,7 +163,9 @@ def read_totals(
     :raises ServiceError: Placement can't be read.
     """
     uuids = [d.uuid for d in cloud.devices if d.uuid in selected]
-    answers = client.find_each(uuids, provider_records.fetch_inventories)
+    answers = cloud_client.find_each(
+        client, uuids, provider_records.fetch_inventories
+    )
     totals = {
         uuid: providers.build_capacities(answer[1]) if answer else {}
         for uuid, answer in zip(uuids, answers, strict=True)

@@ -5,7 +5,7 @@ import http
 from typing import Any
 
 from nova_accel import errors
-from placement_sync.client import rest
+from placement_sync.client import cloud_client, rest
 from placement_sync.fleet import host_bus
 from placement_sync.fleet.gateway import methods
 
@@ -55,7 +55,7 @@ class GatewayBus:
             ) from error
 
 
-def is_offered(identity: rest.Identity | None) -> bool:
+def is_offered(identity: cloud_client.Identity | None) -> bool:
     """Return whether Keystone's catalog has a gateway."""
     return identity is not None and any(
         service.get("type") == methods.SERVICE.name

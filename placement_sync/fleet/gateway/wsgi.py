@@ -16,7 +16,7 @@ from typing import Any
 from nova_accel import errors
 from nova_accel.config import conf_files, logs
 from nova_accel.model import strict_json
-from placement_sync.client import nova_api, rest
+from placement_sync.client import cloud_client, nova_api, rest
 from placement_sync.daemon import json_application
 from placement_sync.fleet import compute_rpc, host_bus
 from placement_sync.fleet.gateway import methods
@@ -67,7 +67,7 @@ class GatewayApplication(json_application.JsonApplication):
         self,
         name: str,
         target: str,
-        identity: rest.Identity,
+        identity: cloud_client.Identity,
         arguments: Mapping[str, Any],
     ) -> Any:
         method = methods.METHODS[name]
@@ -96,7 +96,7 @@ class _RefusalError(Exception):
 
 def _parse(
     environment: json_application.Environment,
-) -> tuple[str, str, Mapping[str, Any], rest.Identity]:
+) -> tuple[str, str, Mapping[str, Any], cloud_client.Identity]:
     """Return method, target, arguments and user of a request.
 
     :raises _RefusalError: it has none of them.
@@ -121,7 +121,7 @@ def _parse(
 
 def parse_identity(
     environment: json_application.Environment,
-) -> rest.Identity:
+) -> cloud_client.Identity:
     """Return the user of a request, from keystonemiddleware's headers.
 
     :raises ValueError: the service catalog is no JSON.
@@ -129,7 +129,7 @@ def parse_identity(
     catalog = strict_json.loads(
         environment.get("HTTP_X_SERVICE_CATALOG") or "[]"
     )
-    return rest.Identity(
+    return cloud_client.Identity(
         token=environment.get("HTTP_X_AUTH_TOKEN", ""),
         user=environment.get("HTTP_X_USER_ID", ""),
         project=environment.get("HTTP_X_PROJECT_ID", ""),

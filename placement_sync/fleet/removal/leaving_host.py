@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from nova_accel import errors, model
 from nova_accel.cli import command_manager, host_source
-from nova_accel.config import conf
-from nova_accel.discovery import plugin
+from nova_accel.config import conf_files
+from nova_accel.discovery import registered_readers
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.host.state import adoption_plan
 from nova_accel.inventory.adoption import records
@@ -73,7 +73,7 @@ class LeavingHost:
         self._uri = arguments.connect or (
             None
             if options.is_foreign
-            else conf.read_libvirt_uri(options.parsed)
+            else conf_files.read_libvirt_uri(options.parsed)
         )
 
     def read(self) -> removal_plan.HostContents:
@@ -266,7 +266,7 @@ class LeavingHost:
             )
         in_use = {
             handle
-            for domain in plugin.read_domains(self._uri)
+            for domain in registered_readers.read_domains(self._uri)
             for handle in domain.handles
         }
         return tuple(o for o in owned if o.partition.handle not in in_use)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from placement_sync.client import resource_providers, rest
+from placement_sync.client import cloud_client, resource_providers
 from tests.functional.sync.support import one_card, servers
 
 
@@ -86,7 +86,7 @@ def client(
     host: servers.Server, clock: one_card.Clock
 ) -> resource_providers.PlacementClient:
     return resource_providers.PlacementClient(
-        rest.from_endpoint(host.url), clock
+        cloud_client.from_endpoint(host.url), clock
     )
 
 

@@ -15,7 +15,7 @@ from nova import context, exception, rpc
 from nova_accel.host import nvml_gpus
 from nova_accel.model import rpc_names
 from placement_sync.cli import progress
-from placement_sync.client import nova_api, rest
+from placement_sync.client import cloud_client, nova_api, rest
 from placement_sync.fleet import compute_rpc as client_bus
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.fpga import test_fpga
@@ -180,7 +180,7 @@ class Command(attaching.AttachingTestBase):
     def test_attach_and_detach_are_instance_actions(self) -> None:
         server = self.boot_server()
         self.run_command("attach", "painter", "--profile", PROFILE)
-        nova = rest.from_endpoint(
+        nova = cloud_client.from_endpoint(
             self.api_fixture.base_url, service=rest.COMPUTE
         )
         self.assertEqual("", nova_api.read_failure(nova, server["id"]))

@@ -7,7 +7,7 @@ import pytest
 from keystoneauth1 import exceptions
 from keystoneauth1.access import service_catalog
 
-from placement_sync.client import rest
+from placement_sync.client import cloud_client
 from placement_sync.fleet import compute_rpc, host_bus
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, technologies
@@ -41,7 +41,7 @@ CATALOG = (service("image", "north", "south"), service("compute", "south"))
 def make_identity(
     *roles: str, is_administrator: bool = False, project: str = "films"
 ) -> host_bus.RequestIdentity:
-    identity = rest.Identity(
+    identity = cloud_client.Identity(
         token="a token",  # noqa: S106
         user="ann",
         project=project,

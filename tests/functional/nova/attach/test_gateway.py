@@ -21,7 +21,7 @@ from nova.tests import fixtures as nova_fixtures
 from oslo_config import cfg
 
 from nova_accel import errors
-from placement_sync.client import rest
+from placement_sync.client import cloud_client, rest
 from placement_sync.daemon import json_application
 from placement_sync.fleet import compute_rpc
 from placement_sync.fleet.gateway import methods, wsgi
@@ -110,7 +110,7 @@ class Gateway(attaching.AttachingTestBase):
         )
         parsed = cfg.ConfigOpts()
         parsed(["--config-file", str(path)], default_config_files=[])
-        nova = rest.from_endpoint(
+        nova = cloud_client.from_endpoint(
             self.api_fixture.base_url,
             f"admin:{instance.project_id}",
             rest.COMPUTE,
@@ -198,14 +198,14 @@ class Gateway(attaching.AttachingTestBase):
         self.assertNotIn("Not known", out.getvalue())
         self.become("ann", "member")
         path = methods.build_path("list_unoffered", "host1")
-        client = rest.from_cloud("north", service=methods.SERVICE)
+        client = cloud_client.from_cloud("north", service=methods.SERVICE)
         with self.assertRaises(errors.ServiceError) as caught:
             client.post(path, {})
         self.assertIn("Policy doesn't allow", str(caught.exception))
 
     def test_another_project_s_server_does_not_exist(self) -> None:
         self.keystone.project = "films"
-        client = rest.from_cloud("north", service=methods.SERVICE)
+        client = cloud_client.from_cloud("north", service=methods.SERVICE)
         for uuid in (
             self.server["id"],
             "5e9ea9ab-0a47-4ac6-9a7e-2a0d1b8de5c4",

@@ -11,7 +11,7 @@ from nova_accel import model
 from nova_accel.config import conf
 from nova_accel.model import providers
 from placement_sync.cli import outside_host
-from placement_sync.client import resource_providers, rest
+from placement_sync.client import cloud_client, resource_providers
 from placement_sync.daemon import loop
 from placement_sync.sync import sync_pass
 
@@ -31,7 +31,7 @@ class Outside:
             settings, settings.root, settings.state_dir
         )
         self._sync = sync_pass.Synchronizer(
-            resource_providers.PlacementClient(rest.from_endpoint(url))
+            resource_providers.PlacementClient(cloud_client.from_endpoint(url))
         )
         self.loop: loop.Loop | None = None
 

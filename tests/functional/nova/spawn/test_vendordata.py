@@ -16,7 +16,7 @@ from nova.api.metadata import base
 from paste import deploy
 
 from nova_accel.cli import commands
-from placement_sync.client import rest
+from placement_sync.client import cloud_client
 from placement_sync.licenses import guest_script, tokens, vendordata, wsgi
 from tests.functional.nova.support import harness
 from tests.support.licenses import debian_guest, license_tokens
@@ -45,7 +45,7 @@ class VendordataTestBase(harness.AccelTestBase):
         application = wsgi.VendordataApplication(
             vendordata.LicenseService(
                 tokens.TokenStore(str(place)),
-                rest.from_endpoint(self.placement.fixture.endpoint),
+                cloud_client.from_endpoint(self.placement.fixture.endpoint),
             )
         )
         url = self.serve(application, HEADERS)

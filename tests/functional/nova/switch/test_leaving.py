@@ -20,7 +20,12 @@ from nova_accel.host.state import adoption_plan, directories
 from nova_accel.inventory.adoption import records
 from nova_accel.model import names, providers
 from placement_sync.cli import sync_command
-from placement_sync.client import nova_api, rest, stock_compute
+from placement_sync.client import (
+    cloud_client,
+    nova_api,
+    rest,
+    stock_compute,
+)
 from placement_sync.daemon import heartbeat
 from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.scheduling import scheduled
@@ -577,7 +582,7 @@ class Leaving(stock_driver.StockTestBase):
 
     def open_watch(self) -> Any:
         """Return the watch of a daemon of host1."""
-        client = rest.from_endpoint(
+        client = cloud_client.from_endpoint(
             self.api_fixture.base_url, service=rest.COMPUTE
         )
         root = self.compute_rp_uuids["host1"]

@@ -7,7 +7,7 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.model import names, providers
-from placement_sync.client import calls, resource_providers, rest
+from placement_sync.client import calls, cloud_client, resource_providers
 from tests.functional.sync.support import servers
 from tests.functional.sync.support.one_card import (
     CARD,
@@ -41,7 +41,9 @@ def test_calls_of_another_writer_count(
     client: resource_providers.PlacementClient, host: servers.Server
 ) -> None:
     client.fetch(ROOT)
-    other = resource_providers.PlacementClient(rest.from_endpoint(host.url))
+    other = resource_providers.PlacementClient(
+        cloud_client.from_endpoint(host.url)
+    )
     for call in CREATE:
         other.apply(call)
     for call in CREATE:

@@ -12,7 +12,12 @@ from keystoneauth1 import loading
 
 from nova_accel import errors
 from nova_accel.config import conf_files
-from placement_sync.client import http_errors, resource_providers, rest
+from placement_sync.client import (
+    cloud_client,
+    http_errors,
+    resource_providers,
+    rest,
+)
 from placement_sync.fleet import projects
 from tests.functional.sync.support import identity, servers
 
@@ -306,9 +311,9 @@ def test_a_cloud(
     keystone: identity.Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, region in (("here", ""), ("here", identity.REGION)):
-        assert rest.from_cloud(name, region).get(PATH).status == 200
+        assert cloud_client.from_cloud(name, region).get(PATH).status == 200
     monkeypatch.setenv("OS_CLOUD", "here")
-    client = rest.from_cloud()
+    client = cloud_client.from_cloud()
     assert client.get(PATH).status == 200
     keystone.expire()
     assert client.put("/traits/CUSTOM_A").status == 201
@@ -317,7 +322,7 @@ def test_a_cloud(
 @pytest.mark.usefixtures("clouds")
 def test_no_such_cloud() -> None:
     with pytest.raises(errors.ConfigurationError, match="OS_CLOUD") as caught:
-        rest.from_cloud("there")
+        cloud_client.from_cloud("there")
     assert str(caught.value).startswith("clouds.yaml")
 
 
@@ -327,7 +332,7 @@ def test_no_clouds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.ConfigurationError, match="OS_CLOUD"):
-        rest.from_cloud()
+        cloud_client.from_cloud()
 
 
 def test_nova_by_placements_credentials(
@@ -357,7 +362,9 @@ def test_nova_by_its_own_endpoint(
 @pytest.mark.usefixtures("clouds")
 def test_nova_of_a_cloud() -> None:
     with pytest.raises(errors.ServiceError, match="endpoint_override"):
-        rest.from_cloud("here", service=rest.COMPUTE).get("/os-hypervisors")
+        cloud_client.from_cloud("here", service=rest.COMPUTE).get(
+            "/os-hypervisors"
+        )
 
 
 def test_no_secret_in_the_log(
@@ -370,7 +377,7 @@ def test_no_secret_in_the_log(
     for logger in ("keystoneauth", "openstack", "urllib3"):
         caplog.set_level(logging.DEBUG, logger)
     read = write(by_password(keystone))
-    for client in (rest.from_conf(read), rest.from_cloud("here")):
+    for client in (rest.from_conf(read), cloud_client.from_cloud("here")):
         placement = resource_providers.PlacementClient(client)
         placement.fetch(str(uuid.UUID(int=1)))
         keystone.expire()
@@ -389,7 +396,7 @@ def test_no_secret_in_the_log(
 
 @pytest.mark.parametrize("token", ["secret\ntoken", " secret", "secret\u20ac"])
 def test_a_token_that_can_not_be_sent_is_not_printed(token: str) -> None:
-    client = rest.from_endpoint("http://127.0.0.1:9", token)
+    client = cloud_client.from_endpoint("http://127.0.0.1:9", token)
     with pytest.raises(errors.ServiceError, match="token") as caught:
         client.get(PATH)
     assert "secret" not in repr(caught.value)
@@ -408,7 +415,7 @@ def test_a_password_with_any_character_is_not_printed() -> None:
 def test_identity_of_a_cloud(
     clouds: Path, keystone: identity.Identity
 ) -> None:
-    user = rest.from_cloud("here").read_identity()
+    user = cloud_client.read_identity(cloud_client.from_cloud("here"))
     assert user is not None
     assert (user.user, user.project, user.roles) == ("u", "p", ("admin",))
     assert user.token == keystone.tokens[-1]
@@ -418,7 +425,10 @@ def test_identity_of_a_cloud(
 
 
 def test_no_identity_without_keystone(placement: servers.Server) -> None:
-    assert rest.from_endpoint(placement.url).read_identity() is None
+    assert (
+        cloud_client.read_identity(cloud_client.from_endpoint(placement.url))
+        is None
+    )
 
 
 def test_no_identity_while_keystone_fails(
@@ -426,6 +436,6 @@ def test_no_identity_while_keystone_fails(
 ) -> None:
     keystone.answers["/v3/auth/tokens"] = 503
     with pytest.raises(errors.ServiceError) as caught:
-        rest.from_cloud("here").read_identity()
+        cloud_client.read_identity(cloud_client.from_cloud("here"))
     assert "issues no token" in str(caught.value)
     assert identity.PASSWORD not in str(caught.value)

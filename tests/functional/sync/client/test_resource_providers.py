@@ -14,6 +14,7 @@ from nova_accel import errors
 from nova_accel.model import names, providers
 from placement_sync.client import (
     calls,
+    cloud_client,
     provider_cache,
     resource_providers,
     rest,
@@ -50,7 +51,9 @@ def test_calls_change_placement_as_planned(
     after = client.fetch(ROOT)
     assert after.tree == diff.apply(before.tree, CREATE)
     assert reads(host) == 1
-    fresh = resource_providers.PlacementClient(rest.from_endpoint(host.url))
+    fresh = resource_providers.PlacementClient(
+        cloud_client.from_endpoint(host.url)
+    )
     assert fresh.fetch(ROOT).tree == after.tree
 
 
@@ -125,7 +128,9 @@ def test_changes_of_others_are_read_at_once(
 ) -> None:
     CHANGES[change](host)
     seen = client.fetch(ROOT)
-    fresh = resource_providers.PlacementClient(rest.from_endpoint(host.url))
+    fresh = resource_providers.PlacementClient(
+        cloud_client.from_endpoint(host.url)
+    )
     assert seen == fresh.fetch(ROOT)
 
 
@@ -165,7 +170,9 @@ def test_nova_providers_cost_nothing(
 def test_nova_providers_are_never_read(
     client: resource_providers.PlacementClient, host: servers.Server, card: str
 ) -> None:
-    fresh = resource_providers.PlacementClient(rest.from_endpoint(host.url))
+    fresh = resource_providers.PlacementClient(
+        cloud_client.from_endpoint(host.url)
+    )
     fresh.fetch(ROOT)
     paths = [each.path for each in host.clear()]
     assert not [p for p in paths if FOREIGN in p or f"/{ROOT}/" in p]
@@ -216,7 +223,7 @@ def test_a_400_for_another_reason_is_an_error(
     put(host, other, "traits", [names.OWNER_TRAIT])
     with faults.Proxy(host.url).running() as proxy:
         fresh = resource_providers.PlacementClient(
-            rest.from_endpoint(proxy.url)
+            cloud_client.from_endpoint(proxy.url)
         )
         proxy.arm(faults.Fault(kind="400", at=1, where="required="))
         with pytest.raises(errors.ServiceError) as caught:
@@ -378,7 +385,9 @@ def test_existing_names_are_read_once(
         client.apply(call)
     assert client.filter_existing(frozenset({CLASS, TRAIT})) == {CLASS, TRAIT}
     assert host.clear()[2:] == []
-    fresh = resource_providers.PlacementClient(rest.from_endpoint(host.url))
+    fresh = resource_providers.PlacementClient(
+        cloud_client.from_endpoint(host.url)
+    )
     assert fresh.filter_existing(custom_names) == custom_names - {
         "CUSTOM_NEVER"
     }

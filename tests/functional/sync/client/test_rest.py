@@ -12,7 +12,7 @@ from keystoneauth1 import session, token_endpoint
 from openstack import connection
 
 from nova_accel import errors
-from placement_sync.client import rest
+from placement_sync.client import cloud_client, rest
 from tests.functional.sync.support import odd, servers
 
 PATH = "/resource_providers?name=a"
@@ -20,7 +20,7 @@ UUID = "0f5c2d5e-9a0b-4c7a-8d41-2c1a67d9a001"
 
 
 def catch_error(url: str, method: str = "GET") -> errors.ServiceError:
-    client = rest.from_endpoint(url)
+    client = cloud_client.from_endpoint(url)
     methods: dict[str, Callable[[str], rest.Response]] = {
         "GET": client.get,
         "PUT": client.put,
@@ -37,7 +37,7 @@ def catch_error(url: str, method: str = "GET") -> errors.ServiceError:
 
 
 def test_each_method(placement: servers.Server) -> None:
-    client = rest.from_endpoint(placement.url)
+    client = cloud_client.from_endpoint(placement.url)
     made = client.post("/resource_providers", {"name": "a", "uuid": UUID})
     assert made.status == 200
     assert made.body["generation"] == 0
@@ -59,12 +59,14 @@ def test_each_method(placement: servers.Server) -> None:
 def test_microversion_is_the_newest_of_placement(
     placement: servers.Server,
 ) -> None:
-    versions = rest.from_endpoint(placement.url).get("/").body["versions"]
+    versions = (
+        cloud_client.from_endpoint(placement.url).get("/").body["versions"]
+    )
     assert versions[0]["max_version"] == rest.PLACEMENT.microversion
 
 
 def test_an_error_quotes_placement(placement: servers.Server) -> None:
-    client = rest.from_endpoint(placement.url)
+    client = cloud_client.from_endpoint(placement.url)
     client.post("/resource_providers", {"name": "a", "uuid": UUID})
     with pytest.raises(errors.ServiceError) as caught:
         client.post("/resource_providers", {"name": "a"})
@@ -78,7 +80,7 @@ def test_an_error_quotes_placement(placement: servers.Server) -> None:
 
 
 def test_a_user_without_the_role(placement: servers.Server) -> None:
-    client = rest.from_endpoint(placement.url, "reader")
+    client = cloud_client.from_endpoint(placement.url, "reader")
     with pytest.raises(errors.ServiceError, match="role") as caught:
         client.put("/traits/CUSTOM_A")
     assert caught.value.status == 403
@@ -113,7 +115,7 @@ def test_no_answer() -> None:
 
 def test_a_connection_is_used_again(placement: servers.Server) -> None:
     """A timeout is that of one answer."""
-    client = rest.from_endpoint(placement.url)
+    client = cloud_client.from_endpoint(placement.url)
     client.timeout = (5, 2.0)
     for _ in range(4):
         client.get(PATH)
@@ -186,7 +188,7 @@ def test_a_client_reconnects(placement: servers.Server) -> None:
     """The same client works once the service runs."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-    client = rest.from_endpoint(f"http://127.0.0.1:{port}")
+    client = cloud_client.from_endpoint(f"http://127.0.0.1:{port}")
     with pytest.raises(errors.ServiceError):
         client.get(PATH)
     with odd.answering(odd.http("200 OK", b'{"a": 1}'), port):
@@ -194,7 +196,7 @@ def test_a_client_reconnects(placement: servers.Server) -> None:
 
 
 def test_threads_share_a_client(mariadb_placement: servers.Server) -> None:
-    client = rest.from_endpoint(mariadb_placement.url)
+    client = cloud_client.from_endpoint(mariadb_placement.url)
 
     def send(number: int) -> None:
         for other in range(5):
@@ -217,9 +219,9 @@ def test_nova_by_its_own_version() -> None:
     gone = b'{"itemNotFound": {"code": 404, "message": "no server"}}'
     bad = b'{"badRequest": {"code": 400, "message": "Bad marker."}}'
     with odd.answering(odd.http("404 Not Found", gone)) as url:
-        client = rest.from_endpoint(url, service=rest.COMPUTE)
+        client = cloud_client.from_endpoint(url, service=rest.COMPUTE)
         assert client.get("/servers/1") == rest.Response(404)
     with odd.answering(odd.http("400 Bad Request", bad)) as url:
-        client = rest.from_endpoint(url, service=rest.COMPUTE)
+        client = cloud_client.from_endpoint(url, service=rest.COMPUTE)
         with pytest.raises(errors.ServiceError, match="Bad marker"):
             client.get("/servers/detail?all_tenants=1")

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from nova_accel import model
-from nova_accel.discovery import plugin
+from nova_accel.discovery import registered_readers
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from placement_sync.cli import main as placement_sync
@@ -149,7 +149,7 @@ def test_an_empty_card_can_be_waited_for(site: Site, where: str) -> None:
 def test_a_change_of_a_driver_waits_for_a_card(site: Site) -> None:
     """It is offered, then a server was scheduled before, then it is free."""
     site.once(*NODE)
-    reader = plugin.open_drains((str(site.conf),))
+    reader = registered_readers.open_drains((str(site.conf),))
     card_claim = claim(CARD)
     allocate(site, card_claim, {"VGPU": 1})
     site.run("drain", CARD, "--reason", "r")

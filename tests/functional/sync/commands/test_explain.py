@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nova_accel.model import names
-from placement_sync.client import rest
+from placement_sync.client import cloud_client
 from placement_sync.fleet.explain import explain_command, simulation
 from placement_sync.fleet.flavors import cloud as offered
 from tests.functional.sync.commands import programs
@@ -394,7 +394,7 @@ def test_a_drained_card_has_the_reason_of_its_drain(
 ) -> None:
     (card,) = cloud.host("one", "a")
     cloud.traits(card, names.DRAINED_TRAIT)
-    client = rest.from_endpoint(placement.url)
+    client = cloud_client.from_endpoint(placement.url)
     specs = dict(spec.split("=", 1) for spec in ONE)
 
     result = explain_command.simulate(

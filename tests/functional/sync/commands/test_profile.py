@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nova_accel.model import names
-from placement_sync.client import rest
+from placement_sync.client import cloud_client
 from placement_sync.fleet.flavors import cloud
 from tests.functional.sync.support import captured_hosts, servers
 
@@ -92,7 +92,7 @@ def test_other_hosts_are_left_out(site: Cloud) -> None:
             "inventories": {"MEMORY_MB": {"total": 65536}},
         },
     )
-    read = cloud.read(rest.from_endpoint(site.placement.url))
+    read = cloud.read(cloud_client.from_endpoint(site.placement.url))
     assert set(read.hosts) == {device.root for device in read.devices}
     assert set(read.hosts) == {root}
 
@@ -136,7 +136,7 @@ def test_a_device_off_the_pci_bus_has_its_host(site: Cloud) -> None:
         f"/resource_providers/{card}",
         {"name": f"{host}_accel_x_accel_y", "parent_provider_uuid": root},
     )
-    client = rest.from_endpoint(site.placement.url)
+    client = cloud_client.from_endpoint(site.placement.url)
     (device,) = cloud.read(client).devices
     assert (device.host, device.address) == (host, "x_accel_y")
 
@@ -145,7 +145,7 @@ def test_a_drained_card_offers_nothing_and_keeps_its_totals(
     site: Cloud,
 ) -> None:
     root = site.add("a40-vf-mdev", MEMORY_MB=65536)
-    client = rest.from_endpoint(site.placement.url)
+    client = cloud_client.from_endpoint(site.placement.url)
     (card,) = cloud.read(client).devices
     path = f"/resource_providers/{card.uuid}"
     body = site.placement.call("GET", f"{path}/traits")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from placement_sync.client import rest
+from placement_sync.client import cloud_client, rest
 from placement_sync.daemon import json_application
 from placement_sync.licenses import tokens, vendordata, wsgi
 from tests.functional.sync.support import nova_standin, servers
@@ -72,7 +72,7 @@ def store(tmp_path: pathlib.Path) -> tokens.TokenStore:
 def application(
     placement: servers.Server, store: tokens.TokenStore
 ) -> wsgi.VendordataApplication:
-    client = rest.from_endpoint(placement.url)
+    client = cloud_client.from_endpoint(placement.url)
     return wsgi.VendordataApplication(vendordata.LicenseService(store, client))
 
 
@@ -181,7 +181,7 @@ def test_an_error_is_logged_without_the_token(
     caplog.set_level(logging.DEBUG)
     server = add_server(placement, NVIDIA)
     token = pathlib.Path(store.directory, "default.tok")
-    client = rest.from_endpoint(placement.url)
+    client = cloud_client.from_endpoint(placement.url)
     application = wsgi.VendordataApplication(
         vendordata.LicenseService(store, client)
     )
@@ -190,7 +190,7 @@ def test_an_error_is_logged_without_the_token(
     assert post(application, server)[0] == "503 Service Unavailable"
     assert f"Server {server} gets licence token {token}" in caplog.text
     assert f"No licence vendordata for server {server}" in caplog.text
-    away = rest.from_endpoint("http://127.0.0.1:1")
+    away = cloud_client.from_endpoint("http://127.0.0.1:1")
     application = wsgi.VendordataApplication(
         vendordata.LicenseService(store, away)
     )
@@ -204,7 +204,7 @@ def test_the_token_of_the_flavor_s_series_is_used(
     server = add_server(placement, NVIDIA)
     directory = pathlib.Path(store.directory)
     license_tokens.write(directory, "C", license_tokens.build(mark="-of-C"))
-    placement_client = rest.from_endpoint(placement.url)
+    placement_client = cloud_client.from_endpoint(placement.url)
     with nova_standin.serve() as nova:
         nova.add_server(
             server,
@@ -214,7 +214,7 @@ def test_the_token_of_the_flavor_s_series_is_used(
                 "trait_A:CUSTOM_VGPU_NVIDIA_A40_8C": "required",
             },
         )
-        compute = rest.from_endpoint(nova.url, service=rest.COMPUTE)
+        compute = cloud_client.from_endpoint(nova.url, service=rest.COMPUTE)
         service = vendordata.LicenseService(store, placement_client, compute)
         token = service.find_token(server, PROJECT)
     assert token is not None and token.text.endswith("-of-C")
@@ -242,8 +242,8 @@ def test_a_server_named_like_another_one_does_not_choose_its_token(
         )
         token = vendordata.LicenseService(
             store,
-            rest.from_endpoint(placement.url),
-            rest.from_endpoint(nova.url, service=rest.COMPUTE),
+            cloud_client.from_endpoint(placement.url),
+            cloud_client.from_endpoint(nova.url, service=rest.COMPUTE),
         ).find_token(server, PROJECT)
     assert token is not None and token.path.endswith("default.tok")
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from placement_sync.client import calls, resource_providers, rest
+from placement_sync.client import calls, cloud_client, resource_providers, rest
 from placement_sync.sync import sync_pass
 from tests.functional.sync.support import judge, lives, servers, trees
 from tests.support.examples import examples
@@ -54,7 +54,7 @@ def test_one_pass_from_any_tree_to_any_other(
     is_mariadb = not any_placement.database.startswith("sqlite")
     count = max(1, TREES // 4) if is_mariadb else TREES
     tables = judge.Tables(any_placement.database)
-    client = rest.from_endpoint(any_placement.url)
+    client = cloud_client.from_endpoint(any_placement.url)
     began = time.monotonic()
     results = [
         converge(any_placement, tables, client, f"{SEED}{number}")
@@ -82,7 +82,7 @@ def test_a_restarted_service_writes_nothing(
         life = lives.Life(placement, tables, f"start{number}")
         life.build()
         life.desired = trees.draw_desired(life.dice, life.root)
-        client = rest.from_endpoint(placement.url)
+        client = cloud_client.from_endpoint(placement.url)
         for expected in (False, True):
             synchronizer = sync_pass.Synchronizer(
                 resource_providers.PlacementClient(client)
@@ -96,7 +96,7 @@ def test_a_dry_run_returns_calls_and_writes_nothing(
     placement: servers.Server,
 ) -> None:
     tables = judge.Tables(placement.database)
-    client = rest.from_endpoint(placement.url)
+    client = cloud_client.from_endpoint(placement.url)
     for number in range(10):
         life = lives.Life(placement, tables, f"dry{number}")
         life.build()

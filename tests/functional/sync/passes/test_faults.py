@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from nova_accel import errors
-from placement_sync.client import resource_providers, rest
+from placement_sync.client import cloud_client, resource_providers
 from placement_sync.sync import sync_pass
 from tests.functional.sync.support import faults, judge, lives, servers, trees
 from tests.support.examples import examples
@@ -48,7 +48,7 @@ class Trial:
     ) -> None:
         self.life = life
         self.proxy = proxy
-        self.client = rest.from_endpoint(url)
+        self.client = cloud_client.from_endpoint(url)
         self.synchronizer = faults.new_pass(proxy.url)
 
     def change(self, is_fresh: bool) -> int:

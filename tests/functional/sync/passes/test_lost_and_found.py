@@ -10,7 +10,7 @@ from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
-from placement_sync.client import calls, resource_providers, rest
+from placement_sync.client import calls, cloud_client, resource_providers
 from placement_sync.sync import sync_pass
 from tests.functional.sync.support import judge, lives, one_card, servers
 from tests.support import strategies
@@ -55,7 +55,7 @@ class Site:
         self.operator = lives.Client(server, tables)
         for root in (ROOT, OTHER):
             self.operator.create(root.uuid, root.name, None)
-        self.client = rest.from_endpoint(server.url)
+        self.client = cloud_client.from_endpoint(server.url)
         self.restart()
 
     def restart(self) -> None:

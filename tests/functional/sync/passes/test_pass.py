@@ -12,7 +12,7 @@ from nova_accel import errors, model
 from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names
-from placement_sync.client import calls, resource_providers, rest
+from placement_sync.client import calls, cloud_client, resource_providers
 from placement_sync.sync import refusals, sync_pass
 from tests.functional.sync.support import faults, servers
 from tests.support import strategies
@@ -34,7 +34,7 @@ def register(server: servers.Server) -> None:
 
 def new_pass(url: str) -> sync_pass.Synchronizer:
     return sync_pass.Synchronizer(
-        resource_providers.PlacementClient(rest.from_endpoint(url)),
+        resource_providers.PlacementClient(cloud_client.from_endpoint(url)),
         sleep=lambda _: None,
     )
 
@@ -164,7 +164,9 @@ def test_an_unreachable_placement_is_an_error_after_retries() -> None:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         waits: list[float] = []
         synchronizer = sync_pass.Synchronizer(
-            resource_providers.PlacementClient(rest.from_endpoint(url)),
+            resource_providers.PlacementClient(
+                cloud_client.from_endpoint(url)
+            ),
             sleep=waits.append,
             chance=lambda: 1.0,
         )

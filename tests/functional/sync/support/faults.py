@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from urllib import parse
 
-from placement_sync.client import resource_providers, rest
+from placement_sync.client import cloud_client, resource_providers
 from placement_sync.sync import sync_pass
 from tests.functional.sync.support import trees
 
@@ -191,7 +191,7 @@ def new_pass(url: str) -> sync_pass.Synchronizer:
 
     Its clock runs fast: each pass reads the allocations again.
     """
-    client = rest.from_endpoint(url)
+    client = cloud_client.from_endpoint(url)
     ticks = itertools.count(0.0, sync_pass.RECHECK_SECONDS)
     return sync_pass.Synchronizer(
         resource_providers.PlacementClient(client),

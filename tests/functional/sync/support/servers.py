@@ -6,7 +6,7 @@ noauth middleware: any token is a user of that name, and the user ``admin``
 has all roles. Tests take it from a fixture of conftest.py::
 
     def test_reads(placement: servers.Server) -> None:
-        client = rest.from_endpoint(placement.url)
+        client = cloud_client.from_endpoint(placement.url)
         ...
         assert placement.requests() == [servers.Request("GET", "/...", 200)]
 

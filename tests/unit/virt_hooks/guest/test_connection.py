@@ -8,7 +8,7 @@ import libvirt
 import pytest
 
 from nova_accel import errors
-from nova_accel.discovery import plugin
+from nova_accel.discovery import registered_readers
 from nova_accel.model import domains
 from virt_hooks.guest import connection
 
@@ -191,10 +191,10 @@ def test_domains_are_found_by_the_entry_point(
     host: libvirt.virConnect,
 ) -> None:
     define(host, "off", MDEV.format(FIRST))
-    (domain,) = plugin.read_domains("test:///default")
+    (domain,) = registered_readers.read_domains("test:///default")
     assert domain.handles == {FIRST}
 
 
 def test_a_libvirt_that_is_not_there_is_no_empty_host() -> None:
     with pytest.raises(errors.DomainsError, match="nowhere://"):
-        plugin.read_domains("nowhere:///system")
+        registered_readers.read_domains("nowhere:///system")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.discovery import plugin
+from nova_accel.discovery import registered_readers
 from nova_accel.discovery.capture import RecordedDirectory
 from nova_accel.doctor.ansible import device_use, roles
 from nova_accel.host.state import claims_file, drains
@@ -62,7 +62,7 @@ def use_of(
     place: pathlib.Path,
     technology: str,
     *guests: domains.Domain,
-    placement: Callable[[], plugin.DrainReader] = Placement,
+    placement: Callable[[], registered_readers.DrainReader] = Placement,
 ) -> device_use.HeldDevices:
     addresses = roles.list_devices(HOST, technology)
     return device_use.HeldDevices(
@@ -237,7 +237,9 @@ def test_nothing_is_drained_without_credentials(
     tmp_path: pathlib.Path,
 ) -> None:
     publish(tmp_path)
-    use = use_of(tmp_path, "qat", placement=lambda: plugin.open_drains(()))
+    use = use_of(
+        tmp_path, "qat", placement=lambda: registered_readers.open_drains(())
+    )
     with pytest.raises(errors.ConfigurationError):
         use.drain(9, print)
     assert drained(tmp_path) == set()
