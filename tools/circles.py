@@ -94,7 +94,6 @@ CIRCLES = (
             "placement_sync.daemon.metrics",
             "placement_sync.daemon.usage_metrics",
             "virt_hooks.report.usage_extension",
-            "virt_hooks.report.usage_sampler",
         ),
     ),
     Circle(HOST_COMMANDS, 1),

@@ -13,7 +13,7 @@ from filters.fit import candidate_locality, numa
 from filters.fit.rejection import Rejection
 from filters.request import AcceleratorRequest
 from nova_accel.geometry import card_state, vgpu_geometry
-from nova_accel.inventory import fault_causes
+from nova_accel.inventory import health
 from nova_accel.model import flavors, names, providers
 
 # Rejections by subject (a provider's uuid, or the text if it is about
@@ -280,7 +280,7 @@ def describe_health(device: providers.Provider) -> str:
         for trait, text in _HEALTH_CAUSES.items()
         if trait in device.traits
     ]
-    if fault := fault_causes.describe(device.traits):
+    if fault := health.describe_causes(device.traits):
         causes.append(fault)
     return ", ".join(causes)
 

@@ -15,7 +15,7 @@ from typing import Any
 from nova_accel import errors, model
 from nova_accel.catalog import mdev_names
 from nova_accel.geometry import spans
-from nova_accel.model import names, strict_json
+from nova_accel.model import json_codec, names
 
 FORMAT = 1
 # The driver's limit for time-sliced vGPUs of one GPU with any number of VFs:
@@ -203,7 +203,7 @@ def parse(text: str) -> Catalog:
     :raises MalformedError: the text is not a catalog of this format.
     """
     try:
-        content = strict_json.loads(text)
+        content = json_codec.loads(text)
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}")
         rows = content["gpus"]

@@ -10,7 +10,6 @@
   (``note_stores``).
 - ``change_detection``: ``ChangeDetector`` finds what may have changed.
 - ``snapshot``: ``Snapshot`` serves the last pass without reading.
-- ``registered_readers``: domains and drained devices, for commands.
 - ``capture``: a host packed into an archive (``save``) and read back
   (``load``).
 - ``unoffered_devices``: accelerators that are not offered.

@@ -32,7 +32,7 @@ from nova_accel.config import library_version
 from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_state
 from nova_accel.host.sysfs import allowed_paths, fs, host_reader, hwdata
-from nova_accel.model import strict_json
+from nova_accel.model import json_codec
 
 FORMAT = 1
 _META = "meta.json"
@@ -445,7 +445,7 @@ def _read_record(
 
 def _parse_meta(path: str, text: Record) -> dict[str, Any]:
     try:
-        meta = strict_json.loads(text) if isinstance(text, str) else None
+        meta = json_codec.loads(text) if isinstance(text, str) else None
     except ValueError:
         meta = None
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:

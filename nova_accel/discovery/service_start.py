@@ -17,7 +17,7 @@ from nova_accel.discovery import plugin
 from nova_accel.host import nova_devices
 from nova_accel.host.sysfs import host_reader
 from nova_accel.inventory import conditions
-from nova_accel.model import strict_json
+from nova_accel.model import json_codec
 
 MDEV_TYPES = "[devices] enabled_mdev_types"
 _ALIAS = "[pci] alias"
@@ -151,7 +151,7 @@ def _parse_alias(alias: str) -> tuple[str, tuple[str, str]]:
     Nova's own error follows for that (nova/pci/request.py, _ALIAS_SCHEMA).
     """
     try:
-        fields = strict_json.loads(alias)
+        fields = json_codec.loads(alias)
         vendor, product = fields["vendor_id"], fields["product_id"]
         return str(fields["name"]), (vendor.lower(), product.lower())
     except (ValueError, TypeError, KeyError, AttributeError):

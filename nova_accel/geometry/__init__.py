@@ -5,7 +5,6 @@
 - ``time_slicing``: the same in equal-size and mixed-size mode
 - ``mig``: the same in MIG mode
 - ``spans``: arithmetic of spans, as bit masks
-- ``catalog_card``: empty vGPU card of a model in the catalog
 - ``occupancy``: traits with the places of a card's partitions
 - ``card_state``: layout and partitions of a card, as Placement has them
 - ``vgpu_geometry``, ``vgpu_feasibility``: vGPU types that fit on such a card

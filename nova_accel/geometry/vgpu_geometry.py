@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from nova_accel import model
 from nova_accel.catalog import vgpu_types
 from nova_accel.geometry import (
-    catalog_card,
+    card_state,
     device_capacity,
     occupancy,
     vgpu_feasibility,
@@ -52,7 +52,7 @@ class VgpuGeometry:
         self._types = catalog.by_trait()
         # A cloud has few models of cards, in few states each.
         self._empty_card = functools.lru_cache(maxsize=4096)(
-            functools.partial(catalog_card.build_empty_card, catalog)
+            functools.partial(card_state.build_empty_card, catalog)
         )
         cached = functools.lru_cache(maxsize=16384)
         self._placed_card = cached(self._restore_card)
@@ -248,7 +248,7 @@ class VgpuGeometry:
         self,
         gpu: str,
         layout: model.Layout,
-        capacity: catalog_card.Capacity,
+        capacity: card_state.Capacity,
         profiles: tuple[str, ...],
     ) -> model.Device | None:
         """Return a card with profiles placed in order, None if one fails."""

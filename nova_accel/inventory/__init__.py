@@ -3,7 +3,6 @@
 
 - ``tree_builder``: devices, policy and claims -> provider tree
 - ``health``: faults by error counters, Xids and power state
-- ``fault_causes``: causes of faults as traits, and in words
 - ``conditions``: fault and drain marks of devices
 - ``node_counts``: traits that count the accelerators of a node
 - ``unoffered``: accelerators that are not offered, with the reasons

@@ -8,15 +8,20 @@ Of PCI Express errors only fatal ones count: after one the link itself is
 not reliable (PCI Express Base Specification, 6.2.2.2.1). Correctable errors
 only cost time, and non-fatal ones don't affect the link: healthy cards count
 unsupported requests at each scan of the bus. Both are ignored.
+
+The reason of a fault is a text on the host, of any length and with
+addresses; its cause is one of a few, so that Placement gets few traits. It
+is found in the text, because notes of earlier releases have nothing else. A
+reason can have several causes.
 """
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import model
 from nova_accel.inventory import wording
-from nova_accel.model import pci
+from nova_accel.model import names, pci
 
 # Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats: each line is
 # a name and a count, the last one their sum.
@@ -60,6 +65,54 @@ _RECOVERIES = {
     1: "reset it (nvidia-smi --gpu-reset)",
     2: "restart the host",
     4: "let its servers end, then reset it (nvidia-smi --gpu-reset)",
+}
+
+
+#: Cause of a reason with none of the others.
+OTHER_CAUSE = "OTHER"
+#: Traits of a device that could not be read.
+UNREAD_TRAITS = frozenset(
+    {names.FAULTED_TRAIT, f"{names.FAULT_PREFIX}NO_ANSWER"}
+)
+_XID_PREFIX = "XID_"
+_XID = re.compile(r"\bXid (\d+)\b")
+# A pattern of the reasons, and the text of the cause.
+_CAUSES: dict[str, tuple[re.Pattern[str], str]] = {
+    cause: (re.compile(pattern), text)
+    for cause, pattern, text in (
+        (
+            "SCRUB",
+            "could not be scrubbed|^the scrub of|its use was changed before",
+            "its scrub after a server failed or was cut off",
+        ),
+        (
+            "REPLACED",
+            "is another device than|is now the device",
+            "another device is in its place, perhaps with data of a server",
+        ),
+        (
+            "BITSTREAM",
+            "be blanked|^load bitstream ",
+            "a bitstream could not be loaded",
+        ),
+        (
+            "NO_NOTES",
+            "could not be noted which server had it last",
+            "the state directory of its host can't be written",
+        ),
+        ("NO_ANSWER", "does not answer any more", "it does not answer"),
+        ("POWER", "^the power state of|; the power state of", "power fails"),
+        (
+            "FATAL_ERRORS",
+            "uncorrectable fatal error",
+            "uncorrectable errors on its bus",
+        ),
+        (
+            "DRIVER",
+            "its driver asks|NVML|habanalabs says|dev_offline|xclmgmt",
+            "its driver reports a failure or asks for a reset",
+        ),
+    )
 }
 
 
@@ -240,3 +293,41 @@ def to_faults(reasons: Mapping[str, str]) -> Mapping[str, model.Fault]:
         for address, reason in reasons.items()
         if reason
     }
+
+
+def find_causes(reason: str) -> frozenset[str]:
+    """Return the causes in the reason of a fault, at least one."""
+    causes = {
+        cause for cause, (regex, _) in _CAUSES.items() if regex.search(reason)
+    }
+    causes |= {
+        f"{_XID_PREFIX}{number}"
+        for number in map(int, _XID.findall(reason))
+        if judge_xid(number)
+    }
+    return frozenset(causes or {OTHER_CAUSE})
+
+
+def build_cause_traits(reason: str) -> frozenset[str]:
+    """Return the traits of a device with this fault, none without one."""
+    if not reason:
+        return frozenset()
+    causes = {f"{names.FAULT_PREFIX}{cause}" for cause in find_causes(reason)}
+    return frozenset({names.FAULTED_TRAIT, *causes})
+
+
+def describe_causes(traits: Collection[str]) -> str:
+    """Return the causes in a device's traits in words, empty for none."""
+    causes = sorted(
+        trait.removeprefix(names.FAULT_PREFIX)
+        for trait in traits
+        if trait.startswith(names.FAULT_PREFIX)
+    )
+    return "; ".join(filter(None, map(_describe, causes)))
+
+
+def _describe(cause: str) -> str:
+    number = cause.removeprefix(_XID_PREFIX)
+    if cause.startswith(_XID_PREFIX) and number.isdecimal():
+        return judge_xid(int(number))
+    return _CAUSES[cause][1] if cause in _CAUSES else ""

@@ -14,7 +14,7 @@ from nova_accel.catalog import loader
 from nova_accel.claims import matching
 from nova_accel.config import policy
 from nova_accel.geometry import device_capacity, occupancy
-from nova_accel.inventory import fault_causes
+from nova_accel.inventory import health
 from nova_accel.model import names, providers
 
 # Traits of a region that can't be read while a guest has the card.
@@ -114,8 +114,8 @@ def _build_node(
 def _condition_traits(device: model.Device) -> frozenset[str]:
     """Return the traits of a device's fault and drain marks."""
     traits = {
-        *fault_causes.build_traits(device.fault),
-        *fault_causes.build_traits(device.unnoted),
+        *health.build_cause_traits(device.fault),
+        *health.build_cause_traits(device.unnoted),
     }
     if device.drain:
         traits.add(names.DRAINED_TRAIT)

@@ -12,7 +12,6 @@
 - ``attachment``: hot-attached profiles in system_metadata
 - ``rpc_names``: topic, namespace and version of the RPC endpoint
 - ``json_codec``: dataclasses as JSON documents with a version
-- ``strict_json``: JSON decoder that rejects NaN and deep nesting
 
 The package re-exports the types of ``device``: ``from nova_accel import
 model``, then ``model.Device``.

@@ -8,18 +8,22 @@ A release that adds a field gives it a default and keeps the version: unknown
 fields are ignored, and missing ones have their defaults. A release that
 changes the meaning of a field raises the version: other releases refuse the
 document.
+
+The decoder is for untrusted files and messages: Python's own accepts
+``Infinity``, ``NaN`` and ``1e999``, which are not JSON (RFC 8259, section 6;
+``int()`` of them raises OverflowError later), and raises RecursionError for
+deeply nested brackets. This one raises ValueError for all of them.
 """
 
 import dataclasses
 import enum
 import functools
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping, Set, Sized
 from typing import Any, Generic, TypeVar
-
-from nova_accel.model import strict_json
 
 T = TypeVar("T")
 Metadata = Mapping[str, Any]
@@ -103,7 +107,7 @@ class Format(Generic[T]):
         """
         if isinstance(text, bytes):
             text = text.decode()
-        return self._check_version(strict_json.loads(text))
+        return self._check_version(loads(text))
 
     def _check_version(self, document: Any) -> dict[str, Any]:
         fields: dict[str, Any] = _check(dict, document, "it")
@@ -285,3 +289,29 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, Set):
         return sorted(value)
     raise TypeError(f"{value!r} has no form in JSON")
+
+
+def loads(text: str | bytes, **options: Any) -> Any:
+    """Return the decoded JSON text.
+
+    :param options: other options of ``json.loads``.
+    :raises ValueError: the text is not JSON, or has a number that is not
+        finite.
+    """
+    try:
+        return json.loads(
+            text, parse_constant=_refuse, parse_float=_parse_finite, **options
+        )
+    except RecursionError:
+        raise ValueError("brackets are nested too deeply") from None
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not a number in JSON")
+
+
+def _parse_finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is out of range")
+    return number

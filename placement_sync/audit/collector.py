@@ -19,8 +19,8 @@ from placement_sync.audit.collected_state import StateSource
 from placement_sync.client import (
     nova_api,
     provider_records,
+    resource_providers,
     rest,
-    tree_reader,
 )
 
 _T = TypeVar("_T")
@@ -309,7 +309,7 @@ class StateCollector:
             )
             or (
                 uuid in marked
-                and not tree_reader.is_of_other_host(uuid, listed)
+                and not resource_providers.is_of_other_host(uuid, listed)
             )
         )
 

@@ -7,7 +7,6 @@
   applies one of ``calls.Call``
 - ``provider_records``: parsers of providers, and paths
 - ``provider_cache``: providers by generation, with expiry
-- ``tree_reader``: providers below a compute node
 - ``nova_api``: servers, migrations, hypervisors, flavors
 - ``nova_getter``: a ``Get`` over the client of a service of Nova
 - ``drained_providers``: whether drained devices can still get a server

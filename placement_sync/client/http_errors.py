@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.model import strict_json
+from nova_accel.model import json_codec
 
 _FULL = 200
 _OK = 300
@@ -51,7 +51,7 @@ def decode(text: str) -> Any:
     Text with lone surrogates counts as not JSON: no stream can encode them.
     """
     try:
-        body = strict_json.loads(text or "null")
+        body = json_codec.loads(text or "null")
         if _SURROGATE.search(text):
             json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError):

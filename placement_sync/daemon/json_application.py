@@ -16,7 +16,7 @@ from typing import Any
 from keystonemiddleware import auth_token
 
 from nova_accel.config import conf_files
-from nova_accel.model import strict_json
+from nova_accel.model import json_codec
 
 # Configuration files, separated by colons, instead of nova.conf.
 _VARIABLE = "NOVA_ACCEL_CONFIG_FILES"
@@ -102,4 +102,4 @@ def read_body(environment: Environment, limit: int) -> Any:
     length = int(environment.get("CONTENT_LENGTH") or 0)
     if not 0 < length <= limit:
         raise ValueError("length")
-    return strict_json.loads(environment["wsgi.input"].read(length))
+    return json_codec.loads(environment["wsgi.input"].read(length))

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import model
-from nova_accel.inventory import fault_causes
+from nova_accel.inventory import health
 from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import reserved
@@ -261,7 +261,7 @@ def mark_faulted(node: providers.ProviderNode) -> providers.ProviderNode:
     return dataclasses.replace(
         node,
         inventories=_reserve_all(node.inventories),
-        traits=node.traits | fault_causes.UNREAD_TRAITS | {names.OWNER_TRAIT},
+        traits=node.traits | health.UNREAD_TRAITS | {names.OWNER_TRAIT},
     )
 
 

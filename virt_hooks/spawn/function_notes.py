@@ -14,7 +14,7 @@ from nova_accel.claims import scrub
 from nova_accel.config import logs
 from nova_accel.discovery import snapshot
 from nova_accel.host.execute import serials
-from nova_accel.host.state import note_kinds
+from nova_accel.host.state import notes
 from virt_hooks.guest import connection
 from virt_hooks.spawn import claim_store, host_access, ownership
 
@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 # Technologies whose cards are scrubbed as a whole.
 _WHOLE_CARD = model.UNDIVIDED - {"vf"}
-Notes = Mapping[str, note_kinds.Unreleased]
+Notes = Mapping[str, notes.Unreleased]
 
 
 class FunctionNotes:
@@ -265,7 +265,7 @@ def _is_unread(claim: model.Claim, notes: Notes | None) -> bool:
     return note is not None and note.consumer is None
 
 
-def _is_of_other(note: note_kinds.Unreleased | None, consumer: str) -> bool:
+def _is_of_other(note: notes.Unreleased | None, consumer: str) -> bool:
     """Return whether a note names another consumer of a function."""
     return note is not None and note.consumer != consumer
 

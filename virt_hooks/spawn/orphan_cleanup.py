@@ -8,7 +8,7 @@ from collections.abc import Callable
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
 from nova_accel.config import logs
-from nova_accel.host.state import note_kinds
+from nova_accel.host.state import notes
 from nova_accel.inventory import tree_builder
 from nova_accel.model import providers
 from virt_hooks.guest import connection
@@ -221,7 +221,7 @@ class OrphanCleanup:
             logs.error(LOG, "%s", error)
 
 
-def _is_missing(note: note_kinds.Unreleased | None) -> bool:
+def _is_missing(note: notes.Unreleased | None) -> bool:
     return note is None or note.consumer is None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.model import names, strict_json
+from nova_accel.model import json_codec, names
 
 # OPAE, METADATA_GUID: 58656F6E-4650-4741-B747-425376303031.
 MAGIC = b"XeonFPGA\xb7GBSv001"
@@ -95,7 +95,7 @@ def payload_offset(content: bytes) -> int:
 def _parse_metadata(text: bytes) -> Mapping[str, Any]:
     try:
         # Some packagers include the terminating zero.
-        metadata = strict_json.loads(text.rstrip(b"\0").decode())
+        metadata = json_codec.loads(text.rstrip(b"\0").decode())
     except ValueError as error:
         raise _malformed("metadata in JSON", text[:40]) from error
     return _check_object(metadata, "an object as metadata")

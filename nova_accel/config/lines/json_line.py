@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.model import strict_json
+from nova_accel.model import json_codec
 
 
 class _JsonObject(dict[str, Any]):
@@ -28,7 +28,7 @@ def parse(
         duplicate or unknown key.
     """
     try:
-        pairs = strict_json.loads(line, object_pairs_hook=_JsonObject)
+        pairs = json_codec.loads(line, object_pairs_hook=_JsonObject)
     except ValueError as error:
         raise errors.ConfigurationError(
             option, line, f"write one JSON object a line ({error})"

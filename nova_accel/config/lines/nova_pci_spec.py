@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.model import pci, strict_json
+from nova_accel.model import json_codec, pci
 
 OPTION = "[pci] device_spec"
 # Nova accepts no address of a PCI domain above this one (devspec.MAX_DOMAIN).
@@ -89,7 +89,7 @@ def parse(
     :raises ConfigurationError: Nova refuses the line.
     """
     try:
-        value = strict_json.loads(line)
+        value = json_codec.loads(line)
     except ValueError as error:
         raise _refusal(line, f"it is not JSON ({error})") from error
     objects = value if isinstance(value, list) else [value]

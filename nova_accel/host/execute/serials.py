@@ -19,12 +19,12 @@ from collections.abc import Mapping
 
 from nova_accel import errors
 from nova_accel.host.execute import privileged
-from nova_accel.host.state import note_kinds, notes
+from nova_accel.host.state import notes
 from nova_accel.host.sysfs import fs, host_reader
 
 LOG = logging.getLogger(__name__)
 
-# Non-volatile memory controllers (PCI Code and ID note_kinds.Assignment, 1.9).
+# Non-volatile memory controllers (PCI Code and ID notes.Assignment, 1.9).
 _NVME_CLASS = "0x0108"
 Numbers = Mapping[str, str]
 
@@ -34,7 +34,7 @@ class SerialNumbers:
 
     def __init__(
         self,
-        store: notes.NoteStore[note_kinds.Assignment],
+        store: notes.NoteStore[notes.Assignment],
         root: str = "/",
     ) -> None:
         """Compare with the notes of a store.
@@ -79,7 +79,7 @@ class SerialNumbers:
             address, assignments, present
         )
 
-    def _is_in_place(self, assignment: note_kinds.Assignment) -> bool:
+    def _is_in_place(self, assignment: notes.Assignment) -> bool:
         """Return whether a slot still has its device.
 
         Functions of one card, or all cards of a model, may share a number.
@@ -90,7 +90,7 @@ class SerialNumbers:
     def _moved(
         self,
         address: str,
-        assignments: Mapping[str, note_kinds.Assignment],
+        assignments: Mapping[str, notes.Assignment],
         present: Numbers,
     ) -> str:
         """Return why the device at an address belongs to another slot.
@@ -132,14 +132,14 @@ class SerialNumbers:
             f" had; only if the device was replaced on purpose, remove {path}"
         )
 
-    def _read(self) -> Mapping[str, note_kinds.Assignment]:
+    def _read(self) -> Mapping[str, notes.Assignment]:
         return self._notes.read_last(
             "serial numbers of devices are not compared"
         )
 
     def _write(self, server: str, address: str, numbers: Numbers) -> None:
         self._notes.write_or_retain(
-            note_kinds.Assignment(
+            notes.Assignment(
                 address=address,
                 reason="a server was given this device",
                 when=notes.now(),
@@ -203,7 +203,7 @@ def _read_nvme(host: host_reader.HostReader, address: str) -> str:
     return ""
 
 
-def _known_numbers(assignment: note_kinds.Assignment) -> Numbers:
+def _known_numbers(assignment: notes.Assignment) -> Numbers:
     numbers = {"nvme": assignment.nvme or "", "dsn": assignment.dsn or ""}
     return {kind: number for kind, number in numbers.items() if number}
 

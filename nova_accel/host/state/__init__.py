@@ -16,7 +16,7 @@
   (``nova-compute.lock``).
 - ``state_dir``: checks of the directory itself.
 
-``notes`` (``NoteStore``, one JSON file per device), ``note_kinds`` (the
-fields of each kind) and ``directories`` (access to files that is safe for
+``notes`` (``NoteStore``, one JSON file per device, and the kinds of notes)
+and ``directories`` (access to files that is safe for
 root) serve the others.
 """

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from nova_accel import model
-from nova_accel.host.state import note_kinds, notes
+from nova_accel.host.state import notes
 
 LOG = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class DrainNotes:
 
     def __init__(self, state_dir: str) -> None:
         """Use ``drained`` below a directory; the first write creates it."""
-        self._notes = notes.NoteStore(state_dir, note_kinds.DRAINED)
+        self._notes = notes.NoteStore(state_dir, notes.DRAINED)
         self.path = self._notes.path
 
     def read(self) -> Mapping[str, model.Drain]:

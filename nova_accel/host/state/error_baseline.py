@@ -7,7 +7,7 @@ a device here; only errors above this baseline are a fault.
 
 from collections.abc import Iterable, Mapping
 
-from nova_accel.host.state import note_kinds, notes
+from nova_accel.host.state import notes
 from nova_accel.inventory import health
 
 # An id that each boot changes (Documentation/admin-guide/sysctl/
@@ -32,7 +32,7 @@ class ErrorBaseline:
 
         :param boot: the boot's id; None for this machine's.
         """
-        self._notes = notes.NoteStore(state_dir, note_kinds.ACKNOWLEDGED)
+        self._notes = notes.NoteStore(state_dir, notes.ACKNOWLEDGED)
         self.path = self._notes.path
         self._boot = read_boot_id() if boot is None else boot
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from nova_accel import model
-from nova_accel.host.state import note_kinds, notes, state_dir
+from nova_accel.host.state import notes, state_dir
 from nova_accel.inventory import conditions
 
 LOG = logging.getLogger(__name__)
@@ -25,9 +25,9 @@ class FunctionStory:
     the function's device.
     """
 
-    unreleased: note_kinds.Unreleased | None
-    serial: note_kinds.Assignment | None
-    scrub: note_kinds.ScrubInProgress | None
+    unreleased: notes.Unreleased | None
+    serial: notes.Assignment | None
+    scrub: notes.ScrubInProgress | None
     fault: model.Fault | None
 
     def explain_unclean(self) -> str:
@@ -57,10 +57,10 @@ class FaultNotes:
 
         :param path: None for notes in memory only.
         """
-        self._faults = notes.NoteStore(path, note_kinds.FAULTED)
-        self._scrubs = notes.NoteStore(path, note_kinds.SCRUBBING)
-        self.unreleased = notes.NoteStore(path, note_kinds.UNRELEASED)
-        self.serials = notes.NoteStore(path, note_kinds.SERIALS)
+        self._faults = notes.NoteStore(path, notes.FAULTED)
+        self._scrubs = notes.NoteStore(path, notes.SCRUBBING)
+        self.unreleased = notes.NoteStore(path, notes.UNRELEASED)
+        self.serials = notes.NoteStore(path, notes.SERIALS)
         self.path = self._faults.path
         self._state_dir = path
         #: Why no note could be written at the last try, "" if one could.
@@ -122,7 +122,7 @@ class FaultNotes:
 
         :raises OSError: the note can't be written.
         """
-        note = note_kinds.Unreleased(
+        note = notes.Unreleased(
             address=claim.slot,
             reason="a server has it",
             when=notes.now(),
@@ -139,8 +139,8 @@ class FaultNotes:
             raise
 
     def move_note(
-        self, note: note_kinds.Unreleased, address: str
-    ) -> note_kinds.Unreleased:
+        self, note: notes.Unreleased, address: str
+    ) -> notes.Unreleased:
         """Move a note to another function; return the new note.
 
         :raises OSError: the note can't be written.
@@ -168,7 +168,7 @@ class FaultNotes:
         The note survives the end of the service; ``end_scrub`` removes it.
         """
         self._scrubs.write_or_retain(
-            note_kinds.ScrubInProgress(
+            notes.ScrubInProgress(
                 address=address,
                 reason="it is being scrubbed",
                 when=notes.now(),
@@ -190,14 +190,14 @@ class FaultNotes:
         """
         self.unreleased.remove_or_ignore(address)
 
-    def read_scrubs(self) -> tuple[note_kinds.ScrubInProgress, ...]:
+    def read_scrubs(self) -> tuple[notes.ScrubInProgress, ...]:
         """Return the scrubs in progress, or interrupted by a service's end.
 
         :raises UnreadableError: the directory can't be listed.
         """
         return tuple(self._scrubs.read().values())
 
-    def read_unreleased(self) -> Mapping[str, note_kinds.Unreleased]:
+    def read_unreleased(self) -> Mapping[str, notes.Unreleased]:
         """Return the notes on functions not verified clean, by address.
 
         Unreadable notes are included.

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Mapping
 
 from nova_accel.config import logs
-from nova_accel.host.state import note_kinds, notes
-from nova_accel.model import json_codec, strict_json
+from nova_accel.host.state import notes
+from nova_accel.model import json_codec
 
 LOG = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class RebuildAllocations:
 
     def __init__(self, state_dir: str) -> None:
         """Use a directory below ``state_dir``; the first write creates it."""
-        self._notes = notes.NoteStore(state_dir, note_kinds.BOOKED)
+        self._notes = notes.NoteStore(state_dir, notes.BOOKED)
         self.path = self._notes.path
 
     def read(self) -> dict[str, Amounts]:
@@ -42,7 +42,7 @@ class RebuildAllocations:
 
     def put(self, server: str, amounts: Amounts) -> None:
         self._notes.write_or_retain(
-            note_kinds.RebuiltServer(
+            notes.RebuiltServer(
                 address=server,
                 reason="these allocations are restored if Nova removes them",
                 when=notes.now(),
@@ -53,10 +53,10 @@ class RebuildAllocations:
     def remove(self, server: str) -> None:
         self._notes.remove_or_ignore(server)
 
-    def _parse(self, note: note_kinds.RebuiltServer) -> Amounts | None:
+    def _parse(self, note: notes.RebuiltServer) -> Amounts | None:
         """Return the amounts of a note, None if they can't be parsed."""
         try:
-            content = strict_json.loads(note.amounts or "")
+            content = json_codec.loads(note.amounts or "")
             amounts: Amounts = json_codec.decode(Amounts, content, "it")
             return amounts
         except ValueError as error:

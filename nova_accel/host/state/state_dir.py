@@ -10,7 +10,7 @@ import tempfile
 
 from nova_accel import errors
 from nova_accel.config import conf
-from nova_accel.host.state import directories, note_kinds
+from nova_accel.host.state import directories, notes
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def remove_partial_files(path: str) -> None:
 
     :raises OSError: a directory can't be listed.
     """
-    for name in ("", *note_kinds.DIRECTORIES, _STATUS):
+    for name in ("", *notes.DIRECTORIES, _STATUS):
         directory = os.path.join(path, name)
         with contextlib.suppress(FileNotFoundError):
             removed = directories.remove_partial_files(directory)
@@ -61,7 +61,7 @@ def check(settings: conf.Settings) -> None:
             tempfile.TemporaryFile(dir=path),
         ):
             pass
-        for name in note_kinds.DIRECTORIES:
+        for name in notes.DIRECTORIES:
             with contextlib.suppress(FileNotFoundError):
                 os.listdir(os.path.join(path, name))
     except OSError as error:
@@ -81,7 +81,7 @@ def find_obstacle(
         while not os.path.lexists(place):
             place = os.path.dirname(place)
         _check_room(place)
-        for name in note_kinds.DIRECTORIES:
+        for name in notes.DIRECTORIES:
             with contextlib.suppress(FileNotFoundError):
                 os.listdir(os.path.join(path, name))
     except OSError as error:
@@ -197,7 +197,5 @@ def _describe(path: str, error: OSError) -> str:
     # Don't show the name of the temporary file to the operator.
     if os.path.dirname(str(error.filename)) == path:
         name = os.path.basename(str(error.filename))
-        return (
-            f"{name}: {reason}" if name in note_kinds.DIRECTORIES else reason
-        )
+        return f"{name}: {reason}" if name in notes.DIRECTORIES else reason
     return reason

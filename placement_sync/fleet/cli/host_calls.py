@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.inventory import fault_causes, wording
+from nova_accel.inventory import health, wording
 from nova_accel.model import names
 from placement_sync import parallel
 from placement_sync.cli import common_options, progress
@@ -329,7 +329,7 @@ def _select_fault(
     for row in answer.rows:
         if row["provider"] == device.uuid:
             return str(row["fault"])
-    causes = fault_causes.describe(device.traits)
+    causes = health.describe_causes(device.traits)
     if answer.unknown == NO_BUS:
         return causes
     unknown = answer.unknown or "host shows no fault now"

@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from nova_accel.inventory import fault_causes, wording
+from nova_accel.inventory import health, wording
 from nova_accel.model import names, providers
 from placement_sync.fleet.devices import drain_notes, fleet_query, fleet_state
 from placement_sync.fleet.flavors import offered_devices, profile_list
@@ -78,7 +78,7 @@ class DeviceRow:
             return ""
         return (
             self.fault_text
-            or fault_causes.describe(self.device.traits)
+            or health.describe_causes(self.device.traits)
             or "`nova-accel inspect` on its host prints the cause"
         )
 

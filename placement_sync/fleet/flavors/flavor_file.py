@@ -19,7 +19,7 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.cli import command_manager
-from nova_accel.model import flavors, json_codec, strict_json
+from nova_accel.model import flavors, json_codec
 from placement_sync.fleet.flavors import flavor_specs
 
 _WRAPPERS = ("flavors", "profiles", "flavor")
@@ -64,7 +64,7 @@ def parse(text: str) -> tuple[FlavorEntry, ...]:
     :raises UsageError: it is no JSON, or has a name twice.
     """
     try:
-        content = strict_json.loads(text)
+        content = json_codec.loads(text)
     except ValueError as error:
         raise command_manager.UsageError(
             f"the file of flavors is no JSON: {error}; expected {_EXPECTED}"

@@ -15,7 +15,7 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.config import conf_files, logs
-from nova_accel.model import strict_json
+from nova_accel.model import json_codec
 from placement_sync.client import cloud_client, nova_api, rest
 from placement_sync.daemon import json_application
 from placement_sync.fleet import compute_rpc, host_bus
@@ -126,7 +126,7 @@ def parse_identity(
 
     :raises ValueError: the service catalog is no JSON.
     """
-    catalog = strict_json.loads(
+    catalog = json_codec.loads(
         environment.get("HTTP_X_SERVICE_CATALOG") or "[]"
     )
     return cloud_client.Identity(

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from nova_accel.host.state import (
     claims_file,
     directories,
-    note_kinds,
+    notes,
     service_lock,
 )
 from nova_accel.host.state import state_dir as state_dirs
@@ -24,7 +24,7 @@ _MODE = 0o644
 _MAX_BYTES = 1 << 20
 # Directories of one level. The lock files go last: they prove that a
 # nova-compute with this library ran here, which the next attempt requires.
-_DIRECTORIES = (*note_kinds.DIRECTORIES, "status")
+_DIRECTORIES = (*notes.DIRECTORIES, "status")
 _FILES = (
     *(claims_file.NAME, state_dirs.ADOPTION),
     *("stock-compute", "sync.lock", _RECORD),

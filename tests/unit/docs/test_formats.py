@@ -19,7 +19,7 @@ import pytest
 from nova_accel.discovery import capture
 from nova_accel.doctor.ansible import manifests
 from nova_accel.host.bitstreams import bitstream_cache
-from nova_accel.host.state import adoption_plan, claims_file, note_kinds, notes
+from nova_accel.host.state import adoption_plan, claims_file, notes
 from nova_accel.model import attachment, json_codec, rpc_names, usage
 from placement_sync.daemon import status
 from placement_sync.fleet.gateway import methods
@@ -31,12 +31,12 @@ from virt_hooks.operations.migration import live_migration_wire
 from virt_hooks.report import notifications
 
 _KINDS = [
-    kind for kind in vars(note_kinds).values() if isinstance(kind, notes.Kind)
+    kind for kind in vars(notes).values() if isinstance(kind, notes.Kind)
 ]
 
 
 def _name(kind: notes.Kind[Any]) -> str:
-    if kind is note_kinds.BOOKED:
+    if kind is notes.BOOKED:
         return "allocations of rebuilt servers"
     return kind.directory
 

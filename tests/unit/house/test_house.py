@@ -68,7 +68,7 @@ SEAMS = {
     "virt_hooks/error_guards.py": "an addition must never end a Nova service",
     "virt_hooks/spawn/release.py": "a vendor's driver may raise anything",
     "virt_hooks/attach/unified_limits.py": "Keystone's client raises any",
-    "virt_hooks/report/usage_sampler.py": "Nova's daemon fails in any way",
+    "virt_hooks/report/usage_extension.py": "Nova's daemon fails in any way",
 }
 # Methods of Nova's report client that write providers, and the one module of
 # nova-compute that calls them.

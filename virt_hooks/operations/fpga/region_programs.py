@@ -9,11 +9,14 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
+from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.catalog.fpga import bitstreams, regions
+from nova_accel.host.bitstreams import bitstream_cache
 from nova_accel.host.state import faults
 from virt_hooks.guest import connection
+from virt_hooks.operations.fpga import bitstream_images
 from virt_hooks.spawn import programs
 
 
@@ -211,3 +214,31 @@ def _mark_made(
     if loaded is None or device.region.function != loaded.function:
         return claim
     return made
+
+
+class GlancePrograms(RegionPrograms):
+    """``programs.Programs`` of the FPGA regions of this host."""
+
+    def __init__(self, context: programs.ProgramContext) -> None:
+        settings = context.settings
+        cache = bitstream_cache.BitstreamCache(
+            settings.cache_dir, settings.limit
+        )
+        super().__init__(context.domains, context.faults, cache.read_file)
+        self._images = bitstream_images.BitstreamImages(settings)
+
+    def fetch(
+        self, context: Any, images: Iterable[str], keep: Iterable[str] = ()
+    ) -> Mapping[str, model.Bitstream]:
+        """See ``bitstream_images.BitstreamImages.fetch``."""
+        return self._images.fetch(context, images, keep)
+
+    def read_cached(
+        self, images: Iterable[str]
+    ) -> Mapping[str, model.Bitstream]:
+        """See ``bitstream_images.BitstreamImages.read_cached``."""
+        return self._images.read_cached(images)
+
+    def remove_partial_files(self) -> None:
+        """Remove what interrupted downloads of a killed service left."""
+        self._images.remove_partial_files()

@@ -7,7 +7,7 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.host.state import state_dir
-from nova_accel.inventory import fault_causes, health
+from nova_accel.inventory import health
 from nova_accel.model import names
 
 CARD = "0000:41:00.0"
@@ -47,21 +47,21 @@ _FAILURE = errors.ActionError("reset of 0000:41:00.0", errno.EIO, "see dmesg")
     ],
 )
 def test_a_reason_has_causes(reason: str, causes: set[str]) -> None:
-    assert fault_causes.find(reason) == causes
+    assert health.find_causes(reason) == causes
 
 
 def test_each_xid_has_a_cause_in_words() -> None:
     reasons = filter(None, map(health.judge_xid, range(1000)))
     for reason in reasons:
-        traits = fault_causes.build_traits(reason)
-        assert fault_causes.describe(traits) == reason
+        traits = health.build_cause_traits(reason)
+        assert health.describe_causes(traits) == reason
 
 
 def test_a_device_without_a_fault_has_no_trait() -> None:
-    assert fault_causes.build_traits("") == frozenset()
-    assert fault_causes.describe({names.FAULTED_TRAIT}) == ""
+    assert health.build_cause_traits("") == frozenset()
+    assert health.describe_causes({names.FAULTED_TRAIT}) == ""
 
 
 def test_causes_of_a_later_release_are_no_error() -> None:
     traits = {f"{names.FAULT_PREFIX}MELTED", f"{names.FAULT_PREFIX}XID_13"}
-    assert fault_causes.describe(traits) == ""
+    assert health.describe_causes(traits) == ""

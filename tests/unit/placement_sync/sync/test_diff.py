@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel.inventory import fault_causes
+from nova_accel.inventory import health
 from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import diff
@@ -327,7 +327,7 @@ def test_unreadable_providers_are_reserved_and_labelled(
             continue
         after = result.node(before.uuid)
         assert after is not None
-        assert fault_causes.UNREAD_TRAITS <= after.traits
+        assert health.UNREAD_TRAITS <= after.traits
         assert before.traits <= after.traits
         assert after.inventories.keys() == before.inventories.keys()
         for name, record in after.inventories.items():

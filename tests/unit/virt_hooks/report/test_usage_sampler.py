@@ -20,7 +20,7 @@ from virt_hooks.report import (
     provider_writer,
     reconcile,
     reporter,
-    usage_sampler,
+    usage_extension,
 )
 from virt_hooks.spawn import lifecycle
 
@@ -56,9 +56,9 @@ def start(root: Path) -> lifecycle.Lifecycle:
 
 def sampler(
     root: Path, life: lifecycle.Lifecycle
-) -> usage_sampler.UsageSampler:
+) -> usage_extension.UsageSampler:
     beat = heartbeat.Heartbeat(str(root / "state"), "nova-compute", 60)
-    return usage_sampler.UsageSampler(str(root), life, beat, dict)
+    return usage_extension.UsageSampler(str(root), life, beat, dict)
 
 
 def write_telemetry(root: Path, control: str, data: str = "") -> None:
@@ -74,7 +74,7 @@ def read_status(root: Path) -> heartbeat.Status:
 
 
 def list_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    name = usage_sampler.__name__
+    name = usage_extension.__name__
     return [r.getMessage() for r in caplog.records if r.name == name]
 
 
@@ -137,7 +137,7 @@ def test_a_source_that_hangs_stops_neither_passes_nor_the_service(
 
     life = start(tmp_path)
     monkeypatch.setattr(qat_telemetry, "read_telemetry", hang)
-    monkeypatch.setattr(usage_sampler, "_STOP_S", 0.01)
+    monkeypatch.setattr(usage_extension, "_STOP_S", 0.01)
     sampling = sampler(tmp_path, life)
     sampling.start(60)
     try:

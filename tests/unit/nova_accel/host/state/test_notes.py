@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host.state import faults, note_kinds, notes
+from nova_accel.host.state import faults, notes
 
 ADDRESS, OTHER = "0000:3b:00.0", "0000:af:00.0"
-KINDS = [
-    value for value in vars(note_kinds).values() if type(value) is notes.Kind
-]
+KINDS = [value for value in vars(notes).values() if type(value) is notes.Kind]
 each_kind = pytest.mark.parametrize(
     "kind", KINDS, ids=lambda kind: str(kind.directory)
 )
@@ -28,7 +26,7 @@ def note_of(
 
 def test_each_kind_has_a_directory_that_is_checked() -> None:
     directories = [kind.directory for kind in KINDS]
-    assert sorted(directories) == sorted(note_kinds.DIRECTORIES)
+    assert sorted(directories) == sorted(notes.DIRECTORIES)
     assert len(set(directories)) == 7
 
 
@@ -153,7 +151,7 @@ def test_the_story_of_a_function(tmp_path: pathlib.Path) -> None:
     assert marks.read_story(ADDRESS, ADDRESS).explain_unclean() == ""
     marks.note_assigned(claim)
     marks.serials.write(
-        note_kinds.Assignment(address=ADDRESS, reason="", server="server-1")
+        notes.Assignment(address=ADDRESS, reason="", server="server-1")
     )
     stories = [marks.read_story(ADDRESS, ADDRESS)]
     marks.begin_scrub(ADDRESS, ADDRESS)

@@ -20,7 +20,7 @@ from nova_accel.host.state import (
     drains,
     error_baseline,
     faults,
-    note_kinds,
+    notes,
     rebuild_allocations,
 )
 from placement_sync.daemon import heartbeat, status
@@ -76,8 +76,8 @@ def test_claims_are_read(place: pathlib.Path) -> None:
 
 
 def test_faults_are_read(place: pathlib.Path) -> None:
-    notes = faults.FaultNotes(str(place))
-    assert notes.read() == {
+    stored = faults.FaultNotes(str(place))
+    assert stored.read() == {
         GPU: model.Fault(address=GPU, reason="NVML is lost", when=WHEN),
         REGION: model.Fault(
             address=REGION,
@@ -89,17 +89,17 @@ def test_faults_are_read(place: pathlib.Path) -> None:
 
 
 def test_functions_to_scrub_are_read(place: pathlib.Path) -> None:
-    notes = faults.FaultNotes(str(place))
-    assert notes.read_scrubs() == (
-        note_kinds.ScrubInProgress(
+    stored = faults.FaultNotes(str(place))
+    assert stored.read_scrubs() == (
+        notes.ScrubInProgress(
             address=NVME,
             reason="it is being scrubbed",
             when=WHEN,
             device="0000:70:00.0",
         ),
     )
-    assert notes.read_unreleased() == {
-        NVME: note_kinds.Unreleased(
+    assert stored.read_unreleased() == {
+        NVME: notes.Unreleased(
             address=NVME,
             reason="a server has it",
             when=WHEN,
@@ -130,7 +130,7 @@ def test_allocations_of_rebuilt_servers_are_read(place: pathlib.Path) -> None:
 
 def test_serial_numbers_are_read(place: pathlib.Path) -> None:
     assert faults.FaultNotes(str(place)).serials.read() == {
-        NVME: note_kinds.Assignment(
+        NVME: notes.Assignment(
             address=NVME,
             reason="a server was given this device",
             when=WHEN,
@@ -185,12 +185,12 @@ def test_the_status_of_passes_is_read(place: pathlib.Path) -> None:
 
 def read_all(place: pathlib.Path) -> dict[str, Any]:
     """Return the content of each file of a state directory."""
-    notes = faults.FaultNotes(str(place))
+    stored = faults.FaultNotes(str(place))
     return {
         "claims": claims_file.ClaimsFile(str(place)).read(),
-        "faults": notes.read(),
-        "scrubs": notes.read_scrubs(),
-        "unreleased": notes.read_unreleased(),
+        "faults": stored.read(),
+        "scrubs": stored.read_scrubs(),
+        "unreleased": stored.read_unreleased(),
         "drains": drains.DrainNotes(str(place)).read(),
         "errors": error_baseline.ErrorBaseline(str(place), "boot-1").read(),
         "rebuilt": rebuild_allocations.RebuildAllocations(str(place)).read(),

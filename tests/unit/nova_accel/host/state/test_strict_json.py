@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nova_accel import errors
 from nova_accel.catalog import vgpu_types
 from nova_accel.config.lines import device_spec
-from nova_accel.model import attachment, strict_json
+from nova_accel.model import attachment, json_codec
 from virt_hooks.operations.migration import live_migration_wire
 
 NOT_JSON = ("Infinity", "-Infinity", "NaN", "1e999", "-1e999", "[" * 10_000)
@@ -29,16 +29,16 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_json_is_decoded(value: Any) -> None:
-    assert strict_json.loads(json.dumps(value)) == value
+    assert json_codec.loads(json.dumps(value)) == value
 
 
 @pytest.mark.parametrize("text", NOT_JSON, ids=lambda text: text[:9])
 def test_invalid_json_is_refused(text: str) -> None:
     for whole in (text, f'{{"number": {text}}}'):
         with pytest.raises(ValueError):
-            strict_json.loads(whole)
+            json_codec.loads(whole)
         with pytest.raises(ValueError):
-            strict_json.loads(whole.encode())
+            json_codec.loads(whole.encode())
 
 
 def read_attached(number: str) -> None:

@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.catalog import loader
-from nova_accel.geometry import catalog_card, device_capacity, occupancy
+from nova_accel.geometry import (
+    card_state,
+    device_capacity,
+    occupancy,
+)
 from nova_accel.model import providers
 from placement_sync.client import nova_api
 from placement_sync.fleet.devices import device_rows, fleet_state
@@ -38,7 +42,7 @@ def make_device(gpu: str, layout: str) -> model.Device:
         name: c.capacity
         for name, c in clouds.gpu(gpu, layout=layout).capacities.items()
     }
-    return catalog_card.build_empty_card(
+    return card_state.build_empty_card(
         CATALOG, gpu, model.Layout(layout), tuple(sorted(capacity.items()))
     )
 
