@@ -76,7 +76,7 @@ class Hooks:
             host,
             hypervisor.HypervisorReader(host, settings.use_iommufd),
             nova_database.StartupServers(accel),
-            reporter.Reporter(accel, virtapi, writer),
+            reporter.Reporter(accel, allocations, writer),
             settings.replacements,
         )
 
@@ -112,15 +112,15 @@ class Hooks:
         self.reboot = reboot.Reboot(partitions, self.rebuilt_servers, moves)
 
         self.native_providers = native_providers.NativeProviders(
-            accel, virtapi, writer, options
+            accel, allocations, writer, options
         )
         self.missing_allocations = claim_checks.MissingAllocations(
-            accel, virtapi, self.native_providers.is_pending
+            accel, allocations, self.native_providers.is_pending
         )
         consumers = claim_checks.Consumers(
             accel,
             domains,
-            allocations.providers_of,
+            allocations,
             partitions.startup_servers.forget,
         )
         self.passes = host_passes.HostPasses(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Getter for Placement that uses Nova's report client."""
+"""Requests to Placement by Nova's report client."""
 
 import http
 from collections.abc import Callable
@@ -27,26 +27,57 @@ def build(
     """
 
     def get(path: str) -> Any:
-        # Any exception in between (Keystone, catalog, HTTP) becomes
-        # ServiceError, which every caller handles: it must not fail a
-        # scheduling request.
-        try:
-            response = open_client().get(
-                path,
-                version=MICROVERSION,
-                global_request_id=global_request_id,
-            )
-            status, text = response.status_code, response.text
-        except Exception as error:
-            raise errors.ServiceError(
-                "GET",
-                path,
-                None,
-                f"{http_errors.shorten(repr(error))}; see [placement] in"
-                " nova.conf",
-            ) from error
-        content = http_errors.decode(text)
-        http_errors.check_response("GET", path, status, content)
+        status, content = _request(
+            "GET", path, lambda: open_client().get, global_request_id
+        )
         return None if status == http.HTTPStatus.NOT_FOUND else content
 
     return get
+
+
+def put(
+    open_client: Callable[[], Any],
+    path: str,
+    body: Any,
+    global_request_id: str | None = None,
+) -> None:
+    """Send a PUT through Nova's own Placement client.
+
+    :param open_client: see ``build``.
+    :raises ServiceError: Placement refuses it, or can't be reached.
+    """
+
+    def open_put() -> Callable[..., Any]:
+        send = open_client().put
+        return lambda place, **options: send(place, body, **options)
+
+    _request("PUT", path, open_put, global_request_id)
+
+
+def _request(
+    method: str,
+    path: str,
+    open_method: Callable[[], Callable[..., Any]],
+    global_request_id: str | None,
+) -> tuple[int, Any]:
+    """Return status and decoded body of a response.
+
+    Any exception in between (Keystone, catalog, HTTP) becomes ServiceError,
+    which every caller handles: it must not fail a scheduling request.
+    """
+    try:
+        response = open_method()(
+            path, version=MICROVERSION, global_request_id=global_request_id
+        )
+        status, text = response.status_code, response.text
+    except Exception as error:
+        raise errors.ServiceError(
+            method,
+            path,
+            None,
+            f"{http_errors.shorten(repr(error))}; see [placement] in"
+            " nova.conf",
+        ) from error
+    content = http_errors.decode(text)
+    http_errors.check_response(method, path, status, content)
+    return status, content

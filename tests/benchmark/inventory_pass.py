@@ -41,7 +41,7 @@ from nova_accel.host.execute import action_executor
 from nova_accel.host.sysfs import fs, udev
 from nova_accel.model import providers
 from tests.benchmark import hosts, namespace
-from virt_hooks.report import provider_writer, reporter
+from virt_hooks.report import provider_writer, reporter, server_allocations
 from virt_hooks.spawn import lifecycle
 
 ROOT = providers.ProviderRoot(name="node", uuid=str(uuid.UUID(int=1)))
@@ -84,7 +84,7 @@ class Library:
         client = types.SimpleNamespace(reportclient=None)
         self.reporter = reporter.Reporter(
             self.accel,
-            client,
+            server_allocations.ServerAllocations(client),
             provider_writer.ProviderWriter(client, nova.conf.CONF),
         )
         self.nova_tree = new_tree()

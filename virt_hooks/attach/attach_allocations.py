@@ -12,17 +12,13 @@ from nova.compute import resource_tracker
 
 from nova_accel import errors, model
 from nova_accel.model import flavors, names
-from placement_sync.client import http_errors, nova_getter, provider_records
+from placement_sync.client import provider_records
 from virt_hooks import nova_private
 from virt_hooks.instance import instance_request, nova_records
 from virt_hooks.report import server_allocations
 
 LOG = logging.getLogger(__name__)
-_CHANGED, _CONFLICT = 204, 409
-_CONCURRENT = "placement.concurrent_update"
-# How often allocations are written again after a generation conflict: as
-# often as Nova's own client does (report.py, retries).
-_ATTEMPTS = 4
+_CONFLICT = 409
 _MAX_CANDIDATES = 1000
 
 
@@ -52,9 +48,8 @@ class AttachAllocations(server_allocations.ServerAllocations):
             provider_records.group_query(owned)
             | {f"in_tree{group.suffix}": root, "limit": str(_MAX_CANDIDATES)},
         )
-        get = nova_getter.build(lambda: self.client, context.global_id)
         return provider_records.read(
-            get,
+            self.get(context),
             path,
             lambda body: frozenset(
                 uuid
@@ -62,13 +57,6 @@ class AttachAllocations(server_allocations.ServerAllocations):
                 for uuid in request["allocations"]
             ),
         )
-
-    def read(self, context: Any, server: str) -> dict[str, dict[str, int]]:
-        """Return a server's allocations: amounts by provider and class.
-
-        :raises ServiceError: Placement can't be read.
-        """
-        return provider_records.parse_amounts(self._read(context, server))
 
     def allocate(
         self,
@@ -86,29 +74,13 @@ class AttachAllocations(server_allocations.ServerAllocations):
         :raises ServiceError: Placement refuses it, or can't be reached.
         """
         new = {name: amount for name, amount in amounts.items() if amount}
-        for _ in range(_ATTEMPTS):
-            record = self._read(context, server)
-            by_provider = record["allocations"]
-            current = by_provider.get(provider, {}).get("resources", {})
-            if current == new:
-                return
+
+        def edit(allocations: dict[str, Mapping[str, int]]) -> None:
+            allocations.pop(provider, None)
             if new:
-                by_provider[provider] = {"resources": new}
-            else:
-                del by_provider[provider]
-            with _service_errors(f"allocation of {server}"):
-                answer = self.client.put(
-                    f"/allocations/{server}",
-                    record,
-                    version=nova_getter.MICROVERSION,
-                    global_request_id=context.global_id,
-                )
-            if answer.status_code == _CHANGED:
-                return
-            code, _ = http_errors.parse_error(http_errors.decode(answer.text))
-            if code != _CONCURRENT:
-                break
-        raise _service_error(f"allocation of {server}", answer)
+                allocations[provider] = new
+
+        self.change(context, server, edit)
 
     def try_allocate(
         self,
@@ -130,10 +102,6 @@ class AttachAllocations(server_allocations.ServerAllocations):
             LOG.info("%s; the next device is tried", error)
             return False
         return True
-
-    def _read(self, context: Any, server: str) -> Any:
-        with _service_errors(f"allocation of {server}"):
-            return self.client.get_allocs_for_consumer(context, server)
 
     # -- Nova's tracker ----------------------------------------------------
 
@@ -269,20 +237,3 @@ class AttachAllocations(server_allocations.ServerAllocations):
 def _joined(resources: Any, claimed: Any) -> Any:
     """Return the ``nova.objects.ResourceList`` of both."""
     return objects.ResourceList(objects=[*(resources or ()), *claimed])
-
-
-def _service_error(request: str, answer: Any) -> errors.ServiceError:
-    return errors.ServiceError(
-        "Placement", request, answer.status_code, answer.text
-    )
-
-
-@contextlib.contextmanager
-def _service_errors(request: str) -> Iterator[None]:
-    """Raise any error of Nova's client as ServiceError."""
-    try:
-        yield
-    except Exception as error:
-        raise errors.ServiceError(
-            "Placement", request, None, str(error)
-        ) from error

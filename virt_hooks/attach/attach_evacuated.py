@@ -130,7 +130,7 @@ class EvacuatedAttachments:
             context, instance.uuid, attached.profile, attached.bitstream
         )
         for candidate in choice.ranked:
-            former = self._allocations.read(context, instance.uuid).get(
+            former = self._allocations.read(instance.uuid, context).get(
                 candidate.provider, {}
             )
             here = attachment.with_location(

@@ -163,7 +163,7 @@ class HotAttach:
         """Detach one attachment and release it; return it."""
         attached = self._find_attachment(instance, name)
         handles = self._recovery.attached_handles(instance.uuid, attached)
-        allocations = self._allocations.read(context, instance.uuid)
+        allocations = self._allocations.read(instance.uuid, context)
         attached = attachment.with_other_resources(
             attached, allocations.get(attached.provider, {})
         )
@@ -235,7 +235,7 @@ class HotAttach:
                 instance.project_id,
                 candidate.resources,
             )
-        allocations = self._allocations.read(context, instance.uuid)
+        allocations = self._allocations.read(instance.uuid, context)
         number = attachment.find_free_number(
             instance_request.attachments_of(instance)
         )
@@ -300,7 +300,7 @@ class HotAttach:
         request = instance_request.parse(
             instance,
             self._accel.root,
-            self._allocations.read(context, instance.uuid),
+            self._allocations.read(instance.uuid, context),
         )
         claims = self._partitions.ensure(request)
         return next(

@@ -125,8 +125,8 @@ class ColdMigration:
         before that part which failed, the server has its new slots: the old
         ones are released.
 
-        :raises nova.exception.NovaException: Nova's database or Placement
-            can't be read.
+        :raises nova.exception.NovaException: Nova's database can't be read.
+        :raises ServiceError: Placement can't be read.
         """
         for migration in records.migrations:
             instance = records.instances.get(migration.instance_uuid)
@@ -158,8 +158,8 @@ class ColdMigration:
         Nova's tracker would apply it again with each periodic task, and a
         rebuild would store it: slots that are attached later would be lost.
 
-        :raises nova.exception.NovaException: Nova's database or Placement
-            can't be read.
+        :raises nova.exception.NovaException: Nova's database can't be read.
+        :raises ServiceError: Placement can't be read.
         """
         migration = nova_records.read_last_move(instance)
         failed = self._find_failed_move(instance, migration)
@@ -181,8 +181,8 @@ class ColdMigration:
         (resource_tracker.py, finish_evacuation) if the context still exists.
         That is right only for a server that lacks its new slots, or has them.
 
-        :raises nova.exception.NovaException: Nova's database or Placement
-            can't be read.
+        :raises nova.exception.NovaException: Nova's database can't be read.
+        :raises ServiceError: Placement can't be read.
         """
         migration = nova_records.read_last_move(instance)
         if (
@@ -210,8 +210,8 @@ class ColdMigration:
     def lacks_new_slots(self, instance: Any) -> bool:
         """Return whether a hard reboot would give a server its new slots.
 
-        :raises nova.exception.NovaException: Nova's database or Placement
-            can't be read.
+        :raises nova.exception.NovaException: Nova's database can't be read.
+        :raises ServiceError: Placement can't be read.
         """
         failed = self._find_failed_move(
             instance, nova_records.read_last_move(instance)

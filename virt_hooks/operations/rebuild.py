@@ -105,8 +105,8 @@ class RebuiltServers:
         """Allocate for a server if it has slots and no allocation.
 
         :returns: whether the server has its allocations, or needs none.
-        :raises nova.exception.NovaException: Nova's database or Placement
-            can't be read.
+        :raises nova.exception.NovaException: Nova's database can't be read.
+        :raises ServiceError: Placement can't be read.
         """
         # Read first: Nova removes the allocations of a server that leaves
         # before it saves that.

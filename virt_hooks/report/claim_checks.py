@@ -15,17 +15,18 @@ claims file lists them for placement-sync.
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import nova.conf
 from nova import context as nova_context
-from nova import exception, objects
+from nova import objects
 
-from nova_accel import model
+from nova_accel import errors, model
 from nova_accel.claims import claim_plan
+from placement_sync.client import provider_records
 from virt_hooks import error_guards
 from virt_hooks.guest import connection
 from virt_hooks.instance import ledger, nova_records
+from virt_hooks.report import server_allocations
 from virt_hooks.spawn import claim_store, lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -48,18 +49,16 @@ class Consumers:
         self,
         accel: lifecycle.Lifecycle,
         domains: connection.HostdevReader,
-        providers_of: Callable[[str], frozenset[str]],
+        allocations: server_allocations.ServerAllocations,
         forget: Callable[[str, Iterable[model.Slot]], None],
     ) -> None:
         """Compare the claims of a Lifecycle.
 
-        :param providers_of: returns the uuids of the providers that a
-            consumer has allocations of.
         :param forget: is called with a consumer and its released slots.
         """
         self._accel = accel
         self._domains = domains
-        self._providers_of = providers_of
+        self._allocations = allocations
         self._forget = forget
         #: Projects of this host's servers, as last read from Nova.
         self.projects: Mapping[str, str] = {}
@@ -76,8 +75,9 @@ class Consumers:
 
         :param versions: as of ``ClaimStore.versions``, read before the
             records: Nova saves a server before its claims.
-        :raises nova.exception.NovaException: Nova or Placement can't be
-            read; then every consumer counts as backed.
+        :raises nova.exception.NovaException: Nova's database can't be read;
+            then every consumer counts as backed.
+        :raises ServiceError: the same for Placement.
         """
         self.projects = {
             uuid: instance.project_id
@@ -146,7 +146,9 @@ class Consumers:
             nova_records.find_instance,
         )
         claimed = {claim.provider for claim in self._accel.claims_of(consumer)}
-        if any(claimed & self._providers_of(uuid) for uuid in owners):
+        if any(
+            claimed & self._allocations.providers_of(uuid) for uuid in owners
+        ):
             return ""
         return _UNKNOWN if owners else _NOT_ARRIVED
 
@@ -157,18 +159,17 @@ class MissingAllocations:
     def __init__(
         self,
         accel: lifecycle.Lifecycle,
-        virtapi: Any,
+        allocations: server_allocations.ServerAllocations,
         is_pending: Callable[[str, str], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Check the claims of a Lifecycle.
 
-        :param virtapi: has Nova's client of Placement.
         :param is_pending: returns whether the allocations of a consumer on
             a provider are still to be moved to it.
         :param clock: returns seconds.
         """
-        self._accel, self._virtapi, self._clock = accel, virtapi, clock
+        self._accel, self._allocations, self._clock = accel, allocations, clock
         self._is_pending = is_pending
         self._next_check = clock()
 
@@ -230,24 +231,18 @@ class MissingAllocations:
 
     def _read(
         self, providers: Iterable[str]
-    ) -> dict[str, Mapping[str, Mapping[str, int]]]:
+    ) -> dict[str, provider_records.Amounts]:
         """Return amounts by provider, consumer and class.
 
         Providers whose allocations can't be read are missing.
         """
-        context = nova_context.get_admin_context()
-        client = self._virtapi.reportclient
-        allocated: dict[str, Mapping[str, Mapping[str, int]]] = {}
+        allocated: dict[str, provider_records.Amounts] = {}
         for uuid in sorted(providers):
             try:
-                answer = client.get_allocations_for_resource_provider(
-                    context, uuid
-                )
-            except exception.ResourceProviderAllocationRetrievalFailed as e:
+                by_consumer = self._allocations.consumers_of(uuid)
+            except errors.ServiceError as e:
                 LOG.debug("allocations of %s are not known: %s", uuid, e)
                 continue
-            allocated[uuid] = {
-                consumer: record["resources"]
-                for consumer, record in answer.allocations.items()
-            }
+            if by_consumer is not None:
+                allocated[uuid] = by_consumer
         return allocated

@@ -23,8 +23,12 @@ from nova import context as nova_context
 from nova_accel.config import conf
 from nova_accel.inventory import conditions
 from nova_accel.model import names, pci, providers
-from placement_sync.client import calls
-from virt_hooks.report import nova_provider_tree, provider_writer
+from placement_sync.client import calls, provider_records
+from virt_hooks.report import (
+    nova_provider_tree,
+    provider_writer,
+    server_allocations,
+)
 from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -40,16 +44,16 @@ class NativeProviders:
     def __init__(
         self,
         accel: lifecycle.Lifecycle,
-        virtapi: Any,
+        allocations: server_allocations.ServerAllocations,
         writer: provider_writer.ProviderWriter,
         options: Any,
     ) -> None:
         """Read nothing yet.
 
-        :param virtapi: has Nova's client of Placement.
         :param options: the service's ``oslo_config.cfg.ConfigOpts``.
         """
-        self._accel, self._virtapi, self._writer = accel, virtapi, writer
+        self._accel, self._allocations = accel, allocations
+        self._writer = writer
         self._classes = read_mdev_classes(options)
         self._unused: frozenset[str] = frozenset()
         #: Consumers and our own provider of the device; None: not read yet.
@@ -65,7 +69,7 @@ class NativeProviders:
         :param nova_tree: Nova's provider tree, None before its first pass.
         :param list_reported: returns the names of the libvirt node devices
             that Nova reports now; their providers stay as they are.
-        :raises nova.exception.NovaException: Placement can't be read.
+        :raises ServiceError: Placement can't be read.
         """
         root = self._accel.root
         if root is None:
@@ -76,7 +80,10 @@ class NativeProviders:
             reported = {f"{root.name}_{name}" for name in list_reported()}
             devices = {n: d for n, d in devices.items() if n not in reported}
             natives = self._close(devices, root)
-        consumers = {uuid: self._read_consumers(uuid) for uuid in natives}
+        consumers = {
+            uuid: frozenset(self._allocations.consumers_of(uuid) or ())
+            for uuid in natives
+        }
         self._unused = frozenset(
             u for u, used in consumers.items() if not used
         )
@@ -123,10 +130,10 @@ class NativeProviders:
     ) -> bool:
         if nova_tree is not None:
             return any(map(nova_tree.exists, provider_names))
-        records = self._virtapi.reportclient.get_providers_in_tree(
-            nova_context.get_admin_context(), root.uuid
+        listed = provider_records.list_providers(
+            self._allocations.get(), {"in_tree": root.uuid}
         )
-        return any(record["name"] in provider_names for record in records)
+        return any(provider.name in provider_names for provider in listed)
 
     def _close(
         self, devices: Mapping[str, str], root: providers.ProviderRoot
@@ -153,14 +160,6 @@ class NativeProviders:
 
         context = nova_context.get_admin_context()
         return natives if self._writer.change(context, root, plan) else {}
-
-    def _read_consumers(self, uuid: str) -> frozenset[str]:
-        answer = (
-            self._virtapi.reportclient.get_allocations_for_resource_provider(
-                nova_context.get_admin_context(), uuid
-            )
-        )
-        return frozenset(answer.allocations)
 
     def _log_used(
         self,

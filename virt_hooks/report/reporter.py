@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import os_traits
-from nova import context as nova_context
-from nova import exception
 
 from nova_accel import errors, model
 from nova_accel.config import logs
@@ -22,7 +20,11 @@ from placement_sync.client import calls
 from placement_sync.daemon import loop, operations
 from placement_sync.sync import diff, sync_pass
 from virt_hooks import error_guards
-from virt_hooks.report import nova_provider_tree, provider_writer
+from virt_hooks.report import (
+    nova_provider_tree,
+    provider_writer,
+    server_allocations,
+)
 from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -42,12 +44,12 @@ class Reporter:
     def __init__(
         self,
         accel: lifecycle.Lifecycle,
-        virtapi: Any,
+        allocations: server_allocations.ServerAllocations,
         writer: provider_writer.ProviderWriter,
     ) -> None:
-        """Report through ``virtapi``'s client of Placement."""
+        """Report the node of a Lifecycle."""
         self.accel = accel
-        self._virtapi = virtapi
+        self._allocations = allocations
         self._writer = writer
         #: Requests for a pass over Placement.
         self.wake_ups = loop.WakeUps()
@@ -239,20 +241,15 @@ class Reporter:
         if desired is None or provider_tree is None:
             return
         self._invalidate_if_new(self._exclude_conflicts(desired))
-        context = nova_context.get_admin_context()
-        client = self._virtapi.reportclient
 
         def is_allocated(uuid: str) -> bool:
             if uuid in self._absent:
                 return False  # Placement would answer 404
             try:
-                answer = client.get_allocations_for_resource_provider(
-                    context, uuid
-                )
-            except exception.ResourceProviderAllocationRetrievalFailed as e:
+                return self._allocations.consumers_of(uuid) != {}
+            except errors.ServiceError as e:
                 logs.warning(LOG, "%s; it counts as allocated for now", e)
                 return True
-            return bool(answer.allocations)
 
         self._free = nova_provider_tree.find_shrinkable(
             provider_tree, desired, self.accel.host.state, is_allocated

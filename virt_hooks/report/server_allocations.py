@@ -1,23 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allocations of one server, read, created and dropped."""
+"""Allocations in Placement, read and written through Nova's client.
+
+The only reader of allocations in nova-compute. Each method raises
+ServiceError if Placement can't be read, or refuses.
+"""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova import context as nova_context
-from nova import exception, utils
+from nova import utils
 from nova.compute import resource_tracker
 
-from placement_sync.client import nova_getter
+from nova_accel import errors
+from placement_sync.client import nova_getter, provider_records
 from virt_hooks import nova_private
 from virt_hooks.instance import ledger, nova_records
 
 LOG = logging.getLogger(__name__)
+_CONCURRENT = "placement.concurrent_update"
+# How often allocations are written again after a generation conflict: as
+# often as Nova's own client does (report.py, retries).
+_ATTEMPTS = 4
 
 
 class ServerAllocations:
-    """A server's allocations in Placement; slots are in Nova's tracker."""
+    """Allocations of consumers; a server's slots are in Nova's tracker."""
 
     def __init__(self, virtapi: Any) -> None:
         self._virtapi = virtapi
@@ -34,36 +43,43 @@ class ServerAllocations:
 
     # -- Placement ---------------------------------------------------------
 
-    def providers_of(self, consumer: str) -> frozenset[str]:
-        """Return the uuids of the providers that a consumer allocates.
+    def get(self, context: Any = None) -> provider_records.Get:
+        """Return a getter of Placement.
 
-        :raises nova.exception.ConsumerAllocationRetrievalFailed: they
-            can't be read.
+        :param context: Nova's request context, for Placement's log.
         """
-        return frozenset(uuid for uuid, _ in self.classes_of(consumer))
+        return nova_getter.build(
+            lambda: self.client, context and context.global_id
+        )
+
+    def read(
+        self, consumer: str, context: Any = None
+    ) -> provider_records.Amounts:
+        """Return what a consumer allocates: amounts by provider and class."""
+        return provider_records.fetch_consumer(self.get(context), consumer)[0]
 
     def classes_of(self, consumer: str) -> frozenset[tuple[str, str]]:
-        """Return the classes that a consumer allocates, with the provider.
-
-        :returns: pairs of a provider's uuid and a resource class.
-        :raises nova.exception.ConsumerAllocationRetrievalFailed: they
-            can't be read.
-        """
-        allocations = self.client.get_allocs_for_consumer(
-            nova_context.get_admin_context(), consumer
-        )
+        """Return the providers and classes that a consumer allocates."""
         return frozenset(
             (provider, name)
-            for provider, allocation in allocations["allocations"].items()
-            for name in allocation["resources"]
+            for provider, amounts in self.read(consumer).items()
+            for name in amounts
         )
+
+    def providers_of(self, consumer: str) -> frozenset[str]:
+        """Return the uuids of the providers that a consumer allocates."""
+        return frozenset(self.read(consumer))
+
+    def consumers_of(self, provider: str) -> provider_records.Amounts | None:
+        """Return amounts by consumer and class, None without the provider."""
+        found = provider_records.fetch_allocations(self.get(), provider)
+        return None if found is None else found[1]
 
     def create(self, instance: Any, allocations: Mapping[str, Any]) -> None:
         """Create the allocations of a server that has none.
 
         :param allocations: resources by the uuid of their provider, as in
             Placement's allocation candidates.
-        :raises nova.exception.AllocationUpdateFailed: Placement refused.
         """
         if not self.client.claim_resources(
             nova_context.get_admin_context(),
@@ -73,9 +89,47 @@ class ServerAllocations:
             instance.user_id,
             nova_getter.MICROVERSION,
         ):
-            raise exception.AllocationUpdateFailed(
-                consumer_uuid=instance.uuid, error="something of it is taken"
+            raise errors.ServiceError(
+                "PUT",
+                f"/allocations/{instance.uuid}",
+                None,
+                "something of it is taken",
             )
+
+    def change(
+        self,
+        context: Any,
+        consumer: str,
+        edit: Callable[[dict[str, Mapping[str, int]]], None],
+    ) -> None:
+        """Change what a consumer allocates. Idempotent.
+
+        No request is sent if nothing changes. After a generation conflict
+        the allocations are read and edited again.
+
+        :param edit: changes amounts by provider and class.
+        """
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            before, fields, _ = provider_records.fetch_consumer(
+                self.get(context), consumer
+            )
+            after = dict(before)
+            edit(after)
+            if after == before:
+                return
+            by_provider = {u: {"resources": {**r}} for u, r in after.items()}
+            try:
+                nova_getter.put(
+                    lambda: self.client,
+                    f"/allocations/{consumer}",
+                    fields | {"allocations": by_provider},
+                    context.global_id,
+                )
+            except errors.ServiceError as error:
+                if error.code != _CONCURRENT or not attempts_left:
+                    raise
+            else:
+                return
 
     # -- Nova's tracker ----------------------------------------------------
 

@@ -10,7 +10,12 @@ from oslo_config import cfg
 from placement_sync.daemon import heartbeat
 from tests.lab import fakehost
 from tests.support.hosts import simulated
-from virt_hooks.report import provider_writer, reconcile, reporter
+from virt_hooks.report import (
+    provider_writer,
+    reconcile,
+    reporter,
+    server_allocations,
+)
 
 
 def write_options(path: Path, state: Path, lines: str = "") -> cfg.ConfigOpts:
@@ -47,7 +52,9 @@ def test_a_pass_that_waits_records_its_condition(
         options,
         lambda: None,
         reporter_class(
-            life, None, provider_writer.ProviderWriter(None, options)
+            life,
+            server_allocations.ServerAllocations(None),
+            provider_writer.ProviderWriter(None, options),
         ),
         lambda: None,
     )
@@ -72,7 +79,9 @@ def test_metrics_are_an_extension_of_the_status(
         options,
         lambda: None,
         reporter.Reporter(
-            life, None, provider_writer.ProviderWriter(None, options)
+            life,
+            server_allocations.ServerAllocations(None),
+            provider_writer.ProviderWriter(None, options),
         ),
         lambda: None,
     )

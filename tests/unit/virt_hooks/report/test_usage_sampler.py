@@ -20,6 +20,7 @@ from virt_hooks.report import (
     provider_writer,
     reconcile,
     reporter,
+    server_allocations,
     usage_extension,
 )
 from virt_hooks.spawn import lifecycle
@@ -165,7 +166,9 @@ def test_the_service_samples_only_with_an_interval(
         options,
         lambda: None,
         reporter.Reporter(
-            life, None, provider_writer.ProviderWriter(None, options)
+            life,
+            server_allocations.ServerAllocations(None),
+            provider_writer.ProviderWriter(None, options),
         ),
         lambda: None,
     )
