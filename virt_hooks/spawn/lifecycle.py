@@ -3,14 +3,16 @@
 
 ``ensure`` makes the partitions of a server's slots, and undoes only what it
 has made itself; ``release`` retires them, however their use ends; ``clean_up``
-retires those that no server has. Each is idempotent. Each change holds the
-locks of the cards that it is on, so that other cards are changed in parallel.
+retires those that no server has. Each is idempotent, changes cards while it
+holds their locks, so that other cards are changed in parallel, and records
+the result in the claims of the node (``node_claims``). What an operation
+changes in the kernel is planned in ``spawn_plan``, retired in ``release`` and
+cleaned up in ``orphan_cleanup``.
 """
 
 import dataclasses
 import errno
 import logging
-import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -19,7 +21,6 @@ from nova_accel.claims import claim_plan
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, snapshot
 from nova_accel.host.execute import action_executor
-from nova_accel.inventory import tree_builder
 from nova_accel.model import actions, flavors, providers
 from virt_hooks.guest import connection
 from virt_hooks.spawn import (
@@ -27,6 +28,7 @@ from virt_hooks.spawn import (
     claim_store,
     device_locks,
     host_access,
+    node_claims,
     orphan_cleanup,
     ownership,
     release,
@@ -40,7 +42,7 @@ _NO_USE = connection.HostdevUse()
 _NO_BITSTREAMS: Mapping[str, model.Bitstream] = types.MappingProxyType({})
 
 
-class Lifecycle:
+class Lifecycle(node_claims.NodeClaims):
     """Partitions of the servers of one compute node. Thread-safe."""
 
     def __init__(
@@ -52,36 +54,17 @@ class Lifecycle:
         access: host_access.HostAccess | None = None,
     ) -> None:
         access = access or host_access.HostAccess()
+        super().__init__(rules, host, access)
         self.drivers = drivers
-        self.rules = rules
         self._executor = executor
-        self.host = host
-        self.root: providers.ProviderRoot | None = None
         self._domains = access.domains
         self.uevents = access.uevents
         #: Notes that an operator changes; None without a place for them.
         self.marks = access.marks
         #: Returns a fresh reader of the host; None without a host.
         self.read_host = access.read_host
-        self._claims_file = access.claims_file
-        self._service_lock = access.service_lock
-        self._publish_lock = threading.Lock()
-        #: Whether no other nova-compute makes claims on this host.
-        self.is_alone = True
-        #: Consumers of claims that Nova does not back any more.
-        self.unbacked_consumers: frozenset[str] = frozenset()
-        #: Claimed amounts that Placement has not allocated.
-        self.unallocated: Mapping[model.ClassKey, int] = {}
-        self._use = connection.TrackedUse(access.domains)
-        self._has_read_use = False
-        self._has_checked_scrubs = False
-        #: Host, further inputs and result of the last call of ``tree``.
-        self._built_tree: (
-            tuple[model.HostState, object, providers.ProviderTree] | None
-        ) = None
-        self.store = claim_store.ClaimStore(self._publish_claims)
-        self._locks = device_locks.DeviceLocks()
         self.programs = access.programs
+        self._locks = device_locks.DeviceLocks()
         self._release = release.PartitionRelease(
             drivers,
             scrubbing.Scrubber(executor, rules, host),
@@ -102,105 +85,10 @@ class Lifecycle:
             )
         #: Host for which all cards were last seen in their modes.
         self._checked_host: model.HostState | None = None
-
-    # -- the compute node and its claims -----------------------------------
-
-    def adopt(self, root: providers.ProviderRoot) -> None:
-        """Serve the compute node of this name and uuid."""
-        if self.root != root:
-            LOG.info("accelerators are children of %s", root.name)
-        self.root = root
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether claims and hostdevs of the node were read.
-
-        False until the first clean-up: a tree without them would reserve
-        devices that servers have, so nothing is published before.
-        """
-        return self._has_read_use and self.root is not None
-
-    def set_alone(self, is_alone: bool) -> None:
-        self.is_alone = is_alone
-
-    def acquire_service_lock(self) -> bool:
-        """Return whether this is the only nova-compute of the host.
-
-        Try to acquire the lock of the service if it is not held yet.
-        """
-        return self._service_lock is None or self._service_lock.acquire()
-
-    def tree(
-        self, owner_traits: frozenset[str]
-    ) -> providers.ProviderTree | None:
-        """Return the desired tree from the last reading, no I/O.
-
-        None before the compute node is known. The tree is built again only
-        if an input has changed: Nova needs it under the lock of its claims.
-        """
-        root, state, functions = (
-            self.root,
-            self.host.state,
-            self._use.functions,
-        )
-        if root is None:
-            return None
-        claims = self._marked_claims()
-        inputs = (root, claims, owner_traits, functions)
-        built = self._built_tree
-        if built is None or built[0] is not state or built[1] != inputs:
-            tree = tree_builder.build_tree(
-                root, state, self.rules, claims, owner_traits, functions
-            )
-            built = self._built_tree = state, inputs, tree
-        return built[2]
-
-    def set_unbacked_consumers(self, consumers: frozenset[str]) -> None:
-        """Reserve the claims of consumers that Nova does not back any more.
-
-        :param consumers: all of them; Nova backs any other consumer.
-        """
-        if consumers != self.unbacked_consumers:
-            self.unbacked_consumers = consumers
-            self._publish_claims()
-
-    def set_unallocated(self, missing: Mapping[model.ClassKey, int]) -> None:
-        """Reserve exactly the claimed amounts that are not allocated."""
-        self.unallocated = missing
-        self._publish_claims()
-
-    def claims(self) -> tuple[model.Claim, ...]:
-        return self.store.claims()
-
-    def claims_of(self, consumer: str) -> tuple[model.Claim, ...]:
-        return self.store.claims_of(consumer)
-
-    def has_undecided(self, consumer: str) -> bool:
-        """Return whether a note on one of its functions can't be read."""
-        claims = self.claims_of(consumer)
-        return bool(self._release.notes.list_undecided(consumer, claims))
-
-    def slots_of(self, consumer: str) -> tuple[model.Slot, ...]:
-        return claim_store.slots_of(self.claims_of(consumer))
-
-    def _marked_claims(self) -> tuple[model.Claim, ...]:
-        """Return all claims, with whether Placement and Nova back them."""
-        return claim_store.mark(
-            self.claims(), self.unbacked_consumers, self.unallocated
-        )
-
-    def _publish_claims(self) -> None:
-        """Write the claims file, which other processes read."""
-        if (
-            self._claims_file is None
-            or self.root is None
-            or not self._has_read_use
-        ):
-            return
-        with self._publish_lock:
-            self._claims_file.write(
-                self.root, self._marked_claims(), self._use.functions
-            )
+        self._service_lock = access.service_lock
+        #: Whether no other nova-compute makes claims on this host.
+        self.is_alone = True
+        self._has_checked_scrubs = False
 
     # -- spawn -------------------------------------------------------------
 
@@ -295,6 +183,11 @@ class Lifecycle:
         for claim in claims:
             if claim.state is not model.ClaimState.MADE:
                 yield from self.drivers[claim.plugin].plan_prepare(claim)
+
+    def has_undecided(self, consumer: str) -> bool:
+        """Return whether a note on one of its functions can't be read."""
+        claims = self.claims_of(consumer)
+        return bool(self._release.notes.list_undecided(consumer, claims))
 
     # -- start of the service ----------------------------------------------
 
@@ -496,6 +389,16 @@ class Lifecycle:
         return existing
 
     # -- periodic passes ---------------------------------------------------
+
+    def set_alone(self, is_alone: bool) -> None:
+        self.is_alone = is_alone
+
+    def acquire_service_lock(self) -> bool:
+        """Return whether this is the only nova-compute of the host.
+
+        Try to acquire the lock of the service if it is not held yet.
+        """
+        return self._service_lock is None or self._service_lock.acquire()
 
     def is_busy(self, slots: Iterable[model.Slot]) -> bool:
         """Return whether a change to a card of some slots is in progress.
