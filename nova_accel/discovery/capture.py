@@ -7,7 +7,7 @@ configuration space it has the first four bytes, the vendor and device
 ids; they show whether a card answers.
 
 It is a gzipped tar of the tree below ``sys/``, of the other files of
-``allowed_paths`` that were read, and of ``meta.json``. The latter also has
+``host_paths`` that were read, and of ``meta.json``. The latter also has
 the paths that could not be read, with their errno, and the names of the
 functions in the host's pci.ids, by vendor and device id (``models``).
 Archives are read in memory; they are
@@ -29,7 +29,7 @@ from typing import IO, Any, cast
 
 from nova_accel import errors
 from nova_accel.config import library_version
-from nova_accel.host import nvml_gpus
+from nova_accel.host import host_paths, nvml_gpus
 from nova_accel.host.nvml import gpu_state
 from nova_accel.host.sysfs import allowed_paths, fs, host_reader, hwdata
 from nova_accel.model import json_codec
@@ -394,7 +394,11 @@ def _read_members(path: str, stream: _BoundedReader) -> dict[str, Record]:
             if len(contents) >= _MAX_FILES or archive.pax_headers:
                 raise _oversized(path)
             place = _checked_path(path, member)
-            limit = _MAX_META if place == f"/{_META}" else fs.limit(place)
+            limit = (
+                _MAX_META
+                if place == f"/{_META}"
+                else host_paths.ALL.limit(place)
+            )
             if member.size > limit:
                 raise _oversized(path)
             stream.allow(member.size)
@@ -412,7 +416,9 @@ def _checked_path(path: str, member: tarfile.TarInfo) -> str:
     parts = frozenset(member.name.split("/"))
     if max(map(len, parts)) > _MAX_NAME or len(member.linkname) >= _MAX_PATH:
         raise _oversized(path)
-    is_expected = member.name == _META or fs.is_allowed(f"/{member.name}")
+    is_expected = member.name == _META or host_paths.ALL.is_allowed(
+        f"/{member.name}"
+    )
     if not is_expected or not parts.isdisjoint(("", ".", "..")):
         raise errors.ArchiveError(
             path, f"holds {member.name!r}, which no capture does"
@@ -456,7 +462,7 @@ def _parse_meta(path: str, text: Record) -> dict[str, Any]:
         )
     failed = meta.setdefault("errors", {})
     if not isinstance(failed, dict) or not all(
-        fs.is_allowed(place) and str(name) in _NUMBERS
+        host_paths.ALL.is_allowed(place) and str(name) in _NUMBERS
         for place, name in failed.items()
     ):
         raise errors.ArchiveError(path, f"has malformed errors in {_META}")

@@ -4,7 +4,7 @@
 nova-compute reads the files in the order of ``list_files`` (oslo.config,
 find_config_files and find_config_dirs); of an option that is set twice the
 last value counts, of a multi-valued one all do. Lines that may hold secrets
-are not read (``allowed_paths``).
+are not read (``host_paths``).
 """
 
 import collections
@@ -26,11 +26,12 @@ from nova_accel.config import (
     config_source,
     policy,
 )
+from nova_accel.host import host_paths
 from nova_accel.host.state import notes
-from nova_accel.host.sysfs import allowed_paths, fs
+from nova_accel.host.sysfs import fs
 
 _SECTION = conf_options.GROUP.name
-_UNRELEASED = f"{allowed_paths.STATE_DIR}/unreleased"
+_UNRELEASED = f"{host_paths.STATE_DIR}/unreleased"
 # Old names of options that Nova still reads (nova.conf, deprecated_opts).
 _PRESENT_NAMES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("pci", "passthrough_whitelist"): ("pci", "device_spec"),
@@ -56,6 +57,7 @@ class NovaConf:
         :param config_files: files of this machine to read instead, in the
             order in which nova-compute reads them.
         """
+        files.allow(host_paths.ALL)
         self._files = files
         #: Files that are read instead of those of the host.
         self.config_files = tuple(config_files)
@@ -116,7 +118,7 @@ class NovaConf:
             raise errors.UnreadableError(path, errno.EILSEQ) from error
         except OSError as error:
             raise errors.UnreadableError(path, error.errno or 0) from error
-        return allowed_paths.reduce_text(allowed_paths.NOVA_CONF[0], text)
+        return host_paths.ALL.reduce_text(host_paths.NOVA_CONF[0], text)
 
     def parse(self) -> tuple[Any, conf.Settings]:
         """Return oslo.config's view of the files, and the settings.
@@ -237,12 +239,12 @@ def list_files(files: fs.Files) -> tuple[str, ...]:
 
     :raises UnreadableError: a directory of them can't be listed.
     """
-    *own, kolla = allowed_paths.NOVA_CONF
+    *own, kolla = host_paths.NOVA_CONF
     return (
         *own,
         *(
             f"{directory}/{name}"
-            for directory in allowed_paths.NOVA_CONF_DIRS
+            for directory in host_paths.NOVA_CONF_DIRS
             if files.exists(directory)
             for name in sorted(files.names(directory))
             if name.endswith(".conf") and not name.startswith(".")
@@ -262,7 +264,7 @@ def _parse(text: str) -> Iterator[tuple[tuple[str, str], str]]:
             yield key, value
         if line.startswith("["):
             section = line.strip("[]")
-        name, value = allowed_paths.split_option(line)
+        name, value = host_paths.split_option(line)
         key = section, name
     if key[1]:
         yield key, value

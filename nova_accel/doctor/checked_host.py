@@ -24,6 +24,7 @@ from nova_accel.discovery import (
     unoffered_devices,
 )
 from nova_accel.doctor import state_files
+from nova_accel.host import host_paths
 from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import (
     allowed_paths,
@@ -37,7 +38,7 @@ from nova_accel.model import pci
 
 NVIDIA, AMD, INTEL = "10de", "1002", "8086"
 _FPGA_VENDORS = frozenset({"10ee", "1172"})
-_STATE_DIR = allowed_paths.STATE_DIR
+_STATE_DIR = host_paths.STATE_DIR
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 _LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu",
@@ -90,6 +91,7 @@ class CheckedHost:
         config_files: Sequence[str] = (),
         packages: Sequence[top_packages.ForeignPackage] = (),
     ) -> None:
+        reader.files.allow(host_paths.ALL)
         self.reader = reader
         self.gpus = reader.gpus
         self._nova_conf = nova_conf.NovaConf(reader.files, config_files)
@@ -129,7 +131,9 @@ class CheckedHost:
 
     @functools.cached_property
     def _state_files(self) -> fs.Files:
-        return fs.Files(state_files.StateDirSource(self.state_dir))
+        return fs.Files(
+            state_files.StateDirSource(self.state_dir), host_paths.ALL
+        )
 
     @functools.cached_property
     def state_dir(self) -> str:
@@ -330,7 +334,7 @@ class CheckedHost:
         """Return the words that the next start will have, with files."""
         words: dict[str, str] = {}
         removed: set[str] = set()
-        for path in allowed_paths.BOOT_FILES:
+        for path in host_paths.BOOT_FILES:
             for line in self.text(path).splitlines():
                 values = _BOOT_VARIABLE.sub("", line).split()
                 if line.startswith(_REMOVED_WORDS):
@@ -366,7 +370,7 @@ class CheckedHost:
         """Return the lines of all files of modprobe.d(5)."""
         return tuple(
             ModprobeLine(path, tuple(words))
-            for path in self._list_files(allowed_paths.MODPROBE)
+            for path in self._list_files(host_paths.MODPROBE)
             for line in self.text(path).splitlines()
             if (words := line.partition("#")[0].split())
         )
@@ -389,7 +393,7 @@ class CheckedHost:
     @functools.cached_property
     def loaded_at_boot(self) -> frozenset[str]:
         """Return the modules that modules-load.d(5) names."""
-        files = (*self._list_files(allowed_paths.MODULES_LOAD), "/etc/modules")
+        files = (*self._list_files(host_paths.MODULES_LOAD), "/etc/modules")
         words = (
             line.strip().replace("-", "_")
             for path in files
@@ -454,7 +458,7 @@ class CheckedHost:
     @functools.cached_property
     def _qemu_capabilities(self) -> tuple[str, ...]:
         """Return libvirt's descriptions of the host's programs of QEMU."""
-        place = allowed_paths.QEMU_CAPABILITIES
+        place = host_paths.QEMU_CAPABILITIES
         return tuple(
             self.text(f"{place}/{name}") for name in self.names(place)
         )
@@ -504,7 +508,7 @@ class CheckedHost:
     @functools.cached_property
     def mounts(self) -> Mapping[str, tuple[str, ...]]:
         """Return the options of each mount point; the last mount counts."""
-        lines = self.text(allowed_paths.MOUNTS).splitlines()
+        lines = self.text(host_paths.MOUNTS).splitlines()
         fields = (line.split() for line in lines)
         return {words[4]: tuple(words[5].split(",")) for words in fields}
 

@@ -4,9 +4,10 @@
 import errno
 import os
 
-from nova_accel.host.sysfs import allowed_paths, fs
+from nova_accel.host import host_paths
+from nova_accel.host.sysfs import fs
 
-_DEFAULT = allowed_paths.STATE_DIR
+_DEFAULT = host_paths.STATE_DIR
 
 
 class StateDirSource:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from nova_accel.doctor import checked_host, host_checks
 from nova_accel.doctor.host_checks import Observation, fail, note, warn
-from nova_accel.host.sysfs import allowed_paths
+from nova_accel.host import host_paths
 
 AREA = host_checks.Area(
     "container", page="troubleshooting", is_of_devices=True
@@ -36,7 +36,7 @@ def _lacks(host: _Host, path: str) -> bool:
 def check_sysfs(host: _Host) -> _Results:
     """The kernel's devices can be changed."""
     if "ro" in host.mounts.get(_SYS, ()):
-        yield fail(f"{_SYS} is mounted read-only", allowed_paths.MOUNTS)
+        yield fail(f"{_SYS} is mounted read-only", host_paths.MOUNTS)
 
 
 @AREA.check(
@@ -89,7 +89,7 @@ def check_state_dir(host: _Host) -> _Results:
     if not any(point.startswith("/var/lib/nova") for point in host.mounts):
         yield warn(
             "/var/lib/nova is no mount of the container",
-            allowed_paths.MOUNTS,
+            host_paths.MOUNTS,
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from nova_accel.catalog import features
 from nova_accel.doctor import checked_host, host_checks
 from nova_accel.doctor.host_checks import Observation, fail, note, warn
+from nova_accel.host import host_paths
 from nova_accel.host.sysfs import allowed_paths, attributes
 
 AREA = host_checks.Area("host", page="support-matrix")
@@ -27,7 +28,7 @@ def _current(host: _Host, program: str) -> tuple[checked_host.Version, str]:
     if program == features.LIBVIRT:
         return host.libvirt, host.library("libvirt.so.0")[0]
     if program == features.QEMU:
-        return host.qemu, allowed_paths.QEMU_CAPABILITIES
+        return host.qemu, host_paths.QEMU_CAPABILITIES
     # The files of VFIO prove more than the number of the kernel does.
     if host.vfio > host.kernel:
         return host.vfio, host.sys("class/vfio-dev")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import Observation, fail, note, warn
+from nova_accel.host import host_paths
 from nova_accel.host.sysfs import allowed_paths, modules
 
 AREA = host_checks.Area("drv", page="troubleshooting", is_of_devices=True)
@@ -61,10 +62,10 @@ def check_wrong(host: _Host) -> _Results:
 )
 def check_blacklist(host: _Host) -> _Results:
     """Nouveau is blacklisted on a host with NVIDIA cards."""
-    has_files = any(map(host.names, allowed_paths.MODPROBE))
+    has_files = any(map(host.names, host_paths.MODPROBE))
     cards = host.cards_of(checked_host.NVIDIA)
     if cards and has_files and "nouveau" not in host.blacklist:
-        yield warn("nouveau is not blacklisted", allowed_paths.MODPROBE[0])
+        yield warn("nouveau is not blacklisted", host_paths.MODPROBE[0])
 
 
 @AREA.check(
@@ -192,10 +193,10 @@ def check_dkms(host: _Host) -> _Results:
     """DKMS has built its modules for the kernel that runs."""
     build = f"{allowed_paths.KERNEL_MODULES}/{host.release}/build"
     cause = "" if host.exists(build) else _NO_HEADERS
-    for module in host.names(allowed_paths.DKMS):
+    for module in host.names(host_paths.DKMS):
         if not module.startswith(_DKMS_MODULES):
             continue
-        top = f"{allowed_paths.DKMS}/{module}"
+        top = f"{host_paths.DKMS}/{module}"
         kernels = {
             version: host.names(f"{top}/{version}")
             for version in host.names(top)

@@ -20,7 +20,7 @@ from nova_accel.doctor.host_checks import (
     note,
     warn,
 )
-from nova_accel.host.sysfs import allowed_paths
+from nova_accel.host import host_paths
 from nova_accel.inventory import wording
 from nova_accel.model import pci
 
@@ -43,14 +43,14 @@ _BARE_METAL, _SHARED, _VGPUS = "0", "1", "2"
 )
 def check_fabric_manager(host: _Host) -> _Results:
     """NVSwitches are managed by a fabric manager."""
-    switches = host.names(allowed_paths.NVSWITCHES)
+    switches = host.names(host_paths.NVSWITCHES)
     if not switches or host.is_active(_MANAGER):
         return
     if host.is_stopped(_MANAGER):
         yield fail(
             f"{wording.count_of(len(switches), 'NVSwitch function')}, and"
             f" {_MANAGER} is not active",
-            allowed_paths.NVSWITCHES,
+            host_paths.NVSWITCHES,
             host.service(_MANAGER),
         )
     else:
@@ -67,7 +67,7 @@ def check_fabric_manager(host: _Host) -> _Results:
 def check_fabric_mode(host: _Host) -> _Results:
     """The fabric manager partitions the fabric for guests."""
     # Those of B200 and later are no PCI functions.
-    has_switches = host.names(allowed_paths.NVSWITCHES)
+    has_switches = host.names(host_paths.NVSWITCHES)
     if not (has_switches or host.is_active(_MANAGER)):
         return
     modes = _MODE.findall(host.text(_CONFIG))

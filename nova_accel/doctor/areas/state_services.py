@@ -17,8 +17,8 @@ from nova_accel.doctor.host_checks import (
     unknown,
     warn,
 )
+from nova_accel.host import host_paths
 from nova_accel.host.state import claims_file, drains, notes, state_dir
-from nova_accel.host.sysfs import allowed_paths
 
 STATE = host_checks.Area("state", page="recovery")
 SERVICES = host_checks.Area("svc", page="troubleshooting")
@@ -75,7 +75,7 @@ def _describe(host: _Host, path: str, address: str) -> str:
 @STATE.check(
     "directory",
     why="nova-compute can't store faults, drains and claims",
-    remedy=f"runuser -u nova -- mkdir -m 0750 {allowed_paths.STATE_DIR}",
+    remedy=f"runuser -u nova -- mkdir -m 0750 {host_paths.STATE_DIR}",
     ansible="nova_accel",
 )
 def check_directory(host: _Host) -> _Results:
@@ -338,7 +338,7 @@ def check_removed_units(host: _Host) -> _Results:
 @REMOVAL.check(
     "state",
     why="a later installation would use the faults and drains of today",
-    remedy=f"runuser -u nova -- rm -r {allowed_paths.STATE_DIR}",
+    remedy=f"runuser -u nova -- rm -r {host_paths.STATE_DIR}",
 )
 def check_removed_state(host: _Host) -> _Results:
     """The state directory is removed."""

@@ -5,14 +5,15 @@ from collections.abc import Iterator
 
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import Observation, fail, note, warn
-from nova_accel.host.sysfs import allowed_paths, attributes
+from nova_accel.host import host_paths
+from nova_accel.host.sysfs import attributes
 from nova_accel.model import pci
 
 AREA = host_checks.Area("vfio", page="troubleshooting", is_of_devices=True)
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
-_CONTROL = f"{allowed_paths.VFIO_NODES}/vfio"
+_CONTROL = f"{host_paths.VFIO_NODES}/vfio"
 _KVM, _IOMMUFD = "/dev/kvm", "/dev/iommu"
 _ALL_USERS, _GROUP_USERS = 0o666, 0o660
 # Default of dma_entry_limit (drivers/vfio/vfio_iommu_type1.c, U16_MAX).
@@ -23,7 +24,7 @@ _CDEV = (6, 6)
 
 def _has_dev(host: _Host) -> bool:
     """Return whether the host's device nodes can be read."""
-    return host.exists(_KVM) or host.exists(allowed_paths.VFIO_NODES)
+    return host.exists(_KVM) or host.exists(host_paths.VFIO_NODES)
 
 
 def _explain_node(host: _Host, module: str) -> str:
@@ -75,12 +76,12 @@ def check_iommu_module(host: _Host) -> _Results:
 )
 def check_persistent(host: _Host) -> _Results:
     """The module vfio_pci is loaded at each start."""
-    has_files = any(map(host.names, allowed_paths.MODULES_LOAD))
+    has_files = any(map(host.names, host_paths.MODULES_LOAD))
     if has_files and any(_assigned(host)):
         if "vfio_pci" not in host.loaded_at_boot:
             yield note(
                 "vfio-pci is not loaded at the start",
-                allowed_paths.MODULES_LOAD[0],
+                host_paths.MODULES_LOAD[0],
             )
 
 
@@ -123,14 +124,14 @@ def check_control_mode(host: _Host) -> _Results:
 )
 def check_groups(host: _Host) -> _Results:
     """Each function bound to VFIO has a group node."""
-    nodes = host.names(allowed_paths.VFIO_NODES)
+    nodes = host.names(host_paths.VFIO_NODES)
     for function in _assigned(host):
         group = function.iommu_group
         if nodes and group is not None and str(group) not in nodes:
             yield fail(
-                f"{allowed_paths.VFIO_NODES}/{group} of {function.address} is"
+                f"{host_paths.VFIO_NODES}/{group} of {function.address} is"
                 " missing",
-                allowed_paths.VFIO_NODES,
+                host_paths.VFIO_NODES,
             )
 
 
@@ -142,7 +143,7 @@ def check_groups(host: _Host) -> _Results:
 )
 def check_kvm(host: _Host) -> _Results:
     """KVM is there."""
-    if host.exists(allowed_paths.VFIO_NODES) and not host.exists(_KVM):
+    if host.exists(host_paths.VFIO_NODES) and not host.exists(_KVM):
         is_loaded = any(map(host.is_loaded, ("kvm_intel", "kvm_amd")))
         yield fail(
             f"{_KVM} is missing",

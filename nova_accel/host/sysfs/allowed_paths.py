@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paths of a host that may be read, and the lines that are retained.
 
-Everything below ``TOP`` may be read. Of the rest of the host only the files
-named here are read; ``nova-accel doctor`` needs most of them. A file that may
-hold a secret is reduced to the lines and words named here as soon as it is
-read, so that no secret gets into a verdict, a log or a capture.
+Everything below ``TOP`` may be read. Of the rest of the host only some files
+are: nova-compute reads those of ``NOVA``, commands and the doctor those of
+``nova_accel.host.host_paths``. A file that may hold a secret is reduced to
+some of its lines and words as soon as it is read, so that no secret gets into
+a verdict, a log or a capture.
 """
 
+import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator
 
 # Kernel attributes have at most one page (4 KiB; PAGE_SIZE in
 # fs/sysfs/file.c, 64 KiB on some architectures).
 LIMIT = 64 * 1024
-_LARGE = 4 * 1024 * 1024
+LARGE = 4 * 1024 * 1024
 TOP = "/sys"
 # NVIDIA's table of vGPU types, where its host driver installs it: 700 kB
 # in release 535, and it grows with each.
@@ -24,109 +27,10 @@ PCI_IDS = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
 KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 # The words of the running kernel's command line.
 KERNEL_ARGUMENTS = "/proc/cmdline"
-# The last one is what Kolla-Ansible has merged for its container.
-NOVA_CONF = (
-    "/etc/nova/nova.conf",
-    "/etc/nova/nova-compute.conf",
-    "/etc/kolla/nova-compute/nova.conf",
-)
-# Directories of further files (oslo.config, find_config_dirs).
-NOVA_CONF_DIRS = ("/etc/nova/nova.conf.d", "/etc/nova/nova-compute.conf.d")
-# Files from which the boot loader takes the kernel's command line.
-BOOT_FILES = (
-    "/etc/default/grub",
-    # Of the Ansible role nova_accel.host.iommu; it is read after the first.
-    "/etc/default/grub.d/nova-accel.cfg",
-    "/etc/kernel/cmdline",
-)
-MOUNTS = "/proc/self/mountinfo"
-# libvirt's description of each QEMU (src/qemu/qemu_capabilities.c).
-QEMU_CAPABILITIES = "/var/cache/libvirt/qemu/capabilities"
-MODPROBE = (
-    "/etc/modprobe.d",
-    "/run/modprobe.d",
-    "/usr/lib/modprobe.d",
-    "/lib/modprobe.d",
-)
-MODULES_LOAD = ("/etc/modules-load.d", "/usr/lib/modules-load.d")
 KERNEL_MODULES = "/lib/modules"
-# Directories of DKMS: module, version, kernel for which it was built.
-DKMS = "/var/lib/dkms"
-VFIO_NODES = "/dev/vfio"
-STATE_DIR = "/var/lib/nova/accel"
-NVSWITCHES = "/proc/driver/nvidia-nvswitch/devices"
 
-_LIMITS = {
-    **dict.fromkeys((VGPU_CONFIG, *PCI_IDS), _LARGE),
-    KERNEL_RELEASE: 64,
-    # Half a kilobyte for each claim of a server.
-    f"{STATE_DIR}/book.json": _LARGE,
-}
-_FILES = frozenset(
-    (
-        *_LIMITS,
-        *NOVA_CONF,
-        *BOOT_FILES,
-        KERNEL_ARGUMENTS,
-        "/proc/self",
-        "/proc/driver/nvidia/version",
-        "/etc/os-release",
-        "/etc/modules",
-        "/usr/lib/os-release",
-        "/usr/lib/nvidia/sriov-manage",
-        "/usr/share/nvidia/nvswitch/fabricmanager.cfg",
-        "/run/.containerenv",
-        "/run/host/container-manager",
-        "/run/systemd/container",
-        "/run/udev/control",
-        "/.dockerenv",
-        "/opt/xilinx/xrt/version.json",
-        "/dev/iommu",
-        "/dev/kvm",
-        "/dev/nvidiactl",
-    )
-)
-_TREES = (
-    *NOVA_CONF_DIRS,
-    *MODPROBE,
-    *MODULES_LOAD,
-    KERNEL_MODULES,
-    "/usr/lib/modules",
-    VFIO_NODES,
-    STATE_DIR,
-    NVSWITCHES,
-    QEMU_CAPABILITIES,
-    "/etc/mdevctl.d",
-)
-# Units of systemd, libraries whose link has their version, firmware.
-_PATTERNS = re.compile(
-    r"/(etc|usr/lib|lib)/systemd/system/[\w@.-]+(/[\w@.-]+)?"
-    r"|/usr/lib(64|/[\w-]+-linux-gnu)?/lib(virt|nvidia-ml)\.so\.\d+"
-    r"|(/usr)?/lib/firmware/qat_\w+\.bin(\.\w+)?"
-    r"|/proc/\d+(/mountinfo|/limits)?"
-    # Module, version, and what that directory has: a kernel, or the link
-    # to its source.  Not the key that signs modules, mok.key.
-    r"|/var/lib/dkms(/(?!mok)[\w.+-]+){0,3}"
-)
-# Directories above these files; they are followed, and not listed.
-_PARENTS = frozenset(
-    path[:end]
-    for path in (
-        *_FILES,
-        *_TREES,
-        "/etc/systemd/system/",
-        "/lib/firmware/",
-        "/lib/systemd/system/",
-        "/usr/lib/firmware/",
-        "/usr/lib/systemd/system/",
-        "/usr/lib64/",
-        "/usr/lib/x86_64-linux-gnu/",
-        "/usr/lib/aarch64-linux-gnu/",
-    )
-    for end in range(1, len(path))
-    if path[end] == "/"
-)
-
+# Returns the lines that are retained.
+Reduce = Callable[[list[str]], Iterator[str]]
 # Words of the kernel's command line about accelerators.
 _ARGUMENT = re.compile(
     r"(intel_iommu|amd_iommu|iommu(\.\w+)?|intremap|nointremap|pci|pcie_\w+"
@@ -134,69 +38,63 @@ _ARGUMENT = re.compile(
     r"|(default_)?hugepages\w*|lockdown|nouveau\.\w+|nvidia[\w-]*\.\w+"
     r"|i915\.\w+|xe\.\w+|kvm\S*)(=\S*)?"
 )
-_BOOT_VARIABLE = re.compile(r"\s*(GRUB_CMDLINE_LINUX\w*)=(.*)")
-_MOUNT_POINTS = re.compile(
-    r"/|/sys|/dev(/vfio)?|/run/udev|(/usr)?/lib/modules|/var/lib/nova(/.*)?"
-)
-# Mount point and options are the fifth and sixth field.
-_MOUNT_FIELDS = 6
-_QEMU_LINE = re.compile(
-    r"\s*<(emulator|version|package)>"
-    r"|\s*<flag name='(acpi-generic-initiator|iommufd)'/>"
-)
-# Options of nova.conf by section; of the section nova_accel all.
-_OPTIONS = {
-    "DEFAULT": {
-        "compute_driver",
-        "config_source",
-        "pci_alias",
-        "pci_passthrough_whitelist",
-        "state_path",
-    },
-    "accel": {"driver"},
-    "pci": {"alias", "device_spec", "passthrough_whitelist"},
-    "devices": {"enabled_mdev_types", "enabled_vgpu_types"},
-    "libvirt": {
-        "virt_type",
-        "live_migration_permit_post_copy",
-        "num_pcie_ports",
-    },
-    "filter_scheduler": {
-        "available_filters",
-        "enabled_filters",
-        "weight_classes",
-    },
-}
-# Of each type in [devices] enabled_mdev_types.
-_MDEV_SECTION, _MDEV_OPTION = "mdev_", "device_addresses"
-_ASSIGNMENT = re.compile(r"([^=:]*)[=:]")
-_OWN_SECTION = re.compile(r"nova[_-]?acc?el\w*")
-_SECRET = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
 
 
-def limit(path: str) -> int:
-    """Return the maximum size of the file at a path, in bytes."""
-    is_long = path.startswith(f"{QEMU_CAPABILITIES}/") or (
-        path.startswith("/proc/") and path.endswith("/mountinfo")
-    )
-    return _LIMITS.get(path, _LARGE if is_long else LIMIT)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllowedPaths:
+    """Files outside of ``TOP`` that may be read.
 
+    ``trees`` are directories with all below them, ``further`` other paths.
+    ``above`` are directories that end in a slash: they and those above the
+    files are followed, and not listed. Files that match ``large`` may have
+    ``LARGE`` bytes, other ones ``LIMIT``. ``reducers`` are of the files that
+    may hold secrets.
+    """
 
-def is_allowed(path: str) -> bool:
-    """Return whether a path without links may be read."""
-    return (
-        path == TOP
-        or path.startswith(f"{TOP}/")
-        or path in _FILES
-        or path in _PARENTS
-        or any(path == top or path.startswith(f"{top}/") for top in _TREES)
-        or _PATTERNS.fullmatch(path) is not None
-    )
+    files: frozenset[str]
+    trees: tuple[str, ...]
+    large: re.Pattern[str]
+    reducers: tuple[tuple[re.Pattern[str], Reduce], ...]
+    further: re.Pattern[str] = re.compile(r"(?!)")
+    above: tuple[str, ...] = ()
 
+    @functools.cached_property
+    def _parents(self) -> frozenset[str]:
+        return frozenset(
+            path[:end]
+            for path in (*self.files, *self.trees, *self.above)
+            for end in range(1, len(path))
+            if path[end] == "/"
+        )
 
-def is_listed(path: str) -> bool:
-    """Return whether the names in a directory may be read."""
-    return path not in _PARENTS
+    def limit(self, path: str) -> int:
+        """Return the maximum size of the file at a path, in bytes."""
+        return LARGE if self.large.fullmatch(path) else LIMIT
+
+    def is_allowed(self, path: str) -> bool:
+        """Return whether a path without links may be read."""
+        return (
+            path == TOP
+            or path.startswith(f"{TOP}/")
+            or path in self.files
+            or path in self._parents
+            or any(
+                path == top or path.startswith(f"{top}/") for top in self.trees
+            )
+            or self.further.fullmatch(path) is not None
+        )
+
+    def is_listed(self, path: str) -> bool:
+        """Return whether the names in a directory may be read."""
+        return path not in self._parents
+
+    def reduce_text(self, path: str, text: str) -> str:
+        """Return a file's text without the lines that may hold secrets."""
+        for pattern, reduce in self.reducers:
+            if pattern.fullmatch(path):
+                lines = reduce(text.splitlines())
+                return "".join(f"{line}\n" for line in lines)
+        return text
 
 
 def is_node(path: str) -> bool:
@@ -204,94 +102,17 @@ def is_node(path: str) -> bool:
     return path.startswith("/dev/")
 
 
-def reduce_text(path: str, text: str) -> str:
-    """Return a file's text without the lines that may hold secrets."""
-    for pattern, reduce in _REDUCERS:
-        if pattern.fullmatch(path):
-            return "".join(f"{line}\n" for line in reduce(text.splitlines()))
-    return text
-
-
-def _select_arguments(lines: list[str]) -> Iterator[str]:
+def select_arguments(lines: list[str]) -> Iterator[str]:
+    """Yield the words about accelerators of kernel command lines."""
     for line in lines:
         words = (word.strip("\"'") for word in line.split())
         yield " ".join(word for word in words if _ARGUMENT.fullmatch(word))
 
 
-def _select_boot_lines(lines: list[str]) -> Iterator[str]:
-    for line in lines:
-        if match := _BOOT_VARIABLE.fullmatch(line):
-            words = "".join(_select_arguments([match[2].strip("\"' ")]))
-            yield f"{match[1]}={words}"
-
-
-def _select_mounts(lines: list[str]) -> Iterator[str]:
-    """Yield mount point, options and file system of each line.
-
-    Of the fields in proc(5) no other one is needed, and a source may name
-    a server.
-    """
-    for line in lines:
-        fields, _, rest = line.partition(" - ")
-        *_, point, options = ["", "", *fields.split()[:_MOUNT_FIELDS]]
-        if _MOUNT_POINTS.fullmatch(point):
-            kind = rest.split(" ")[0]
-            yield f"0 0 0:0 / {point} {options} - {kind} none rw"
-
-
-def _select_qemu_lines(lines: list[str]) -> Iterator[str]:
-    yield from filter(_QEMU_LINE.match, lines)
-
-
-def split_option(line: str) -> tuple[str, str]:
-    """Return name and value of a line of nova.conf; no name for others.
-
-    The first ``=`` or ``:`` ends the name, and quotation marks around the
-    value are no part of it (``oslo_config.iniparser``).
-    """
-    if line.startswith(("#", ";", "[")):
-        return "", ""
-    match = _ASSIGNMENT.match(line)
-    if match is None:
-        return "", ""
-    value = line[match.end() :].strip()
-    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-        value = value[1:-1]
-    return match[1].strip(), value
-
-
-def _select_options(lines: list[str]) -> Iterator[str]:
-    section, is_selected = "DEFAULT", False
-    for line in lines:
-        if line.startswith("["):
-            section, is_selected = line.strip().strip("[]"), False
-            yield f"[{section}]"
-        elif line[:1].isspace():
-            if is_selected and line.strip():
-                yield line
-        elif name := split_option(line)[0]:
-            is_own = _OWN_SECTION.fullmatch(section) is not None
-            is_mdev = section.startswith(_MDEV_SECTION)
-            is_selected = (
-                name in _OPTIONS.get(section, ())
-                or (is_mdev and name == _MDEV_OPTION)
-                or (is_own and not _SECRET.search(name))
-            )
-            if is_selected:
-                yield line
-            elif is_own:
-                yield f"{name} ="
-
-
-_REDUCERS: tuple[
-    tuple[re.Pattern[str], Callable[[list[str]], Iterator[str]]], ...
-] = (
-    (
-        re.compile(r"/etc/nova/.+|/etc/kolla/nova-compute/nova\.conf", re.S),
-        _select_options,
-    ),
-    (re.compile(r"/proc/cmdline|/etc/kernel/cmdline"), _select_arguments),
-    (re.compile(r"/etc/default/grub(\.d/.*)?"), _select_boot_lines),
-    (re.compile(r"/proc/\w+/mountinfo"), _select_mounts),
-    (re.compile(rf"{QEMU_CAPABILITIES}/[\w.-]+"), _select_qemu_lines),
+#: Those of nova-compute.
+NOVA = AllowedPaths(
+    files=frozenset((VGPU_CONFIG, *PCI_IDS, KERNEL_RELEASE, KERNEL_ARGUMENTS)),
+    trees=(KERNEL_MODULES, "/usr/lib/modules"),
+    large=re.compile("|".join(map(re.escape, (VGPU_CONFIG, *PCI_IDS)))),
+    reducers=((re.compile(KERNEL_ARGUMENTS), select_arguments),),
 )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounded file access below a root directory; each file is read once.
 
-Only the paths of ``allowed_paths`` can be read. The files are on this host's
-disk, or in the memory of a captured host.
+Only some paths can be read, see ``allowed_paths``. The files are on this
+host's disk, or in the memory of a captured host.
 """
 
 import errno
@@ -23,8 +23,6 @@ TOP = allowed_paths.TOP
 VGPU_CONFIG = allowed_paths.VGPU_CONFIG
 PCI_IDS = allowed_paths.PCI_IDS
 KERNEL_RELEASE = allowed_paths.KERNEL_RELEASE
-limit = allowed_paths.limit
-is_allowed = allowed_paths.is_allowed
 # A function's configuration space begins with its vendor and device ids
 # (PCI Local Bus Specification, 6.1). No more of it is ever read.
 _HEAD = re.compile(rf"{TOP}/.*/[0-9a-f:]+\.[0-7]/config")
@@ -99,8 +97,10 @@ class DiskSource:
         """Return a file's bytes; a link is not followed (ELOOP)."""
         # One read returns all of a kernel attribute (read(2)), but only a
         # page of a file of /proc (fs/seq_file.c).
-        most = _HEAD_SIZE if is_config_space(path) else limit(path) + 1
         reads_all = path.startswith(TOP)
+        most = LIMIT + 1 if reads_all else allowed_paths.LARGE + 1
+        if is_config_space(path):
+            most = _HEAD_SIZE
         return self._read(path, most, reads_all)
 
     def head(self, path: str, size: int) -> bytes:
@@ -179,11 +179,16 @@ class Files:
 
     Links are resolved as in a chroot: neither an absolute target nor any
     number of ``..`` leaves the root. A path outside ``/sys`` does not
-    exist (ENOENT), except for those of ``allowed_paths``.
+    exist (ENOENT), except for those of ``paths``.
     """
 
-    def __init__(self, source: FileSource) -> None:
+    def __init__(
+        self,
+        source: FileSource,
+        paths: allowed_paths.AllowedPaths = allowed_paths.NOVA,
+    ) -> None:
         self.source = source
+        self._paths = paths
         #: By address of the function; that of all other files is "".
         self._caches: dict[str, file_cache.FileCache] = {}
         #: Functions whose caches no other copy has.
@@ -233,7 +238,7 @@ class Files:
         :raises UnreadableError: with the errno of the failed read.
         """
         place = self.resolve(path)
-        if not allowed_paths.is_listed(place):
+        if not self._paths.is_listed(place):
             raise errors.UnreadableError(path, errno.ENOENT)
         return file_cache.read_once(
             self._cache(place).names, place, self._list
@@ -299,12 +304,16 @@ class Files:
             return error.number == errno.ENOENT
         return False
 
+    def allow(self, paths: allowed_paths.AllowedPaths) -> None:
+        """Allow other paths from now on, for a command."""
+        self._paths = paths
+
     def copy(self) -> "Files":
         """Return files with the same results; ``read_again`` separates them.
 
         What one of both reads for the first time, the other has, too.
         """
-        copy = Files(self.source)
+        copy = Files(self.source, self._paths)
         copy._caches = dict(self._caches)
         return copy
 
@@ -353,7 +362,7 @@ class Files:
 
     def without_contents(self) -> "Files":
         """Return these files with their names and links, but no contents."""
-        copy = Files(self.source)
+        copy = Files(self.source, self._paths)
         copy._caches = {
             name: file_cache.FileCache(
                 links=cache.links, names=cache.names, resolved=cache.resolved
@@ -431,7 +440,7 @@ class Files:
         """Return the path with the links of its directories resolved."""
         parent, _, name = path.rpartition("/")
         place = f"{self.resolve(parent or '/')}/{name}".replace("//", "/")
-        if not is_allowed(place):
+        if not self._paths.is_allowed(place):
             raise errors.UnreadableError(path, errno.ENOENT)
         return place
 
@@ -482,7 +491,7 @@ class Files:
                 del done[-1:]
                 continue
             place = "/" + "/".join([*done, part])
-            if not is_allowed(place):
+            if not self._paths.is_allowed(place):
                 raise errors.UnreadableError(path, errno.ENOENT)
             target = self._target(place)
             if target is None:
@@ -512,7 +521,7 @@ class Files:
         :param place: a resolved path.
         """
         try:
-            return _decode(self.source.content(place), place)
+            return self._decode(self.source.content(place), place)
         except OSError as error:
             if error.errno != errno.ELOOP:
                 return self._note_error(place, error)
@@ -520,7 +529,7 @@ class Files:
             if self._target(place) == _UNREADABLE:
                 return errno.EIO
             target = self.resolve(place)
-            return _decode(self.source.content(target), target)
+            return self._decode(self.source.content(target), target)
         except errors.UnreadableError as error:
             return error.number
         except OSError as error:
@@ -532,11 +541,10 @@ class Files:
             self._cache(place).late[place] = error.filename or place
         return error.errno or errno.EIO
 
-
-def _decode(content: bytes, place: str) -> str | int:
-    if len(content) > limit(place):
-        return errno.EFBIG
-    try:
-        return allowed_paths.reduce_text(place, content.decode())
-    except UnicodeDecodeError:
-        return errno.EILSEQ
+    def _decode(self, content: bytes, place: str) -> str | int:
+        if len(content) > self._paths.limit(place):
+            return errno.EFBIG
+        try:
+            return self._paths.reduce_text(place, content.decode())
+        except UnicodeDecodeError:
+            return errno.EILSEQ

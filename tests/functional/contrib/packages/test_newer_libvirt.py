@@ -18,7 +18,8 @@ import pytest
 from nova_accel import model
 from nova_accel.catalog import features
 from nova_accel.doctor import checked_host
-from nova_accel.host.sysfs import allowed_paths, host_reader
+from nova_accel.host import host_paths
+from nova_accel.host.sysfs import host_reader
 from nova_accel.model import flavors
 from tests.functional import test_xml_libvirt
 from tests.functional.contrib.packages import package_root
@@ -196,7 +197,7 @@ def test_libvirt_lists_the_capabilities_of_features(
 ) -> None:
     """QEMU of trixie has both objects, which its libvirt can't use."""
     release.read_capabilities()
-    place = tmp_path / allowed_paths.QEMU_CAPABILITIES.lstrip("/")
+    place = tmp_path / host_paths.QEMU_CAPABILITIES.lstrip("/")
     shutil.copytree(release.cache, place)
     host = checked_host.CheckedHost(host_reader.HostReader(tmp_path))
     assert host.qemu_flags == flags

@@ -9,7 +9,8 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.discovery.capture import RecordedFiles, list_records
-from nova_accel.host.sysfs import allowed_paths, fs
+from nova_accel.host import host_paths
+from nova_accel.host.sysfs import fs
 
 SECRET = "s3cr3t-value"  # noqa: S105
 NOVA_CONF = f"""\
@@ -28,20 +29,22 @@ password = {SECRET}
 admin_token = {SECRET}
 """
 LINES = {
-    **dict.fromkeys(allowed_paths.NOVA_CONF, NOVA_CONF),
+    **dict.fromkeys(host_paths.NOVA_CONF, NOVA_CONF),
     "/proc/cmdline": f"intel_iommu=on rd.luks.key={SECRET} pci=realloc\n",
     "/etc/default/grub": f'GRUB_CMDLINE_LINUX="iommu=pt key={SECRET}"\n'
     f'GRUB_PASSWORD="{SECRET}"\n',
     "/proc/77/mountinfo": f"1 0 0:1 / /sys ro - sysfs {SECRET} rw\n"
     f"2 0 0:1 / /home/{SECRET} rw - nfs server rw\n",
-    f"{allowed_paths.QEMU_CAPABILITIES}/a.xml": "<version>9000000</version>\n"
+    f"{host_paths.QEMU_CAPABILITIES}/a.xml": "<version>9000000</version>\n"
     f"<uuid>{SECRET}</uuid>\n",
 }
 
 
 @pytest.mark.parametrize("path", LINES)
 def test_no_secret_is_read(path: str) -> None:
-    text = fs.Files(RecordedFiles({path: LINES[path]})).text(path)
+    text = fs.Files(RecordedFiles({path: LINES[path]}), host_paths.ALL).text(
+        path
+    )
     assert text.strip()
     assert SECRET not in text
 
@@ -49,12 +52,12 @@ def test_no_secret_is_read(path: str) -> None:
 @pytest.mark.parametrize("path", LINES)
 def test_a_reduced_text_stays_the_same(path: str) -> None:
     """An archive is reduced again when it is read."""
-    text = allowed_paths.reduce_text(path, LINES[path])
-    assert allowed_paths.reduce_text(path, text) == text
+    text = host_paths.ALL.reduce_text(path, LINES[path])
+    assert host_paths.ALL.reduce_text(path, text) == text
 
 
 def test_options_of_the_library_are_read_in_full() -> None:
-    text = allowed_paths.reduce_text("/etc/nova/nova.conf", NOVA_CONF)
+    text = host_paths.ALL.reduce_text("/etc/nova/nova.conf", NOVA_CONF)
     assert '{"use": "off",\n  "address": "0000:41:*"}' in text
     assert "unknown_password =\n" in text
     assert "compute_driver = accel.AccelLibvirtDriver" in text
@@ -71,7 +74,7 @@ def test_options_of_the_library_are_read_in_full() -> None:
     ],
 )
 def test_other_files_do_not_exist(path: str) -> None:
-    files = fs.Files(RecordedFiles({path: SECRET}))
+    files = fs.Files(RecordedFiles({path: SECRET}), host_paths.ALL)
     with pytest.raises(errors.UnreadableError) as refused:
         files.text(path)
     assert refused.value.number == errno.ENOENT
@@ -83,16 +86,16 @@ def test_the_mode_of_a_node_is_read(tmp_path: pathlib.Path) -> None:
     node.parent.mkdir(parents=True)
     node.touch(0o600)
     node.chmod(0o640)
-    files = fs.Files(fs.DiskSource(tmp_path))
+    files = fs.Files(fs.DiskSource(tmp_path), host_paths.ALL)
     assert files.mode("/dev/vfio/vfio") == 0o640
-    copy = fs.Files(RecordedFiles(list_records(files)))
+    copy = fs.Files(RecordedFiles(list_records(files)), host_paths.ALL)
     assert copy.mode("/dev/vfio/vfio") == 0o640
 
 
 def test_modes_of_other_files_are_not_read(tmp_path: pathlib.Path) -> None:
     (tmp_path / "sys").mkdir()
     with pytest.raises(errors.UnreadableError, match="EINVAL"):
-        fs.Files(fs.DiskSource(tmp_path)).mode("/sys")
+        fs.Files(fs.DiskSource(tmp_path), host_paths.ALL).mode("/sys")
 
 
 def test_a_file_of_proc_is_read_to_its_end() -> None:
