@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only commands need of a client: clouds.yaml, tokens, parallel reads.
+"""Clients of commands: clouds.yaml, identities, and parallel reads.
 
 nova-compute's client is by nova.conf (``rest.from_conf``).
 """

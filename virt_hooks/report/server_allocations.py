@@ -72,8 +72,8 @@ class ServerAllocations:
 
     def consumers_of(self, provider: str) -> provider_records.Amounts | None:
         """Return amounts by consumer and class, None without the provider."""
-        found = provider_records.fetch_allocations(self.get(), provider)
-        return None if found is None else found[1]
+        record = provider_records.fetch_allocations(self.get(), provider)
+        return None if record is None else record[1]
 
     def create(self, instance: Any, allocations: Mapping[str, Any]) -> None:
         """Create the allocations of a server that has none.

@@ -6,7 +6,8 @@
 - ``setup``: ``read_node``: builds it from nova.conf
 - ``host_access``: ``HostAccess``: its readers and stores
 - ``spawn_plan``: claims of a spawn, and preconditions
-- ``claim_store``: ``ClaimStore``: claims by consumer
+- ``claim_store``: ``ClaimStore``: claims by consumer; ``NodeClaims``: those
+  of the node, as they are published
 - ``device_locks``: ``DeviceLocks``: one change at a time per card
 - ``release``, ``scrubbing``: partitions removed, functions scrubbed
 - ``function_notes``: ``FunctionNotes``: which server had a function last

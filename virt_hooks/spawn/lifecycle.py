@@ -3,11 +3,11 @@
 
 ``ensure`` makes the partitions of a server's slots, and undoes only what it
 has made itself; ``release`` retires them, however their use ends; ``clean_up``
-retires those that no server has. Each is idempotent, changes cards while it
-holds their locks, so that other cards are changed in parallel, and records
-the result in the claims of the node (``node_claims``). What an operation
-changes in the kernel is planned in ``spawn_plan``, retired in ``release`` and
-cleaned up in ``orphan_cleanup``.
+retires those that no server has. Each is idempotent, holds the locks of the
+cards that it changes, so that other cards are changed in parallel, and records
+the result in the node's claims (``claim_store.NodeClaims``). The changes are
+planned in ``spawn_plan``, undone in ``release``, and found in
+``orphan_cleanup`` if no server has them.
 """
 
 import dataclasses
@@ -28,7 +28,6 @@ from virt_hooks.spawn import (
     claim_store,
     device_locks,
     host_access,
-    node_claims,
     orphan_cleanup,
     ownership,
     release,
@@ -42,7 +41,7 @@ _NO_USE = connection.HostdevUse()
 _NO_BITSTREAMS: Mapping[str, model.Bitstream] = types.MappingProxyType({})
 
 
-class Lifecycle(node_claims.NodeClaims):
+class Lifecycle(claim_store.NodeClaims):
     """Partitions of the servers of one compute node. Thread-safe."""
 
     def __init__(
