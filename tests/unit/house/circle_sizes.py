@@ -39,6 +39,10 @@ _UNOFFERED = (
     "accelerators that are not offered, read by nova-compute for other"
     " machines: modules of inspect, and their lists"
 )
+_COMMANDS = (
+    "files, clients and grammars that commands alone read are out of Nova;"
+    " allocations have one reader"
+)
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
         Limit(54_500, "2026-11-27", _FIRST),
@@ -68,6 +72,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_300, "2026-11-27", _UNOFFERED),
         Limit(57_500, "2026-11-27", "the seam of adoptions"),
         Limit(57_600, "2026-11-27", "log lines with their reason once"),
+        Limit(56_000, "2026-11-27", _COMMANDS),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -96,6 +101,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "the seam of adoptions, and mdevs with uuids of other programs",
         ),
         Limit(39_600, "2026-11-27", "log lines with their reason once"),
+        Limit(38_150, "2026-11-27", _COMMANDS),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
