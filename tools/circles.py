@@ -65,6 +65,7 @@ CIRCLES = (
         1,
         (
             "nova_accel.claims.attach_candidates",
+            "nova_accel.discovery.device_marks",
             "virt_hooks.attach",
         ),
     ),

@@ -89,6 +89,7 @@ class Hooks:
                 virtapi=virtapi,
                 moves=moves,
                 build_metadata=build_metadata,
+                state_dir=settings.state_dir,
             )
         )
         self.spawn = spawn_server.Spawn(

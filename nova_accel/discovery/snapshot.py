@@ -9,6 +9,7 @@ from nova_accel import model
 from nova_accel.discovery import change_detection
 from nova_accel.discovery.host_readings import list_names
 from nova_accel.host import nvml_gpus
+from nova_accel.host.sysfs import host_reader
 
 LOG = logging.getLogger(__name__)
 
@@ -37,6 +38,10 @@ class Snapshot:
     def gpus(self) -> Mapping[str, nvml_gpus.NvmlGpu]:
         """Return NVML's last answers by PCI address; no I/O."""
         return self._detector.gpus
+
+    def open_reader(self) -> host_reader.HostReader:
+        """Return a fresh reader of the host, with NVML's last answers."""
+        return self._detector.open_reader()
 
     def refresh(self) -> model.HostState:
         """Read the whole host now and return it."""

@@ -8,11 +8,11 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from nova_accel.cli import application, time_options
+from nova_accel.cli import application, registered_readers, time_options
 from nova_accel.cli.inspect_output import columns
 from nova_accel.config import conf_files
 from nova_accel.discovery import plugin
-from nova_accel.host import nvml_gpus, registered_readers
+from nova_accel.host import nvml_gpus
 from nova_accel.host.execute import action_executor, privileged
 from nova_accel.host.execute.technologies import nvml_privileged
 from nova_accel.inventory import wording

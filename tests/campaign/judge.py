@@ -131,9 +131,9 @@ class Judge:
         self._pass()
 
     def _undrain(self, host: str) -> None:
-        marks = self._world.computes[host].driver._accel.marks
-        state = self._world.computes[host].driver._accel.host.state
-        marks.undrain(marks.list_addresses(state))
+        driver = self._world.computes[host].driver
+        marks = driver._hooks.operations.by_name["hot_attach"].marks
+        marks.undrain(marks.list_addresses(driver._accel.host.state))
 
     def _reboot_half_moved(self) -> None:
         """Do what Nova says of a server whose move failed at its new host.

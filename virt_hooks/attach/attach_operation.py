@@ -4,6 +4,7 @@
 import contextlib
 from typing import Any
 
+from nova_accel.discovery import device_marks, scan
 from virt_hooks.attach import (
     attach_allocations,
     attach_devices,
@@ -45,8 +46,9 @@ class AttachOperation:
         self.attach_endpoint = attach_rpc.Endpoint(
             self.hot_attach, self.attach_show
         )
+        self.marks = _build_marks(context)
         self.device_endpoint = device_rpc.DeviceEndpoint(
-            partitions.accel, partitions.wake_ups.wake
+            partitions.accel, self.marks, partitions.wake_ups.wake
         )
         self.rpc_server = attach_rpc.RpcServer(
             self.attach_endpoint, self.device_endpoint
@@ -73,3 +75,16 @@ class AttachOperation:
     ) -> contextlib.AbstractContextManager[None]:
         """Return the context in which an evacuated server is spawned."""
         return self._evacuated.carried(context, instance)
+
+
+def _build_marks(
+    context: extra_operations.OperationContext,
+) -> device_marks.DeviceMarks:
+    accel = context.partitions.accel
+    open_reader = accel.host.open_reader
+    return device_marks.DeviceMarks(
+        context.state_dir,
+        open_reader,
+        lambda: scan.read(open_reader(), accel.drivers, accel.rules),
+        accel.faults,
+    )

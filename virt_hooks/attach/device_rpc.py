@@ -48,10 +48,13 @@ class DeviceEndpoint:
     )
 
     def __init__(
-        self, accel: lifecycle.Lifecycle, wake: Callable[[], None]
+        self,
+        accel: lifecycle.Lifecycle,
+        marks: device_marks.DeviceMarks,
+        wake: Callable[[], None],
     ) -> None:
         """:param wake: requests a pass, which publishes the change."""
-        self._accel, self._wake = accel, wake
+        self._accel, self._marks, self._wake = accel, marks, wake
         # Several requests at the same time read the host one by one.
         self._reading_lock = threading.Lock()
 
@@ -200,13 +203,11 @@ class DeviceEndpoint:
         ]
 
     def _list_unoffered(self, deadline: str | None) -> list[dict[str, Any]]:
-        if self._accel.read_host is None:
-            return []
         rules = self._marks.add_assigned(self._accel.rules)
         with self._reading_lock:
             rpc_policy.check_deadline(deadline)
             rest = unoffered_devices.read_unoffered(
-                self._accel.read_host(), self._accel.drivers, rules
+                self._accel.host.open_reader(), self._accel.drivers, rules
             )
         return [item.as_dict() for item in rest[:_MAX_UNOFFERED]]
 
@@ -257,14 +258,6 @@ class DeviceEndpoint:
             for uuid, address in by_uuid.items()
             if address in healed
         ]
-
-    @property
-    def _marks(self) -> device_marks.DeviceMarks:
-        if self._accel.marks is None:
-            raise errors.MalformedError(
-                "nova-compute with notes on devices", "", "a state_dir"
-            )
-        return self._accel.marks
 
     def _find_addresses(self, devices: Sequence[str]) -> dict[str, str]:
         """Return addresses of devices by the uuids of their providers.

@@ -24,13 +24,14 @@ class OperationContext:
 
     ``virtapi`` is ``nova.compute.manager.ComputeVirtAPI``.
     ``build_metadata`` returns the device metadata of a server, by a request
-    context and the server.
+    context and the server. ``state_dir`` is the directory of notes.
     """
 
     partitions: server_partitions.ServerPartitions
     virtapi: Any
     moves: cold_migration.ColdMigration
     build_metadata: Callable[[Any, Any], Any]
+    state_dir: str
 
 
 class ExtraOperation(Protocol):

@@ -4,7 +4,6 @@
 import dataclasses
 from collections.abc import Callable
 
-from nova_accel.discovery.device_marks import DeviceMarks
 from nova_accel.host.state.claims_file import ClaimsFile
 from nova_accel.host.state.faults import FaultNotes
 from nova_accel.host.state.service_lock import ServiceLock
@@ -23,7 +22,6 @@ class HostAccess:
         stay in the mode they are in.
     :ivar faults: notes on devices at fault and on unclean functions, in
         memory by default.
-    :ivar marks: changes drain marks and faults for an operator.
     :ivar programs: bitstreams that are loaded for servers.
     :ivar claims_file: publishes the claims to other processes.
     :ivar service_lock: held by the only nova-compute of the host.
@@ -33,7 +31,6 @@ class HostAccess:
     domains: connection.HostdevReader = connection.NO_DOMAINS
     read_host: Callable[[], host_reader.HostReader] | None = None
     faults: FaultNotes = dataclasses.field(default_factory=FaultNotes)
-    marks: DeviceMarks | None = None
     programs: Programs = dataclasses.field(default_factory=Programs)
     claims_file: ClaimsFile | None = None
     service_lock: ServiceLock | None = None

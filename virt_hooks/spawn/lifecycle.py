@@ -58,10 +58,7 @@ class Lifecycle(claim_store.NodeClaims):
         self._executor = executor
         self._domains = access.domains
         self.uevents = access.uevents
-        #: Notes that an operator changes; None without a place for them.
-        self.marks = access.marks
-        #: Returns a fresh reader of the host; None without a host.
-        self.read_host = access.read_host
+        self.faults = access.faults
         self.programs = access.programs
         self._locks = device_locks.DeviceLocks()
         self._release = release.PartitionRelease(

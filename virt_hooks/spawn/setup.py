@@ -7,9 +7,7 @@ from typing import Any
 from nova_accel.config import extensions
 from nova_accel.discovery import (
     change_detection,
-    device_marks,
     note_stores,
-    scan,
     service_start,
     snapshot,
 )
@@ -84,12 +82,6 @@ def read_node(
         domains=domains,
         read_host=detector.open_reader,
         faults=faulted,
-        marks=device_marks.DeviceMarks(
-            state_dir,
-            detector.open_reader,
-            lambda: scan.read(detector.open_reader(), drivers, settings.rules),
-            faulted,
-        ),
         programs=programmed,
         claims_file=claims_file.ClaimsFile(state_dir),
         service_lock=service_lock.ServiceLock(state_dir),

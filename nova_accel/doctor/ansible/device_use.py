@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from nova_accel import errors, model
+from nova_accel.cli import registered_readers
 from nova_accel.doctor import checked_host
-from nova_accel.host import registered_readers
 from nova_accel.host.state import claims_file, drains
 from nova_accel.model import domains
 

@@ -14,12 +14,12 @@ from nova_accel.cli import (
     application,
     command_manager,
     host_source,
+    registered_readers,
     time_options,
 )
 from nova_accel.config import conf
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.doctor.ansible import device_use, driver_plan, manifests, roles
-from nova_accel.host import registered_readers
 from nova_accel.model import domains
 
 _OK, _FAILED = 0, 1

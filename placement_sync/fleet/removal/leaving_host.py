@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 
 from nova_accel import errors, model
-from nova_accel.cli import command_manager, host_source
+from nova_accel.cli import command_manager, host_source, registered_readers
 from nova_accel.config import conf_files
 from nova_accel.doctor import checked_host, host_checks, registry
-from nova_accel.host import registered_readers
 from nova_accel.host.state import adoption_plan
 from nova_accel.inventory.adoption import records
 from nova_accel.model import names, providers

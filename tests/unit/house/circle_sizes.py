@@ -73,6 +73,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_500, "2026-11-27", "the seam of adoptions"),
         Limit(57_600, "2026-11-27", "log lines with their reason once"),
         Limit(56_000, "2026-11-27", _COMMANDS),
+        Limit(56_950, "2026-11-27", _COMMANDS),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -102,6 +103,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         ),
         Limit(39_600, "2026-11-27", "log lines with their reason once"),
         Limit(38_150, "2026-11-27", _COMMANDS),
+        Limit(38_850, "2026-11-27", _COMMANDS),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

@@ -43,6 +43,7 @@ _FLAVOR_FILE = "tests/unit/placement_sync/fleet/flavors/test_flavor_file.py"
 
 #: Files all of whose messages have such a test.
 FILES = {
+    "nova_accel/cli/registered_readers.py": _NO_POINTS,
     "placement_sync/fleet/explain/card_explainer.py": _EXPLAIN,
     "placement_sync/fleet/cli/host_calls.py": _DEVICES,
     "placement_sync/fleet/cloud_checks.py": (

@@ -169,7 +169,7 @@ def test_the_plain_wheel_reads_a_host(
 @pytest.mark.parametrize(
     "script",
     [
-        "from nova_accel.host import registered_readers as readers;"
+        "from nova_accel.cli import registered_readers as readers;"
         "readers.read_domains()",
         "import logging; from nova_accel.host.sysfs import udev;"
         "logging.basicConfig(); udev.UdevMonitor(print).start(); 1 / 0",

@@ -336,7 +336,9 @@ class DrainNotes(DeviceCommandBase):
     def test_only_hosts_with_a_drained_device_are_called(self) -> None:
         called: list[str] = []
         for name, compute in self.computes.items():
-            marks = compute.driver._accel.marks
+            marks = compute.driver._hooks.operations.by_name[
+                "hot_attach"
+            ].marks
 
             def read(name: str = name, read: Any = marks.read_drains) -> Any:
                 called.append(name)

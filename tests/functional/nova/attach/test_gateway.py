@@ -183,11 +183,19 @@ class Gateway(attaching.AttachingTestBase):
         drained = ("set", card, "--drain", "--reason", "a loud fan")
         self.assertEqual(0, programs.main(["device", *drained, *words]))
         address = harness.T4
-        marks = self.computes["host1"].driver._accel.marks.read_drains()
+        marks = (
+            self.computes["host1"]
+            .driver._hooks.operations.by_name["hot_attach"]
+            .marks.read_drains()
+        )
         self.assertEqual("a loud fan", marks[address].reason)
         undrained = ("set", card, "--undrain")
         self.assertEqual(0, programs.main(["device", *undrained, *words]))
-        marks = self.computes["host1"].driver._accel.marks.read_drains()
+        marks = (
+            self.computes["host1"]
+            .driver._hooks.operations.by_name["hot_attach"]
+            .marks.read_drains()
+        )
         self.assertEqual({}, marks)
 
     def test_an_operator_sees_what_is_not_offered(self) -> None:

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from nova_accel import model
-from nova_accel.host import registered_readers
+from nova_accel.cli import registered_readers
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from placement_sync.cli import main as placement_sync

@@ -8,7 +8,7 @@ import libvirt
 import pytest
 
 from nova_accel import errors
-from nova_accel.host import registered_readers
+from nova_accel.cli import registered_readers
 from nova_accel.model import domains
 from virt_hooks.guest import connection
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 import pytest
 
 from nova_accel import errors, model
+from nova_accel.cli import registered_readers
 from nova_accel.discovery.capture import RecordedDirectory
 from nova_accel.doctor.ansible import device_use, roles
-from nova_accel.host import registered_readers
 from nova_accel.host.state import claims_file, drains
 from nova_accel.model import domains, providers
 from tests.support.hosts import prepared
