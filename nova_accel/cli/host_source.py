@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 from nova_accel import errors
-from nova_accel.config import conf, conf_files
-from nova_accel.discovery import capture, plugin
+from nova_accel.config import conf
+from nova_accel.discovery import capture, nova_conf, plugin
 from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_reader
 from nova_accel.host.sysfs import fs, host_reader
@@ -26,7 +26,7 @@ def add_config(
         default=[],
         metavar="FILE",
         help="read [nova_accel] from this nova.conf; may be repeated"
-        f" (default: {conf_files.DEFAULT_FILES}, if they exist"
+        f" (default: {nova_conf.DEFAULT_FILES}, if they exist"
         f"{without_default})",
     )
 
@@ -131,7 +131,7 @@ def read_settings(
     :param is_foreign: another host is read, so this machine's files are
         not.
     """
-    return conf_files.read_files(list_config_files(arguments, is_foreign))
+    return nova_conf.read_files(list_config_files(arguments, is_foreign))
 
 
 def check_config_files(arguments: argparse.Namespace) -> None:
@@ -154,4 +154,4 @@ def list_config_files(
 ) -> Sequence[str]:
     """Return the configuration files; see ``read_settings``."""
     files: Sequence[str] = arguments.config_file
-    return files or (() if is_foreign else conf_files.find_default_files())
+    return files or (() if is_foreign else nova_conf.find_default_files())

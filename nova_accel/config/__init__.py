@@ -3,7 +3,6 @@
 
 - ``conf``: options of ``[nova_accel]``, parsed into ``Settings``
 - ``conf_options``: these options
-- ``conf_files``: files of nova.conf, as commands read them
 - ``lines``: options with one JSON object a line
 - ``policy``: parsed ``device_spec`` lines; the rule of a device
 - ``extensions``: objects that packages register as entry points

@@ -11,6 +11,8 @@ import collections
 import dataclasses
 import errno
 import functools
+import glob
+import itertools
 import os
 import pathlib
 import tempfile
@@ -18,10 +20,11 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from oslo_config import cfg
+
 from nova_accel import errors
 from nova_accel.config import (
     conf,
-    conf_files,
     conf_options,
     config_source,
     policy,
@@ -126,7 +129,7 @@ class NovaConf:
         nova-compute reads them so. Of another host's files the lines that
         may hold secrets are missing. The files are parsed once.
 
-        :raises ConfigurationError: see ``conf_files.parse_files``.
+        :raises ConfigurationError: see ``parse_files``.
         """
         parsed, _ = self._parsed
         if isinstance(parsed, errors.ConfigurationError):
@@ -159,14 +162,14 @@ class NovaConf:
         source = self._files.source
         is_here = isinstance(source, fs.DiskSource) and source.is_this_machine
         if self.config_files or is_here:
-            return conf_files.parse_files(self.paths)
+            return parse_files(self.paths)
         with tempfile.TemporaryDirectory() as top:
             copies = [f"{top}{path}" for path in self.paths]
             for path, copy in zip(self.paths, copies, strict=True):
                 os.makedirs(os.path.dirname(copy), exist_ok=True)
                 pathlib.Path(copy).write_text(self.read(path), "utf-8")
             try:
-                options, settings = conf_files.parse_files(copies)
+                options, settings = parse_files(copies)
             except errors.ConfigurationError as error:
                 texts = (str(text).replace(top, "") for text in error.args)
                 raise errors.ConfigurationError(*texts) from error
@@ -268,3 +271,103 @@ def _parse(text: str) -> Iterator[tuple[tuple[str, str], str]]:
         key = section, name
     if key[1]:
         yield key, value
+
+
+# Default of Nova's [libvirt] connection_uri (LibvirtDriver._uri).
+LIBVIRT_URI = "qemu:///system"
+
+
+# Configuration files of nova-compute in distributions.
+CONFIG_FILES = ("/etc/nova/nova.conf", "/etc/nova/nova-compute.conf")
+
+
+# Their directories of further files (oslo.config, find_config_dirs).
+CONFIG_DIRS = tuple(f"{path}.d" for path in CONFIG_FILES)
+
+
+DEFAULT_FILES = f"{' and '.join(CONFIG_FILES)}, and *.conf in their .d"
+
+
+def read_files(paths: Sequence[str]) -> conf.Settings:
+    """Return the library's settings from nova.conf files.
+
+    :param paths: in the order in which the service reads them.
+    :raises ConfigurationError: a file is missing or malformed, or has a
+        value that is not valid.
+    """
+    return parse_files(paths)[1]
+
+
+def parse_files(
+    paths: Sequence[str],
+) -> tuple[cfg.ConfigOpts, conf.Settings]:
+    """Return oslo.config's view of nova.conf files, and the settings.
+
+    The first serves callers that register options of other groups.
+
+    :raises ConfigurationError: see ``read_files``.
+    """
+    parsed = cfg.ConfigOpts()
+    try:
+        parsed([], default_config_files=list(paths), default_config_dirs=[])
+    except (cfg.Error, OSError, UnicodeDecodeError) as error:
+        raise _unreadable_files(paths, error) from error
+    # A value can refer to it: $state_path/accel.
+    parsed.register_opt(
+        cfg.StrOpt("state_path", default=conf_options.STATE_PATH)
+    )
+    return parsed, conf.read_settings(parsed)
+
+
+def _unreadable_files(
+    paths: Sequence[str], error: Exception
+) -> errors.ConfigurationError:
+    hint = str(error)
+    if isinstance(error, OSError):
+        paths = (str(error.filename),)
+        hint = f"can't be read ({error.strerror})"
+    elif isinstance(error, UnicodeDecodeError):
+        paths = [path for path in paths if not _is_text(path)]
+        hint = "is not UTF-8; convert it, or remove the odd characters"
+    elif isinstance(error, cfg.ConfigFilesNotFoundError):
+        paths, hint = tuple(error.config_files), "does not exist"
+    elif isinstance(error, cfg.ConfigFilesPermissionDeniedError):
+        paths = tuple(error.config_files)
+        hint = "can't be read by this user; run this as root, or as nova"
+    elif isinstance(error, cfg.ConfigFileParseError):
+        paths = (error.config_file,)
+        hint = str(error.msg).replace(f"at {error.config_file}:", "line ")
+    return errors.ConfigurationError(
+        "file", ", ".join(paths), hint, "configuration"
+    )
+
+
+def _is_text(path: str) -> bool:
+    """Return whether oslo.config can decode the file."""
+    try:
+        pathlib.Path(path).read_text()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def find_default_files() -> tuple[str, ...]:
+    """Return the existing ones of CONFIG_FILES, and those of CONFIG_DIRS.
+
+    The order is that of oslo.config, whose last value of an option counts.
+    """
+    further = (sorted(glob.glob(f"{path}/*.conf")) for path in CONFIG_DIRS)
+    files = tuple(path for path in CONFIG_FILES if os.path.exists(path))
+    return (*files, *itertools.chain.from_iterable(further))
+
+
+def read_libvirt_uri(conf: cfg.ConfigOpts | None) -> str:
+    """Return the URI of nova-compute's libvirt.
+
+    :param conf: parsed nova.conf; None for a host without one.
+    """
+    if conf is None:
+        return LIBVIRT_URI
+    option = cfg.StrOpt("connection_uri", default="")
+    conf.register_opt(option, group="libvirt")
+    return str(conf.libvirt.connection_uri or LIBVIRT_URI)

@@ -13,8 +13,7 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.cli import command_manager, registered_readers
-from nova_accel.config import conf_files
-from nova_accel.discovery import service_start
+from nova_accel.discovery import nova_conf, service_start
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory.adoption import planner, records
 from nova_accel.model import domains, names, providers
@@ -66,7 +65,7 @@ def open_sources(
         raise command_manager.UsageError(
             "--root is another machine; name its libvirt with --connect"
         )
-    uri = arguments.connect or conf_files.read_libvirt_uri(options.parsed)
+    uri = arguments.connect or nova_conf.read_libvirt_uri(options.parsed)
     return Sources(
         options=options,
         host=host,

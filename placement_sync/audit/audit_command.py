@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nova_accel.cli import application, registered_readers, time_options
 from nova_accel.cli.inspect_output import columns
-from nova_accel.config import conf_files
-from nova_accel.discovery import plugin
+from nova_accel.discovery import nova_conf, plugin
 from nova_accel.host import nvml_gpus
 from nova_accel.host.execute import action_executor, privileged
 from nova_accel.host.execute.technologies import nvml_privileged
@@ -63,7 +62,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--connect",
         metavar="URI",
         help="read domains from this libvirt, for example qemu:///system"
-        f" (default [libvirt] connection_uri, or {conf_files.LIBVIRT_URI})",
+        f" (default [libvirt] connection_uri, or {nova_conf.LIBVIRT_URI})",
     )
     common_options.add_compute_endpoint(parser)
 
@@ -129,7 +128,7 @@ def _build_collector(
     root: providers.ProviderRoot,
 ) -> collector.StateCollector:
     compute, reason = common_options.open_compute(arguments, options)
-    uri = arguments.connect or conf_files.read_libvirt_uri(options.parsed)
+    uri = arguments.connect or nova_conf.read_libvirt_uri(options.parsed)
     has_libvirt = not options.is_foreign or arguments.connect
     stock = options.state_dir and stock_compute.StockComputeWatch(
         options.state_dir,

@@ -9,7 +9,8 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.cli import command_manager, time_options
-from nova_accel.config import conf, conf_files, conf_options
+from nova_accel.config import conf, conf_options
+from nova_accel.discovery import nova_conf
 from nova_accel.host.state import state_dir as state_dirs
 from placement_sync.cli import progress
 from placement_sync.client import cloud_client, rest
@@ -78,7 +79,7 @@ def _add_common(
         action="append",
         metavar="FILE",
         help="read [nova_accel] and [placement] from this nova.conf; may be"
-        f" repeated (default: {conf_files.DEFAULT_FILES}, if they"
+        f" repeated (default: {nova_conf.DEFAULT_FILES}, if they"
         f" exist{without_default})",
     )
     time_options.add_timeout(parser)
@@ -169,8 +170,8 @@ def resolve_options(arguments: argparse.Namespace) -> CommandOptions:
     is_foreign = arguments.root is not None
     files = tuple(arguments.config_file or ())
     if not files and not is_foreign and arguments.connection is None:
-        files = conf_files.find_default_files()
-    parsed, settings = conf_files.parse_files(files)
+        files = nova_conf.find_default_files()
+    parsed, settings = nova_conf.parse_files(files)
     state_dir = settings.state_dir
     return CommandOptions(
         settings=settings,

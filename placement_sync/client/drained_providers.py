@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from nova_accel.config import conf_files
+from nova_accel.discovery import nova_conf
 from nova_accel.model import names, providers
 from placement_sync.client import resource_providers, rest
 
@@ -96,7 +96,7 @@ class PlacementDrains:
 
         :raises ConfigurationError: the files have no usable credentials.
         """
-        parsed, _ = conf_files.parse_files(config_files)
+        parsed, _ = nova_conf.parse_files(config_files)
         self._placement = resource_providers.PlacementClient(
             rest.from_conf(parsed)
         )

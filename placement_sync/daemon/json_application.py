@@ -15,7 +15,7 @@ from typing import Any
 
 from keystonemiddleware import auth_token
 
-from nova_accel.config import conf_files
+from nova_accel.discovery import nova_conf
 from nova_accel.model import json_codec
 
 # Configuration files, separated by colons, instead of nova.conf.
@@ -71,7 +71,7 @@ def build_at_first_request(
     def open_once() -> Application:
         files = os.environ.get(_VARIABLE, "")
         return build(
-            files.split(":") if files else conf_files.find_default_files()
+            files.split(":") if files else nova_conf.find_default_files()
         )
 
     def application(

@@ -12,7 +12,7 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.catalog import pci_ids
-from nova_accel.config import conf_files
+from nova_accel.discovery import nova_conf
 from nova_accel.doctor import checked_host, host_checks
 from nova_accel.doctor.host_checks import (
     Observation,
@@ -174,7 +174,7 @@ def _open_placement(host: _Host) -> rest.RestClient:
 
     :raises ConfigurationError: there are no usable credentials.
     """
-    return rest.from_conf(conf_files.parse_files(host.config_files)[0])
+    return rest.from_conf(nova_conf.parse_files(host.config_files)[0])
 
 
 def _open_compute(host: _Host) -> rest.RestClient:
@@ -182,7 +182,7 @@ def _open_compute(host: _Host) -> rest.RestClient:
 
     :raises ConfigurationError: there are no usable credentials.
     """
-    parsed, _ = conf_files.parse_files(host.config_files)
+    parsed, _ = nova_conf.parse_files(host.config_files)
     return rest.from_conf(parsed, rest.COMPUTE)
 
 

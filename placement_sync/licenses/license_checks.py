@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from nova_accel.config import conf_files
+from nova_accel.discovery import nova_conf
 from nova_accel.doctor import checked_host, host_checks
 from placement_sync.licenses import license_server, tokens
 
@@ -20,7 +20,7 @@ def check_license_servers(
     host: checked_host.CheckedHost,
 ) -> Iterator[host_checks.Observation]:
     """The licence servers of the tokens in license_dir answer."""
-    directory = conf_files.read_files(host.config_files).license_dir
+    directory = nova_conf.read_files(host.config_files).license_dir
     if not directory:
         return
     try:

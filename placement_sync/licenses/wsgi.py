@@ -14,7 +14,8 @@ import logging
 from collections.abc import Iterable
 
 from nova_accel import errors
-from nova_accel.config import conf_files, logs
+from nova_accel.config import logs
+from nova_accel.discovery import nova_conf
 from placement_sync.client import rest
 from placement_sync.daemon import json_application
 from placement_sync.licenses import tokens, vendordata
@@ -84,7 +85,7 @@ def build_application(files: Iterable[str]) -> json_application.Application:
         credentials in [placement] and [keystone_authtoken].
     :raises ConfigurationError: they can't be used.
     """
-    parsed, settings = conf_files.parse_files(list(files))
+    parsed, settings = nova_conf.parse_files(list(files))
     if not settings.license_dir:
         raise settings.refusal(
             "license_dir", "(empty)", "set the directory of the tokens"

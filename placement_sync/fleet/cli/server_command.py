@@ -10,7 +10,7 @@ from typing import Any
 
 from nova_accel import errors
 from nova_accel.cli import application, command_manager
-from nova_accel.config import conf_files
+from nova_accel.discovery import nova_conf
 from placement_sync.cli import common_options, progress
 from placement_sync.client import cloud_client, nova_api, rest
 from placement_sync.fleet import host_bus
@@ -183,7 +183,7 @@ def open_nova_bus(options: common_options.CommandOptions, command: str) -> Any:
             " gateway, or run this where Nova is installed",
         ) from error
     with progress.waiting_for("Nova's message bus"):
-        return rpc.ComputeRpc(options.files or conf_files.find_default_files())
+        return rpc.ComputeRpc(options.files or nova_conf.find_default_files())
 
 
 def _find_gateway(

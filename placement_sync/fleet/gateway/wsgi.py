@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.config import conf_files, logs
+from nova_accel.config import logs
+from nova_accel.discovery import nova_conf
 from nova_accel.model import json_codec
 from placement_sync.client import cloud_client, nova_api, rest
 from placement_sync.daemon import json_application
@@ -178,7 +179,7 @@ def build_application(files: Iterable[str]) -> json_application.Application:
     :raises ConfigurationError: they can't be used.
     :raises ServiceError: the bus can't be reached.
     """
-    parsed, _ = conf_files.parse_files(list(files))
+    parsed, _ = nova_conf.parse_files(list(files))
     return json_application.authenticated(
         GatewayApplication(
             compute_rpc.ComputeRpc(tuple(files)),

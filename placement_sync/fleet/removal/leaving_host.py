@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nova_accel import errors, model
 from nova_accel.cli import command_manager, host_source, registered_readers
-from nova_accel.config import conf_files
+from nova_accel.discovery import nova_conf
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.host.state import adoption_plan
 from nova_accel.inventory.adoption import records
@@ -72,7 +72,7 @@ class LeavingHost:
         self._uri = arguments.connect or (
             None
             if options.is_foreign
-            else conf_files.read_libvirt_uri(options.parsed)
+            else nova_conf.read_libvirt_uri(options.parsed)
         )
 
     def read(self) -> removal_plan.HostContents:

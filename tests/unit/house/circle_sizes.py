@@ -72,8 +72,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_300, "2026-11-27", _UNOFFERED),
         Limit(57_500, "2026-11-27", "the seam of adoptions"),
         Limit(57_600, "2026-11-27", "log lines with their reason once"),
-        Limit(56_000, "2026-11-27", _COMMANDS),
-        Limit(56_950, "2026-11-27", _COMMANDS),
+        Limit(57_050, "2026-11-27", _COMMANDS),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -102,8 +101,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "the seam of adoptions, and mdevs with uuids of other programs",
         ),
         Limit(39_600, "2026-11-27", "log lines with their reason once"),
-        Limit(38_150, "2026-11-27", _COMMANDS),
-        Limit(38_850, "2026-11-27", _COMMANDS),
+        Limit(38_900, "2026-11-27", _COMMANDS),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

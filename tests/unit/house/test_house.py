@@ -99,7 +99,6 @@ IMPURE = {
     "nova_accel.config.extensions",
     "nova_accel.config.library_version",
     "nova_accel.config.logs",
-    "nova_accel.config.conf_files",
     "nova_accel.config.conf_options",
     "nova_accel.config.spec_validators",
     "nova_accel.config.top_packages",

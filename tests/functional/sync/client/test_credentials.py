@@ -11,7 +11,7 @@ import pytest
 from keystoneauth1 import loading
 
 from nova_accel import errors
-from nova_accel.config import conf_files
+from nova_accel.discovery import nova_conf
 from placement_sync.client import (
     cloud_client,
     http_errors,
@@ -53,7 +53,7 @@ def write(tmp_path: Path) -> Write:
     def parse(text: str) -> Any:
         path = tmp_path / "nova.conf"
         path.write_text(text)
-        return conf_files.parse_files([str(path)])[0]
+        return nova_conf.parse_files([str(path)])[0]
 
     return parse
 

@@ -281,7 +281,7 @@ def test_a_missing_state_dir_is_an_error(
 def test_a_missing_state_dir_is_an_error_without_nova_conf(
     site: Site, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nova_accel.config.conf_files.CONFIG_FILES", ())
+    monkeypatch.setattr("nova_accel.discovery.nova_conf.CONFIG_FILES", ())
     missing = tmp_path / "missing"
     monkeypatch.setenv("OS_NOVA_ACCEL__STATE_DIR", str(missing))
     for words in (["drain"], ["undrain", CARD]):

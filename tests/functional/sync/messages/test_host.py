@@ -200,7 +200,7 @@ def test_programs(
     capsys: sites.Output, tmp_path: pathlib.Path, monkeypatch: Monkey
 ) -> None:
     monkeypatch.delenv("OS_CLOUD", raising=False)
-    monkeypatch.setattr("nova_accel.config.conf_files.CONFIG_FILES", ())
+    monkeypatch.setattr("nova_accel.discovery.nova_conf.CONFIG_FILES", ())
     host = transcript.Transcript(capsys, {str(tmp_path): "DIRECTORY"}, main)
     for line in (
         *("inspect -c", "drian", "drain --host", "--host node1"),

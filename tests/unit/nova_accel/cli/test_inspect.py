@@ -197,7 +197,7 @@ def test_inspect_reads_the_nova_conf_of_this_machine(
     compute: pathlib.Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "nova_accel.config.conf_files.CONFIG_FILES", (str(compute),)
+        "nova_accel.discovery.nova_conf.CONFIG_FILES", (str(compute),)
     )
     text = run(capsys, "inspect")
     assert f"{compute} [nova-accel]: is ignored" in text
@@ -299,7 +299,7 @@ def test_inspect_lists_a_missing_state_dir_of_a_nova_conf(
     state_dir.rename(compute.parent / "renamed")
     assert line in run(capsys, *arguments)
     assert "is no directory" not in run(capsys, "inspect", "--root", root)
-    monkeypatch.setattr("nova_accel.config.conf_files.CONFIG_FILES", ())
+    monkeypatch.setattr("nova_accel.discovery.nova_conf.CONFIG_FILES", ())
     assert "is no directory" not in run(capsys, "inspect")
 
 

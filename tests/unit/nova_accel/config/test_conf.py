@@ -8,7 +8,8 @@ import pytest
 from oslo_config import cfg
 
 from nova_accel import errors
-from nova_accel.config import conf, conf_files, conf_options, policy
+from nova_accel.config import conf, conf_options, policy
+from nova_accel.discovery import nova_conf
 
 NUMBERS = [
     option.dest
@@ -20,7 +21,7 @@ NUMBERS = [
 def read(tmp_path: pathlib.Path, *lines: str) -> conf.Settings:
     path = tmp_path / "nova.conf"
     path.write_text("\n".join(["[nova_accel]", *lines]) + "\n")
-    return conf_files.read_files([str(path)])
+    return nova_conf.read_files([str(path)])
 
 
 def test_defaults_change_no_mode(tmp_path: pathlib.Path) -> None:
@@ -116,10 +117,10 @@ def test_a_state_dir_below_that_of_nova_is_read(
 ) -> None:
     path = tmp_path / "nova.conf"
     path.write_text("[nova_accel]\nstate_dir = $state_path/accel\n")
-    settings = conf_files.read_files([str(path)])
+    settings = nova_conf.read_files([str(path)])
     assert settings.state_dir == "/var/lib/nova/accel"
     path.write_text(f"[DEFAULT]\nstate_path = /nova\n{path.read_text()}")
-    settings = conf_files.read_files([str(path)])
+    settings = nova_conf.read_files([str(path)])
     assert settings.state_dir == "/nova/accel"
 
 
@@ -139,7 +140,7 @@ def test_a_bad_value_is_refused_with_its_file(
     first.write_text("[nova_accel]\nsync_interval = 5\n")
     second.write_text(f"[NOVA_ACCEL]\n{line}\n")
     with pytest.raises(errors.ConfigurationError) as caught:
-        conf_files.read_files([str(first), str(second)])
+        nova_conf.read_files([str(first), str(second)])
     message = str(caught.value)
     assert message.startswith(f"{second} [nova_accel] {line}: {expected}")
     assert message.count("not valid") == 0
@@ -170,7 +171,7 @@ def test_misspelt_options_and_sections_are_problems(
     )
     reasons = {
         problem.where.removeprefix(f"{path} "): problem.reason
-        for problem in conf_files.read_files([str(path)]).problems
+        for problem in nova_conf.read_files([str(path)]).problems
     }
     hints = {
         where: reason.partition("; ")[2] for where, reason in reasons.items()
@@ -215,13 +216,13 @@ def test_weigher_options_are_read(tmp_path: pathlib.Path) -> None:
         "accelerator_packing_weight_multiplier = -2.5\n"
         "accelerator_weigher_cache_seconds = 0\n"
     )
-    parsed, _ = conf_files.parse_files([str(path)])
+    parsed, _ = nova_conf.parse_files([str(path)])
 
     assert conf.read_weigher_settings(parsed) == conf.WeigherSettings(
         packing=-2.5, cache_seconds=0
     )
     assert conf.WeigherSettings() == conf.read_weigher_settings(
-        conf_files.parse_files([])[0]
+        nova_conf.parse_files([])[0]
     )
 
 
@@ -250,13 +251,13 @@ def test_the_default_files_are_those_of_nova_compute(
     expected = cfg.ConfigOpts()
     expected([], project="nova", prog="nova-compute")
     paths = [str(place / name) for name in ("nova.conf", "nova-compute.conf")]
-    monkeypatch.setattr(conf_files, "CONFIG_FILES", paths)
+    monkeypatch.setattr(nova_conf, "CONFIG_FILES", paths)
     monkeypatch.setattr(
-        conf_files, "CONFIG_DIRS", [f"{path}.d" for path in paths]
+        nova_conf, "CONFIG_DIRS", [f"{path}.d" for path in paths]
     )
-    files = conf_files.find_default_files()
+    files = nova_conf.find_default_files()
     assert len(files) == 5
-    settings, nova = conf_files.read_files(files), conf.read_settings(expected)
+    settings, nova = nova_conf.read_files(files), conf.read_settings(expected)
     assert settings.rules == nova.rules
     assert [rule.max_slots for rule in settings.rules.rules] == [1, 2, 4, 3, 7]
     assert settings.live_migration_link == nova.live_migration_link == 6
@@ -266,9 +267,9 @@ def test_no_file_is_found_where_there_is_none(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        conf_files, "CONFIG_FILES", [str(tmp_path / "nova.conf")]
+        nova_conf, "CONFIG_FILES", [str(tmp_path / "nova.conf")]
     )
     monkeypatch.setattr(
-        conf_files, "CONFIG_DIRS", [str(tmp_path / "nova.conf.d")]
+        nova_conf, "CONFIG_DIRS", [str(tmp_path / "nova.conf.d")]
     )
-    assert conf_files.find_default_files() == ()
+    assert nova_conf.find_default_files() == ()

@@ -147,7 +147,7 @@ def test_a_captured_host_uses_only_named_paths(
     conf = tmp_path / "nova.conf"
     conf.write_text("[nova_accel]\nstate_dir = /state\n")
     monkeypatch.setattr(
-        "nova_accel.config.conf_files.CONFIG_FILES", (str(conf),)
+        "nova_accel.discovery.nova_conf.CONFIG_FILES", (str(conf),)
     )
     local = common_options.resolve_options(parsed())
     assert (local.files, local.state_dir) == ((str(conf),), "/state")
@@ -168,7 +168,7 @@ def test_a_captured_host_uses_only_named_paths(
 def test_no_credentials_without_a_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nova_accel.config.conf_files.CONFIG_FILES", ())
+    monkeypatch.setattr("nova_accel.discovery.nova_conf.CONFIG_FILES", ())
     monkeypatch.delenv("OS_CLOUD", raising=False)
     arguments = parsed()
     with pytest.raises(errors.ConfigurationError, match="--os-cloud"):

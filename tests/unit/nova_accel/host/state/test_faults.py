@@ -9,7 +9,8 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.cli import commands
-from nova_accel.config import conf_files, policy
+from nova_accel.config import policy
+from nova_accel.discovery import nova_conf
 from nova_accel.host.state import faults
 from nova_accel.inventory import conditions, tree_builder
 from nova_accel.model import names, providers
@@ -223,7 +224,7 @@ def test_heal_reads_the_nova_conf_of_this_machine(
     path = tmp_path / "nova.conf"
     state_dir = os.path.dirname(notes.path)
     path.write_text(f"[nova_accel]\nstate_dir = {state_dir}\n")
-    monkeypatch.setattr(conf_files, "CONFIG_FILES", (str(path), "/none"))
+    monkeypatch.setattr(nova_conf, "CONFIG_FILES", (str(path), "/none"))
     notes.put(fpga.REGION, "it failed", None)
     assert commands.main(["heal"]) == 0
     assert f"{fpga.REGION}  since 2" in capsys.readouterr().out

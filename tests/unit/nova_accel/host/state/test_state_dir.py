@@ -8,7 +8,8 @@ import pathlib
 import pytest
 
 from nova_accel import errors
-from nova_accel.config import conf, conf_files
+from nova_accel.config import conf
+from nova_accel.discovery import nova_conf
 from nova_accel.host.state import state_dir
 from tests.lab.fakehost import mount
 
@@ -21,7 +22,7 @@ def configure(place: pathlib.Path, path: pathlib.Path) -> conf.Settings:
     """Return the settings of a configuration file with this state_dir."""
     file = place / "compute.conf"
     file.write_text(f"[nova_accel]\nstate_dir = {path}\n")
-    return conf_files.read_files([str(file)])
+    return nova_conf.read_files([str(file)])
 
 
 @pytest.mark.parametrize(
