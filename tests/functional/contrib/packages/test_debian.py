@@ -26,6 +26,8 @@ pytestmark = pytest.mark.skipif(
 
 _PAGE = pages.MANUAL / "install/index.rst"
 _PACKAGE = "python3-nova-accel"
+# Prints the directory of pip's packages, which precedes Debian's.
+_LOCAL = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 def read_commands(*programs: str) -> list[tuple[str, ...]]:
@@ -80,6 +82,13 @@ def install(root: package_root.PackageRoot) -> None:
     root.run("sh", "-c", " ".join(command), directory="/mnt/source")
 
 
+def run_package_test(root: package_root.PackageRoot, name: str) -> None:
+    """Run a test of the package, as autopkgtest does."""
+    tests = roots.REPOSITORY / "contrib/debian/tests"
+    shutil.copytree(tests, root.files / "tests", dirs_exist_ok=True)
+    root.run(f"/mnt/tests/{name}")
+
+
 def check_inspect(root: package_root.PackageRoot) -> None:
     """Check that the installed command prints the golden report."""
     look.make("a40-vf-mdev", root.files / "tree")
@@ -100,7 +109,16 @@ def test_the_package_works_without_nova(package: pathlib.Path) -> None:
         shutil.copy(package, root.files)
         (root.files / "source").mkdir()
         install(root)
+        directory = root.run("python3", "-c", _LOCAL).strip()
+        script = f"/var/lib/dpkg/info/{_PACKAGE}.postinst"
+        assert root.run(script, "configure") == ""
+        foreign = root.write(f"{directory}/filters/__init__.py", "")
+        output = root.run(script, "configure")
+        assert f"warning: Python's package filters is {directory}" in output
+        foreign.unlink()
+        foreign.parent.rmdir()
         check_inspect(root)
+        run_package_test(root, "commands")
         service = "usr/lib/systemd/system/placement-sync.service"
         assert service in list_own_files(root)
         root.run("apt-get", "purge", "--autoremove", _PACKAGE)
@@ -113,7 +131,20 @@ def test_the_package_has_the_version_of_the_library(
 ) -> None:
     fields = host.run("dpkg-query", "-W", "-f", "${Version}", _PACKAGE)
     printed = host.run("nova-accel", "--version").split()[-1]
-    assert fields == printed
+    assert fields == f"{printed}-1"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["commands", "driver"])
+def test_the_tests_of_the_package_pass(
+    host: package_root.PackageRoot, name: str
+) -> None:
+    run_package_test(host, name)
+
+
+def test_each_test_of_the_package_is_run() -> None:
+    text = (roots.REPOSITORY / "contrib/debian/tests/control").read_text()
+    assert re.findall(r"Tests: (.+)", text) == ["commands", "driver"]
 
 
 @pytest.mark.long
