@@ -420,7 +420,7 @@ class HostLists(DeviceCommandBase):
         """Stop the RPC server of a nova-compute."""
         self.useFixture(
             fixtures.MonkeyPatch(
-                "placement_sync.fleet.cli.host_calls._HOST_SECONDS", 0.2
+                "placement_sync.fleet.cli.host_calls._HOST_SECONDS", 1.5
             )
         )
         self.computes[name].driver._hooks.operations.by_name[
