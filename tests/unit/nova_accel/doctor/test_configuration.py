@@ -178,7 +178,8 @@ def test_a_removal_reads_the_state_of_the_named_file(
     nova_conf.write_text(f"[nova_accel]\nstate_dir = {state}\n")
     assert run("--remove", "--config-file", str(nova_conf)) == 2
     out = capsys.readouterr().out
-    assert f"FAIL    remove.functions: servers {changes.SERVER}" in out
+    assert "FAIL    remove.functions: these servers have " in out
+    assert changes.SERVER in out
     assert f"{state} exists" in out
     assert "remove.offered" not in out
 
