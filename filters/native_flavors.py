@@ -59,20 +59,16 @@ def _serve(ctxt: Any, spec: Any) -> bool:
     is_changed = False
     if "extra_specs" in spec.flavor:
         specs = spec.flavor.extra_specs
-        native = _list_native(specs)
-        if native:
+        groups = flavors.parse_groups(specs)
+        if any(map(native_flavors.may_be_native, groups)):
             changed = _replace(ctxt, spec, specs) or _forbid(
-                ctxt, specs, native
+                ctxt, specs, groups
             )
             if changed:
                 spec.flavor = spec.flavor.obj_clone()
                 spec.flavor.extra_specs = changed
                 is_changed = True
     return _forbid_pci(ctxt, spec) or is_changed
-
-
-def _list_native(specs: Mapping[str, str]) -> list[flavors.RequestGroup]:
-    return list(filter(native_flavors.is_native, flavors.parse_groups(specs)))
 
 
 def _replace(
@@ -87,8 +83,11 @@ def _replace(
     if cell is not None:
         server = moved_server.read(ctxt, cell, spec.instance_uuid, "flavor")
         own = server.flavor
-        if own.flavorid == spec.flavor.flavorid and not _list_native(
-            own.extra_specs
+        if own.flavorid == spec.flavor.flavorid and not any(
+            map(
+                native_flavors.may_be_native,
+                flavors.parse_groups(own.extra_specs),
+            )
         ):
             return dict(own.extra_specs)
         if server.task_state == task_states.MIGRATING:
@@ -103,15 +102,17 @@ def _forbid(
     specs: Mapping[str, str],
     groups: Iterable[flavors.RequestGroup],
 ) -> dict[str, str] | None:
-    """Return extra specs whose groups exclude our providers.
+    """Return extra specs whose native groups exclude our providers.
 
-    None if there are none: Placement refuses a trait that it does not know.
+    None without such groups, or without providers of ours: Placement
+    refuses a trait that it does not know.
     """
-    if not _has_own_providers(ctxt):
+    native = list(filter(native_flavors.is_native, groups))
+    if not native or not _has_own_providers(ctxt):
         return None
     return dict(specs) | {
         f"trait{group.suffix}:{names.OWNER_TRAIT}": _FORBIDDEN
-        for group in groups
+        for group in native
     }
 
 

@@ -63,7 +63,18 @@ def is_native(group: flavors.RequestGroup) -> bool:
 
     A group of this library requires the trait of a profile, too.
     """
-    return bool(group.resources.get(names.GPU_CLASS)) and not any(
+    return bool(group.resources.get(names.GPU_CLASS)) and may_be_native(group)
+
+
+def may_be_native(group: flavors.RequestGroup) -> bool:
+    """Return whether a group is native, or is of a class of an operator's.
+
+    Nova's ``[mdev_TYPE] mdev_class`` names such classes.
+    """
+    return any(
+        amount and (name == names.GPU_CLASS or name.startswith(names.CUSTOM))
+        for name, amount in group.resources.items()
+    ) and not any(
         trait.startswith(names.PROFILE_PREFIXES) for trait in group.required
     )
 
@@ -109,12 +120,13 @@ def _parse(line: str) -> Replacement:
         )
     replaced = flavors.parse_groups(replacement.replace)
     if PCI_ALIAS not in replacement.replace and not any(
-        map(is_native, replaced)
+        map(may_be_native, replaced)
     ):
         raise _refusal(
             line,
-            f"replace must request {names.GPU_CLASS} without a profile;"
-            " change other flavors by `openstack accel flavor set`",
+            f"replace must request {names.GPU_CLASS}, or the class of an"
+            " mdev type, without a profile; change other flavors by"
+            " `openstack accel flavor set`",
         )
     return replacement
 

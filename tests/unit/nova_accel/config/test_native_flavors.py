@@ -37,6 +37,12 @@ def test_the_inverse_restores_a_flavor(others: dict[str, str]) -> None:
     assert line.invert().apply(after) == specs
 
 
+def test_a_class_of_an_mdev_type_is_replaced() -> None:
+    native = {"resources:CUSTOM_SMALL": "2"}
+    lines = parse({"replace": native, "by": SERVED})
+    assert native_flavors.apply(lines, native) == SERVED
+
+
 def test_when_is_kept() -> None:
     when = {"trait:CUSTOM_NVIDIA_11": "required"}
     lines = parse(LINE | {"when": when})
@@ -60,7 +66,7 @@ def test_other_flavors_stay(specs: dict[str, str], reason: str) -> None:
     ("line", "words"),
     [
         ([], "write a JSON object"),
-        ({"by": SERVED}, "replace must request VGPU"),
+        ({"by": SERVED}, "replace must request VGPU, or the class"),
         (LINE | {"by": NATIVE}, "by must request a profile"),
         ({"replace": NATIVE}, "by must request a profile"),
         (LINE | {"replace": SERVED}, "replace must request VGPU"),
