@@ -278,6 +278,17 @@ def slot_handle(device: model.Device, provider: str, identifier: str) -> str:
     )
 
 
+def is_in_own_slot(claim: model.Claim) -> bool:
+    """Return whether a claim's partition is the one that its slot names.
+
+    An mdev on a VF may have any uuid: another program made it, or it was
+    adopted.
+    """
+    return claim.technology != "mdev" or claim.handle == names.mdev_uuid(
+        claim.provider, claim.slot
+    )
+
+
 def _list_candidates(
     group: flavors.RequestGroup,
     name: str,

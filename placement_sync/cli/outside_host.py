@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable
 
 from nova_accel import errors, model
-from nova_accel.claims import claim_plan
+from nova_accel.claims import claim_plan, matching
 from nova_accel.cli import command_manager, host_source
 from nova_accel.config import conf, conf_options, policy
 from nova_accel.discovery import change_detection, note_stores
@@ -271,7 +271,8 @@ def find_kernel_claims(
         if device.technology == _MDEV
         for identifier in device.slots
     )
-    return claim_plan.find_existing("", slots, root, host)
+    existing = claim_plan.find_existing("", slots, root, host)
+    return tuple(filter(matching.is_in_own_slot, existing))
 
 
 def read_host_name() -> str:

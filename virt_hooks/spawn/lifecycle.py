@@ -17,7 +17,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
-from nova_accel.claims import claim_plan
+from nova_accel.claims import claim_plan, matching
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, snapshot
 from nova_accel.host.execute import action_executor
@@ -238,7 +238,7 @@ class Lifecycle(claim_store.NodeClaims):
                     [
                         claim
                         for claim in claims
-                        if claim in existing or ownership.is_in_own_slot(claim)
+                        if claim in existing or matching.is_in_own_slot(claim)
                     ],
                 )
             claims = ownership.plan_unless_made(made, claims)
@@ -250,7 +250,7 @@ class Lifecycle(claim_store.NodeClaims):
 
     def _is_partition_of(self, consumer: str, claim: model.Claim) -> bool:
         """Return whether the partition in a server's slot is the server's."""
-        return ownership.is_in_own_slot(
+        return matching.is_in_own_slot(
             claim
         ) or self._domains.read_use().is_of(consumer, claim.handle)
 

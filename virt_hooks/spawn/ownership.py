@@ -6,7 +6,7 @@ import types
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import errors, model
-from nova_accel.claims import claim_plan
+from nova_accel.claims import claim_plan, matching
 from nova_accel.model import flavors, names, providers
 from virt_hooks.guest import connection
 from virt_hooks.spawn import claim_store
@@ -89,18 +89,7 @@ def is_owned(claim: model.Claim, made: Made) -> bool:
     """
     if claim.handle in made:
         return True
-    return claim.technology not in NAMELESS and is_in_own_slot(claim)
-
-
-def is_in_own_slot(claim: model.Claim) -> bool:
-    """Return whether only the slot's own partition can be in it.
-
-    An mdev on a VF may have any uuid: another program made it, or it was
-    adopted.
-    """
-    return claim.technology != "mdev" or claim.handle == names.mdev_uuid(
-        claim.provider, claim.slot
-    )
+    return claim.technology not in NAMELESS and matching.is_in_own_slot(claim)
 
 
 def slots_of_domain(
