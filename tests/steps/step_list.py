@@ -21,6 +21,8 @@ IMPORTED_TESTS = (
     "tests/functional/nova/fpga/test_tools.py",
     "tests/functional/nova/spawn/test_typed_vfs.py",
     "tests/functional/test_activation.py",
+    "tests/unit/nova_accel/doctor/ansible/test_device_use.py",
+    "tests/unit/nova_accel/doctor/test_doctor_command.py",
     "tests/unit/placement_sync/cli/test_progress.py",
     "tests/unit/placement_sync/daemon/test_metrics.py",
     "tests/unit/virt_hooks/guest/test_hostdev.py",
