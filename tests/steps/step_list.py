@@ -22,6 +22,7 @@ IMPORTED_TESTS = (
     "tests/functional/nova/spawn/test_typed_vfs.py",
     "tests/functional/test_activation.py",
     "tests/unit/nova_accel/doctor/ansible/test_device_use.py",
+    "tests/unit/nova_accel/doctor/ansible/test_driver_command.py",
     "tests/unit/nova_accel/doctor/test_doctor_command.py",
     "tests/unit/placement_sync/cli/test_progress.py",
     "tests/unit/placement_sync/daemon/test_metrics.py",
