@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 from nova_accel.cli import application, command_manager
 from nova_accel.cli.inspect_output import columns
-from nova_accel.discovery import nova_conf
 from nova_accel.host.state import adoption_plan
 from nova_accel.inventory import wording
 from nova_accel.inventory.adoption import planner, records, undo_planner
@@ -54,13 +53,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="set the support of Nova that the servers have their devices"
         " from (default: %(default)s, which is [devices] enabled_mdev_types)",
     )
-    parser.add_argument(
-        "--connect",
-        metavar="URI",
-        help="read domains from this libvirt, for example qemu:///system"
-        f" (default [libvirt] connection_uri, or {nova_conf.LIBVIRT_URI})",
-    )
-    common_options.add_compute_endpoint(parser)
+    common_options.add_host_services(parser)
     common_options.add_arguments(parser)
 
 

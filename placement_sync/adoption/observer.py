@@ -21,7 +21,6 @@ from placement_sync.cli import common_options, outside_host
 from placement_sync.client import (
     nova_api,
     provider_records,
-    resource_providers,
     rest,
 )
 
@@ -50,14 +49,7 @@ def open_sources(
 
     :raises AcceleratorError: an argument can't be used, or a service fails.
     """
-    host = outside_host.open_own_node(options)
-    placement = common_options.open_placement(arguments, options)
-    root = outside_host.find_root(
-        arguments,
-        options,
-        host,
-        resource_providers.PlacementClient(placement),
-    )
+    node = outside_host.find_own_node(arguments, options)
     compute, reason = common_options.open_compute(arguments, options)
     if compute is None:
         raise nova_api.NoAnswerError(reason)
@@ -68,11 +60,11 @@ def open_sources(
     uri = arguments.connect or nova_conf.read_libvirt_uri(options.parsed)
     return Sources(
         options=options,
-        host=host,
-        placement=placement,
+        host=node.host,
+        placement=node.placement.client,
         compute=compute,
-        root=root,
-        service=nova_api.read_service_host(compute, root.uuid),
+        root=node.root,
+        service=nova_api.read_service_host(compute, node.root.uuid),
         read_domains=functools.partial(registered_readers.read_domains, uri),
     )
 

@@ -26,7 +26,6 @@ from placement_sync.audit import (
 from placement_sync.cli import common_options, outside_host, progress
 from placement_sync.client import (
     nova_api,
-    resource_providers,
     rest,
     stock_compute,
 )
@@ -58,13 +57,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         " are reported, because others were changes in progress (default"
         f" {PAUSE_S:g}). 0: compare once",
     )
-    parser.add_argument(
-        "--connect",
-        metavar="URI",
-        help="read domains from this libvirt, for example qemu:///system"
-        f" (default [libvirt] connection_uri, or {nova_conf.LIBVIRT_URI})",
-    )
-    common_options.add_compute_endpoint(parser)
+    common_options.add_host_services(parser)
 
 
 def _run(arguments: argparse.Namespace) -> application.Output:
@@ -73,15 +66,9 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     :raises AcceleratorError: an argument can't be used, or Placement fails.
     """
     options = common_options.resolve_options(arguments)
-    host = outside_host.open_own_node(options)
-    placement = common_options.open_placement(arguments, options)
-    root = outside_host.find_root(
-        arguments,
-        options,
-        host,
-        resource_providers.PlacementClient(placement),
-    )
-    reader = _build_collector(arguments, options, host, placement, root)
+    node = outside_host.find_own_node(arguments, options)
+    placement, root = node.placement.client, node.root
+    reader = _build_collector(arguments, options, node.host, placement, root)
     report = compare_twice(reader, arguments.pause)
     results: tuple[heal.HealResult, ...] = ()
     if arguments.heal and report.findings:

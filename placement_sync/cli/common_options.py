@@ -42,6 +42,17 @@ def add_cloud_credentials(parser: argparse.ArgumentParser) -> None:
     add_compute_endpoint(parser)
 
 
+def add_host_services(parser: argparse.ArgumentParser) -> None:
+    """Add the options for a libvirt, and for a Nova without Keystone."""
+    parser.add_argument(
+        "--connect",
+        metavar="URI",
+        help="read domains from this libvirt, for example qemu:///system"
+        f" (default [libvirt] connection_uri, or {nova_conf.LIBVIRT_URI})",
+    )
+    add_compute_endpoint(parser)
+
+
 def add_compute_endpoint(parser: argparse.ArgumentParser) -> None:
     """Add the option for a Nova without Keystone."""
     parser.add_argument(

@@ -174,6 +174,30 @@ def open_own_node(options: common_options.CommandOptions) -> OutsideHost:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNode:
+    """The host of a command's options, with its node in Placement."""
+
+    host: OutsideHost
+    placement: resource_providers.PlacementClient
+    root: providers.ProviderRoot
+
+
+def find_own_node(
+    arguments: argparse.Namespace, options: common_options.CommandOptions
+) -> OwnNode:
+    """Return the host of a command's options and its node in Placement.
+
+    :raises AcceleratorError: an argument can't be used, or Placement can't.
+    """
+    host = open_own_node(options)
+    placement = resource_providers.PlacementClient(
+        common_options.open_placement(arguments, options)
+    )
+    root = find_root(arguments, options, host, placement)
+    return OwnNode(host=host, placement=placement, root=root)
+
+
 def open_node(
     settings: conf.Settings,
     root: str,

@@ -16,7 +16,6 @@ from placement_sync.cli import common_options, outside_host
 from placement_sync.client import (
     nova_api,
     provider_records,
-    resource_providers,
 )
 from placement_sync.fleet.flavors import cloud, flavor_specs
 from placement_sync.fleet.removal import removal_files, removal_plan
@@ -57,17 +56,16 @@ class LeavingHost:
             )
         self.options = options
         self.state_dir: str = options.state_dir
-        self.host = outside_host.open_own_node(options)
-        self.placement = resource_providers.PlacementClient(
-            common_options.open_placement(arguments, options)
+        node = outside_host.find_own_node(arguments, options)
+        self.host, self.placement, self.root = (
+            node.host,
+            node.placement,
+            node.root,
         )
         compute, reason = common_options.open_compute(arguments, options)
         if compute is None:
             raise nova_api.NoAnswerError(reason)
         self.compute = compute
-        self.root = outside_host.find_root(
-            arguments, options, self.host, self.placement
-        )
         self.service = nova_api.read_service_host(compute, self.root.uuid)
         self._uri = arguments.connect or (
             None

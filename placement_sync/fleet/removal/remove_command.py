@@ -11,7 +11,6 @@ import argparse
 import functools
 
 from nova_accel.cli import application, command_manager
-from nova_accel.discovery import nova_conf
 from nova_accel.host.state import service_lock
 from nova_accel.inventory import wording
 from placement_sync.cli import common_options, drain_wait
@@ -34,13 +33,7 @@ _MOVED = (
 
 
 def _add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--connect",
-        metavar="URI",
-        help="read domains from this libvirt, for example qemu:///system"
-        f" (default [libvirt] connection_uri, or {nova_conf.LIBVIRT_URI})",
-    )
-    common_options.add_compute_endpoint(parser)
+    common_options.add_host_services(parser)
     common_options.add_arguments(parser)
 
 
