@@ -16,6 +16,9 @@ from placement_sync.fleet.explain import (
 )
 from placement_sync.fleet.flavors import cloud, flavor_specs
 
+# Of lines that were copied from nova.conf, or from `adopt plan`.
+_PREFIX = "native_flavors = "
+
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -64,7 +67,9 @@ def _run(arguments: argparse.Namespace) -> application.Output:
 def _parse(path: str, text: str) -> tuple[native_flavors.Replacement, ...]:
     try:
         return native_flavors.parse_catalog_lines(
-            line for line in text.splitlines() if line.strip()
+            line.removeprefix(_PREFIX)
+            for line in text.splitlines()
+            if line.strip()
         )
     except errors.ConfigurationError as error:
         raise errors.ConfigurationError(

@@ -138,7 +138,8 @@ class FlavorCommand(scheduled.CommandTestBase):
             {"replace": alias, "by": harness.vgpu_group("_GPU", "8Q")},
         )
         path = Path(self.useFixture(fixtures.TempDir()).path) / "lines.json"
-        path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+        first, second = map(json.dumps, lines)
+        path.write_text(f"native_flavors = {first}\n\n{second}\n")
         command = ("flavor", "convert", str(path))
         dry = self.run_command(*command, "--dry-run")
         self.assertEqual(2, dry.count("would be changed"))
