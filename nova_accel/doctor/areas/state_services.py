@@ -19,6 +19,7 @@ from nova_accel.doctor.host_checks import (
 )
 from nova_accel.host import host_paths
 from nova_accel.host.state import claims_file, drains, notes, state_dir
+from nova_accel.model import json_codec
 
 STATE = host_checks.Area("state", page="recovery")
 SERVICES = host_checks.Area("svc", page="troubleshooting")
@@ -189,19 +190,36 @@ def check_udev(host: _Host) -> _Results:
     remedy="mdevctl undefine --uuid UUID",
 )
 def check_mdevctl(host: _Host) -> _Results:
-    """mdevctl defines no mediated devices."""
+    """mdevctl starts no mediated devices with the host."""
     top = "/etc/mdevctl.d"
     for parent in host.names(top):
-        is_parent = parent != "scripts.d"
-        if is_parent and host.names(f"{top}/{parent}"):
+        if parent == "scripts.d":
+            continue
+        started = [
+            uuid
+            for uuid in host.names(f"{top}/{parent}")
+            if _is_started(host.text(f"{top}/{parent}/{uuid}"))
+        ]
+        if started:
             yield note(
                 f"mdevctl defines devices on {parent}",
                 f"{top}/{parent}",
                 remedy="\n".join(
                     f"mdevctl undefine --parent {parent} --uuid {uuid}"
-                    for uuid in host.names(f"{top}/{parent}")
+                    for uuid in started
                 ),
             )
+
+
+def _is_started(definition: str) -> bool:
+    """Return whether a definition of mdevctl may start with the host.
+
+    Those of adopted mdevs do not: an undo of the adoption needs them.
+    """
+    try:
+        return bool(json_codec.loads(definition)["start"] != "manual")
+    except (ValueError, TypeError, KeyError):
+        return True
 
 
 @PACKAGES.check(

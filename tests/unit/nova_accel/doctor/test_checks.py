@@ -178,6 +178,14 @@ def test_a_host_without_vgpus_needs_no_vgpu_service() -> None:
     assert "nv.vgpu-mgr" not in levels(prepared.changed(change), IN_USE)
 
 
+def test_a_definition_of_mdevctl_without_autostart_is_no_note() -> None:
+    path = next(iter(changes.CASES["svc.mdevctl"].change))
+    change: prepared.Change = {
+        path: '{"mdev_type": "nvidia-232", "start": "manual"}'
+    }
+    assert "svc.mdevctl" not in levels(prepared.changed(change), IN_USE)
+
+
 def test_switches_that_a_line_names_are_a_note_with_the_flavor() -> None:
     line = '{"vendor_id": "10de", "product_id": "22a3", "use": "passthrough"}'
     change = changes.switch() | changes.conf(
