@@ -104,8 +104,8 @@ def _forbid(
 ) -> dict[str, str] | None:
     """Return extra specs whose native groups exclude our providers.
 
-    None without such groups, or without providers of ours: Placement
-    refuses a trait that it does not know.
+    None without such groups, or without our providers: Placement refuses
+    a trait that it does not know.
     """
     native = list(filter(native_flavors.is_native, groups))
     if not native or not _has_own_providers(ctxt):

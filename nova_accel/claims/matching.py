@@ -279,7 +279,7 @@ def slot_handle(device: model.Device, provider: str, identifier: str) -> str:
 
 
 def is_in_own_slot(claim: model.Claim) -> bool:
-    """Return whether a claim's partition is the one that its slot names.
+    """Return whether a claim's partition is that which its slot names.
 
     An mdev on a VF may have any uuid: another program made it, or it was
     adopted.

@@ -198,7 +198,6 @@ TEXTS: dict[str, dict[str, str]] = {
         "Correct the accelerators of this host in": _NO_MESSAGE,
     },
     "placement_sync/cli/outside_host.py": {
-        "--root is another machine; name the dire": _OUTSIDE_HOST,
         "file of nova-compute's node": _OUTSIDE_HOST,
         "a uuid in it": _OUTSIDE_HOST,
     },
@@ -234,7 +233,6 @@ TEXTS: dict[str, dict[str, str]] = {
     "placement_sync/fleet/cli/server_command.py": {
         "{}, which fetches a bits": _WAIT,
         "{}: a running guest has ": _WAIT,
-        "its nova-compute": _WAIT,
         "It has no accelerator.": _ATTACH,
     },
     "placement_sync/fleet/devices/drain_notes.py": {
