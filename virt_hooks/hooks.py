@@ -64,7 +64,7 @@ class Hooks:
         settings = conf.read_settings(options)
         domains = connection.LibvirtDomains(host)
         accel = setup.read_node(options, host.get_connection, domains)
-        self.adoption = host_adoption.load(
+        self.adoption = adoption = host_adoption.load(
             host_adoption.AdoptionContext(
                 accel=accel, host=host, directory=settings.state_dir
             )
@@ -139,5 +139,5 @@ class Hooks:
             partitions.reporter,
             self.operations.recover_at_start,
             lambda: consumers.projects,
-            lambda: self.adoption.is_adopting,
+            lambda: adoption is not None and adoption.is_adopting,
         )

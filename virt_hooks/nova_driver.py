@@ -88,7 +88,8 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         self.is_started = False
         #: Slots of this host's servers, read only without the hooks.
         self._startup_slots: frozenset[model.Slot] = frozenset()
-        self._adoption = host_adoption.HostAdoption()
+        #: None without a plan: then no code of adoptions runs.
+        self._adoption: host_adoption.HostAdoption | None = None
         with log_errors(
             "nova-accel can't start: servers without accelerators go on, those"
             " with accelerators are refused; remove the cause, and restart"
@@ -124,7 +125,24 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
                     self.get_nodenames_by_uuid().values()
                 )
             return
-        if not self._prepare():
+        adoption = self._adoption
+        is_undoing = adoption is not None and adoption.is_undoing
+        refusals: list[errors.ConfigurationError] = []
+        if not is_undoing:
+            with log_errors("can't check the configuration"):
+                refusals += config_checks.check(
+                    nova.conf.CONF, self._accel.host
+                )
+        if adoption is not None and not refusals:
+            try:
+                adoption.prepare(self.get_nodenames_by_uuid())
+            except errors.ConfigurationError as error:
+                refusals.append(error)
+        if refusals:
+            _end_service(*refusals)
+        if is_undoing:
+            # The host goes back to Nova's own driver, as which it runs.
+            self.is_started = False
             return
         with log_errors("can't check this host"):
             self._hooks.reconciler.record_checks(
@@ -136,28 +154,6 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             self._hooks.reconciler.start()
         with log_errors("can't serve RPC requests for accelerators"):
             self._hooks.operations.start(host)
-
-    def _prepare(self) -> bool:
-        """Check the configuration, and adopt servers or hand them back.
-
-        :returns: False if the host goes back to Nova's own driver, as which
-            the service runs then.
-        """
-        refusals: list[errors.ConfigurationError] = []
-        if not self._adoption.is_undoing:
-            with log_errors("can't check the configuration"):
-                refusals += config_checks.check(
-                    nova.conf.CONF, self._accel.host
-                )
-        if not refusals:
-            try:
-                self._adoption.prepare(self.get_nodenames_by_uuid())
-            except errors.ConfigurationError as error:
-                refusals.append(error)
-        if refusals:
-            _end_service(*refusals)
-        self.is_started = not self._adoption.is_undoing
-        return self.is_started
 
     @started_only
     def cleanup_host(self, host: str) -> None:
@@ -176,13 +172,14 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             self._hooks.passes.run(
                 self.get_nodenames_by_uuid(), self.provider_tree
             )
-        if not self._adoption.is_adopting:
+        if self._adoption is None or not self._adoption.is_adopting:
             with log_errors("can't close Nova's own vGPU providers"):
                 self._hooks.native_providers.close(
                     self.provider_tree,
                     functools.partial(nova_private.list_mdev_parents, self),
                 )
-            self._adoption.complete()
+            if self._adoption is not None:
+                self._adoption.complete()
         with log_errors("can't check claims for allocations"):
             self._hooks.missing_allocations.update()
         with log_errors("can't recover interrupted attachments"):
@@ -204,7 +201,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             super().update_provider_tree(
                 provider_tree, nodename, allocations=allocations
             )
-            if self._adoption.is_undoing:
+            if self._adoption is not None and self._adoption.is_undoing:
                 self._adoption.reshape(provider_tree, nodename, allocations)
                 return
             with log_errors("can't reserve this host's accelerators"):
@@ -229,18 +226,15 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         with log_errors("can't report this host's accelerators"):
             startup_slots = self._hooks.partitions.startup_servers.slots
             is_updated = reporter.update_tree(provider_tree, startup_slots)
-        self._adoption.reshape(provider_tree, nodename, allocations)
+        if self._adoption is not None:
+            self._adoption.reshape(provider_tree, nodename, allocations)
         if is_updated:
             with log_errors("can't use this host's accelerators"):
-                self._use_tree(provider_tree)
-
-    def _use_tree(self, provider_tree: Any) -> None:
-        reporter = self._hooks.partitions.reporter
-        is_first = not reporter.is_registered
-        self.provider_tree = copy.deepcopy(provider_tree)
-        reporter.use_tree(provider_tree)
-        if is_first:
-            reporter.wake_ups.wake()
+                is_first = not reporter.is_registered
+                self.provider_tree = copy.deepcopy(provider_tree)
+                reporter.use_tree(provider_tree)
+                if is_first:
+                    reporter.wake_ups.wake()
 
     # -- spawn, reboot and delete ------------------------------------------
 
@@ -275,9 +269,11 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     def _guest_add_mdevs(self, guest: Any, chosen_mdevs: Any) -> Any:
         """Skip our mdevs, which Nova found in the old domain."""
         with log_errors("can't exclude the mdevs of accelerators"):
+            if chosen_mdevs and self._adoption is not None:
+                chosen_mdevs = self._adoption.exclude_mdevs(chosen_mdevs)
             if chosen_mdevs:
                 chosen_mdevs = self._hooks.partitions.exclude_mdevs(
-                    self._adoption.exclude_mdevs(chosen_mdevs)
+                    chosen_mdevs
                 )
         return super()._guest_add_mdevs(guest, chosen_mdevs)
 

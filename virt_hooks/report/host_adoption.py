@@ -5,6 +5,7 @@ The entry point of the group ``nova_accel.adoptions`` is a class that takes an
 ``AdoptionContext``. It is loaded only while ``state_dir`` has a plan.
 """
 
+import abc
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping
@@ -26,19 +27,20 @@ class AdoptionContext:
     directory: str
 
 
-class HostAdoption:
-    """Adoption of a host that has no plan."""
+class HostAdoption(abc.ABC):
+    """Adoption of a host that has a plan."""
 
     @property
+    @abc.abstractmethod
     def is_adopting(self) -> bool:
         """Return whether servers are still to be adopted."""
-        return False
 
     @property
+    @abc.abstractmethod
     def is_undoing(self) -> bool:
         """Return whether the servers go back to Nova's own driver."""
-        return False
 
+    @abc.abstractmethod
     def prepare(self, nodes: Mapping[str, str]) -> None:
         """Write slots and flavors, before claims are restored.
 
@@ -47,6 +49,7 @@ class HostAdoption:
             must not start.
         """
 
+    @abc.abstractmethod
     def reshape(self, nova_tree: Any, node: str, allocations: Any) -> None:
         """Move allocations between providers, or note that it is done.
 
@@ -57,19 +60,20 @@ class HostAdoption:
         :raises nova.exception.ReshapeFailed: the plan does not hold.
         """
 
+    @abc.abstractmethod
     def exclude_mdevs(self, uuids: Iterable[str]) -> list[str]:
         """Return the mdevs of a former domain that were not adopted.
 
         On a VF an adopted mdev gets another uuid when it is made again.
         """
-        return [*uuids]
 
+    @abc.abstractmethod
     def complete(self) -> None:
         """Do what remains after the reshape, without Nova's locks."""
 
 
-def load(context: AdoptionContext) -> HostAdoption:
-    """Return the adoption of the installed package.
+def load(context: AdoptionContext) -> HostAdoption | None:
+    """Return the adoption of the installed package, None without a plan.
 
     :raises ConfigurationError: it can't be loaded, or its plan not read.
     """
@@ -77,4 +81,4 @@ def load(context: AdoptionContext) -> HostAdoption:
         for build in extensions.load(GROUP).values():
             adoption: HostAdoption = build(context)
             return adoption
-    return HostAdoption()
+    return None
