@@ -17,6 +17,10 @@ from collections.abc import Callable, Iterator
 # fs/sysfs/file.c, 64 KiB on some architectures).
 LIMIT = 64 * 1024
 LARGE = 4 * 1024 * 1024
+# The kernel refuses a read of a sysctl that asks for 4 MiB or more, and
+# allocates what a smaller one asks for (fs/proc/proc_sysctl.c). Names of
+# releases have 64 characters at most (__NEW_UTS_LEN).
+RELEASE = 64
 TOP = "/sys"
 # NVIDIA's table of vGPU types, where its host driver installs it: 700 kB
 # in release 535, and it grows with each.
@@ -69,6 +73,8 @@ class AllowedPaths:
 
     def limit(self, path: str) -> int:
         """Return the maximum size of the file at a path, in bytes."""
+        if path == KERNEL_RELEASE:
+            return RELEASE
         return LARGE if self.large.fullmatch(path) else LIMIT
 
     def is_allowed(self, path: str) -> bool:

@@ -101,6 +101,8 @@ class DiskSource:
         most = LIMIT + 1 if reads_all else allowed_paths.LARGE + 1
         if is_config_space(path):
             most = _HEAD_SIZE
+        elif path == KERNEL_RELEASE:
+            most = allowed_paths.RELEASE + 1
         return self._read(path, most, reads_all)
 
     def head(self, path: str, size: int) -> bytes:

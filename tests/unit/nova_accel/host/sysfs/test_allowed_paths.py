@@ -102,3 +102,9 @@ def test_a_file_of_proc_is_read_to_its_end() -> None:
     """Each read returns at most one page of it."""
     content = fs.DiskSource("/").content("/proc/self/maps")
     assert len(content) > os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_release_of_the_running_kernel_is_read() -> None:
+    """The kernel refuses to fill a buffer of the size of large files."""
+    files = fs.Files(fs.DiskSource("/"))
+    assert files.text(fs.KERNEL_RELEASE).strip() == os.uname().release
