@@ -6,6 +6,15 @@ from pathlib import Path
 
 import pytest
 
+try:
+    from nova import thread_pool_factory
+except ImportError:  # before Nova 34
+    pass
+else:
+    # A service that ends after its test would end the threads of all later
+    # tests of the process: Nova's own fixture prevents it only until then.
+    thread_pool_factory.shutdown_all_executors = lambda: None
+
 # A process has Nova's services and the servers of its simulated hosts: 450
 # MiB at most. It waits for them a third of its time.
 _MEMORY_KIB = 768 * 1024
