@@ -119,7 +119,13 @@ class AdoptionTestBase(stock_driver.StockTestBase):
     # -- the commands ------------------------------------------------------
 
     def run_command(self, *words: str, status: int = 0) -> str:
-        """Return the output of a command on host1."""
+        """Return the output of `nova-accel adopt` on host1."""
+        uuid = self.compute_rp_uuids["host1"]
+        words = ("adopt", *words, "--host-uuid", uuid)
+        return self.run_program(*words, status=status)
+
+    def run_program(self, *words: str, status: int = 0) -> str:
+        """Return the output of `nova-accel` on host1."""
         out, err = io.StringIO(), io.StringIO()
         with (
             contextlib.redirect_stdout(out),
@@ -127,11 +133,10 @@ class AdoptionTestBase(stock_driver.StockTestBase):
         ):
             exit_status = programs.main(
                 [
-                    *("adopt", *words),
+                    *words,
                     *("--endpoint", self.placement.fixture.endpoint),
                     *("--compute-endpoint", self.api_fixture.base_url),
                     *("--host", "host1"),
-                    *("--host-uuid", self.compute_rp_uuids["host1"]),
                     *("--root", str(self.hosts["host1"].root)),
                     *("--state-dir", self.state_dir()),
                     *("--connect", LIBVIRT),

@@ -1,36 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nova-accel remove` on a host with adopted servers."""
 
-import contextlib
-import io
 import os
 
 from tests.functional.nova.adoption import adopting
 from tests.functional.nova.switch import stock_driver
-from tests.functional.sync.commands import programs
 
 
 class RemoveAdopted(adopting.AdoptionTestBase):
     def remove(self, status: int = 0) -> str:
         """Return the output of `nova-accel remove apply` on host1."""
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            exit_status = programs.main(
-                [
-                    *("remove", "apply", "--host", "host1"),
-                    *("--endpoint", self.placement.fixture.endpoint),
-                    *("--compute-endpoint", self.api_fixture.base_url),
-                    *("--root", str(self.hosts["host1"].root)),
-                    *("--state-dir", self.state_dir()),
-                    *("--connect", adopting.LIBVIRT),
-                ]
-            )
-        text = out.getvalue() + err.getvalue()
-        self.assertEqual(status, exit_status, text)
-        return text
+        return self.run_program("remove", "apply", status=status)
 
     def test_they_are_handed_back_by_the_undo(self) -> None:
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
