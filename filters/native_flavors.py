@@ -120,8 +120,7 @@ def _forbid_pci(ctxt: Any, spec: Any) -> bool:
     """Exclude our providers from the groups of PCI devices in Placement.
 
     Nova claims such a device by its own list, which has no device of this
-    library.
-    Since Nova 34 its own filter requires OWNER_NOVA of them instead.
+    library. Since Nova 34 its own filter requires OWNER_NOVA of them instead.
     """
     if "requested_resources" not in spec:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a removal: consumers, effects for them, and what is deleted."""
+"""Plan of a removal: consumers, effects for them, objects to delete."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
