@@ -61,6 +61,10 @@ class FaultNotes:
         self._scrubs = notes.NoteStore(path, notes.SCRUBBING)
         self.unreleased = notes.NoteStore(path, notes.UNRELEASED)
         self.serials = notes.NoteStore(path, notes.SERIALS)
+        self._stores = (
+            *(self._faults, self._scrubs),
+            *(self.unreleased, self.serials),
+        )
         self.path = self._faults.path
         self._state_dir = path
         #: Why no note could be written at the last try, "" if one could.
@@ -189,6 +193,28 @@ class FaultNotes:
         If it can't be removed, the next service scrubs the function again.
         """
         self.unreleased.remove_or_ignore(address)
+
+    def read_unclean(self) -> Mapping[str, str]:
+        """Return why a device or function is not seen clean, by address.
+
+        Functions of servers, faults and unreadable notes are included.
+
+        :raises UnreadableError: a directory can't be listed.
+        """
+        addresses = frozenset().union(*(s.read() for s in self._stores))
+        return {
+            address: self.read_story(address, address).explain_unclean()
+            for address in sorted(addresses)
+        }
+
+    def forget(self, address: str) -> None:
+        """Remove all notes on a device or function that is clean.
+
+        :raises OSError: a note can't be removed.
+        :raises UnreadableError: a directory can't be listed.
+        """
+        for store in self._stores:
+            store.remove(address)
 
     def read_scrubs(self) -> tuple[notes.ScrubInProgress, ...]:
         """Return the scrubs in progress, or interrupted by a service's end.

@@ -10,7 +10,7 @@ nova-compute with this library runs.
 import contextlib
 import dataclasses
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors, model
@@ -49,6 +49,7 @@ class Removed:
     """Result of the steps so far.
 
     ``servers`` have no slots any more, ``holders`` still have their devices.
+    ``unclean`` are devices and functions whose notes stay, with the reasons.
     ``problems`` are texts about objects that stay, each with the reason.
     """
 
@@ -57,6 +58,7 @@ class Removed:
     providers: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     flavors: tuple[str, ...] = ()
+    unclean: Mapping[str, str] = dataclasses.field(default_factory=dict)
     has_removed_files: bool = False
     holders: tuple[removal_plan.Holder, ...] = ()
     problems: tuple[str, ...] = ()
@@ -166,8 +168,9 @@ class HostRemoval:
             removed.flavors = tuple(self._clean_flavors())
         removed.names = tuple(self._delete_names(removed))
         if not leaving.list_nodes() and not removed.problems:
-            self._remove_files()
-            removed.has_removed_files = True
+            removed.unclean = leaving.read_unclean(removed.holders)
+            self._remove_files(removed.unclean)
+            removed.has_removed_files = not removed.unclean
         return removed
 
     def _clear_slots(
@@ -204,7 +207,8 @@ class HostRemoval:
 
         :raises AcceleratorError: a driver or libvirt can't be used.
         """
-        unused = self._leaving.list_unused(removed.holders)
+        leaving = self._leaving
+        unused = leaving.list_unused(removed.holders)
         if not unused:
             return
         privileged.run_here()
@@ -224,6 +228,8 @@ class HostRemoval:
             except errors.AcceleratorError as error:
                 removed.problems += (f"{handle}: {error}",)
             else:
+                # The driver erases a vGPU on a VF when its type is cleared.
+                leaving.notes.note_clean(handle)
                 yield handle
 
     def _record(self, recorded: frozenset[str]) -> None:
@@ -302,12 +308,31 @@ class HostRemoval:
             raise
         return True
 
-    def _remove_files(self) -> None:
+    def _remove_files(self, unclean: Mapping[str, str]) -> None:
         with (
             drain_command.translate_write_errors(self._options),
             contextlib.suppress(FileNotFoundError),
         ):
-            removal_files.remove_files(self._leaving.state_dir)
+            removal_files.remove_files(self._leaving.state_dir, unclean)
+
+    def forget_cleaned(self, addresses: Iterable[str]) -> None:
+        """Remove the notes on functions that an operator has cleaned.
+
+        :raises AcceleratorError: one has no note, or has a server, or its
+            note can't be removed.
+        """
+        cleaned = {*addresses}
+        if not cleaned:
+            return
+        unclean = self._leaving.read_unclean(self._leaving.list_holders())
+        if unknown := sorted(cleaned - unclean.keys()):
+            raise command_manager.UsageError(
+                f"--cleaned {', '.join(unknown)}: these are not seen clean:"
+                f" {', '.join(unclean) or 'none'}"
+            )
+        with drain_command.translate_write_errors(self._options):
+            for address in sorted(cleaned):
+                self._leaving.notes.forget(address)
 
 
 def check_stopped(state_dir: str) -> None:

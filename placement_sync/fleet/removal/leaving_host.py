@@ -3,13 +3,13 @@
 
 import argparse
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.cli import command_manager, host_source, registered_readers
 from nova_accel.discovery import nova_conf
 from nova_accel.doctor import checked_host, host_checks, registry
-from nova_accel.host.state import adoption_plan
+from nova_accel.host.state import adoption_plan, faults
 from nova_accel.inventory.adoption import records
 from nova_accel.model import names, providers
 from placement_sync.cli import common_options, outside_host
@@ -56,6 +56,7 @@ class LeavingHost:
             )
         self.options = options
         self.state_dir: str = options.state_dir
+        self.notes = faults.FaultNotes(self.state_dir)
         node = outside_host.find_own_node(arguments, options)
         self.host, self.placement, self.root = (
             node.host,
@@ -91,6 +92,7 @@ class LeavingHost:
             other_hosts=self.list_other_hosts(),
             flavors=self.list_flavors(),
             state_dir=self.state_dir if self.has_files() else "",
+            unclean=self.read_unclean(holders),
             manual=tuple(self._list_manual()),
         )
 
@@ -231,6 +233,18 @@ class LeavingHost:
         )
 
     # -- the host ---------------------------------------------------------
+
+    def read_unclean(
+        self, holders: tuple[removal_plan.Holder, ...]
+    ) -> Mapping[str, str]:
+        """Return why devices and functions are not seen clean, by address.
+
+        :param holders: consumers whose functions are in use.
+        :raises UnreadableError: the notes can't be listed.
+        """
+        in_use = {c.slot for holder in holders for c in holder.claims}
+        unclean = self.notes.read_unclean()
+        return {a: unclean[a] for a in unclean if a not in in_use}
 
     def list_unused(
         self, holders: tuple[removal_plan.Holder, ...]

@@ -8,7 +8,7 @@ are recorded before: a removal that is killed goes on where it ended.
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from nova_accel.host.state import (
     claims_file,
@@ -25,6 +25,15 @@ _MAX_BYTES = 1 << 20
 # Directories of one level. The lock files go last: they prove that a
 # nova-compute with this library ran here, which the next attempt requires.
 _DIRECTORIES = (*notes.DIRECTORIES, "status")
+_UNCLEAN = frozenset(
+    kind.directory
+    for kind in (
+        notes.FAULTED,
+        notes.SCRUBBING,
+        notes.UNRELEASED,
+        notes.SERIALS,
+    )
+)
 _FILES = (
     *(claims_file.NAME, state_dirs.ADOPTION),
     *("stock-compute", "sync.lock", _RECORD),
@@ -77,24 +86,33 @@ def has_files(state_dir: str) -> bool:
         return False
 
 
-def remove_files(state_dir: str) -> None:
+def remove_files(state_dir: str, unclean: Collection[str] = ()) -> None:
     """Remove this library's files; the directory and other files stay.
 
     Links are not followed.
 
+    :param unclean: addresses whose notes stay, and with them the lock files.
     :raises OSError: a file can't be removed.
     """
+    files = _FILES[: -len(service_lock.NAMES)] if unclean else _FILES
     with directories.open_directory(state_dir) as top:
         for name in _DIRECTORIES:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                _remove_directory(os.path.join(state_dir, name), name, top)
-        for name in _FILES:
+                path = os.path.join(state_dir, name)
+                stays = unclean if name in _UNCLEAN else ()
+                _remove_directory(path, name, top, stays)
+        for name in files:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=top)
 
 
-def _remove_directory(path: str, name: str, parent: int) -> None:
+def _remove_directory(
+    path: str, name: str, parent: int, stays: Collection[str]
+) -> None:
     with directories.open_directory(path) as directory:
-        for entry in os.listdir(directory):
+        entries = os.listdir(directory)
+        removed = [e for e in entries if notes.parse_file_name(e) not in stays]
+        for entry in removed:
             os.unlink(entry, dir_fd=directory)
-    os.rmdir(name, dir_fd=parent)
+    if removed == entries:
+        os.rmdir(name, dir_fd=parent)

@@ -21,6 +21,11 @@ _UNCLAIMED = (
     "nova-compute has no claim of it; `nova-accel audit` says whether the"
     " allocation leaked"
 )
+_CLEANING = (
+    "nova-compute with nova-accel scrubs each before its next server; before"
+    " another use reset and erase it, then run `nova-accel remove apply"
+    " --cleaned ADDRESS`"
+)
 _NO_SERVER = (
     "it is a migration that waits to be confirmed or reverted, or a leaked"
     " allocation: see `openstack server migration list` and `nova-accel audit`"
@@ -82,7 +87,8 @@ class HostContents:
     ``nodes`` are its providers, ``names`` their custom classes and traits,
     ``other_hosts`` the names of the other compute nodes with such providers.
     ``mdevs`` are handles of partitions whose servers are gone. ``state_dir``
-    is empty if the directory has no file of this library. ``manual`` are
+    is empty if the directory has no file of this library. ``unclean`` has the
+    devices and functions not seen clean, each with the reason. ``manual`` are
     texts about changes by hand, each with its remedy.
     """
 
@@ -94,6 +100,7 @@ class HostContents:
     other_hosts: tuple[str, ...] = ()
     flavors: tuple[OwnFlavor, ...] = ()
     state_dir: str = ""
+    unclean: Mapping[str, str] = dataclasses.field(default_factory=dict)
     manual: tuple[tuple[str, str], ...] = ()
 
 
@@ -152,6 +159,7 @@ def _format(contents: HostContents) -> Iterator[str]:
         sorted(contents.names),
     )
     yield from _format_list("Mdevs and VF types to remove", contents.mdevs)
+    yield from format_unclean(contents.unclean)
     yield from _format_list(
         "Flavors that request these devices",
         (
@@ -167,6 +175,16 @@ def _format(contents: HostContents) -> Iterator[str]:
             for text, remedy in contents.manual
         ),
     )
+
+
+def format_unclean(unclean: Mapping[str, str]) -> Iterator[str]:
+    """Yield lines about devices and functions that are not seen clean."""
+    yield from _format_list(
+        "Not seen clean after a server, so that their notes stay",
+        (f"{address}: {reason}" for address, reason in unclean.items()),
+    )
+    if unclean:
+        yield f"  {_CLEANING}"
 
 
 def _format_list(title: str, lines: Iterable[str]) -> Iterator[str]:
@@ -185,6 +203,7 @@ def as_dict(contents: HostContents) -> dict[str, object]:
         "providers": [node.name for node in contents.nodes],
         "names": sorted(contents.names),
         "mdevs": list(contents.mdevs),
+        "unclean": dict(contents.unclean),
         "flavors": {
             flavor.name: list(flavor.change.removed)
             for flavor in contents.flavors

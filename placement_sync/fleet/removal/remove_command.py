@@ -65,6 +65,14 @@ def _add_apply_arguments(parser: argparse.ArgumentParser) -> None:
         " these devices; Nova then builds their servers without a device",
     )
     parser.add_argument(
+        "--cleaned",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="remove the notes on a device or function that was reset and"
+        " erased by hand after its last server; may be repeated",
+    )
+    parser.add_argument(
         "--wait",
         type=common_options.parse_option_seconds,
         default=drain_wait.EMPTY_TIMEOUT_S,
@@ -103,6 +111,7 @@ def _apply(arguments: argparse.Namespace) -> application.Output:
         return _move(arguments, leaving, removal)
     if leaving.list_nodes() or leaving.has_files():
         host_removal.check_stopped(leaving.state_dir)
+    removal.forget_cleaned(arguments.cleaned)
     holders = leaving.list_holders()
     if holders and not arguments.is_kept:
         raise command_manager.CommandError(
@@ -181,6 +190,8 @@ def _as_text(
     lines += [f"Not removed: {text}" for text in removed.problems]
     if removed.has_removed_files:
         lines.append(f"{leaving.state_dir}: its files were removed")
+    elif removed.unclean:
+        lines += removal_plan.format_unclean(removed.unclean)
     elif removed.holders:
         lines.append(
             "The providers of these servers are closed and stay; run this"
@@ -201,6 +212,7 @@ def _as_dict(
         "providers": list(removed.providers),
         "names": list(removed.names),
         "flavors": list(removed.flavors),
+        "unclean": dict(removed.unclean),
         "has_removed_files": removed.has_removed_files,
         "problems": list(removed.problems),
     }

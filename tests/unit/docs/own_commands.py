@@ -30,6 +30,7 @@ ELSEWHERE: dict[Words, str] = {
             ("nova-accel", "remove"),
             ("nova-accel", "remove", "--move"),
             ("nova-accel", "remove", "--extra-specs"),
+            ("nova-accel", "remove", "--cleaned"),
         ),
         "tests/functional/nova/switch/test_leaving.py",
     ),

@@ -102,6 +102,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         ),
         Limit(39_600, "2026-11-27", "log lines with their reason once"),
         Limit(38_900, "2026-11-27", _COMMANDS),
+        Limit(38_950, "2026-11-28", "notes of unclean functions as one"),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
@@ -130,6 +131,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             12_400,
             "2026-11-27",
             "a host is removed as a whole: plan, moves, names, flavors, files",
+        ),
+        Limit(
+            12_500,
+            "2026-11-28",
+            "functions that are not clean are named by a removal, and noted",
         ),
     ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),

@@ -1,47 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts under Nova's own driver that are adopted, and handed back."""
 
-import contextlib
-import io
 import json
-import os
 from collections.abc import Callable
 from typing import Any
 
 import fixtures
 from nova import objects
-from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_accel.host.state import adoption_plan
 from nova_accel.inventory.adoption import records
-from tests.functional.nova.scheduling import scheduled
-from tests.functional.nova.support import audit
-from tests.functional.nova.switch import stock_driver
-from tests.functional.sync.commands import programs
+from tests.functional.nova.switch import host_commands, stock_driver
 
 AGGREGATE = "11111111-1111-4111-8111-111111111111"
 TRAIT = "CUSTOM_OPERATORS"
-LIBVIRT = "qemu:///host1"
 
 
-class AdoptionTestBase(stock_driver.StockTestBase):
+class AdoptionTestBase(host_commands.HostCommandsTestBase):
     """A host of Nova's own driver, and the commands on it."""
 
     kind = stock_driver.T4_TYPE
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.useFixture(scheduled.without_keystone())
-        audit.hide_uptime(self)
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                f"{fakelibvirt.__name__}.openReadOnly", self._open_libvirt
-            )
-        )
-
-    def _open_libvirt(self, _uri: str) -> Any:
-        connection = self.computes["host1"].driver._host.get_connection()
-        return _Closable(connection)
 
     # -- a host of Nova's own driver ---------------------------------------
 
@@ -122,29 +100,7 @@ class AdoptionTestBase(stock_driver.StockTestBase):
         """Return the output of `nova-accel adopt` on host1."""
         uuid = self.compute_rp_uuids["host1"]
         words = ("adopt", *words, "--host-uuid", uuid)
-        return self.run_program(*words, status=status)
-
-    def run_program(self, *words: str, status: int = 0) -> str:
-        """Return the output of `nova-accel` on host1."""
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            exit_status = programs.main(
-                [
-                    *words,
-                    *("--endpoint", self.placement.fixture.endpoint),
-                    *("--compute-endpoint", self.api_fixture.base_url),
-                    *("--host", "host1"),
-                    *("--root", str(self.hosts["host1"].root)),
-                    *("--state-dir", self.state_dir()),
-                    *("--connect", LIBVIRT),
-                ]
-            )
-        text = out.getvalue() + err.getvalue()
-        self.assertEqual(status, exit_status, text)
-        return text
+        return self.run_here(*words, status=status)
 
     def read_plan(self) -> records.Plan:
         plan = adoption_plan.PlanFile(self.state_dir()).read()
@@ -211,23 +167,3 @@ class AdoptionTestBase(stock_driver.StockTestBase):
                 self.computes["host1"], self.compute_rp_uuids["host1"] = before
                 return error
         return None
-
-    def end_service(self) -> None:
-        """Release the lock of nova-compute, as the end of its process does."""
-        lock = self.computes["host1"].driver._accel._service_lock
-        if lock is not None and lock._descriptor is not None:
-            os.close(lock._descriptor)
-            lock._descriptor = None
-
-
-class _Closable:
-    """Connection whose end does not close that of nova-compute."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    def close(self) -> None:
-        pass

@@ -12,7 +12,7 @@ from nova_accel.config.lines import native_flavors
 from tests.functional.nova.adoption import adopting
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import audit, harness
-from tests.functional.nova.switch import stock_driver
+from tests.functional.nova.switch import host_commands, stock_driver
 
 A40_SMALL = {
     "resources_A:VGPU": "1",
@@ -74,7 +74,7 @@ class Adopt(adopting.AdoptionTestBase):
         self.assertEqual(before, self.snapshot(*servers))
 
     def assert_no_findings(self) -> None:
-        report = audit.run(self, "--connect", adopting.LIBVIRT, status=0)
+        report = audit.run(self, "--connect", host_commands.LIBVIRT, status=0)
         self.assertEqual([], report["findings"])
 
     def test_a_full_card_and_a_server_with_two_vgpus(self) -> None:

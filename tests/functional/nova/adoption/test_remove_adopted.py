@@ -10,7 +10,7 @@ from tests.functional.nova.switch import stock_driver
 class RemoveAdopted(adopting.AdoptionTestBase):
     def remove(self, status: int = 0) -> str:
         """Return the output of `nova-accel remove apply` on host1."""
-        return self.run_program("remove", "apply", status=status)
+        return self.run_here("remove", "apply", status=status)
 
     def test_they_are_handed_back_by_the_undo(self) -> None:
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)

@@ -3,7 +3,6 @@
 
 import contextlib
 import datetime
-import io
 import json
 import os
 import threading
@@ -16,7 +15,7 @@ import pytest
 from nova import objects
 
 from nova_accel.host.execute import action_executor
-from nova_accel.host.state import adoption_plan, directories
+from nova_accel.host.state import adoption_plan, directories, faults
 from nova_accel.inventory.adoption import records
 from nova_accel.model import names, providers
 from placement_sync.cli import sync_command
@@ -28,11 +27,9 @@ from placement_sync.client import (
 )
 from placement_sync.daemon import heartbeat
 from tests.functional.nova.fpga import test_fpga
-from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.spawn import test_typed_vfs
 from tests.functional.nova.support import audit, harness
-from tests.functional.nova.switch import stock_driver
-from tests.functional.sync.commands import programs
+from tests.functional.nova.switch import host_commands, stock_driver
 
 SMALL = harness.vgpu_group("_A", "4Q")
 REGION = {
@@ -47,26 +44,10 @@ class Killed(BaseException):
     """A process that ends without cleaning up."""
 
 
-class Leaving(stock_driver.StockTestBase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.useFixture(scheduled.without_keystone())
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "virt_hooks.guest.connection.libvirt.openReadOnly",
-                lambda _: self.computes["host1"].driver._host.get_connection(),
-            )
-        )
-
+class Leaving(host_commands.HostCommandsTestBase):
     def start(self) -> None:
         self.use(stock_driver.ACCEL)
         self.start_host(*CARDS)
-
-    def stop(self) -> None:
-        """End nova-compute of host1: the kernel releases its lock."""
-        lock = self.computes["host1"].driver._accel._service_lock
-        os.close(lock._descriptor)
-        lock._descriptor = None
 
     def plan(self) -> dict[str, Any]:
         """Return the document of `nova-accel remove plan` on host1."""
@@ -78,28 +59,7 @@ class Leaving(stock_driver.StockTestBase):
         return self.remove("apply", *words, status=status)
 
     def remove(self, verb: str, *words: str, status: int = 0) -> str:
-        words = (*words, "--host", "host1", "--connect", "qemu:///system")
-        return self.run_command("remove", verb, *words, status=status)
-
-    def run_command(self, *words: str, status: int = 0) -> str:
-        out, err = io.StringIO(), io.StringIO()
-        audit.hide_uptime(self)
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            exit_status = programs.main(
-                [
-                    *words,
-                    *("--endpoint", self.placement.fixture.endpoint),
-                    *("--compute-endpoint", self.api_fixture.base_url),
-                    *("--root", str(self.hosts["host1"].root)),
-                    *("--state-dir", self.state_dir()),
-                ]
-            )
-        text = out.getvalue() + err.getvalue()
-        self.assertEqual(status, exit_status, text)
-        return text
+        return self.run_here("remove", verb, *words, status=status)
 
     def report(self) -> None:
         """Have nova-compute of host1 report to Nova once more."""
@@ -176,7 +136,7 @@ class Leaving(stock_driver.StockTestBase):
             sorted(SMALL), [sorted(k) for k in plan["flavors"].values()]
         )
         self.assertIn("must be stopped", self.apply(status=2))
-        self.stop()
+        self.end_service()
         self.apply()
         self.assert_removed()
         # Names of a flavor stay: Placement refuses a request without them.
@@ -189,12 +149,45 @@ class Leaving(stock_driver.StockTestBase):
         self.assert_stock_is_clean()
         self.boot({})
 
+    def test_functions_that_are_not_clean_stay_noted(self) -> None:
+        self.start()
+        store = self.leave_unclean()
+        text = self.remove("plan")
+        reason = f"  {harness.GPU}: its scrub, begun at "
+        self.assertIn(f"so that their notes stay:\n{reason}", text)
+        text = self.apply()
+        self.assertIn(reason, text)
+        self.assertNotIn("its files were removed", text)
+        self.assertEqual({}, self.providers())
+        self.assertEqual([harness.GPU], [*store.read_unclean()])
+        text = self.apply("--cleaned", harness.T4, status=2)
+        self.assertIn(f"these are not seen clean: {harness.GPU}", text)
+        self.apply("--cleaned", harness.GPU)
+        self.assert_removed()
+
+    def leave_unclean(self) -> faults.FaultNotes:
+        """End nova-compute of host1 while it scrubs a GPU."""
+        store = faults.FaultNotes(self.state_dir())
+        store.begin_scrub(harness.GPU, harness.GPU)
+        self.end_service()
+        return store
+
+    def test_a_return_knows_which_functions_are_not_clean(self) -> None:
+        self.start()
+        self.leave_unclean()
+        self.apply()
+        self.switch(stock_driver.STOCK)
+        self.switch(stock_driver.ACCEL)
+        self.run_periodics()
+        self.boot(WHOLE, expected_state="ERROR")
+        self.boot(SMALL)
+
     def test_the_last_host_takes_flavors_and_names(self) -> None:
         self.start()
         flavor = self._create_flavor(extra_spec=SMALL)
         native = self._create_flavor(extra_spec=stock_driver.NATIVE_FLAVOR)
         self._create_trait("CUSTOM_OPERATORS")
-        self.stop()
+        self.end_service()
         self.apply("--extra-specs")
         self.assertEqual({}, self.api.get_extra_specs(flavor))
         self.assertEqual(
@@ -204,7 +197,7 @@ class Leaving(stock_driver.StockTestBase):
 
     def test_a_second_run_changes_nothing(self) -> None:
         self.start()
-        self.stop()
+        self.end_service()
         self.apply()
         before = self.list_own_names(), self._get_all_providers()
         text = self.apply()
@@ -218,7 +211,7 @@ class Leaving(stock_driver.StockTestBase):
         self.start_host(*CARDS)
         other = self.stable_providers("host2")
         self.assertEqual(["host2"], self.plan()["other_hosts"])
-        self.stop()
+        self.end_service()
         text = self.apply("--extra-specs", status=2)
         self.assertIn("in use on host2", text)
         self.assertIn("host1", self.list_hosts())
@@ -244,7 +237,7 @@ class Leaving(stock_driver.StockTestBase):
         (holder,) = self.plan()["holders"]
         self.assertEqual(server["id"], holder["uuid"])
         self.assertIn("keeps its mdevs until this host", holder["effect"])
-        self.stop()
+        self.end_service()
         before = self.providers(), self.slots(server)
         text = self.apply(status=2)
         self.assertIn(f"{server['id']} {server['name']}", text)
@@ -291,7 +284,7 @@ class Leaving(stock_driver.StockTestBase):
             f"State directory to empty: {self.state_dir()}",
         ):
             self.assertIn(f"\n{line}", text)
-        self.stop()
+        self.end_service()
         before = self.providers(), self.slots(server)
         text = self.apply(status=2)
         self.assertIn("hard reboot takes its functions away", text)
@@ -302,7 +295,15 @@ class Leaving(stock_driver.StockTestBase):
         self.assert_closed()
         self.assert_stock_is_clean()
         self._delete_server(server)
+        self.assert_cleaned_by_hand(harness.GPU)
+
+    def assert_cleaned_by_hand(self, *functions: str) -> None:
+        """Check that functions of deleted servers are named until clean."""
+        self.assertEqual({*functions}, {*self.plan()["unclean"]})
         self.apply()
+        self.assertEqual({}, self.providers())
+        words = [w for name in functions for w in ("--cleaned", name)]
+        self.apply(*words)
         self.assert_removed()
 
     def test_servers_of_each_technology_can_stay(self) -> None:
@@ -320,21 +321,24 @@ class Leaving(stock_driver.StockTestBase):
         for name, server in servers.items():
             word = "keeps" if name == "mdev" else "takes its functions away"
             self.assertIn(word, effects[server["id"]])
-        self.stop()
+        self.end_service()
         self.apply("--keep-servers")
         self.assert_closed()
         self.assert_stock_is_clean()
         for name, server in servers.items():
             self.boot(groups[name], expected_state="ERROR")
             self._delete_server(server)
-        self.assertEqual(1, len(self.vgpu_types()))
+        (vf,) = self.vgpu_types()
+        region = test_fpga.PAC.address
+        self.assertEqual({harness.GPU, vf, region}, {*self.plan()["unclean"]})
         self.apply()
-        self.assert_removed()
         self.assertEqual({}, self.vgpu_types())
+        # The driver has erased the vGPU of the VF.
+        self.assert_cleaned_by_hand(harness.GPU, region)
 
     def test_a_running_daemon_would_undo_a_removal(self) -> None:
         self.start()
-        self.stop()
+        self.end_service()
         writer = sync_command.WRITER
         status = heartbeat.Heartbeat(self.state_dir(), writer, 60.0)
         status.record_failure("Placement is down")
@@ -353,7 +357,7 @@ class Leaving(stock_driver.StockTestBase):
         for server in servers:
             self.assertEqual("host2", self.host_of(server))
         self.assert_closed()
-        self.stop()
+        self.end_service()
         self.apply()
         self.assert_removed()
 
@@ -369,7 +373,7 @@ class Leaving(stock_driver.StockTestBase):
         for server in servers:
             record = self.api.get_server(server["id"])
             self.assertEqual("SHELVED_OFFLOADED", record["status"])
-        self.stop()
+        self.end_service()
         self.apply()
         self.assert_removed()
 
@@ -388,7 +392,7 @@ class Leaving(stock_driver.StockTestBase):
         flavor = self._create_flavor(extra_spec=SMALL)
         server, other = self.boot(SMALL), self.boot(SMALL)
         self._delete_server(other)
-        self.stop()
+        self.end_service()
         runs = self.count_killed_runs("--keep-servers")
         self.assertGreater(runs, 5)
         self.assertEqual([], self.slots(server))
@@ -454,7 +458,7 @@ class Leaving(stock_driver.StockTestBase):
         self.start()
         server = self.boot(SMALL)
         self.write_adoption(server, records.AdoptionState.UNDOING)
-        self.stop()
+        self.end_service()
         self.assertIn("'undoing', which the next start", self.apply(status=2))
         self.write_adoption(server, records.AdoptionState.ADOPTED)
         text = self.apply(status=2)
@@ -503,7 +507,7 @@ class Leaving(stock_driver.StockTestBase):
             objects=[*instance.resources, memory]
         )
         instance.save()
-        self.stop()
+        self.end_service()
         self.apply("--keep-servers")
         (slot,) = self.slots(server)
         self.assertEqual("CUSTOM_PMEM_NAMESPACE_4GB", slot[1])
@@ -511,7 +515,7 @@ class Leaving(stock_driver.StockTestBase):
     def test_a_stock_nova_compute_is_found_and_its_host_closed(self) -> None:
         """By mistake: the driver was changed, and nothing else was done."""
         self.start()
-        self.stop()
+        self.end_service()
         self.switch(stock_driver.STOCK)
         self.assert_open()
         watch = self.open_watch()
@@ -519,27 +523,27 @@ class Leaving(stock_driver.StockTestBase):
             self.assertFalse(watch.is_proved())
             self.report()
         self.assertTrue(watch.is_proved())
-        text = self.run_command("run", "--once")
+        text = self.run_program("run", "--once")
         self.assertIn("nova-compute of host1 runs without nova-accel", text)
         self.assert_closed()
         self.boot(SMALL, expected_state="ERROR")
         # It is still closed if the stock service is down for a while.
         self.force_down(True)
-        self.run_command("run", "--once")
+        self.run_program("run", "--once")
         self.assert_closed()
         self.force_down(False)
         # With nova-accel again all is offered again.
         self.switch(stock_driver.ACCEL)
         self.run_periodics()
         self.assert_open()
-        self.run_command("run", "--once")
+        self.run_program("run", "--once")
         self.assert_open()
         self.boot(SMALL)
 
     def test_the_audit_finds_and_heals_it(self) -> None:
         self.start()
         self.assertEqual([], audit.run(self, status=0)["findings"])
-        self.stop()
+        self.end_service()
         self.switch(stock_driver.STOCK)
         watch = self.open_watch()
         for _ in range(3):
@@ -569,11 +573,11 @@ class Leaving(stock_driver.StockTestBase):
                 self.report()
 
         check()
-        self.stop()
+        self.end_service()
         check(count=2)  # its last reports arrive late
         self.switch(stock_driver.ACCEL)
         check()
-        self.stop()
+        self.end_service()
         for _ in range(4):  # no report arrives
             self.assertFalse(watch.is_proved())
         self.force_down(True)

@@ -135,6 +135,19 @@ def test_notes_without_a_directory_are_in_memory(
     assert not list(tmp_path.iterdir())
 
 
+def test_unclean_functions_are_forgotten_by_hand(
+    tmp_path: pathlib.Path,
+) -> None:
+    marks = faults.FaultNotes(str(tmp_path))
+    marks.put(ADDRESS, "it does not answer", None)
+    marks.begin_scrub(OTHER, ADDRESS)
+    unclean = marks.read_unclean()
+    assert unclean.keys() == {ADDRESS, OTHER}
+    assert unclean[ADDRESS] == f"{ADDRESS} is set aside: it does not answer"
+    marks.forget(ADDRESS)
+    assert marks.read_unclean().keys() == {OTHER}
+
+
 def test_the_story_of_a_function(tmp_path: pathlib.Path) -> None:
     marks = faults.FaultNotes(str(tmp_path))
     claim = model.Claim(
@@ -170,6 +183,7 @@ def test_the_story_of_a_function(tmp_path: pathlib.Path) -> None:
         [story.unreleased, story.serial, story.scrub, story.fault].count(None)
         for story in stories
     ] == [2, 1, 1, 4]
+    assert marks.read_unclean() == {}
     begun = stories[1].scrub
     assert begun is not None
     assert [story.explain_unclean() for story in stories] == [

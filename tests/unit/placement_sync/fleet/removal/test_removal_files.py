@@ -3,6 +3,7 @@
 
 from pathlib import Path
 
+from nova_accel.host.state import notes, service_lock
 from placement_sync.fleet.removal import removal_files
 
 
@@ -30,6 +31,26 @@ def test_only_files_of_this_library_are_removed(tmp_path: Path) -> None:
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"compute_id", "instances"}
     assert not removal_files.has_files(str(tmp_path))
+
+
+def test_notes_of_unclean_functions_stay(tmp_path: Path) -> None:
+    """With the lock files, so that the removal can go on."""
+    for name in ("drained", "unreleased", "serials", "scrubbing"):
+        (tmp_path / name).mkdir()
+    for address in ("0000:3b:00.0", "0000:3c:00.0"):
+        name = notes.file_name(address)
+        for directory in ("drained", "unreleased"):
+            (tmp_path / directory / name).write_text("{}")
+    for name in ("book.json", *service_lock.NAMES):
+        (tmp_path / name).write_text("")
+    removal_files.remove_files(str(tmp_path), {"0000:3b:00.0"})
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"unreleased", *service_lock.NAMES}
+    assert [path.name for path in (tmp_path / "unreleased").iterdir()] == [
+        notes.file_name("0000:3b:00.0")
+    ]
+    removal_files.remove_files(str(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
