@@ -7,10 +7,12 @@ Public modules, named in nova.conf and in setup.cfg:
 - ``accelerator_weigher.AcceleratorWeigher``: weighs hosts
 - ``extra_specs.register``: validators of extra specs, loaded by nova-api
 
+- ``candidate_capture``: the seam into nova-scheduler
+
 Packages:
 
 - ``fit``: selection and order of allocation candidates
-- ``placement``: queries to Placement and caches of the responses
+- ``placement``: Placement's answers, queries, and caches
 
 Shared values: ``request.AcceleratorRequest`` (groups of a flavor that
 request accelerators) and ``nova_accel.model.providers.Provider``

@@ -13,29 +13,44 @@ list that the last filter returns.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
+import nova.conf
 from nova import exception
 from nova.scheduler import filters as host_filters
 from nova.scheduler import request_filter, utils
 from oslo_log import log as logging
 
-from filters import attached_profiles, glance_images, native_flavors
-from filters.fit import candidate_fit, fact_reader, no_candidates
+from filters import (
+    attached_profiles,
+    candidate_capture,
+    glance_images,
+    native_flavors,
+    provider_facts,
+)
+from filters.fit import candidate_fit, no_candidates, request_state
 from filters.fit.numa_cells import build_cell_reader, has_pci_devices
+from filters.placement import provider_names, queries
 from filters.placement.report_client import placement_getter
 from filters.request import NO_ACCELERATORS, AcceleratorRequest, parse_request
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.config import logs, top_packages
 from nova_accel.geometry import vgpu_geometry
-from nova_accel.model import flavors
+from nova_accel.model import flavors, providers
 from placement_sync.client.provider_records import Get
 
 LOG = logging.getLogger(__name__)
 # Reasons of one host in one log line: a host has fewer cards.
 _MAX_REASONS = 24
+# Hosts whose cards get their names in the log, in one query each.
+_MAX_NAMED = 8
+# Cards whose allocations are read for one server, in one query each: half a
+# second at 15 ms.
+_MAX_ALLOCATIONS = 32
+_WEIGHER = "filters.accelerator_weigher.AcceleratorWeigher"
 
 
 def parse_spec(spec: Any) -> AcceleratorRequest:
@@ -97,24 +112,6 @@ def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
     return True
 
 
-def install_request_filters() -> None:
-    """Add our request filters to Nova's, once and in this order.
-
-    Nova reads the list at each request. There is no other way to set the
-    server's fault, or to request more than the flavor, from outside Nova.
-    """
-    installed = {
-        (f.__module__, f.__name__) for f in request_filter.ALL_REQUEST_FILTERS
-    }
-    for added in (
-        native_flavors.serve_native_flavors,
-        attached_profiles.request_attached_profiles,
-        refuse_hopeless_request,
-    ):
-        if (added.__module__, added.__name__) not in installed:
-            request_filter.ALL_REQUEST_FILTERS.append(added)
-
-
 class AcceleratorFilter(host_filters.BaseHostFilter):
     """Rejects and orders allocation candidates by their accelerators.
 
@@ -134,11 +131,21 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
             valid.
         """
         super().__init__()
-        self._reader = fact_reader.FactReader(get or placement_getter())
-        self._memories = fact_reader.RequestMemories()
+        self._get = get or placement_getter()
+        self._states = request_state.shared()
+        self._names = provider_names.ProviderNames(self._get)
         self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
+        self._has_weigher = (
+            _WEIGHER in nova.conf.CONF.filter_scheduler.weight_classes
+        )
         native_flavors.check_settings()
-        install_request_filters()
+        candidate_capture.install(
+            (
+                native_flavors.serve_native_flavors,
+                attached_profiles.request_attached_profiles,
+                refuse_hopeless_request,
+            )
+        )
         for package in top_packages.find_foreign():
             LOG.warning("%s", package)
 
@@ -156,91 +163,216 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         hosts = list(hosts)
         traits = glance_images.shared().traits_by_group(spec._context, request)
         request = dataclasses.replace(request, preferred_traits=traits)
-        memory = self._memories.recall(spec, request)
+        state = self._states.recall(spec, request)
+        is_repeat = False
+        if not any(host.allocation_candidates for host in hosts):
+            # Nova did not query Placement, or has no host left.
+            return [host for host in hosts if host.uuid not in state.hosts]
+        try:
+            is_repeat = state.begin(self._get, _server(spec))
+        except errors.ServiceError as problem:
+            _warn_unread(problem)
         for host in hosts:
-            _restore_candidates(host, spec, memory)
-        snapshot = self._reader.read_confirmed(
-            memory,
-            _server(spec),
-            [host.allocation_candidates for host in hosts],
-            self._geometry,
+            _restore_candidates(host, spec, state)
+        selection = _Selection(
+            request=request, spec=spec, state=state, geometry=self._geometry
         )
-        for problem in snapshot.problems:
-            LOG.warning(
-                "Could not read provider data from Placement: %s; scheduling"
-                " goes on without them; see Placement's log",
-                problem,
-            )
-        passed = [
-            host for host in hosts if self._prune(host, spec, memory, snapshot)
-        ]
-        if not snapshot.is_repeat:
-            memory.servers[_server(spec)].candidates = [
-                candidate
-                for host in passed
-                for candidate in host.allocation_candidates
-            ]
+        selection.read(hosts, self._names)
+        passed = [host for host in hosts if selection.prune(host)]
+        if not is_repeat:
+            passed = self._confirm(passed, selection)
+        self._log_refusals(hosts, passed, state, is_repeat=is_repeat)
+        state.offer(passed)
         return passed
 
     def host_passes(self, host_state: Any, spec: Any) -> bool:
         """Return whether one host passes; see filter_all."""
         return bool(list(self.filter_all([host_state], spec)))
 
-    def _prune(
+    def _confirm(
+        self, passed: list[Any], selection: "_Selection"
+    ) -> list[Any]:
+        """Read allocations of ambiguous cards of the first hosts.
+
+        Only if no host is sure, which the weigher prefers, and until one
+        is.
+
+        :returns: the hosts that still pass.
+        """
+        doubtful = selection.state.doubtful
+        if self._has_weigher and any(h.uuid not in doubtful for h in passed):
+            return passed
+        remaining, reads = [], 0
+        for host in passed:
+            is_passing = True
+            while (
+                is_passing
+                and reads < _MAX_ALLOCATIONS
+                and (uuid := selection.find_ambiguous(host))
+            ):
+                reads += 1
+                try:
+                    is_passing = selection.confirm(self._get, host, uuid)
+                except errors.ServiceError as problem:
+                    _warn_unread(problem)
+                    reads = _MAX_ALLOCATIONS
+            if is_passing:
+                remaining.append(host)
+            if (
+                self._has_weigher
+                and remaining[-1:]
+                and (remaining[-1].uuid not in doubtful)
+            ):
+                reads = _MAX_ALLOCATIONS
+        return remaining
+
+    def _log_refusals(
         self,
-        host: Any,
-        spec: Any,
-        memory: fact_reader.RequestMemory,
-        snapshot: fact_reader.FactSnapshot,
-    ) -> bool:
+        hosts: Iterable[Any],
+        passed: Iterable[Any],
+        state: request_state.RequestState,
+        *,
+        is_repeat: bool,
+    ) -> None:
+        """Log each refused host, with its reasons.
+
+        Names of cards are read for some hosts, if no host passes.
+        """
+        passing = {id(host) for host in passed}
+        refused = [host for host in hosts if id(host) not in passing]
+        named: dict[str, str] = {}
+        for host in [] if passing or is_repeat else refused[:_MAX_NAMED]:
+            named |= self._names.find(
+                (
+                    provider.uuid
+                    for rejection in state.hosts[host.uuid].rejections.values()
+                    for provider in rejection.providers
+                ),
+                host.uuid,
+            )
+        for host in refused:
+            reasons = state.hosts[host.uuid].rejections.values()
+            lines = no_candidates.limit_lines(
+                (str(reason.with_names(named)) for reason in reasons),
+                _MAX_REASONS,
+            )
+            # A search for alternates does not leave a server without host.
+            LOG.log(
+                logging.DEBUG if is_repeat else logging.INFO,
+                "AcceleratorFilter refuses host %(host)s: %(reasons)s",
+                {"host": host.host, "reasons": "; ".join(lines)},
+            )
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Selection:
+    """Selection of the candidates of one server.
+
+    ``facts`` are the providers of all candidates, ``ambiguous`` the uuids
+    of those with unknown partitions.
+    """
+
+    request: AcceleratorRequest
+    spec: Any
+    state: request_state.RequestState
+    geometry: vgpu_geometry.VgpuGeometry
+    facts: dict[str, providers.Provider] = dataclasses.field(
+        default_factory=dict
+    )
+    ambiguous: frozenset[str] = frozenset()
+
+    def read(
+        self, hosts: Iterable[Any], names: provider_names.ProviderNames
+    ) -> None:
+        """Collect the facts; NVLinks need the names of the providers."""
+        uuids = provider_facts.list_providers(
+            self.request.classes,
+            itertools.chain.from_iterable(
+                host.allocation_candidates or () for host in hosts
+            ),
+        )
+        self.facts = self.state.find_all(uuids)
+        if self.request.policy.locality is flavors.Locality.NVLINK:
+            for uuid, name in names.find(self.facts).items():
+                self.facts[uuid] = dataclasses.replace(
+                    self.facts[uuid], name=name
+                )
+        self.ambiguous = candidate_fit.find_ambiguous(
+            self.request, self.facts.values(), self.geometry.states
+        )
+
+    def prune(self, host: Any) -> bool:
         """Prune and order a host's candidates; return whether one remains.
 
         A host without candidates passes: Nova did not query Placement.
         """
         if not host.allocation_candidates:
+            return host.uuid not in self.state.hosts
+        if self.state.is_unchanged(host):
             return True
         fitting, rejections = candidate_fit.select(
-            memory.request,
+            self.request,
             host.allocation_candidates,
             candidate_fit.HostFacts(
-                facts=snapshot.facts,
-                geometry=self._geometry,
-                cells_of=_find_cell_reader(host, spec, memory.request),
+                facts=self.facts,
+                geometry=self.geometry,
+                cells_of=_find_cell_reader(host, self.spec, self.request),
             ),
         )
-        fitting_ids = set(map(id, fitting))
-        filtered = memory.hosts.setdefault(
-            host.uuid, fact_reader.FilteredHost()
+        filtered = self.state.hosts.setdefault(
+            host.uuid, request_state.FilteredHost()
         )
-        filtered.pruned = [
-            candidate
-            for candidate in host.allocation_candidates
-            if id(candidate) not in fitting_ids
-        ]
-        host.allocation_candidates = fitting
         filtered.rejections.update(rejections)
-        if not fitting:
-            lines = no_candidates.limit_lines(
-                map(str, filtered.rejections.values()), _MAX_REASONS
-            )
-            # A search for alternates does not leave a server without host.
-            LOG.log(
-                logging.DEBUG if snapshot.is_repeat else logging.INFO,
-                "AcceleratorFilter refuses host %(host)s: %(reasons)s",
-                {"host": host.host, "reasons": "; ".join(lines)},
-            )
+        if self.request.policy.numa is flavors.NumaPolicy.REQUIRED:
+            fitting_ids = set(map(id, fitting))
+            filtered.pruned = [
+                *filtered.pruned,
+                *(
+                    candidate
+                    for candidate in host.allocation_candidates
+                    if id(candidate) not in fitting_ids
+                ),
+            ]
+        host.allocation_candidates = fitting
+        if self.find_ambiguous(host):
+            self.state.doubtful.add(host.uuid)
+        else:
+            self.state.doubtful.discard(host.uuid)
         return bool(fitting)
+
+    def find_ambiguous(self, host: Any) -> str:
+        """Return an ambiguous card of a host's first candidate, or ""."""
+        return next(
+            (
+                uuid
+                for candidate in host.allocation_candidates[:1]
+                for uuid in candidate["allocations"]
+                if uuid in self.ambiguous
+            ),
+            "",
+        )
+
+    def confirm(self, get: Get, host: Any, uuid: str) -> bool:
+        """Read the allocations of a card, and prune its host again.
+
+        :raises ServiceError: Placement did not respond.
+        """
+        provider = queries.fetch_allocations(get, self.facts[uuid])
+        self.state.replace(provider)
+        self.facts[uuid] = provider
+        self.ambiguous -= {uuid}
+        return self.prune(host)
 
 
 def _restore_candidates(
-    host: Any, spec: Any, memory: fact_reader.RequestMemory
+    host: Any, spec: Any, state: request_state.RequestState
 ) -> None:
-    """Restore candidates that were pruned for another server.
+    """Restore candidates that were pruned for the cells of another server.
 
     They may suit this one, which may run on other NUMA cells.
     """
-    filtered = memory.hosts.get(host.uuid)
-    if filtered is None:
+    filtered = state.hosts.get(host.uuid)
+    if filtered is None or not filtered.pruned:
         return
     host.allocation_candidates = [
         *host.allocation_candidates,
@@ -264,6 +396,14 @@ def _find_cell_reader(
     ):
         return None
     return build_cell_reader(host, spec)
+
+
+def _warn_unread(problem: errors.ServiceError) -> None:
+    LOG.warning(
+        "Could not read provider data from Placement: %s; scheduling goes on"
+        " without them; see Placement's log",
+        problem,
+    )
 
 
 def _server(spec: Any) -> str:

@@ -11,7 +11,6 @@ The multipliers of its preferences are options of ``[nova_accel]``.
 """
 
 import dataclasses
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,19 +22,19 @@ from oslo_log import log as logging
 
 from filters import (
     attached_profiles,
+    candidate_capture,
     glance_images,
     provider_facts,
     scores,
 )
 from filters.accelerator_filter import parse_spec
-from filters.placement import host_usage
-from filters.placement.report_client import placement_getter
+from filters.fit import request_state
+from filters.placement import summaries
 from filters.request import AcceleratorRequest
 from nova_accel.catalog import loader
 from nova_accel.config import conf
 from nova_accel.geometry import vgpu_geometry
 from nova_accel.model import providers
-from placement_sync.client.provider_records import Get
 
 LOG = logging.getLogger(__name__)
 _FREE = "accelerator_free_weight_multiplier"
@@ -46,6 +45,8 @@ _PACKING = "accelerator_packing_weight_multiplier"
 # More than all other preferences, and less than Nova's malus for hosts whose
 # builds failed ([filter_scheduler] build_failure_weight_multiplier).
 _ROOM = 1000.0
+# Malus of a host on which no card is sure to have room; of the same size.
+_DOUBT = -1000.0
 
 _Weights = Sequence[float]
 
@@ -64,7 +65,8 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
     the sum. ``minval`` and ``maxval`` keep Nova from normalizing the sum,
     which would make the three multipliers meaningless: (w - 0) / (1 - 0).
 
-    :param get: sends queries to Placement, by default with Nova's client.
+    The data are Nova's own allocation candidates: see candidate_capture.
+
     :param functions: the functions of images.
     """
 
@@ -73,17 +75,14 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
 
     def __init__(
         self,
-        get: Get | None = None,
         functions: glance_images.ImageFunctions | None = None,
     ) -> None:
         super().__init__()
         self._settings = conf.read_weigher_settings(nova.conf.CONF)
-        self._usage = host_usage.HostUsage(
-            get or placement_getter(), self._settings.cache_seconds
-        )
+        self._states = request_state.shared()
         self._functions = functions or glance_images.shared()
-        self._new_servers = _NewServers()
         self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
+        candidate_capture.install()
 
     def weigh_objects(
         self, weighed_obj_list: Sequence[Any], weight_properties: Any
@@ -118,14 +117,14 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         The request has no groups of it, so that it excludes no host.
         """
         groups = attached_profiles.read_evacuated_groups(spec)
-        cards = self._usage.find_cards() if groups else None
-        if not cards:
+        if not groups:
             return [0.0] * len(hosts)
+        state = self._states.recall(spec, parse_spec(spec))
         return [
             _ROOM
             * float(
                 scores.room_share(
-                    groups, cards.get(host.uuid, ()), self._geometry
+                    groups, state.list_cards(host.uuid), self._geometry
                 )
             )
             for host in hosts
@@ -134,52 +133,48 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
     def _weigh_request(self, hosts: Sequence[Any], spec: Any) -> _Weights:
         request = parse_spec(spec)
         if not request.groups:
-            return self._weigh_without_accelerators(hosts)
+            return self._weigh_without_accelerators(hosts, spec)
+        state = self._states.recall(spec, request)
         by_function = _multipliers(hosts, _FUNCTION, self._settings.function)
         by_fullness = _multipliers(hosts, _PACKING, self._settings.packing)
         traits: frozenset[str] = frozenset()
         if any(by_function):
             traits = self._functions.list_traits(spec._context, request)
-        needs_cards = traits or any(by_fullness)
-        cards = self._usage.find_cards() if needs_cards else None
-        if not cards:
-            return [0.0] * len(hosts)
-        counts = self._new_servers.count(cards, hosts)
+        weights = [_DOUBT * (host.uuid in state.doubtful) for host in hosts]
+        if not traits and not any(by_fullness):
+            return weights
         records = [
             _HostRecord(
                 candidates=host.allocation_candidates or (),
-                cards=cards.get(host.uuid, ()),
-                new_servers=count,
+                cards=state.list_cards(host.uuid),
             )
-            for host, count in zip(hosts, counts, strict=True)
+            for host in hosts
         ]
-        return _add(
+        scored = _add(
             _multiply(_score_functions(request, records, traits), by_function),
             _multiply(_score_fullness(request, records), by_fullness),
         )
+        return _add(weights, scored)
 
-    def _weigh_without_accelerators(self, hosts: Sequence[Any]) -> _Weights:
+    def _weigh_without_accelerators(
+        self, hosts: Sequence[Any], spec: Any
+    ) -> _Weights:
         multipliers = _multipliers(hosts, _FREE, self._settings.free)
-        usage = self._usage.find_hosts() if any(multipliers) else None
-        if usage is None or not usage.nodes:
+        captured = candidate_capture.find_summaries(spec)
+        if not captured or not any(multipliers):
             return [0.0] * len(hosts)
+        nodes = summaries.ProviderSummaries(captured).list_accelerators()
         return _multiply(
-            [float(host.uuid not in usage.nodes) for host in hosts],
-            multipliers,
+            [float(host.uuid not in nodes) for host in hosts], multipliers
         )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _HostRecord:
-    """Candidates and accelerators of a host.
-
-    ``new_servers`` is the number of servers placed on it since ``cards``
-    were read.
-    """
+    """Candidates and accelerators of a host."""
 
     candidates: Sequence[provider_facts.Candidate]
     cards: Sequence[providers.Provider]
-    new_servers: int
 
 
 def _score_functions(
@@ -203,7 +198,6 @@ def _score_fullness(
             request,
             host.cards,
             provider_facts.list_providers(request.classes, host.candidates),
-            host.new_servers,
         )
         for host in hosts
     ]
@@ -212,38 +206,6 @@ def _score_fullness(
         (min(known_shares) + max(known_shares)) / 2 if known_shares else 0.0
     )
     return [middle if share is None else float(share) for share in shares]
-
-
-class _NewServers:
-    """Numbers of servers placed on hosts since their cards were read.
-
-    Nova adds a server to the host's state when it places it, and compute
-    nodes report theirs. Whether such a server allocated a card is not
-    known; it is assumed to be like the server scheduled now. The
-    numbers are reset when the cards are read again.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._cards: host_usage.Cards = {}
-        self._counts: dict[str, int] = {}
-
-    def count(
-        self, cards: host_usage.Cards, hosts: Iterable[Any]
-    ) -> list[int]:
-        """Return each host's number of servers since its first weighing.
-
-        :param cards: the cards as last read.
-        """
-        with self._lock:
-            if self._cards is not cards:
-                self._cards, self._counts = cards, {}
-            first = self._counts
-            return [
-                max(0, n - first.setdefault(host.uuid, n))
-                for host in hosts
-                for n in (host.num_instances,)
-            ]
 
 
 def _multipliers(

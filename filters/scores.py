@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores of hosts for a request: numbers from 0 to 1."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 
 from filters import provider_facts
@@ -59,7 +59,6 @@ def fullness(
     request: AcceleratorRequest,
     cards: Iterable[providers.Provider],
     uuids: Collection[str],
-    new_servers: int = 0,
 ) -> Fraction | None:
     """Return the used share of a host's cards of the requested kind.
 
@@ -68,9 +67,7 @@ def fullness(
     with nothing to allocate does not. None if no card is of this kind.
 
     :param uuids: cards that could serve the request; all cards of the same
-        models count.
-    :param new_servers: number of servers of this request placed on the host
-        since the cards were read.
+        models count, and those that serve earlier servers of the request.
     """
     cards = tuple(cards)
     models = frozenset(
@@ -82,15 +79,16 @@ def fullness(
     of_this_kind = [
         card
         for card in cards
-        if card.uuid in uuids or models & _list_models(card)
+        if card.uuid in uuids or card.siblings or models & _list_models(card)
     ]
-    needed = _sum_resources(request)
     used_shares = [
         Fraction(
-            sum(c.used for c in capacities) + new_servers * needed[name],
+            sum(c.used for c in capacities),
             sum(c.capacity for c in capacities),
         )
-        for name, capacities in _group_by_class(of_this_kind, needed).items()
+        for capacities in _group_by_class(
+            of_this_kind, request.classes
+        ).values()
     ]
     return min(Fraction(1), max(used_shares)) if used_shares else None
 
@@ -101,20 +99,12 @@ def _list_models(card: providers.Provider) -> frozenset[str]:
     )
 
 
-def _sum_resources(request: AcceleratorRequest) -> dict[str, int]:
-    needed = dict.fromkeys(request.classes, 0)
-    for group in request.groups:
-        for name, amount in group.resources.items():
-            needed[name] += amount
-    return needed
-
-
 def _group_by_class(
-    cards: Sequence[providers.Provider], needed: Mapping[str, int]
+    cards: Sequence[providers.Provider], classes: Collection[str]
 ) -> dict[str, list[providers.ClassCapacity]]:
     by_class: dict[str, list[providers.ClassCapacity]] = {}
     for card in cards:
         for name, capacity in card.capacities.items():
-            if name in needed and capacity.capacity > 0:
+            if name in classes and capacity.capacity > 0:
                 by_class.setdefault(name, []).append(capacity)
     return by_class

@@ -6,5 +6,5 @@
 - ``candidate_locality``, ``numa``, ``numa_cells``: affinity of devices to
   each other and to the guest's NUMA cells
 - ``no_candidates``: ``find_refusal``, for requests without any candidate
-- ``fact_reader``: providers of one request, cached between requests
+- ``request_state``: providers of one request, after its servers' claims
 """

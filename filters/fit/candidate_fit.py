@@ -12,6 +12,7 @@ from filters import provider_facts
 from filters.fit import candidate_locality, numa
 from filters.fit.rejection import Rejection
 from filters.request import AcceleratorRequest
+from nova_accel import model
 from nova_accel.geometry import card_state, vgpu_geometry
 from nova_accel.inventory import health
 from nova_accel.model import flavors, names, providers
@@ -22,6 +23,8 @@ Rejections = Mapping[tuple[str, str], Rejection]
 # Returns the guest's NUMA cells with a candidate.
 CellsOf = Callable[[provider_facts.Candidate], numa.Cells]
 
+# Layouts in which used units do not determine the sizes of partitions.
+_UNEVEN = frozenset({model.Layout.MIXED, model.Layout.MIG})
 _HEALTH = "health"
 _GEOMETRY = "geometry"
 _NUMA = "NUMA"
@@ -47,33 +50,43 @@ class HostFacts:
     cells_of: CellsOf | None = None
 
 
-def find_doubtful(
+def find_ambiguous(
     request: AcceleratorRequest,
-    hosts: Iterable[Sequence[provider_facts.Candidate]],
-    host_facts: HostFacts,
+    cards: Iterable[providers.Provider],
+    states: card_state.CardStates,
 ) -> frozenset[str]:
-    """Return the uuids of providers to read again.
+    """Return the uuids of cards whose partitions are not known.
 
-    Inexact facts of them would reject a candidate. A shortage counts only
-    if a host has another candidate: it moves a candidate to the end,
-    although Placement has just reported room.
-
-    :param hosts: the allocation candidates of each host.
+    Their traits do not list all of them, and the used units do not
+    determine their sizes; the allocations of the cards may.
     """
-    return frozenset(
-        uuid
-        for candidates in hosts
-        for checked in _check_all(request, candidates, host_facts)
-        for uuid, _ in {
-            **_find_health_issues(checked, is_exact=False),
-            **_find_conflicts(checked, is_exact=False),
-            **(
-                _find_shortages(checked, is_exact=False)
-                if len(candidates) > 1
-                else {}
-            ),
-        }
-    )
+    if not any(map(states.find_type, request.groups)):
+        return frozenset()
+    verdicts: dict[tuple[int, int], bool] = {}
+    ambiguous = []
+    for card in cards:
+        if card.allocations is not None:
+            continue
+        if card.siblings:
+            is_ambiguous = _is_ambiguous(request, card, states)
+        else:  # Equal sets of traits and of capacities are one object.
+            key = id(card.traits), id(card.capacities)
+            if key not in verdicts:
+                verdicts[key] = _is_ambiguous(request, card, states)
+            is_ambiguous = verdicts[key]
+        if is_ambiguous:
+            ambiguous.append(card.uuid)
+    return frozenset(ambiguous)
+
+
+def _is_ambiguous(
+    request: AcceleratorRequest,
+    card: providers.Provider,
+    states: card_state.CardStates,
+) -> bool:
+    layout = card_state.parse_layout(card.traits)
+    pending = states.list_pending(request.groups, card.siblings.values())
+    return layout in _UNEVEN and not states.is_occupancy_known(card, pending)
 
 
 def select(
@@ -88,9 +101,10 @@ def select(
 
     Devices on the guest's NUMA cells come first, then those with preferred
     traits; then the flavor's packing decides, then free units, then the
-    providers' uuids. Candidates with unknown providers follow in their
-    present order. Candidates whose claim will probably fail come last: by
-    inexact facts a card is full, at fault or has no placement.
+    providers' uuids. Candidates with cards whose partitions are not known
+    follow, then those with unknown providers in their present order.
+    Candidates whose claim will probably fail come last: by inexact facts a
+    card is full, at fault or has no placement.
     """
     fitting = []
     rejections: dict[tuple[str, str], Rejection] = {}
@@ -334,8 +348,9 @@ class _Prospect(enum.IntEnum):
     """Whether a claim of a candidate is expected to succeed."""
 
     LIKELY = 0
-    UNKNOWN = 1
-    UNLIKELY = 2
+    AMBIGUOUS = 1
+    UNKNOWN = 2
+    UNLIKELY = 3
 
 
 # Prospect, is off the guest's cells, missing preferred traits, loss, free
@@ -387,7 +402,15 @@ def _estimate_prospect(checked: _CheckedCandidate) -> _Prospect:
         or _find_conflicts(checked, is_exact=False)
     ):
         return _Prospect.UNLIKELY
-    return _Prospect.LIKELY if _is_known(checked) else _Prospect.UNKNOWN
+    if not _is_known(checked):
+        return _Prospect.UNKNOWN
+    is_ambiguous = any(
+        vgpus.state is None
+        and vgpus.facts.allocations is None
+        and card_state.parse_layout(vgpus.facts.traits) in _UNEVEN
+        for vgpus in checked.vgpus
+    )
+    return _Prospect.AMBIGUOUS if is_ambiguous else _Prospect.LIKELY
 
 
 def _is_known(checked: _CheckedCandidate) -> bool:

@@ -2,6 +2,7 @@
 """Reason why the filter rejects an allocation candidate."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from nova_accel.model import providers
 
@@ -20,6 +21,16 @@ class Rejection:
     def is_about(self, uuid: str) -> bool:
         """Return whether a provider is among those of the rejection."""
         return any(provider.uuid == uuid for provider in self.providers)
+
+    def with_names(self, names: Mapping[str, str]) -> "Rejection":
+        """Return the rejection with some providers' names, by uuid."""
+        return dataclasses.replace(
+            self,
+            providers=tuple(
+                dataclasses.replace(p, name=names.get(p.uuid, p.name))
+                for p in self.providers
+            ),
+        )
 
     def __str__(self) -> str:
         """Return labels and cause: ``host_accel_a: missing on its host``."""

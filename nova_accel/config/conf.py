@@ -23,16 +23,11 @@ _MIB = 1 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WeigherSettings:
-    """Settings of AcceleratorWeigher; aggregates can override them.
-
-    The first three are multipliers, ``cache_seconds`` is the lifetime of
-    cached facts.
-    """
+    """Multipliers of AcceleratorWeigher; aggregates can override them."""
 
     free: float = 10.0
     function: float = 20.0
     packing: float = 10.0
-    cache_seconds: int = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +121,6 @@ def read_weigher_settings(conf: cfg.ConfigOpts) -> WeigherSettings:
         free=group.accelerator_free_weight_multiplier,
         function=group.accelerator_function_weight_multiplier,
         packing=group.accelerator_packing_weight_multiplier,
-        cache_seconds=group.accelerator_weigher_cache_seconds,
     )
 
 

@@ -254,14 +254,6 @@ SCHEDULER_OPTIONS = [
         " takes precedence for its hosts. Read by AcceleratorWeigher in"
         " nova-scheduler.",
     ),
-    cfg.IntOpt(
-        "accelerator_weigher_cache_seconds",
-        default=10,
-        min=0,
-        help="Time in seconds for which AcceleratorWeigher in nova-scheduler"
-        " caches the usage and functions of all accelerators from Placement."
-        " 0: it reads them once for each server that needs an accelerator.",
-    ),
 ]
 NAMES = tuple(option.name for option in (*OPTIONS, *SCHEDULER_OPTIONS))
 

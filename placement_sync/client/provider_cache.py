@@ -72,11 +72,6 @@ class ProviderCache:
         self._entries: collections.OrderedDict[str, providers.Provider] = (
             collections.OrderedDict()
         )
-        # Providers of other owners, or without room when last read. None
-        # of them is read again before a listing includes it.
-        self._excluded: collections.OrderedDict[str, None] = (
-            collections.OrderedDict()
-        )
         # Equal sets of traits share one object: a cloud has few of them.
         self._trait_sets: dict[frozenset[str], frozenset[str]] = {}
 
@@ -112,8 +107,6 @@ class ProviderCache:
         with self._lock:
             for uuid in uuids:
                 current = listed.get(uuid)
-                if current is None and uuid in self._excluded:
-                    continue
                 entry = self._entries.get(uuid)
                 if entry is not None:
                     self._entries.move_to_end(uuid)
@@ -137,15 +130,6 @@ class ProviderCache:
             for provider in several:
                 if provider.generation is not None:
                     self._store(provider)
-
-    def exclude(self, uuids: Iterable[str]) -> None:
-        """Don't report providers as changed until a listing includes them."""
-        with self._lock:
-            for uuid in uuids:
-                self._entries.pop(uuid, None)
-                self._excluded[uuid] = None
-                while len(self._excluded) > self._max_size:
-                    self._excluded.popitem(last=False)
 
     def expire(self, uuid: str | None = None) -> None:
         """Have a provider read again, or all of them."""
@@ -174,7 +158,6 @@ class ProviderCache:
         return now - read_at >= FRESH_SECONDS
 
     def _store(self, provider: providers.Provider) -> None:
-        self._excluded.pop(provider.uuid, None)
         self._entries[provider.uuid] = dataclasses.replace(
             provider,
             traits=self._trait_sets.setdefault(

@@ -10,6 +10,7 @@ raises ServiceError without a valid response.
 
 import collections
 import dataclasses
+import functools
 import re
 import uuid as uuids
 from collections.abc import Callable, Mapping
@@ -36,6 +37,8 @@ MALFORMED = (
     RecursionError,  # str() of deeply nested lists
 )
 _PROVIDERS = "/resource_providers"
+# Sets of traits and of capacities that are kept for other providers.
+_MAX_SHARED = 16384
 _BAD_REQUEST = 400
 # placement/errors.py, DEFAULT: the code of an error without its own code.
 _UNDEFINED_CODE = "placement.undefined_code"
@@ -316,28 +319,48 @@ def _parse_summaries(body: Any) -> dict[str, providers.Provider]:
     Names, generations and reserved units are not in the response.
     """
     return {
-        str(uuid): _parse_summary(str(uuid), summary)
+        str(uuid): parse_summary(str(uuid), summary)
         for uuid, summary in body["provider_summaries"].items()
     }
 
 
-def _parse_summary(uuid: str, summary: Any) -> providers.Provider:
-    """Return a provider; its allocations only if nothing is allocated."""
-    capacities = {
-        str(name): providers.ClassCapacity(
-            capacity=int(resource["capacity"]), used=int(resource["used"])
+def parse_summary(uuid: str, summary: Any) -> providers.Provider:
+    """Return a provider; its allocations only if nothing is allocated.
+
+    A cloud has few different sets of traits and of capacities: equal ones
+    are one object.
+    """
+    capacities = _share_capacities(
+        tuple(
+            (str(name), int(units["capacity"]), int(units["used"]))
+            for name, units in summary["resources"].items()
         )
-        for name, resource in summary["resources"].items()
-    }
+    )
     is_used = any(capacity.used for capacity in capacities.values())
     return providers.Provider(
         uuid=uuid,
         capacities=capacities,
-        traits=parse_traits(summary),
-        parent=str(summary["parent_provider_uuid"] or ""),
-        root=str(summary["root_provider_uuid"]),
+        traits=_share_traits(tuple(summary["traits"])),
+        parent=summary["parent_provider_uuid"] or "",
+        root=summary["root_provider_uuid"],
         allocations=None if is_used else (),
+        is_exact=True,
     )
+
+
+@functools.lru_cache(maxsize=_MAX_SHARED)
+def _share_traits(traits: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(str, traits))
+
+
+@functools.lru_cache(maxsize=_MAX_SHARED)
+def _share_capacities(
+    amounts: tuple[tuple[str, int, int], ...],
+) -> Mapping[str, providers.ClassCapacity]:
+    return {
+        name: providers.ClassCapacity(capacity=capacity, used=used)
+        for name, capacity, used in amounts
+    }
 
 
 def parse_inventories(

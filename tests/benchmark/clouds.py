@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy
 from placement.db.sqlalchemy import models
 
+from nova_accel.geometry import occupancy
 from nova_accel.model import names
 from tests.functional.sync.support import servers
 
@@ -25,6 +26,10 @@ SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)
 MEMORY_MB = 48 * 1024
 SLOTS = 32
 PROFILE_TRAIT = "CUSTOM_VGPU_NVIDIA_A40_8Q"
+# Place of one such vGPU on a card, as its host publishes it.
+PLACE_TRAIT = (
+    f"{occupancy.PLACE_PREFIX}0_1_{PROFILE_TRAIT.removeprefix(names.CUSTOM)}"
+)
 # Trait of the hosts for requests of two devices.
 SAMPLE = "CUSTOM_SAMPLE"
 _HOST = {"VCPU": 128, "MEMORY_MB": 1 << 20, "DISK_GB": 1 << 12}
@@ -133,12 +138,17 @@ class Cloud:
         finally:
             self._database.dispose()
 
-    def allocate(self, every: int, units: Mapping[str, int]) -> int:
+    def allocate(
+        self, every: int, units: Mapping[str, int], trait: str = ""
+    ) -> int:
         """Allocate every n-th device to a server; return the number.
 
         :param units: resources of each server, by class.
+        :param trait: one of each of these devices, for its partition.
         """
         used = self._devices[::every]
+        if trait:
+            self._add_trait(used, trait)
         servers_of = {
             provider_id: str(uuid.uuid5(uuid.NAMESPACE_URL, str(provider_id)))
             for provider_id in used
@@ -170,6 +180,22 @@ class Cloud:
             )
         self._database.dispose()
         return len(used)
+
+    def _add_trait(self, devices: Sequence[int], trait: str) -> None:
+        self.server.call("PUT", f"/traits/{trait}")
+        with self._database.begin() as connection:
+            (number,) = connection.execute(
+                sqlalchemy.select(models.Trait.id).where(
+                    models.Trait.name == trait
+                )
+            ).one()
+            connection.execute(
+                sqlalchemy.insert(models.ResourceProviderTrait),
+                [
+                    {"resource_provider_id": device, "trait_id": number}
+                    for device in devices
+                ],
+            )
 
     def _create_names(self) -> None:
         everything = list(self.layout.providers("x"))

@@ -5,15 +5,17 @@ import collections
 import dataclasses
 import datetime
 import http
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from filters import provider_facts
-from filters.fit import candidate_fit, fact_reader, no_candidates
+from filters.fit import candidate_fit, no_candidates
+from filters.placement import queries
 from filters.request import AcceleratorRequest, parse_request
 from nova_accel import errors
 from nova_accel.inventory import wording
-from nova_accel.model import flavors, names
+from nova_accel.model import flavors, names, providers
 from placement_sync.client import provider_records
 from placement_sync.fleet.devices import host_reports
 from placement_sync.fleet.explain import card_explainer
@@ -24,6 +26,8 @@ _POLICIES = (flavor_specs.NO_POLICY, flavor_specs.ISOLATE)
 MAX_CANDIDATES = 1000
 # Reasons printed for a rejected card; pairs of cards may give many.
 _MAX_REASONS = 3
+# Cards whose allocations are read, in one query each.
+_MAX_ALLOCATIONS = 32
 
 NO_CARD = "No host has an accelerator of the classes asked for."
 
@@ -163,17 +167,9 @@ def simulate(
     by_host, is_limited, problems = _fetch_candidates(
         get, simulated, context, tree
     )
-    snapshot = fact_reader.FactReader(get).read_confirmed(
-        fact_reader.RequestMemory(request=request),
-        "",
-        list(by_host.values()),
-        types.geometry,
-    )
-    for problem in snapshot.problems:
-        if problem.status is None or problem.is_transient:
-            raise problem
     host_facts = candidate_fit.HostFacts(
-        facts=snapshot.facts, geometry=types.geometry
+        facts=_collect_facts(get, request, by_host, context, types),
+        geometry=types.geometry,
     )
     hosts = []
     context = _exclude_stale(context)
@@ -194,7 +190,6 @@ def simulate(
         )
         hosts.append(_judge_host(uuid, devices, reasons))
     notes = [*_build_notes(request, is_limited), *problems]
-    notes += [f"not known: {problem}" for problem in snapshot.problems]
     return SimulationResult(hosts=tuple(hosts), notes=tuple(notes))
 
 
@@ -277,6 +272,34 @@ def _fetch_candidates(
         for root in roots:
             by_host[root].append(candidate)
     return by_host, len(candidates) >= MAX_CANDIDATES, ()
+
+
+def _collect_facts(
+    get: provider_records.Get,
+    request: AcceleratorRequest,
+    by_host: _ByHost,
+    context: SimulationContext,
+    types: offered_devices.VgpuTypes,
+) -> provider_facts.Facts:
+    """Return the providers of the candidates, with allocations of some.
+
+    :raises ServiceError: Placement can't be queried.
+    """
+    devices = {device.uuid: device for device in context.cloud.devices}
+    facts: dict[str, providers.Provider] = {
+        uuid: dataclasses.replace(devices[uuid], is_exact=True)
+        for uuid in provider_facts.list_providers(
+            request.classes, itertools.chain.from_iterable(by_host.values())
+        )
+        if uuid in devices
+    }
+    ambiguous = candidate_fit.find_ambiguous(
+        request, facts.values(), types.geometry.states
+    )
+    unread = [uuid for uuid in facts if uuid in ambiguous]
+    for uuid in unread[:_MAX_ALLOCATIONS]:
+        facts[uuid] = queries.fetch_allocations(get, facts[uuid])
+    return facts
 
 
 def _group_devices(

@@ -10,7 +10,7 @@ are replaced.
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import fixtures
@@ -25,6 +25,7 @@ from placement.tests.functional.fixtures import placement
 from requests import adapters
 
 from nova_accel import model
+from nova_accel.geometry import occupancy
 from nova_accel.model import names
 from placement_sync.client import nova_getter
 from tests.support.scheduler import scheduled
@@ -32,9 +33,6 @@ from tests.support.scheduler import scheduled
 objects.register_all()
 VERSION = {"OpenStack-API-Version": f"placement {nova_getter.MICROVERSION}"}
 PROFILE = "CUSTOM_MDEV_MTTY_2"
-# Only Nova's own query of candidates has this limit, its
-# [scheduler] max_placement_results.
-CANDIDATES = re.compile("/allocation_candidates.*[?&]limit=1000&")
 CLASS = "filters.accelerator_filter.AcceleratorFilter"
 
 
@@ -50,8 +48,7 @@ class Cloud:
     """Hosts as resource providers of a real Placement, and its client.
 
     ``read_paths`` are the paths that Nova and the filter read; paths that
-    contain ``broken`` get no answer. ``then`` is called once, after the
-    answer to Nova's own query of candidates. ``cells`` are the hosts' NUMA
+    contain ``broken`` get no answer. ``cells`` are the hosts' NUMA
     topologies by name.
     """
 
@@ -60,7 +57,6 @@ class Cloud:
         self.hosts: dict[str, str] = {}
         self.read_paths: list[str] = []
         self.broken = ""
-        self.then: Callable[[], object] | None = None
         self.cells: dict[str, Any] = {}
         self.client = adapter.Adapter(
             session.Session(auth=token_endpoint.Token(endpoint, "admin")),
@@ -179,6 +175,17 @@ class Cloud:
             },
         )
         return server
+
+    def occupy(self, provider: str, vgpu_type: str, start: int) -> str:
+        """Allocate a vGPU to another server, at a place of the card.
+
+        :returns: the uuid of the server.
+        """
+        profile = scheduled.trait(vgpu_type).removeprefix(names.CUSTOM)
+        self.add_traits(
+            provider, f"{occupancy.PLACE_PREFIX}{start}_1_{profile}"
+        )
+        return self.give(provider, scheduled.charges(vgpu_type))
 
     def list_mdevs(self, server: str) -> dict[str, int]:
         """Return the mdev slots allocated to a server, by provider."""
@@ -336,11 +343,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
             served.read_paths.append(url)
             if served.broken and served.broken in url:
                 raise exceptions.ConnectFailure(url)
-            answer = ask(url, *args, **kwargs)
-            if served.then and CANDIDATES.match(url):
-                then, served.then = served.then, None
-                then()
-            return answer
+            return ask(url, *args, **kwargs)
 
         monkeypatch.setattr(client, "get", get)
         monkeypatch.setattr(report, "PLACEMENTCLIENT", client)

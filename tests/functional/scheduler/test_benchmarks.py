@@ -39,13 +39,11 @@ def test_filter_cost_benchmark(
     assert first == (
         "3 hosts, 3 of their cards in use; 6 candidates on 3 hosts"
     )
-    # More than two cards are read in bulk: in five calls, whatever number.
-    # The request filter's query of candidates is one more.
+    # The request filter's query of candidates is the only one.
     assert {row[:34].strip(): int(row[52:59]) for row in rows} == {
         "NUMATopologyFilter": 0,
         "request filter alone": 1,
-        "empty cache": 6,
-        "warm cache": 2,
+        "captured candidates": 1,
         "flavor without accelerators": 0,
     }
 

@@ -124,7 +124,7 @@ def test_without_a_numa_policy_packing_decides(
 ) -> None:
     cards = one_host(cloud, (A, node(0)), (B, node(1)))
     cloud.cells["host1"] = topology(busy=1)
-    cloud.give(cards[B], scheduled.charges("L40S-8Q"))
+    cloud.occupy(cards[B], "L40S-8Q", 0)
 
     (far,) = scheduler.boot(
         vgpus("L40S-8Q", numa_policy="none", packing="pack")
@@ -168,7 +168,7 @@ def test_reasons_of_each_card_are_logged_in_one_line(
     cloud.cells["host1"] = topology(busy=0)
     for _ in range(2):
         cloud.give(cards[C], scheduled.charges("L40S-16Q"))
-    cloud.then = lambda: cloud.add_traits(cards[B], names.FAULTED_TRAIT)
+    cloud.add_traits(cards[B], names.FAULTED_TRAIT)
 
     line = refused(scheduler, log, vgpus("L40S-16Q", numa_policy="required"))
 

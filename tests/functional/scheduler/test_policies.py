@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each policy determines the card that a server gets."""
 
-import functools
-
 import fixtures
 import pytest
 from nova import exception
 
+from filters import accelerator_filter
 from nova_accel import model
 from nova_accel.model import names
 from tests.functional.scheduler import scheduling
@@ -112,9 +111,9 @@ def test_packing_chooses_the_card_of_a_small_profile(
     cloud: Cloud, scheduler: Scheduler, packing: str, chosen: str
 ) -> None:
     cards = one_host(cloud, (A,), (B,), (C,))
-    cloud.give(cards[B], scheduled.charges("L40S-24Q"))
-    for name in ("L40S-8Q", "L40S-4Q"):
-        cloud.give(cards[C], scheduled.charges(name))
+    cloud.occupy(cards[B], "L40S-24Q", 0)
+    cloud.occupy(cards[C], "L40S-8Q", 0)
+    cloud.occupy(cards[C], "L40S-4Q", 8)
     settings = {"packing": packing} if packing else {}
 
     (server,) = scheduler.boot(vgpus("L40S-4Q", **settings))
@@ -172,48 +171,24 @@ def test_servers_of_one_request_share_what_geometry_allows(
 # -- states that Placement does not contain ---------------------------------
 
 
-def test_a_card_drained_after_placement_s_answer_is_refused(
+def test_a_drained_card_is_refused_though_it_has_room(
     cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
 ) -> None:
     cards = one_host(cloud, (A,))
-    cloud.then = lambda: cloud.add_traits(cards[A], names.DRAINED_TRAIT)
+    cloud.add_traits(cards[A], names.DRAINED_TRAIT)
 
     assert refused(scheduler, log, vgpus("L40S-8Q")) == (
         "host1_accel_0000_41_00_0: drained by its operator"
     )
 
 
-def test_a_card_drained_after_placement_s_answer_is_passed_over(
-    cloud: Cloud, scheduler: Scheduler
-) -> None:
-    cards = one_host(cloud, (A,), (B,))
-    for address, other in [(A, B), (B, A)]:
-        cloud.then = functools.partial(
-            cloud.add_traits, cards[address], names.DRAINED_TRAIT
-        )
-        (server,) = scheduler.boot(vgpus("L40S-8Q"))
-        assert cloud.devices_of(server) == {cards[other]}
-        cloud.set_traits(
-            cards[address],
-            names.OWNER_TRAIT,
-            names.layout_trait("mixed"),
-            *scheduled.offers("L40S", model.Layout.MIXED),
-        )
-
-
 def test_a_profile_without_a_place_is_refused_though_it_is_counted(
     cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
 ) -> None:
+    """Allocations are read where nothing else says what is on the cards."""
     cards = one_host(cloud, (A,), (B,))
-    for card in cards.values():
+    for card in [*cards.values()] * 2:
         cloud.give(card, scheduled.charges("L40S-16Q"))
-
-    def claim() -> None:
-        # Other servers are allocated before the host's next pass.
-        for card in cards.values():
-            cloud.give(card, scheduled.charges("L40S-16Q"))
-
-    cloud.then = claim
 
     line = refused(scheduler, log, vgpus("L40S-16Q"))
 
@@ -224,6 +199,33 @@ def test_a_profile_without_a_place_is_refused_though_it_is_counted(
     ]
     (server,) = scheduler.boot(vgpus("L40S-8Q"))
     assert len(cloud.devices_of(server)) == 1
+
+
+def test_allocations_are_read_until_a_card_is_sure(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    for number in range(4):
+        cloud.add_host(f"host{number}")
+        card = cloud.add_card(f"host{number}", A)
+        cloud.give(card, scheduled.charges("L40S-24Q"))
+
+    def count_reads() -> int:
+        cloud.read_paths.clear()
+        scheduler.boot(vgpus("L40S-16Q"))
+        return sum("/resource_providers/" in p for p in cloud.read_paths)
+
+    # Without the weigher the hosts have no order: each of them is read.
+    assert count_reads() == 4
+    (accel_filter,) = (
+        f
+        for f in scheduler.host_manager.enabled_filters
+        if isinstance(f, accelerator_filter.AcceleratorFilter)
+    )
+    accel_filter._has_weigher = True
+    assert count_reads() == 1
+    cloud.add_host("sure")
+    cloud.add_card("sure", A)
+    assert count_reads() == 0
 
 
 # -- extra specs ------------------------------------------------------------

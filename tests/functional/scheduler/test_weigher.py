@@ -13,7 +13,7 @@ import pytest
 from nova import conf, context, objects
 from oslo_config import fixture as config_fixture
 
-from filters import accelerator_weigher, glance_images
+from filters import accelerator_weigher, candidate_capture, glance_images
 from nova_accel.model import names
 from tests.functional.images import glances, image_requests
 from tests.functional.scheduler import scheduling
@@ -157,32 +157,16 @@ def test_servers_without_accelerators_use_hosts_without(
     assert weighing.land(flavor_specs())[0].startswith("gpu")
 
 
-def test_servers_without_accelerators_need_one_cached_query(
-    cloud: Cloud, weighing: Weighing
+@pytest.mark.parametrize("specs", [{}, flavor_specs()])
+def test_the_weigher_reads_nothing(
+    cloud: Cloud, weighing: Weighing, specs: dict[str, str]
 ) -> None:
     cloud.add_host("gpu", a=4)
     cloud.add_host("plain")
 
-    def count_queries() -> int:
-        cloud.read_paths.clear()
-        weighing.boot({})
-        return sum(names.OWNER_TRAIT in path for path in cloud.read_paths)
+    weighing.boot(specs, count=2)
 
-    assert [count_queries() for _ in range(3)] == [1, 0, 0]
-
-
-def test_calls_do_not_grow_with_hosts(
-    cloud: Cloud, weighing: Weighing
-) -> None:
-    for number in range(6):
-        cloud.add_host(f"host{number}", a=2)
-    weighing.boot(flavor_specs())
-    cloud.read_paths.clear()
-
-    weighing.boot(flavor_specs(), count=3)
-
-    paths = [path for path in cloud.read_paths if "MEMORY_MB%3A1" in path]
-    assert not [path for path in paths if "_ACCEL" in path]
+    assert not [p for p in cloud.read_paths if names.OWNER_TRAIT in p]
 
 
 @pytest.mark.parametrize(
@@ -323,31 +307,15 @@ def test_a_hanging_glance_delays_no_request(
         assert count_connections(deaf) == 1
 
 
-def test_without_a_response_all_hosts_weigh_the_same(
-    cloud: Cloud, weighing: Weighing, log: fixtures.FakeLogger
+def test_without_a_capture_all_hosts_weigh_the_same(
+    cloud: Cloud, weighing: Weighing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud.add_host("gpu", a=4)
     cloud.add_host("plain")
-    cloud.broken = "/resource_providers?"
+    monkeypatch.setattr(candidate_capture, "find_summaries", lambda _: None)
 
     assert len(weighing.land({}, count=2)) == 2
     assert weighing.land(flavor_specs()) == ["gpu"]
-    assert "Could not read which hosts have accelerators" in log.output
-
-
-def test_stale_facts_serve_while_reads_fail(
-    cloud: Cloud, option: Any, log: fixtures.FakeLogger
-) -> None:
-    _, cards = cloud.add_host("used", a=4)
-    cloud.add_host("empty", a=4)
-    cloud.take(cards["a"], 1)
-    option(accelerator_weigher_cache_seconds=0)
-    weighing = Weighing(cloud)
-    assert weighing.land(flavor_specs()) == ["used"]
-    cloud.broken = "resources_HOST"
-
-    assert weighing.land(flavor_specs()) == ["used"]
-    assert "Could not read how full accelerators are" in log.output
 
 
 def test_a_server_is_placed_after_an_unexpected_error(
@@ -358,7 +326,7 @@ def test_a_server_is_placed_after_an_unexpected_error(
 ) -> None:
     cloud.add_host("one", a=4)
     cloud.add_host("two", a=4)
-    monkeypatch.setattr(weighing.weigher, "_new_servers", None)
+    monkeypatch.setattr(weighing.weigher, "_states", None)
 
     assert len(weighing.boot(flavor_specs())) == 1
     assert "Weighing failed; all hosts get the same weight" in log.output
@@ -386,6 +354,7 @@ def test_multipliers_are_applied_by_novas_handler(
     cloud.take(cloud_card(cloud, "half"), 1)
     spec = scheduling.make_spec(user(), flavor_specs(), [str(uuid.uuid4())])
     handler = weighing.host_manager.weight_handler
+    capture(cloud, spec)
 
     weighed = handler.get_weighed_objects(
         [weighing.weigher], copy.copy(states), spec
@@ -396,6 +365,13 @@ def test_multipliers_are_applied_by_novas_handler(
         "half": 5.0,
         "empty": 0.0,
     }
+
+
+def capture(cloud: Cloud, spec: Any) -> None:
+    """Give Placement's summaries of all hosts to the weigher."""
+    path = "/allocation_candidates?resources=VCPU:1"
+    answer = cloud.call("GET", path)
+    candidate_capture.store(spec, answer["provider_summaries"])
 
 
 def cloud_card(cloud: Cloud, host: str) -> str:

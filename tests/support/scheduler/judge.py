@@ -19,7 +19,7 @@ from nova import context, objects
 from nova.scheduler import host_manager
 from nova.virt import hardware
 
-from filters import accelerator_filter, provider_facts
+from filters import accelerator_filter, candidate_capture, provider_facts
 from filters.fit import candidate_fit, numa_cells
 from nova_accel import model
 from nova_accel.model import flavors, names, providers
@@ -136,6 +136,7 @@ class Cloud:
         groups = tuple(g for g in flavors.parse_groups(specs) if g.suffix)
         spec = make_spec(specs)
         states = self.states(groups)
+        self.capture(spec, states)
         first_candidates = {
             s.uuid: list(s.allocation_candidates) for s in states
         }
@@ -189,7 +190,7 @@ class Cloud:
         for state in order:
             candidate = state.allocation_candidates[0]
             if self.placement.claim(spec.instance_uuid, candidate):
-                self._consume(state, spec)
+                self.consume(state, spec)
                 return passed, state
             self.verdict.conflicts += any(
                 map(self.placement.has_room, state.allocation_candidates)
@@ -307,8 +308,16 @@ class Cloud:
                 states.append(state)
         return states
 
-    def _consume(self, state: Any, spec: Any) -> None:
+    def capture(self, spec: Any, states: Iterable[Any]) -> None:
+        """Give Placement's summaries of some hosts to the filter."""
+        candidate_capture.tie_answer(spec._context, spec)
+        candidate_capture.store(
+            spec, self.placement.summaries({state.uuid for state in states})
+        )
+
+    def consume(self, state: Any, spec: Any) -> None:
         """Take the guest's cells, as Nova's scheduler does it."""
+        state.num_instances += 1
         if spec.numa_topology is None or state.numa_topology is None:
             return
         fitted = numa_cells._fit(state, spec, state.allocation_candidates[0])

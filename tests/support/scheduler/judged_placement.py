@@ -8,17 +8,18 @@ tests/functional.
 import collections
 import itertools
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 from urllib import parse
 
 from filters import provider_facts
 from nova_accel.model import flavors, names, providers
-from tests.support.placement import answers
 
 # Nova's limit: [scheduler] max_placement_results.
 MOST_CANDIDATES = 1000
 SERVER = {"VCPU": 1}
+# Fields of each consumer.
+CONSUMER = {"project_id": "p", "user_id": "u", "consumer_generation": 1}
 
 
 class Placement:
@@ -144,10 +145,19 @@ class Placement:
                 "allocations": {
                     u: {"resources": r} for u, r in allocated.items()
                 },
-                **answers.CONSUMER,
+                **CONSUMER,
             }
         if kind == "allocation_candidates":
-            return {"provider_summaries": self._summaries(query)}
+            group = _group(query, "_ACCEL")
+            return {
+                "provider_summaries": self.summaries(
+                    {
+                        self.roots[u]
+                        for u in self.nodes
+                        if self._serves(u, group)
+                    }
+                )
+            }
         if not rest:
             group = _group(query, "")
             return {
@@ -195,14 +205,8 @@ class Placement:
             "resource_provider_generation": self.generations[provider],
         }
 
-    def _summaries(self, query: Mapping[str, str]) -> dict[str, Any]:
-        group = _group(query, "_ACCEL")
-        roots = {
-            self.roots[u]
-            for u in self.nodes
-            if self._serves(u, group)
-            and self._is_in(u, query.get("in_tree_ACCEL"))
-        }
+    def summaries(self, roots: Container[str]) -> dict[str, Any]:
+        """Return the summaries of the providers of some trees."""
         return {
             u: {
                 "resources": {

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import pytest
 
 from filters import request
-from filters.fit import fact_reader
 from nova_accel import errors
+from nova_accel.model import names
 
 pytest.importorskip("nova", reason="the scheduler's seam needs Nova")
 
@@ -20,7 +20,8 @@ from nova.scheduler import host_manager, request_filter
 from nova.scheduler.client import report
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from filters import accelerator_filter
+from filters import accelerator_filter, candidate_capture
+from filters.fit import request_state
 from filters.placement import report_client
 
 objects.register_all()
@@ -102,13 +103,63 @@ def test_requests_without_accelerators_pass_without_a_query(
     )
 
 
-@pytest.mark.usefixtures("request_filters")
-def test_a_single_candidate_needs_no_query() -> None:
-    tested = accelerator_filter.AcceleratorFilter(forbidden)
-    labvm = host()
+SUMMARIES = {
+    uuids.root: {
+        "resources": {"VCPU": {"capacity": 4, "used": 0}},
+        "traits": [],
+        "parent_provider_uuid": None,
+        "root_provider_uuid": uuids.root,
+    },
+    uuids.card: {
+        "resources": {"CUSTOM_MDEV": {"capacity": 2, "used": 0}},
+        "traits": [names.OWNER_TRAIT, "CUSTOM_MDEV_MTTY_2"],
+        "parent_provider_uuid": uuids.root,
+        "root_provider_uuid": uuids.root,
+    },
+}
 
-    assert tested.host_passes(labvm, spec(MTTY))
+
+@pytest.mark.usefixtures("request_filters")
+def test_captured_candidates_need_no_query() -> None:
+    """Each claim that Nova counts reduces the room for the next server."""
+    tested = accelerator_filter.AcceleratorFilter(forbidden)
+    labvm, request_spec = host(), spec(MTTY)
+    candidate_capture.store(request_spec, SUMMARIES)
+
+    assert tested.host_passes(labvm, request_spec)
     assert labvm.allocation_candidates == [CANDIDATE]
+    # No claim yet: the search may be repeated for another server.
+    for server in (uuids.server2, uuids.server3):
+        request_spec.instance_uuid = server
+        assert tested.host_passes(labvm, request_spec)
+        labvm.num_instances += 1
+    request_spec.instance_uuid = uuids.server4
+    labvm.allocation_candidates = [CANDIDATE]
+    with pytest.raises(QuerySentError):  # For the names in the log.
+        tested.host_passes(labvm, request_spec)
+    assert labvm.allocation_candidates == []
+
+
+@pytest.mark.usefixtures("request_filters")
+def test_without_a_captured_answer_each_server_has_one_query(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    paths = []
+
+    def get(path: str) -> Any:
+        paths.append(path.partition("?")[0])
+        return {"provider_summaries": SUMMARIES}
+
+    tested = accelerator_filter.AcceleratorFilter(get)
+    tested._states = request_state.RequestStates()
+    request_spec = spec(MTTY)
+    with caplog.at_level(logging.INFO):
+        for server in (uuids.server1, uuids.server2):
+            request_spec.instance_uuid = server
+            assert tested.host_passes(host(), request_spec)
+
+    assert paths == ["/allocation_candidates"] * 2
+    assert caplog.text.count("candidates were not captured") == 1
 
 
 @pytest.mark.usefixtures("request_filters")
@@ -146,19 +197,21 @@ def test_all_hosts_pass_after_a_malformed_answer() -> None:
         assert list(tested.filter_all([labvm], request_spec)) == [labvm]
 
 
-def test_a_memory_is_deleted_with_its_request_spec() -> None:
-    memories = fact_reader.RequestMemories()
+def test_a_state_is_deleted_with_its_request_spec() -> None:
+    states = request_state.RequestStates()
     accelerators = request.parse_request(MTTY)
     first, second = spec(MTTY), spec(MTTY)
 
-    memory = memories.recall(first, accelerators)
-    assert memories.recall(first, accelerators) is memory
-    assert memories.recall(second, accelerators) is not memory
-    assert len(memories) == 2
+    state = states.recall(first, accelerators)
+    assert states.recall(first, accelerators) is state
+    assert states.recall(second, accelerators) is not state
+    assert len(states) == 2
+    candidate_capture.store(first, SUMMARIES)
+    assert states.recall(first, accelerators) is not state
 
     del first, second
     gc.collect()
-    assert len(memories) == 0
+    assert len(states) == 0
 
 
 def test_the_request_filters_are_added_once(
@@ -169,8 +222,8 @@ def test_the_request_filters_are_added_once(
     accelerator_filter.AcceleratorFilter()
     accelerator_filter.AcceleratorFilter()
 
-    assert len(request_filters) == before + 3
-    assert request_filters[-1] is accelerator_filter.refuse_hopeless_request
+    assert len(request_filters) == before + 4
+    assert request_filters[-1] is candidate_capture.tie_answer
 
 
 def test_a_request_without_accelerators_needs_no_query(

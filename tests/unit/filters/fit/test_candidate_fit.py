@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from filters import provider_facts, request
 from filters.fit import candidate_fit, numa
+from nova_accel import model
 from nova_accel.model import flavors, names, providers
 from tests.support.scheduler import scheduled
 
@@ -249,42 +250,45 @@ def test_an_unhealthy_device_is_rejected_by_exact_facts() -> None:
             scheduled.why_not(REQUEST, first, build_host(exact))
             == f"p: {words}"
         )
-        assert candidate_fit.find_doubtful(
-            REQUEST, [[candidate(p=1)]], build_host(inexact)
-        ) == {"p"}
-        # Exact facts need no confirmation.
-        assert not candidate_fit.find_doubtful(
-            REQUEST, [[candidate(p=1)]], build_host(exact)
-        )
 
 
-def test_a_shortage_is_doubtful_if_the_host_has_other_candidates() -> None:
-    host_facts = build_host(provider("p", 2, 2), provider("q", 2, 0))
-    p, q = candidate(p=1), candidate(q=1)
-
-    # Placement counts it again when the server is claimed.
-    assert not candidate_fit.find_doubtful(REQUEST, [[p], [q]], host_facts)
-    assert candidate_fit.find_doubtful(REQUEST, [[p, q]], host_facts) == {"p"}
-    exact = provider("p", 2, 2, is_exact=True)
-    assert not candidate_fit.find_doubtful(
-        REQUEST, [[p, q]], build_host(exact)
-    )
-
-
-def test_a_type_without_a_place_is_doubtful_then_rejected() -> None:
+def test_a_type_without_a_place_is_rejected_by_exact_facts() -> None:
     accelerators = scheduled.asks("L40S-16Q")
     full = scheduled.card("c", "L40S-16Q", "L40S-16Q")
     (first,) = scheduled.candidates(accelerators, "c")
 
     assert not scheduled.why_not(accelerators, first, build_host(full))
-    assert candidate_fit.find_doubtful(
-        accelerators, [[first]], build_host(full)
-    ) == {"c"}
     exact = dataclasses.replace(full, is_exact=True)
     assert scheduled.why_not(accelerators, first, build_host(exact)) == (
         "host_accel_c: 1 L40S-16Q has no place beside"
         " 2 of 16384 MB (mixed sizes)"
     )
+
+
+def test_a_card_with_unknown_partitions_comes_after_the_known_ones() -> None:
+    accelerators = scheduled.asks("L40S-16Q", packing="pack")
+    unknown = scheduled.card("a", "L40S-16Q", allocations=None, is_exact=True)
+    cards = [
+        unknown,
+        scheduled.card("b", is_exact=True),
+        scheduled.card("c", layout=model.Layout.EQUAL, allocations=None),
+        scheduled.card("d", "L40S-16Q", "L40S-16Q"),
+    ]
+    states = scheduled.GEOMETRY.states
+
+    fitting, rejections = candidate_fit.select(
+        accelerators,
+        scheduled.candidates(accelerators, "abcd"),
+        build_host(*cards),
+    )
+
+    assert not rejections
+    # The last one is full by inexact facts.
+    order = [uuid for (uuid,) in map(scheduled.list_mapped, fitting)]
+    assert order[2:] == ["a", "d"]
+    assert candidate_fit.find_ambiguous(accelerators, cards, states) == {"a"}
+    any_class = dataclasses.replace(REQUEST, policy=accelerators.policy)
+    assert not candidate_fit.find_ambiguous(any_class, cards, states)
 
 
 def test_groups_on_one_card_need_separate_places() -> None:

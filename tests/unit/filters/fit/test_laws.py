@@ -326,30 +326,3 @@ def test_inexact_facts_reject_only_by_affinity(
         assert (not scheduled.why_not(accelerators, candidate, vague)) == (
             is_near and is_together(accelerators, candidate, host_facts)
         )
-
-
-@given(requests(), hosts())
-def test_every_provider_rejected_by_exact_facts_is_doubtful_before(
-    accelerators: request.AcceleratorRequest,
-    host_facts: candidate_fit.HostFacts,
-) -> None:
-    candidates = scheduled.candidates(accelerators, UUIDS)
-    vague, precise = (
-        dataclasses.replace(
-            host_facts,
-            facts={
-                uuid: dataclasses.replace(facts, is_exact=exact)
-                for uuid, facts in host_facts.facts.items()
-            },
-        )
-        for exact in (False, True)
-    )
-
-    _, rejections = candidate_fit.select(accelerators, candidates, precise)
-
-    refused = {uuid for uuid, _ in rejections if uuid in host_facts.facts}
-    assert (
-        candidate_fit.find_doubtful(accelerators, [candidates], vague)
-        == refused
-    )
-    assert not candidate_fit.find_doubtful(accelerators, [candidates], precise)

@@ -16,8 +16,9 @@ from nova.scheduler.filters import numa_topology_filter, pci_passthrough_filter
 from nova.virt import hardware
 from oslo_utils.fixture import uuidsentinel as uuids
 
-from filters import accelerator_filter
-from nova_accel.model import names, providers
+from filters import accelerator_filter, candidate_capture
+from nova_accel import model
+from nova_accel.model import names
 from tests.support.scheduler import scheduled
 from tests.unit.filters.fit.test_numa_cells import cell, guest_cell
 
@@ -94,51 +95,30 @@ def state(candidates: list[Any]) -> Any:
     return host_state
 
 
-def get_of(cards: dict[str, int]) -> Any:
-    """Return a getter of Placement with empty cards on NUMA nodes."""
-
-    def get(path: str) -> Any:
-        if path.startswith("/resource_providers?"):
-            return {
-                "resource_providers": [
-                    {
-                        "uuid": u,
-                        "name": f"host_accel_{u[-1]}",
-                        "parent_provider_uuid": uuids.root,
-                        "root_provider_uuid": uuids.root,
-                        "generation": 1,
-                    }
-                    for u in cards
-                ]
-            }
-        uuid = path.split("/")[2]
-        from nova_accel import model
-
-        if path.endswith("/inventories"):
-            return {
-                "resource_provider_generation": 1,
-                "inventories": {
-                    n: providers.Inventory(total=t).as_dict()
-                    for n, t in scheduled.capacity(
+def capture(request_spec: Any, cards: dict[str, int]) -> None:
+    """Give the summaries of empty cards on NUMA nodes to the filter."""
+    candidate_capture.store(
+        request_spec,
+        {
+            uuid: {
+                "resources": {
+                    name: {"capacity": total, "used": 0}
+                    for name, total in scheduled.capacity(
                         "L40S", model.Layout.MIXED
                     ).items()
                 },
-            }
-        if path.endswith("/traits"):
-            return {
-                "resource_provider_generation": 1,
                 "traits": [
                     names.OWNER_TRAIT,
                     names.layout_trait("mixed"),
                     *scheduled.offers("L40S", model.Layout.MIXED),
-                    f"{names.NUMA_PREFIX}{cards[uuid]}",
+                    f"{names.NUMA_PREFIX}{node}",
                 ],
+                "parent_provider_uuid": uuids.root,
+                "root_provider_uuid": uuids.root,
             }
-        if path.endswith("/allocations"):
-            return {"allocations": {}, "resource_provider_generation": 1}
-        raise AssertionError(path)
-
-    return get
+            for uuid, node in cards.items()
+        },
+    )
 
 
 def true_cells(host: Any, request_spec: Any, candidate: Any) -> set[int]:
@@ -166,7 +146,8 @@ def test_a_suitable_host_is_not_refused(monkeypatch: Any, order: Any) -> None:
         host, request_spec
     )
     assert len(host.allocation_candidates) == 2
-    tested = accelerator_filter.AcceleratorFilter(get_of({CARDS[1]: 1}))
+    tested = accelerator_filter.AcceleratorFilter()
+    capture(request_spec, {CARDS[1]: 1})
 
     assert list(tested.filter_all([host], request_spec)) == [host]
     first = host.allocation_candidates[0]
@@ -182,9 +163,8 @@ def test_a_guest_is_on_the_node_of_its_card(monkeypatch: Any) -> None:
         request_spec = spec()
         nova = numa_topology_filter.NUMATopologyFilter()
         assert nova.host_passes(host, request_spec)
-        tested = accelerator_filter.AcceleratorFilter(
-            get_of({CARDS[0]: 0, CARDS[1]: 1})
-        )
+        tested = accelerator_filter.AcceleratorFilter()
+        capture(request_spec, {CARDS[0]: 0, CARDS[1]: 1})
         assert list(tested.filter_all([host], request_spec)) == [host]
         first = host.allocation_candidates[0]
         card = next(u for u in first["allocations"] if u in CARDS)
@@ -226,14 +206,8 @@ def test_a_restored_candidate_must_fit_the_cells(monkeypatch: Any) -> None:
         ),
     )
     request_spec = spec()
-    get_card = get_of({CARDS[0]: 0, CARDS[1]: 1})
-    tested = accelerator_filter.AcceleratorFilter(
-        lambda path: (
-            {"allocations": {}}
-            if path.startswith("/allocations/")
-            else get_card(path)
-        )
-    )
+    tested = accelerator_filter.AcceleratorFilter()
+    capture(request_spec, {CARDS[0]: 0, CARDS[1]: 1})
 
     for server in (uuids.server, uuids.later_server):
         request_spec.instance_uuid = server

@@ -3,13 +3,11 @@
 
 import pytest
 
-from filters import request
-from filters.placement import queries
+from filters.placement import summaries
 from nova_accel import errors
 from nova_accel.model import names, providers
 from placement_sync.client import provider_records
 
-(GROUP,) = request.parse_request({"resources:VGPU": "1"}).groups
 CARD = providers.Provider(uuid="card", capacities={})
 
 
@@ -38,7 +36,7 @@ def test_a_provider_with_a_malformed_amount_is_not_known(
 
 @pytest.mark.parametrize("amount", [float("inf"), "eight", None, [1]])
 @pytest.mark.parametrize("what", ["capacity", "used"])
-def test_a_bulk_read_with_a_malformed_amount_is_an_error(
+def test_a_summary_with_a_malformed_amount_is_an_error(
     what: str, amount: object
 ) -> None:
     summary: dict[str, object] = {
@@ -49,9 +47,7 @@ def test_a_bulk_read_with_a_malformed_amount_is_an_error(
     }
 
     with pytest.raises(errors.ServiceError):
-        queries.fetch_summaries(
-            lambda _: {"provider_summaries": {"card": summary}}, GROUP
-        )
+        summaries.ProviderSummaries({"card": summary})["card"]
 
 
 @pytest.mark.parametrize("amount", [float("inf"), "eight", None, [1]])

@@ -212,14 +212,12 @@ def test_device_spec_lines_of_the_documentation_are_valid() -> None:
 def test_weigher_options_are_read(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "nova.conf"
     path.write_text(
-        "[nova_accel]\n"
-        "accelerator_packing_weight_multiplier = -2.5\n"
-        "accelerator_weigher_cache_seconds = 0\n"
+        "[nova_accel]\naccelerator_packing_weight_multiplier = -2.5\n"
     )
     parsed, _ = nova_conf.parse_files([str(path)])
 
     assert conf.read_weigher_settings(parsed) == conf.WeigherSettings(
-        packing=-2.5, cache_seconds=0
+        packing=-2.5
     )
     assert conf.WeigherSettings() == conf.read_weigher_settings(
         nova_conf.parse_files([])[0]

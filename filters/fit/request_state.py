@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State of a request while its servers are scheduled.
+
+The facts are those of Nova's own answer of allocation candidates. Of later
+servers of the request they are computed: Nova claims the first candidate of
+a host, and then counts the server in the host's state. Without a captured
+answer (see candidate_capture) one query of each server replaces it.
+"""
+
+import dataclasses
+import functools
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from oslo_log import log as logging
+
+from filters import candidate_capture, provider_facts
+from filters.fit.rejection import Rejection
+from filters.placement import queries
+from filters.placement.summaries import ProviderSummaries
+from filters.request import AcceleratorRequest
+from nova_accel import errors
+from nova_accel.model import names, providers
+from placement_sync.client.provider_records import Get
+
+LOG = logging.getLogger(__name__)
+
+
+class _OfferedHost(NamedTuple):
+    """A host that passed, with its servers and its first candidate."""
+
+    host: Any
+    servers: int
+    candidate: provider_facts.Candidate | None
+
+
+@dataclasses.dataclass(slots=True)
+class FilteredHost:
+    """Candidates removed from a host, and the reasons so far.
+
+    ``rejections`` are keyed as in candidate_fit.
+    """
+
+    pruned: Sequence[provider_facts.Candidate] = ()
+    rejections: dict[tuple[str, str], Rejection] = dataclasses.field(
+        default_factory=dict
+    )
+
+
+class RequestState:
+    """Providers of one request, and what its earlier servers have claimed.
+
+    Used by the one thread that schedules the request.
+
+    :param request: the accelerators of each server.
+    :param captured: the providers of the candidates' trees, None if Nova's
+        answer was not captured.
+    """
+
+    def __init__(
+        self,
+        request: AcceleratorRequest,
+        captured: candidate_capture.Summaries | None = None,
+    ) -> None:
+        self.request = request
+        self.captured = captured
+        self.hosts: dict[str, FilteredHost] = {}
+        #: Hosts on which no candidate is sure to fit, by uuid.
+        self.doubtful: set[str] = set()
+        self._known = ProviderSummaries(captured or {})
+        self._changed: dict[str, providers.Provider] = {}
+        self._servers: set[str] = set()
+        self._server = ""
+        self._offered: list[_OfferedHost] = []
+        self._accelerators: Mapping[str, Sequence[str]] | None = None
+        self._unchanged: dict[str, Sequence[provider_facts.Candidate]] = {}
+
+    def find(self, uuid: str) -> providers.Provider | None:
+        """Return a provider of this library, after the claims so far.
+
+        None if it is another's, not known, or malformed.
+        """
+        provider = self._changed.get(uuid)
+        if provider is None and uuid in self._known:
+            try:
+                provider = self._known[uuid]
+            except errors.ServiceError:
+                return None
+        is_own = provider and names.OWNER_TRAIT in provider.traits
+        return provider if is_own else None
+
+    def find_all(self, uuids: Iterable[str]) -> dict[str, providers.Provider]:
+        """Return the known ones of some providers."""
+        return {
+            uuid: provider
+            for uuid in uuids
+            if (provider := self.find(uuid)) is not None
+        }
+
+    def list_cards(self, host: str) -> tuple[providers.Provider, ...]:
+        """Return the accelerators of a host, full ones too.
+
+        :param host: uuid of its compute node.
+        """
+        if self._accelerators is None:
+            self._accelerators = self._known.list_accelerators()
+        return tuple(self.find_all(self._accelerators.get(host, ())).values())
+
+    def is_unchanged(self, host: Any) -> bool:
+        """Return whether a host passed, and nothing of it changed since."""
+        candidates = self._unchanged.get(host.uuid)
+        return (
+            candidates is not None and candidates is host.allocation_candidates
+        )
+
+    # -- servers of the request -----------------------------------------------
+
+    def begin(self, get: Get, server: str) -> bool:
+        """Prepare the facts for a server.
+
+        :param get: sends a query to Placement, if nothing was captured.
+        :returns: whether the server was filtered before: Nova searches for
+            alternates once all servers have their hosts.
+        :raises ServiceError: that query failed.
+        """
+        if self.captured is not None:
+            for offered in self._offered:
+                if (
+                    offered.candidate is not None
+                    and offered.host.num_instances > offered.servers
+                ):
+                    self._claim(self._server, offered.candidate)
+                    self._unchanged.pop(offered.host.uuid, None)
+        self._offered.clear()
+        is_repeat = server in self._servers
+        self._servers.add(server)
+        self._server = server
+        if self.captured is None:
+            self._changed, self._unchanged = {}, {}
+            self._known = ProviderSummaries(
+                queries.fetch_summaries(get, self.request.groups[0])
+            )
+            self._accelerators = None
+        return is_repeat
+
+    def offer(self, hosts: Iterable[Any]) -> None:
+        """Record the hosts that passed, before Nova claims one of them."""
+        self._offered = [
+            _OfferedHost(
+                host,
+                host.num_instances,
+                next(iter(host.allocation_candidates or ()), None),
+            )
+            for host in hosts
+        ]
+        self._unchanged = {
+            host.host.uuid: host.host.allocation_candidates
+            for host in self._offered
+        }
+
+    def replace(self, provider: providers.Provider) -> None:
+        """Replace what is known of a provider."""
+        self._changed[provider.uuid] = provider
+
+    def _claim(self, server: str, candidate: provider_facts.Candidate) -> None:
+        suffixes: dict[str, tuple[str, ...]] = {}
+        for suffix, uuids in candidate.get("mappings", {}).items():
+            for uuid in uuids:
+                suffixes[uuid] = (*suffixes.get(uuid, ()), suffix)
+        for uuid in provider_facts.list_providers(
+            self.request.classes, (candidate,)
+        ):
+            provider = self.find(uuid)
+            if provider is not None:
+                units = candidate["allocations"][uuid]["resources"]
+                self.replace(
+                    _add_claim(provider, units, server, suffixes.get(uuid, ()))
+                )
+
+
+def _add_claim(
+    provider: providers.Provider,
+    units: Mapping[str, int],
+    server: str,
+    suffixes: tuple[str, ...],
+) -> providers.Provider:
+    """Return a provider with an allocation of a server of the request."""
+    allocations = provider.allocations
+    used = {name: c.used for name, c in provider.capacities.items()}
+    return dataclasses.replace(
+        provider.with_used(
+            {n: used + units.get(n, 0) for n, used in used.items()}
+        ),
+        allocations=None if allocations is None else (*allocations, units),
+        siblings={**provider.siblings, server: suffixes},
+    )
+
+
+class RequestStates:
+    """One RequestState for each request that is being scheduled.
+
+    Nova passes one RequestSpec object for all servers of a request, so the
+    object is the key, and the state is freed with it. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_spec: weakref.WeakKeyDictionary[object, RequestState] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._is_logged = False
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._by_spec)
+
+    def recall(
+        self, spec: object, request: AcceleratorRequest
+    ) -> RequestState:
+        """Return the state of a request, a new one at its first server."""
+        captured = candidate_capture.find_summaries(spec)
+        with self._lock:
+            state = self._by_spec.get(spec)
+            if state is None or state.captured is not captured:
+                state = RequestState(request, captured)
+                self._by_spec[spec] = state
+            must_log = captured is None and not self._is_logged
+            self._is_logged |= must_log
+        if must_log:
+            LOG.info(
+                "Nova's allocation candidates were not captured; accelerators"
+                " are read from Placement with each request that needs one"
+            )
+        return state
+
+
+@functools.cache
+def shared() -> RequestStates:
+    """Return the states that filter and weigher share."""
+    return RequestStates()
