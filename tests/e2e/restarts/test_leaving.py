@@ -3,18 +3,24 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.support.site import Site, wait_for
+from tests.e2e.support.site import Site, fault, wait_for
+from tests.lab.cloud import settings
 from tests.lab.cloud.cloud import COMPUTE
 
-pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("clean")]
+pytestmark = pytest.mark.lab
 
 
 @pytest.fixture
-def stopped(lab: Site) -> Iterator[None]:
-    """Let a test stop nova-compute, and offer all devices again after it."""
+def stopped(lab: Site, clean: None) -> Iterator[None]:
+    """Let a test stop nova-compute, and offer all devices again after it.
+
+    Its servers are deleted after that: nova-compute has to run.
+    """
+    del clean
     before, devices = list_open(lab), tuple(lab.providers())
     yield
     lab.cloud.restart_compute()
@@ -40,6 +46,14 @@ def list_open(lab: Site) -> set[str]:
             for inventory in provider.inventories.values()
         )
     }
+
+
+def _write_stock(lab: Site) -> Path:
+    """Write the lines of nova.conf that switch to Nova's own driver."""
+    overlay = lab.layout.etc / "stock.conf"
+    driver = {"compute_driver": "libvirt.LibvirtDriver"}
+    overlay.write_text(settings.render({"DEFAULT": driver}))
+    return overlay
 
 
 @pytest.mark.long
@@ -68,6 +82,17 @@ def test_a_removal_has_the_conductor_remove_the_slots(lab: Site) -> None:
     # The provider of the server stays, closed; the others are deleted.
     assert len(lab.providers()) == 1
     assert list_open(lab) == set()
-    # The guest keeps its mdev.
-    assert lab.hostdevs(server, "mdev") == mdevs
     assert lab.mdevs() == set(mdevs)
+
+    offset = lab.log_offset(COMPUTE)
+    lab.cloud.restart_compute(_write_stock(lab))
+    assert not lab.logged(COMPUTE, " ERROR ", offset)
+    assert lab.hard_reboot(server).status == "ACTIVE"
+    assert lab.hostdevs(server, "mdev") == mdevs
+    refused_server = lab.await_build(lab.request("e2e-none", flavor))
+    assert "No valid host" in fault(refused_server)
+    lab.delete(server)
+    lab.wait_gone(server)
+    lab.synced("remove", "apply")
+    assert lab.providers() == {}
+    assert lab.mdevs() == set()
