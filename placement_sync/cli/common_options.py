@@ -113,9 +113,10 @@ _OPTIONS = (
         "NAME",
         "set the name of the compute node's resource provider (default: the"
         " node that nova-compute has published in the state directory; else"
-        f" the node with the uuid in {conf_options.STATE_PATH}/compute_id or"
-        " beside the configuration file; else the node of this machine's host"
-        " name, as libvirt reports it)",
+        " the node with the uuid in compute_id of nova.conf's [DEFAULT]"
+        f" state_path ({conf_options.STATE_PATH}) or beside the configuration"
+        " file; else the node of this machine's host name, as libvirt reports"
+        " it)",
     ),
     (
         "--host-uuid",

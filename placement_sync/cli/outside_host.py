@@ -407,6 +407,9 @@ def resolve_root_name(
     # nova-compute stores the uuid of its node in its state_path or beside a
     # configuration file (nova/virt/node.py, COMPUTE_ID_FILE).
     directories = [os.path.dirname(path) for path in options.files]
-    directories.append(conf_options.STATE_PATH)
+    parsed = options.parsed
+    directories.append(
+        parsed.state_path if parsed else conf_options.STATE_PATH
+    )
     node_uuid = read_node_uuid(directories) or ""
     return "" if node_uuid else read_host_name(), node_uuid

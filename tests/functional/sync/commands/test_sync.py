@@ -163,6 +163,17 @@ def test_the_node_is_found_by_the_file_compute_id(site: Site) -> None:
     assert site.once()["host"] == {"name": HOST, "uuid": ROOT}
 
 
+def test_the_node_is_found_in_novas_state_path(
+    site: Site, tmp_path: pathlib.Path
+) -> None:
+    state_path = tmp_path / "nova"
+    state_path.mkdir()
+    (state_path / "compute_id").write_text(f"{ROOT}\n")
+    with site.conf.open("a") as file:
+        file.write(f"\n[DEFAULT]\nstate_path = {state_path}\n")
+    assert site.once()["host"] == {"name": HOST, "uuid": ROOT}
+
+
 def test_the_node_is_found_by_the_claims_file(site: Site) -> None:
     root = providers.ProviderRoot(name=HOST, uuid=ROOT)
     site.conf.with_name("compute_id").write_text(str(uuid.UUID(int=7)))
