@@ -19,11 +19,11 @@ extensions = [
     "openstackdocstheme",
     "reno.sphinxext",
 ]
-# Options of cliff that each command has; reference/openstack names them once.
+# Options that each command has; reference/openstack names them once.
 autoprogram_cliff_ignored = [
-    "--help", "--format", "--column", "--sort-column", "--sort-ascending",
-    "--sort-descending", "--quote", "--noindent", "--max-width",
-    "--fit-width", "--print-empty", "--prefix",
+    "--help", "--json", "--timeout", "--format", "--column", "--sort-column",
+    "--sort-ascending", "--sort-descending", "--quote", "--noindent",
+    "--max-width", "--fit-width", "--print-empty", "--prefix",
 ]  # fmt: skip
 # Man page: sphinx-build -b man.
 man_pages = [
@@ -36,5 +36,6 @@ man_pages = [
     )
 ]
 html_theme = "openstackdocs"
+html_search_scorer = str(_HERE / "_ext/search_scorer.js")
 html_static_path: list[str] = []
 exclude_patterns: list[str] = ["_ext"]

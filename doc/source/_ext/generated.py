@@ -278,11 +278,34 @@ class _Generated(rst.Directive):
 
 # An option of a help text, with its indented explanation.
 _OPTION = re.compile(r"^  (--?\w\S*).*\n(?:    +.*\n)*", re.MULTILINE)
+# Options that the begin of reference/cli explains for all commands.
+_COMMON = re.compile(
+    r"^  (?:-h, --help|--json|-f \{text,json\}).*\n(?:    +.*\n)*"
+    r"|^output formatters:\n(?s:.*)",
+    re.MULTILINE,
+)
+_EMPTY_GROUP = re.compile(r"^options:\n(?=\n|\Z)", re.MULTILINE)
+#: Options of a usage that reference/cli names together, by their name there.
+OPTION_SETS = {
+    "host options": (
+        "[--root DIR|ARCHIVE] [--host NAME] [--host-uuid UUID]"
+        " [--os-cloud NAME] [--os-region-name NAME] [--endpoint URL]"
+        " [--state-dir DIR] [--config-file FILE] [--timeout SECONDS]"
+    ),
+    "table options": (
+        "[-f {csv,json,table,value,yaml}] [-c COLUMN]"
+        " [--quote {all,minimal,none,nonnumeric}] [--noindent]"
+        " [--max-width <integer>] [--fit-width] [--print-empty]"
+        " [--sort-column SORT_COLUMN] [--sort-ascending | --sort-descending]"
+    ),
+}
 
 
-def drop_options(text: str, other: str) -> str:
-    """Return a help text without the options that another one explains."""
-    explained = {match[0] for match in _OPTION.finditer(other)}
+def drop_options(text: str, *others: str) -> str:
+    """Return a help text without the options that others explain."""
+    explained = {
+        match[0] for other in others for match in _OPTION.finditer(other)
+    }
 
     def drop(option: re.Match[str]) -> str:
         return "" if option[0] in explained else option[0]
@@ -290,22 +313,47 @@ def drop_options(text: str, other: str) -> str:
     return _OPTION.sub(drop, text)
 
 
+def shorten_help(text: str) -> str:
+    """Return a help text without what all commands have.
+
+    :data:`OPTION_SETS` are one word of the usage each.
+    """
+    usage, _, rest = text.partition("\n\n")
+    words = (
+        " ".join(usage.split()).replace("[-h] ", "").replace("[--json] ", "")
+    )
+    for name, options in OPTION_SETS.items():
+        words = words.replace(options, f"[{name}]")
+    parts = re.split(r" (?=[\[(])", words)
+    line, lines = parts[0], []
+    for part in parts[1:]:
+        if len(line) + len(part) >= _WIDTH:
+            lines.append(line)
+            line = " " * 7
+        line = f"{line} {part}"
+    rest = _COMMON.sub("", rest)
+    rest = _EMPTY_GROUP.sub("", rest).rstrip("\n")
+    return "\n".join((*lines, line, "", rest)) + "\n"
+
+
 class _CommandHelp(_Generated):
     """``.. command-help:: COMMAND``, below the command's name.
 
-    The option ``shared`` names a command of the page: options that its help
-    explains in the same words are not printed again.
+    The option ``shared`` names commands of the page, divided by commas:
+    options that their help explains in the same words are not printed again.
     """
 
     option_spec: ClassVar = {"shared": rst.directives.unchanged}
 
     def text(self) -> str:
         text = help_of(self.arguments[0])
-        shared = self.options.get("shared", "")
-        if not shared:
-            return text
-        text = drop_options(text, help_of(shared)).rstrip("\n")
-        return f"{text}\n  ...                   see {shared}"
+        shared = [
+            name.strip() for name in self.options.get("shared", "").split(",")
+        ]
+        if shared == [""]:
+            return shorten_help(text)
+        text = drop_options(text, *map(help_of, shared))
+        return f"{shorten_help(text)}  ...  see {', '.join(shared)}"
 
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]

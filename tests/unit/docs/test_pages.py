@@ -87,40 +87,91 @@ def test_the_rules_fit_on_one_screen() -> None:
     assert lines.index("Where is what") <= MAX_CONTRIBUTING
 
 
-#: Words that operators search, and the page that answers.
+#: Words that operators search, by the page that answers; questions of the
+#: first table of Troubleshooting among them.
 SEARCHED = {
-    "BUILD": "admin/troubleshooting",
-    "broken card": "admin/health",
-    "card does not appear": "admin/fleet",
-    "ERROR": "admin/recovery",
-    "No valid host": "admin/troubleshooting",
-    "adopt": "admin/adopt",
-    "device_spec": "admin/configuration",
-    "drain": "admin/drain",
-    "empty a host": "admin/drain",
-    "half a GPU": "user/flavors",
-    "kernel update": "admin/troubleshooting",
-    "licence": "admin/licenses",
-    "maintenance": "admin/drain",
-    "passthrough": "user/flavors",
-    "quarantine": "admin/health",
-    "remove": "admin/remove",
-    "reserved": "admin/troubleshooting",
-    "reserved and no server": "admin/troubleshooting",
-    "reset": "admin/scrub",
-    "stuck": "admin/troubleshooting",
-    "trait": "reference/traits",
-    "unlicensed": "admin/licenses",
-    "which server has which card": "admin/fleet",
+    "admin/adopt": ("adopt",),
+    "admin/configuration": ("device_spec",),
+    "admin/drain": (
+        "card has to be taken out",
+        "drain",
+        "empty a host",
+        "maintenance",
+        "replace a broken card",
+    ),
+    "admin/fleet": (
+        "card does not appear",
+        "which server has which card",
+        "who uses this card",
+    ),
+    "admin/health": (
+        "broken card",
+        "card is in quarantine",
+        "quarantine",
+    ),
+    "admin/licenses": (
+        "guest is unlicensed",
+        "licence",
+        "unlicensed",
+    ),
+    "admin/recovery": (
+        "ERROR",
+        "server is in ERROR after a move",
+        "server is in ERROR after a rebuild",
+    ),
+    "admin/remove": (
+        "library has to be removed",
+        "remove",
+        "uninstall",
+        "uninstall nova-accel",
+    ),
+    "admin/scrub": ("reset",),
+    "admin/troubleshooting": (
+        "BUILD",
+        "GPU is gone after a kernel update",
+        "kernel update",
+        "No valid host",
+        "nova-compute does not start after a change of device_spec",
+        "Placement has reserved amounts and no server is there",
+        "reserved",
+        "reserved and no server",
+        "server is stuck in BUILD",
+        "stuck",
+    ),
+    "admin/upgrade": ("upgrade",),
+    "install/index": (
+        "install",
+        "Kolla",
+    ),
+    "reference/traits": (
+        "trait",
+        "what a trait means",
+    ),
+    "user/flavors": (
+        "half a GPU",
+        "passthrough",
+        "quarter of a GPU",
+    ),
 }
 
 
-@pytest.mark.parametrize(("word", "name"), SEARCHED.items())
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [(word, name) for name, words in SEARCHED.items() for word in words],
+)
 def test_a_searched_word_leads_to_a_page(word: str, name: str) -> None:
     """A main entry is first in the results; others follow all pages."""
     text = (pages.MANUAL / f"{name}.rst").read_text()
     entries = re.findall(r"^\.\. index:: (.*)$", text, re.MULTILINE)
     assert f"! {word}" in re.split(r", |; ", ", ".join(entries))
+
+
+def test_the_order_of_results_names_pages() -> None:
+    """A page that is renamed would lose its place in the results."""
+    scorer = (pages.MANUAL / "_ext/search_scorer.js").read_text()
+    names = re.findall(r'"([a-z/-]{6,})"', scorer)
+    assert len(names) > 5
+    assert all((pages.MANUAL / f"{name}.rst").is_file() for name in names)
 
 
 def test_the_glossary_is_short() -> None:
@@ -186,6 +237,27 @@ def test_a_shared_option_is_explained_once() -> None:
     # It stays in the line of the usage.
     assert text.count("--state-dir DIR") == 1
     assert "  --reason TEXT " in text
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("nova-accel drain", "host options"),
+        ("nova-accel driver plan", "table options"),
+    ],
+)
+def test_a_usage_names_common_options_together(
+    command: str, name: str
+) -> None:
+    text = generated.shorten_help(generated.help_of(command))
+    usage, _, options = text.partition("\n\n")
+    assert f"[{name}]" in usage
+    assert "--json" not in text
+    assert "output formatters" not in options
+    page = (pages.MANUAL / "reference/cli.rst").read_text()
+    begin = page[: page.index("command-help::")]
+    for option in re.findall(r"--[a-z-]+", generated.OPTION_SETS[name]):
+        assert name == "table options" or f"``{option}``" in begin
 
 
 def test_each_command_has_help() -> None:
