@@ -93,6 +93,12 @@ def list_roles(environment: Environment) -> tuple[str, ...]:
     return tuple(name for role in roles if (name := role.strip()))
 
 
+def build_refusal(status: http.HTTPStatus, detail: str) -> Answer:
+    """Return the answer of an error, as Placement's and Nova's."""
+    error = {"status": status.value, "title": status.phrase, "detail": detail}
+    return status, {"errors": [error]}
+
+
 def read_body(environment: Environment, limit: int) -> Any:
     """Return the decoded body of a request.
 

@@ -156,10 +156,7 @@ def read_host_groups(
         policy, members = compute.find(path, _parse_group) or ("", members)
     return HostGroups(
         services=dict(nova_api.list_hypervisors(compute)),
-        aggregates=compute.read(
-            "/os-aggregates",
-            lambda body: [_parse_aggregate(row) for row in body["aggregates"]],
-        ),
+        aggregates=read_aggregates(compute),
         placed={
             name: _find_hosts(compute, servers - {request.server.uuid})
             for name, servers in (
@@ -169,6 +166,17 @@ def read_host_groups(
             )
         },
         policy=policy,
+    )
+
+
+def read_aggregates(compute: rest.RestClient) -> list[Aggregate]:
+    """Return the host aggregates.
+
+    :raises ServiceError: Nova can't be read, or refuses.
+    """
+    return compute.read(
+        "/os-aggregates",
+        lambda body: [_parse_aggregate(row) for row in body["aggregates"]],
     )
 
 

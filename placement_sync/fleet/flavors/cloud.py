@@ -271,6 +271,7 @@ class Flavor:
     specs: Mapping[str, str]
     needs: Mapping[str, int]
     disk_gb: int = 0
+    is_public: bool = True
 
     @property
     def needs_with_disk(self) -> dict[str, int]:
@@ -322,7 +323,20 @@ def _parse_flavor(body: Any) -> Flavor:
         specs=dict(body.get("extra_specs") or {}),
         needs={"VCPU": int(body["vcpus"]), "MEMORY_MB": int(body["ram"])},
         disk_gb=_disk_gb(body),
+        is_public=bool(body.get("os-flavor-access:is_public", True)),
     )
+
+
+def list_access(compute: rest.RestClient, flavor: str) -> tuple[str, ...]:
+    """Return the ids of the projects with access to a private flavor.
+
+    :param flavor: its id.
+    :raises ServiceError: Nova can't be read.
+    """
+    path = f"/flavors/{provider_records.quote_name(flavor)}/os-flavor-access"
+    rows = compute.find(path, lambda body: body["flavor_access"])
+    # It may have been deleted since it was listed.
+    return tuple(sorted(str(row["tenant_id"]) for row in rows or ()))
 
 
 def _disk_gb(body: Any) -> int:

@@ -55,9 +55,11 @@ class GatewayBus:
             ) from error
 
 
-def is_offered(identity: cloud_client.Identity | None) -> bool:
-    """Return whether Keystone's catalog has a gateway."""
+def is_offered(
+    identity: cloud_client.Identity | None,
+    service: rest.Service = methods.SERVICE,
+) -> bool:
+    """Return whether Keystone's catalog has a service, by default this."""
     return identity is not None and any(
-        service.get("type") == methods.SERVICE.name
-        for service in identity.catalog
+        offered.get("type") == service.name for offered in identity.catalog
     )

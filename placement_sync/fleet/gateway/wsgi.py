@@ -52,13 +52,15 @@ class GatewayApplication(json_application.JsonApplication):
                 "result": self._call(name, target, identity, arguments)
             }
         except _RefusalError as error:
-            return _build_refusal(error.status, str(error))
+            return json_application.build_refusal(error.status, str(error))
         except host_bus.RpcRefusedError as error:
-            return _build_refusal(http.HTTPStatus.CONFLICT, error.reason)
+            return json_application.build_refusal(
+                http.HTTPStatus.CONFLICT, error.reason
+            )
         except errors.AcceleratorError as error:
             # It may name hosts of the cloud.
             logs.error(LOG, "%s of %s: %s", name, target, error)
-            return _build_refusal(
+            return json_application.build_refusal(
                 http.HTTPStatus.BAD_GATEWAY,
                 "nova-compute or Nova's API does not answer; the log of the"
                 " gateway says why",
@@ -162,13 +164,6 @@ def parse_v2_catalog(
                 if key.endswith("URL")
             ],
         }
-
-
-def _build_refusal(
-    status: http.HTTPStatus, detail: str
-) -> json_application.Answer:
-    error = {"status": status.value, "title": status.phrase, "detail": detail}
-    return status, {"errors": [error]}
 
 
 def build_application(files: Iterable[str]) -> json_application.Application:

@@ -45,6 +45,13 @@ ELSEWHERE: dict[Words, str] = {
         *("openstack", "accel", "server", "attach"),
         *("--profile", "--bitstream"),
     ): "tests/functional/nova/attach/test_command.py",
+    **dict.fromkeys(
+        (
+            ("openstack", "accel", "stock", "list"),
+            ("openstack", "accel", "stock", "list", "--flavor", "--wait"),
+        ),
+        "tests/functional/sync/fleet/test_stock.py",
+    ),
     (
         *("python", "-m"),
         "--root",

@@ -24,6 +24,7 @@ from nova_accel.model import attachment, json_codec, rpc_names, usage
 from placement_sync.daemon import status
 from placement_sync.fleet.gateway import methods
 from placement_sync.fleet.removal import removal_files
+from placement_sync.fleet.stock import stock_file
 from tests.unit.docs import pages
 from tests.unit.house import sources
 from virt_hooks.ironic import node_report
@@ -50,6 +51,7 @@ FORMATS: dict[str, json_codec.Format[Any]] = {
     "attached profiles": attachment._FORMAT,
     "usage samples": usage.FORMAT,
     "record of a removal": removal_files._FORMAT,
+    "stock of flavors": stock_file.FORMAT,
     "status of passes": status.FORMAT,
     "report of a node": node_report.FORMAT,
     "host of a live migration": (live_migration_wire._FORMAT),

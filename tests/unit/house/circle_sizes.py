@@ -137,6 +137,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-28",
             "functions that are not clean are named by a removal, and noted",
         ),
+        Limit(
+            13_550,
+            "2026-11-28",
+            "stock for tenants: levels, reader, file, page, service, commands",
+        ),
     ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "adoption": (

@@ -39,6 +39,7 @@ _OPENSTACK = "tests/functional/sync/fleet/test_openstack.py"
 _BARE_METAL = "tests/functional/sync/fleet/test_bare_metal.py"
 _LEAVING = "tests/functional/nova/switch/test_leaving.py"
 _FETCH = "tests/functional/images/test_fetch.py"
+_STOCK = "tests/functional/sync/fleet/test_stock.py"
 _FLAVOR_FILE = "tests/unit/placement_sync/fleet/flavors/test_flavor_file.py"
 
 #: Files all of whose messages have such a test.
@@ -63,6 +64,8 @@ FILES = {
     "placement_sync/fleet/report/fleet_report.py": _PAGE,
     "placement_sync/fleet/report/page_views.py": _PAGE,
     "placement_sync/fleet/report/report_text.py": _PAGE,
+    "placement_sync/fleet/stock/stock_page.py": _STOCK,
+    "placement_sync/fleet/stock/wsgi.py": _STOCK,
 }
 
 #: The begin of each other message.

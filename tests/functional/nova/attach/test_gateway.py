@@ -7,15 +7,12 @@ issues and validates the tokens.
 
 import contextlib
 import io
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from wsgiref import simple_server
 
 import fixtures
 import requests
-import yaml
 from nova import context
 from nova.tests import fixtures as nova_fixtures
 from oslo_config import cfg
@@ -28,41 +25,11 @@ from placement_sync.fleet.gateway import methods, wsgi
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, technologies
 from tests.functional.sync.commands import programs
+from tests.functional.sync.fleet import wsgi_server
 from tests.functional.sync.support import identity
 
 PROFILE = "T4-4Q"
 FOUR = harness.vgpu_group("_A", "4Q")
-_AUTHTOKEN = """
-[keystone_authtoken]
-www_authenticate_uri = {url}
-auth_url = {url}
-auth_type = password
-username = {user}
-password = {password}
-project_name = {project}
-user_domain_name = default
-project_domain_name = default
-interface = public
-"""
-
-
-class _Quiet(simple_server.WSGIRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def serving(application: Any) -> Iterator[str]:
-    """Serve a WSGI application; yield its address."""
-    server = simple_server.make_server(
-        "127.0.0.1", 0, application, handler_class=_Quiet
-    )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def _read_token(env: Mapping[str, Any], **words: Any) -> Any:
@@ -99,24 +66,16 @@ class Gateway(attaching.AttachingTestBase):
         self.keystone.project = instance.project_id
         self.become("ann", "member")
         directory = Path(self.useFixture(fixtures.TempDir()).path)
-        path = directory / "nova.conf"
-        path.write_text(
-            _AUTHTOKEN.format(
-                url=self.keystone.url,
-                user=identity.USER,
-                password=identity.PASSWORD,
-                project=identity.PROJECT,
-            )
-        )
+        path = wsgi_server.write_conf(directory, self.keystone.url)
         parsed = cfg.ConfigOpts()
-        parsed(["--config-file", str(path)], default_config_files=[])
+        parsed(["--config-file", path], default_config_files=[])
         nova = cloud_client.from_endpoint(
             self.api_fixture.base_url,
             f"admin:{instance.project_id}",
             rest.COMPUTE,
         )
         self.url = self._enter(
-            serving(
+            wsgi_server.serving(
                 json_application.authenticated(
                     wsgi.GatewayApplication(compute_rpc.ComputeRpc(()), nova),
                     parsed,
@@ -127,10 +86,9 @@ class Gateway(attaching.AttachingTestBase):
             "compute": self.api_fixture.base_url,
             methods.SERVICE.name: self.url,
         }
-        clouds = directory / "clouds.yaml"
-        clouds.write_text(yaml.safe_dump({"clouds": {"north": self.cloud()}}))
+        clouds = wsgi_server.write_clouds(directory, self.keystone.url)
         self.useFixture(
-            fixtures.EnvironmentVariable("OS_CLIENT_CONFIG_FILE", str(clouds))
+            fixtures.EnvironmentVariable("OS_CLIENT_CONFIG_FILE", clouds)
         )
 
     def become(self, user: str, *roles: str) -> None:
@@ -141,19 +99,6 @@ class Gateway(attaching.AttachingTestBase):
 
     def become_operator(self) -> None:
         self.become("admin", "member", "admin")
-
-    def cloud(self) -> dict[str, Any]:
-        return {
-            "region_name": identity.REGION,
-            "auth": {
-                "auth_url": f"{self.keystone.url}/v3",
-                "username": identity.USER,
-                "password": identity.PASSWORD,
-                "project_name": identity.PROJECT,
-                "user_domain_name": "default",
-                "project_domain_name": "default",
-            },
-        }
 
     def execute(self, *words: str, status: int = 0) -> str:
         return self.run_command(*words, "--os-cloud", "north", status=status)

@@ -2,7 +2,7 @@
 """Fake of Nova's API over HTTP, after its API reference.
 
 It serves the paths that commands read: servers, their volumes, migrations,
-hypervisors, services, flavors, and no aggregates. A page has two entries,
+hypervisors, services, flavors and aggregates. A page has two entries,
 so that a client that reads only the first page fails.
 """
 
@@ -31,7 +31,8 @@ class Nova:
     reports of services that are down, by host. ``volumes`` are
     the device names of the volumes that servers have attached. ``hidden``
     servers belong to other projects: a user who is no admin can't see them.
-    ``before`` is called with each path first.
+    ``access`` are the projects of private flavors, by id. ``before`` is called
+    with each path first.
     """
 
     servers: dict[str, dict[str, Any]] = dataclasses.field(
@@ -50,6 +51,8 @@ class Nova:
     hidden: set[str] = dataclasses.field(default_factory=set)
     broken: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    aggregates: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    access: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     is_user: bool = False
     project: str = "p"
     before: Callable[[str], object] = str
@@ -106,6 +109,7 @@ class Nova:
             "ram": 2048,
             "disk": 20,
             "extra_specs": specs,
+            "os-flavor-access:is_public": name not in self.access,
         }
 
     def add_move(self, uuid: str, server: str, status: str, host: str) -> None:
@@ -137,7 +141,7 @@ class Nova:
         if name in ("servers", "os-hypervisors", "os-migrations", "flavors"):
             return 200, self._page(name, query)
         bodies: dict[str, Any] = {
-            "os-aggregates": {"aggregates": []},
+            "os-aggregates": {"aggregates": self.aggregates},
             "os-services": {
                 "services": list(map(self._service, self.services))
             },
@@ -155,10 +159,13 @@ class Nova:
         }
 
     def _part(self, name: str, uuid: str, part: str = "") -> tuple[int, Any]:
-        """Return a server, its volumes, or a hypervisor."""
+        """Return a server, its volumes, a flavor, or a hypervisor."""
         if part == "os-volume_attachments":
             devices = self.volumes.get(uuid, ())
             return 200, {"volumeAttachments": [{"device": d} for d in devices]}
+        if part == "os-flavor-access":
+            rows = [{"tenant_id": each} for each in self.access[uuid]]
+            return 200, {"flavor_access": rows}
         return show(name, self._find(name, uuid))
 
     def _find(self, name: str, uuid: str) -> dict[str, Any] | None:
