@@ -68,6 +68,26 @@ class NovaPrivate(harness.AccelTestBase):
         reads = [c for c in get.call_args_list if c.args[0] == path]
         self.assertEqual(1, len(reads))
 
+    def test_the_tracker_reads_allocations_that_it_uses_only(self) -> None:
+        server = self.boot(harness.vgpu_group("", "4Q"))
+        client = self.driver.virtapi.reportclient
+        root = self.driver._accel.root
+        with mock.patch.object(
+            client,
+            "get_allocations_for_resource_provider",
+            wraps=client.get_allocations_for_resource_provider,
+        ) as read:
+            self.run_periodics()
+            # Nova searches deleted servers on the compute node itself.
+            read.assert_called_once_with(mock.ANY, root.uuid)
+            read.reset_mock()
+            allocations = client.get_allocations_for_provider_tree(
+                self.context, root.name
+            )
+            read.assert_not_called()
+            self.assertEqual([server["id"]], list(allocations))
+            self.assertEqual(2, read.call_count)
+
     def test_the_policy_has_an_enforcer(self) -> None:
         enforcer = nova_private.policy_enforcer()
         self.assertIs(policy._ENFORCER, enforcer)
