@@ -110,6 +110,9 @@ def _add_traits(
     if not pci.is_address(card):
         return device
     traits = {names.nvlink_trait(peer) for peer in peers.get(card, ())}
+    gpu = topology.links.get(card)
+    if gpu and gpu.is_switched:
+        traits.add(names.NVLINK_SWITCH)
     unread = _unread_link_traits(card, topology.links)
     port = topology.ports.get(card)
     if port:
@@ -193,7 +196,9 @@ def explain_mismatch(
 
 
 def _has_link(device: LocatedDevice, peer: LocatedDevice) -> bool:
-    return names.nvlink_trait(peer.address) in device.traits
+    return names.nvlink_trait(peer.address) in device.traits or (
+        names.NVLINK_SWITCH in device.traits & peer.traits
+    )
 
 
 def _compare_traits(

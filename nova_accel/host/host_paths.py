@@ -128,6 +128,7 @@ _OPTIONS = {
         "enabled_filters",
         "weight_classes",
     },
+    "scheduler": {"max_placement_results"},
 }
 # Of each type in [devices] enabled_mdev_types.
 _MDEV_SECTION, _MDEV_OPTION = "mdev_", "device_addresses"

@@ -5,9 +5,10 @@
 claims give the same tree.
 """
 
+import dataclasses
 import fnmatch
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import model
 from nova_accel.catalog import loader
@@ -51,7 +52,7 @@ def build_tree(
         functions among them without a claim are reserved.
     """
     claims = tuple(claims)
-    nodes = (
+    nodes = [
         _build_node(
             root,
             device,
@@ -61,9 +62,33 @@ def build_tree(
             occupied,
         )
         for device in host.devices
-    )
+    ]
+    nodes.sort(key=lambda node: node.name)
     return providers.ProviderTree(
-        root=root, nodes=tuple(sorted(nodes, key=lambda n: n.name))
+        root=root, nodes=tuple(_share_driver_traits(nodes))
+    )
+
+
+def _share_driver_traits(
+    nodes: Iterable[providers.ProviderNode],
+) -> Iterator[providers.ProviderNode]:
+    """Yield nodes; the version of a driver is a trait of the first only."""
+    versions: set[str] = set()
+    for node in nodes:
+        drivers = {t for t in node.traits if t.startswith(names.DRIVER_PREFIX)}
+        yield dataclasses.replace(node, traits=node.traits - versions)
+        versions |= drivers
+
+
+def _drop_implied(traits: frozenset[str]) -> frozenset[str]:
+    """Return a device's traits without those that follow from others."""
+    prefixes: tuple[str, ...] = names.IMPLIED_PREFIXES
+    if names.NVLINK_SWITCH in traits:
+        prefixes = (*prefixes, names.NVLINK_PREFIX)
+    return frozenset(
+        trait
+        for trait in traits
+        if trait == names.NVLINK_SWITCH or not trait.startswith(prefixes)
     )
 
 
@@ -97,7 +122,7 @@ def _build_node(
             else root.uuid
         ),
         inventories=inventories,
-        traits=device.traits
+        traits=_drop_implied(device.traits)
         | owner_traits
         | available
         | _supported_traits(device, rule, available)
@@ -108,6 +133,7 @@ def _build_node(
         ),
         slots=_list_slots(root, device, inventories, claims, occupied),
         unread_traits=_list_unread_traits(device, claims, occupied),
+        former_traits=device.traits - _drop_implied(device.traits),
     )
 
 

@@ -38,7 +38,18 @@ NUMA_PREFIX = "CUSTOM_ACCELERATOR_NUMA_"
 DEVICE_PREFIX = "CUSTOM_ACCELERATOR_DEVICE_"
 PCIE_PREFIX = "CUSTOM_ACCELERATOR_PCIE_"
 NVLINK_PREFIX = "CUSTOM_ACCELERATOR_NVLINK_"
+# In place of one trait for each peer: all cards of a host that have it reach
+# each other.
+NVLINK_SWITCH = f"{NVLINK_PREFIX}SWITCH"
 MODEL_PREFIX = "CUSTOM_ACCELERATOR_MODEL_"
+VENDOR_PREFIX = "CUSTOM_ACCELERATOR_VENDOR_"
+DRIVER_PREFIX = "CUSTOM_ACCELERATOR_DRIVER_"
+# Standard traits of GPUs. An operator may set some too.
+GPU_TRAIT_PREFIX = "HW_GPU_"
+# Traits of a device that follow from its model and ids. Placement returns all
+# traits of a host's providers for each server that the host could get, so
+# providers have none of these.
+IMPLIED_PREFIXES = (VENDOR_PREFIX, GPU_TRAIT_PREFIX)
 # Profiles that a device supports and can't make now, as far as the catalog
 # of vGPU types does not have them: a flavor can be created meanwhile.
 SUPPORTED_PREFIX = "CUSTOM_ACCELERATOR_PROFILE_"

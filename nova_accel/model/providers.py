@@ -194,7 +194,8 @@ class ProviderNode:
 
     ``slots`` are, by resource class, the identifiers that Nova's resource
     tracker may assign. ``unread_traits`` are prefixes of traits that could
-    not be read: the provider keeps those it has.
+    not be read: the provider keeps those it has. It loses the
+    ``former_traits`` that an earlier release set.
     """
 
     name: str
@@ -206,6 +207,7 @@ class ProviderNode:
         default_factory=dict
     )
     unread_traits: tuple[str, ...] = ()
+    former_traits: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

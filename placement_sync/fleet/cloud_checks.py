@@ -31,10 +31,11 @@ _Results = Iterator[Observation]
 
 _NO_FILE = "no nova.conf is on this machine"
 _NAME_FILE = "name one with --config-file"
-_DRIVER_PREFIX = names.driver_trait("", "")
 # Hypervisors lose the fields of versions with 2.88; see rest.COMPUTE.
 _HYPERVISORS = "/os-hypervisors/detail"
 _SHOWN_HOSTS = 3
+# Nova's default of [scheduler] max_placement_results.
+_MAX_RESULTS = 1000
 
 
 @AREA.check(
@@ -95,8 +96,8 @@ def check_driver_versions(host: _Host) -> _Results:
     by_vendor: dict[str, dict[str, set[str]]] = {}
     for device in cloud.read(_open_placement(host)).devices:
         for trait in device.traits:
-            if trait.startswith(_DRIVER_PREFIX):
-                text = trait.removeprefix(_DRIVER_PREFIX).strip("_")
+            if trait.startswith(names.DRIVER_PREFIX):
+                text = trait.removeprefix(names.DRIVER_PREFIX)
                 vendor, _, version = text.partition("_")
                 releases = by_vendor.setdefault(vendor.lower(), {})
                 hosts = releases.setdefault(version.replace("_", "."), set())
@@ -122,6 +123,58 @@ def check_memory_nodes(host: _Host) -> _Results:
         traits = {trait for group in groups for trait in group.required}
         if traits & pci_ids.COHERENT_TRAITS and key not in flavor.specs:
             yield warn(f"flavor {flavor.name} has no {key}")
+
+
+@AREA.check(
+    "flavor-traits",
+    why="no host of this release has these traits: its cards are not chosen",
+    remedy="remove them from the flavor: a profile or a model implies them",
+)
+def check_flavor_traits(host: _Host) -> _Results:
+    """Flavors require no trait that cards of this release lack."""
+    if not host.config_files:
+        return
+    for flavor in cloud.list_flavors(_open_compute(host)):
+        groups = flavors.parse_groups(flavor.specs)
+        required = {
+            trait
+            for group in groups
+            if any(map(pci_ids.is_accelerator, group.resources))
+            for trait in group.required
+            if trait.startswith(names.IMPLIED_PREFIXES)
+        }
+        if required:
+            traits = ", ".join(sorted(required))
+            yield warn(f"flavor {flavor.name} requires {traits}")
+
+
+@AREA.check(
+    "candidate-limit",
+    why="some hosts are in no answer of Placement, although they have room",
+    remedy="in placement.conf [placement]"
+    " allocation_candidates_generation_strategy = breadth-first, and the"
+    " same number in its max_allocation_candidates and in nova.conf"
+    " [scheduler] max_placement_results, above the number of hosts",
+)
+def check_candidate_limit(host: _Host) -> _Results:
+    """Placement's answers have room for each card of the cloud."""
+    if not host.config_files:
+        return
+    value = host.option("scheduler", "max_placement_results")
+    limit = int(value) if value.isdecimal() else _MAX_RESULTS
+    cards: collections.Counter[str] = collections.Counter()
+    hosts: dict[str, set[str]] = collections.defaultdict(set)
+    for device in cloud.read(_open_placement(host)).devices:
+        for name in device.capacities.keys() - names.MEASURES:
+            cards[name] += 1
+            hosts[name].add(device.root)
+    for name, count in sorted(cards.items()):
+        if count > limit:
+            judge = warn if len(hosts[name]) > limit else note
+            yield judge(
+                f"{len(hosts[name])} hosts have {count} providers of {name},"
+                f" and nova-scheduler asks for {limit} candidates"
+            )
 
 
 @AREA.check(

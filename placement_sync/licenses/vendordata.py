@@ -15,7 +15,7 @@ from nova_accel.model import flavors, names
 from placement_sync.client import nova_api, provider_records, rest
 from placement_sync.licenses import guest_script, tokens
 
-_NVIDIA_TRAIT = names.custom_name("ACCELERATOR", "VENDOR", "nvidia")
+_NVIDIA_PREFIX = f"{names.DEVICE_PREFIX}10DE_"
 
 
 class RefusedError(errors.AcceleratorError):
@@ -64,7 +64,8 @@ class LicenseService:
 
     def _is_nvidia(self, provider: str) -> bool:
         stored = provider_records.fetch_traits(self.placement.fetch, provider)
-        return stored is not None and _NVIDIA_TRAIT in stored[1]
+        traits = stored[1] if stored else frozenset()
+        return any(trait.startswith(_NVIDIA_PREFIX) for trait in traits)
 
     def _list_series(self, server: str) -> tuple[str, ...]:
         if not set(self.store.list_names()) & set(mdev_names.SERIES):

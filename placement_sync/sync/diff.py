@@ -13,9 +13,6 @@ from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import reserved
 
-# Standard traits of GPUs. An operator may set some too: they are removed
-# only when another product replaces the card.
-_GPU_TRAIT_PREFIX = "HW_GPU_"
 _ORDER = (
     calls.CreateProvider,
     calls.UpdateProvider,
@@ -348,9 +345,15 @@ def _plan_changes(
         and trait != names.NOVA_OWNER_TRAIT
         and not trait.startswith(after.unread_traits)
     ) | frozenset(t for t in traits - memory if _is_reserved_trait(t))
+    if any(t.startswith(names.VENDOR_PREFIX) for t in traits):
+        # An earlier release set the traits that follow from the model.
+        stale |= traits & after.former_traits
     if _is_other_product(traits, after.traits):
+        # An operator may have set some too, for the former card.
         stale |= {
-            t for t in traits - after.traits if t.startswith(_GPU_TRAIT_PREFIX)
+            t
+            for t in traits - after.traits
+            if t.startswith(names.GPU_TRAIT_PREFIX)
         }
     if added or stale:
         yield calls.ChangeTraits(

@@ -217,6 +217,8 @@ def _build_region(region: model.Region) -> NodeRegion:
 def _list_peers(device: model.Device) -> Iterator[str]:
     """Yield the addresses in a device's NVLink traits."""
     for trait in device.traits:
+        if trait == names.NVLINK_SWITCH:
+            continue
         if trait.startswith(names.NVLINK_PREFIX):
             parts = trait.removeprefix(names.NVLINK_PREFIX).lower().split("_")
             yield "{}:{}:{}.{}".format(*parts)

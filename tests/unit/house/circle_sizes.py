@@ -142,6 +142,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-28",
             "stock for tenants: levels, reader, file, page, service, commands",
         ),
+        Limit(
+            13_650,
+            "2026-11-28",
+            "checks of the limit of candidates, and of traits in flavors",
+        ),
     ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "adoption": (

@@ -27,7 +27,7 @@ class Servers(harness.AccelTestBase):
             {
                 names.OWNER_TRAIT,
                 names.NOVA_OWNER_TRAIT,
-                "CUSTOM_ACCELERATOR_VENDOR_NVIDIA",
+                "CUSTOM_ACCELERATOR_DEVICE_10DE_1EB8",
                 "CUSTOM_ACCELERATOR_NUMA_0",
                 harness.vgpu_trait("1Q"),
                 harness.vgpu_trait("16Q"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nova_accel.model import names
+from tests.benchmark import clouds
 from tests.functional.sync.support import nova_standin, servers
 
 RUN = """
@@ -47,7 +48,7 @@ def add_host(placement: servers.Server, name: str, driver: str) -> str:
 
 
 def run_doctor(
-    tmp_path: pathlib.Path, placement: str, compute: str
+    tmp_path: pathlib.Path, placement: str, compute: str, options: str = ""
 ) -> dict[str, tuple[str, str]]:
     """Return verdict and texts of the cloud's checks that are not ok."""
     conf = tmp_path / "nova.conf"
@@ -57,6 +58,7 @@ def run_doctor(
         "token = admin\n"
         f"[nova]\nauth_type = admin_token\nendpoint = {compute}\n"
         "token = admin\n"
+        f"{options}"
     )
     completed = subprocess.run(  # noqa: S603 - our own words
         [
@@ -104,6 +106,54 @@ def test_flavors_without_memory_nodes_are_named(
         "warn",
         "flavor bare has no accelerator:memory_nodes",
     )
+
+
+def test_flavors_with_traits_that_cards_lack_are_named(
+    placement: servers.Server, tmp_path: pathlib.Path
+) -> None:
+    wide = {"resources_GPU1:VGPU": "1"}
+    with nova_standin.serve() as nova:
+        nova.add_flavor(
+            "former",
+            **wide,
+            **{
+                "trait_GPU1:CUSTOM_ACCELERATOR_VENDOR_NVIDIA": "required",
+                "trait_GPU1:HW_GPU_API_VULKAN": "required",
+            },
+        )
+        nova.add_flavor("plain", **{"trait:HW_GPU_API_VULKAN": "required"})
+        nova.add_flavor(
+            "present",
+            **wide,
+            **{"trait_GPU1:CUSTOM_VGPU_NVIDIA_A40_8Q": "required"},
+        )
+        results = run_doctor(tmp_path, placement.url, nova.url)
+    assert results["cloud.flavor-traits"] == (
+        "warn",
+        "flavor former requires CUSTOM_ACCELERATOR_VENDOR_NVIDIA,"
+        " HW_GPU_API_VULKAN",
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "verdict"), [(1, "warn"), (2, "note"), (4, "")]
+)
+def test_more_cards_than_candidates_are_noted(
+    placement: servers.Server,
+    tmp_path: pathlib.Path,
+    limit: int,
+    verdict: str,
+) -> None:
+    list(clouds.Cloud(placement, clouds.accel_layout(2)).fill(2))
+    options = f"[scheduler]\nmax_placement_results = {limit}\n"
+    with nova_standin.serve() as nova:
+        results = run_doctor(tmp_path, placement.url, nova.url, options)
+    text = (
+        "2 hosts have 4 providers of VGPU, and nova-scheduler asks for"
+        f" {limit} candidates"
+    )
+    expected = (verdict, text) if verdict else None
+    assert results.get("cloud.candidate-limit") == expected
 
 
 NEW, OLD = ("580.95.02", 10002001), ("570.172.08", 9002000)

@@ -17,8 +17,8 @@ from placement_sync.licenses import tokens, vendordata, wsgi
 from tests.functional.sync.support import nova_standin, servers
 from tests.support.licenses import license_tokens
 
-NVIDIA = "CUSTOM_ACCELERATOR_VENDOR_NVIDIA"
-AMD = "CUSTOM_ACCELERATOR_VENDOR_AMD"
+NVIDIA = "CUSTOM_ACCELERATOR_DEVICE_10DE_1EB8"
+AMD = "CUSTOM_ACCELERATOR_DEVICE_1002_74A1"
 PROJECT = "0f4c6a0c2f0b4b0e9d3b6a2f5f0c1d2e"
 SERVICE = {
     "HTTP_X_IDENTITY_STATUS": "Confirmed",

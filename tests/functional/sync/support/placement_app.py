@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real Placement in its own process; see servers.py.
 
-Started as ``python placement_app.py DATABASE-URL LOCK``; prints its port.
+Started as ``python placement_app.py DATABASE-URL LOCK [GROUP.NAME=VALUE]...``,
+with options of Placement; prints its port.
 Paths below ``/.test/`` are the tests': ``log`` returns the requests so far,
 ``clear`` also forgets them, and ``empty`` empties the database, too.
 """
@@ -39,7 +40,9 @@ _EMPTY = (
 )
 
 
-def load(database: str) -> Callable[..., Iterable[bytes]]:
+def load(
+    database: str, options: Iterable[str] = ()
+) -> Callable[..., Iterable[bytes]]:
     """Return Placement's application; creates the tables if necessary.
 
     An allocation that conflicts is not retried: Placement 16 on MariaDB
@@ -52,6 +55,10 @@ def load(database: str) -> Callable[..., Iterable[bytes]]:
     config.set_override("max_pool_size", 8, "placement_database")
     config.set_override("auth_strategy", "noauth2", "api")
     config.set_override("allocation_conflict_retry_count", 1, "placement")
+    for option in options:
+        place, _, value = option.partition("=")
+        group, _, name = place.partition(".")
+        config.set_override(name, value, group)
     config([], project="placement", default_config_files=[])
     db_api.configure(config)
     if database.startswith("sqlite"):
@@ -189,9 +196,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    database, lock = sys.argv[1:]
+    database, lock, *options = sys.argv[1:]
     check_schemas_once()
-    server = Server(load(database), lock == "serial")
+    server = Server(load(database, options), lock == "serial")
     print("port", server.server_port, flush=True)
     # Standard input ends when the parent process ends, in any way.
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -25,7 +25,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,11 +91,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def start(database: str, log: Path) -> Iterator[Server]:
+def start(
+    database: str, log: Path, options: Iterable[str] = ()
+) -> Iterator[Server]:
     """Run Placement on a database; it creates the tables.
 
     :param database: SQLAlchemy's URL of it.
     :param log: a file for the output of the process.
+    :param options: of placement.conf, as ``group.name=value``.
     """
     is_serial = database.startswith("sqlite")
     with (
@@ -108,6 +111,7 @@ def start(database: str, log: Path) -> Iterator[Server]:
                 str(_APP),
                 database,
                 "serial" if is_serial else "parallel",
+                *options,
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -127,10 +131,11 @@ def start(database: str, log: Path) -> Iterator[Server]:
 
 
 def start_sqlite(
-    place: Path,
+    place: Path, options: Iterable[str] = ()
 ) -> contextlib.AbstractContextManager[Server]:
     """Run Placement on a database of SQLite below a directory."""
-    return start(f"sqlite:///{place}/placement.sqlite", place / "log")
+    database = f"sqlite:///{place}/placement.sqlite"
+    return start(database, place / "log", options)
 
 
 def missing_mariadb() -> str:

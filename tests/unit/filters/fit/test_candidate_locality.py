@@ -120,6 +120,14 @@ def test_each_card_needs_a_link_to_each_other() -> None:
     assert reject(NVLINK, [first, second, linked]) == ""
 
 
+def test_cards_on_a_switch_are_linked_with_those_of_a_former_release() -> None:
+    former = device(A, names.nvlink_trait(B), names.nvlink_trait(C))
+    second, third = (device(n, names.NVLINK_SWITCH) for n in (B, C))
+    assert reject(NVLINK, [former, second, third]) == ""
+    alone = device(A)
+    assert reject(NVLINK, [second, alone]) != ""
+
+
 @pytest.mark.parametrize(
     ("locality", "here", "there", "words"),
     [

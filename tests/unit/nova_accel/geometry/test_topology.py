@@ -228,7 +228,7 @@ def test_links_to_an_unreadable_card_are_unread() -> None:
     traits = placed(places, *map(plain_device, (A, B, C, D)))
     port = names.pcie_trait("p")
     assert traits[A] == (
-        {port, names.nvlink_trait(B)},
+        {port, names.nvlink_trait(B), names.NVLINK_SWITCH},
         (names.nvlink_trait(C),),
     )
     assert traits[D] == ({port}, ())

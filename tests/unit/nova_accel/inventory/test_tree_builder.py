@@ -2,6 +2,7 @@
 """Devices, policy and claims give the expected provider tree."""
 
 import dataclasses
+import pathlib
 
 import pytest
 from hypothesis import given
@@ -10,11 +11,12 @@ from hypothesis import strategies as st
 from nova_accel import model
 from nova_accel.catalog import loader
 from nova_accel.config import policy
-from nova_accel.geometry import device_capacity
+from nova_accel.geometry import device_capacity, topology
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import diff
+from tests.hosts import look
 from tests.support import strategies
 from tests.support.hosts import shapes
 
@@ -390,3 +392,61 @@ def test_planned_claims_count_for_max_instances() -> None:
     claims = (claim(EQUAL, 0, "T4-1B"), claim(EQUAL, 5, "T4-1B"))
     assert "T4-1B" in offered(rule, ("T4-1B",), claims[:1])
     assert "T4-1B" not in offered(rule, ("T4-1B",), claims)
+
+
+# Traits of a card besides those of its profiles. Placement returns all traits
+# of a host's providers for each server that the host could get, with or
+# without accelerators.
+MOST_TRAITS = 8
+
+
+@pytest.mark.parametrize(
+    "name", ["l40s-vendor-vfio", "t4-mdev", "a100-mig-mdev", "passthrough"]
+)
+def test_a_card_has_few_traits_besides_its_profiles(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    host = look.read(look.make(name, tmp_path))
+    tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
+    for node in tree.nodes:
+        fixed = {
+            t
+            for t in node.traits
+            if not t.startswith((*names.PROFILE_PREFIXES, "CUSTOM_MINE"))
+            and not t.startswith(names.SUPPORTED_PREFIX)
+        }
+        assert len(fixed) <= MOST_TRAITS, sorted(fixed)
+
+
+def test_cards_on_a_switch_have_one_trait_for_all_peers() -> None:
+    addresses = [f"0000:{bus}:00.0" for bus in ("41", "61", "81")]
+    links = dict.fromkeys(addresses, topology.GpuLinks(is_switched=True))
+    devices = topology.add_topology_traits(
+        map(shapes.plain_device, addresses),
+        topology.HostTopology(links=links),
+    )
+    tree = tree_builder.build_tree(
+        strategies.ROOT, model.HostState(devices=devices), NO_RULES
+    )
+    for node in tree.nodes:
+        assert {
+            t for t in node.traits if t.startswith(names.NVLINK_PREFIX)
+        } == {names.NVLINK_SWITCH}
+
+
+def test_the_release_of_a_driver_is_a_trait_of_one_card_of_a_host() -> None:
+    releases = {"0000:41:00.0": "1", "0000:61:00.0": "1", "0000:81:00.0": "2"}
+    devices = tuple(
+        shapes.plain_device(
+            address, traits=frozenset({names.driver_trait("10de", release)})
+        )
+        for address, release in releases.items()
+    )
+    tree = tree_builder.build_tree(
+        strategies.ROOT, model.HostState(devices=devices), NO_RULES
+    )
+    assert [node.traits - strategies.OWNED for node in tree.nodes] == [
+        {names.driver_trait("10de", "1")},
+        set(),
+        {names.driver_trait("10de", "2")},
+    ]

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pass removes standard traits with the card that they describe."""
+"""A pass removes standard traits with the card that they describe.
+
+The release before also set the traits that follow from a card's model.
+"""
 
 import dataclasses
+from collections.abc import Iterable
 
 from nova_accel import model
 from nova_accel.catalog import loader
@@ -29,7 +33,7 @@ def card(key: str) -> model.Device:
         counters={"PGPU": 1},
         slots=("0000:41:00.0",),
         traits=names.identity_traits("10de", product[:4], None)
-        | {names.model_trait("10de", key)}
+        | {names.model_trait("10de", key), names.driver_trait("10de", "580")}
         | gpu.traits,
     )
 
@@ -41,26 +45,47 @@ def tree(key: str) -> providers.ProviderTree:
 
 
 def test_a_replaced_card_loses_the_former_cards_traits() -> None:
-    before, after = tree("P100"), tree("T4")
-    operators = "CUSTOM_RACK_7"
-    (node,) = before.nodes
-    before = dataclasses.replace(
-        before,
-        nodes=(dataclasses.replace(node, traits=node.traits | {operators}),),
-    )
-
+    after = tree("T4")
+    operators = {"CUSTOM_RACK_7"}
+    before = with_traits(tree("P100"), card("P100").traits | operators)
     result = diff.apply(before, diff.plan(before, after))
-
     (node_after,), (expected,) = result.nodes, after.nodes
-    assert node_after.traits == expected.traits | {operators}
+    assert node_after.traits == expected.traits | operators
 
 
 def test_an_operators_standard_trait_stays_on_the_same_card() -> None:
-    before = after = tree("L40S")
-    (node,) = before.nodes
-    operators = "HW_GPU_MAX_DISPLAY_HEADS_4"
-    before = dataclasses.replace(
-        before,
-        nodes=(dataclasses.replace(node, traits=node.traits | {operators}),),
-    )
+    after = tree("L40S")
+    before = with_traits(after, {"HW_GPU_MAX_DISPLAY_HEADS_4"})
     assert diff.plan(before, after) == []
+
+
+def test_an_upgrade_withdraws_what_the_former_release_set_once() -> None:
+    after = tree("L40S")
+    (node,) = after.nodes
+    operators = {"HW_GPU_MAX_DISPLAY_HEADS_4", "CUSTOM_RACK_7"}
+    before = with_traits(after, card("L40S").traits | operators)
+
+    result = diff.apply(before, diff.plan(before, after))
+
+    assert result.nodes[0].traits == node.traits | operators
+    assert diff.plan(result, after) == []
+    # An operator whose flavors require one sets it again, and it stays.
+    required = with_traits(result, {"HW_GPU_API_VULKAN"})
+    assert diff.plan(required, after) == []
+
+
+def test_a_downgrade_sets_them_again() -> None:
+    former = with_traits(tree("L40S"), card("L40S").traits)
+    result = diff.apply(tree("L40S"), diff.plan(tree("L40S"), former))
+    assert result.nodes[0].traits == former.nodes[0].traits
+
+
+def with_traits(
+    tree: providers.ProviderTree, traits: Iterable[str]
+) -> providers.ProviderTree:
+    """Return a tree whose only provider has more traits."""
+    (node,) = tree.nodes
+    return dataclasses.replace(
+        tree,
+        nodes=(dataclasses.replace(node, traits=node.traits | {*traits}),),
+    )

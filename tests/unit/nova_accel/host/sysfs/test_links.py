@@ -44,7 +44,7 @@ def port(state: model.HostState, address: str) -> set[str]:
 
 
 def peers(state: model.HostState, address: str) -> set[str]:
-    return suffixes(state, address, names.NVLINK_PREFIX)
+    return suffixes(state, address, names.NVLINK_PREFIX) - {"SWITCH"}
 
 
 def facts(**by_gpu: GpuLinks | None) -> list[nvml_gpus.NvmlGpu]:
@@ -168,6 +168,7 @@ def test_all_cards_on_switches_are_peers(root: pathlib.Path) -> None:
     switched = GpuLinks(is_switched=True)
     state = look.read(root, gpus=facts(a=switched, b=switched, c=switched))
     assert peers(state, FIRST) == {"0000_44_00_0", "0000_61_00_0"}
+    assert names.NVLINK_SWITCH in look.device(state, FIRST).traits
     # NVML does not see these cards: their links are unread.
     assert look.device(state, FIRST).unread_traits == (
         names.nvlink_trait(ON_ROOT),
