@@ -67,8 +67,9 @@ class ConfigurationError(AcceleratorError):
     def __init__(
         self, option: str, value: str, hint: str, file: str = "nova.conf"
     ) -> None:
+        written = f"= {value}" if value else "has no value"
         super().__init__(
-            f"{file} {option} = {value}: {hint}", option, value, hint, file
+            f"{file} {option} {written}: {hint}", option, value, hint, file
         )
         self.option = option
         self.value = value

@@ -12,6 +12,7 @@ connection takes the place of those that an ``Action`` has.
 
 import argparse
 import contextlib
+import difflib
 import gc
 import importlib
 import importlib.metadata
@@ -558,6 +559,8 @@ class Application(app.App):
         """Exit with the names of the commands."""
         names = sorted(name for name, _ in self.command_manager)
         cause = f"unknown command: {line}" if line else "no command"
+        if near := difflib.get_close_matches(line, names, n=1):
+            cause += f" (nearest: {near[0]})"
         self.parser.error(f"{cause}; use one of: {', '.join(names)}")
 
     def _fail(self, error: Exception, status: int, head: str = "") -> int:

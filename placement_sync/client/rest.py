@@ -302,7 +302,10 @@ def _load_session(conf: Any, group: str) -> session.Session:
         auth = loading.load_auth_from_conf_options(conf, group)
         if auth is None:
             raise errors.ConfigurationError(
-                option, "", "set an authentication type, such as password"
+                option,
+                "",
+                "set an authentication type, such as password, or name"
+                " credentials by --os-cloud",
             )
         auth_session = loading.load_session_from_conf_options(
             conf, group, auth=auth

@@ -247,15 +247,21 @@ class CloudReader:
         )
 
     def list_unoffered(
-        self, fleet: fleet_state.Fleet, hosts: Collection[str] = ()
+        self,
+        fleet: fleet_state.Fleet,
+        hosts: Collection[str] = (),
+        has_versions: bool = False,
     ) -> tuple[unoffered_list.HostAccelerators, ...]:
         """Return the hosts with the accelerators that they do not offer.
 
         :param hosts: names of the only hosts to ask.
+        :param has_versions: whether to ask for their versions, too.
         :raises AcceleratorError: there is no such host, or Nova's API fails.
         """
         services = nova_api.list_services(self.open_compute())
-        return unoffered_list.read(fleet, self.lists, services, hosts)
+        return unoffered_list.read(
+            fleet, self.lists, services, hosts, has_versions
+        )
 
     def describe_drains(
         self, devices: Iterable[offered_devices.OfferedDevice]
@@ -509,13 +515,10 @@ def _list_hosts(arguments: argparse.Namespace) -> application.Output:
     cells = [fleet_output.build_host(row, fleet.has_holdings) for row in rows]
     gaps: list[str] = []
     if arguments.long:
-        hosts = reader.list_unoffered(fleet)
-        versions = reader.lists.read_versions(
-            {h.name: h.service for h in hosts if h.service is not None}
-        )
+        hosts = reader.list_unoffered(fleet, has_versions=True)
         columns = (*columns, fleet_output.VERSION, fleet_output.UNOFFERED)
         cells = fleet_output.add_hosts(cells, hosts)
-        cells = fleet_output.add_versions(cells, versions)
+        cells = fleet_output.add_versions(cells, hosts)
         gaps = unoffered_list.list_gaps(hosts)
     note = _note(fleet, gaps) if cells else _NO_DEVICE + _describe_gaps(gaps)
     return fleet_output.as_output("hosts", columns, cells, note=note)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_accel.cli import application
 from placement_sync.client import nova_api
-from placement_sync.fleet.cli import host_calls, unoffered_list
+from placement_sync.fleet.cli import unoffered_list
 from placement_sync.fleet.devices import (
     device_rows,
     drain_notes,
@@ -237,17 +237,10 @@ def add_hosts(
 
 
 def add_versions(
-    rows: Iterable[Cells], answers: Mapping[str, host_calls.HostAnswer]
+    rows: Iterable[Cells], hosts: Iterable[unoffered_list.HostAccelerators]
 ) -> list[Cells]:
-    """Return the cells of hosts with their versions; null if not known.
-
-    :param answers: of the nova-computes, by name of the host.
-    """
-    versions = {
-        host: str(answer.rows[0]["version"])
-        for host, answer in answers.items()
-        if answer.rows
-    }
+    """Return the cells of hosts with their versions; null if not known."""
+    versions = {host.name: host.version for host in hosts if host.version}
     return [
         {
             **row,

@@ -201,41 +201,27 @@ class HostLists:
             },
         )
 
-    def read_unoffered(
-        self, services: Mapping[str, nova_api.ComputeService]
-    ) -> Mapping[str, HostAnswer]:
-        """Return the accelerators of hosts that are not offered.
-
-        :param services: of the hosts; the keys are those of the result.
-        """
-        return self._read_all(
-            UNOFFERED, "accelerators that are not offered", services
-        )
-
-    def read_versions(
-        self, services: Mapping[str, nova_api.ComputeService]
-    ) -> Mapping[str, HostAnswer]:
-        """Return a row with the version of nova-accel of each host.
-
-        :param services: see ``read_unoffered``.
-        """
-        return self._read_all(VERSION, "versions", services)
-
-    def _read_all(
+    def read_all(
         self,
-        method: str,
+        methods: Sequence[str],
         subject: str,
         services: Mapping[str, nova_api.ComputeService],
-    ) -> Mapping[str, HostAnswer]:
+    ) -> Mapping[str, Answers]:
+        """Return the rows of hosts by method.
+
+        :param methods: for each host, in this order.
+        :param subject: noun behind "waiting for".
+        :param services: of the hosts; the keys are those of the result.
+        """
+
         def ask(calls: HostCalls, key: str, until: float) -> Answers:
             service = services[key]
             if not service.is_up:
-                return {method: _mark_down(service)}
-            return calls.list_all(service.host, (method,), until)
+                return dict.fromkeys(methods, _mark_down(service))
+            return calls.list_all(service.host, methods, until)
 
         hosts = {key: service.host for key, service in services.items()}
-        answers = self._ask_all(subject, hosts, ask)
-        return {key: answer[method] for key, answer in answers.items()}
+        return self._ask_all(subject, hosts, ask)
 
     def _ask_all(
         self,

@@ -48,8 +48,9 @@ class Accelerator:
 class HostAccelerators:
     """Compute node with its accelerators that are not offered.
 
-    ``unknown`` is why they could not be read, empty if they were. ``service``
-    is None if Nova shows none.
+    ``unknown`` is why they could not be read, empty if they were. ``version``
+    is that of nova-accel, None if it is not known. ``service`` is None if
+    Nova shows none.
     """
 
     name: str
@@ -57,6 +58,7 @@ class HostAccelerators:
     service: nova_api.ComputeService | None = None
     accelerators: tuple[Accelerator, ...] = ()
     unknown: str = ""
+    version: str | None = None
 
 
 def read(
@@ -64,12 +66,14 @@ def read(
     lists: host_calls.HostLists,
     services: Mapping[str, nova_api.ComputeService],
     names: Collection[str] = (),
+    has_versions: bool = False,
 ) -> tuple[HostAccelerators, ...]:
     """Ask nova-compute of each host; return the hosts by name.
 
     :param services: of the compute nodes in Nova, by uuid.
     :param names: of the only hosts to ask, with or without their domain;
         empty for all.
+    :param has_versions: whether to ask for the versions, too.
     :raises MalformedError: there is no host of one of the names.
     """
     labels = {d.root: d.host for d in fleet.devices if not d.counts}
@@ -88,18 +92,31 @@ def read(
     }
     if names:
         hosts = _select(hosts, names)
-    answers = lists.read_unoffered(
-        {u: h.service for u, h in hosts.items() if h.service is not None}
+    methods = (host_calls.UNOFFERED, host_calls.VERSION)
+    answers = lists.read_all(
+        methods if has_versions else methods[:1],
+        _SUBJECT,
+        {u: h.service for u, h in hosts.items() if h.service is not None},
     )
     hosts |= {
-        uuid: dataclasses.replace(
-            hosts[uuid],
-            accelerators=tuple(map(Accelerator.parse, answer.rows)),
-            unknown=_explain(answer),
-        )
-        for uuid, answer in answers.items()
+        uuid: _complete(hosts[uuid], of_host)
+        for uuid, of_host in answers.items()
     }
     return tuple(sorted(hosts.values(), key=lambda host: host.name))
+
+
+def _complete(
+    host: HostAccelerators, answers: host_calls.Answers
+) -> HostAccelerators:
+    """Return a host with its answers."""
+    unoffered = answers[host_calls.UNOFFERED]
+    versions = answers.get(host_calls.VERSION, host_calls.HostAnswer()).rows
+    return dataclasses.replace(
+        host,
+        accelerators=tuple(map(Accelerator.parse, unoffered.rows)),
+        unknown=_explain(unoffered),
+        version=str(versions[0]["version"]) if versions else None,
+    )
 
 
 def _select(

@@ -261,6 +261,27 @@ class NewerEndpoint:
         return {rpc_names.RESULT: [{"version": "1.1.0", "news": "yes"}]}
 
 
+class SilentEndpoint:
+    """The endpoint for devices of a host whose reading hangs."""
+
+    target = NewerEndpoint.target
+
+    def __init__(self) -> None:
+        self.methods: list[str] = []
+        self.end = threading.Event()
+
+    def list_unoffered(self, context: Any, deadline: str) -> dict[str, Any]:
+        del context, deadline
+        self.methods.append("list_unoffered")
+        self.end.wait(60)
+        return {rpc_names.RESULT: []}
+
+    def show_version(self, context: Any, deadline: str) -> dict[str, Any]:
+        del context, deadline
+        self.methods.append("show_version")
+        return {rpc_names.RESULT: [{"version": "1.1.0"}]}
+
+
 class OlderEndpoint:
     """The endpoint for devices of version 1.2, which lists no drains."""
 
@@ -486,6 +507,22 @@ class HostLists(DeviceCommandBase):
         self.assertIsNone(host1["Version"])
         self.assertEqual(1, len(host2["Not offered"]))
         self.assertEqual(2, len(self.read("device", "--all", note=gap)))
+
+    def test_a_silent_host_is_asked_once(self) -> None:
+        """Not once for each of the columns that are read from it."""
+        self.stop("host2")
+        endpoint = SilentEndpoint()
+        target = oslo_messaging.Target(topic=rpc_names.TOPIC, server="host2")
+        server = rpc.get_server(target, [endpoint])
+        server.start()
+        self.addCleanup(server.stop)
+        self.addCleanup(endpoint.end.set)
+        gap = (
+            "Not known: accelerators that are not offered on host2 (host does"
+            " not answer)."
+        )
+        self.read("host", "--long", note=gap)
+        self.assertEqual({"list_unoffered"}, {*endpoint.methods})
 
     def test_filters_of_offered_devices(self) -> None:
         status, _, err = self.execute("list", "--all", "--free")

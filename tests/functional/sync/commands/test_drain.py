@@ -119,7 +119,7 @@ def test_an_invalid_wait_drains_nothing(site: Site) -> None:
         f"[nova_accel]\nroot = {site.root}\nstate_dir = {site.state}\n"
     )
     drain = ("drain", CARD, "--reason", "r", "--wait")
-    assert "[placement] auth_type = :" in site.fail(*drain, *NODE)
+    assert "[placement] auth_type has no value: " in site.fail(*drain, *NODE)
     unnamed = ("--root", str(site.root), "--endpoint", site.placement.url)
     assert "--host" in site.fail(*drain, *unnamed)
     assert not site.state.exists()
