@@ -13,6 +13,7 @@ list that the last filter returns.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -30,7 +31,12 @@ from filters import (
     native_flavors,
     provider_facts,
 )
-from filters.fit import candidate_fit, no_candidates, request_state
+from filters.fit import (
+    candidate_fit,
+    no_candidates,
+    refusal_cache,
+    request_state,
+)
 from filters.fit.numa_cells import build_cell_reader, has_pci_devices
 from filters.placement import provider_names, queries
 from filters.placement.report_client import placement_getter
@@ -70,46 +76,53 @@ def parse_spec(spec: Any) -> AcceleratorRequest:
 
 
 @request_filter.trace_request_filter
-def refuse_hopeless_request(ctxt: Any, spec: Any) -> bool:
-    """Refuse a request that no host can serve, with the reason.
-
-    Runs before Nova's query to Placement, whose empty response has no
-    reason.
+def refuse_malformed_request(ctxt: Any, spec: Any) -> bool:
+    """Refuse a request with a value that is not allowed.
 
     :returns: whether the request needs accelerators.
-    :raises nova.exception.RequestFilterFailed: a group of the flavor has
-        no candidate even if queried alone, or an extra spec has a value
-        that is not allowed. The reason, without names of hosts, becomes the
-        server's fault; the log has the names.
+    :raises nova.exception.RequestFilterFailed: an extra spec has such a
+        value. The reason becomes the server's fault.
     """
     try:
-        request = parse_spec(spec)
+        return bool(parse_spec(spec).groups)
     except errors.MalformedError as error:
         raise exception.RequestFilterFailed(reason=str(error)) from error
+
+
+def explain_refusal(ctxt: Any, spec: Any) -> str:
+    """Return why Placement has no candidate for a request.
+
+    Empty if no group of the flavor is the reason, or if it is not known.
+    The text, without names of hosts, becomes the server's fault; the log has
+    the names.
+    """
+    request = parse_spec(spec)
     if not request.groups:
-        return False
+        return ""
     try:
-        refusal = no_candidates.find_refusal(
-            placement_getter(ctxt.global_id), request
-        )
+        refusal = refusals().find(placement_getter(ctxt.global_id), request)
     except errors.ServiceError as error:
-        logs.warning(
-            LOG, "Accelerators were not checked beforehand: %s", error
-        )
-        return True
-    if refusal is not None:
-        LOG.info(
-            "No host can serve accelerator group '%(suffix)s' (%(group)s)"
-            " of server %(server)s: %(refusal)s",
-            {
-                "suffix": refusal.group.suffix,
-                "group": refusal.group,
-                "server": _server(spec),
-                "refusal": refusal,
-            },
-        )
-        raise exception.RequestFilterFailed(reason=refusal.fault)
-    return True
+        logs.warning(LOG, "No reason for a refusal was found: %s", error)
+        return ""
+    if refusal is None:
+        return ""
+    LOG.info(
+        "No host can serve accelerator group '%(suffix)s' (%(group)s)"
+        " of server %(server)s: %(refusal)s",
+        {
+            "suffix": refusal.group.suffix,
+            "group": refusal.group,
+            "server": _server(spec),
+            "refusal": refusal,
+        },
+    )
+    return str(exception.RequestFilterFailed(reason=refusal.fault))
+
+
+@functools.cache
+def refusals() -> refusal_cache.RefusalCache:
+    """Return the reasons that all requests share."""
+    return refusal_cache.RefusalCache()
 
 
 class AcceleratorFilter(host_filters.BaseHostFilter):
@@ -143,8 +156,9 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
             (
                 native_flavors.serve_native_flavors,
                 attached_profiles.request_attached_profiles,
-                refuse_hopeless_request,
-            )
+                refuse_malformed_request,
+            ),
+            explain_refusal,
         )
         for package in top_packages.find_foreign():
             LOG.warning("%s", package)

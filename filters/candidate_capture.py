@@ -19,6 +19,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import nova.conf
+from nova import exception
 from nova.scheduler import request_filter
 from nova.scheduler.client import report
 from oslo_log import log as logging
@@ -31,7 +33,11 @@ PARAMETERS = ("self", "context", "resources")
 #: ``provider_summaries`` of Placement's allocation candidates, by uuid.
 Summaries = Mapping[str, Any]
 RequestFilter = Callable[[Any, Any], bool]
+#: Takes context and RequestSpec of a request without candidates; returns the
+#: reason, empty if none is known.
+Explain = Callable[[Any, Any], str]
 
+_explainers: list[Explain] = []
 _local = threading.local()
 _lock = threading.Lock()
 _answers: weakref.WeakKeyDictionary[object, Summaries] = (
@@ -39,14 +45,19 @@ _answers: weakref.WeakKeyDictionary[object, Summaries] = (
 )
 
 
-def install(filters: Iterable[RequestFilter] = ()) -> None:
+def install(
+    filters: Iterable[RequestFilter] = (), explain: Explain | None = None
+) -> None:
     """Capture Nova's answers, and add request filters, each once.
 
     Nova reads its list at each request, and runs the filters in order.
     Without a method that has the known parameters nothing is captured.
 
     :param filters: request filters to add before the one of this module.
+    :param explain: its reason ends a request without candidates.
     """
+    if explain is not None:
+        _explainers[:] = [explain]
     installed = {
         (f.__module__, f.__name__) for f in request_filter.ALL_REQUEST_FILTERS
     }
@@ -113,8 +124,13 @@ def _wrap(stock: Any) -> Any:
     ) -> Any:
         answer = stock(self, context, resources)
         spec = _find_spec(context)
-        if spec is not None and answer and answer[1]:
+        if spec is None or not answer:
+            return answer
+        if answer[1]:
             store(spec, answer[1])
+        elif _is_last(spec, resources):
+            # Of a request with an unknown name all are None.
+            _refuse(context, spec)
         return answer
 
     get_allocation_candidates.captures = True  # type: ignore[attr-defined]
@@ -125,3 +141,29 @@ def _find_spec(context: Any) -> Any:
     """Return the request of this thread, None for another query."""
     tied = getattr(_local, "context", None)
     return _local.spec() if tied and tied() is context else None
+
+
+def _is_last(spec: Any, resources: Any) -> bool:
+    """Return whether Nova gives up a request after an empty answer.
+
+    For a guest with pinned CPUs it asks again, for CPUs that are not.
+    """
+    return find_summaries(spec) is None and (
+        not getattr(resources, "cpu_pinning_requested", False)
+        or nova.conf.CONF.workarounds.disable_fallback_pcpu_query
+    )
+
+
+def _refuse(context: Any, spec: Any) -> None:
+    """End a request without candidates, if there is a reason.
+
+    :raises nova.exception.NoValidHost: as Nova does, but with the reason.
+    """
+    for explain in _explainers:
+        try:
+            reason = explain(context, spec)
+        except Exception:
+            LOG.exception("The reason of a refusal was not found")
+            continue
+        if reason:
+            raise exception.NoValidHost(reason=reason)

@@ -6,5 +6,6 @@
 - ``candidate_locality``, ``numa``, ``numa_cells``: affinity of devices to
   each other and to the guest's NUMA cells
 - ``no_candidates``: ``find_refusal``, for requests without any candidate
+- ``refusal_cache``: these reasons, kept for some seconds
 - ``request_state``: providers of one request, after its servers' claims
 """

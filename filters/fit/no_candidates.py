@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from filters.placement import queries
-from filters.request import AcceleratorRequest
 from nova_accel import errors
 from nova_accel.model import flavors, providers
 from nova_accel.model.names import OWNER_TRAIT, PIN_PREFIX
@@ -15,6 +14,8 @@ from placement_sync.client.provider_records import Get
 
 # Lines of one explanation; a cloud has more devices than a log needs.
 _MAX_LINES = 20
+# Hosts whose cards get their names in it, in one query each.
+_MAX_NAMED = 4
 # Contains a host's name and a PCI address, which a server's owner must not
 # learn.
 _PIN = re.compile(rf"\b{PIN_PREFIX}\w+")
@@ -46,58 +47,76 @@ class GroupRefusal:
         return "; ".join((self.summary, *self.details))
 
 
-def find_refusal(get: Get, request: AcceleratorRequest) -> GroupRefusal | None:
+def find_refusal(get: Get, group: flavors.RequestGroup) -> GroupRefusal | None:
     """Return why Placement has no candidate, None if it may have one.
 
-    Each group is queried alone, so a refusal is certain: no host can serve
-    a request if it can't serve one of its groups. One short query per
-    different group; two more if one has no candidate.
+    The group is queried alone, so a refusal is certain: no host can serve
+    a request if it can't serve one of its groups. One short query; some
+    of less than 1 MB if there is no candidate.
 
     :raises ServiceError: Placement did not respond.
     """
-    queried: list[flavors.RequestGroup] = []
-    for group in request.groups:
-        plain = dataclasses.replace(group, suffix="")
-        if plain in queried:
-            continue
-        queried.append(plain)
-        try:
-            if not queries.has_candidate(get, group):
-                return _explain(get, group)
-        except errors.ServiceError as error:
-            unknown = provider_records.unknown_names(error)
-            if not unknown:
-                raise
-            return GroupRefusal(
-                group=group,
-                summary=f"no accelerator ever offered {unknown};"
-                " check the spelling in the flavor's extra specs",
-            )
-    return None
+    try:
+        if queries.has_candidate(get, group):
+            return None
+    except errors.ServiceError as error:
+        unknown = provider_records.unknown_names(error)
+        if not unknown:
+            raise
+        return GroupRefusal(
+            group=group,
+            summary=f"no accelerator ever offered {unknown};"
+            " check the spelling in the flavor's extra specs",
+        )
+    return _explain(get, group)
 
 
 def _explain(get: Get, group: flavors.RequestGroup) -> GroupRefusal:
+    any_traits = dataclasses.replace(
+        group, required=frozenset(), forbidden=frozenset()
+    )
+    sample: dict[str, providers.Provider] = {}
     try:
-        summaries = queries.fetch_all_summaries(get)
-        named = provider_records.list_with_trait(get, OWNER_TRAIT)
+        if OWNER_TRAIT not in group.forbidden:
+            sample, is_complete = queries.fetch_sample(get, group)
+            is_complete &= group.required == group.forbidden == frozenset()
+        if not sample:
+            sample, is_complete = queries.fetch_sample(get, any_traits)
+        names = _fetch_names(get, sample.values())
     except errors.ServiceError as error:
         return GroupRefusal(
             group=group,
             summary=f"no accelerator serves {group}",
             details=(str(error),),
         )
-    names = {provider.uuid: provider.name for provider in named}
-    return describe(group, summaries.values(), names)
+    return describe(group, sample.values(), names, is_complete=is_complete)
+
+
+def _fetch_names(
+    get: Get, sample: Iterable[providers.Provider]
+) -> dict[str, str]:
+    """Return names of the providers of the first hosts, by uuid."""
+    roots = dict.fromkeys(provider.root for provider in sample)
+    return {
+        provider.uuid: provider.name
+        for root in [*roots][:_MAX_NAMED]
+        for provider in provider_records.list_with_trait(
+            get, OWNER_TRAIT, root
+        )
+    }
 
 
 def describe(
     group: flavors.RequestGroup,
     accelerators: Iterable[providers.Provider],
     names: Mapping[str, str],
+    *,
+    is_complete: bool = True,
 ) -> GroupRefusal:
     """Return why none of the accelerators serves a group.
 
     :param names: providers' names by uuid, for the details.
+    :param is_complete: whether these are all accelerators of the cloud.
     """
     with_class = sorted(
         (
@@ -124,10 +143,11 @@ def describe(
         if with_class
         else []
     )
+    notes = [] if is_complete else ["only some hosts were read"]
     return GroupRefusal(
         group=group,
-        summary=_summarize(group, with_class, with_traits),
-        details=(*totals, *limit_lines(lines, _MAX_LINES)),
+        summary=_summarize(group, with_class, with_traits, is_complete),
+        details=(*notes, *totals, *limit_lines(lines, _MAX_LINES)),
     )
 
 
@@ -179,12 +199,17 @@ def _summarize(
     group: flavors.RequestGroup,
     with_class: Sequence[providers.Provider],
     with_traits: Sequence[providers.Provider],
+    is_complete: bool,
 ) -> str:
-    """Return why no provider serves a group, without hosts."""
+    """Return why no provider serves a group, without hosts.
+
+    Other hosts may have the class; the traits were searched on all.
+    """
     classes = ", ".join(group.resources)
-    if not with_class:
+    has_traits = bool(group.required or group.forbidden)
+    if not with_class and is_complete:
         return f"no accelerator offers {classes}"
-    if not with_traits:
+    if not with_traits and (has_traits or is_complete):
         traits = sorted(group.required) + [
             f"not {trait}" for trait in sorted(group.forbidden)
         ]

@@ -10,6 +10,9 @@ from nova_accel.model import flavors, names, providers
 from placement_sync.client import provider_records
 from placement_sync.client.provider_records import Get
 
+# Candidates of a sample: as many hosts at most, of 9 KB with eight cards.
+_MAX_SAMPLED = 32
+
 
 def has_candidate(get: Get, group: flavors.RequestGroup) -> bool:
     """Return whether any host has a candidate for this group alone."""
@@ -57,20 +60,31 @@ def fetch_allocations(
     return dataclasses.replace(present, is_exact=is_same)
 
 
-def fetch_all_summaries(get: Get) -> dict[str, providers.Provider]:
-    """Return all providers of every host with an accelerator, by uuid.
+def fetch_sample(
+    get: Get, group: flavors.RequestGroup
+) -> tuple[dict[str, providers.Provider], bool]:
+    """Return providers of some hosts with accelerators, and whether of all.
 
-    One query. Hosts without a MB of free memory are not included: no
-    server could start there.
+    One query of less than 1 MB. Full providers are included; hosts without
+    a MB of free memory are not: no server could start there.
+
+    :param group: at least one provider of each host has its traits.
     """
-    return provider_records.fetch_summaries(
+    plain = dataclasses.replace(group, resources={})
+    query = {
+        "resources_HOST": "MEMORY_MB:1",
+        **provider_records.group_query(_require_owner(plain, "_ACCEL")),
+        "same_subtree": "_HOST,_ACCEL",
+        "group_policy": "none",
+        "limit": str(_MAX_SAMPLED),
+    }
+    return provider_records.read(
         get,
-        {
-            "resources_HOST": "MEMORY_MB:1",
-            "required_ACCEL": names.OWNER_TRAIT,
-            "same_subtree": "_HOST,_ACCEL",
-            "group_policy": "none",
-        },
+        provider_records.build_path("/allocation_candidates", query),
+        lambda body: (
+            provider_records.parse_summaries(body),
+            len(body["allocation_requests"]) < _MAX_SAMPLED,
+        ),
     )
 
 

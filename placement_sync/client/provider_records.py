@@ -120,7 +120,7 @@ def fetch_summaries(
     reserved units; with allocations only if nothing is allocated.
     """
     return read(
-        get, build_path("/allocation_candidates", query), _parse_summaries
+        get, build_path("/allocation_candidates", query), parse_summaries
     )
 
 
@@ -313,7 +313,7 @@ def parse_list(body: Any) -> list[providers.Provider]:
     return [parse_provider(row) for row in body["resource_providers"]]
 
 
-def _parse_summaries(body: Any) -> dict[str, providers.Provider]:
+def parse_summaries(body: Any) -> dict[str, providers.Provider]:
     """Return the providers of allocation candidates, by uuid.
 
     Names, generations and reserved units are not in the response.

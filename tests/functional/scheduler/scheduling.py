@@ -24,6 +24,7 @@ from oslo_config import fixture as config_fixture
 from placement.tests.functional.fixtures import placement
 from requests import adapters
 
+from filters import accelerator_filter
 from nova_accel import model
 from nova_accel.geometry import occupancy
 from nova_accel.model import names
@@ -334,6 +335,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
         "init_poolmanager",
         adapters.HTTPAdapter.init_poolmanager,
     )
+    accelerator_filter.refusals.cache_clear()
     with placement.PlacementFixture() as service:
         served = Cloud(service.endpoint)
         client = report.SchedulerReportClient(served.client)

@@ -98,3 +98,53 @@ def test_a_name_that_placement_never_stored_is_named(
     cloud.add_host("labvm", a=2)
 
     assert f"ever offered {name}; check" in refusal_of(scheduler, specs)
+
+
+def test_further_refusals_cost_only_novas_own_query(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    _, cards = cloud.add_host("labvm", a=2)
+    cloud.take(cards["a"], 2)
+    fault = refusal_of(scheduler, flavor_specs())
+    cloud.read_paths.clear()
+
+    assert refusal_of(scheduler, flavor_specs()) == fault
+    assert len(cloud.read_paths) == 1
+
+
+def test_a_reason_reads_a_part_of_the_cloud(
+    cloud: Cloud, scheduler: Scheduler, log: fixtures.FakeLogger
+) -> None:
+    for number in range(33):
+        _, cards = cloud.add_host(f"host{number:02d}", a=1)
+        cloud.take(cards["a"], 1)
+
+    fault = refusal_of(scheduler, flavor_specs())
+
+    assert fault.endswith("has room for CUSTOM_MDEV 1 with CUSTOM_MDEV_MTTY_2")
+    assert "only some hosts were read; CUSTOM_MDEV 0 of 32 left" in log.output
+    listed = [p for p in cloud.read_paths if p.startswith("/resource_prov")]
+    assert len(listed) == 4
+    assert all("in_tree=" in path for path in listed)
+    assert not [
+        path
+        for path in cloud.read_paths
+        if names.OWNER_TRAIT in path
+        if path not in listed and "limit=" not in path
+    ]
+
+
+def test_pinned_cpus_are_requested_twice_before_a_refusal(
+    cloud: Cloud, scheduler: Scheduler
+) -> None:
+    """Nova searches for hosts without dedicated CPUs, too."""
+    _, cards = cloud.add_host("labvm", a=2)
+    pinned = {"hw:cpu_policy": "dedicated"}
+
+    (server,) = scheduler.boot(flavor_specs() | pinned)
+
+    assert cloud.list_mdevs(server) == {cards["a"]: 1}
+    assert sum("allocation_candidates" in p for p in cloud.read_paths) == 2
+    cloud.take(cards["a"], 1)
+    fault = refusal_of(scheduler, flavor_specs() | pinned)
+    assert "no accelerator has room" in fault

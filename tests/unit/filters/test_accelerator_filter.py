@@ -231,9 +231,10 @@ def test_a_request_without_accelerators_needs_no_query(
 ) -> None:
     monkeypatch.setattr(report, "report_client_singleton", no_catalog)
 
-    assert not accelerator_filter.refuse_hopeless_request(
-        context.get_admin_context(), spec({"resources:VCPU": "1"})
-    )
+    plain = spec({"resources:VCPU": "1"})
+    ctxt = context.get_admin_context()
+    assert not accelerator_filter.refuse_malformed_request(ctxt, plain)
+    assert accelerator_filter.explain_refusal(ctxt, plain) == ""
     assert caplog.text == ""
 
 
@@ -246,20 +247,23 @@ def test_an_invalid_value_ends_the_request(
     with pytest.raises(
         exception.RequestFilterFailed, match="pack, spread, best_remaining"
     ):
-        accelerator_filter.refuse_hopeless_request(
+        accelerator_filter.refuse_malformed_request(
             context.get_admin_context(), spec(wrong)
         )
 
 
-def test_a_failed_check_lets_nova_decide(
+def test_a_failed_search_for_a_reason_lets_nova_decide(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(report, "report_client_singleton", no_catalog)
+    accelerator_filter.refusals.cache_clear()
 
-    assert accelerator_filter.refuse_hopeless_request(
+    reason = accelerator_filter.explain_refusal(
         context.get_admin_context(), spec(MTTY)
     )
-    assert "not checked beforehand" in caplog.text
+
+    assert reason == ""
+    assert "No reason for a refusal was found" in caplog.text
     assert "no catalog" in caplog.text
 
 
