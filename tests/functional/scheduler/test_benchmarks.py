@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's benchmarks run on a minimal cloud."""
 
+import json
 import re
 
 import pytest
 from nova.scheduler import request_filter
 
-from tests.benchmark import candidates, device_list, filter_cost
+from tests.benchmark import (
+    candidates,
+    device_list,
+    filter_cost,
+    schedule,
+    schedule_goals,
+)
 
 
 def test_candidates_benchmark(
@@ -39,13 +46,28 @@ def test_filter_cost_benchmark(
     assert first == (
         "3 hosts, 3 of their cards in use; 6 candidates on 3 hosts"
     )
-    # The request filter's query of candidates is the only one.
+    # All facts are those of Nova's own answer.
     assert {row[:34].strip(): int(row[52:59]) for row in rows} == {
         "NUMATopologyFilter": 0,
-        "request filter alone": 1,
-        "captured candidates": 1,
+        "request filter alone": 0,
+        "captured candidates": 0,
         "flavor without accelerators": 0,
     }
+
+
+@pytest.mark.parametrize("case", schedule.CASES)
+def test_scheduling_adds_no_more_requests_than_its_goals(
+    capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    """Counts do not depend on the number of hosts; ratios are not checked."""
+    size = "--hosts 12 --cards 2 --runs 1 --json --cases"
+
+    assert schedule.main([*size.split(), case]) == 0
+
+    (costs,) = json.loads(capsys.readouterr().out).values()
+    added = costs["ours"]["requests"] - costs["alone"]["requests"]
+    assert added <= schedule_goals.REQUESTS[case][-1].limit
+    assert case != "doubtful cards" or added > 0
 
 
 @pytest.mark.long
