@@ -2,6 +2,11 @@
 """Share of requested memory that is refused, with four policies.
 
     python -m tests.benchmark.density [--requests 20000 --seeds 5]
+    python -m tests.benchmark.density --trace NODES REQUESTS
+        [--expected FILE --seeds 10]
+
+The second form replays a trace of a cluster: see ``trace_replay``. The rest is
+about the first.
 
 Servers are created and deleted on 16 equal cards of a host. Each requests
 a vGPU, all sizes of the card with the same probability; they are created at
@@ -32,7 +37,7 @@ import statistics
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -47,6 +52,7 @@ from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
+from tests.benchmark import trace_replay
 from tests.hosts import build, vgpu_cards
 
 ROOT = providers.ProviderRoot(name="node", uuid=str(uuid.UUID(int=1)))
@@ -373,14 +379,34 @@ def measure(
     return shares
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=20000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--gpu", action="append", choices=list(GPUS))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
+    parser.add_argument(
+        "--trace",
+        nargs=2,
+        type=pathlib.Path,
+        metavar=("NODES", "REQUESTS"),
+        help="CSV files to replay",
+    )
+    parser.add_argument(
+        "--expected",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="CSV file with published results of the trace",
+    )
+    options = parser.parse_args(words)
+    if options.trace:
+        nodes, requests = options.trace
+        for line in trace_replay.measure(
+            nodes, requests, options.expected, options.seeds, options.workers
+        ):
+            print(line, flush=True)
+        return
     keys = options.gpu or list(GPUS)
     report = functools.partial(print, file=sys.stderr, flush=True)
     shares = measure(
