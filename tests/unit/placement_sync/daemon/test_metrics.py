@@ -491,7 +491,8 @@ def test_many_clients_may_scrape_during_passes(
     assert min(totals) >= 1
 
 
-# A server that blocked the one real thread would starve the others.
+# A server that blocked the one real thread would stop the others: neither the
+# ticks nor the scrape would end.
 GREEN = """
 import eventlet
 eventlet.monkey_patch()
@@ -507,12 +508,13 @@ def tick():
         time.sleep(0.01)
 
 threading.Thread(target=tick, daemon=True).start()
-time.sleep(0.5)
+while len(ticks) < 10:
+    time.sleep(0.01)
 made.publish(status.Status(writer="green"))
 url = "http://127.0.0.1:PORT/metrics"
-text = urllib.request.urlopen(url, timeout=10).read()
+text = urllib.request.urlopen(url, timeout=60).read()
 made.close()
-print(b'writer="green"' in text, len(ticks) > 10)
+print(b'writer="green"' in text)
 """
 
 
@@ -523,8 +525,8 @@ def test_the_server_runs_on_green_threads(port: int) -> None:
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "no_proxy": "*"},
     )
-    assert out.stdout == "True True\n", out.stderr
+    assert out.stdout == "True\n", out.stderr
