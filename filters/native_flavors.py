@@ -15,7 +15,7 @@ from nova.compute import task_states
 from nova.scheduler import request_filter
 from oslo_log import log as logging
 
-from filters import moved_server
+from filters import adopted_functions, moved_server
 from filters.placement.report_client import placement_getter
 from nova_accel.catalog import pci_ids
 from nova_accel.config import conf
@@ -56,7 +56,8 @@ def check_settings() -> None:
 
 
 def _serve(ctxt: Any, spec: Any) -> bool:
-    is_changed = False
+    adopted = adopted_functions.serve_adopted_functions(ctxt, spec)
+    is_changed = bool(adopted)
     if "extra_specs" in spec.flavor:
         specs = spec.flavor.extra_specs
         groups = flavors.parse_groups(specs)
@@ -68,7 +69,7 @@ def _serve(ctxt: Any, spec: Any) -> bool:
                 spec.flavor = spec.flavor.obj_clone()
                 spec.flavor.extra_specs = changed
                 is_changed = True
-    return _forbid_pci(ctxt, spec) or is_changed
+    return _forbid_pci(ctxt, spec, adopted) or is_changed
 
 
 def _replace(
@@ -116,18 +117,21 @@ def _forbid(
     }
 
 
-def _forbid_pci(ctxt: Any, spec: Any) -> bool:
+def _forbid_pci(ctxt: Any, spec: Any, adopted: frozenset[str]) -> bool:
     """Exclude our providers from the groups of PCI devices in Placement.
 
     Nova claims such a device by its own list, which has no device of this
     library. Since Nova 34 its own filter requires OWNER_NOVA of them instead.
+
+    :param adopted: ids of the groups that ask for profiles.
     """
     if "requested_resources" not in spec:
         return False
     groups = [
         group
         for group in spec.requested_resources or ()
-        if not (group.requester_id or "").startswith(attachment.GROUP_PREFIX)
+        if group.requester_id not in adopted
+        and not (group.requester_id or "").startswith(attachment.GROUP_PREFIX)
         and any(map(pci_ids.is_accelerator, group.resources))
         and names.OWNER_TRAIT not in group.forbidden_traits
     ]

@@ -64,13 +64,16 @@ class Hooks:
         settings = conf.read_settings(options)
         domains = connection.LibvirtDomains(host)
         accel = setup.read_node(options, host.get_connection, domains)
-        self.adoption = adoption = host_adoption.load(
-            host_adoption.AdoptionContext(
-                accel=accel, host=host, directory=settings.state_dir
-            )
-        )
         writer = provider_writer.ProviderWriter(virtapi, options)
         allocations = server_allocations.ServerAllocations(virtapi)
+        self.adoption = adoption = host_adoption.load(
+            host_adoption.AdoptionContext(
+                accel=accel,
+                allocations=allocations,
+                host=host,
+                directory=settings.state_dir,
+            )
+        )
         self.partitions = partitions = server_partitions.ServerPartitions(
             accel,
             host,

@@ -136,7 +136,10 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
                 )
         if adoption is not None and not refusals:
             try:
-                adoption.prepare(self.get_nodenames_by_uuid())
+                adoption.prepare(
+                    self.get_nodenames_by_uuid(),
+                    functools.partial(nova_private.list_functions, self),
+                )
             except errors.ConfigurationError as error:
                 refusals.append(error)
         if refusals:
@@ -181,8 +184,9 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
                     self.provider_tree,
                     functools.partial(nova_private.list_mdev_parents, self),
                 )
-            if self._adoption is not None:
-                self._adoption.complete()
+        if self._adoption is not None:
+            with log_errors("can't read the progress of the adoption"):
+                self._adoption.run_pass()
         with log_errors("can't check claims for allocations"):
             self._hooks.missing_allocations.update()
         with log_errors("can't recover interrupted attachments"):

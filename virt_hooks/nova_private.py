@@ -66,3 +66,12 @@ def list_mdev_parents(driver: Any) -> tuple[str, ...]:
     :returns: names of their libvirt node devices.
     """
     return tuple(driver._get_gpu_inventories())
+
+
+def list_functions(driver: Any) -> str:
+    """Return the PCI functions of the host, in JSON.
+
+    :param driver: Nova's libvirt driver.
+    """
+    functions: str = driver._get_pci_passthrough_devices()
+    return functions

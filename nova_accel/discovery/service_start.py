@@ -30,6 +30,7 @@ _DEVICE_SPEC = cfg.MultiStrOpt(
         cfg.DeprecatedOpt("pci_passthrough_whitelist", group="DEFAULT"),
     ],
 )
+_ALIASES = cfg.MultiStrOpt("alias", default=[])
 _ENABLED_TYPES = cfg.ListOpt(
     "enabled_mdev_types",
     default=[],
@@ -42,6 +43,7 @@ _ADDRESSES = cfg.ListOpt("device_addresses", default=[])
 def register(options: cfg.ConfigOpts) -> None:
     """Register Nova's options, where Nova itself does not."""
     options.register_opt(_DEVICE_SPEC, group="pci")
+    options.register_opt(_ALIASES, group="pci")
     options.register_opt(_ENABLED_TYPES, group="devices")
     for type_id in options.devices.enabled_mdev_types:
         options.register_opt(_ADDRESSES, group=f"mdev_{type_id}")

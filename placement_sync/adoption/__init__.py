@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that adopt servers with vGPUs of Nova's own support."""
+"""Commands that adopt servers of Nova's own support."""

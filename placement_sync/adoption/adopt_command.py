@@ -12,27 +12,39 @@ from nova_accel.cli import application, command_manager
 from nova_accel.cli.inspect_output import columns
 from nova_accel.host.state import adoption_plan
 from nova_accel.inventory import wording
-from nova_accel.inventory.adoption import planner, records, undo_planner
+from nova_accel.inventory.adoption import planning, records, undo_planner
 from placement_sync.adoption import observer
 from placement_sync.cli import common_options
 
 _State = records.AdoptionState
 _OK, _BLOCKED = 0, 1
 _LINE = "native_flavors"
-_HEAD = ("SERVER", "NAME", "MDEV", "CARD", "PROFILE", "SLOT")
+_HEAD = ("SERVER", "NAME", "DEVICE", "CARD", "PROFILE", "SLOT")
 _NEXT = {
     _State.PLANNED: "disable the host in Nova, and run `nova-accel adopt"
     " apply`",
-    _State.APPLYING: "set compute_driver = accel.AccelLibvirtDriver and empty"
-    " [devices] enabled_mdev_types in nova.conf, restart nova-compute, and"
+    _State.APPLYING: "set compute_driver = accel.AccelLibvirtDriver and"
+    " remove the cards from {option} in nova.conf, restart nova-compute, and"
     " run `nova-accel adopt status`",
     _State.ADOPTED: "enable the host in Nova again; `nova-accel adopt undo`"
     " hands it back",
-    _State.UNDOING: "stop placement-sync of this host, restart nova-compute"
-    " with the same nova.conf, and run `nova-accel adopt status`",
-    _State.UNDONE: "set compute_driver = libvirt.LibvirtDriver and [devices]"
-    " enabled_mdev_types as before in nova.conf, restart nova-compute, and"
-    " enable the host in Nova",
+    _State.UNDOING: "stop placement-sync of this host, {restart}, and run"
+    " `nova-accel adopt status`",
+    _State.UNDONE: "set compute_driver = libvirt.LibvirtDriver and {option}"
+    " as before in nova.conf, restart nova-compute, and enable the host in"
+    " Nova",
+}
+_OPTIONS = {
+    records.Source.NOVA_MDEV: {
+        "option": "[devices] enabled_mdev_types",
+        "restart": "restart nova-compute with the same nova.conf",
+    },
+    # Nova's own list has only functions that the option names.
+    records.Source.NOVA_PCI: {
+        "option": "[pci] device_spec",
+        "restart": "set [pci] device_spec as before in nova.conf, and"
+        " compute_driver as it is, restart nova-compute",
+    },
 }
 _Run = Callable[
     [argparse.Namespace, common_options.CommandOptions], application.Output
@@ -51,7 +63,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[source.value for source in records.Source],
         default=records.Source.NOVA_MDEV.value,
         help="set the support of Nova that the servers have their devices"
-        " from (default: %(default)s, which is [devices] enabled_mdev_types)",
+        " from: [devices] enabled_mdev_types, or [pci] device_spec (default:"
+        " %(default)s)",
     )
     common_options.add_host_services(parser)
     common_options.add_arguments(parser)
@@ -80,10 +93,14 @@ def _plan(
     if previous and previous.state in (_State.ADOPTED, _State.UNDOING):
         raise command_manager.CommandError(
             "adopt plan",
-            f"this host is {previous.state.value}: {_NEXT[previous.state]}",
+            f"this host is {previous.state.value}: {_describe_next(previous)}",
         )
     sources = observer.open_sources(arguments, options)
-    plan = planner.build(observer.observe(sources, _last_attempt(previous)))
+    plan = _build(
+        sources,
+        records.Source(arguments.source),
+        _last_attempt(previous),
+    )
     file.write(plan)
     return _print_plan(arguments, file, plan)
 
@@ -102,11 +119,11 @@ def _apply(
             f"Nova still schedules servers to {sources.service}: openstack"
             f" compute service set --disable {sources.service} nova-compute",
         )
-    now = planner.build(observer.observe(sources, plan))
+    now = _build(sources, plan.source, plan)
     if not now.is_same_work(plan):
         raise command_manager.CommandError(
             "adopt apply",
-            "servers, mdevs or providers have changed since the plan; run"
+            "servers, devices or providers have changed since the plan; run"
             " `nova-accel adopt plan` again",
         )
     return _store(arguments, file, plan, _State.APPLYING)
@@ -116,7 +133,13 @@ def _undo(
     arguments: argparse.Namespace, options: common_options.CommandOptions
 ) -> application.Output:
     file = _open_file(options)
-    plan = _require(file, "adopt undo", _State.ADOPTED, _State.UNDOING)
+    plan = _require(
+        file,
+        "adopt undo",
+        _State.APPLYING,
+        _State.ADOPTED,
+        _State.UNDOING,
+    )
     sources = observer.open_sources(arguments, options)
     recorded = sources.host.read_claims()
     if not recorded.is_known:
@@ -143,6 +166,18 @@ def _status(
     return _print_plan(arguments, file, _require(file, "adopt status"))
 
 
+def _build(
+    sources: observer.Sources,
+    source: records.Source,
+    previous: records.Plan | None,
+) -> records.Plan:
+    return planning.build(observer.observe(sources, source, previous), source)
+
+
+def _describe_next(plan: records.Plan) -> str:
+    return _NEXT[plan.state].format(**_OPTIONS[plan.source])
+
+
 def _last_attempt(previous: records.Plan | None) -> records.Plan | None:
     """Return a plan whose flavors may be written already."""
     is_undone = previous is None or previous.state is _State.UNDONE
@@ -164,7 +199,7 @@ def _require(
     if states and plan.state not in states:
         raise command_manager.CommandError(
             command,
-            f"this host is {plan.state.value}: {_NEXT[plan.state]}",
+            f"this host is {plan.state.value}: {_describe_next(plan)}",
         )
     return plan
 
@@ -205,7 +240,7 @@ def _as_dict(plan: records.Plan) -> object:
     """Return the plan for JSON, with the keys of its file."""
     document = adoption_plan.FORMAT.encode(plan)
     return adoption_plan.FORMAT.load(document) | {
-        "next": "" if plan.blockers else _NEXT[plan.state]
+        "next": "" if plan.blockers else _describe_next(plan)
     }
 
 
@@ -215,23 +250,23 @@ def _as_lines(
     count = wording.count_of(len(plan.servers), "server")
     yield f"{plan.root.name}: {plan.state.value}, {count} ({file.path})"
     rows = [
-        (server.uuid, server.name, m.uuid, m.device, m.profile, m.slot)
+        (server.uuid, server.name, p.handle, p.device, p.profile, p.slot)
         for server in plan.servers
-        for m in server.mdevs
+        for p in server.partitions
     ]
     if rows:
         yield from columns([_HEAD, *rows])
     for mapping in plan.flavors:
         line = {"replace": dict(mapping.before), "by": dict(mapping.after)}
         yield f"Flavors of {mapping.profile}: {_LINE} = {json.dumps(line)}"
-    for mdev in plan.reserved:
-        yield f"Reserved: mdev {mdev} is of a domain that is not Nova's"
+    for handle in plan.reserved:
+        yield f"Reserved: {handle} is of a domain that is not Nova's"
     for blocker in plan.blockers:
         yield f"Blocked, {blocker.kind.value}: {blocker.subject}"
         yield f"    {blocker.reason}"
         yield f"    by hand: {blocker.remedy}"
     if not plan.blockers:
-        yield f"Next: {_NEXT[plan.state]}"
+        yield f"Next: {_describe_next(plan)}"
 
 
 def _build_action(run: _Run) -> application.Action:

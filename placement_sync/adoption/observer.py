@@ -15,8 +15,13 @@ from nova_accel import errors
 from nova_accel.cli import command_manager, registered_readers
 from nova_accel.discovery import nova_conf, service_start
 from nova_accel.host.sysfs import fs, host_reader
-from nova_accel.inventory.adoption import planner, records
+from nova_accel.inventory.adoption import (
+    planner,
+    planning,
+    records,
+)
 from nova_accel.model import domains, names, providers
+from placement_sync.adoption import pci_options
 from placement_sync.cli import common_options, outside_host
 from placement_sync.client import (
     nova_api,
@@ -70,18 +75,30 @@ def open_sources(
 
 
 def observe(
-    sources: Sources, previous: records.Plan | None = None
+    sources: Sources,
+    source: records.Source,
+    previous: records.Plan | None = None,
 ) -> planner.Observed:
     """Return the state of a host under Nova's own driver.
 
+    :param source: the support of Nova to read.
     :param previous: the plan of an attempt that failed: flavors that it has
         rewritten count as they were.
     :raises AcceleratorError: a source can't be read.
     """
     host, guests = sources.host.read(), sources.read_domains()
+    is_pci = source is records.Source.NOVA_PCI
+    functions = pci_options.read_functions(sources.options) if is_pci else {}
     natives, own = _read_providers(
-        sources, planner.native_names(sources.root, host)
+        sources,
+        planning.NATIVE_NAMES[source](sources.root, host),
+        is_pci=is_pci,
     )
+    classes = {
+        native.address: name
+        for native in natives
+        for name in native.inventories
+    }
     get = sources.placement.fetch
     allocations: dict[str, dict[str, Mapping[str, int]]] = {}
     for native in natives:
@@ -104,8 +121,26 @@ def observe(
             for uuid in own
             for each in provider_records.list_allocations(get, uuid)
         ),
-        shared=dict(_find_shared(sources)),
+        shared=dict(_find_shared(sources, source)),
+        functions={
+            address: dataclasses.replace(
+                function,
+                resource_class=classes.get(address, function.resource_class),
+            )
+            for address, function in functions.items()
+        },
+        aliases=pci_options.read_aliases(sources.options) if is_pci else (),
+        moving=frozenset(_list_moving(sources)),
     )
+
+
+def _list_moving(sources: Sources) -> Iterator[str]:
+    """Yield the servers with a migration from or to the host."""
+    for migration in nova_api.read_migrations(
+        sources.compute, sources.service
+    ):
+        if not migration.is_over:
+            yield migration.server
 
 
 def read_servers(sources: Sources) -> Iterator[planner.NovaServer]:
@@ -113,13 +148,7 @@ def read_servers(sources: Sources) -> Iterator[planner.NovaServer]:
 
     :raises ServiceError: Nova can't be read.
     """
-    moving = {
-        migration.server
-        for migration in nova_api.read_migrations(
-            sources.compute, sources.service
-        )
-        if not migration.is_over
-    }
+    moving = {*_list_moving(sources)}
     query = {"all_tenants": 1, "host": sources.service}
     for server in nova_api.list_servers(sources.compute, query):
         busy = f"its task is {server.task}" if server.task else ""
@@ -171,11 +200,12 @@ def _without_rewrite(
 
 
 def _read_providers(
-    sources: Sources, addresses: Mapping[str, str]
+    sources: Sources, addresses: Mapping[str, str], *, is_pci: bool
 ) -> tuple[tuple[records.NativeProvider, ...], list[str]]:
     """Return Nova's providers, and the uuids of this library's.
 
-    :param addresses: of mdev parents, by the names of Nova's providers.
+    :param addresses: of parents of mdevs or of functions, by the names of
+        Nova's providers.
     """
     get = sources.placement.fetch
     natives, own = [], []
@@ -189,7 +219,9 @@ def _read_providers(
             continue
         if names.OWNER_TRAIT in provider.traits:
             own.append(provider.uuid)
-        elif provider.name in addresses and _PCI_TRAIT not in provider.traits:
+        elif provider.name in addresses and is_pci is (
+            _PCI_TRAIT in provider.traits
+        ):
             natives.append(
                 records.NativeProvider(
                     uuid=provider.uuid,
@@ -214,8 +246,13 @@ def _parse_aggregates(body: Any) -> frozenset[str]:
     return frozenset(map(str, body["aggregates"] if body else ()))
 
 
-def _find_shared(sources: Sources) -> Iterator[tuple[str, str]]:
-    """Yield cards that ``[pci] device_spec`` of Nova names, with the line."""
+def _find_shared(
+    sources: Sources, source: records.Source
+) -> Iterator[tuple[str, str]]:
+    """Yield cards that another option of Nova names, with the line.
+
+    Each source has an option, which is emptied when the host is adopted.
+    """
     options = sources.options
     if options.parsed is None:
         return
@@ -225,7 +262,8 @@ def _find_shared(sources: Sources) -> Iterator[tuple[str, str]]:
     for conflict in service_start.find_conflicts(
         options.parsed, reader, state, options.settings.rules
     ):
-        if conflict.option == service_start.MDEV_TYPES:
+        is_mdev = conflict.option == service_start.MDEV_TYPES
+        if is_mdev is (source is records.Source.NOVA_MDEV):
             continue  # that is the support to be replaced
         for device in state.devices:
             if device.address in conflict.hint:

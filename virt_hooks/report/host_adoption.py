@@ -8,11 +8,12 @@ The entry point of the group ``nova_accel.adoptions`` is a class that takes an
 import abc
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nova_accel.config import extensions
 from nova_accel.host.state import state_dir
+from virt_hooks.report import server_allocations
 from virt_hooks.spawn import lifecycle
 
 GROUP = "nova_accel.adoptions"
@@ -23,6 +24,7 @@ class AdoptionContext:
     """Objects of one nova-compute; ``host`` is Nova's libvirt host."""
 
     accel: lifecycle.Lifecycle
+    allocations: server_allocations.ServerAllocations
     host: Any
     directory: str
 
@@ -41,10 +43,14 @@ class HostAdoption(abc.ABC):
         """Return whether the servers go back to Nova's own driver."""
 
     @abc.abstractmethod
-    def prepare(self, nodes: Mapping[str, str]) -> None:
+    def prepare(
+        self, nodes: Mapping[str, str], list_functions: Callable[[], str]
+    ) -> None:
         """Write slots and flavors, before claims are restored.
 
         :param nodes: names of this host's compute nodes by uuid.
+        :param list_functions: returns the PCI functions of the host, in the
+            JSON of Nova's driver.
         :raises ConfigurationError: the plan does not hold, and the service
             must not start.
         """
@@ -68,8 +74,11 @@ class HostAdoption(abc.ABC):
         """
 
     @abc.abstractmethod
-    def complete(self) -> None:
-        """Do what remains after the reshape, without Nova's locks."""
+    def run_pass(self) -> None:
+        """Read the progress, and do what remains; without Nova's locks.
+
+        :raises ServiceError: Placement can't be read.
+        """
 
 
 def load(context: AdoptionContext) -> HostAdoption | None:

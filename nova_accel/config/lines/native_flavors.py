@@ -58,6 +58,18 @@ def apply(
     return next((each for each in results if each is not None), None)
 
 
+def parse_aliases(specs: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of a flavor's aliases, each as often as requested.
+
+    :raises ValueError: the value has another form.
+    """
+    requested: list[str] = []
+    for item in filter(None, specs.get(PCI_ALIAS, "").split(",")):
+        name, _, count = item.strip().rpartition(":")
+        requested += [name.strip()] * int(count)
+    return tuple(requested)
+
+
 def is_native(group: flavors.RequestGroup) -> bool:
     """Return whether a group requests a vGPU of Nova's own support.
 

@@ -59,7 +59,7 @@ def rewrite(
             continue
         del rewritten[key]
         profile = profiles[match["name"]]
-        suffix = match["suffix"] or _find_suffix(rewritten, profile.charges)
+        suffix = match["suffix"] or find_suffix(rewritten, profile.charges)
         if not match["suffix"]:
             moved.append(suffix)
         for name, amount in profile.charges.items():
@@ -70,7 +70,7 @@ def rewrite(
     return rewritten
 
 
-def _find_suffix(specs: Iterable[str], classes: Iterable[str]) -> str:
+def find_suffix(specs: Iterable[str], classes: Iterable[str]) -> str:
     """Return the suffix of a new group."""
     base = f"_{flavors.group_name(classes)}"
     used = {

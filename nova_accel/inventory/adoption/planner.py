@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of an adoption, from what a host, Placement and Nova show."""
+"""Plan of an adoption, from what a host, Placement and Nova show.
 
-import collections
+``Planner`` has what all sources have in common; ``mdev_planner`` and
+``pci_planner`` find the partitions of one source.
+"""
+
+import abc
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -9,11 +13,11 @@ from nova_accel import model
 from nova_accel.claims import claim_plan
 from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
-from nova_accel.inventory.adoption import native_flavors, records
-from nova_accel.model import domains, names, pci, providers
+from nova_accel.inventory.adoption import alias_flavors, records
+from nova_accel.model import domains, names, providers
 
-_MDEV = "mdev"
-_AGAIN = "then run `nova-accel adopt plan` again"
+#: End of each remedy of a blocker.
+AGAIN = "then run `nova-accel adopt plan` again"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,9 @@ class Observed:
     ``allocations`` are those from ``natives``, by consumer. ``own`` are
     the consumers that have allocations of this library's providers.
     ``shared`` are the reasons why cards are Nova's in another way, too, by
-    address.
+    address. ``functions`` are those that ``[pci] device_spec`` names, by
+    address, and ``aliases`` those of ``[pci] alias``. ``moving`` are the
+    servers with a migration that is not over, gone ones, too.
     """
 
     root: providers.ProviderRoot
@@ -49,67 +55,63 @@ class Observed:
     allocations: Mapping[str, records.Allocations]
     own: frozenset[str] = frozenset()
     shared: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    functions: Mapping[str, alias_flavors.NovaFunction] = dataclasses.field(
+        default_factory=dict
+    )
+    aliases: tuple[alias_flavors.Alias, ...] = ()
+    moving: frozenset[str] = frozenset()
 
 
-def native_names(
-    root: providers.ProviderRoot, host: model.HostState
-) -> dict[str, str]:
-    """Return addresses of mdev parents by the name of Nova's provider.
+class Planner(abc.ABC):
+    """Plan of one host and source; each object builds one plan."""
 
-    Only those of devices that this library offers as mdevs.
-    """
-    return {
-        f"{root.name}_{pci.nodedev_name(address)}": address
-        for device in host.devices
-        if device.technology == _MDEV
-        for address in (device.address, *device.slots, *device.members)
-        if pci.is_address(address)
-    }
+    source: records.Source
 
-
-def build(observed: Observed) -> records.Plan:
-    """Return the plan; with blockers it can't be applied."""
-    return _Planner(observed).build()
-
-
-class _Planner:
     def __init__(self, observed: Observed) -> None:
-        self._seen = observed
-        self._natives = {n.address: n for n in observed.natives}
-        self._uuids = {n.uuid for n in observed.natives}
-        self._devices = [
-            device
-            for device in observed.host.devices
-            if device.technology == _MDEV and self._list_natives(device)
-        ]
+        self.observed = observed
+        self.natives = {n.address: n for n in observed.natives}
+        self.devices = [d for d in observed.host.devices if self.is_native(d)]
+        #: Addresses that ``[pci] device_spec`` names of the devices.
+        self.functions: tuple[str, ...] = ()
+        self.partitions: dict[str, list[records.AdoptedPartition]] = {}
         self._blockers: list[records.Blocker] = []
         self._reserved: list[str] = []
-        self._mdevs: dict[str, list[records.AdoptedMdev]] = {}
 
-    def build(self) -> records.Plan:
-        for device in self._devices:
-            self._check_card(device)
-            for partition in device.partitions:
-                self._assign(device, partition)
-        self._check_consumers()
-        servers = tuple(
-            server
-            for uuid in sorted(self._mdevs)
-            if (server := self._build_server(uuid)) is not None
-        )
-        for device in self._devices:
-            self._check_room(device, servers)
-        return records.Plan(
-            source=records.Source.NOVA_MDEV,
-            root=self._seen.root,
-            natives=tuple(sorted(self._seen.natives, key=lambda n: n.name)),
-            servers=servers,
-            flavors=tuple(self._list_flavors(servers)),
-            reserved=tuple(sorted(self._reserved)),
-            blockers=tuple(self._blockers),
-        )
+    # -- of each source ----------------------------------------------------
 
-    def _block(
+    @abc.abstractmethod
+    def is_native(self, device: model.Device) -> bool:
+        """Return whether Nova's support has the device."""
+
+    @abc.abstractmethod
+    def assign(self, device: model.Device) -> None:
+        """Assign the partitions of a device to servers.
+
+        With ``add``, ``reserve`` and ``block``.
+        """
+
+    @abc.abstractmethod
+    def check_servers(self) -> None:
+        """Block servers that differ from what their domains have."""
+
+    @abc.abstractmethod
+    def rewrite(
+        self, server: records.AdoptedServer, specs: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Return a flavor's extra specs with profiles.
+
+        :raises ValueError: they request other partitions than the server's.
+        """
+
+    @abc.abstractmethod
+    def map_flavor(
+        self, partition: records.AdoptedPartition
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return extra specs of one native unit, and of its profile."""
+
+    # -- for each source ---------------------------------------------------
+
+    def block(
         self,
         kind: records.Obstacle,
         subject: str,
@@ -122,24 +124,98 @@ class _Planner:
             )
         )
 
-    def _list_natives(
-        self, device: model.Device
-    ) -> list[records.NativeProvider]:
-        addresses = dict.fromkeys(
-            (device.address, *device.slots, *device.members)
-        )
-        return [self._natives[a] for a in addresses if a in self._natives]
+    def reserve(self, handle: str) -> None:
+        """Note an mdev or function of a domain that is not Nova's."""
+        self._reserved.append(handle)
 
-    # -- cards and mdevs ---------------------------------------------------
+    def add(
+        self,
+        server: str,
+        device: model.Device,
+        partition: model.Partition,
+        profile: model.Profile,
+        slot: str,
+        units: tuple[records.NativeUnit, ...],
+        type_id: str,
+    ) -> None:
+        """Note that a server will have a partition in a slot."""
+        adopted = records.AdoptedPartition(
+            handle=partition.handle,
+            parent=partition.parent,
+            type_id=type_id,
+            profile=profile.name,
+            device=device.address,
+            units=units,
+            provider=names.provider_uuid(
+                self.observed.root.uuid, device.address
+            ),
+            resource_class=device.resource_class,
+            slot=slot,
+            charges={
+                name: amount
+                for name, amount in profile.charges.items()
+                if name in device.counters
+            },
+        )
+        self.partitions.setdefault(server, []).append(adopted)
+
+    def find_trait(self, partition: records.AdoptedPartition) -> str:
+        """Return the trait of a partition's profile."""
+        return next(
+            profile.trait
+            for device in self.devices
+            if device.address == partition.device
+            for profile in device.profiles
+            if profile.name == partition.profile
+        )
+
+    def list_traits(
+        self, partitions: Iterable[records.AdoptedPartition]
+    ) -> frozenset[str]:
+        """Return the traits of Nova's providers of some partitions."""
+        used = {u.provider for each in partitions for u in each.units}
+        return frozenset(
+            trait
+            for native in self.observed.natives
+            if native.uuid in used
+            for trait in native.traits
+        )
+
+    # -- the plan ----------------------------------------------------------
+
+    def build(self) -> records.Plan:
+        """Return the plan; with blockers it can't be applied."""
+        for device in self.devices:
+            self._check_card(device)
+            self.assign(device)
+        self._check_consumers()
+        self.check_servers()
+        servers = tuple(
+            server
+            for uuid in sorted(self.partitions)
+            if (server := self._build_server(uuid)) is not None
+        )
+        for device in self.devices:
+            self._check_room(device, servers)
+        return records.Plan(
+            source=self.source,
+            root=self.observed.root,
+            natives=tuple(sorted(self.observed.natives, key=lambda n: n.name)),
+            functions=self.functions,
+            servers=servers,
+            flavors=tuple(self._list_flavors(servers)),
+            reserved=tuple(sorted(self._reserved)),
+            blockers=tuple(self._blockers),
+        )
 
     def _check_card(self, device: model.Device) -> None:
         address = device.address
         if not device.counters:
-            self._block(
+            self.block(
                 records.Obstacle.UNOFFERED_CARD,
                 address,
                 "nova-accel does not offer this card",
-                f"see `nova-accel inspect` for the reason, {_AGAIN}",
+                f"see `nova-accel inspect` for the reason, {AGAIN}",
             )
         if device.is_closed:
             reason = (
@@ -148,315 +224,167 @@ class _Planner:
                 or device.marks_unknown
                 or device.unnoted
             )
-            self._block(
+            self.block(
                 records.Obstacle.CLOSED_CARD,
                 address,
                 f"this card takes no new server: {reason}",
                 f"`nova-accel undrain {address}` or `nova-accel heal"
-                f" {address}`, {_AGAIN}",
+                f" {address}`, {AGAIN}",
             )
-        if reason := self._seen.shared.get(address, ""):
-            self._block(
+        if reason := self.observed.shared.get(address, ""):
+            self.block(
                 records.Obstacle.SHARED_CARD,
                 address,
                 reason,
-                f"remove the card there, {_AGAIN}",
+                f"remove the card there, {AGAIN}",
             )
-
-    def _assign(
-        self, device: model.Device, partition: model.Partition
-    ) -> None:
-        """Assign an mdev to its server, or say why it has none."""
-        uuid = partition.handle
-        holders = [d for d in self._seen.domains if uuid in d.mdevs]
-        if not holders:
-            self._block(
-                records.Obstacle.UNUSED_MDEV,
-                uuid,
-                f"no domain has this mdev of {partition.parent}; Nova leaves"
-                " one behind for each deleted server",
-                f"mdevctl undefine --uuid {uuid}; mdevctl stop --uuid {uuid}",
-            )
-            return
-        if len(holders) > 1:
-            self._block(
-                records.Obstacle.SHARED_MDEV,
-                uuid,
-                f"domains {', '.join(sorted(d.name for d in holders))} have"
-                " the same mdev",
-                f"delete or move all of them but one, {_AGAIN}",
-            )
-            return
-        server = holders[0].uuid
-        if server not in self._seen.servers:
-            self._reserved.append(uuid)
-            return
-        is_native = server in self._seen.allocations
-        if is_native or server not in self._seen.own:
-            self._adopt(device, partition, server)
-
-    def _adopt(
-        self, device: model.Device, partition: model.Partition, server: str
-    ) -> None:
-        profile = device.profile(partition.profile)
-        native = self._natives.get(partition.parent)
-        if profile is None or partition.is_nameless:
-            self._block(
-                records.Obstacle.UNKNOWN_TYPE,
-                partition.handle,
-                f"{partition.profile} of {partition.parent} is no profile"
-                " that nova-accel offers of this card",
-                "see `nova-accel inspect`; [nova_accel] device_spec may"
-                f" exclude it, {_AGAIN}",
-            )
-            return
-        if native is None or len(native.inventories) != 1:
-            self._block(
-                records.Obstacle.DRIFTED,
-                server,
-                f"Placement has no provider of Nova for {partition.parent},"
-                f" of which the server has mdev {partition.handle}",
-                f"restart nova-compute with Nova's own driver, {_AGAIN}",
-            )
-            return
-        (native_class,) = native.inventories
-        parent = partition.parent
-        self._mdevs.setdefault(server, []).append(
-            records.AdoptedMdev(
-                uuid=partition.handle,
-                parent=parent,
-                type_id=profile.handles.get(parent, ""),
-                profile=profile.name,
-                device=device.address,
-                native=native.uuid,
-                native_class=native_class,
-                provider=names.provider_uuid(
-                    self._seen.root.uuid, device.address
-                ),
-                resource_class=device.resource_class,
-                slot=parent if parent in device.slots else partition.handle,
-                charges={
-                    name: amount
-                    for name, amount in profile.charges.items()
-                    if name in device.counters
-                },
-            )
-        )
-
-    # -- servers -----------------------------------------------------------
 
     def _check_consumers(self) -> None:
         """Check that each consumer of Nova's providers is understood."""
-        for consumer in sorted(self._seen.allocations):
-            server = self._seen.servers.get(consumer)
+        allocations = self.observed.allocations
+        for consumer in sorted({*allocations, *self.partitions}):
+            server = self.observed.servers.get(consumer)
             if server is None:
-                self._block(
+                self.block(
                     records.Obstacle.UNKNOWN_CONSUMER,
                     consumer,
                     "it has an allocation of Nova's providers, and is no"
                     " server of this host; the allocation of a migration"
                     " ends with it",
                     "confirm or revert resizes, wait for migrations, or see"
-                    f" `nova-manage placement audit`, {_AGAIN}",
+                    f" `nova-manage placement audit`, {AGAIN}",
                 )
-            elif consumer not in self._mdevs and not server.busy:
-                self._block(
+            elif consumer not in self.partitions and not server.busy:
+                self.block(
                     records.Obstacle.DRIFTED,
                     consumer,
-                    "it has an allocation of a vGPU, and its domain has no"
-                    " mdev of an adopted card",
+                    "it has an allocation of Nova's providers, and its"
+                    " domain has nothing of an adopted card",
                     "resume or unshelve it, or reboot it with --hard,"
-                    f" {_AGAIN}",
+                    f" {AGAIN}",
                 )
             if server is not None and server.busy:
-                self._block(
+                self.block(
                     records.Obstacle.MOVING,
                     consumer,
                     server.busy,
-                    f"wait, or confirm or revert its resize, {_AGAIN}",
+                    f"wait, or confirm or revert its resize, {AGAIN}",
                 )
 
     def _build_server(self, uuid: str) -> records.AdoptedServer | None:
-        nova_server = self._seen.servers[uuid]
-        mdevs = tuple(sorted(self._mdevs[uuid], key=lambda m: m.uuid))
+        nova_server = self.observed.servers[uuid]
+        specs = nova_server.specs
         server = records.AdoptedServer(
             uuid=uuid,
             name=nova_server.name,
-            mdevs=mdevs,
-            specs_before=nova_server.specs or {},
+            partitions=tuple(
+                sorted(self.partitions[uuid], key=lambda p: p.handle)
+            ),
+            specs_before=specs or {},
             specs_after={},
         )
-        self._check_mdevs(server)
+        self._check_allocations(server)
         try:
-            profiles = self._profiles_by_class(mdevs)
-            _check_specs(nova_server.specs, mdevs)
-            after = native_flavors.rewrite(
-                nova_server.specs or {}, profiles, self._list_traits(mdevs)
-            )
+            if specs is None:
+                raise ValueError(
+                    "Nova does not show them to these credentials"
+                )
+            after = self.rewrite(server, specs)
         except ValueError as error:
-            self._block(
+            self.block(
                 records.Obstacle.FLAVOR,
                 uuid,
-                f"the extra specs of its flavor do not fit its mdevs: {error}",
-                f"resize it to a flavor of one type of vGPU, {_AGAIN}",
+                f"the extra specs of its flavor do not fit its devices:"
+                f" {error}",
+                "correct [pci] alias, or resize it to a flavor of what it"
+                f" has, {AGAIN}"
+                if self.source is records.Source.NOVA_PCI
+                else f"resize it to a flavor of one type of vGPU, {AGAIN}",
             )
             return None
         return dataclasses.replace(server, specs_after=after)
 
-    def _check_mdevs(self, server: records.AdoptedServer) -> None:
-        """Compare a server's mdevs with its domain and its allocations."""
+    def _check_allocations(self, server: records.AdoptedServer) -> None:
+        """Compare a server's allocations with what its domain has."""
         uuid = server.uuid
-        allocated = self._seen.allocations.get(uuid, {})
+        allocated = self.observed.allocations.get(uuid, {})
         if server.native_amounts() != {
             p: dict(a) for p, a in allocated.items()
         }:
-            self._block(
+            self.block(
                 records.Obstacle.DRIFTED,
                 uuid,
-                "its allocations of Nova's providers differ from the mdevs"
+                "its allocations of Nova's providers differ from the devices"
                 " of its domain",
                 "compare `openstack resource provider allocation show"
-                f" {uuid}` with `virsh dumpxml {uuid}`, {_AGAIN}",
+                f" {uuid}` with `virsh dumpxml {uuid}`, {AGAIN}",
             )
-        present = {mdev.uuid for mdev in server.mdevs}
-        for domain in self._seen.domains:
-            for missing in sorted(domain.mdevs - present):
-                if domain.uuid == uuid and not self._is_elsewhere(missing):
-                    self._block(
-                        records.Obstacle.MISSING_MDEV,
-                        uuid,
-                        f"mdev {missing} of its domain does not exist",
-                        f"reboot the server with --hard, {_AGAIN}",
-                    )
-
-    def _is_elsewhere(self, mdev: str) -> bool:
-        """Return whether a mdev exists on any card of the host."""
-        return any(
-            partition.handle == mdev
-            for device in self._seen.host.devices
-            for partition in device.partitions
-        )
-
-    def _profiles_by_class(
-        self, mdevs: Iterable[records.AdoptedMdev]
-    ) -> dict[str, native_flavors.ProfileRequest]:
-        """Return the profile of each native class of a server.
-
-        :raises ValueError: a class has several.
-        """
-        by_class: dict[str, native_flavors.ProfileRequest] = {}
-        for mdev in mdevs:
-            profile = native_flavors.ProfileRequest(
-                trait=self._find_trait(mdev), charges=mdev.charges
-            )
-            if by_class.setdefault(mdev.native_class, profile) != profile:
-                raise ValueError(
-                    f"{mdev.native_class} is {profile.trait} and"
-                    f" {by_class[mdev.native_class].trait}"
-                )
-        return by_class
-
-    def _find_trait(self, mdev: records.AdoptedMdev) -> str:
-        return next(
-            profile.trait
-            for device in self._devices
-            if device.address == mdev.device
-            for profile in device.profiles
-            if profile.name == mdev.profile
-        )
-
-    def _list_traits(
-        self, mdevs: Iterable[records.AdoptedMdev]
-    ) -> frozenset[str]:
-        used = {mdev.native for mdev in mdevs}
-        return frozenset(
-            trait
-            for native in self._seen.natives
-            if native.uuid in used
-            for trait in native.traits
-        )
-
-    # -- the result --------------------------------------------------------
 
     def _check_room(
         self, device: model.Device, servers: tuple[records.AdoptedServer, ...]
     ) -> None:
         """Check that the card's provider will hold what is moved to it."""
-        mdevs = {
-            mdev.uuid: (server.uuid, mdev)
+        adopted = [
+            (server.uuid, partition)
             for server in servers
-            for mdev in server.mdevs
-            if mdev.device == device.address
-        }
+            for partition in server.partitions
+            if partition.device == device.address
+        ]
+        existing = {p.handle: p for p in device.partitions}
         claims = [
             claim_plan.claim_from_partition(
-                device, partition, owner, mdev.provider, mdev.slot
+                device,
+                existing.get(partition.handle)
+                or model.Partition(
+                    profile=partition.profile,
+                    parent=partition.parent,
+                    handle=partition.handle,
+                ),
+                owner,
+                partition.provider,
+                partition.slot,
             )
-            for partition in device.partitions
-            if partition.handle in mdevs
-            for owner, mdev in (mdevs[partition.handle],)
+            for owner, partition in adopted
         ]
         tree = tree_builder.build_tree(
-            self._seen.root,
+            self.observed.root,
             model.HostState(devices=(device,)),
-            self._seen.rules,
+            self.observed.rules,
             claims,
         )
         (node,) = tree.nodes
         needed = records.sum_amounts(
-            (mdev.provider, mdev.charges) for _, mdev in mdevs.values()
+            (partition.provider, partition.charges) for _, partition in adopted
         ).get(node.uuid, {})
         for name, amount in sorted(needed.items()):
             inventory = node.inventories.get(name)
             capacity = inventory.capacity if inventory else 0
             if amount > capacity and not device.is_closed:
-                self._block(
+                self.block(
                     records.Obstacle.OVERBOOKED,
                     device.address,
                     f"its servers need {amount} {name}, and nova-accel"
                     f" offers {capacity}",
                     "remove mdevs without servers, raise max_slots of"
-                    f" [nova_accel] device_spec, or move a server, {_AGAIN}",
+                    f" [nova_accel] device_spec, or move a server, {AGAIN}",
                 )
 
     def _list_flavors(
         self, servers: Iterable[records.AdoptedServer]
     ) -> Iterator[records.FlavorMapping]:
         """Yield a mapping of each native class and type, sorted."""
-        mdevs = {
-            (mdev.native_class, mdev.type_id, mdev.profile): mdev
+        partitions = {
+            (each.native_class, each.type_id, each.profile): each
             for server in servers
-            for mdev in server.mdevs
+            for each in server.partitions
         }
-        for key, mdev in sorted(mdevs.items()):
-            before = {f"resources:{mdev.native_class}": "1"}
-            profile = native_flavors.ProfileRequest(
-                trait=self._find_trait(mdev), charges=mdev.charges
-            )
+        for key, partition in sorted(partitions.items()):
+            before, after = self.map_flavor(partition)
             yield records.FlavorMapping(
                 native_class=key[0],
                 type_id=key[1],
                 profile=key[2],
                 before=before,
-                after=native_flavors.rewrite(
-                    before, {mdev.native_class: profile}
-                ),
-                traits=self._list_traits([mdev]),
+                after=after,
+                traits=self.list_traits([partition]),
             )
-
-
-def _check_specs(
-    specs: Mapping[str, str] | None, mdevs: Iterable[records.AdoptedMdev]
-) -> None:
-    """Check that a flavor requests as many units as there are mdevs.
-
-    :raises ValueError: it does not, or it is not known.
-    """
-    if specs is None:
-        raise ValueError("Nova does not show them to these credentials")
-    present = collections.Counter(mdev.native_class for mdev in mdevs)
-    requested = native_flavors.count_classes(specs, present.keys())
-    if requested != present:
-        raise ValueError(
-            f"they request {requested or 'none'}, and it has {dict(present)}"
-        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of an adoption: servers, their mdevs, and Nova's own providers."""
+"""Plan of an adoption: servers, their devices, and Nova's own providers."""
 
 import dataclasses
 import enum
@@ -16,7 +16,10 @@ Allocations = Mapping[str, Amounts]
 class Source(enum.Enum):
     """Support of Nova that servers have their devices from."""
 
+    #: ``[devices] enabled_mdev_types``.
     NOVA_MDEV = "nova-mdev"
+    #: ``[pci] device_spec`` and ``alias``.
+    NOVA_PCI = "nova-pci"
 
 
 class AdoptionState(enum.Enum):
@@ -45,11 +48,12 @@ class Obstacle(enum.Enum):
     SHARED_CARD = "shared-card"
     UNUSED_MDEV = "mdev-without-server"
     MISSING_MDEV = "missing-mdev"
-    SHARED_MDEV = "shared-mdev"
+    SHARED_DEVICE = "shared-device"
     MOVING = "moving-server"
     DRIFTED = "drifted-server"
     FLAVOR = "unclear-flavor"
     OVERBOOKED = "overbooked-card"
+    NETWORK_PORT = "network-port"
     UNKNOWN_CONSUMER = "unknown-consumer"
     NO_SUPPORT = "no-native-form"
 
@@ -69,9 +73,10 @@ class Blocker:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NativeProvider:
-    """Nova's provider of one parent of mdevs, as Placement stores it.
+    """Nova's provider of mdevs or PCI functions, as Placement stores it.
 
-    ``address`` is that of the parent, a card or a VF.
+    ``address`` is that of the mdevs' parent, a card or a VF, or of the
+    function. VFs are units of their card's provider.
     """
 
     uuid: str
@@ -84,22 +89,39 @@ class NativeProvider:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptedMdev:
-    """An mdev of a server, and its place on both sides.
+class NativeUnit:
+    """Unit of a class of Nova's: of an mdev, or of a PCI function.
 
-    ``native`` and ``native_class`` are Nova's provider and resource class,
-    ``provider`` and ``slot`` those of this library, ``charges`` the amounts
-    that the mdev takes of ``provider``. ``device`` is the address of the
-    card, ``parent`` that of the mdev's parent.
+    ``address`` is that of the mdev's parent, or of the function.
+    ``provider`` is Nova's, empty where it reports none of PCI devices.
+    ``alias`` and ``request`` are the name and the id of Nova's PCI request;
+    nova-compute records the latter.
     """
 
-    uuid: str
+    address: str
+    provider: str
+    resource_class: str
+    alias: str = ""
+    request: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedPartition:
+    """A partition of a server, and its place on both sides.
+
+    ``handle`` is the mdev's uuid or the function's address. ``units`` are
+    Nova's: one, or one for each function that goes to the guest together.
+    ``provider`` and ``slot`` are those of this library, ``charges`` the
+    amounts that the partition takes of ``provider``. ``device`` is the
+    address of the card, ``parent`` that of the mdev's parent.
+    """
+
+    handle: str
     parent: str
     type_id: str
     profile: str
     device: str
-    native: str
-    native_class: str
+    units: tuple[NativeUnit, ...]
     provider: str
     resource_class: str
     slot: str
@@ -114,29 +136,48 @@ class AdoptedMdev:
             identifier=self.slot,
         )
 
+    @property
+    def native_class(self) -> str:
+        """Return the class of the partition's unit of Nova's."""
+        return self.units[0].resource_class
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptedServer:
-    """A server with mdevs; the extra specs are of its embedded flavor."""
+    """A server with partitions; the extra specs are of its embedded flavor.
+
+    ``requests`` are its PCI requests before, in the JSON of Nova's database;
+    nova-compute records them.
+    """
 
     uuid: str
     name: str
-    mdevs: tuple[AdoptedMdev, ...]
+    partitions: tuple[AdoptedPartition, ...]
     specs_before: Mapping[str, str]
     specs_after: Mapping[str, str]
+    requests: str = ""
 
     @property
     def slots(self) -> frozenset[model.Slot]:
         """Return the slots that Nova will have assigned to the server."""
-        return frozenset(mdev.assigned for mdev in self.mdevs)
+        return frozenset(each.assigned for each in self.partitions)
+
+    @property
+    def units(self) -> tuple[NativeUnit, ...]:
+        """Return all that Nova assigned to the server."""
+        return tuple(u for each in self.partitions for u in each.units)
 
     def native_amounts(self) -> dict[str, dict[str, int]]:
-        """Return the amounts of Nova's providers that the mdevs take."""
-        return sum_amounts((m.native, {m.native_class: 1}) for m in self.mdevs)
+        """Return the amounts of Nova's providers that the server takes."""
+        return sum_amounts(
+            (u.provider, {u.resource_class: 1})
+            for u in self.units
+            if u.provider
+        )
 
     def own_amounts(self) -> dict[str, dict[str, int]]:
         """Return the amounts of this library's providers."""
-        return sum_amounts((m.provider, m.charges) for m in self.mdevs)
+        return sum_amounts((p.provider, p.charges) for p in self.partitions)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +185,8 @@ class FlavorMapping:
     """Extra specs of one native resource class and type, and of its profile.
 
     ``before`` and ``after`` are those of one vGPU in a group without a
-    suffix. ``traits`` are the traits of Nova's providers of that type, which
-    flavors may require.
+    suffix, or of one function by an alias. ``traits`` are the traits of
+    Nova's providers of that type, which flavors may require.
     """
 
     native_class: str
@@ -161,15 +202,17 @@ class Plan:
     """Adoption of one compute node: all that ``apply`` and ``undo`` need.
 
     ``natives`` are Nova's providers of the adopted cards, those without
-    servers, too. ``reserved`` are mdevs of domains that are no servers of
-    Nova's: they stay, and their amounts are reserved. ``applied_at`` is a
-    time in ISO 8601.
+    servers, too; ``functions`` the addresses that ``[pci] device_spec``
+    names of them. ``reserved`` are mdevs and functions of domains that are
+    no servers of Nova's: they stay, and their amounts are reserved.
+    ``applied_at`` is a time in ISO 8601.
     """
 
     source: Source
     root: providers.ProviderRoot
     state: AdoptionState = AdoptionState.PLANNED
     natives: tuple[NativeProvider, ...] = ()
+    functions: tuple[str, ...] = ()
     servers: tuple[AdoptedServer, ...] = ()
     flavors: tuple[FlavorMapping, ...] = ()
     reserved: tuple[str, ...] = ()
@@ -184,7 +227,21 @@ class Plan:
 
         Only of natives that have servers.
         """
-        return {m.native: m.provider for s in self.servers for m in s.mdevs}
+        return {
+            unit.provider: partition.provider
+            for server in self.servers
+            for partition in server.partitions
+            for unit in partition.units
+            if unit.provider
+        }
+
+    def used_providers(self) -> frozenset[str]:
+        """Return those of this library that its servers will have."""
+        return frozenset(
+            partition.provider
+            for server in self.servers
+            for partition in server.partitions
+        )
 
     def is_same_work(self, other: "Plan") -> bool:
         """Return whether another plan makes the same changes."""

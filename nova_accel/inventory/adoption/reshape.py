@@ -95,7 +95,7 @@ def adopt(plan: records.Plan, stored: Stored) -> Stored:
     """
     natives = {native.uuid: native for native in plan.natives}
     own = plan.own_providers()
-    for missing in sorted({*own.values()} - stored.providers.keys()):
+    for missing in sorted(plan.used_providers() - stored.providers.keys()):
         raise PlanError(f"nova-accel has no provider {missing} yet")
     allocations = {
         consumer: _move(
@@ -146,8 +146,8 @@ def hand_back(
         if taken.get(native.name, native.uuid) != native.uuid:
             raise PlanError(
                 f"provider {native.name} exists with another uuid,"
-                f" {taken[native.name]}; empty [devices] enabled_mdev_types"
-                " until the undo is done"
+                f" {taken[native.name]}; Nova's own driver has reported it,"
+                " empty [devices] enabled_mdev_types until the undo is done"
             )
         remaining[native.uuid] = StoredProvider(
             name=native.name,
@@ -166,7 +166,7 @@ def make_room(plan: records.Plan, stored: Stored) -> Stored:
     Placement that of one that gets more than it offers. The next report of
     each sets its inventories back.
     """
-    uuids = {plan.root.uuid, *plan.own_providers().values()}
+    uuids = {plan.root.uuid, *plan.used_providers()}
     roomy = {
         uuid: dataclasses.replace(
             provider,
@@ -193,7 +193,7 @@ def _move(
     :raises PlanError: it has something else of them.
     """
     removed = {u: dict(a) for u, a in by_provider.items() if u in sources}
-    if not removed:
+    if not removed and expected:
         return {u: dict(a) for u, a in by_provider.items()}
     if removed != {u: dict(a) for u, a in expected.items()}:
         raise PlanError(
@@ -201,6 +201,10 @@ def _move(
             f" removed, and the plan has {expected or 'nothing'}"
         )
     others = {u: a for u, a in by_provider.items() if u not in sources}
+    if not removed:
+        # Nova reports no providers of its PCI devices: the reshape after an
+        # interrupted one finds these amounts.
+        moved = {u: a for u, a in moved.items() if u not in others}
     return records.sum_amounts(
         pair for each in (others, moved) for pair in each.items()
     )

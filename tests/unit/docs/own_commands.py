@@ -24,7 +24,10 @@ PROGRAMS = (
 #: bus or an installed driver is needed. Each has the words, which begin the
 #: command or are options of it.
 ELSEWHERE: dict[Words, str] = {
-    ("nova-accel", "adopt"): "tests/functional/nova/adoption/adopting.py",
+    **dict.fromkeys(
+        (("nova-accel", "adopt"), ("nova-accel", "adopt", "--from")),
+        "tests/functional/nova/adoption/adopting.py",
+    ),
     **dict.fromkeys(
         (
             ("nova-accel", "remove"),

@@ -73,6 +73,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_500, "2026-11-27", "the seam of adoptions"),
         Limit(57_600, "2026-11-27", "log lines with their reason once"),
         Limit(57_050, "2026-11-27", _COMMANDS),
+        Limit(57_220, "2026-11-28", "adoptions of PCI functions"),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -103,6 +104,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(39_600, "2026-11-27", "log lines with their reason once"),
         Limit(38_900, "2026-11-27", _COMMANDS),
         Limit(38_950, "2026-11-28", "notes of unclean functions as one"),
+        Limit(39_140, "2026-11-28", "adoptions of PCI functions"),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
@@ -155,6 +157,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             2_400,
             "2026-11-27",
             "the commands, and new servers that an undo expresses",
+        ),
+        Limit(
+            3_750,
+            "2026-11-28",
+            "a second source: PCI functions, by aliases and Nova's records",
         ),
     ),
     "ironic": (

@@ -12,10 +12,11 @@ from nova import objects
 from nova_accel import model
 from nova_accel.inventory.adoption import records, reshape
 from virt_hooks.instance import instance_request
+from virt_hooks.operations.adoption import pci_devices
 
 LOG = logging.getLogger(__name__)
 
-_ATTRIBUTES = ("resources", "flavor")
+_ATTRIBUTES = ("resources", "flavor", "pci_requests", "system_metadata")
 
 
 class AdoptedServers:
@@ -24,19 +25,21 @@ class AdoptedServers:
     def __init__(self, plan: records.Plan) -> None:
         self._plan = plan
 
-    def adopt(self, find_change: Callable[[records.AdoptedMdev], str]) -> None:
+    def adopt(
+        self, find_change: Callable[[records.AdoptedPartition], str]
+    ) -> None:
         """Give the servers their slots, and flavors with profiles.
 
         Servers that left the host since the plan are skipped: what they
         still have of Nova's providers fails the reshape.
 
-        :param find_change: returns how an mdev differs from its plan.
+        :param find_change: returns how a partition differs from its plan.
         :raises PlanError: a server is not as planned; nothing was written.
         """
         pending = []
         for server, instance in self._list_present():
-            for mdev in server.mdevs:
-                if change := find_change(mdev):
+            for partition in server.partitions:
+                if change := find_change(partition):
                     raise reshape.PlanError(f"server {server.uuid}: {change}")
             slots = self._slots_of(instance)
             _check(server, slots, {frozenset(), server.slots}, "slots")
@@ -50,9 +53,14 @@ class AdoptedServers:
             if slots != server.slots or specs != server.specs_after:
                 pending.append((server, instance))
         for server, instance in pending:
-            self._save(instance, server.slots, server.specs_after)
+            requests = (
+                pci_devices.build_requests_after(server, instance)
+                if server.requests
+                else None
+            )
+            self._save(instance, server.slots, server.specs_after, requests)
             LOG.info(
-                "Server %s has slots for its vGPUs of Nova's own driver",
+                "Server %s has slots for its devices of Nova's own support",
                 server.uuid,
             )
 
@@ -63,7 +71,7 @@ class AdoptedServers:
             nothing was written.
         """
         pending = []
-        for instance in self._list_instances():
+        for instance in self.list_instances():
             slots = self._slots_of(instance)
             server = self._plan.server(instance.uuid)
             if server is None or slots not in (frozenset(), server.slots):
@@ -78,20 +86,26 @@ class AdoptedServers:
             if slots or specs == server.specs_after:
                 pending.append((server, instance))
         for server, instance in pending:
-            self._save(instance, frozenset(), server.specs_before)
+            requests = (
+                pci_devices.parse_requests(server, instance)
+                if server.requests
+                else None
+            )
+            self._save(instance, frozenset(), server.specs_before, requests)
             LOG.info("Server %s has no slots any more", server.uuid)
 
     def _list_present(
         self,
     ) -> Iterator[tuple[records.AdoptedServer, Any]]:
-        instances = {each.uuid: each for each in self._list_instances()}
+        instances = {each.uuid: each for each in self.list_instances()}
         for server in self._plan.servers:
             if server.uuid in instances:
                 yield server, instances[server.uuid]
             else:
                 LOG.info("Planned server %s is not here any more", server.uuid)
 
-    def _list_instances(self) -> Any:
+    def list_instances(self) -> Any:
+        """Return the servers of this host, as Nova's database has them."""
         return objects.InstanceList.get_by_host(
             nova_context.get_admin_context(),
             nova.conf.CONF.host,
@@ -108,8 +122,12 @@ class AdoptedServers:
         instance: Any,
         slots: frozenset[model.Slot],
         specs: Mapping[str, str],
+        requests: objects.InstancePCIRequests | None,
     ) -> None:
-        """Write slots and extra specs; slots of the node itself stay."""
+        """Write slots and extra specs; slots of the node itself stay.
+
+        :param requests: PCI requests, None to leave them as they are.
+        """
         resources = [
             resource
             for resource in instance.resources or ()
@@ -129,6 +147,8 @@ class AdoptedServers:
         flavor = instance.flavor
         flavor.extra_specs = dict(specs)
         instance.flavor = flavor
+        if requests is not None:
+            instance.pci_requests = requests
         instance.save()
 
 

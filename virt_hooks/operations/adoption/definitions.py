@@ -30,8 +30,8 @@ class Definitions:
             connection = self._host.get_connection()
             listed = connection.listDevices("mdev", 0)
             for server in plan.servers:
-                for mdev in server.mdevs:
-                    name = nodedev.mdev_name(mdev.uuid, listed)
+                for mdev in server.partitions:
+                    name = nodedev.mdev_name(mdev.handle, listed)
                     if name is not None:
                         self._set(connection, name, is_on)
 

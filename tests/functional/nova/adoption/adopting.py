@@ -20,6 +20,8 @@ class AdoptionTestBase(host_commands.HostCommandsTestBase):
     """A host of Nova's own driver, and the commands on it."""
 
     kind = stock_driver.T4_TYPE
+    #: Further arguments of the commands.
+    program_options: tuple[str, ...] = ()
 
     # -- a host of Nova's own driver ---------------------------------------
 
@@ -77,7 +79,7 @@ class AdoptionTestBase(host_commands.HostCommandsTestBase):
             },
             "servers": [self._describe(server) for server in servers],
             "defined": dict(
-                stock_driver.DEFINED[str(self.hosts["host1"].root)]
+                stock_driver.DEFINED.get(str(self.hosts["host1"].root), {})
             ),
         }
 
@@ -100,7 +102,7 @@ class AdoptionTestBase(host_commands.HostCommandsTestBase):
         """Return the output of `nova-accel adopt` on host1."""
         uuid = self.compute_rp_uuids["host1"]
         words = ("adopt", *words, "--host-uuid", uuid)
-        return self.run_here(*words, status=status)
+        return self.run_here(*words, *self.program_options, status=status)
 
     def read_plan(self) -> records.Plan:
         plan = adoption_plan.PlanFile(self.state_dir()).read()

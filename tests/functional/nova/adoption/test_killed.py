@@ -14,12 +14,13 @@ from nova import objects
 from nova.scheduler.client import report
 
 from nova_accel.host.state import adoption_plan
-from tests.functional.nova.adoption import adopting
+from tests.functional.nova.adoption import adopting, test_adopt_pci
 from tests.functional.nova.switch import stock_driver
 from tests.support import examples
 
 _WRITES = (
     (objects.Instance, "save"),
+    (objects.PciDevice, "save"),
     (report.SchedulerReportClient, "put"),
     (report.SchedulerReportClient, "post"),
     (report.SchedulerReportClient, "delete"),
@@ -64,13 +65,16 @@ class Killer:
 
 
 class KilledAtEachWrite(adopting.AdoptionTestBase):
-    def setUp(self) -> None:
-        super().setUp()
+    def start_servers(self) -> None:
+        """Start a host of Nova's own support with two servers."""
         self.start_stock(stock_driver.ON_VFS, stock_driver.A40_TYPE)
         self.servers = [
             self.boot(stock_driver.NATIVE_FLAVOR) for _ in range(2)
         ]
         self.add_operators_data(self.servers[0])
+
+    def start(self) -> None:
+        self.start_servers()
         self.run_periodics()
         self.before = self.snapshot(*self.servers)
         self.killed = 0
@@ -101,6 +105,7 @@ class KilledAtEachWrite(adopting.AdoptionTestBase):
         return killer.count
 
     def test_an_adoption_and_an_undo(self) -> None:
+        self.start()
         self.plan()
         adopting_writes = self.count_writes(self.start_adoption)
         self.complete("adopted")
@@ -151,3 +156,21 @@ class KilledAtEachWrite(adopting.AdoptionTestBase):
                 for uuid, record in now["providers"].items()
             },
         )
+
+
+class KilledWithFunctions(test_adopt_pci.PciTestBase, KilledAtEachWrite):
+    """Whole cards of `[pci] device_spec`."""
+
+    def start_servers(self) -> None:
+        self.start_cards(*test_adopt_pci.TWO_GPUS)
+        self.servers = [self.boot(test_adopt_pci.ALIAS) for _ in range(2)]
+
+    def start_undo(self) -> None:
+        self.name_functions()
+        super().start_undo()
+
+
+class KilledWithoutProviders(KilledWithFunctions):
+    """Nova reports no providers of them."""
+
+    is_reported = False

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fixtures
+from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_accel.model import pci
 from tests.functional.nova.support import harness, libvirtd
@@ -34,6 +35,12 @@ _PARENT = """<device><name>{name}</name><path>/sys/devices/{address}</path>
 <product id='0x1eb8'>GPU</product><vendor id='0x10de'>NVIDIA</vendor>
 <capability type='mdev_types'>{types}</capability>
 <iommuGroup number='40'/><numa node='0'/></capability></device>"""
+_FUNCTION = """<device><name>{name}</name><path>/sys/devices/{address}</path>
+<parent>computer</parent><driver><name>vfio-pci</name></driver>
+<capability type='pci'><domain>{numbers[0]}</domain><bus>{numbers[1]}</bus>
+<slot>{numbers[2]}</slot><function>{numbers[3]}</function>
+<product id='{product}'>card</product><vendor id='{vendor}'>maker</vendor>
+{capability}<iommuGroup number='40'/><numa node='0'/></capability></device>"""
 _TYPE = """<type id='{id}'><name>{name}</name><deviceAPI>vfio-pci</deviceAPI>
 <availableInstances>{available}</availableInstances></type>"""
 _MDEV = """<device><name>{name}</name><path>/sys/devices/{uuid}</path>
@@ -81,6 +88,16 @@ class Connection(libvirtd.Connection):
         if cap == "mdev":
             return list(self._list_mdevs())
         return super().listDevices(cap, flags)
+
+    def listAllDevices(self, flags: int) -> list[Any]:
+        """Return the PCI functions of the simulated kernel."""
+        if not flags & fakelibvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV:
+            return []
+        bus = self.root / "sys/bus/pci/devices"
+        return [
+            fakelibvirt.NodeDevice(self, xml=_describe_function(path))
+            for path in sorted(bus.iterdir())
+        ]
 
     def nodeDeviceLookupByName(self, name: str) -> Any:
         if name.startswith("mdev_"):
@@ -139,6 +156,33 @@ def _describe_parent(name: str, path: Path) -> str:
             )
             for kind in sorted(types)
         ),
+    )
+
+
+def _describe_function(path: Path) -> str:
+    """Return a function's XML, with its capability of SR-IOV."""
+    capability = ""
+    if (path / "physfn").exists():
+        pf = (path / "physfn").resolve().name
+        parts = zip(
+            ("domain", "bus", "slot", "function"),
+            re.split("[:.]", pf),
+            strict=True,
+        )
+        address = " ".join(f"{name}='0x{text}'" for name, text in parts)
+        capability = (
+            f"<capability type='phys_function'><address {address}/>"
+            "</capability>"
+        )
+    elif (path / "sriov_totalvfs").exists():
+        capability = "<capability type='virt_functions'/>"
+    return _FUNCTION.format(
+        name=pci.nodedev_name(path.name),
+        address=path.name,
+        numbers=[int(part, 16) for part in re.split("[:.]", path.name)],
+        vendor=(path / "vendor").read_text().strip(),
+        product=(path / "device").read_text().strip(),
+        capability=capability,
     )
 
 

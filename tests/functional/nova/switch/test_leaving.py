@@ -475,7 +475,7 @@ class Leaving(host_commands.HostCommandsTestBase):
         adopted = records.AdoptedServer(
             uuid=server["id"],
             name=server["name"],
-            mdevs=(),
+            partitions=(),
             specs_before=stock_driver.NATIVE_FLAVOR,
             specs_after=SMALL,
         )

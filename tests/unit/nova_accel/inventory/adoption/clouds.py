@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
-from nova_accel.inventory.adoption import planner, records, reshape
+from nova_accel.inventory.adoption import (
+    planner,
+    planning,
+    records,
+    reshape,
+)
 from nova_accel.model import domains, names, providers
 
 ROOT = providers.ProviderRoot(
@@ -28,7 +33,7 @@ class Cloud:
 
     @property
     def plan(self) -> records.Plan:
-        return planner.build(self.observed)
+        return planning.build(self.observed)
 
     def with_own_providers(self) -> reshape.Stored:
         """Return Placement once nova-accel has reported its providers.
@@ -43,12 +48,12 @@ class Cloud:
                 profile=mdev.profile,
                 slot=mdev.slot,
                 parent=mdev.parent,
-                handle=mdev.uuid,
+                handle=mdev.handle,
                 technology="mdev",
                 state=model.ClaimState.MADE,
             )
             for server in self.plan.servers
-            for mdev in server.mdevs
+            for mdev in server.partitions
         ]
         tree = tree_builder.build_tree(
             ROOT, self.observed.host, self.observed.rules, claims

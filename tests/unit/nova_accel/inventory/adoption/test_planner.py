@@ -8,7 +8,7 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.inventory.adoption import planner, records
+from nova_accel.inventory.adoption import planner, planning, records
 from nova_accel.model import domains, providers
 from tests.unit.nova_accel.inventory.adoption import clouds
 
@@ -62,11 +62,11 @@ def with_card(**changes: Any) -> model.HostState:
 
 
 def test_a_plan_leaves_nothing_to_choose() -> None:
-    plan = planner.build(observed())
-    ((adopted,), (mdev,)) = plan.servers, plan.servers[0].mdevs
+    plan = planning.build(observed())
+    ((adopted,), (mdev,)) = plan.servers, plan.servers[0].partitions
     assert plan.blockers == ()
     assert adopted.uuid == SERVER
-    assert (mdev.uuid, mdev.slot) == (MDEV, MDEV)
+    assert (mdev.handle, mdev.slot) == (MDEV, MDEV)
     assert mdev.type_id == "nvidia-4096"
     assert adopted.native_amounts() == {NATIVE.uuid: {"VGPU": 1}}
     assert adopted.own_amounts() == {
@@ -88,20 +88,20 @@ def test_the_slot_of_a_vf_is_its_address() -> None:
     card = clouds.build_card(0, True, "4Q", [MDEV], 3)
     (partition,) = card.partitions
     native = dataclasses.replace(NATIVE, address=partition.parent)
-    plan = planner.build(
+    plan = planning.build(
         observed(host=model.HostState(devices=(card,)), natives=(native,))
     )
     assert plan.blockers == ()
-    assert plan.servers[0].mdevs[0].slot == partition.parent
+    assert plan.servers[0].partitions[0].slot == partition.parent
 
 
 def test_a_card_that_is_left_to_nova_is_not_adopted() -> None:
-    plan = planner.build(observed(host=model.HostState(), natives=()))
+    plan = planning.build(observed(host=model.HostState(), natives=()))
     assert plan.servers == ()
 
 
 def test_an_mdev_of_a_domain_of_others_is_reserved() -> None:
-    plan = planner.build(
+    plan = planning.build(
         observed(servers={}, allocations={}, domains=(domain(OTHER, MDEV),))
     )
     assert plan.blockers == ()
@@ -109,7 +109,7 @@ def test_an_mdev_of_a_domain_of_others_is_reserved() -> None:
 
 
 def test_the_mdev_of_a_server_that_is_adopted_stays() -> None:
-    plan = planner.build(observed(allocations={}, own=frozenset({SERVER})))
+    plan = planning.build(observed(allocations={}, own=frozenset({SERVER})))
     assert (plan.blockers, plan.servers, plan.reserved) == ((), (), ())
 
 
@@ -124,7 +124,7 @@ CASES: dict[records.Obstacle, dict[str, Any]] = {
     records.Obstacle.MISSING_MDEV: {
         "domains": (domain(SERVER, MDEV, OTHER_MDEV),)
     },
-    records.Obstacle.SHARED_MDEV: {
+    records.Obstacle.SHARED_DEVICE: {
         "domains": (domain(SERVER, MDEV), domain(OTHER, MDEV))
     },
     records.Obstacle.MOVING: {
@@ -148,7 +148,7 @@ CASES: dict[records.Obstacle, dict[str, Any]] = {
 def test_a_host_that_can_not_be_adopted_says_why(
     kind: records.Obstacle,
 ) -> None:
-    plan = planner.build(observed(**CASES[kind]))
+    plan = planning.build(observed(**CASES[kind]))
     blockers = {blocker.kind: blocker for blocker in plan.blockers}
     assert kind in blockers
     assert blockers[kind].reason
@@ -156,8 +156,8 @@ def test_a_host_that_can_not_be_adopted_says_why(
 
 
 def test_each_obstacle_of_a_plan_has_a_case() -> None:
-    of_undo = {records.Obstacle.NO_SUPPORT}
-    assert {*records.Obstacle} - of_undo == CASES.keys()
+    elsewhere = {records.Obstacle.NO_SUPPORT, records.Obstacle.NETWORK_PORT}
+    assert {*records.Obstacle} - elsewhere == CASES.keys()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_each_obstacle_of_a_plan_has_a_case() -> None:
     ids=["no inventory", "no mdev"],
 )
 def test_a_server_that_drifted_is_named(changes: dict[str, Any]) -> None:
-    blockers = planner.build(observed(**changes)).blockers
+    blockers = planning.build(observed(**changes)).blockers
     assert (records.Obstacle.DRIFTED, SERVER) in {
         (b.kind, b.subject) for b in blockers
     }
@@ -177,13 +177,13 @@ def test_a_server_that_drifted_is_named(changes: dict[str, Any]) -> None:
 
 def test_hidden_extra_specs_are_a_blocker() -> None:
     hidden = {SERVER: server(SERVER, specs=None)}
-    (blocker,) = planner.build(observed(servers=hidden)).blockers
+    (blocker,) = planning.build(observed(servers=hidden)).blockers
     assert blocker.kind is records.Obstacle.FLAVOR
     assert "credentials" in blocker.reason
 
 
 def test_plans_are_compared_by_their_work() -> None:
-    plan = planner.build(observed())
+    plan = planning.build(observed())
     applied = dataclasses.replace(
         plan, state=records.AdoptionState.APPLYING, applied_at="2026-11-27"
     )

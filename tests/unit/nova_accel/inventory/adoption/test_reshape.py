@@ -130,14 +130,19 @@ def test_an_interrupted_adoption_loses_nothing(
 
 def build_plan() -> tuple[records.Plan, reshape.Stored]:
     """Return the plan of a card with one server, and Placement."""
-    mdev = records.AdoptedMdev(
-        uuid="11111111-0000-4000-8000-000000000001",
+    mdev = records.AdoptedPartition(
+        handle="11111111-0000-4000-8000-000000000001",
         parent="0000:3b:00.0",
         type_id="nvidia-232",
         profile="T4-4Q",
         device="0000:3b:00.0",
-        native="native",
-        native_class="VGPU",
+        units=(
+            records.NativeUnit(
+                address="0000:3b:00.0",
+                provider="native",
+                resource_class="VGPU",
+            ),
+        ),
         provider="own",
         resource_class="VGPU",
         slot="11111111-0000-4000-8000-000000000001",
@@ -148,7 +153,11 @@ def build_plan() -> tuple[records.Plan, reshape.Stored]:
         uuid="native", name="host1_pci", address="", inventories=inventories
     )
     server = records.AdoptedServer(
-        uuid="server", name="", mdevs=(mdev,), specs_before={}, specs_after={}
+        uuid="server",
+        name="",
+        partitions=(mdev,),
+        specs_before={},
+        specs_after={},
     )
     plan = records.Plan(
         source=records.Source.NOVA_MDEV,

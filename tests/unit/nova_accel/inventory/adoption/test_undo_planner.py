@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from nova_accel import model
-from nova_accel.inventory.adoption import planner, records, undo_planner
+from nova_accel.inventory.adoption import (
+    planner,
+    planning,
+    records,
+    undo_planner,
+)
 from tests.unit.nova_accel.inventory.adoption import test_planner
 from tests.unit.nova_accel.inventory.adoption.test_planner import (
     CARD,
@@ -17,9 +22,9 @@ from tests.unit.nova_accel.inventory.adoption.test_planner import (
     SERVER,
 )
 
-PLAN = planner.build(test_planner.observed())
+PLAN = planning.build(test_planner.observed())
 (ADOPTED,) = PLAN.servers
-PROVIDER = ADOPTED.mdevs[0].provider
+PROVIDER = ADOPTED.partitions[0].provider
 AMOUNTS = {PROVIDER: {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}}
 NEW_SPECS = {
     "resources_A:VGPU": "1",
@@ -99,7 +104,7 @@ def test_an_adopted_server_may_have_moved_here_again() -> None:
         ),
     )
     (moved,) = plan.servers
-    assert [mdev.uuid for mdev in moved.mdevs] == [OTHER_MDEV]
+    assert [mdev.handle for mdev in moved.partitions] == [OTHER_MDEV]
     assert moved.specs_before["resources_GPU:VGPU"] == "1"
 
 

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running servers of Nova's `[pci] device_spec`, and `nova-accel adopt`."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import fixtures
+import pytest
+from nova import objects
+
+from tests.functional.nova.adoption import adopting
+from tests.functional.nova.scheduling import scheduled
+from tests.functional.nova.spawn import test_typed_vfs
+from tests.functional.nova.support import audit, harness
+from tests.functional.nova.switch import host_commands, stock_driver
+
+ALIAS = {"pci_passthrough:alias": "gpu:1"}
+SPEC = {"vendor_id": "10de", "product_id": "1e07"}
+CLASS = "CUSTOM_PCI_10DE_1E07"
+TWO_UNITS = {"pci_passthrough:alias": "gpu:2"}
+TWO_GPUS = tuple(
+    dataclasses.replace(
+        harness.GPU_CARDS[0],
+        address=f"0000:{bus:02x}:00.0",
+        group=bus,
+        multifunction=False,
+    )
+    for bus in (0x72, 0x73)
+)
+GPU_GROUP = harness.whole_gpu_group("_GPU")
+
+
+class PciTestBase(adopting.AdoptionTestBase):
+    """A host of Nova's own driver with whole GPUs."""
+
+    is_reported = True
+    specs: tuple[dict[str, Any], ...] = (SPEC,)
+    aliases: tuple[dict[str, Any], ...] = (SPEC | {"name": "gpu"},)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(group="pci", report_in_placement=self.is_reported)
+        self.flags(group="filter_scheduler", pci_in_placement=self.is_reported)
+        self.flags(group="pci", alias=list(map(json.dumps, self.aliases)))
+        path = Path(self.useFixture(fixtures.TempDir()).path) / "nova.conf"
+        path.write_text(
+            "\n".join(
+                [
+                    "[pci]",
+                    *(f"device_spec = {json.dumps(s)}" for s in self.specs),
+                    *(f"alias = {json.dumps(a)}" for a in self.aliases),
+                ]
+            )
+        )
+        self.program_options = ("--config-file", str(path))
+
+    def use(self, driver: str, *types: str) -> None:
+        """Set the driver, and Nova's functions if it is Nova's own."""
+        super().use(driver)
+        is_own = driver == stock_driver.STOCK
+        self.name_functions(is_named=is_own)
+
+    def name_functions(self, is_named: bool = True) -> None:
+        lines = list(map(json.dumps, self.specs)) if is_named else []
+        self.flags(group="pci", device_spec=lines)
+
+    def start_cards(self, *cards: Any) -> None:
+        self.start_stock(cards or harness.GPU_CARDS, "")
+
+    def run_command(self, *words: str, status: int = 0) -> str:
+        if words[0] == "plan":
+            words = (*words, "--from", "nova-pci")
+        return super().run_command(*words, status=status)
+
+    def undo(self) -> None:
+        """Hand the host back as the manual says."""
+        self.run_command("undo")
+        self.end_service()
+        self.name_functions()
+        self.restart()
+        self.run_periodics()
+        self.assertEqual("undone", self.state())
+        self.switch(stock_driver.STOCK)
+        self.run_periodics()
+
+    def rows(self) -> dict[str, tuple[str, str | None, str | None]]:
+        """Return Nova's records of functions by address."""
+        node = objects.ComputeNode.get_by_nodename(self.context, "host1")
+        listed = objects.PciDeviceList.get_by_compute_node(
+            self.context, node.id
+        )
+        return {
+            row.address: (row.status, row.instance_uuid, row.request_id)
+            for row in listed
+        }
+
+    def snapshot(self, *servers: Any) -> dict[str, Any]:
+        return super().snapshot(*servers) | {"rows": self.rows()}
+
+    def _describe(self, server: Any) -> dict[str, Any]:
+        instance = objects.Instance.get_by_uuid(
+            self.context, server["id"], expected_attrs=["pci_requests"]
+        )
+        return super()._describe(server) | {
+            "functions": self.functions_of(server),
+            "requests": instance.pci_requests.to_json(),
+        }
+
+    def assert_no_findings(self) -> None:
+        report = audit.run(self, "--connect", host_commands.LIBVIRT, status=0)
+        self.assertEqual([], report["findings"])
+
+
+class Adopt(PciTestBase):
+    """An undo restores Placement and Nova's database."""
+
+    @pytest.mark.each_release
+    def test_a_running_and_a_stopped_server_of_whole_cards(self) -> None:
+        self.start_cards(*TWO_GPUS)
+        servers = [self.boot(ALIAS) for _ in range(2)]
+        self.stop(servers[1])
+        self.run_periodics()
+        before = self.snapshot(*servers)
+        self.adopt()
+        self.assertEqual({}, self.rows())
+        for server, old in zip(servers, before["servers"], strict=True):
+            (function,) = old["functions"]
+            provider = self.provider(function)
+            self.assertEqual(
+                [(provider, "PGPU", function)], self.slots(server)
+            )
+            self.assertEqual({provider: {"PGPU": 1}}, self.allocations(server))
+            now = self._describe(server)
+            self.assertEqual(old["definition"], now["definition"])
+            self.assertEqual(GPU_GROUP, now["specs"])
+            self.assertEqual("[]", now["requests"])
+        self.assertEqual(2, len(self.providers()))
+        self.assert_no_findings()
+        self.undo()
+        self.assertEqual(before, self.snapshot(*servers))
+
+    def test_nova_goes_on_after_an_undo(self) -> None:
+        self.start_cards(*TWO_GPUS)
+        server = self.boot(ALIAS)
+        self.adopt()
+        new = self.boot(GPU_GROUP)
+        self.undo()
+        functions = self.functions_of(server)
+        for each in (server, new):
+            before = self.functions_of(each)
+            self._reboot_server(each, hard=True)
+            self.assertEqual(before, self.functions_of(each))
+            self.assertEqual([], self.slots(each))
+            (allocated,) = self.allocations(each).values()
+            self.assertEqual(self.native_amounts(), allocated)
+        self._delete_server(server)
+        other = self.boot(ALIAS)
+        self.assertEqual(functions, self.functions_of(other))
+        self.assertNotIn("KeyError", self.messages())
+
+    def native_amounts(self) -> dict[str, int]:
+        return {CLASS: 1}
+
+
+class AdoptUnreported(Adopt):
+    """Without providers of Nova's: ``report_in_placement`` is off."""
+
+    is_reported = False
+
+    def test_nova_goes_on_after_an_undo(self) -> None:
+        self.start_cards(*TWO_GPUS)
+        server = self.boot(ALIAS)
+        self.adopt()
+        new = self.boot(GPU_GROUP)
+        self.undo()
+        for each in (server, new):
+            before = self.functions_of(each)
+            self._reboot_server(each, hard=True)
+            self.assertEqual(before, self.functions_of(each))
+            self.assertEqual({}, self.allocations(each))
+
+
+class AdoptVfs(PciTestBase):
+    """VFs of one card, each without a type."""
+
+    specs = ({"vendor_id": "1002", "product_id": "692f"},)
+    aliases = (
+        {
+            "name": "gpu",
+            "vendor_id": "1002",
+            "product_id": "692f",
+            "device_type": "type-VF",
+        },
+    )
+
+    def start_vfs(self) -> None:
+        self.start_cards(
+            dataclasses.replace(test_typed_vfs.AMD, enabled_vfs=4)
+        )
+
+    @pytest.mark.each_release
+    def test_two_servers_one_of_two_vfs(self) -> None:
+        self.start_vfs()
+        servers = [self.boot(ALIAS), self.boot(TWO_UNITS)]
+        self.run_periodics()
+        before = self.snapshot(*servers)
+        self.adopt()
+        provider = self.provider(test_typed_vfs.S7150)
+        for server, old in zip(servers, before["servers"], strict=True):
+            self.assertEqual(
+                sorted((provider, "VGPU", f) for f in old["functions"]),
+                self.slots(server),
+            )
+        self.assertEqual(3, self.usages(test_typed_vfs.S7150)["VGPU"])
+        self.assert_no_findings()
+        self.undo()
+        self.assertEqual(before, self.snapshot(*servers))
+
+
+class AdoptUnreportedVfs(AdoptVfs):
+    is_reported = False
+
+
+class Life(scheduled.ScheduledTestBase, PciTestBase):
+    """Operations on adopted servers, with nova-scheduler as in the manual.
+
+    Nova keeps the aliases of the first request.
+    """
+
+    more_filters = ("PciPassthroughFilter",)
+
+    def test_reboot_restart_stop_and_delete(self) -> None:
+        self.start_cards(*TWO_GPUS)
+        first, second = (self.boot(ALIAS) for _ in range(2))
+        before = self.functions_of(first)
+        self.adopt()
+        self._reboot_server(first, hard=True)
+        self.assertEqual(before, self.functions_of(first))
+        self.restart()
+        self.run_periodics()
+        self.stop(second)
+        self.start_again(second)
+        self.assertEqual(1, len(self.functions_of(second)))
+        self._delete_server(first)
+        new = self.boot(GPU_GROUP)
+        self.assertEqual(before, self.functions_of(new))
+        for server in (second, new):
+            self._delete_server(server)
+        self.run_periodics()
+        self.assert_nothing_left()
+        self.assertEqual({}, self.rows())
+
+    def test_a_cold_migration(self) -> None:
+        self.start_cards(*harness.GPU_CARDS)
+        server = self.boot(ALIAS)
+        self.adopt()
+        self.start_host(*TWO_GPUS[:1], name="host2")
+        self.be_on("host1")
+        self.power_off_to_move()
+        self._migrate_server(server)
+        self.assertEqual(
+            [TWO_GPUS[0].address], self.functions_of(server, "host2")
+        )
+        self.be_on("host1")
+        self._confirm_resize(server)
+        self.run_periodics()
+        self.assertEqual({}, self.usages(harness.GPU))
+        self._delete_server(server)
+
+    def test_shelve_and_unshelve(self) -> None:
+        self.start_cards(*TWO_GPUS)
+        server = self.boot(TWO_UNITS)
+        self.adopt()
+        allocations = self.allocations(server)
+        self.flags(shelved_offload_time=0)
+        self.api.post_server_action(server["id"], {"shelve": {}})
+        self._wait_for_state_change(server, "SHELVED_OFFLOADED")
+        self.assertEqual({}, self.allocations(server))
+        self.api.post_server_action(server["id"], {"unshelve": None})
+        self._wait_for_state_change(server, "ACTIVE")
+        self.assertEqual(allocations, self.allocations(server))
+        self.assertEqual(2, len(self.functions_of(server)))
+
+    def test_adopted_and_stock_hosts_side_by_side(self) -> None:
+        self.start_cards(*TWO_GPUS[:1])
+        adopted = self.boot(ALIAS)
+        self.adopt()
+        self.use(stock_driver.STOCK)
+        self.start_host(*TWO_GPUS[1:], name="host2")
+        stock = self.boot(ALIAS)
+        self.assertEqual(
+            [TWO_GPUS[1].address], self.functions_of(stock, "host2")
+        )
+        self.boot(ALIAS, expected_state="ERROR")
+        self._delete_server(adopted)
+        new = self.boot(GPU_GROUP)
+        self.assertEqual([TWO_GPUS[0].address], self.functions_of(new))
+
+
+class LifeUnreported(Life):
+    is_reported = False
