@@ -60,7 +60,7 @@ def _report(
             yield observe(
                 f"{address}: {text}",
                 host.path(card, "driver"),
-                remedy=remedies.explain(host, steps),
+                remedy=remedies.explain(host, text),
             )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines that correct a host, for the distributions that Nova supports."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from nova_accel.config import remedy
 from nova_accel.doctor import checked_host
@@ -77,13 +77,16 @@ def set_option(section: str, line: str) -> str:
     )
 
 
-def explain(
-    host: checked_host.CheckedHost, steps: Iterable[remedy.Remedy]
-) -> str:
-    """Return the lines of corrections that a report names, "" for none."""
-    return "\n".join(
-        line for step in steps for line in _list_lines(host, step)
+def explain(host: checked_host.CheckedHost, text: str) -> str:
+    """Return the lines of the corrections in a text, "" for none.
+
+    A line divides ways of which one is enough.
+    """
+    ways = (
+        "\n".join(line for step in steps for line in _list_lines(host, step))
+        for steps in remedy.find_alternatives(text)
     )
+    return "\nor, instead,\n".join(filter(None, ways))
 
 
 def _list_lines(

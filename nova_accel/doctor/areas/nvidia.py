@@ -162,7 +162,7 @@ def check_types(host: _Host) -> _Results:
 
 @AREA.check(
     "branch",
-    why="NVIDIA fixes no more security issues of this branch",
+    why="NVIDIA fixes security issues of branches with support only",
     remedy="install the vGPU manager of a branch with support, then the"
     " drivers of the guests",
     ansible="nvidia_vgpu_host",
@@ -180,6 +180,7 @@ def check_branch(host: _Host) -> _Results:
             f"branch {number} of the driver is not in nova-accel's table of"
             f" {versions.date}",
             _KERNEL_VERSION,
+            remedy="see NVIDIA's list of vGPU releases for its support",
         )
     elif not branch.is_supported:
         yield warn(

@@ -242,7 +242,8 @@ def _error_count(host: _Host, card: pci.PciFunction, name: str) -> int:
 
 @AREA.check(
     "aer-fatal",
-    why="nova-accel sets the device aside",
+    why="the card may lose data; a device is set aside for errors that the"
+    " kernel counts at the card itself, not at its port",
     remedy="replace or reseat the card, then\nnova-accel heal ADDRESS",
 )
 def check_aer_fatal(host: _Host) -> _Results:
@@ -261,8 +262,8 @@ def check_aer_fatal(host: _Host) -> _Results:
         path = host.path(card, "../aer_rootport_total_err_fatal")
         if (total := host.text(path)) not in ("", "0"):
             yield warn(
-                f"the root port of {card.address} had {total} fatal PCIe"
-                " errors",
+                f"the root port of {card.address} counted fatal PCIe errors:"
+                f" {total}",
                 path,
                 remedy="look for the card in the kernel's log (journalctl -k"
                 " --grep AER), then replace or reseat it",
@@ -473,9 +474,7 @@ def check_numa(host: _Host) -> _Results:
 @AREA.check(
     "msi",
     why="VFIO and most VFs need MSI interrupts",
-    remedy=remedies.remove_kernel_arguments("pci=nomsi")
-    + "\nor, until the next start,\n"
-    + remedies.write_attribute("msi_bus", "1"),
+    remedy=remedies.write_attribute("msi_bus", "1"),
 )
 def check_msi(host: _Host) -> _Results:
     """MSI interrupts are on."""
@@ -483,6 +482,7 @@ def check_msi(host: _Host) -> _Results:
         yield fail(
             "the kernel was started with pci=nomsi",
             allowed_paths.KERNEL_ARGUMENTS,
+            remedy=remedies.remove_kernel_arguments("pci=nomsi"),
         )
     for card in host.cards:
         if host.attribute(card, "msi_bus") == "0":

@@ -19,6 +19,7 @@ from nova_accel.doctor.host_checks import (
 )
 from nova_accel.host import host_paths
 from nova_accel.host.state import claims_file, drains, notes, state_dir
+from nova_accel.inventory import wording
 from nova_accel.model import json_codec
 
 STATE = host_checks.Area("state", page="recovery")
@@ -244,7 +245,7 @@ def check_claims(host: _Host) -> _Results:
     """No server of this host has an accelerator."""
     if mdevs := host.names(host.sys("bus/mdev/devices")):
         yield fail(
-            f"{len(mdevs)} mediated devices exist",
+            f"this host has {wording.count_of(len(mdevs), 'mediated device')}",
             host.sys("bus/mdev/devices"),
         )
     for function in host.functions.values():
@@ -268,7 +269,11 @@ def check_functions(host: _Host) -> _Results:
     try:
         recorded = claims_file.parse(text)
     except ValueError as error:
-        yield unknown(f"the servers' claims can't be read: {error}", path)
+        yield unknown(
+            f"the servers' claims can't be read: {error}",
+            path,
+            remedy="systemctl restart nova-compute",
+        )
         return
     if servers := claims_file.list_function_servers(recorded.claims):
         yield fail(

@@ -22,6 +22,7 @@ from nova_accel.discovery.capture import (
 )
 from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import gpu_state
+from nova_accel.host.sysfs import fs
 
 HERE = pathlib.Path(__file__).parent
 NAMES = tuple(sorted(p.name[:-8] for p in HERE.glob("*.json.gz")))
@@ -34,7 +35,8 @@ def load(name: str) -> RecordedFiles:
     for directory, entries in host["tree"].items():
         records.setdefault(directory, RecordedDirectory())
         for entry, value in entries.items():
-            records[f"{directory}/{entry}"] = _record(value)
+            path = f"{directory}/{entry}"
+            records[path] = _read_head(path, value) or _record(value)
     return RecordedFiles(records)
 
 
@@ -48,6 +50,14 @@ def _load(name: str) -> dict[str, Any]:
     packed = (HERE / f"{name}.json.gz").read_bytes()
     loaded: dict[str, Any] = json.loads(gzip.decompress(packed))
     return loaded
+
+
+def _read_head(path: str, value: str | dict[str, Any]) -> bytes:
+    """Return recorded configuration space, empty for any other file."""
+    match value:
+        case {"hex": str(digits)} if fs.is_config_space(path):
+            return bytes.fromhex(digits)
+    return b""
 
 
 def _record(value: str | dict[str, Any]) -> Record:

@@ -10,8 +10,6 @@ _CHECKS = "tests/unit/nova_accel/doctor/test_checks.py"
 _DEVICE_USE = "tests/unit/nova_accel/doctor/ansible/test_device_use.py"
 _DOCTOR_COMMAND = "tests/unit/nova_accel/doctor/test_doctor_command.py"
 _DRIVERS = "tests/unit/nova_accel/doctor/ansible/test_driver_command.py"
-_HOSTS = "tests/unit/nova_accel/doctor/test_hosts.py"
-_REMEDIES = "tests/unit/nova_accel/doctor/test_remedies.py"
 _RESETS = "tests/unit/nova_accel/doctor/test_resets.py"
 _ROLES = "tests/functional/contrib/ansible/test_roles.py"
 _CODE = "an error of a programmer, not of an operator"
@@ -84,9 +82,6 @@ TEXTS: dict[str, dict[str, str]] = {
         "look for errors of the card's driver in ": _DOCTOR_COMMAND,
         "the check failed: {}": _DOCTOR_COMMAND,
     },
-    "nova_accel/doctor/remedies.py": {
-        "for vf in {}; do": _REMEDIES,
-    },
     "nova_accel/doctor/ansible/device_use.py": {
         "after {} s {}: see whether nova-compute ": _DEVICE_USE,
         "file of claims": _DEVICE_USE,
@@ -118,47 +113,11 @@ TEXTS: dict[str, dict[str, str]] = {
     "nova_accel/doctor/areas/host_versions.py": {
         "^Max locked memory\\s+(\\S+)": _NO_MESSAGE,
     },
-    "nova_accel/doctor/areas/iommu.py": {
-        "give this virtual machine an IOMMU, in l": _HOSTS,
-        "{} is in no IOMMU group: only its mediat": _HOSTS,
-    },
-    "nova_accel/doctor/areas/nova_options.py": {
-        "nova.conf does not activate nova-accel": _CHECKS,
-        "[devices] enabled_mdev_types = {}: no ca": _CHECKS,
-        "correct the line: nova-compute refuses i": _CHECKS,
-        "[pci] device_spec = {} matches {}, which": _CHECKS,
-    },
-    "nova_accel/doctor/areas/nvidia.py": {
-        "branch {} of the driver is not in nova-a": _CHECKS,
-    },
-    "nova_accel/doctor/areas/nvidia_fabric.py": {
-        "whole GPUs": _HOSTS,
-        "{}; CUDA needs a server that has all of ": _HOSTS,
-        "request all in one flavor:": _HOSTS,
-        "openstack accel flavor set NAME --group ": _HOSTS,
-    },
-    "nova_accel/doctor/areas/nvidia_nvml.py": {
-        "the registration of {} is {}": _CHECKS,
-    },
     "nova_accel/doctor/areas/pci_cards.py": {
-        "{} allows no VFs of {}": _RESETS,
-        "look for its driver's reason in the kern": _RESETS,
-        "the root port of {} had {} fatal PCIe er": _RESETS,
-        "look for the card in the kernel's log (j": _RESETS,
-        "{} has no reset method": _RESETS,
-        "{} is not reset between guests, as its l": _RESETS,
-        "none, if nothing of it remains for the n": _RESETS,
-        "{} is reset by vfio-pci only, which repo": _RESETS,
-        'bind it to vfio-pci at boot, or write "s': _RESETS,
-        "{} is reset between guests:": _RESETS,
-        "use another card; or offer it without a ": _RESETS,
         "{} does not answer: a read of it hangs": _RESETS,
-        "the kernel was started with pci=nomsi": _RESETS,
     },
     "nova_accel/doctor/areas/state_services.py": {
         "do what the text says, then systemctl re": _CHECKS,
-        "{} mediated devices exist": _CHECKS,
-        "the servers' claims can't be read: {}": _CHECKS,
     },
     "nova_accel/cli/time_options.py": {
         "{} is no time to wait": "tests/unit/nova_accel/cli/test_console.py",

@@ -38,11 +38,16 @@ def make(root: Path, *methods: str | None, **facts: Any) -> Path:
     return build.build({"functions": [*functions, nic]}, root)
 
 
+def write_line(root: Path, line: object) -> None:
+    """Write nova.conf with a line of device_spec."""
+    conf = root / "etc/nova/nova.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text(f"[nova_accel]\ndevice_spec = {json.dumps(line)}\n")
+
+
 def check(root: Path, line: object = None) -> host_checks.CheckResult:
     if line is not None:
-        conf = root / "etc/nova/nova.conf"
-        conf.parent.mkdir(parents=True)
-        conf.write_text(f"[nova_accel]\ndevice_spec = {json.dumps(line)}\n")
+        write_line(root, line)
     host = checked_host.CheckedHost(host_reader.HostReader(root))
     (result,) = registry.run(CHECKS, host)
     return result
