@@ -67,9 +67,11 @@ class ConfigurationError(AcceleratorError):
     def __init__(
         self, option: str, value: str, hint: str, file: str = "nova.conf"
     ) -> None:
-        written = f"= {value}" if value else "has no value"
+        written = f" = {value}" if value else " has no value"
+        if not value and option.endswith("]"):  # a section
+            written = ""
         super().__init__(
-            f"{file} {option} {written}: {hint}", option, value, hint, file
+            f"{file} {option}{written}: {hint}", option, value, hint, file
         )
         self.option = option
         self.value = value

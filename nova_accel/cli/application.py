@@ -559,7 +559,9 @@ class Application(app.App):
         """Exit with the names of the commands."""
         names = sorted(name for name, _ in self.command_manager)
         cause = f"unknown command: {line}" if line else "no command"
-        if near := difflib.get_close_matches(line, names, n=1):
+        is_begin = any(name.startswith(f"{line} ") for name in names)
+        near = difflib.get_close_matches(line, names, n=1)
+        if near and not is_begin:
             cause += f" (nearest: {near[0]})"
         self.parser.error(f"{cause}; use one of: {', '.join(names)}")
 

@@ -278,7 +278,7 @@ def check_state_dir(options: common_options.CommandOptions) -> str:
     if options.state_dir is None:
         raise errors.ConfigurationError(
             "--state-dir",
-            "(nothing)",
+            "",
             "name the state directory of nova-compute of --root",
             "command line",
         )

@@ -16,6 +16,11 @@ _MAX_REASON = 400
 # User and password of a URL, which clients put into their messages. A
 # password may itself contain "@".
 _USERINFO = re.compile(r"(?<=://)[^/\s]*@")
+# A page of a proxy, as of HAProxy: "<html><body><h1>503 ...".
+_PAGE = re.compile(r"\s*<(?:!doctype|html)\b", re.IGNORECASE)
+_HIDDEN = re.compile(
+    r"<(head|style|script)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL
+)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 _HINTS = {
@@ -32,8 +37,12 @@ _HINTS = {
 def shorten(text: str) -> str:
     """Return a message in one line of at most 400 characters.
 
-    User and password of URLs are removed.
+    User and password of URLs are removed, and the tags of a page of HTML.
     """
+    # The first characters are enough, and limit the time.
+    text = text[: 10 * _MAX_REASON]
+    if _PAGE.match(text):
+        text = _HIDDEN.sub(" ", text)
     line = _USERINFO.sub("", " ".join(text.split()))
     return line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."
 

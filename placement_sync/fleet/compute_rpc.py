@@ -235,7 +235,7 @@ def _check_url(files: Sequence[str]) -> None:
     if setting is None or not setting.location.is_user_controlled:
         raise errors.ConfigurationError(
             "[DEFAULT] transport_url",
-            "(nothing)",
+            "",
             f"no message bus is named in {', '.join(files) or 'any file'};"
             " name the nova.conf of a nova-compute with --config-file",
         )

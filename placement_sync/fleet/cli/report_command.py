@@ -82,7 +82,7 @@ def _read_flavors(
 def _build_header(client: rest.RestClient) -> fleet_report.ReportHeader:
     now = datetime.datetime.now(datetime.UTC)
     identity = cloud_client.read_identity(client)
-    user = "no user"
+    user = "an unknown user"
     if identity:
         user = f"user {identity.user_name or identity.user}"
     return fleet_report.ReportHeader(

@@ -95,7 +95,7 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
         nova, reason = common_options.open_compute(arguments, options)
         if nova is None:
             raise errors.ConfigurationError(
-                "[nova]", "(nothing)", f"{reason}; or name --host"
+                "[nova]", "", f"{reason}; or name --host"
             )
         server, host = find_server(nova, arguments.server, bus.finds_hosts)
         identity = cloud_client.read_identity(nova)

@@ -17,6 +17,7 @@ _CHARACTERS = {
     card_bars.PartKind.RESERVED: "/",
     card_bars.PartKind.FREE: ".",
 }
+_LEGEND = "# server, / reserved, . free, ? partition without an allocation"
 
 
 def summarize(report: fleet_report.FleetReport) -> str:
@@ -62,6 +63,7 @@ def _list_lines(report: fleet_report.FleetReport) -> Iterator[str]:
     yield f"Accelerators, {header.created}, by {header.user}"
     yield f"nova-accel {header.version}"
     yield summarize(report)
+    yield _LEGEND
     for gap in report.gaps:
         yield f"Not known: {gap}"
     for section in report.hosts:

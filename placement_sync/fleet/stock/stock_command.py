@@ -231,7 +231,7 @@ def _open_service(arguments: argparse.Namespace) -> rest.RestClient:
     options = common_options.resolve_options(arguments)
     compute, reason = common_options.open_compute(arguments, options)
     if compute is None:
-        raise errors.ConfigurationError("[nova]", "(nothing)", reason)
+        raise errors.ConfigurationError("[nova]", "", reason)
     identity = cloud_client.read_identity(compute)
     if not client.is_offered(identity, stock_file.SERVICE):
         raise command_manager.CommandError(

@@ -87,6 +87,7 @@ allocation list --profile A40-1Q
 allocation list --server nope
 usage list --model T4
 host list --model A40
+report --format text --host t4-mdev
 """
     )
     cloud.run_all(

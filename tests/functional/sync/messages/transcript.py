@@ -32,10 +32,11 @@ _CHANGING = (
     (re.compile(r"\(\w+\) \(since"), "(USER) (since"),
     (re.compile(r"0x[0-9a-f]{8,}"), "0xADDRESS"),
     (re.compile(r"\breq-UUID\b"), "REQUEST"),
-    (re.compile(r"nova-accel 0\.1\.\S+"), "nova-accel VERSION"),
+    (re.compile(r"nova-accel \d+\.\d+\.\S+"), "nova-accel VERSION"),
     (re.compile(r"sampled \S+ \w+ ago"), "sampled N s ago"),
     (re.compile(r" +\n"), "\n"),
 )
+_WAIT = re.compile(r"\S+: waiting for ")
 _OWN = frozenset(command_manager.load_points(command_manager.HOST_GROUP))
 
 
@@ -111,7 +112,8 @@ def _by_length(item: tuple[str, str]) -> int:
 
 def _drop_usage(text: str) -> list[str]:
     """Return the lines of an error output without argparse's usage."""
-    lines = text.splitlines()
+    # A busy machine waits where another one does not.
+    lines = [line for line in text.splitlines() if not _WAIT.match(line)]
     if lines and lines[0].startswith("usage: "):
         return lines[-1:]
     return lines
