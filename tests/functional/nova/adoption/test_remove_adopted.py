@@ -8,9 +8,9 @@ from tests.functional.nova.switch import stock_driver
 
 
 class RemoveAdopted(adopting.AdoptionTestBase):
-    def remove(self, status: int = 0) -> str:
+    def remove(self, *words: str, status: int = 0) -> str:
         """Return the output of `nova-accel remove apply` on host1."""
-        return self.run_here("remove", "apply", status=status)
+        return self.run_here("remove", "apply", *words, status=status)
 
     def test_they_are_handed_back_by_the_undo(self) -> None:
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
@@ -37,3 +37,23 @@ class RemoveAdopted(adopting.AdoptionTestBase):
         self._reboot_server(server, hard=True)
         self.assertEqual(mdevs, self.mdevs_of(server))
         self._delete_server(server)
+
+    def test_they_stay_without_an_undo(self) -> None:
+        """Nova's own driver keeps the mdevs, and leaves them behind."""
+        self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
+        server = self.boot(stock_driver.NATIVE_FLAVOR)
+        mdevs = self.mdevs_of(server)
+        self.adopt()
+        self.end_service()
+        self.remove("--keep-servers")
+        self.assertEqual([], self.slots(server))
+        self.switch(stock_driver.STOCK)
+        self.run_periodics()
+        self._reboot_server(server, hard=True)
+        self.assertEqual(mdevs, self.mdevs_of(server))
+        self._delete_server(server)
+        self.assertEqual({*mdevs}, {*self.hosts["host1"].mdevs()})
+        self.remove()
+        self.assertEqual({}, self.hosts["host1"].mdevs())
+        self.assertEqual({}, self.providers())
+        self.assertEqual([], os.listdir(self.state_dir()))

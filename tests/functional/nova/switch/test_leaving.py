@@ -29,7 +29,7 @@ from placement_sync.daemon import heartbeat
 from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.spawn import test_typed_vfs
 from tests.functional.nova.support import audit, harness
-from tests.functional.nova.switch import host_commands, stock_driver
+from tests.functional.nova.switch import leaving, stock_driver
 
 SMALL = harness.vgpu_group("_A", "4Q")
 REGION = {
@@ -44,22 +44,10 @@ class Killed(BaseException):
     """A process that ends without cleaning up."""
 
 
-class Leaving(host_commands.HostCommandsTestBase):
+class Leaving(leaving.LeavingTestBase):
     def start(self) -> None:
         self.use(stock_driver.ACCEL)
         self.start_host(*CARDS)
-
-    def plan(self) -> dict[str, Any]:
-        """Return the document of `nova-accel remove plan` on host1."""
-        plan: dict[str, Any] = json.loads(self.remove("plan", "-f", "json"))
-        return plan
-
-    def apply(self, *words: str, status: int = 0) -> str:
-        """Return the output of `nova-accel remove apply` on host1."""
-        return self.remove("apply", *words, status=status)
-
-    def remove(self, verb: str, *words: str, status: int = 0) -> str:
-        return self.run_here("remove", verb, *words, status=status)
 
     def report(self) -> None:
         """Have nova-compute of host1 report to Nova once more."""
@@ -69,13 +57,6 @@ class Leaving(host_commands.HostCommandsTestBase):
             seconds=1
         )
         service.save()
-
-    def assert_closed(self) -> None:
-        for record in self.providers().values():
-            for name, inventory in record["inventories"].items():
-                self.assertEqual(
-                    inventory["total"], inventory["reserved"], name
-                )
 
     def assert_open(self) -> None:
         self.assertEqual(0, self.amounts(harness.T4)["VGPU"][1])
@@ -92,27 +73,6 @@ class Leaving(host_commands.HostCommandsTestBase):
             )
             if name.startswith(names.CUSTOM)
         }
-
-    def assert_removed(self) -> None:
-        """Check that host1 has nothing of this library any more."""
-        self.assertEqual({}, self.providers())
-        self.assertEqual({}, self.hosts["host1"].mdevs())
-        self.assertEqual([], os.listdir(self.state_dir()))
-
-    def assert_stock_is_clean(self) -> None:
-        """Run Nova's own driver, and look for errors of its passes."""
-        errors = self.list_errors()
-        self.switch(stock_driver.STOCK)
-        self.run_periodics()
-        self.run_periodics()
-        self.assertEqual(errors, self.list_errors())
-
-    def list_errors(self) -> list[str]:
-        return [
-            line
-            for line in self.messages().splitlines()
-            if " ERROR " in line or "Traceback" in line
-        ]
 
     def assert_none_is_built(self) -> None:
         """Check that no server becomes ACTIVE without its device."""
@@ -296,15 +256,6 @@ class Leaving(host_commands.HostCommandsTestBase):
         self.assert_stock_is_clean()
         self._delete_server(server)
         self.assert_cleaned_by_hand(harness.GPU)
-
-    def assert_cleaned_by_hand(self, *functions: str) -> None:
-        """Check that functions of deleted servers are named until clean."""
-        self.assertEqual({*functions}, {*self.plan()["unclean"]})
-        self.apply()
-        self.assertEqual({}, self.providers())
-        words = [w for name in functions for w in ("--cleaned", name)]
-        self.apply(*words)
-        self.assert_removed()
 
     def test_servers_of_each_technology_can_stay(self) -> None:
         """A typed VF and an FPGA region are whole functions to Nova."""
