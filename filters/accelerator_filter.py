@@ -294,6 +294,7 @@ class _Selection:
         default_factory=dict
     )
     ambiguous: frozenset[str] = frozenset()
+    ranks: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def read(
         self, hosts: Iterable[Any], names: provider_names.ProviderNames
@@ -331,6 +332,7 @@ class _Selection:
                 facts=self.facts,
                 geometry=self.geometry,
                 cells_of=_find_cell_reader(host, self.spec, self.request),
+                ranks=self.ranks,
             ),
         )
         filtered = self.state.hosts.setdefault(

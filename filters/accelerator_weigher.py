@@ -12,6 +12,7 @@ The multipliers of its preferences are options of ``[nova_accel]``.
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import nova.conf
@@ -192,15 +193,29 @@ def _score_functions(
 def _score_fullness(
     request: AcceleratorRequest, hosts: Iterable[_HostRecord]
 ) -> list[float]:
-    """Return each host's fullness, the middle for unknown ones."""
-    shares = [
-        scores.fullness(
-            request,
-            host.cards,
-            provider_facts.list_providers(request.classes, host.candidates),
+    """Return each host's fullness, the middle for unknown ones.
+
+    Hosts with cards of equal states have one. Equal sets of traits and of
+    capacities are one object.
+    """
+    by_state: dict[tuple[object, ...], Fraction | None] = {}
+    shares = []
+    for host in hosts:
+        uuids = frozenset(
+            provider_facts.list_providers(request.classes, host.candidates)
         )
-        for host in hosts
-    ]
+        key = tuple(
+            (
+                id(card.traits),
+                id(card.capacities),
+                card.uuid in uuids,
+                bool(card.siblings),
+            )
+            for card in host.cards
+        )
+        if key not in by_state:
+            by_state[key] = scores.fullness(request, host.cards, uuids)
+        shares.append(by_state[key])
     known_shares = [float(share) for share in shares if share is not None]
     middle = (
         (min(known_shares) + max(known_shares)) / 2 if known_shares else 0.0

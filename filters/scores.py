@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scores of hosts for a request: numbers from 0 to 1."""
 
+import functools
 from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 
@@ -94,8 +95,13 @@ def fullness(
 
 
 def _list_models(card: providers.Provider) -> frozenset[str]:
+    return _select_models(card.traits)
+
+
+@functools.lru_cache(maxsize=4096)
+def _select_models(traits: frozenset[str]) -> frozenset[str]:
     return frozenset(
-        trait for trait in card.traits if trait.startswith(names.MODEL_PREFIX)
+        trait for trait in traits if trait.startswith(names.MODEL_PREFIX)
     )
 
 

@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
@@ -36,18 +37,45 @@ _HEALTH_CAUSES = {
 }
 
 
+class _Prospect(enum.IntEnum):
+    """Whether a claim of a candidate is expected to succeed."""
+
+    LIKELY = 0
+    AMBIGUOUS = 1
+    UNKNOWN = 2
+    UNLIKELY = 3
+
+
+# Prospect, is off the guest's cells, missing preferred traits, loss, free
+# units after the claim (negative for SPREAD). The lowest is best.
+_StateRank = tuple[_Prospect, bool, int, vgpu_geometry.Loss, Fraction]
+# The same, and uuids.
+_Rank = tuple[
+    _Prospect, bool, int, vgpu_geometry.Loss, Fraction, tuple[str, ...]
+]
+_StateKey = tuple[object, ...]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
     """Data that a host's candidates are checked against.
 
     ``cells`` are the host's NUMA cells, unless ``cells_of`` returns those
-    of each candidate.
+    of each candidate. ``ranks`` are those of candidates with equal cards,
+    for all hosts of one server.
     """
 
     facts: provider_facts.Facts
     geometry: vgpu_geometry.VgpuGeometry
     cells: numa.Cells = numa.UNKNOWN_CELLS
     cells_of: CellsOf | None = None
+    ranks: dict[_StateKey, _StateRank] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def find_cells(self, candidate: provider_facts.Candidate) -> numa.Cells:
+        """Return the NUMA cells of a guest with a candidate."""
+        return self.cells_of(candidate) if self.cells_of else self.cells
 
 
 def find_ambiguous(
@@ -106,14 +134,23 @@ def select(
     Candidates whose claim will probably fail come last: by inexact facts a
     card is full, at fault or has no placement.
     """
-    fitting = []
+    fitting: list[tuple[_Rank, provider_facts.Candidate]] = []
     rejections: dict[tuple[str, str], Rejection] = {}
-    for checked in _check_all(request, candidates, host_facts):
-        of_candidate = _find_rejections(checked)
-        rejections.update(of_candidate)
-        if not of_candidate:
-            fitting.append(checked)
-    return _sort(fitting), rejections
+    for candidate in candidates:
+        checked = _CheckedCandidate(request, candidate, host_facts)
+        key = _build_key(checked)
+        rank = host_facts.ranks.get(key) if key else None
+        if rank is None:
+            of_candidate = _find_rejections(checked)
+            rejections.update(of_candidate)
+            if of_candidate:
+                continue
+            rank = _rank(checked)
+            if key:
+                host_facts.ranks[key] = rank
+        fitting.append(((*rank, _list_uuids(checked)), candidate))
+    fitting.sort(key=operator.itemgetter(0))
+    return [candidate for _, candidate in fitting], rejections
 
 
 # -- a candidate ------------------------------------------------------------
@@ -179,8 +216,7 @@ class _CheckedCandidate:
     @functools.cached_property
     def numa_rejection(self) -> Rejection | None:
         """Return why devices are not on the guest's cells, or None."""
-        cells_of = self.host_facts.cells_of
-        cells = cells_of(self.candidate) if cells_of else self.host_facts.cells
+        cells = self.host_facts.find_cells(self.candidate)
         return numa.find_rejection(cells, self.devices)
 
     @functools.cached_property
@@ -233,13 +269,38 @@ def _select_classes(
     }
 
 
-def _check_all(
-    request: AcceleratorRequest,
-    candidates: Iterable[provider_facts.Candidate],
-    host_facts: HostFacts,
-) -> Iterator[_CheckedCandidate]:
-    for candidate in candidates:
-        yield _CheckedCandidate(request, candidate, host_facts)
+def _build_key(checked: _CheckedCandidate) -> _StateKey | None:
+    """Return a key that candidates on cards of equal state have in common.
+
+    Equal sets of traits and of capacities are one object in the facts. None
+    if the verdict may depend on more than the states.
+    """
+    policy = checked.request.policy
+    if (
+        len(checked.allocated) != len(checked.needed)
+        or policy.locality is not flavors.Locality.ANY
+    ):
+        return None
+    is_near = policy.numa is not flavors.NumaPolicy.NONE
+    key: list[object] = [
+        checked.host_facts.find_cells(checked.candidate) if is_near else None
+    ]
+    for facts, units in checked.allocated:
+        if facts.allocations or facts.siblings:
+            return None
+        key += (
+            id(facts.traits),
+            id(facts.capacities),
+            facts.allocations is None,
+            facts.is_exact,
+            *units.items(),
+            *(
+                suffix
+                for suffix, uuids in checked.mappings.items()
+                if facts.uuid in uuids
+            ),
+        )
+    return tuple(key)
 
 
 # -- rejections -------------------------------------------------------------
@@ -344,39 +405,15 @@ def _find_affinity_violations(checked: _CheckedCandidate) -> Rejections:
 # -- order ------------------------------------------------------------------
 
 
-class _Prospect(enum.IntEnum):
-    """Whether a claim of a candidate is expected to succeed."""
-
-    LIKELY = 0
-    AMBIGUOUS = 1
-    UNKNOWN = 2
-    UNLIKELY = 3
-
-
-# Prospect, is off the guest's cells, missing preferred traits, loss, free
-# units after the claim (negative for SPREAD), uuids. The lowest is best.
-_Rank = tuple[
-    _Prospect, bool, int, vgpu_geometry.Loss, Fraction, tuple[str, ...]
-]
-
-
-def _sort(
-    several: list[_CheckedCandidate],
-) -> list[provider_facts.Candidate]:
-    if len(several) > 1:
-        several.sort(key=_rank)
-    return [checked.candidate for checked in several]
-
-
-def _rank(checked: _CheckedCandidate) -> _Rank:
-    """Return the sort key of a candidate.
+def _rank(checked: _CheckedCandidate) -> _StateRank:
+    """Return the sort key of a candidate, without uuids.
 
     Nova claims the first candidate only, and gives up the host if that
     claim fails.
     """
     prospect = _estimate_prospect(checked)
     if not _is_known(checked):
-        return prospect, True, 0, (), Fraction(0), ()
+        return prospect, True, 0, (), Fraction(0)
     policy = checked.request.policy
     is_best = policy.packing is flavors.Packing.BEST_REMAINING
     free = sum(
@@ -390,8 +427,14 @@ def _rank(checked: _CheckedCandidate) -> _Rank:
         _count_missing_preferred(checked),
         _sum_losses(checked) if is_best else (),
         -free if policy.packing is flavors.Packing.SPREAD else free,
-        (*sorted(checked.needed), *_list_mapped(checked)),
     )
+
+
+def _list_uuids(checked: _CheckedCandidate) -> tuple[str, ...]:
+    """Return what orders candidates of one rank, empty for unknown ones."""
+    if not _is_known(checked):
+        return ()
+    return (*sorted(checked.needed), *_list_mapped(checked))
 
 
 def _estimate_prospect(checked: _CheckedCandidate) -> _Prospect:

@@ -330,13 +330,11 @@ def parse_summary(uuid: str, summary: Any) -> providers.Provider:
     A cloud has few different sets of traits and of capacities: equal ones
     are one object.
     """
-    capacities = _share_capacities(
-        tuple(
-            (str(name), int(units["capacity"]), int(units["used"]))
-            for name, units in summary["resources"].items()
-        )
-    )
-    is_used = any(capacity.used for capacity in capacities.values())
+    amounts = [
+        (name, units["capacity"], units["used"])
+        for name, units in summary["resources"].items()
+    ]
+    capacities, is_used = _share_capacities(tuple(amounts))
     return providers.Provider(
         uuid=uuid,
         capacities=capacities,
@@ -356,11 +354,15 @@ def _share_traits(traits: tuple[str, ...]) -> frozenset[str]:
 @functools.lru_cache(maxsize=_MAX_SHARED)
 def _share_capacities(
     amounts: tuple[tuple[str, int, int], ...],
-) -> Mapping[str, providers.ClassCapacity]:
-    return {
-        name: providers.ClassCapacity(capacity=capacity, used=used)
+) -> tuple[Mapping[str, providers.ClassCapacity], bool]:
+    """Return capacities by class, and whether a unit is allocated."""
+    capacities = {
+        str(name): providers.ClassCapacity(
+            capacity=int(capacity), used=int(used)
+        )
         for name, capacity, used in amounts
     }
+    return capacities, any(each.used for each in capacities.values())
 
 
 def parse_inventories(
