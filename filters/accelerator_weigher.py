@@ -10,7 +10,6 @@ In nova.conf of nova-scheduler::
 The multipliers of its preferences are options of ``[nova_accel]``.
 """
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -50,6 +49,10 @@ _ROOM = 1000.0
 _DOUBT = -1000.0
 
 _Weights = Sequence[float]
+# Candidates and accelerators of a host.
+_HostRecord = tuple[
+    Sequence[provider_facts.Candidate], Sequence[providers.Provider]
+]
 
 
 class AcceleratorWeigher(host_weights.BaseHostWeigher):
@@ -145,14 +148,15 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         if not traits and not any(by_fullness):
             return weights
         records = [
-            _HostRecord(
-                candidates=host.allocation_candidates or (),
-                cards=state.list_cards(host.uuid),
-            )
+            (host.allocation_candidates or (), state.list_cards(host.uuid))
             for host in hosts
         ]
+        functions = [
+            float(scores.trait_share(request, candidates, cards, traits))
+            for candidates, cards in records
+        ]
         scored = _add(
-            _multiply(_score_functions(request, records, traits), by_function),
+            _multiply(functions, by_function),
             _multiply(_score_fullness(request, records), by_fullness),
         )
         return _add(weights, scored)
@@ -170,26 +174,6 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _HostRecord:
-    """Candidates and accelerators of a host."""
-
-    candidates: Sequence[provider_facts.Candidate]
-    cards: Sequence[providers.Provider]
-
-
-def _score_functions(
-    request: AcceleratorRequest,
-    hosts: Iterable[_HostRecord],
-    traits: frozenset[str],
-) -> list[float]:
-    """Return each host's share of the requested FPGA functions."""
-    return [
-        float(scores.trait_share(request, host.candidates, host.cards, traits))
-        for host in hosts
-    ]
-
-
 def _score_fullness(
     request: AcceleratorRequest, hosts: Iterable[_HostRecord]
 ) -> list[float]:
@@ -200,9 +184,9 @@ def _score_fullness(
     """
     by_state: dict[tuple[object, ...], Fraction | None] = {}
     shares = []
-    for host in hosts:
+    for candidates, cards in hosts:
         uuids = frozenset(
-            provider_facts.list_providers(request.classes, host.candidates)
+            provider_facts.list_providers(request.classes, candidates)
         )
         key = tuple(
             (
@@ -211,10 +195,10 @@ def _score_fullness(
                 card.uuid in uuids,
                 bool(card.siblings),
             )
-            for card in host.cards
+            for card in cards
         )
         if key not in by_state:
-            by_state[key] = scores.fullness(request, host.cards, uuids)
+            by_state[key] = scores.fullness(request, cards, uuids)
         shares.append(by_state[key])
     known_shares = [float(share) for share in shares if share is not None]
     middle = (

@@ -75,12 +75,14 @@ def fullness(
         model
         for card in cards
         if card.uuid in uuids
-        for model in _list_models(card)
+        for model in _list_models(card.traits)
     )
     of_this_kind = [
         card
         for card in cards
-        if card.uuid in uuids or card.siblings or models & _list_models(card)
+        if card.uuid in uuids
+        or card.siblings
+        or models & _list_models(card.traits)
     ]
     used_shares = [
         Fraction(
@@ -94,12 +96,8 @@ def fullness(
     return min(Fraction(1), max(used_shares)) if used_shares else None
 
 
-def _list_models(card: providers.Provider) -> frozenset[str]:
-    return _select_models(card.traits)
-
-
 @functools.lru_cache(maxsize=4096)
-def _select_models(traits: frozenset[str]) -> frozenset[str]:
+def _list_models(traits: frozenset[str]) -> frozenset[str]:
     return frozenset(
         trait for trait in traits if trait.startswith(names.MODEL_PREFIX)
     )

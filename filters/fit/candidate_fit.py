@@ -38,12 +38,11 @@ _HEALTH_CAUSES = {
 
 
 class _Prospect(enum.IntEnum):
-    """Whether a claim of a candidate is expected to succeed."""
+    """What is known of the cards of a candidate."""
 
     LIKELY = 0
     AMBIGUOUS = 1
     UNKNOWN = 2
-    UNLIKELY = 3
 
 
 # Prospect, is off the guest's cells, missing preferred traits, loss, free
@@ -90,21 +89,9 @@ def find_ambiguous(
     """
     if not any(map(states.find_type, request.groups)):
         return frozenset()
-    verdicts: dict[tuple[int, int], bool] = {}
-    ambiguous = []
-    for card in cards:
-        if card.allocations is not None:
-            continue
-        if card.siblings:
-            is_ambiguous = _is_ambiguous(request, card, states)
-        else:  # Equal sets of traits and of capacities are one object.
-            key = id(card.traits), id(card.capacities)
-            if key not in verdicts:
-                verdicts[key] = _is_ambiguous(request, card, states)
-            is_ambiguous = verdicts[key]
-        if is_ambiguous:
-            ambiguous.append(card.uuid)
-    return frozenset(ambiguous)
+    return frozenset(
+        card.uuid for card in cards if _is_ambiguous(request, card, states)
+    )
 
 
 def _is_ambiguous(
@@ -112,6 +99,8 @@ def _is_ambiguous(
     card: providers.Provider,
     states: card_state.CardStates,
 ) -> bool:
+    if card.allocations is not None:
+        return False
     layout = card_state.parse_layout(card.traits)
     pending = states.list_pending(request.groups, card.siblings.values())
     return layout in _UNEVEN and not states.is_occupancy_known(card, pending)
@@ -124,15 +113,12 @@ def select(
 ) -> tuple[list[provider_facts.Candidate], Rejections]:
     """Return the candidates that fit, in order, and all rejections.
 
-    Only accelerators are checked. Usage and health reject a candidate only
-    if the facts are exact, locality always; missing data never do.
+    Only accelerators are checked. Missing data never reject a candidate.
 
     Devices on the guest's NUMA cells come first, then those with preferred
     traits; then the flavor's packing decides, then free units, then the
     providers' uuids. Candidates with cards whose partitions are not known
     follow, then those with unknown providers in their present order.
-    Candidates whose claim will probably fail come last: by inexact facts a
-    card is full, at fault or has no placement.
     """
     fitting: list[tuple[_Rank, provider_facts.Candidate]] = []
     rejections: dict[tuple[str, str], Rejection] = {}
@@ -292,7 +278,6 @@ def _build_key(checked: _CheckedCandidate) -> _StateKey | None:
             id(facts.traits),
             id(facts.capacities),
             facts.allocations is None,
-            facts.is_exact,
             *units.items(),
             *(
                 suffix
@@ -315,9 +300,7 @@ def _find_rejections(checked: _CheckedCandidate) -> Rejections:
     }
 
 
-def _find_shortages(
-    checked: _CheckedCandidate, is_exact: bool = True
-) -> Rejections:
+def _find_shortages(checked: _CheckedCandidate) -> Rejections:
     return {
         (facts.uuid, name): Rejection(
             providers=(facts,),
@@ -325,7 +308,6 @@ def _find_shortages(
             f" {amount} needed{_describe_siblings(facts)}",
         )
         for facts, units in checked.allocated
-        if facts.is_exact is is_exact
         for name, amount in units.items()
         if (capacity := facts.capacities.get(name)) and amount > capacity.free
     }
@@ -338,13 +320,11 @@ def _describe_siblings(facts: providers.Provider) -> str:
     return f" (taken by server {servers} of the same request)"
 
 
-def _find_health_issues(
-    checked: _CheckedCandidate, is_exact: bool = True
-) -> Rejections:
+def _find_health_issues(checked: _CheckedCandidate) -> Rejections:
     return {
         (facts.uuid, _HEALTH): Rejection(providers=(facts,), cause=cause)
         for facts, _ in checked.allocated
-        if facts.is_exact is is_exact and (cause := describe_health(facts))
+        if (cause := describe_health(facts))
     }
 
 
@@ -360,9 +340,7 @@ def describe_health(device: providers.Provider) -> str:
     return ", ".join(causes)
 
 
-def _find_conflicts(
-    checked: _CheckedCandidate, is_exact: bool = True
-) -> Rejections:
+def _find_conflicts(checked: _CheckedCandidate) -> Rejections:
     """Return vGPUs without a placement beside a card's partitions."""
     geometry = checked.host_facts.geometry
     return {
@@ -372,7 +350,7 @@ def _find_conflicts(
             f" {vgpus.state}{_describe_siblings(vgpus.facts)}",
         )
         for vgpus in checked.vgpus
-        if vgpus.state is not None and vgpus.facts.is_exact is is_exact
+        if vgpus.state is not None
         if not geometry.has_room(vgpus.state, vgpus.types)
     }
 
@@ -411,9 +389,13 @@ def _rank(checked: _CheckedCandidate) -> _StateRank:
     Nova claims the first candidate only, and gives up the host if that
     claim fails.
     """
-    prospect = _estimate_prospect(checked)
     if not _is_known(checked):
-        return prospect, True, 0, (), Fraction(0)
+        return _Prospect.UNKNOWN, True, 0, (), Fraction(0)
+    states = checked.host_facts.geometry.states
+    is_ambiguous = any(
+        _is_ambiguous(checked.request, vgpus.facts, states)
+        for vgpus in checked.vgpus
+    )
     policy = checked.request.policy
     is_best = policy.packing is flavors.Packing.BEST_REMAINING
     free = sum(
@@ -421,7 +403,7 @@ def _rank(checked: _CheckedCandidate) -> _StateRank:
         Fraction(0),
     )
     return (
-        prospect,
+        _Prospect.AMBIGUOUS if is_ambiguous else _Prospect.LIKELY,
         policy.numa is not flavors.NumaPolicy.NONE
         and checked.numa_rejection is not None,
         _count_missing_preferred(checked),
@@ -435,25 +417,6 @@ def _list_uuids(checked: _CheckedCandidate) -> tuple[str, ...]:
     if not _is_known(checked):
         return ()
     return (*sorted(checked.needed), *_list_mapped(checked))
-
-
-def _estimate_prospect(checked: _CheckedCandidate) -> _Prospect:
-    """Return the prospect of a claim by facts that are not exact."""
-    if (
-        _find_shortages(checked, is_exact=False)
-        or _find_health_issues(checked, is_exact=False)
-        or _find_conflicts(checked, is_exact=False)
-    ):
-        return _Prospect.UNLIKELY
-    if not _is_known(checked):
-        return _Prospect.UNKNOWN
-    is_ambiguous = any(
-        vgpus.state is None
-        and vgpus.facts.allocations is None
-        and card_state.parse_layout(vgpus.facts.traits) in _UNEVEN
-        for vgpus in checked.vgpus
-    )
-    return _Prospect.AMBIGUOUS if is_ambiguous else _Prospect.LIKELY
 
 
 def _is_known(checked: _CheckedCandidate) -> bool:

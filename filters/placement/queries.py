@@ -48,16 +48,12 @@ def fetch_allocations(
 ) -> providers.Provider:
     """Return a provider with its allocations; as it was if it is gone.
 
-    It is not exact if it was allocated or released since it was read.
-
     :raises ServiceError: Placement did not respond.
     """
     allocations = provider_records.fetch_allocations(get, provider.uuid)
     if allocations is None:
-        return dataclasses.replace(provider, allocations=(), is_exact=False)
-    present = provider_records.with_allocations(provider, allocations[1])
-    is_same = present.capacities == provider.capacities
-    return dataclasses.replace(present, is_exact=is_same)
+        return dataclasses.replace(provider, allocations=())
+    return provider_records.with_allocations(provider, allocations[1])
 
 
 def fetch_sample(

@@ -124,11 +124,9 @@ class Provider:
     class of each consumer. ``read_at`` is when a cache first stored the
     provider, in seconds of its clock.
 
-    ``is_exact`` is True if all of it was read with one generation, and after
-    the latest server of the same request was claimed; only such data may
-    reject a candidate for lack of room. ``siblings`` are the earlier servers
-    of the request that have allocations of this provider, in order, with the
-    suffixes of the groups that each of them has of it.
+    ``siblings`` are the earlier servers of a request that have allocations of
+    this provider, in order, with the suffixes of the groups that each of
+    them has of it.
     """
 
     uuid: str
@@ -145,7 +143,6 @@ class Provider:
     traits: frozenset[str] = frozenset()
     allocations: tuple[Mapping[str, int], ...] | None = None
     read_at: float | None = dataclasses.field(default=None, compare=False)
-    is_exact: bool = False
     siblings: Mapping[str, tuple[str, ...]] = dataclasses.field(
         default_factory=dict
     )

@@ -163,8 +163,6 @@ class ProviderCache:
             traits=self._trait_sets.setdefault(
                 provider.traits, provider.traits
             ),
-            is_exact=False,
-            siblings={},
             read_at=(
                 self._clock() if provider.read_at is None else provider.read_at
             ),

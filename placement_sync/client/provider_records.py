@@ -137,9 +137,8 @@ def fetch_provider(
     """Return a provider with inventories, traits and allocations.
 
     Three requests, or two without allocations and capacities. Another
-    client may write the provider between them: the result is exact unless
-    the generations differ, and has the oldest one, so that a write with it
-    is a conflict.
+    client may write the provider between them: the result has the oldest
+    generation, so that a write with it is a conflict.
 
     :param identity: the provider with its name, parent and root.
     """
@@ -159,12 +158,10 @@ def fetch_provider(
     allocations = fetch_allocations(get, identity.uuid)
     if allocations is None:
         return None
-    generations = {stored[0], traits[0], allocations[0]}
     provider = dataclasses.replace(
         provider,
         capacities=providers.build_capacities(stored[1]),
-        generation=min(generations),
-        is_exact=len(generations) == 1,
+        generation=min(stored[0], traits[0], allocations[0]),
     )
     return with_allocations(provider, allocations[1])
 
@@ -342,7 +339,6 @@ def parse_summary(uuid: str, summary: Any) -> providers.Provider:
         parent=summary["parent_provider_uuid"] or "",
         root=summary["root_provider_uuid"],
         allocations=None if is_used else (),
-        is_exact=True,
     )
 
 

@@ -168,7 +168,6 @@ class Kind:
                 )
                 for name, record in node.inventories.items()
             },
-            is_exact=True,
             allocations=charges,
         )
 

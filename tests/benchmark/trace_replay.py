@@ -139,7 +139,6 @@ def _build_cards(node: Node) -> tuple[providers.Provider, ...]:
             capacities={
                 SHARE_CLASS: providers.ClassCapacity(capacity=GPU_MILLI)
             },
-            is_exact=True,
         )
         for number in range(node.gpus)
     )

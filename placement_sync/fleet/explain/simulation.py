@@ -287,7 +287,7 @@ def _collect_facts(
     """
     devices = {device.uuid: device for device in context.cloud.devices}
     facts: dict[str, providers.Provider] = {
-        uuid: dataclasses.replace(devices[uuid], is_exact=True)
+        uuid: devices[uuid]
         for uuid in provider_facts.list_providers(
             request.classes, itertools.chain.from_iterable(by_host.values())
         )

@@ -10,9 +10,7 @@ from nova import exception
 from nova.scheduler import request_filter
 
 from filters import candidate_capture
-from filters.placement import report_client
-from nova_accel.model import names, providers
-from placement_sync.client import provider_records
+from nova_accel.model import names
 from tests.functional.scheduler import scheduling
 from tests.functional.scheduler.scheduling import (
     Cloud,
@@ -180,40 +178,3 @@ def test_a_failed_read_refuses_no_host(
     assert [cloud.list_mdevs(s) for s in servers] == [{cards["a"]: 2}] * 2
     assert "Could not read provider data from Placement: GET" in log.output
     assert "ConnectFailure" in log.output
-
-
-def test_a_provider_that_changes_during_its_read_is_not_exact(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, cards = cloud.add_host("labvm", a=1)
-    cloud.take(cards["a"], 1)
-    ask_placement = report_client.placement_getter()
-    ask = cloud.client.get
-
-    def get(url: str, **kwargs: object) -> object:
-        answer = ask(url, **kwargs)
-        if url.endswith("/inventories"):
-            cloud.set_traits(cards["a"], names.OWNER_TRAIT)
-        return answer
-
-    identity = providers.Provider(uuid=cards["a"], capacities={})
-    before = provider_records.fetch_provider(ask_placement, identity)
-    monkeypatch.setattr(cloud.client, "get", get)
-    after = provider_records.fetch_provider(ask_placement, identity)
-    assert before is not None
-    assert after is not None
-
-    capacities = {
-        names.MDEV_CLASS: providers.ClassCapacity(capacity=1, used=1)
-    }
-    allocations = ({names.MDEV_CLASS: 1},)
-    assert (before.capacities, before.allocations, before.is_exact) == (
-        capacities,
-        allocations,
-        True,
-    )
-    assert (after.capacities, after.allocations, after.is_exact) == (
-        capacities,
-        allocations,
-        False,
-    )

@@ -209,7 +209,7 @@ class Cloud:
         if not candidates:
             return None
         host_facts = candidate_fit.HostFacts(
-            facts=self._inexact_facts(),
+            facts=self._list_places(),
             geometry=scheduled.GEOMETRY,
             cells=numa_cells.read_cells(state, spec, candidates[0]),
         )
@@ -231,8 +231,9 @@ class Cloud:
                 return candidate
         return None
 
-    def _inexact_facts(self) -> dict[str, providers.Provider]:
+    def _list_places(self) -> dict[str, providers.Provider]:
         """Return facts that can only be rejected by affinity policies."""
+        free = (names.layout_trait(""), *names.UNAVAILABLE_TRAITS)
         return {
             u: providers.Provider(
                 uuid=u,
@@ -240,7 +241,11 @@ class Cloud:
                 name=node.name,
                 parent=node.parent,
                 root=self.placement.roots[u],
-                traits=node.traits,
+                traits=frozenset(
+                    trait
+                    for trait in node.traits
+                    if not trait.startswith(free)
+                ),
             )
             for u, node in self.placement.nodes.items()
         }

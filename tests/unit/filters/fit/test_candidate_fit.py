@@ -73,7 +73,6 @@ def test_a_shortage_names_provider_counts_and_server() -> None:
             2,
             2,
             name="labvm_accel_mtty",
-            is_exact=True,
             siblings={"s1": ()},
         )
     )
@@ -84,14 +83,8 @@ def test_a_shortage_names_provider_counts_and_server() -> None:
     )
 
 
-def test_inexact_facts_never_reject() -> None:
-    facts = build_host(provider("p", 2, 2))
-
-    assert not scheduled.why_not(REQUEST, candidate(p=1), facts)
-
-
 def test_free_units_are_never_negative() -> None:
-    facts = build_host(provider("p", 1, 3, is_exact=True))
+    facts = build_host(provider("p", 1, 3))
 
     reason = scheduled.why_not(REQUEST, candidate(p=1), facts)
 
@@ -102,7 +95,6 @@ def test_classes_of_the_compute_node_are_not_checked() -> None:
     root = providers.Provider(
         uuid="root",
         capacities={"VCPU": providers.ClassCapacity(capacity=1, used=1)},
-        is_exact=True,
     )
 
     assert not scheduled.why_not(REQUEST, candidate(p=1), build_host(root))
@@ -137,7 +129,7 @@ def test_fullness_is_that_of_the_scarcest_counter() -> None:
 
 
 @pytest.mark.parametrize("packing", list(flavors.Packing))
-def test_a_full_card_is_last(
+def test_a_full_card_is_rejected_and_an_unread_one_is_last(
     packing: flavors.Packing,
 ) -> None:
     # Nova claims the first candidate only, and drops the host on a 409.
@@ -152,26 +144,7 @@ def test_a_full_card_is_last(
         facts,
     )[0]
 
-    assert cards(ordered) == [["free"], ["unread"], ["full"]]
-
-
-@pytest.mark.parametrize("packing", list(flavors.Packing))
-def test_a_card_without_a_place_is_last(
-    packing: flavors.Packing,
-) -> None:
-    accelerators = scheduled.asks("L40S-16Q", packing=packing.value)
-    facts = build_host(
-        scheduled.card("a", "L40S-16Q", "L40S-16Q"), scheduled.card("b")
-    )
-
-    ordered = candidate_fit.select(
-        accelerators, scheduled.candidates(accelerators, "ab"), facts
-    )[0]
-
-    assert [scheduled.list_mapped(entry) for entry in ordered] == [
-        ("b",),
-        ("a",),
-    ]
+    assert cards(ordered) == [["free"], ["unread"]]
 
 
 def test_unknown_providers_are_last_in_their_own_order() -> None:
@@ -185,7 +158,7 @@ def test_unknown_providers_are_last_in_their_own_order() -> None:
 
 
 def test_a_shortage_of_several_candidates_is_named_once() -> None:
-    facts = build_host(provider("p", 1, 1, is_exact=True))
+    facts = build_host(provider("p", 1, 1))
 
     fitting, rejections = candidate_fit.select(
         REQUEST, [candidate(p=1, q=1), candidate(p=1, r=1)], facts
@@ -231,7 +204,7 @@ def test_preferred_traits_come_before_packing() -> None:
     assert cards(ordered) == [["empty"], ["full"]]
 
 
-def test_an_unhealthy_device_is_rejected_by_exact_facts() -> None:
+def test_an_unhealthy_device_is_rejected() -> None:
     for trait, words in [
         (names.DRAINED_TRAIT, "drained by its operator"),
         (names.FAULTED_TRAIT, "at fault"),
@@ -241,25 +214,20 @@ def test_an_unhealthy_device_is_rejected_by_exact_facts() -> None:
             "its host can't read its fault and drain marks",
         ),
     ]:
-        inexact = provider("p", 4, 0, traits=frozenset({trait}))
-        exact = dataclasses.replace(inexact, is_exact=True)
+        device = provider("p", 4, 0, traits=frozenset({trait}))
 
-        first = candidate(p=1)
-        assert not scheduled.why_not(REQUEST, first, build_host(inexact))
         assert (
-            scheduled.why_not(REQUEST, first, build_host(exact))
+            scheduled.why_not(REQUEST, candidate(p=1), build_host(device))
             == f"p: {words}"
         )
 
 
-def test_a_type_without_a_place_is_rejected_by_exact_facts() -> None:
+def test_a_type_without_a_place_is_rejected() -> None:
     accelerators = scheduled.asks("L40S-16Q")
     full = scheduled.card("c", "L40S-16Q", "L40S-16Q")
     (first,) = scheduled.candidates(accelerators, "c")
 
-    assert not scheduled.why_not(accelerators, first, build_host(full))
-    exact = dataclasses.replace(full, is_exact=True)
-    assert scheduled.why_not(accelerators, first, build_host(exact)) == (
+    assert scheduled.why_not(accelerators, first, build_host(full)) == (
         "host_accel_c: 1 L40S-16Q has no place beside"
         " 2 of 16384 MB (mixed sizes)"
     )
@@ -267,25 +235,22 @@ def test_a_type_without_a_place_is_rejected_by_exact_facts() -> None:
 
 def test_a_card_with_unknown_partitions_comes_after_the_known_ones() -> None:
     accelerators = scheduled.asks("L40S-16Q", packing="pack")
-    unknown = scheduled.card("a", "L40S-16Q", allocations=None, is_exact=True)
+    unknown = scheduled.card("a", "L40S-16Q", allocations=None)
     cards = [
         unknown,
-        scheduled.card("b", is_exact=True),
+        scheduled.card("b"),
         scheduled.card("c", layout=model.Layout.EQUAL, allocations=None),
-        scheduled.card("d", "L40S-16Q", "L40S-16Q"),
     ]
     states = scheduled.GEOMETRY.states
 
     fitting, rejections = candidate_fit.select(
         accelerators,
-        scheduled.candidates(accelerators, "abcd"),
+        scheduled.candidates(accelerators, "abc"),
         build_host(*cards),
     )
 
     assert not rejections
-    # The last one is full by inexact facts.
-    order = [uuid for (uuid,) in map(scheduled.list_mapped, fitting)]
-    assert order[2:] == ["a", "d"]
+    assert scheduled.list_mapped(fitting[-1]) == ("a",)
     assert candidate_fit.find_ambiguous(accelerators, cards, states) == {"a"}
     any_class = dataclasses.replace(REQUEST, policy=accelerators.policy)
     assert not candidate_fit.find_ambiguous(any_class, cards, states)
@@ -293,8 +258,8 @@ def test_a_card_with_unknown_partitions_comes_after_the_known_ones() -> None:
 
 def test_groups_on_one_card_need_separate_places() -> None:
     accelerators = scheduled.asks("L40S-16Q", "L40S-16Q")
-    begun = scheduled.card("c", "L40S-16Q", is_exact=True)
-    empty = scheduled.card("d", is_exact=True)
+    begun = scheduled.card("c", "L40S-16Q")
+    empty = scheduled.card("d")
     fitting, rejections = candidate_fit.select(
         accelerators,
         scheduled.candidates(accelerators, "cd"),
@@ -348,7 +313,6 @@ PROVIDERS = st.builds(
     uuid=st.sampled_from(UUIDS),
     capacity=st.integers(0, 8),
     used=st.integers(0, 10),
-    is_exact=st.booleans(),
 )
 FACTS = st.lists(PROVIDERS, unique_by=lambda p: p.uuid).map(
     lambda providers: build_host(*providers)
@@ -366,7 +330,7 @@ def brute_force(
 ) -> bool:
     """Try to take every unit one by one from the free ones."""
     for uuid, allocation in entry["allocations"].items():
-        if uuid not in facts or not facts[uuid].is_exact:
+        if uuid not in facts:
             continue
         capacities = facts[uuid].capacities
         free = list(range(capacities["VGPU"].capacity))[

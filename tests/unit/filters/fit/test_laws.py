@@ -44,7 +44,6 @@ def card_facts(draw: st.DrawFn, uuid: str) -> providers.Provider:
         *partitions,
         layout=layout,
         traits=traits,
-        is_exact=draw(st.booleans()),
     )
     return draw(
         st.sampled_from(
@@ -117,12 +116,9 @@ def has_capacity(
 ) -> bool:
     for facts in cards_of(candidate, host_facts):
         needed = candidate["allocations"][facts.uuid]["resources"]
-        if facts.is_exact and (
-            facts.traits & set(UNHEALTHY)
-            or any(
-                facts.capacities[c].used + n > facts.capacities[c].capacity
-                for c, n in needed.items()
-            )
+        if facts.traits & set(UNHEALTHY) or any(
+            facts.capacities[c].used + n > facts.capacities[c].capacity
+            for c, n in needed.items()
         ):
             return False
     return True
@@ -142,7 +138,7 @@ def has_places(
         ]
         is_equal = names.layout_trait("equal") in facts.traits
         is_mixed = names.layout_trait("mixed") in facts.traits
-        if not facts.is_exact or not (is_equal or is_mixed):
+        if not (is_equal or is_mixed):
             continue
         if facts.allocations is not None:
             partitions = [
@@ -307,22 +303,3 @@ def test_the_order_does_not_depend_on_the_input(
             candidate_fit.select(accelerators, shuffled, host_facts)[0],
         )
     ) == list(map(id, once))
-
-
-@given(requests(), hosts())
-def test_inexact_facts_reject_only_by_affinity(
-    accelerators: request.AcceleratorRequest,
-    host_facts: candidate_fit.HostFacts,
-) -> None:
-    vague = dataclasses.replace(
-        host_facts,
-        facts={
-            uuid: dataclasses.replace(facts, is_exact=False)
-            for uuid, facts in host_facts.facts.items()
-        },
-    )
-    for candidate in scheduled.candidates(accelerators, UUIDS):
-        is_near = is_near_the_guest(accelerators, candidate, host_facts)
-        assert (not scheduled.why_not(accelerators, candidate, vague)) == (
-            is_near and is_together(accelerators, candidate, host_facts)
-        )

@@ -17,9 +17,7 @@ TYPE = "RTX Pro 6000 Blackwell DC-4-32C"
 def test_a_type_that_charges_no_slices_fits_a_card_with_reserved_ones(
     allocations: tuple[dict[str, int], ...] | None,
 ) -> None:
-    card = scheduled.card(
-        "a", gpu="RTXPRO6000", layout=model.Layout.MIG, is_exact=True
-    )
+    card = scheduled.card("a", gpu="RTXPRO6000", layout=model.Layout.MIG)
     assert names.MIG_SLICE_CLASS not in scheduled.charges(TYPE)
     capacities = dict(card.capacities)
     # An operator has reserved 1 of 4 slices.
