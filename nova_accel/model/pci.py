@@ -52,11 +52,15 @@ def find_address(text: str) -> str:
 
 
 def nodedev_name(address: str) -> str:
-    """Return the name of a function's libvirt node device.
+    """Return libvirt's name of the node device of an mdev parent.
 
-    :param address: in the kernel's spelling.
+    Off the PCI bus it is that of the one parent that Nova supports there:
+    ``mtty_mtty``, the subsystem and the name.
+
+    :param address: the name of its directory in sysfs.
     """
-    return "pci_" + address.replace(":", "_").replace(".", "_")
+    plain = address.replace(":", "_").replace(".", "_")
+    return f"pci_{plain}" if is_address(address) else f"{plain}_{plain}"
 
 
 def parse_address(text: str) -> PciAddress:

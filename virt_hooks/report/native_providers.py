@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Providers of Nova's own vGPU support, of devices that this host offers.
 
-Nova creates a provider for each parent of mdevs, named ``NODE_pci_…`` after
-its libvirt node device (nova/virt/libvirt/driver.py,
+Nova creates a provider for each parent of mdevs, named ``NODE_pci_…`` or
+``NODE_mtty_mtty`` after its libvirt node device (nova/virt/libvirt/driver.py,
 _ensure_pgpu_providers). After ``[devices] enabled_mdev_types`` is emptied it
 neither reports nor deletes them: the device would be offered twice, and a
 server that gets one of them would be started without a vGPU.
@@ -116,7 +116,7 @@ class NativeProviders:
         host = self._accel.host.state
         for device in host.devices:
             for address in (device.address, *device.slots, *device.members):
-                if not (device.counters and pci.is_address(address)):
+                if not device.counters:
                     continue
                 owner = conditions.find_device(host, address) or device
                 devices[_provider_name(root, address)] = owner.address

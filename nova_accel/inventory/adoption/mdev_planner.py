@@ -23,7 +23,6 @@ def native_names(
         for device in host.devices
         if device.technology == _MDEV
         for address in (device.address, *device.slots, *device.members)
-        if pci.is_address(address)
     }
 
 
@@ -53,7 +52,8 @@ class MdevPlanner(planner.Planner):
                 records.Obstacle.UNUSED_MDEV,
                 uuid,
                 f"no domain has this mdev of {partition.parent}; Nova leaves"
-                " one behind for each deleted server",
+                " one behind for each server that is deleted, resized or"
+                " moved",
                 f"mdevctl undefine --uuid {uuid}; mdevctl stop --uuid {uuid}",
             )
             return

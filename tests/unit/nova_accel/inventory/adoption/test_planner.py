@@ -8,7 +8,12 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.inventory.adoption import planner, planning, records
+from nova_accel.inventory.adoption import (
+    mdev_planner,
+    planner,
+    planning,
+    records,
+)
 from nova_accel.model import domains, providers
 from tests.unit.nova_accel.inventory.adoption import clouds
 
@@ -93,6 +98,17 @@ def test_the_slot_of_a_vf_is_its_address() -> None:
     )
     assert plan.blockers == ()
     assert plan.servers[0].partitions[0].slot == partition.parent
+
+
+def test_names_of_novas_providers_are_those_of_parents_in_libvirt() -> None:
+    """Nova names one parent that is no PCI function: mtty."""
+    (card,) = observed().host.devices
+    mtty = dataclasses.replace(card, address="mtty", slots=())
+    by_name = mdev_planner.native_names(
+        clouds.ROOT, model.HostState(devices=(card, mtty))
+    )
+    assert by_name["host1_pci_0000_3b_00_0"] == CARD
+    assert by_name["host1_mtty_mtty"] == "mtty"
 
 
 def test_a_card_that_is_left_to_nova_is_not_adopted() -> None:
