@@ -37,11 +37,12 @@ function _list_nova_accel_compute_conf {
 }
 
 function configure_nova_accel_compute {
-    local file line
+    local file line i
     local lines=()
     while read -r line; do
         if [[ -n "$line" ]]; then
-            lines+=("$line")
+            # The sed of iniadd_literal removes one level of backslashes.
+            lines+=("${line//\\/\\\\}")
         fi
     done <<< "$NOVA_ACCEL_DEVICE_SPEC"
     for file in $(_list_nova_accel_compute_conf); do
@@ -50,7 +51,12 @@ function configure_nova_accel_compute {
         iniset "$file" accel driver nova_accel
         iniset "$file" nova_accel state_dir "$NOVA_ACCEL_STATE_DIR"
         if [[ ${#lines[@]} -gt 0 ]]; then
-            iniset_multiline "$file" nova_accel device_spec "${lines[@]}"
+            # iniset_multiline splits values at spaces. Each line is added
+            # below the section's name, so the last one comes first.
+            inidelete "$file" nova_accel device_spec
+            for ((i = ${#lines[@]} - 1; i >= 0; i--)); do
+                iniadd_literal "$file" nova_accel device_spec "${lines[i]}"
+            done
         fi
     done
 }

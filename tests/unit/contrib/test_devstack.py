@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DevStack plugin, with substitutes of DevStack's functions.
+"""The DevStack plugin, with DevStack's functions of INI files.
 
 DevStack itself does not run here.
 """
@@ -9,7 +9,6 @@ import subprocess
 
 import pytest
 
-from tests.unit.contrib import devstack_ini
 from tests.unit.house import sources
 
 _PLUGIN = sources.ROOT / "devstack"
@@ -22,7 +21,25 @@ compute_driver = libvirt.LibvirtDriver
 enabled_filters = ComputeFilter,PciPassthroughFilter
 """
 _ALL = "n-api,n-sch,n-cpu,placement-api"
-_SPEC = '{"address": "0000:3b:00.0", "use": "off"}\n{"use": "vgpu"}'
+# Spaces, a glob and escaped quotes.
+_SPEC = (
+    '{"address": "0000:3b:00.0", "use": "off"}\n'
+    r'{"address": "0000:*", "scrub_command": "/bin/wipe \"all of it\""}'
+)
+
+
+def read_options(path: pathlib.Path) -> dict[str, dict[str, list[str]]]:
+    """Return the values of options by section and name, in their order."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    section = ""
+    for line in path.read_text().splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif "=" in line:
+            name, _, value = line.partition("=")
+            values = sections.setdefault(section, {})
+            values.setdefault(name.strip(), []).append(value.strip())
+    return sections
 
 
 class DevStack:
@@ -40,7 +57,7 @@ class DevStack:
     def run(self, *phase: str, spec: str = "") -> str:
         """Run the plugin in a phase as DevStack does; return its output."""
         script = (
-            "set -o errexit -o nounset; DEST=$1 NOVA_STATE_PATH=$1/state;"
+            "set -o errexit; DEST=$1 NOVA_STATE_PATH=$1/state;"
             " NOVA_CONF=$1/nova.conf NOVA_CONF_DIR=$1 NOVA_FILTERS=F;"
             " ENABLED_SERVICES=$2 NOVA_ACCEL_DEVICE_SPEC=$3 CALLS=$1/calls;"
             ' source "$4"; source "$5/settings"; plugin=$5; shift 5;'
@@ -85,38 +102,38 @@ def test_nova_is_configured(tmp_path: pathlib.Path, times: int) -> None:
     for _ in range(times):
         devstack.run("stack", "post-config", spec=_SPEC)
     compute = {
-        "DEFAULT": [("config_source", "accel")],
-        "accel": [("driver", "nova_accel")],
-        "nova_accel": [
-            ("state_dir", f"{tmp_path}/state/accel"),
-            *(("device_spec", line) for line in _SPEC.split("\n")),
+        "DEFAULT": {"config_source": ["accel"]},
+        "accel": {"driver": ["nova_accel"]},
+        "nova_accel": {
+            "state_dir": [f"{tmp_path}/state/accel"],
+            "device_spec": _SPEC.split("\n"),
+        },
+    }
+    scheduler = {
+        "enabled_filters": [
+            "ComputeFilter,PciPassthroughFilter,AcceleratorFilter"
+        ],
+        "available_filters": [
+            "nova.scheduler.filters.all_filters",
+            "filters.accelerator_filter.AcceleratorFilter",
+        ],
+        "weight_classes": [
+            "nova.scheduler.weights.all_weighers,"
+            "filters.accelerator_weigher.AcceleratorWeigher"
         ],
     }
-    scheduler = [
-        (
-            "enabled_filters",
-            "ComputeFilter,PciPassthroughFilter,AcceleratorFilter",
-        ),
-        ("available_filters", "nova.scheduler.filters.all_filters"),
-        ("available_filters", "filters.accelerator_filter.AcceleratorFilter"),
-        (
-            "weight_classes",
-            "nova.scheduler.weights.all_weighers,"
-            "filters.accelerator_weigher.AcceleratorWeigher",
-        ),
-    ]
-    written = devstack_ini.read(devstack.nova_conf)
+    written = read_options(devstack.nova_conf)
     assert written == {**compute, "filter_scheduler": scheduler}
-    cell = devstack_ini.read(devstack.cell_conf)
+    cell = read_options(devstack.cell_conf)
     assert {name: cell[name] for name in compute} == compute
 
 
 def test_a_scheduler_alone_has_no_driver(tmp_path: pathlib.Path) -> None:
     devstack = DevStack(tmp_path, "n-api,n-sch")
     devstack.run("stack", "post-config")
-    written = devstack_ini.read(devstack.nova_conf)
+    written = read_options(devstack.nova_conf)
     assert written.keys() == {"DEFAULT", "filter_scheduler"}
-    assert written["DEFAULT"] == [("compute_driver", "libvirt.LibvirtDriver")]
+    assert written["DEFAULT"] == {"compute_driver": ["libvirt.LibvirtDriver"]}
     assert devstack.cell_conf.read_text() == _NOVA_CONF
 
 
