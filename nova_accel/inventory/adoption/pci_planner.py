@@ -340,7 +340,8 @@ def _find_profile(device: model.Device, slot: str) -> model.Profile | None:
     """Return the profile that a function has, None if that is not known."""
     for partition in device.partitions:
         if slot in (partition.handle, partition.parent):
-            return device.profile(partition.profile)
+            is_known = not partition.is_nameless
+            return device.profile(partition.profile) if is_known else None
     profiles = [p for p in device.profiles if slot in p.handles]
     if not profiles and device.technology == "passthrough":
         profiles = [*device.profiles]

@@ -136,7 +136,7 @@ class PlannedAdoption(host_adoption.HostAdoption):
             return
         plan = self._plan
         stored = tree_changes.read(nova_tree, node, allocations or {})
-        own = tree_changes.list_own(stored)
+        own = tree_changes.list_own(stored, plan.root.name)
         natives = {native.uuid for native in plan.natives}
         sources = reshape.list_sources(
             stored, natives if self.is_adopting else own

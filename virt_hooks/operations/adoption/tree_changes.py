@@ -39,12 +39,21 @@ def read(nova_tree: Any, node: str, allocations: Any) -> reshape.Stored:
     )
 
 
-def list_own(stored: reshape.Stored) -> frozenset[str]:
-    """Return the uuids of this library's providers."""
+def list_own(stored: reshape.Stored, root: str) -> frozenset[str]:
+    """Return the uuids of this library's providers.
+
+    An adoption that failed may have created some without traits.
+
+    :param root: name of the compute node's provider.
+    """
     return frozenset(
         uuid
         for uuid, provider in stored.providers.items()
         if names.OWNER_TRAIT in provider.traits
+        or (
+            provider.name.startswith(f"{root}{names.PROVIDER_MARK}")
+            and not provider.inventories
+        )
     )
 
 

@@ -3,17 +3,19 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import fixtures
 import pytest
-from nova import objects
+from nova import exception, objects
 
+from nova_accel.config.lines import native_flavors
 from tests.functional.nova.adoption import adopting
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.spawn import test_typed_vfs
-from tests.functional.nova.support import audit, harness
+from tests.functional.nova.support import audit, harness, libvirtd
 from tests.functional.nova.switch import host_commands, stock_driver
 
 ALIAS = {"pci_passthrough:alias": "gpu:1"}
@@ -141,6 +143,17 @@ class Adopt(PciTestBase):
         self.undo()
         self.assertEqual(before, self.snapshot(*servers))
 
+    def test_a_plan_has_the_line_of_its_flavors(self) -> None:
+        self.start_cards(*TWO_GPUS)
+        server = self.boot(ALIAS)
+        before = self.snapshot(server)
+        text = self.run_command("plan")
+        self.assertEqual(before, self.snapshot(server))
+        (line,) = re.findall("native_flavors = (.*)", text)
+        (flavor,) = native_flavors.parse_catalog_lines([line])
+        self.assertEqual(GPU_GROUP, flavor.apply(ALIAS))
+        self.assertEqual(ALIAS, flavor.invert().apply(GPU_GROUP))
+
     def test_nova_goes_on_after_an_undo(self) -> None:
         self.start_cards(*TWO_GPUS)
         server = self.boot(ALIAS)
@@ -221,6 +234,109 @@ class AdoptVfs(PciTestBase):
 
 class AdoptUnreportedVfs(AdoptVfs):
     is_reported = False
+
+
+class AdoptTypedVfs(PciTestBase):
+    """VFs that Nova gives with ``managed`` no; an operator typed them."""
+
+    specs = (
+        {
+            "address": {"bus": "3d", "slot": "00", "function": "4"},
+            "managed": "no",
+        },
+    )
+    aliases = (
+        {
+            "name": "gpu",
+            "vendor_id": "10de",
+            "product_id": "26b9",
+            "device_type": "type-VF",
+        },
+    )
+
+    def type_vf(self) -> None:
+        bus = Path(self.hosts["host1"].root) / "sys/bus/pci/devices"
+        place = bus / "0000:3d:00.4/nvidia/current_vgpu_type"
+        libvirtd.store(place, test_typed_vfs.EIGHT)
+
+    def test_a_server_keeps_its_type(self) -> None:
+        self.start_cards(test_typed_vfs.CARD)
+        self.type_vf()
+        server = self.boot(ALIAS)
+        before = self.snapshot(server)
+        self.adopt()
+        (function,) = self.functions_of(server)
+        provider = self.provider(test_typed_vfs.L40S)
+        self.assertEqual(
+            {provider: {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}},
+            self.allocations(server),
+        )
+        self.assertEqual([(provider, "VGPU", function)], self.slots(server))
+        self.assertEqual(test_typed_vfs.EIGHT, self.vgpu_types()[function])
+        self.assert_no_findings()
+        self._reboot_server(server, hard=True)
+        self.assertEqual([function], self.functions_of(server))
+        self.undo()
+        now = self.snapshot(server)
+        self.assertEqual(before["rows"], now["rows"])
+        self.assertEqual(before["providers"], now["providers"])
+
+
+class Interrupted(PciTestBase):
+    """A plan that does not hold when nova-compute starts."""
+
+    def start_planned(self) -> list[Any]:
+        self.start_cards(*TWO_GPUS)
+        servers = [self.boot(ALIAS) for _ in range(2)]
+        self.run_periodics()
+        self.before = self.snapshot(*servers)
+        self.plan()
+        return servers
+
+    def test_a_failed_attempt_is_undone(self) -> None:
+        """Nova's records are free already, and allocations not moved."""
+        servers = self.start_planned()
+        with fixtures.MonkeyPatch(
+            "nova.scheduler.client.report.SchedulerReportClient._reshape",
+            _refuse_reshape,
+        ):
+            error = self.fail_to_start()
+        self.assertIsInstance(error, exception.ReshapeFailed)
+        self.assertEqual("applying", self.state())
+        self.assertEqual({None}, {row[1] for row in self.rows().values()})
+        self.run_command("undo")
+        self.name_functions()
+        self.restart()
+        self.run_periodics()
+        self.assertEqual("undone", self.state())
+        self.switch(stock_driver.STOCK)
+        self.run_periodics()
+        self.assertEqual(self.before, self.snapshot(*servers))
+
+    def test_functions_that_nova_assigned_otherwise(self) -> None:
+        self.start_planned()
+        node = objects.ComputeNode.get_by_nodename(self.context, "host1")
+        for row in objects.PciDeviceList.get_by_compute_node(
+            self.context, node.id
+        ):
+            row.request_id = self.compute_rp_uuids["host1"]
+            row.save()
+        self.assertRaises(SystemExit, self.switch, stock_driver.ACCEL)
+        self.assertIn("Nova has assigned", self.messages())
+        self.assertEqual("applying", self.state())
+        self.assertNotIn(None, {row[1] for row in self.rows().values()})
+
+    def test_an_undo_without_nova_s_lines_is_refused(self) -> None:
+        self.start_cards(*TWO_GPUS)
+        self.boot(ALIAS)
+        self.adopt()
+        self.run_command("undo")
+        self.assertRaises(SystemExit, self.restart)
+        self.assertIn("no line of [pci] device_spec", self.messages())
+
+
+def _refuse_reshape(*_: Any) -> None:
+    raise exception.ReshapeFailed(error="refused")
 
 
 class Life(scheduled.ScheduledTestBase, PciTestBase):

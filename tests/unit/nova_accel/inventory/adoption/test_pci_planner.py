@@ -242,6 +242,27 @@ CASES: dict[str, tuple[records.Obstacle, dict[str, Any]]] = {
             )
         },
     ),
+    "type without a name": (
+        records.Obstacle.UNKNOWN_TYPE,
+        {
+            "host": model.HostState(
+                devices=(
+                    dataclasses.replace(
+                        CARD,
+                        technology="vendor-vfio",
+                        partitions=(
+                            model.Partition(
+                                profile="10de:1e07",
+                                parent=GPU,
+                                handle=GPU,
+                                is_nameless=True,
+                            ),
+                        ),
+                    ),
+                )
+            )
+        },
+    ),
     "overbooked": (
         records.Obstacle.OVERBOOKED,
         {"rules": policy.DeviceRules(rules=(policy.Rule(max_slots=0),))},
