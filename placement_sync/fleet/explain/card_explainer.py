@@ -19,6 +19,8 @@ OTHER_MODEL = "of another model"
 # Traits that a card has for ever, or never.
 _IDENTITIES = (names.MODEL_PREFIX, names.DEVICE_PREFIX)
 _WHOLE_GPU = "CUSTOM_GPU_PCI_"
+# Vendor of all types in the catalog.
+_NVIDIA = "10de:"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +55,9 @@ class CardExplainer:
         vgpu_type = self.types.find(trait)
         if vgpu_type is not None:
             gpu = self.types.gpu_of(device)
-            return bool(device.model) and (
-                gpu is None or gpu.key != vgpu_type.gpu
-            )
+            if gpu is None:
+                return bool(device.model) or _is_of_other_vendor(device)
+            return gpu.key != vgpu_type.gpu
         if trait.startswith(_WHOLE_GPU):
             ids = names.DEVICE_PREFIX + trait.removeprefix(_WHOLE_GPU)
             return ids not in device.traits
@@ -94,6 +96,12 @@ class CardExplainer:
             f"{vgpu_type.name} {need}, from {unit} {where}; there are"
             f" {occupied}"
         )
+
+
+def _is_of_other_vendor(device: offered_devices.OfferedDevice) -> bool:
+    """Return whether ids show that a card is not NVIDIA's."""
+    ids = offered_devices.find_ids(device)
+    return bool(ids) and not ids.startswith(_NVIDIA)
 
 
 def _explain_size(

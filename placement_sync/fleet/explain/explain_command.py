@@ -267,15 +267,11 @@ def _format(
     """Return the verdicts; cards of other models are one line of a table."""
     is_brief = is_table and not is_long
     hosts = sum(bool(host.fits) for host in result.hosts)
-    lines = [
-        f"{hosts} of {len(result.hosts)} hosts can serve the flavor now.",
-        f"({_LEGEND})",
-        *(f"Note: {note}." for note in result.notes),
-    ]
+    count = f"{hosts} of {len(result.hosts)} hosts can serve the flavor now."
+    head = [count, f"({_LEGEND})"] if result.hosts else [simulation.NO_CARD]
+    lines = [*head, *(f"Note: {note}." for note in result.notes)]
     if is_brief and (others := result.describe_others()):
         lines.insert(1, f"Left out: {others} (--long lists them).")
-    if not result.hosts:
-        lines.insert(0, simulation.NO_CARD)
     return application.Table(
         columns=_COLUMNS_LONG if is_long else _COLUMNS,
         rows=[

@@ -111,7 +111,8 @@ class SimulationResult:
         if self.is_possible:
             return ""
         causes = [
-            f"{card.name}: {card.why}"
+            f"{host.name}/{names.provider_address(host.name, card.name)}:"
+            f" {card.why}"
             for host in self.hosts
             for card in host.cards
             if card.why != card_explainer.OTHER_MODEL
@@ -373,7 +374,9 @@ class _CardReasons:
             uuid=device.uuid,
             verdict=verdict,
             why=why,
-            model=offered_devices.model_name(device.model),
+            model=offered_devices.model_name(device.model)
+            if device.model
+            else offered_devices.find_ids(device) or "-",
         )
 
     def _has_device(
@@ -417,7 +420,9 @@ class _CardReasons:
         if health := candidate_fit.describe_health(device):
             drain = self.drains.get(device.uuid)
             return f"{health}: {drain}" if drain else health
-        if len(causes) == len(groups):
+        # Of a host that is down the last report is old.
+        is_known = not (device.is_stale and self.host_reason)
+        if is_known and len(causes) == len(groups):
             return "; ".join(dict.fromkeys(causes))
         if self.host_reason:
             return self.host_reason

@@ -189,6 +189,15 @@ def model_name(trait: str) -> str:
     return strip_model_prefix(trait).replace("_", " ") or "-"
 
 
+def find_ids(device: OfferedDevice) -> str:
+    """Return vendor and product of a card, ``8086:56c0``, empty if unknown."""
+    for trait in sorted(device.traits):
+        if trait.startswith(names.DEVICE_PREFIX):
+            ids = trait.removeprefix(names.DEVICE_PREFIX).lower()
+            return ids.replace("_", ":", 1)
+    return ""
+
+
 def strip_model_prefix(trait: str) -> str:
     """Return a trait without the prefix of models, or of names."""
     model = trait.removeprefix(names.MODEL_PREFIX)

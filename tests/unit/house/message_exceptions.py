@@ -22,7 +22,6 @@ _DEVICES = "tests/functional/nova/attach/test_device_command.py"
 _FLAVORS = "tests/functional/nova/scheduling/test_flavor_command.py"
 _EXPLAIN = "tests/functional/sync/commands/test_explain.py"
 _LOOKUP = "tests/unit/placement_sync/fleet/flavors/test_lookup.py"
-_RULES = "tests/unit/placement_sync/fleet/flavors/test_flavor_rules.py"
 _GATEWAY = "tests/functional/nova/attach/test_gateway.py"
 _PAGE = "tests/unit/placement_sync/fleet/report/test_report.py"
 _STATUS = "tests/unit/placement_sync/daemon/test_status.py"
@@ -36,7 +35,6 @@ _FLEET = "tests/functional/sync/fleet/test_fleet.py"
 _OPENSTACK = "tests/functional/sync/fleet/test_openstack.py"
 _BARE_METAL = "tests/functional/sync/fleet/test_bare_metal.py"
 _LEAVING = "tests/functional/nova/switch/test_leaving.py"
-_FETCH = "tests/functional/images/test_fetch.py"
 _STOCK = "tests/functional/sync/fleet/test_stock.py"
 _FLAVOR_FILE = "tests/unit/placement_sync/fleet/flavors/test_flavor_file.py"
 
@@ -181,13 +179,8 @@ TEXTS: dict[str, dict[str, str]] = {
     "placement_sync/fleet/projects.py": {
         "an id: several projects have this name: ": _PROJECTS,
     },
-    "placement_sync/fleet/cli/device_command.py": {
-        "several hosts have a device {}": "two hosts, cards at one address",
-    },
     "placement_sync/fleet/cli/fleet_command.py": {
         "More than {} devices": "a cloud of 100 devices in use",
-        "several devices are at {}": "two hosts, cards at one address",
-        "of a project with id or name {}": _FLEET,
     },
     "placement_sync/fleet/cli/profile_command.py": {
         "No card takes servers now": _FLEET,
@@ -204,13 +197,8 @@ TEXTS: dict[str, dict[str, str]] = {
         "names of projects ({})": _OPENSTACK,
     },
     "placement_sync/fleet/devices/host_reports.py": {
-        "nova-compute of {} is down, {}": _FLEET,
-        "last report {} ago": _FLEET,
         "no report ever": _FLEET,
         "Nova calls it down,": _WAIT,
-    },
-    "placement_sync/fleet/explain/explain_command.py": {
-        "Host ID": _EXPLAIN,
     },
     "placement_sync/fleet/explain/import_command.py": {
         "flavor {}: {}; --force imports it anyway": _FLAVORS,
@@ -219,31 +207,17 @@ TEXTS: dict[str, dict[str, str]] = {
         "it lacks something else that the flavor ": _BARE_METAL,
     },
     "placement_sync/fleet/explain/simulation.py": {
-        "No host has an accelerator of the classe": _EXPLAIN,
         "the host's compute service is disabled": _EXPLAIN,
-        "what the bitstream's image says is not r": _FETCH,
         "Placement was asked for": "a cloud with 1000 candidates",
     },
     "placement_sync/fleet/flavors/flavor_file.py": {
         "is public": _NO_MESSAGE,
         "flavor with groups and settings": _FLAVOR_FILE,
     },
-    "placement_sync/fleet/flavors/flavor_rules.py": {
-        "{}; choose a profile of these series, or": _RULES,
-        "{} in one server: all of its NVIDIA vGPU": _RULES,
-    },
-    "placement_sync/fleet/flavors/flavor_text.py": {
-        "loads image {}": _FLAVORS,
-    },
     "placement_sync/fleet/flavors/lookup.py": {
         "cards of several PCI ids": _LOOKUP,
         "or --trait": _LOOKUP,
-        "the charges of {} for {} are unknown; re": _LOOKUP,
         "{} is ambiguous; name one of {}": _LOOKUP,
-    },
-    "placement_sync/fleet/flavors/offered_devices.py": {
-        "MIG vGPU": _LOOKUP,
-        "GPU VF": _LOOKUP,
     },
     "placement_sync/fleet/report/report_page.py": {
         "it needs Jinja2": "an installation without Jinja2",

@@ -389,6 +389,24 @@ def test_cards_of_other_models_are_one_line(
     ]
 
 
+def test_a_card_of_another_vendor_is_of_another_model(
+    cloud: Cloud, explain: Any
+) -> None:
+    """Its model may be in no catalog; MIG mode is not what it lacks."""
+    add_a100(cloud, "mig")
+    root = cloud.add("flex", {"VCPU": 16, "MEMORY_MB": 65536, "DISK_GB": 99})
+    traits = (names.OWNER_TRAIT, f"{names.DEVICE_PREFIX}8086_56C0")
+    for trait in (*traits, "CUSTOM_VGPU_NVIDIA_A100_4_20C"):
+        cloud.call("PUT", f"/traits/{trait}")
+    capacity = {"VGPU": 4, names.GPU_MEMORY_CLASS: 14336}
+    cloud.add("flex_accel_a", capacity, *traits, parent=root)
+
+    _, text, _ = explain(specs=MIG)
+
+    assert "Left out: 1 card of other models: 1 8086:56c0" in text
+    assert "MIG mode" not in text
+
+
 def test_a_drained_card_has_the_reason_of_its_drain(
     cloud: Cloud, placement: Server
 ) -> None:

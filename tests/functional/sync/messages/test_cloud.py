@@ -261,6 +261,61 @@ capacity show --flavor nope
     cloud.check("explain and capacity")
 
 
+def test_reasons_of_cards(cloud: Cloud) -> None:
+    """Cards without a place, classes without a card, and odd requests."""
+    site = cloud.site
+    for name in ("a100-mig-mdev", "intel-vf", "gvtg", "l40s-vendor-vfio"):
+        site.add(name, VCPU=16, MEMORY_MB=65536, DISK_GB=99)
+    site.lose()
+    image = "6f4d2a52-8a4e-4f0c-9d53-b3c4e5a1f001"
+    region = {
+        "resources_FPGA1:FPGA": "1",
+        "trait_FPGA1:CUSTOM_FPGA_PROGRAMMABLE": "required",
+    }
+    site.nova.add_flavor(
+        "fpga", **region, **{"accelerator:fpga_bitstream": image}
+    )
+    new = {"resources_GPU1:VGPU": "1"}
+    new["trait_GPU1:CUSTOM_VGPU_NVIDIA_X9_1Q"] = "required"
+    path = site.place / "flavors.json"
+    path.write_text(json.dumps([{"name": "x9", "properties": new}]))
+    gpu = "explain --extra-spec resources_GPU1:VGPU=1"
+    cloud.run_all(
+        f"""\
+profile list --model A100
+profile list --host intel-vf
+profile list --host nope
+{gpu} --extra-spec trait_GPU1:CUSTOM_VGPU_NVIDIA_A40_12Q=required
+{gpu} --extra-spec trait_GPU1:CUSTOM_VGPU_NVIDIA_A100_4_20C=required
+{gpu} --extra-spec trait_GPU1:CUSTOM_VGPU_NVIDIA_A100_20C=required
+{gpu} --extra-spec trait_GPU1:CUSTOM_VGPU_NVIDIA_L40S_48Q=required --long
+explain --extra-spec resources_GPU1:CUSTOM_NVME=1
+explain fpga
+flavor show fpga
+flavor set plain --profile A40-8Q --model X --dry-run
+flavor set gpu.8q --profile T4-4Q --group B --dry-run
+flavor set gpu.8q --profile A40-8C --group B --dry-run
+flavor set plain --profile I915_GVTG_V5_4 --dry-run
+flavor set plain --profile L40S-48Q --dry-run
+flavor set plain --class VGPU --model FLEX --dry-run
+flavor import {path} --dry-run --vcpus 1 --ram 512
+device show 0000:41:00.0
+device set 0000:41:00.0 --drain --reason r
+device heal 0000:41:00.0
+device list --state stale
+usage list --project nope
+device list --timeout soon
+report --format text --host a40-vf-mdev
+"""
+    )
+    conf = site.place / "nova.conf"
+    conf.write_text("[nova_accel]\nlicensed_series = Q\n")
+    cloud.run_all(
+        f"flavor set plain --profile T4-4C --dry-run --config-file {conf}"
+    )
+    cloud.check("reasons of cards")
+
+
 def test_calls_of_hosts(cloud: Cloud) -> None:
     """No message bus: what each command says before it calls a host."""
     conf = cloud.site.place / "nova.conf"
