@@ -83,6 +83,7 @@ class CheckedHost:
         secrets included.
     :param packages: packages of other distributions in the Python of this
         command.
+    :param capture_error: why Nova's answers can't be captured in it.
     """
 
     def __init__(
@@ -90,12 +91,14 @@ class CheckedHost:
         reader: host_reader.HostReader,
         config_files: Sequence[str] = (),
         packages: Sequence[top_packages.ForeignPackage] = (),
+        capture_error: str = "",
     ) -> None:
         reader.files.allow(host_paths.ALL)
         self.reader = reader
         self.gpus = reader.gpus
         self._nova_conf = nova_conf.NovaConf(reader.files, config_files)
         self.packages = tuple(packages)
+        self.capture_error = capture_error
 
     # -- files ------------------------------------------------------------
 

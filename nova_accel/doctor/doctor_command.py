@@ -10,7 +10,13 @@ from nova_accel import errors
 from nova_accel.cli import application, command_manager, host_source
 from nova_accel.config import top_packages
 from nova_accel.discovery import unoffered_devices
-from nova_accel.doctor import check_report, checked_host, host_checks, registry
+from nova_accel.doctor import (
+    captured_method,
+    check_report,
+    checked_host,
+    host_checks,
+    registry,
+)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,8 +82,11 @@ def _check_host(arguments: argparse.Namespace) -> application.Output:
     )
     reader, meta = host_source.open_host(root)
     packages = top_packages.find_foreign() if is_here else ()
+    capture_error = captured_method.find_difference() if is_here else ""
     host_source.check_config_files(arguments)
-    host = checked_host.CheckedHost(reader, arguments.config_file, packages)
+    host = checked_host.CheckedHost(
+        reader, arguments.config_file, packages, capture_error
+    )
     results = registry.run(checks, host)
     summary = ""
     if any(check.role is host_checks.Role.COMPUTE for check in checks):

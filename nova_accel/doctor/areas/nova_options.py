@@ -377,3 +377,15 @@ def check_weigher(host: _Host) -> _Results:
     names = _words(host, "weight_classes")
     if _words(host, "enabled_filters") and _WEIGHER_PATH not in names:
         yield note(f"weight_classes lacks {_WEIGHER_PATH}", host.nova_conf)
+
+
+@SCHEDULER.check(
+    "capture",
+    why="each server with accelerators costs one query of Placement more, and"
+    " hosts are not weighed for servers without",
+    remedy="install the release of nova-accel for this release of Nova",
+)
+def check_capture(host: _Host) -> _Results:
+    """nova-accel knows the method that asks for allocation candidates."""
+    if _FILTER in _words(host, "enabled_filters") and host.capture_error:
+        yield warn(host.capture_error, host.nova_conf)

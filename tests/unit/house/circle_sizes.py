@@ -110,6 +110,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(6_000, "2026-11-27", _PACKAGE),
         Limit(6_300, "2026-11-27", "nova.conf as nova-compute reads it"),
         Limit(6_320, "2026-11-28", "remedies of single causes"),
+        Limit(
+            6_400,
+            "2026-11-28",
+            "the method of nova-scheduler that the filter wraps",
+        ),
     ),
     "fleet": (
         Limit(9_720, "2026-11-27", _PACKAGE),

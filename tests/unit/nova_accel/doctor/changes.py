@@ -58,6 +58,7 @@ class Case:
         default_factory=dict
     )
     packages: tuple[top_packages.ForeignPackage, ...] = ()
+    capture_error: str = ""
 
 
 def bound(address: str, driver: str) -> prepared.Change:
@@ -479,6 +480,12 @@ CASES: Mapping[str, Case] = {
     ),
     "sched.weigher": Case(
         NOTE, conf(",filters.accelerator_weigher.AcceleratorWeigher", "")
+    ),
+    "sched.capture": Case(
+        WARN,
+        {},
+        capture_error="get_allocation_candidates of"
+        " /opt/nova/scheduler/client/report.py takes (self, resources)",
     ),
     "py.packages": Case(
         FAIL,

@@ -80,7 +80,10 @@ def test_a_change_is_seen_by_its_check_only(name: str) -> None:
     case = changes.CASES[name]
     before = levels(prepared.changed(case.before), IN_USE)
     host = prepared.changed(
-        case.before | case.change, case.gpus, packages=case.packages
+        case.before | case.change,
+        case.gpus,
+        packages=case.packages,
+        capture_error=case.capture_error,
     )
     after = levels(host, IN_USE)
     assert name not in before

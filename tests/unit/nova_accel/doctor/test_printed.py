@@ -48,7 +48,10 @@ def test_each_check_is_printed_with_its_cause() -> None:
     ]
     for name, case in cases:
         host = prepared.changed(
-            case.before | case.change, case.gpus, packages=case.packages
+            case.before | case.change,
+            case.gpus,
+            packages=case.packages,
+            capture_error=case.capture_error,
         )
         texts.append(_print((checks[name],), host))
     golden.check(PATH, _HEAD + "".join(texts))
