@@ -281,6 +281,8 @@ _OPTION = re.compile(r"^  (--?\w\S*).*\n(?:    +.*\n)*", re.MULTILINE)
 # Options that the begin of reference/cli explains for all commands.
 _COMMON = re.compile(
     r"^  (?:-h, --help|--json|-f \{text,json\}).*\n(?:    +.*\n)*"
+    # Each has its own help below.
+    r"|^Commands:\n(?:  .*\n)*"
     r"|^output formatters:\n(?s:.*)",
     re.MULTILINE,
 )
