@@ -237,11 +237,8 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             self._adoption.reshape(provider_tree, nodename, allocations)
         if is_updated:
             with log_errors("can't use this host's accelerators"):
-                is_first = not reporter.is_registered
                 self.provider_tree = copy.deepcopy(provider_tree)
                 reporter.use_tree(provider_tree)
-                if is_first:
-                    reporter.wake_ups.wake()
 
     # -- spawn, reboot and delete ------------------------------------------
 

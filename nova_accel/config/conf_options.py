@@ -155,7 +155,8 @@ OPTIONS = [
         default=60,
         min=0,
         help="Seconds between two passes. A pass compares this host with"
-        " Placement and corrects Placement. Up to a tenth is added at random."
+        " Placement and corrects Placement. The first wait is a random part of"
+        " it; the others vary by a tenth."
         " Kernel events of devices, and servers that are created or deleted,"
         " start a pass at once. 0: nova-compute makes no passes; its periodic"
         " task only updates what it has changed itself.",

@@ -52,6 +52,45 @@ def compute_quiet_s(
     )
 
 
+class Schedule:
+    """Times of the passes of one host, on any clock.
+
+    ``due`` is the time of the next pass without a wake-up, ``earliest`` that
+    of a pass after one. Hosts that started, or recovered, at the same time
+    get different phases: their next wait is a random part of the interval.
+    Jitter alone would take hours to spread them.
+    """
+
+    def __init__(
+        self,
+        interval_s: float,
+        debounce_s: float,
+        jitter: float,
+        now: float,
+    ) -> None:
+        """Make the first pass due; the arguments are those of ``Loop``."""
+        self._interval_s = interval_s
+        self._debounce_s = debounce_s
+        self._jitter = jitter
+        self._is_in_phase = True
+        self.due = self.earliest = now
+
+    def end_pass(self, started: float, ended: float, failures: int) -> None:
+        """Compute the times of the next pass.
+
+        :param failures: number of failures in a row, 0 after a success.
+        """
+        least, most = 1 - self._jitter, 1 + self._jitter
+        if self._is_in_phase and not failures:
+            least, most = 0.0, 1.0
+        self._is_in_phase = bool(failures)
+        share = random.uniform(least, most)  # noqa: S311
+        self.due = ended + compute_wait_s(self._interval_s, failures) * share
+        self.earliest = ended + compute_quiet_s(
+            self._interval_s, self._debounce_s, failures, ended - started
+        )
+
+
 class WakeUps:
     """Requests for a pass soon, made by any thread; they wait for a loop."""
 
@@ -160,23 +199,13 @@ class Loop:
             thread.join(POLL_S)
 
     def _loop(self) -> None:
-        due = earliest = time.monotonic()
-        while self._wait_for_pass(due, earliest):
+        schedule = Schedule(
+            self._interval_s, self._debounce_s, self._jitter, time.monotonic()
+        )
+        while self._wait_for_pass(schedule.due, schedule.earliest):
             started = time.monotonic()
             self._run_pass()
-            ended = time.monotonic()
-            due = ended + self._compute_wait_s()
-            earliest = ended + compute_quiet_s(
-                self._interval_s,
-                self._debounce_s,
-                self._failures,
-                ended - started,
-            )
-
-    def _compute_wait_s(self) -> float:
-        least, most = 1 - self._jitter, 1 + self._jitter
-        share = random.uniform(least, most)  # noqa: S311
-        return compute_wait_s(self._interval_s, self._failures) * share
+            schedule.end_pass(started, time.monotonic(), self._failures)
 
     def _wait_for_pass(self, due: float, earliest: float) -> bool:
         """Wait for the next pass; return False if the loop is stopping.

@@ -38,6 +38,16 @@ FAILURE_DELAY = 1.0
 GROWTH = 3
 
 
+def compute_delay(attempt: int, is_failure: bool, chance: float) -> float:
+    """Return the seconds after an attempt, from 1, before the next one.
+
+    :param is_failure: Placement did not answer; else there was a conflict.
+    :param chance: a random number from 0 to 1.
+    """
+    longest = FAILURE_DELAY if is_failure else CONFLICT_DELAY
+    return longest * float(GROWTH ** (attempt - 1)) * (1 + chance) / 2
+
+
 class _PassMemory:
     """Cache of one pass for the next one, to save requests.
 
@@ -391,7 +401,7 @@ class Synchronizer:
     def _retry(self, host_pass: _Pass) -> int:
         """Make attempts until the pass is complete; return their number."""
         for attempt in range(1, ATTEMPTS + 1):
-            max_delay = CONFLICT_DELAY
+            is_failure = False
             try:
                 if host_pass.attempt():
                     return attempt
@@ -399,8 +409,8 @@ class Synchronizer:
                 if attempt == ATTEMPTS or not refusals.is_retriable(error):
                     raise
                 LOG.debug("attempt %d: %s", attempt, error)
-                max_delay = FAILURE_DELAY
+                is_failure = True
             if attempt < ATTEMPTS:
-                max_delay *= GROWTH ** (attempt - 1)
-                self._sleep(max_delay * (1 + self._chance()) / 2)
+                chance = self._chance()
+                self._sleep(compute_delay(attempt, is_failure, chance))
         return ATTEMPTS

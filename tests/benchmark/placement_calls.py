@@ -78,12 +78,16 @@ class Node:
         )
         self.state = model.HostState()
         self.claims: tuple[model.Claim, ...] = ()
+        self.restart()
+        self._synchronizer.run(self.tree(), self.state, create_root=True)
+
+    def restart(self) -> None:
+        """Forget what was read from Placement, as a new service does."""
         self._synchronizer = sync_pass.Synchronizer(
             resource_providers.PlacementClient(
-                cloud_client.from_endpoint(server.url)
+                cloud_client.from_endpoint(self.server.url)
             )
         )
-        self._synchronizer.run(self.tree(), self.state, create_root=True)
 
     def read(self) -> None:
         """Read the host if it has changed."""

@@ -59,6 +59,8 @@ class Reporter:
         self._free: frozenset[str] = frozenset()
         #: The tree that Nova's resource tracker assigns slots from.
         self._nova_tree: Any = None
+        #: Whether an update changed Nova's tree since the start.
+        self._has_changed = False
         #: Owned providers that Nova has, or is about to create.
         self.reported: frozenset[str] = frozenset()
         #: Those of them that Placement lacked at the end of the last pass.
@@ -150,12 +152,13 @@ class Reporter:
         if desired is None:
             return False
         desired = self._exclude_conflicts(desired)
-        nova_provider_tree.update_tree(
+        planned = nova_provider_tree.update_tree(
             provider_tree,
             desired,
             self.guard(provider_tree, desired),
             startup_slots,
         )
+        self._has_changed |= bool(planned)
         self.reported = nova_provider_tree.owned_uuids(provider_tree, desired)
         return True
 
@@ -168,7 +171,12 @@ class Reporter:
         """
         # Nova's resource tracker assigns slots of the same tree from now
         # on (_update_to_placement).
+        is_first = not self.is_registered
         self._nova_tree = provider_tree
+        if is_first and self._has_changed:
+            # Without a change the first pass waits for its turn: services
+            # of a whole cloud may start at the same time.
+            self.wake_ups.wake()
         if (desired := self.desired()) is not None:
             nova_provider_tree.add_new_slots(
                 provider_tree, self._exclude_conflicts(desired)

@@ -74,6 +74,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_600, "2026-11-27", "log lines with their reason once"),
         Limit(57_050, "2026-11-27", _COMMANDS),
         Limit(57_220, "2026-11-28", "adoptions of PCI functions"),
+        Limit(57_270, "2026-11-28", "phases of passes that start together"),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
