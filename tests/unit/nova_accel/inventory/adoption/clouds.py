@@ -4,6 +4,8 @@
 import dataclasses
 import itertools
 import uuid
+from collections.abc import Iterator
+from typing import ClassVar
 
 from hypothesis import strategies as st
 
@@ -28,35 +30,39 @@ _SIZES = {"4Q": 4096, "8Q": 8192}
 class Cloud:
     """A host as it is observed, and its providers in Placement."""
 
+    source: ClassVar[records.Source] = records.Source.NOVA_MDEV
+    technology: ClassVar[str] = "mdev"
+
     observed: planner.Observed
     stored: reshape.Stored
 
     @property
     def plan(self) -> records.Plan:
-        return planning.build(self.observed)
+        return planning.build(self.observed, self.source)
+
+    def claims(self) -> Iterator[model.Claim]:
+        """Yield the claims of the adopted servers."""
+        for server in self.plan.servers:
+            for part in server.partitions:
+                yield model.Claim(
+                    consumer=server.uuid,
+                    provider=part.provider,
+                    device=part.device,
+                    profile=part.profile,
+                    slot=part.slot,
+                    parent=part.parent,
+                    handle=part.handle,
+                    technology=self.technology,
+                    state=model.ClaimState.MADE,
+                )
 
     def with_own_providers(self) -> reshape.Stored:
         """Return Placement once nova-accel has reported its providers.
 
         Before the allocations are moved: the claims have been restored.
         """
-        claims = [
-            model.Claim(
-                consumer=server.uuid,
-                provider=mdev.provider,
-                device=mdev.device,
-                profile=mdev.profile,
-                slot=mdev.slot,
-                parent=mdev.parent,
-                handle=mdev.handle,
-                technology="mdev",
-                state=model.ClaimState.MADE,
-            )
-            for server in self.plan.servers
-            for mdev in server.partitions
-        ]
         tree = tree_builder.build_tree(
-            ROOT, self.observed.host, self.observed.rules, claims
+            ROOT, self.observed.host, self.observed.rules, self.claims()
         )
         own = {
             node.uuid: reshape.StoredProvider(

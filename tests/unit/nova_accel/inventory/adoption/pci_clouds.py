@@ -4,17 +4,14 @@
 import dataclasses
 import itertools
 import uuid
-from collections.abc import Iterator
 
 from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.inventory import tree_builder
 from nova_accel.inventory.adoption import (
     alias_flavors,
     planner,
-    planning,
     records,
     reshape,
 )
@@ -110,49 +107,11 @@ def build_native(card: model.Device, own: str) -> records.NativeProvider:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cloud:
-    """A host as it is observed, and its providers in Placement."""
+class Cloud(clouds.Cloud):
+    """Host whose servers have functions of Nova's own."""
 
-    observed: planner.Observed
-    stored: reshape.Stored
-
-    @property
-    def plan(self) -> records.Plan:
-        return planning.build(self.observed, records.Source.NOVA_PCI)
-
-    def claims(self) -> Iterator[model.Claim]:
-        """Yield the claims of the adopted servers."""
-        for server in self.plan.servers:
-            for part in server.partitions:
-                yield model.Claim(
-                    consumer=server.uuid,
-                    provider=part.provider,
-                    device=part.device,
-                    profile=part.profile,
-                    slot=part.slot,
-                    parent=part.parent,
-                    handle=part.handle,
-                    technology="passthrough",
-                    state=model.ClaimState.MADE,
-                )
-
-    def with_own_providers(self) -> reshape.Stored:
-        """Return Placement once nova-accel has reported its providers."""
-        tree = tree_builder.build_tree(
-            ROOT, self.observed.host, self.observed.rules, self.claims()
-        )
-        own = {
-            node.uuid: reshape.StoredProvider(
-                name=node.name,
-                parent=node.parent,
-                inventories=node.inventories,
-                traits=node.traits,
-            )
-            for node in tree.nodes
-        }
-        return dataclasses.replace(
-            self.stored, providers={**self.stored.providers, **own}
-        )
+    source = records.Source.NOVA_PCI
+    technology = "passthrough"
 
 
 @st.composite
