@@ -42,7 +42,7 @@ class Site:
         self._env = machine.client_environment(self.layout)
         os.environ.update(machine.client_variables(self.layout))
         self.api = _connect()
-        self._image: str = self.api.image.find_image(IMAGE).id
+        self.lab_image: str = self.api.image.find_image(IMAGE).id
 
     def clean(self) -> None:
         """Delete every server, flavor and image but the lab's own."""
@@ -125,7 +125,11 @@ class Site:
 
         :param arguments: further arguments of Nova's API.
         """
-        parameters = {"image_id": self._image, "networks": "none", **arguments}
+        parameters = {
+            "image_id": self.lab_image,
+            "networks": "none",
+            **arguments,
+        }
         return self.api.compute.create_server(
             name=name, flavor_id=flavor.id, **parameters
         )

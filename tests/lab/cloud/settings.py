@@ -17,7 +17,7 @@ Ini = dict[str, dict[str, str | list[str]]]
 #: The compute host's name in nova.
 HOST = "lab-compute"
 #: Credentials of this cloud; it listens on the loopback only.
-_USER = {
+ADMIN = {
     "username": "admin",
     "password": "secret",
     "project_name": "admin",
@@ -75,7 +75,7 @@ def clouds_yaml(
     :param clouds: by the name of each entry, how its credentials differ
         from the administrator's.
     """
-    auth = {"auth_url": layout.url("keystone", "/v3"), **_USER}
+    auth = {"auth_url": layout.url("keystone", "/v3"), **ADMIN}
     entries = {
         name: {"region_name": "RegionOne", "auth": {**auth, **changes}}
         for name, changes in (clouds or {"lab": {}}).items()
@@ -177,7 +177,7 @@ def _credentials(layout: Layout) -> dict[str, str | list[str]]:
         "auth_type": "password",
         "auth_url": layout.url("keystone", "/v3"),
         "region_name": "RegionOne",
-        **_USER,
+        **ADMIN,
     }
 
 

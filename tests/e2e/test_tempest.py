@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenStack's own tests, unmodified, with our driver, filter and weigher."""
+
+import pathlib
+
+import pytest
+
+from tests.e2e.support import tempest_suite
+from tests.e2e.support.site import Site
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.long,
+    pytest.mark.usefixtures("clean"),
+]
+# The lab has neither a network nor volumes, and one host in this test;
+# Nova itself has removed some calls since.
+ABSENT = (
+    "Neutron",
+    "Volume",
+    "volume",
+    "network",
+    "microversion range",
+    "not available",
+    "not enabled",
+    "not supported",
+    "Instance validation",
+    "distinct images",
+    "Less than 2 compute nodes",
+    "Marked as unstable",
+)
+
+
+@pytest.fixture(scope="module")
+def tempest(lab: Site) -> tempest_suite.Tempest:
+    suite = tempest_suite.Tempest(lab)
+    suite.install()
+    return suite
+
+
+def check(results: tempest_suite.Results, minimum: int) -> None:
+    assert not results.failed, results.output[-20_000:]
+    assert len(results.passed) >= minimum, results.output[-5_000:]
+    unexplained = {
+        name: reason
+        for name, reason in results.skipped.items()
+        if not any(word in reason for word in ABSENT)
+    }
+    assert not unexplained
+
+
+def test_servers_without_accelerators(
+    lab: Site, tempest: tempest_suite.Tempest, tmp_path: pathlib.Path
+) -> None:
+    """Tempest's smoke tests of compute."""
+    flavor, other = (lab.flavor(name) for name in ("plain", "other"))
+    check(
+        tempest.run(
+            tmp_path / "tempest",
+            r"tempest\.api\.compute\..*\[.*\bsmoke\b",
+            flavor.id,
+            other.id,
+        ),
+        8,
+    )
