@@ -20,6 +20,7 @@ from tests.functional.nova.switch import host_commands, stock_driver
 
 ALIAS = {"pci_passthrough:alias": "gpu:1"}
 SPEC = {"vendor_id": "10de", "product_id": "1e07"}
+AUDIO = {"vendor_id": "10de", "product_id": "10f7"}
 CLASS = "CUSTOM_PCI_10DE_1E07"
 TWO_UNITS = {"pci_passthrough:alias": "gpu:2"}
 TWO_GPUS = tuple(
@@ -193,6 +194,36 @@ class AdoptUnreported(Adopt):
             self._reboot_server(each, hard=True)
             self.assertEqual(before, self.functions_of(each))
             self.assertEqual({}, self.allocations(each))
+
+
+class AdoptTwoFunctions(PciTestBase):
+    """A GPU and its audio function, each by an alias of its own."""
+
+    specs = (SPEC, AUDIO)
+    aliases = (SPEC | {"name": "gpu"}, AUDIO | {"name": "audio"})
+
+    def test_they_are_one_slot(self) -> None:
+        self.start_cards(*harness.GPU_CARDS)
+        server = self.boot({"pci_passthrough:alias": "gpu:1,audio:1"})
+        before = self.snapshot(server)
+        functions = sorted(self.functions_of(server))
+        self.assertEqual([harness.GPU, harness.GPU_AUDIO], functions)
+        self.adopt()
+        provider = self.provider(harness.GPU)
+        self.assertEqual({provider: {"PGPU": 1}}, self.allocations(server))
+        self.assertEqual({}, self.rows())
+        self._reboot_server(server, hard=True)
+        self.assertEqual(functions, sorted(self.functions_of(server)))
+        self.undo()
+        now = self.snapshot(server)
+        self.assertEqual(before["rows"], now["rows"])
+        self.assertEqual(before["providers"], now["providers"])
+        for name in ("allocations", "requests", "slots", "specs"):
+            self.assertEqual(
+                before["servers"][0][name], now["servers"][0][name]
+            )
+        self._reboot_server(server, hard=True)
+        self.assertEqual(functions, sorted(self.functions_of(server)))
 
 
 class AdoptVfs(PciTestBase):
