@@ -30,11 +30,13 @@ from filters import (
     glance_images,
     native_flavors,
     provider_facts,
+    scores,
 )
 from filters.fit import (
     candidate_fit,
     no_candidates,
     refusal_cache,
+    request_mix,
     request_state,
 )
 from filters.fit.numa_cells import build_cell_reader, has_pci_devices
@@ -44,7 +46,7 @@ from filters.request import NO_ACCELERATORS, AcceleratorRequest, parse_request
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.config import logs, top_packages
-from nova_accel.geometry import vgpu_geometry
+from nova_accel.geometry import usable_share, vgpu_geometry
 from nova_accel.model import flavors, providers
 from placement_sync.client.provider_records import Get
 
@@ -186,6 +188,12 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
             is_repeat = state.begin(self._get, _server(spec))
         except errors.ServiceError as problem:
             _warn_unread(problem)
+        if not is_repeat:
+            request_mix.shared().add(
+                usable_share.build_shape(
+                    *scores.read_size(spec), request.groups
+                )
+            )
         for host in hosts:
             _restore_candidates(host, spec, state)
         selection = _Selection(
@@ -329,6 +337,7 @@ class _Selection:
             self.request,
             host.allocation_candidates,
             candidate_fit.HostFacts(
+                shares=request_mix.shared_shares(),
                 facts=self.facts,
                 geometry=self.geometry,
                 cells_of=_find_cell_reader(host, self.spec, self.request),

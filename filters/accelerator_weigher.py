@@ -28,13 +28,13 @@ from filters import (
     scores,
 )
 from filters.accelerator_filter import parse_spec
-from filters.fit import request_state
+from filters.fit import request_mix, request_state
 from filters.placement import summaries
-from filters.request import AcceleratorRequest
+from filters.request import NO_ACCELERATORS, AcceleratorRequest
 from nova_accel.catalog import loader
 from nova_accel.config import conf
-from nova_accel.geometry import vgpu_geometry
-from nova_accel.model import providers
+from nova_accel.geometry import usable_share, vgpu_geometry
+from nova_accel.model import flavors, providers
 
 LOG = logging.getLogger(__name__)
 _FREE = "accelerator_free_weight_multiplier"
@@ -58,9 +58,10 @@ _HostRecord = tuple[
 class AcceleratorWeigher(host_weights.BaseHostWeigher):
     """Prefers hosts whose accelerators suit a server.
 
-    For servers without accelerators: hosts without accelerators. For
-    servers with accelerators: hosts with a free FPGA region that holds
-    their function, and hosts whose accelerators are fuller, or emptier.
+    For servers without accelerators: hosts without accelerators, and of
+    others those whose accelerators lose least. For servers with
+    accelerators: hosts with a free FPGA region that holds their function,
+    and hosts that lose least, or whose accelerators are fuller, or emptier.
     For servers that are evacuated: hosts with room for their attached
     profiles. Without data all hosts weigh the same.
 
@@ -157,7 +158,13 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         ]
         scored = _add(
             _multiply(functions, by_function),
-            _multiply(_score_fullness(request, records), by_fullness),
+            _multiply(
+                _score_losses(request, spec, hosts, records)
+                if request.policy.packing is flavors.Packing.BEST_REMAINING
+                and min(by_fullness) >= 0
+                else _score_fullness(request, records),
+                by_fullness,
+            ),
         )
         return _add(weights, scored)
 
@@ -168,10 +175,46 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         captured = candidate_capture.find_summaries(spec)
         if not captured or not any(multipliers):
             return [0.0] * len(hosts)
-        nodes = summaries.ProviderSummaries(captured).list_accelerators()
-        return _multiply(
-            [float(host.uuid not in nodes) for host in hosts], multipliers
-        )
+        by_uuid = summaries.ProviderSummaries(captured)
+        nodes = by_uuid.list_accelerators()
+        values = [float(host.uuid not in nodes) for host in hosts]
+        by_packing = _multipliers(hosts, _PACKING, self._settings.packing)
+        if not any(values) and min(by_packing, default=0) > 0:
+            records = [
+                ((), tuple(map(by_uuid.__getitem__, nodes[host.uuid])))
+                for host in hosts
+            ]
+            values = _score_losses(NO_ACCELERATORS, spec, hosts, records)
+        return _multiply(values, multipliers)
+
+
+def _score_losses(
+    request: AcceleratorRequest,
+    spec: Any,
+    hosts: Iterable[Any],
+    records: Iterable[_HostRecord],
+) -> list[float]:
+    """Return a score for what each host would lose with a server.
+
+    Nova claims the first candidate.
+    """
+    vcpus, memory_mb = scores.read_size(spec)
+    losses = request_mix.shared_shares().measure()
+    return scores.rank(
+        [
+            losses.compute(
+                cards,
+                provider_facts.list_added(request.groups, candidates[0])
+                if candidates
+                else {},
+                room := scores.read_room(host),
+                usable_share.HostRoom(
+                    room.vcpus - vcpus, room.memory_mb - memory_mb
+                ),
+            )
+            for host, (candidates, cards) in zip(hosts, records, strict=True)
+        ]
+    )
 
 
 def _score_fullness(

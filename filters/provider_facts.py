@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Allocation candidates, and the providers that they allocate from."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nova_accel.model import providers
+from nova_accel.model import flavors, providers
 
 # One of Nova's allocation candidates (Placement's "allocation_requests"
 # from microversion 1.34): {"allocations": {provider uuid: {"resources":
@@ -30,3 +31,30 @@ def list_providers(
             if not classes.isdisjoint(allocation["resources"])
         )
     )
+
+
+def list_added(
+    groups: Iterable[flavors.RequestGroup], candidate: Candidate
+) -> dict[str, tuple[flavors.RequestGroup, ...]]:
+    """Return the groups that a candidate adds to each provider, by uuid.
+
+    Of a group that several providers serve, each gets its units.
+    """
+    added: dict[str, tuple[flavors.RequestGroup, ...]] = {}
+    mappings = candidate.get("mappings", {})
+    for group in groups:
+        uuids = mappings.get(group.suffix, ())
+        for uuid in uuids:
+            part = group
+            if len(uuids) > 1:
+                allocated = candidate["allocations"][uuid]["resources"]
+                part = dataclasses.replace(
+                    group,
+                    resources={
+                        name: amount
+                        for name, amount in allocated.items()
+                        if name in group.resources
+                    },
+                )
+            added[uuid] = (*added.get(uuid, ()), part)
+    return added

@@ -4,10 +4,11 @@
 import functools
 from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
+from typing import Any
 
 from filters import provider_facts
 from filters.request import AcceleratorRequest
-from nova_accel.geometry import provider_room, vgpu_geometry
+from nova_accel.geometry import provider_room, usable_share, vgpu_geometry
 from nova_accel.model import flavors, names, providers
 
 
@@ -94,6 +95,47 @@ def fullness(
         ).values()
     ]
     return min(Fraction(1), max(used_shares)) if used_shares else None
+
+
+def read_size(spec: Any) -> tuple[int, int]:
+    """Return the vCPUs and MiB of a server, 0 where its flavor has none.
+
+    :param spec: the nova.objects.RequestSpec.
+    """
+    flavor = spec.flavor
+    return (
+        flavor.vcpus if "vcpus" in flavor else 0,
+        flavor.memory_mb if "memory_mb" in flavor else 0,
+    )
+
+
+def read_room(host: Any) -> usable_share.HostRoom:
+    """Return the free vCPUs and memory of a host.
+
+    ``PLENTY`` where the host has reported none, or offers none this way.
+
+    :param host: nova.scheduler.host_manager.HostState.
+    """
+    vcpus = memory = usable_share.PLENTY
+    if host.vcpus_total:
+        ratio = host.cpu_allocation_ratio or 1.0
+        vcpus = host.vcpus_total * ratio - host.vcpus_used
+    if host.total_usable_ram_mb:
+        total = host.total_usable_ram_mb
+        ratio = host.ram_allocation_ratio or 1.0
+        memory = total * ratio - (total - host.free_ram_mb)
+    return usable_share.HostRoom(vcpus, memory)
+
+
+def rank(losses: Sequence[usable_share.HostLoss]) -> list[float]:
+    """Return a score for each loss: 1 for the least, then 1/2, 1/3 and so on.
+
+    Equal losses have equal scores. The best host's is so far above the next
+    that no preference of a smaller multiplier outweighs it, however little
+    the losses differ.
+    """
+    ranks = {loss: n for n, loss in enumerate(sorted(set(losses)), start=1)}
+    return [1 / ranks[loss] for loss in losses]
 
 
 @functools.lru_cache(maxsize=4096)

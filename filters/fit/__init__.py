@@ -7,5 +7,6 @@
   each other and to the guest's NUMA cells
 - ``no_candidates``: ``find_refusal``, for requests without any candidate
 - ``refusal_cache``: these reasons, kept for some seconds
+- ``request_mix``: requests got lately, and what they could use
 - ``request_state``: providers of one request, after its servers' claims
 """

@@ -14,7 +14,7 @@ from filters.fit import candidate_locality, numa
 from filters.fit.rejection import Rejection
 from filters.request import AcceleratorRequest
 from nova_accel import model
-from nova_accel.geometry import card_state, vgpu_geometry
+from nova_accel.geometry import card_state, usable_share, vgpu_geometry
 from nova_accel.inventory import health
 from nova_accel.model import flavors, names, providers
 
@@ -45,12 +45,13 @@ class _Prospect(enum.IntEnum):
     UNKNOWN = 2
 
 
-# Prospect, is off the guest's cells, missing preferred traits, loss, free
-# units after the claim (negative for SPREAD). The lowest is best.
-_StateRank = tuple[_Prospect, bool, int, vgpu_geometry.Loss, Fraction]
+# Prospect, is off the guest's cells, missing preferred traits, loss of usable
+# share, loss of partitions, free units after the claim (negative for SPREAD).
+# The lowest is best.
+_StateRank = tuple[_Prospect, bool, int, float, vgpu_geometry.Loss, Fraction]
 # The same, and uuids.
 _Rank = tuple[
-    _Prospect, bool, int, vgpu_geometry.Loss, Fraction, tuple[str, ...]
+    _Prospect, bool, int, float, vgpu_geometry.Loss, Fraction, tuple[str, ...]
 ]
 _StateKey = tuple[object, ...]
 
@@ -61,13 +62,15 @@ class HostFacts:
 
     ``cells`` are the host's NUMA cells, unless ``cells_of`` returns those
     of each candidate. ``ranks`` are those of candidates with equal cards,
-    for all hosts of one server.
+    for all hosts of one server. ``shares`` are what usual requests could
+    use, None if no requests are known.
     """
 
     facts: provider_facts.Facts
     geometry: vgpu_geometry.VgpuGeometry
     cells: numa.Cells = numa.UNKNOWN_CELLS
     cells_of: CellsOf | None = None
+    shares: usable_share.UsableShares | None = None
     ranks: dict[_StateKey, _StateRank] = dataclasses.field(
         default_factory=dict
     )
@@ -390,7 +393,7 @@ def _rank(checked: _CheckedCandidate) -> _StateRank:
     claim fails.
     """
     if not _is_known(checked):
-        return _Prospect.UNKNOWN, True, 0, (), Fraction(0)
+        return _Prospect.UNKNOWN, True, 0, 0.0, (), Fraction(0)
     states = checked.host_facts.geometry.states
     is_ambiguous = any(
         _is_ambiguous(checked.request, vgpus.facts, states)
@@ -407,6 +410,7 @@ def _rank(checked: _CheckedCandidate) -> _StateRank:
         policy.numa is not flavors.NumaPolicy.NONE
         and checked.numa_rejection is not None,
         _count_missing_preferred(checked),
+        _sum_usable_losses(checked) if is_best else 0.0,
         _sum_losses(checked) if is_best else (),
         -free if policy.packing is flavors.Packing.SPREAD else free,
     )
@@ -442,6 +446,25 @@ def _count_missing_preferred(checked: _CheckedCandidate) -> int:
         uuid not in facts or trait not in facts[uuid].traits
         for suffix, trait in checked.request.preferred_traits.items()
         for uuid in checked.mappings.get(suffix, ())
+    )
+
+
+def _sum_usable_losses(checked: _CheckedCandidate) -> float:
+    """Return the usable share that the cards lose.
+
+    0 for vGPUs: tests.benchmark.density measures that the loss of partitions
+    alone, and then the free units, serve each model well.
+    """
+    shares, facts = checked.host_facts.shares, checked.host_facts.facts
+    if shares is None or checked.vgpus:
+        return 0.0
+    added = provider_facts.list_added(
+        checked.request.groups, checked.candidate
+    )
+    return sum(
+        shares.compute_card_loss(facts[uuid], groups)
+        for uuid, groups in added.items()
+        if uuid in facts
     )
 
 

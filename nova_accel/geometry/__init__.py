@@ -9,5 +9,6 @@
 - ``card_state``: layout and partitions of a card, as Placement has them
 - ``vgpu_geometry``, ``vgpu_feasibility``: vGPU types that fit on such a card
 - ``provider_room``: how many more of a request group fit on a provider
+- ``usable_share``: how much of a host's cards the usual requests could use
 - ``topology``: PCIe root ports, NVLinks, required locality
 """

@@ -110,8 +110,8 @@ _PACKING = _choices(
             "The emptiest device, so that few servers share a device."
         ),
         flavors.Packing.BEST_REMAINING: (
-            "The device that loses the fewest of the larger profiles that it"
-            " could still make."
+            "The device that loses least of what the usual requests could"
+            " still use."
         ),
     }
 )

@@ -121,7 +121,7 @@ class Packing(SpecValue):
     """Order of preference among a host's devices with room.
 
     PACK: the fullest first. SPREAD: the emptiest first. BEST_REMAINING:
-    first the one on which most of the larger profiles remain possible.
+    the least loss of what usual requests could use first.
     """
 
     PACK = "pack"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from nova_accel.model import flavors
-from tests.benchmark import density, trace_replay, traces
+from tests.benchmark.density import cards, trace_replay, traces
 
 _NODES = [
     traces.Node(
@@ -134,7 +134,7 @@ def test_trace_of_files(
         ],
     )
 
-    density.main(
+    cards.main(
         f"--trace {nodes} {requests} --expected {expected}"
         " --seeds 2 --workers 1".split()
     )

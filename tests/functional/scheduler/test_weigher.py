@@ -13,7 +13,12 @@ import pytest
 from nova import conf, context, objects
 from oslo_config import fixture as config_fixture
 
-from filters import accelerator_weigher, candidate_capture, glance_images
+from filters import (
+    accelerator_weigher,
+    candidate_capture,
+    glance_images,
+)
+from filters.fit import request_mix
 from nova_accel.model import names
 from tests.functional.images import glances, image_requests
 from tests.functional.scheduler import scheduling
@@ -95,6 +100,8 @@ def option(scheduler: Scheduler) -> Iterator[Any]:
 @pytest.fixture
 def weighing(cloud: Cloud, option: Any) -> Weighing:
     glance_images.shared.cache_clear()
+    request_mix.shared_shares.cache_clear()
+    request_mix.shared.cache_clear()
     return Weighing(cloud)
 
 
@@ -155,6 +162,17 @@ def test_servers_without_accelerators_use_hosts_without(
 
     assert weighing.land({}, count=3) == ["plain"] * 3
     assert weighing.land(flavor_specs())[0].startswith("gpu")
+
+
+def test_servers_without_accelerators_spare_free_cards(
+    cloud: Cloud, weighing: Weighing
+) -> None:
+    _, cards = cloud.add_host("full", a=4)
+    cloud.add_host("empty", a=4)
+    cloud.take(cards["a"], 4)
+
+    assert weighing.land(flavor_specs()) == ["empty"]
+    assert weighing.land({}, count=2) == ["full"] * 2
 
 
 @pytest.mark.parametrize("specs", [{}, flavor_specs()])
@@ -362,7 +380,7 @@ def test_multipliers_are_applied_by_novas_handler(
 
     assert {host.obj.host: host.weight for host in weighed} == {
         "used": 10.0,
-        "half": 5.0,
+        "half": 2.5,
         "empty": 0.0,
     }
 

@@ -5,8 +5,10 @@ from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
+from nova.scheduler import host_manager
 
 from filters import provider_facts, request, scores
+from nova_accel.geometry import usable_share
 from nova_accel.model import providers
 from tests.support.scheduler import scheduled
 from tests.support.scheduler.scheduled import GEOMETRY
@@ -154,3 +156,27 @@ def test_only_providers_of_accelerators_are_listed() -> None:
         }
     }
     assert provider_facts.list_providers(FPGAS.classes, [candidate]) == ("a",)
+
+
+def test_equal_losses_have_equal_ranks() -> None:
+    losses = [
+        usable_share.HostLoss(usable=0.5, free=1.0, vcpus=8.0),
+        usable_share.HostLoss(usable=0.1, free=2.0, vcpus=8.0),
+        usable_share.HostLoss(usable=0.5, free=1.0, vcpus=8.0),
+        usable_share.HostLoss(usable=0.5, free=0.5, vcpus=9.0),
+    ]
+
+    assert scores.rank(losses) == [1 / 3, 1, 1 / 3, 1 / 2]
+    assert scores.rank([]) == []
+
+
+def test_room_has_the_ratios_of_a_host() -> None:
+    host = host_manager.HostState("host", "node", "cell")
+
+    assert scores.read_room(host) == usable_share.UNLIMITED
+
+    host.vcpus_total, host.vcpus_used = 16, 10
+    host.cpu_allocation_ratio, host.ram_allocation_ratio = 4.0, 1.5
+    host.total_usable_ram_mb, host.free_ram_mb = 1000, 400
+
+    assert scores.read_room(host) == usable_share.HostRoom(54.0, 900.0)

@@ -43,6 +43,10 @@ _COMMANDS = (
     "files, clients and grammars that commands alone read are out of Nova;"
     " allocations have one reader"
 )
+_USABLE = (
+    "hosts and cards are chosen by what usual requests could use: density"
+    " above FGD's as installed"
+)
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
         Limit(54_500, "2026-11-27", _FIRST),
@@ -75,6 +79,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_050, "2026-11-27", _COMMANDS),
         Limit(57_220, "2026-11-28", "adoptions of PCI functions"),
         Limit(57_270, "2026-11-28", "phases of passes that start together"),
+        Limit(58_060, "2026-11-28", _USABLE),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -106,6 +111,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(38_900, "2026-11-27", _COMMANDS),
         Limit(38_950, "2026-11-28", "notes of unclean functions as one"),
         Limit(39_140, "2026-11-28", "adoptions of PCI functions"),
+        Limit(39_880, "2026-11-28", _USABLE),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

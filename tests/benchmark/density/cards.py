@@ -42,17 +42,17 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from filters import provider_facts, request
-from filters.fit import candidate_fit
+from filters.fit import candidate_fit, request_mix
 from nova_accel import model
 from nova_accel.catalog import loader
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, scan
-from nova_accel.geometry import device_capacity, vgpu_geometry
+from nova_accel.geometry import device_capacity, usable_share, vgpu_geometry
 from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
-from tests.benchmark import trace_replay
+from tests.benchmark.density import trace_replay
 from tests.hosts import build, vgpu_cards
 
 ROOT = providers.ProviderRoot(name="node", uuid=str(uuid.UUID(int=1)))
@@ -278,6 +278,10 @@ class Host:
 
     def __init__(self, kind: Kind, way: Way) -> None:
         self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
+        self._mix = request_mix.RequestMix()
+        self._shares = usable_share.UsableShares(
+            self._geometry, self._mix.list_usual
+        )
         made = (Card(kind, number) for number in range(CARDS))
         self._cards = {card.uuid: card for card in made}
         self._requests = {
@@ -290,6 +294,12 @@ class Host:
         view = candidate_fit.HostFacts(
             facts={uuid: card.facts for uuid, card in self._cards.items()},
             geometry=self._geometry,
+            shares=self._shares,
+        )
+        self._mix.add(
+            usable_share.build_shape(
+                0, 0, self._requests[server.profile.name].groups
+            )
         )
         fits, _ = candidate_fit.select(
             self._requests[server.profile.name],
@@ -418,7 +428,3 @@ def main(words: Sequence[str] | None = None) -> None:
             for title in TITLES
         ]
         print(f"{CARDS} x {key}".ljust(32), *cells, sep="  ")
-
-
-if __name__ == "__main__":
-    main()

@@ -19,26 +19,24 @@ import pathlib
 import random
 import statistics
 import time
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from nova import weights
 
 from filters import provider_facts, scores
-from filters.fit import candidate_fit
+from filters.fit import candidate_fit, request_mix
 from filters.request import AcceleratorRequest
 from nova_accel.catalog import loader
 from nova_accel.config import conf
-from nova_accel.geometry import vgpu_geometry
+from nova_accel.geometry import usable_share, vgpu_geometry
 from nova_accel.model import flavors, names, providers
-from tests.benchmark import traces
-from tests.benchmark.traces import GPU_MILLI, Node, Request
+from tests.benchmark.density import traces
+from tests.benchmark.density.traces import GPU_MILLI, Node, Request
 
 SHARE_CLASS = "CUSTOM_PCI_GPU_MILLI"
 LOAD = 1.3
 # The first seed of the published results.
 FIRST_SEED = 42
-_NAMESPACE = uuid.UUID(int=42)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +129,7 @@ class Cluster:
 def _build_cards(node: Node) -> tuple[providers.Provider, ...]:
     return tuple(
         providers.Provider(
-            uuid=str(uuid.uuid5(_NAMESPACE, f"{node.name}_{number}")),
+            uuid=f"{node.name}_{number:02}",
             name=f"{node.name}_{number}",
             traits=frozenset(
                 {names.OWNER_TRAIT, names.MODEL_PREFIX + node.model}
@@ -155,9 +153,19 @@ class Installed:
         is_spread = packing is flavors.Packing.SPREAD
         self._multiplier = -multiplier if is_spread else multiplier
         self._fullness: dict[int, float] = {}
+        self._mix = request_mix.RequestMix()
+        self._shares = usable_share.UsableShares(
+            self._geometry, self._mix.list_usual
+        )
+        self._usual: object = None
+        self._chosen: dict[Hashable, tuple[int, ...]] = {}
+        self._losses: list[dict[Request, usable_share.HostLoss]] = [
+            {} for _ in cluster.nodes
+        ]
 
     def choose(self, request: Request, nodes: Sequence[int]) -> Placed:
         """Return the choice among the nodes with room, the first of equals."""
+        self._count(request)
         cpu = [float(self._cluster.cpu_milli[n]) for n in nodes]
         memory = [float(self._cluster.memory_mib[n]) for n in nodes]
         # Nova's weighers have a multiplier of 1.0 each.
@@ -176,12 +184,57 @@ class Installed:
     def update(self, placed: Placed) -> None:
         """Forget what was computed for the node of a new placement."""
         self._fullness.pop(placed.node, None)
+        self._losses[placed.node].clear()
+
+    def _count(self, request: Request) -> None:
+        """Count a request as the filter does."""
+        groups = build_request(request, self._packing).groups
+        self._mix.add(
+            usable_share.build_shape(
+                request.cpu_milli, request.memory_mib, groups
+            )
+        )
+        usual = self._mix.list_usual()
+        if usual is not self._usual:
+            self._usual = usual
+            self._chosen.clear()
+            for losses in self._losses:
+                losses.clear()
 
     def _weigh(self, request: Request, nodes: Sequence[int]) -> list[float]:
-        if not request.gpus:
+        if self._packing is flavors.Packing.BEST_REMAINING:
+            shares = scores.rank([self._find_loss(request, n) for n in nodes])
+        elif request.gpus:
+            shares = [self._compute_fullness(request, node) for node in nodes]
+        else:
             return [0.0] * len(nodes)
-        shares = [self._compute_fullness(request, node) for node in nodes]
         return [self._multiplier * w for w in weights.normalize(shares)]
+
+    def _find_loss(self, request: Request, node: int) -> usable_share.HostLoss:
+        losses = self._losses[node]
+        if request not in losses:
+            losses[request] = self._compute_loss(request, node)
+        return losses[request]
+
+    def _compute_loss(
+        self, request: Request, node: int
+    ) -> usable_share.HostLoss:
+        cluster = self._cluster
+        cards = cluster.cards[node]
+        cpu, memory = cluster.cpu_milli[node], cluster.memory_mib[node]
+        groups = build_request(request, self._packing).groups
+        gpus = self._choose_gpus(request, node)
+        return self._shares.measure().compute(
+            cards,
+            {
+                cards[gpu].uuid: (group,)
+                for gpu, group in zip(gpus, groups, strict=True)
+            },
+            usable_share.HostRoom(cpu, memory),
+            usable_share.HostRoom(
+                cpu - request.cpu_milli, memory - request.memory_mib
+            ),
+        )
 
     def _compute_fullness(self, request: Request, node: int) -> float:
         """Return the fullness of a node: it depends on its cards alone."""
@@ -196,11 +249,21 @@ class Installed:
         return self._fullness[node]
 
     def _choose_gpus(self, request: Request, node: int) -> tuple[int, ...]:
+        """Return the GPUs of the first candidate: the same on equal nodes."""
         gpus = self._cluster.gpus[node]
         if request.gpu_milli == GPU_MILLI:
             # Whole cards are alike.
             whole = [n for n, free in enumerate(gpus) if free == GPU_MILLI]
             return tuple(whole[: request.gpus])
+        if not request.gpus:
+            return ()
+        key = request.gpu_milli, self._cluster.nodes[node].model, *gpus
+        if key not in self._chosen:
+            self._chosen[key] = self._select_gpus(request, node)
+        return self._chosen[key]
+
+    def _select_gpus(self, request: Request, node: int) -> tuple[int, ...]:
+        gpus = self._cluster.gpus[node]
         cards = {card.uuid: card for card in self._cluster.cards[node]}
         candidates: list[provider_facts.Candidate] = [
             {
@@ -210,12 +273,14 @@ class Installed:
                 "mappings": {"_0": [key]},
             }
             for key, free in zip(cards, gpus, strict=True)
-            if request.gpus and free >= request.gpu_milli
+            if free >= request.gpu_milli
         ]
         fitting, _ = candidate_fit.select(
             build_request(request, self._packing),
             candidates,
-            candidate_fit.HostFacts(facts=cards, geometry=self._geometry),
+            candidate_fit.HostFacts(
+                facts=cards, geometry=self._geometry, shares=self._shares
+            ),
         )
         return tuple(
             list(cards).index(key)
@@ -268,14 +333,14 @@ def replay(
 
 def count_invalid(nodes: Sequence[Node], history: Sequence[Placed]) -> int:
     """Return how many placements exceed their node or break the request."""
-    left = [
+    free = [
         {"cpu": n.cpu_milli, "memory": n.memory_mib}
         | {str(gpu): GPU_MILLI for gpu in range(n.gpus)}
         for n in nodes
     ]
     invalid = 0
     for placed in history:
-        request, node = placed.request, left[placed.node]
+        request, node = placed.request, free[placed.node]
         node["cpu"] -= request.cpu_milli
         node["memory"] -= request.memory_mib
         for gpu in placed.gpus:
