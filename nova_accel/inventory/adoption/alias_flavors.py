@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nova_accel.config.lines import native_flavors as lines
-from nova_accel.inventory.adoption import native_flavors
+from nova_accel.inventory.adoption import profile_requests
 from nova_accel.model import flavors
 
 _POLICY = "group_policy"
@@ -108,7 +108,7 @@ def assign(
 def rewrite(
     specs: Mapping[str, str],
     used: Iterable[str],
-    profiles: Iterable[native_flavors.ProfileRequest],
+    profiles: Iterable[profile_requests.ProfileRequest],
 ) -> dict[str, str]:
     """Return extra specs that request profiles in place of aliases.
 
@@ -120,7 +120,7 @@ def rewrite(
     remaining.subtract(collections.Counter(used))
     _set_aliases(rewritten, +remaining)
     for profile in profiles:
-        suffix = native_flavors.find_suffix(rewritten, profile.charges)
+        suffix = profile_requests.find_suffix(rewritten, profile.charges)
         for name, amount in profile.charges.items():
             rewritten[f"resources{suffix}:{name}"] = str(amount)
         rewritten[f"trait{suffix}:{profile.trait}"] = "required"

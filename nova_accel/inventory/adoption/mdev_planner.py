@@ -5,7 +5,7 @@ import collections
 from collections.abc import Iterable, Mapping
 
 from nova_accel import model
-from nova_accel.inventory.adoption import native_flavors, planner, records
+from nova_accel.inventory.adoption import planner, profile_requests, records
 from nova_accel.model import pci, providers
 
 _MDEV = "mdev"
@@ -144,26 +144,26 @@ class MdevPlanner(planner.Planner):
         partitions = server.partitions
         profiles = self._profiles_by_class(partitions)
         present = collections.Counter(p.native_class for p in partitions)
-        requested = native_flavors.count_classes(specs, present.keys())
+        requested = profile_requests.count_classes(specs, present.keys())
         if requested != present:
             raise ValueError(
                 f"they request {requested or 'none'}, and it has"
                 f" {dict(present)}"
             )
-        return native_flavors.rewrite(
+        return profile_requests.rewrite(
             specs, profiles, self.list_traits(partitions)
         )
 
     def _profiles_by_class(
         self, partitions: Iterable[records.AdoptedPartition]
-    ) -> dict[str, native_flavors.ProfileRequest]:
+    ) -> dict[str, profile_requests.ProfileRequest]:
         """Return the profile of each native class of a server.
 
         :raises ValueError: a class has several.
         """
-        by_class: dict[str, native_flavors.ProfileRequest] = {}
+        by_class: dict[str, profile_requests.ProfileRequest] = {}
         for each in partitions:
-            profile = native_flavors.ProfileRequest(
+            profile = profile_requests.ProfileRequest(
                 trait=self.find_trait(each), charges=each.charges
             )
             if by_class.setdefault(each.native_class, profile) != profile:
@@ -177,9 +177,9 @@ class MdevPlanner(planner.Planner):
         self, partition: records.AdoptedPartition
     ) -> tuple[dict[str, str], dict[str, str]]:
         before = {f"resources:{partition.native_class}": "1"}
-        profile = native_flavors.ProfileRequest(
+        profile = profile_requests.ProfileRequest(
             trait=self.find_trait(partition), charges=partition.charges
         )
-        return before, native_flavors.rewrite(
+        return before, profile_requests.rewrite(
             before, {partition.native_class: profile}
         )

@@ -12,8 +12,8 @@ from nova_accel import model
 from nova_accel.config.lines import native_flavors as native_lines
 from nova_accel.inventory.adoption import (
     alias_flavors,
-    native_flavors,
     planner,
+    profile_requests,
     records,
 )
 from nova_accel.model import domains, pci, providers
@@ -325,8 +325,8 @@ class PciPlanner(planner.Planner):
 
     def _request(
         self, partition: records.AdoptedPartition
-    ) -> native_flavors.ProfileRequest:
-        return native_flavors.ProfileRequest(
+    ) -> profile_requests.ProfileRequest:
+        return profile_requests.ProfileRequest(
             trait=self.find_trait(partition), charges=partition.charges
         )
 

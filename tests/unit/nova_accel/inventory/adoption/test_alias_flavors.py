@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import pytest
 
 from nova_accel.config.lines import native_flavors as lines
-from nova_accel.inventory.adoption import alias_flavors, native_flavors
+from nova_accel.inventory.adoption import alias_flavors, profile_requests
 
-GPU = native_flavors.ProfileRequest(trait="CUSTOM_GPU", charges={"PGPU": 1})
+GPU = profile_requests.ProfileRequest(trait="CUSTOM_GPU", charges={"PGPU": 1})
 FUNCTION = alias_flavors.NovaFunction(
     address="0000:71:00.0",
     vendor_id="10de",

@@ -3,12 +3,12 @@
 
 import pytest
 
-from nova_accel.inventory.adoption import native_flavors
+from nova_accel.inventory.adoption import profile_requests
 
-SMALL = native_flavors.ProfileRequest(
+SMALL = profile_requests.ProfileRequest(
     trait="CUSTOM_VGPU_A", charges={"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}
 )
-LARGE = native_flavors.ProfileRequest(
+LARGE = profile_requests.ProfileRequest(
     trait="CUSTOM_VGPU_B", charges={"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}
 )
 
@@ -63,11 +63,11 @@ def test_native_classes_become_profiles(
     before: dict[str, str], after: dict[str, str]
 ) -> None:
     profiles = {"VGPU": SMALL, "CUSTOM_BIG": LARGE}
-    assert native_flavors.rewrite(before, profiles, {"CUSTOM_RACK"}) == after
+    assert profile_requests.rewrite(before, profiles, {"CUSTOM_RACK"}) == after
 
 
 def test_units_of_all_groups_are_counted() -> None:
     specs = {"resources:VGPU": "2", "resources1:VGPU": "1", "a": "b"}
-    assert native_flavors.count_classes(specs, {"VGPU"}) == {"VGPU": 3}
+    assert profile_requests.count_classes(specs, {"VGPU"}) == {"VGPU": 3}
     with pytest.raises(ValueError, match="many"):
-        native_flavors.count_classes({"resources:VGPU": "many"}, {"VGPU"})
+        profile_requests.count_classes({"resources:VGPU": "many"}, {"VGPU"})
