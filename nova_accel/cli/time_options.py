@@ -33,5 +33,7 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 def _parse_timeout(text: str) -> float:
     number = parse_seconds(text)
     if not number:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time to wait")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time to wait; write seconds above 0"
+        )
     return number

@@ -67,7 +67,8 @@ def _format_lines(status: Status, now: float) -> Iterator[str]:
     if status.root is not None:
         yield f"  compute node  {status.root.name} ({status.root.uuid})"
     if status.succeeded is None:
-        yield f"  last success  never, in {_format_span(status.age(now))}"
+        span = _format_span(status.age(now))
+        yield f"  last success  never, since its start {span} ago"
     else:
         yield f"  last success  {_format_span(status.age(now))} ago"
     each = (

@@ -26,7 +26,6 @@ _GATEWAY = "tests/functional/nova/attach/test_gateway.py"
 _PAGE = "tests/unit/placement_sync/fleet/report/test_report.py"
 _STATUS = "tests/unit/placement_sync/daemon/test_status.py"
 _DRAIN_MARKS = "tests/unit/placement_sync/cli/test_drain_marks.py"
-_DRAIN = "tests/functional/sync/commands/test_drain.py"
 _OUTSIDE_HOST = "tests/unit/placement_sync/cli/test_outside_host.py"
 _STOCK_COMPUTE = "tests/unit/placement_sync/client/test_stock_compute.py"
 _SYNC_COMMAND = "tests/unit/placement_sync/cli/test_sync_command.py"
@@ -117,9 +116,6 @@ TEXTS: dict[str, dict[str, str]] = {
     "nova_accel/doctor/areas/state_services.py": {
         "do what the text says, then systemctl re": _CHECKS,
     },
-    "nova_accel/cli/time_options.py": {
-        "{} is no time to wait": "tests/unit/nova_accel/cli/test_console.py",
-    },
     "nova_accel/cli/application.py": {
         "{} prints a text or an object": _CODE,
         "{} prints cells": _CODE,
@@ -150,10 +146,6 @@ TEXTS: dict[str, dict[str, str]] = {
     "nova_accel/cli/inspect_output.py": {
         "marks unknown: {}": _DRAIN_MARKS,
     },
-    "placement_sync/cli/drain_wait.py": {
-        "Placement to drop the trait of drained d": _DRAIN,
-        "Placement to have the trait of drained d": _DRAIN,
-    },
     "placement_sync/cli/main.py": {
         "Correct the accelerators of this host in": _NO_MESSAGE,
     },
@@ -162,7 +154,6 @@ TEXTS: dict[str, dict[str, str]] = {
         "a uuid in it": _OUTSIDE_HOST,
     },
     "placement_sync/cli/status_command.py": {
-        "last success never, in {}": _STATUS,
         "usage sampled {} ago": _STATUS,
     },
     "placement_sync/cli/sync_command.py": {

@@ -80,11 +80,13 @@ drain 0000:99:00.0 --reason gone --force
     test_drain.publish(site, test_drain.claim(CARD))
     host.run_all(
         f"""\
-drain {CARD} --reason r
+drain {CARD} --reason r --host {HOST} --wait 0
 drain 0000:af:00.0 --reason r
 run --once --host {HOST}
 drain {CARD} --host {HOST} --wait-empty 0
 drain {CARD} --host {HOST} --root {site.root} --wait-empty 0
+undrain {CARD} --host {HOST} --wait 0
+undrain {CARD} --timeout 0
 """
     )
     host.check("drain and undrain")
@@ -101,6 +103,12 @@ def test_faults(host: Host) -> None:
 
 def test_passes(host: Host) -> None:
     site = host.site
+    host.run_all("status")
+    site.state.mkdir()
+    host.run(
+        f"run --once --host {HOST} --endpoint http://127.0.0.1:1",
+        *("--state-dir", str(site.state)),
+    )
     host.run_all(
         f"""\
 status
