@@ -29,6 +29,7 @@ from filters import (
     candidate_capture,
     glance_images,
     native_flavors,
+    profile_order,
     provider_facts,
     scores,
 )
@@ -162,6 +163,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
             ),
             explain_refusal,
         )
+        profile_order.install()
         for package in top_packages.find_foreign():
             LOG.warning("%s", package)
 

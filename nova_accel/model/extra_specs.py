@@ -78,6 +78,8 @@ def _choices(meanings: Mapping[_Value, str]) -> dict[str, str]:
     return {value.value: text for value, text in meanings.items()}
 
 
+# A vGPU type is MODEL-SIZE.
+_MODEL, _SIZE = r"\w[\w ]{0,47}", r"[\w-]{1,32}"
 _NUMA = _choices(
     {
         flavors.NumaPolicy.REQUIRED: (
@@ -211,6 +213,21 @@ TABLE: tuple[ExtraSpec, ...] = (
         default_in_words="none",
         example="8",
         since="0.1.0",
+    ),
+    ExtraSpec(
+        key=flavors.PROFILES,
+        meaning=(
+            "vGPU types in order of preference: the server gets the first that"
+            " fits anywhere. The request groups of the flavor are those of the"
+            " first one, and each type replaces it in all of them. ``*-SIZE``"
+            " is this size of all models. A server that moves keeps its type;"
+            " a resize chooses anew."
+        ),
+        form=rf"{_MODEL}-{_SIZE}(,(\*|{_MODEL})-{_SIZE}){{0,15}}",
+        form_in_words="up to 16 vGPU types, separated by commas",
+        default_in_words="the type of the groups only",
+        example="H100-80C,A100D-80C,*-80C",
+        since="0.10.0",
     ),
     ExtraSpec(
         key=flavors.BITSTREAM,

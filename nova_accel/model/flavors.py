@@ -14,6 +14,7 @@ from nova_accel.model import names
 NAMESPACE = "accelerator:"
 BITSTREAM = "fpga_bitstream"
 MEMORY_NODES = "memory_nodes"
+PROFILES = "profiles"
 # Of a guest with eight GPUs there are 128 then, the limit of QEMU
 # (include/sysemu/numa.h, MAX_NODES).
 MAX_MEMORY_NODES = 15

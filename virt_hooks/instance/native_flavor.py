@@ -29,13 +29,25 @@ def replace(
     :raises nova.exception.NovaException: the instance can't be saved.
     """
     specs = native_flavors.apply(replacements, instance.flavor.extra_specs)
-    if specs is None:
-        return
+    if specs is not None and is_allocated(specs, allocated):
+        store(instance, specs)
+
+
+def is_allocated(
+    specs: Mapping[str, str], allocated: model.Allocations
+) -> bool:
+    """Return whether allocations have all that extra specs request."""
     requested = _add(g.resources for g in flavors.parse_groups(specs))
-    if not requested <= _add(allocated.values()):
-        return
+    return requested <= _add(allocated.values())
+
+
+def store(instance: Any, specs: Mapping[str, str]) -> None:
+    """Store extra specs in the flavor of a server.
+
+    :raises nova.exception.NovaException: the instance can't be saved.
+    """
     flavor = instance.flavor.obj_clone()
-    flavor.extra_specs = specs
+    flavor.extra_specs = dict(specs)
     instance.flavor = flavor
     instance.save()
     LOG.info(

@@ -16,7 +16,11 @@ from nova_accel.model import attachment
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection, hypervisor, libvirt_guest
-from virt_hooks.instance import instance_request, native_flavor
+from virt_hooks.instance import (
+    chosen_profile,
+    instance_request,
+    native_flavor,
+)
 from virt_hooks.operations import nova_database
 from virt_hooks.report import reporter
 from virt_hooks.spawn import claim_store, lifecycle, ownership, spawn_plan
@@ -63,13 +67,20 @@ class ServerPartitions:
     ) -> instance_request.InstanceRequest:
         """Return the request of a server that comes to this host.
 
-        A flavor for Nova's own vGPUs is replaced (``native_flavor``).
+        A flavor for Nova's own vGPUs is replaced (``native_flavor``), and
+        one with choices (``chosen_profile``).
 
         :param allocations: Nova's, of the server.
         :raises MalformedError: it can't be read.
         """
         native_flavor.replace(
             instance, _amounts_of(allocations), self._replacements
+        )
+        chosen_profile.replace(
+            instance,
+            _amounts_of(allocations),
+            self.accel.root,
+            self.accel.host.state.devices,
         )
         return self.parse(instance, allocations, is_rebuild)
 

@@ -4,7 +4,7 @@
 import argparse
 import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from nova_accel.cli import application, command_manager
 from nova_accel.geometry import vgpu_geometry
@@ -98,16 +98,23 @@ def _run(arguments: argparse.Namespace) -> application.Output:
             " accel flavor set`"
         )
     offered = context.read_devices()
-    simulated = explain_command.simulate(
-        context.placement,
-        simulation.SimulatedRequest(
-            specs=flavor.specs, needs=flavor.needs_with_disk
-        ),
-        offered,
-        drains=context.describe_drains(offered.devices),
-    )
-    capacity = compute(
-        contents, offered, flavor.needs, simulated, context.types.geometry
+    drains = context.describe_drains(offered.devices)
+    capacity = _add(
+        compute(
+            flavor_specs.read(choice.specs),
+            offered,
+            choice.needs,
+            explain_command.simulate(
+                context.placement,
+                simulation.SimulatedRequest(
+                    specs=choice.specs, needs=choice.needs_with_disk
+                ),
+                offered,
+                drains=drains,
+            ),
+            context.types.geometry,
+        )
+        for _, choice in cloud.list_choices(flavor, context.types.catalog)
     )
     fields = _build_fields(flavor, capacity)
     return application.Record(
@@ -118,6 +125,19 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         status=0 if capacity.total else _FULL,
         build_document=lambda: fields,
     )
+
+
+def _add(capacities: Iterable[FlavorCapacity]) -> FlavorCapacity:
+    """Return the capacity for the choices of one flavor together.
+
+    A device is blocked only for the reason of the last choice.
+    """
+    by_host = collections.Counter[str]()
+    reasons: Mapping[str, int] = {}
+    for capacity in capacities:
+        by_host.update(capacity.by_host)
+        reasons = capacity.reasons
+    return FlavorCapacity(by_host=by_host, reasons=reasons)
 
 
 def _build_fields(

@@ -2,6 +2,7 @@
 """Clients of a cloud for commands about flavors."""
 
 import argparse
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 
 from placement_sync.cli import progress
@@ -81,14 +82,21 @@ class CloudContext:
         :param specs: its extra specs, in place of those that Nova has.
         :raises ServiceError: Placement can't be read.
         """
-        simulated = simulation.SimulatedRequest(
-            specs=specs, needs=flavor.needs_with_disk
-        )
-        if not simulated.accelerators.groups:
-            return ""
-        try:
-            return explain_command.simulate(
-                self.placement, simulated, offered
-            ).refusal
-        except simulation.RejectedError as error:
-            return str(error)
+        flavor = dataclasses.replace(flavor, specs=specs)
+        refusals = []
+        for _, choice in cloud.list_choices(flavor, self.types.catalog):
+            simulated = simulation.SimulatedRequest(
+                specs=choice.specs, needs=flavor.needs_with_disk
+            )
+            refusal = ""
+            try:
+                if simulated.accelerators.groups:
+                    refusal = explain_command.simulate(
+                        self.placement, simulated, offered
+                    ).refusal
+            except simulation.RejectedError as error:
+                refusal = str(error)
+            if not refusal:
+                return ""
+            refusals.append(refusal)
+        return refusals[0]

@@ -5,11 +5,11 @@ import argparse
 import dataclasses
 import functools
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.catalog import loader
+from nova_accel.catalog import loader, profile_order
 from nova_accel.cli import application, command_manager
 from nova_accel.model import names
 from placement_sync.cli import common_options
@@ -93,7 +93,17 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     client = reader.placement
     if simulated.accelerators.groups:
         drains = reader.describe_drains(devices.devices)
-        result = simulate(client, simulated, devices, tree, excluded, drains)
+        result = _simulate_choices(
+            simulated,
+            functools.partial(
+                simulate,
+                client,
+                devices=devices,
+                tree=tree,
+                excluded=excluded,
+                drains=drains,
+            ),
+        )
     else:
         result = _simulate_nodes(arguments, client, simulated, devices)
     status = 0 if result.is_possible else _NO_HOST
@@ -106,6 +116,34 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     )._replace(
         head=server.describe() if server else "",
         build_document=functools.partial(_build_document, result, server),
+    )
+
+
+def _simulate_choices(
+    simulated: simulation.SimulatedRequest,
+    run: Callable[[simulation.SimulatedRequest], simulation.SimulationResult],
+) -> simulation.SimulationResult:
+    """Return the result of the first choice that fits, or of the first one.
+
+    A note names the choice of a flavor that has several.
+
+    :raises MalformedError: the list of choices can't be used.
+    """
+    choices = profile_order.list_choices(simulated.specs, loader.load())
+    if not choices:
+        return run(simulated)
+    results = []
+    for number, choice in enumerate(choices, 1):
+        attempt = dataclasses.replace(simulated, specs=choice.specs)
+        results.append(run(attempt))
+        if results[-1].is_possible:
+            note = f"{choice.name} is choice {number} of {len(choices)}"
+            break
+    else:
+        note = f"no host can serve {', '.join(c.name for c in choices)}"
+        results.append(results[0])
+    return dataclasses.replace(
+        results[-1], notes=(f"{profile_order.KEY}: {note}", *results[-1].notes)
     )
 
 

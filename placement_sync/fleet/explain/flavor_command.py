@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterator
 
 from nova_accel import errors
+from nova_accel.catalog import profile_order
 from nova_accel.cli import application
 from nova_accel.model import names
 from placement_sync.cli import common_options, progress
@@ -130,6 +131,7 @@ def _change(
     """Change a flavor's extra specs, or create one without an id.
 
     :return: the changes.
+    :raises MalformedError: a choice of the request is no vGPU type.
     """
     offered = offered_devices.Cloud()
     pinned: offered_devices.OfferedDevice | None = None
@@ -141,6 +143,7 @@ def _change(
         arguments, context.types, offered, pinned
     )
     change = flavor_specs.plan(flavor.specs, request)
+    profile_order.list_choices(change.specs, context.types.catalog)
     _check_rules(arguments, context, flavor_specs.read(change.specs))
     if not (arguments.dry_run or flavor.id):
         flavor = _write_new(arguments, context, flavor, change, pinned)

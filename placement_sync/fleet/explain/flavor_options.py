@@ -150,6 +150,12 @@ _SINGLE_OPTIONS = (
     ),
 )
 _REPEATED_OPTIONS = (
+    (
+        "--or-profile",
+        "PROFILE",
+        "request this vGPU type if --profile fits nowhere, or with *-SIZE this"
+        " size of all models; may be repeated, in order of preference",
+    ),
     ("--trait", "TRAIT", "require this trait, too; may be repeated"),
     (
         "--charge",
@@ -175,6 +181,13 @@ _MORE_HELP = {
     flavors.MEMORY_NODES: ", the NUMA nodes for the memory of each whole GPU"
     " (default: 8 for GPUs that need it, as GH200 and GB200)"
 }
+
+
+# Options that need --profile or --class.
+_WITH_PROFILE = (
+    *("model", "device", "bitstream", "trait", "charge"),
+    "or-profile",
+)
 
 
 def parse_count(text: str) -> int:
@@ -222,6 +235,8 @@ def build_request(
         types,
         arguments.force,
     )
+    if arguments.or_profile:
+        settings[flavors.PROFILES] = _join_choices(arguments, devices, types)
     if pinned is not None:
         trait = names.pin_trait(pinned.host, pinned.address)
         devices = dataclasses.replace(
@@ -235,14 +250,31 @@ def build_request(
     )
 
 
+def _join_choices(
+    arguments: argparse.Namespace,
+    devices: flavor_specs.DeviceRequest,
+    types: offered_devices.VgpuTypes,
+) -> str:
+    """Return the list of the profile and of those that may replace it.
+
+    :raises UsageError: the profile is no vGPU type of the catalog.
+    """
+    first = next(filter(None, map(types.find, sorted(devices.required))), None)
+    if first is None:
+        raise command_manager.UsageError(
+            "--or-profile needs a --profile that is an NVIDIA vGPU type"
+        )
+    return ",".join((first.name, *arguments.or_profile))
+
+
 def _check_settings(
     arguments: argparse.Namespace, settings: dict[str, str]
 ) -> None:
     """Check the arguments of a call without --profile and --class."""
     unused = [
         f"--{name}"
-        for name in ("model", "device", "bitstream", "trait", "charge")
-        if getattr(arguments, name)
+        for name in _WITH_PROFILE
+        if getattr(arguments, name.replace("-", "_"))
     ]
     if arguments.count != 1:
         unused.append("--count")

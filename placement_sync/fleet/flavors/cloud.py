@@ -14,6 +14,7 @@ from collections.abc import (
 from typing import Any
 
 from nova_accel import errors
+from nova_accel.catalog import profile_order, vgpu_types
 from nova_accel.model import names, providers
 from placement_sync import parallel
 from placement_sync.client import (
@@ -277,6 +278,23 @@ class Flavor:
     def needs_with_disk(self) -> dict[str, int]:
         """Return the needs of a server that boots from an image."""
         return {**self.needs, "DISK_GB": self.disk_gb}
+
+
+def list_choices(
+    flavor: Flavor, catalog: vgpu_types.Catalog
+) -> Sequence[tuple[str, Flavor]]:
+    """Return the flavors that Nova schedules for one, the first that fits.
+
+    Each has its profile; a flavor without choices is its only one, without
+    a profile.
+
+    :raises MalformedError: the list of choices can't be used.
+    """
+    choices = profile_order.list_choices(flavor.specs, catalog)
+    return [
+        (choice.name, dataclasses.replace(flavor, specs=choice.specs))
+        for choice in choices
+    ] or [("", flavor)]
 
 
 def find_flavor(compute: rest.RestClient, name_or_id: str) -> Flavor:

@@ -172,6 +172,9 @@ def _list_settings(report: FlavorReport) -> Iterator[tuple[str, str, bool]]:
     for name in flavor_specs.SETTINGS:
         key = f"{flavors.NAMESPACE}{name}"
         yield name, values[name], key not in report.specs
+    choices = report.specs.get(f"{flavors.NAMESPACE}{flavors.PROFILES}")
+    if choices is not None:
+        yield flavors.PROFILES, choices, False
 
 
 def _format_switch(value: bool | None) -> str:

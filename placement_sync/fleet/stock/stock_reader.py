@@ -76,7 +76,7 @@ class StockReader:
         old = {each.id: each for each in before.flavors} if before else {}
         flavors = []
         for flavor in listed:
-            hosts = self._judge(flavor, offered, largest)
+            hosts = self._judge_choices(flavor, offered, largest)
             if hosts is not None:
                 stocks = self._sum_up(flavor, hosts, owners)
                 flavors.append(
@@ -96,6 +96,33 @@ class StockReader:
         if flavor.is_public:
             return ()
         return cloud.list_access(self.compute, flavor.id)
+
+    def _judge_choices(
+        self,
+        flavor: cloud.Flavor,
+        offered: offered_devices.Cloud,
+        largest: stock_levels.LargestStart,
+    ) -> _Hosts | None:
+        """Return the hosts that serve a choice of a flavor; see ``_judge``.
+
+        A host is exhausted for all choices together.
+        """
+        try:
+            choices = cloud.list_choices(flavor, self.types.catalog)
+        except errors.MalformedError:
+            return {}
+        sums: dict[str, _HostStock] = {}
+        for _, choice in choices:
+            hosts = self._judge(choice, offered, largest)
+            if hosts is None:
+                return None
+            for uuid, stock in hosts.items():
+                last = sums.get(uuid, _HostStock(0, 0))
+                sums[uuid] = _HostStock(
+                    max(last.starts, stock.starts),
+                    last.at_most + stock.at_most,
+                )
+        return sums
 
     def _judge(
         self,

@@ -39,6 +39,10 @@ _UNOFFERED = (
     "accelerators that are not offered, read by nova-compute for other"
     " machines: modules of inspect, and their lists"
 )
+_CHOICES = (
+    "ordered profiles: choices of a flavor, tried by the scheduler, stored by"
+    " the host"
+)
 _COMMANDS = (
     "files, clients and grammars that commands alone read are out of Nova;"
     " allocations have one reader"
@@ -80,6 +84,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_220, "2026-11-28", "adoptions of PCI functions"),
         Limit(57_270, "2026-11-28", "phases of passes that start together"),
         Limit(58_060, "2026-11-28", _USABLE),
+        Limit(58_500, "2026-11-28", _CHOICES),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -112,6 +117,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(38_950, "2026-11-28", "notes of unclean functions as one"),
         Limit(39_140, "2026-11-28", "adoptions of PCI functions"),
         Limit(39_880, "2026-11-28", _USABLE),
+        Limit(40_300, "2026-11-28", _CHOICES),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
@@ -162,6 +168,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-28",
             "checks of the limit of candidates, and of traits in flavors",
         ),
+        Limit(13_800, "2026-11-28", _CHOICES),
     ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "adoption": (

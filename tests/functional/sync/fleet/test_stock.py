@@ -71,6 +71,17 @@ def test_levels_follow_the_cards(site: Site) -> None:
     assert site.list_levels() == {"one": FEW}
 
 
+def test_a_flavor_with_choices_has_the_stock_of_any(site: Site) -> None:
+    (card,) = site.add_host("one", "1")
+    choices = {"accelerator:profiles": "T4-16Q,T4-4Q"}
+    site.nova.add_flavor("either", **_FULL, **choices)
+    site.nova.add_flavor("wrong", **_FULL, **{"accelerator:profiles": "T4"})
+    site.cloud.allocate_mb(card, 4096)
+    assert site.list_levels() == {"either": FEW, "one": FEW, "wrong": NONE}
+    site.cloud.allocate_mb(card, 4096, 4096, 4096)
+    assert site.list_levels()["either"] == NONE
+
+
 def test_cpus_memory_and_disk_count(site: Site) -> None:
     site.add_host("one", "1234", VCPU=3)
     assert site.list_levels() == {"one": NONE}

@@ -194,6 +194,44 @@ flavor set plain --class CUSTOM_QAT_VF --display on --dry-run
     cloud.check("flavors")
 
 
+def test_choices(cloud: Cloud) -> None:
+    nova = cloud.site.nova
+    for name, value in {
+        "either": "A40-8Q,T4-8Q",
+        "second": "A40-8Q,A40-4Q",
+        "wrong": "A40-8Q,A40-9Q",
+    }.items():
+        nova.add_flavor(name, **_SPECS, **{"accelerator:profiles": value})
+    nova.add_flavor(
+        "other",
+        **{key.replace("A40", "L40S"): text for key, text in _SPECS.items()},
+        **{"accelerator:profiles": "L40S-8Q,A40-8Q"},
+    )
+    nova.add_flavor(
+        "none",
+        **{key.replace("A40", "L40S"): text for key, text in _SPECS.items()},
+        **{"accelerator:profiles": "L40S-8Q,L4-8Q"},
+    )
+    cloud.run_all(
+        """\
+flavor set plain --profile A40-8Q --or-profile T4-8Q --or-profile '*-8Q'
+  --dry-run
+flavor set plain --profile A40-8Q --or-profile A40-9Q --dry-run
+flavor set plain --or-profile T4-8Q
+flavor set plain --profile CUSTOM_VGPU_NVIDIA_X9_1Q --force
+  --or-profile T4-8Q --dry-run
+flavor show either
+explain either
+explain other
+explain none
+explain wrong
+capacity show --flavor either
+capacity show --flavor other
+"""
+    )
+    cloud.check("choices")
+
+
 def test_imports(cloud: Cloud) -> None:
     directory = cloud.site.place
     flavor = {"name": "gpu.8q", "vcpus": 8, "ram": 1024, "disk": 20}
