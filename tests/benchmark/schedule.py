@@ -93,6 +93,11 @@ class Cost:
     requests: float
     megabytes: float
 
+    @property
+    def processor(self) -> float:
+        """Return the seconds of the processor in both services."""
+        return self.scheduler + self.placement
+
     def row(self, label: str) -> str:
         """Return a row of the table."""
         return (
@@ -273,8 +278,10 @@ def find_missed(name: str, costs: Mapping[str, Cost]) -> Iterator[str]:
     if added > (limit := schedule_goals.REQUESTS[name][-1].limit):
         yield f"{name}: {added:.0f} requests are added, goal {limit:.0f}"
     for goal in schedule_goals.RATIOS.get(name, ())[-1:]:
-        for what in ("seconds", "scheduler"):
-            ratio = getattr(ours, what) / max(0.001, getattr(alone, what))
+        for what, ratio in (
+            ("seconds", ours.seconds / alone.seconds),
+            ("processor time", ours.processor / alone.processor),
+        ):
             if ratio > goal.limit:
                 yield f"{name}: {what} x {ratio:.2f}, goal {goal.limit}"
 
