@@ -18,9 +18,8 @@ _MAX_REASON = 400
 _USERINFO = re.compile(r"(?<=://)[^/\s]*@")
 # A page of a proxy, as of HAProxy: "<html><body><h1>503 ...".
 _PAGE = re.compile(r"\s*<(?:!doctype|html)\b", re.IGNORECASE)
-_HIDDEN = re.compile(
-    r"<(head|style|script)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL
-)
+_TAG = re.compile(r"<(/?\w*+)[^<>]*+>")
+_HIDDEN = ("head", "style", "script")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 _HINTS = {
@@ -42,9 +41,24 @@ def shorten(text: str) -> str:
     # The first characters are enough, and limit the time.
     text = text[: 10 * _MAX_REASON]
     if _PAGE.match(text):
-        text = _HIDDEN.sub(" ", text)
+        text = _read_page(text)
     line = _USERINFO.sub("", " ".join(text.split()))
     return line if len(line) <= _MAX_REASON else line[:_MAX_REASON] + "..."
+
+
+def _read_page(text: str) -> str:
+    """Return the text of a page that a browser shows."""
+    first, *parts = _TAG.split(text)
+    shown, hidden = [first], ""
+    for tag, words in zip(parts[::2], parts[1::2], strict=True):
+        name = tag.lower()
+        if not hidden and name in _HIDDEN:
+            hidden = name
+        elif hidden and name == f"/{hidden}":
+            hidden = ""
+        if not hidden:
+            shown.append(words)
+    return " ".join(shown)
 
 
 def add_hint(message: str, hint: str) -> str:

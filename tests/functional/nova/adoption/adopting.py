@@ -20,6 +20,7 @@ class AdoptionTestBase(host_commands.HostCommandsTestBase):
     """A host of Nova's own driver, and the commands on it."""
 
     kind = stock_driver.T4_TYPE
+    source = "nova-mdev"
     #: Further arguments of the commands.
     program_options: tuple[str, ...] = ()
 
@@ -101,6 +102,8 @@ class AdoptionTestBase(host_commands.HostCommandsTestBase):
     def run_command(self, *words: str, status: int = 0) -> str:
         """Return the output of `nova-accel adopt` on host1."""
         uuid = self.compute_rp_uuids["host1"]
+        if words[0] == "plan":
+            words = (*words, "--from", self.source)
         words = ("adopt", *words, "--host-uuid", uuid)
         return self.run_here(*words, *self.program_options, status=status)
 

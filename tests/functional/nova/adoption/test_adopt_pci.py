@@ -38,6 +38,7 @@ GPU_GROUP = harness.whole_gpu_group("_GPU")
 class PciTestBase(adopting.AdoptionTestBase):
     """A host of Nova's own driver with whole GPUs."""
 
+    source = "nova-pci"
     is_reported = True
     specs: tuple[dict[str, Any], ...] = (SPEC,)
     aliases: tuple[dict[str, Any], ...] = (SPEC | {"name": "gpu"},)
@@ -71,11 +72,6 @@ class PciTestBase(adopting.AdoptionTestBase):
 
     def start_cards(self, *cards: Any) -> None:
         self.start_stock(cards or harness.GPU_CARDS, "")
-
-    def run_command(self, *words: str, status: int = 0) -> str:
-        if words[0] == "plan":
-            words = (*words, "--from", "nova-pci")
-        return super().run_command(*words, status=status)
 
     def undo(self) -> None:
         """Hand the host back as the manual says."""

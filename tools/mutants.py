@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from cosmic_ray import ast as cosmic_ast
 from cosmic_ray import mutating, plugins
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[1]
 # Changes here are seen by no caller that is right.
 _SAME = re.compile(r"strict=True|@dataclasses\.dataclass|kw_only=True")
 # The slowest area takes 10 s of a processor; a mutant may loop, or wait.
