@@ -94,7 +94,8 @@ def _card(host: str, address: str, number: int, cards: int) -> Provider:
             names.GPU_MEMORY_CLASS: MEMORY_MB,
         },
         traits=frozenset(
-            {
+            trait
+            for trait in {
                 names.OWNER_TRAIT,
                 names.NOVA_OWNER_TRAIT,
                 names.model_trait("10de", "A40"),
@@ -103,6 +104,7 @@ def _card(host: str, address: str, number: int, cards: int) -> Provider:
                 *names.identity_traits("10de", "2235", 2 * number // cards),
                 *(f"CUSTOM_VGPU_NVIDIA_A40_{size}Q" for size in SIZES),
             }
+            if not trait.startswith(names.IMPLIED_PREFIXES)
         ),
     )
 
