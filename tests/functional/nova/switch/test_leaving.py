@@ -112,7 +112,7 @@ class Leaving(leaving.LeavingTestBase):
     def test_functions_that_are_not_clean_stay_noted(self) -> None:
         self.start()
         store = self.leave_unclean()
-        text = self.remove("plan")
+        text = self.run_here("remove", "plan")
         reason = f"  {harness.GPU}: its scrub, begun at "
         self.assertIn(f"so that their notes stay:\n{reason}", text)
         text = self.apply()
@@ -234,7 +234,7 @@ class Leaving(leaving.LeavingTestBase):
         server = self.boot(WHOLE)
         (holder,) = self.plan()["holders"]
         self.assertIn("takes its functions away", holder["effect"])
-        text = self.remove("plan")
+        text = self.run_here("remove", "plan")
         for line in (
             "Other hosts with accelerators: none, it is the last one",
             f"  {server['id']} {server['name']} (ACTIVE) has ",
