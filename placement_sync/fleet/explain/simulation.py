@@ -93,6 +93,12 @@ class HostVerdict:
     cards: tuple[CardVerdict, ...]
 
 
+def _name_card(host: HostVerdict, card: CardVerdict) -> str:
+    """Return ``HOST/ADDRESS``, of a bare-metal node its name."""
+    address = names.provider_address(host.name, card.name)
+    return host.name if card.name == host.name else f"{host.name}/{address}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
     """Results for all hosts; ``notes`` are limits of the simulation."""
@@ -111,8 +117,7 @@ class SimulationResult:
         if self.is_possible:
             return ""
         causes = [
-            f"{host.name}/{names.provider_address(host.name, card.name)}:"
-            f" {card.why}"
+            f"{_name_card(host, card)}: {card.why}"
             for host in self.hosts
             for card in host.cards
             if card.why != card_explainer.OTHER_MODEL
