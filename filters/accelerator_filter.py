@@ -30,15 +30,15 @@ from filters import (
     glance_images,
     native_flavors,
     profile_order,
-    provider_facts,
-    scores,
 )
 from filters.fit import (
     candidate_fit,
     no_candidates,
+    provider_facts,
     refusal_cache,
     request_mix,
     request_state,
+    scores,
 )
 from filters.fit.numa_cells import build_cell_reader, has_pci_devices
 from filters.placement import provider_names, queries

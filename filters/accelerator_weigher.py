@@ -20,15 +20,9 @@ from nova.scheduler import utils
 from nova.scheduler import weights as host_weights
 from oslo_log import log as logging
 
-from filters import (
-    attached_profiles,
-    candidate_capture,
-    glance_images,
-    provider_facts,
-    scores,
-)
+from filters import attached_profiles, candidate_capture, glance_images
 from filters.accelerator_filter import parse_spec
-from filters.fit import request_mix, request_state
+from filters.fit import provider_facts, request_mix, request_state, scores
 from filters.placement import summaries
 from filters.request import NO_ACCELERATORS, AcceleratorRequest
 from nova_accel.catalog import loader

@@ -82,9 +82,9 @@ def find_difference(method: Any) -> str:
     name = f"nova.scheduler.client.report.SchedulerReportClient.{_METHOD}"
     if not callable(method):
         return f"{name} does not exist"
-    found = tuple(inspect.signature(method).parameters)
-    if found != PARAMETERS:
-        return f"{name} takes ({', '.join(found)})"
+    parameters = tuple(inspect.signature(method).parameters)
+    if parameters != PARAMETERS:
+        return f"{name} takes ({', '.join(parameters)})"
     return ""
 
 

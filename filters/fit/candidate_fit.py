@@ -9,8 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from filters import provider_facts
-from filters.fit import candidate_locality, numa
+from filters.fit import candidate_locality, numa, provider_facts
 from filters.fit.rejection import Rejection
 from filters.request import AcceleratorRequest
 from nova_accel import model
@@ -38,7 +37,7 @@ _HEALTH_CAUSES = {
 
 
 class _Prospect(enum.IntEnum):
-    """What is known of the cards of a candidate."""
+    """Chance that the cards of a candidate have room."""
 
     LIKELY = 0
     AMBIGUOUS = 1

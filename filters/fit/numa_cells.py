@@ -7,8 +7,7 @@ from typing import Any
 from nova import objects
 from nova.virt import hardware
 
-from filters import provider_facts
-from filters.fit import numa
+from filters.fit import numa, provider_facts
 
 _SEVERAL = 2
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from oslo_log import log as logging
 
-from filters import candidate_capture, provider_facts
+from filters import candidate_capture
+from filters.fit import provider_facts
 from filters.fit.rejection import Rejection
 from filters.placement import queries
 from filters.placement.summaries import ProviderSummaries
@@ -69,7 +70,7 @@ class RequestState:
         self.hosts: dict[str, FilteredHost] = {}
         #: Hosts on which no candidate is sure to fit, by uuid.
         self.doubtful: set[str] = set()
-        self._known = ProviderSummaries(captured or {})
+        self._summaries = ProviderSummaries(captured or {})
         self._changed: dict[str, providers.Provider] = {}
         self._servers: set[str] = set()
         self._server = ""
@@ -83,9 +84,9 @@ class RequestState:
         None if it is another's, not known, or malformed.
         """
         provider = self._changed.get(uuid)
-        if provider is None and uuid in self._known:
+        if provider is None and uuid in self._summaries:
             try:
-                provider = self._known[uuid]
+                provider = self._summaries[uuid]
             except errors.ServiceError:
                 return None
         is_own = provider and names.OWNER_TRAIT in provider.traits
@@ -105,7 +106,7 @@ class RequestState:
         :param host: uuid of its compute node.
         """
         if self._accelerators is None:
-            self._accelerators = self._known.list_accelerators()
+            self._accelerators = self._summaries.list_accelerators()
         return tuple(self.find_all(self._accelerators.get(host, ())).values())
 
     def is_unchanged(self, host: Any) -> bool:
@@ -139,7 +140,7 @@ class RequestState:
         self._server = server
         if self.captured is None:
             self._changed, self._unchanged = {}, {}
-            self._known = ProviderSummaries(
+            self._summaries = ProviderSummaries(
                 queries.fetch_summaries(get, self.request.groups[0])
             )
             self._accelerators = None

@@ -45,5 +45,5 @@ class ProviderNames:
             if len(self._names) > _MAX_NAMES:
                 self._names = {}
             self._names.update({p.uuid: p.name for p in listed})
-        known = self._names
-        return {uuid: known[uuid] for uuid in uuids if uuid in known}
+        names_ = self._names
+        return {uuid: names_[uuid] for uuid in uuids if uuid in names_}

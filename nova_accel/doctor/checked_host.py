@@ -23,7 +23,7 @@ from nova_accel.discovery import (
     service_start,
     unoffered_devices,
 )
-from nova_accel.doctor import state_files
+from nova_accel.doctor.sources import state_files
 from nova_accel.host import host_paths
 from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import (

@@ -11,12 +11,12 @@ from nova_accel.cli import application, command_manager, host_source
 from nova_accel.config import top_packages
 from nova_accel.discovery import unoffered_devices
 from nova_accel.doctor import (
-    captured_method,
     check_report,
     checked_host,
     host_checks,
     registry,
 )
+from nova_accel.doctor.sources import captured_method
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

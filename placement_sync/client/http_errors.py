@@ -49,7 +49,7 @@ def shorten(text: str) -> str:
 def _read_page(text: str) -> str:
     """Return the text of a page that a browser shows."""
     first, *parts = _TAG.split(text)
-    shown, hidden = [first], ""
+    texts, hidden = [first], ""
     for tag, words in zip(parts[::2], parts[1::2], strict=True):
         name = tag.lower()
         if not hidden and name in _HIDDEN:
@@ -57,8 +57,8 @@ def _read_page(text: str) -> str:
         elif hidden and name == f"/{hidden}":
             hidden = ""
         if not hidden:
-            shown.append(words)
-    return " ".join(shown)
+            texts.append(words)
+    return " ".join(texts)
 
 
 def add_hint(message: str, hint: str) -> str:

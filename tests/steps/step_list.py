@@ -20,6 +20,7 @@ IMPORTED_TESTS = (
     "tests/functional/nova/fpga/test_fpga.py",
     "tests/functional/nova/fpga/test_tools.py",
     "tests/functional/nova/spawn/test_typed_vfs.py",
+    "tests/functional/sync/commands/test_explain.py",
     "tests/functional/test_activation.py",
     "tests/unit/nova_accel/doctor/ansible/test_device_use.py",
     "tests/unit/nova_accel/doctor/ansible/test_driver_command.py",
@@ -90,6 +91,7 @@ STEPS: Mapping[str, Step] = {
         pages=(
             "doc/source/admin/fleet-report-host.png",
             "doc/source/admin/fleet-report.png",
+            "doc/source/admin/scale.rst",
             "doc/source/install/index.rst",
         ),
         tests_commit=True,

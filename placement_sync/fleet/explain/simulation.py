@@ -9,8 +9,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from filters import provider_facts
-from filters.fit import candidate_fit, no_candidates
+from filters.fit import candidate_fit, no_candidates, provider_facts
 from filters.placement import queries
 from filters.request import AcceleratorRequest, parse_request
 from nova_accel import errors

@@ -41,8 +41,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from filters import provider_facts, request
-from filters.fit import candidate_fit, request_mix
+from filters import request
+from filters.fit import candidate_fit, provider_facts, request_mix
 from nova_accel import model
 from nova_accel.catalog import loader
 from nova_accel.config import policy

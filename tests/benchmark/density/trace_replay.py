@@ -23,8 +23,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from nova import weights
 
-from filters import provider_facts, scores
-from filters.fit import candidate_fit, request_mix
+from filters.fit import candidate_fit, provider_facts, request_mix, scores
 from filters.request import AcceleratorRequest
 from nova_accel.catalog import loader
 from nova_accel.config import conf

@@ -19,8 +19,8 @@ from nova import context, objects
 from nova.scheduler import host_manager
 from nova.virt import hardware
 
-from filters import accelerator_filter, candidate_capture, provider_facts
-from filters.fit import candidate_fit, numa_cells
+from filters import accelerator_filter, candidate_capture
+from filters.fit import candidate_fit, numa_cells, provider_facts
 from nova_accel import model
 from nova_accel.model import flavors, names, providers
 from tests.support.scheduler import scheduled

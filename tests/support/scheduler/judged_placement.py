@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 from urllib import parse
 
-from filters import provider_facts
+from filters.fit import provider_facts
 from nova_accel.model import flavors, names, providers
 
 # Nova's limit: [scheduler] max_placement_results.

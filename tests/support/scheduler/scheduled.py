@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from filters import provider_facts, request
-from filters.fit import candidate_fit
+from filters import request
+from filters.fit import candidate_fit, provider_facts
 from nova_accel import model
 from nova_accel.catalog import loader, mdev_names, vgpu_types
 from nova_accel.geometry import vgpu_geometry

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filters import provider_facts, request
-from filters.fit import candidate_fit, numa
+from filters import request
+from filters.fit import candidate_fit, numa, provider_facts
 from nova_accel import model
 from nova_accel.model import flavors, names, providers
 from tests.support.scheduler import scheduled

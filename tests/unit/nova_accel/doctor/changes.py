@@ -2,7 +2,6 @@
 """One change of the prepared host for each check, with the result."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from nova_accel.discovery.capture import (
 )
 from nova_accel.doctor.host_checks import Level
 from nova_accel.host import nvml_gpus
-from nova_accel.host.state import drains, notes
+from nova_accel.host.state import notes
 from tests.support.hosts import prepared
 from tests.support.hosts.prepared import (
     ALVEO,
@@ -550,126 +549,3 @@ UNSEEN: tuple[tuple[str, prepared.Change], ...] = (
         },
     ),
 )
-
-#: Further causes of a check, which print other texts than its case.
-OTHER_CAUSES: tuple[tuple[str, Case], ...] = (
-    (
-        "nova.driver",
-        Case(NOTE, {NOVA_CONF: "[DEFAULT]\ncompute_driver = a.B\n"}),
-    ),
-    (
-        "nova.mdev-types",
-        Case(
-            NOTE,
-            section("[devices]\nenabled_mdev_types = nvidia-232")
-            | {"/sys/class/mdev_bus": None},
-        ),
-    ),
-    ("nova.pci-spec", Case(Level.UNKNOWN, section("[pci]\ndevice_spec = 1"))),
-    (
-        "nova.pci-spec",
-        Case(
-            WARN,
-            section('[pci]\ndevice_spec = {"address": "41:00.0"}')
-            | no_vfs(L40S),
-        ),
-    ),
-    (
-        "nv.branch",
-        Case(
-            NOTE,
-            {
-                "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX"
-                " x86_64 Kernel Module  999.85.07  Thu\n",
-            },
-        ),
-    ),
-    (
-        "nv.nvswitch",
-        Case(
-            NOTE,
-            switch()
-            | conf(
-                "[nova_accel]",
-                '[nova_accel]\ndevice_spec = {"vendor_id": "10de",'
-                ' "product_id": "22a3", "use": "passthrough"}',
-            ),
-        ),
-    ),
-    (
-        "nv.fabric",
-        Case(WARN, {}, gpus=reported(fabric=("in_progress", 0))),
-    ),
-    ("pci.sriov", Case(WARN, {at(QAT, "sriov_totalvfs"): "0\n"})),
-    (
-        "pci.aer-fatal",
-        Case(
-            WARN,
-            {
-                at(L40S, "..").rpartition(f"/{L40S}")[0]
-                + "/aer_rootport_total_err_fatal": "1\n"
-            },
-        ),
-    ),
-    ("pci.reset", Case(FAIL, {at(T4, "reset_method"): "\n"})),
-    (
-        "remove.claims",
-        Case(FAIL, {"/sys/bus/mdev/devices/" + SERVER: LINK("/sys")}),
-    ),
-    ("remove.functions", Case(Level.UNKNOWN, {f"{STATE}/book.json": "{"})),
-    ("pci.msi", Case(FAIL, arguments("pci=nomsi"))),
-)
-
-# The prepared host after a removal, and what can be left behind.
-REMOVED: prepared.Change = {
-    NOVA_CONF: "[DEFAULT]\ncompute_driver = libvirt.LibvirtDriver\n",
-    STATE: None,
-}
-# As nova-compute and `nova-accel remove apply` write them.
-CLAIMS: Mapping[str, Any] = {
-    "format": 1,
-    "root": {"name": "node1", "uuid": SERVER},
-    "claims": [
-        {
-            "consumer": SERVER,
-            "provider": SERVER,
-            "device": GPU,
-            "profile": "",
-            "slot": GPU,
-            "parent": "",
-            "handle": GPU,
-            "technology": "passthrough",
-            "state": "made",
-        }
-    ],
-    "occupied": [],
-}
-LEFT = {"format": 1, "address": GPU, "reason": drains.LEAVING}
-REMOVAL_CASES: Mapping[str, Case] = {
-    "remove.claims": Case(FAIL, {at(VF, "nvidia/current_vgpu_type"): "1145"}),
-    "remove.functions": Case(
-        FAIL,
-        {
-            f"{STATE}/book.json": json.dumps(CLAIMS),
-            f"{STATE}/drained/{NOTE_FILE}": json.dumps(LEFT),
-        },
-    ),
-    "remove.offered": Case(
-        FAIL, {f"{STATE}/book.json": json.dumps({**CLAIMS, "claims": []})}
-    ),
-    "remove.driver": Case(
-        FAIL,
-        {NOVA_CONF: "[DEFAULT]\ncompute_driver = accel.AccelLibvirtDriver\n"},
-    ),
-    "remove.filters": Case(
-        FAIL,
-        {NOVA_CONF: "[filter_scheduler]\nenabled_filters = AcceleratorFilter"},
-    ),
-    "remove.section": Case(
-        NOTE, {NOVA_CONF: "[nova_accel]\nsync_interval = 60\n"}
-    ),
-    "remove.units": Case(
-        NOTE, {f"{prepared.UNITS}/placement-sync.service": "[Service]\n"}
-    ),
-    "remove.state": Case(NOTE, {STATE: DIRECTORY}),
-}

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from nova_accel.doctor import captured_method
+from nova_accel.doctor.sources import captured_method
 
 pytest.importorskip("nova", reason="the compared method is Nova's")
 

@@ -15,7 +15,7 @@ from nova_accel.host.state import notes
 from tests.hosts import look
 from tests.support.hosts import prepared
 from tests.unit.docs import pages
-from tests.unit.nova_accel.doctor import changes
+from tests.unit.nova_accel.doctor import changes, removal_changes
 
 CHECKS = (*registry.list_checks(), *registry.list_cloud_checks())
 IN_USE = registry.select(CHECKS, (Role.COMPUTE, Role.SCHEDULER, Role.EVERY))
@@ -48,7 +48,7 @@ def test_there_are_many_checks_with_one_name_each() -> None:
 
 def test_each_check_has_a_case() -> None:
     assert changes.CASES.keys() == {check.name for check in IN_USE}
-    assert changes.REMOVAL_CASES.keys() == {check.name for check in REMOVAL}
+    assert removal_changes.CASES.keys() == {check.name for check in REMOVAL}
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
@@ -392,21 +392,21 @@ def test_notes_are_named_by_their_devices(name: str, command: str) -> None:
 
 
 def test_each_check_is_ok_after_a_removal() -> None:
-    assert levels(prepared.changed(changes.REMOVED), REMOVAL) == {}
+    assert levels(prepared.changed(removal_changes.REMOVED), REMOVAL) == {}
 
 
-@pytest.mark.parametrize("name", changes.REMOVAL_CASES)
+@pytest.mark.parametrize("name", removal_changes.CASES)
 def test_a_rest_is_seen_by_its_check_only(name: str) -> None:
-    case = changes.REMOVAL_CASES[name]
-    host = prepared.changed(changes.REMOVED | case.change)
+    case = removal_changes.CASES[name]
+    host = prepared.changed(removal_changes.REMOVED | case.change)
     has_state = any(path.startswith(changes.STATE) for path in case.change)
     rest = {"remove.state": Level.NOTE} if has_state else {}
     assert levels(host, REMOVAL) == rest | {name: case.level}
 
 
 def test_servers_that_would_lose_their_functions_are_named() -> None:
-    case = changes.REMOVAL_CASES["remove.functions"]
-    host = prepared.changed(changes.REMOVED | case.change)
+    case = removal_changes.CASES["remove.functions"]
+    host = prepared.changed(removal_changes.REMOVED | case.change)
     results = registry.run(REMOVAL, host)
     texts = [
         seen.text

@@ -14,7 +14,7 @@ from nova_accel.doctor.host_checks import Level
 from nova_accel.host.state import notes
 from tests.hosts import look
 from tests.support.hosts import prepared
-from tests.unit.nova_accel.doctor import changes
+from tests.unit.nova_accel.doctor import changes, removal_changes
 from tests.unit.nova_accel.doctor.test_checks import IN_USE, levels
 
 Output = pytest.CaptureFixture[str]
@@ -171,9 +171,9 @@ def test_a_removal_reads_the_state_of_the_named_file(
 ) -> None:
     state = tmp_path / "state"
     (state / "drained").mkdir(parents=True)
-    (state / "book.json").write_text(json.dumps(changes.CLAIMS))
+    (state / "book.json").write_text(json.dumps(removal_changes.CLAIMS))
     (state / "drained" / notes.file_name(prepared.GPU)).write_text(
-        json.dumps(changes.LEFT)
+        json.dumps(removal_changes.LEFT)
     )
     nova_conf.write_text(f"[nova_accel]\nstate_dir = {state}\n")
     assert run("--remove", "--config-file", str(nova_conf)) == 2

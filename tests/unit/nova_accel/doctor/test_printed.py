@@ -20,7 +20,12 @@ from tests.hosts import look, recorded
 from tests.support import golden
 from tests.support.hosts import prepared
 from tests.unit.house import sources
-from tests.unit.nova_accel.doctor import changes, test_resets
+from tests.unit.nova_accel.doctor import (
+    changes,
+    other_changes,
+    removal_changes,
+    test_resets,
+)
 from tests.unit.nova_accel.doctor.test_checks import CHECKS, IN_USE
 
 PATH = golden.PLACE / "commands" / "doctor.txt"
@@ -39,12 +44,12 @@ def test_each_check_is_printed_with_its_cause() -> None:
     texts = []
     cases = [
         *changes.CASES.items(),
-        *changes.REMOVAL_CASES.items(),
+        *removal_changes.CASES.items(),
         *(
             (name, changes.Case(Level.UNKNOWN, change))
             for name, change in changes.UNSEEN
         ),
-        *changes.OTHER_CAUSES,
+        *other_changes.CAUSES,
     ]
     for name, case in cases:
         host = prepared.changed(

@@ -17,7 +17,7 @@ from nova_accel.doctor import (
 from nova_accel.host.sysfs import host_reader
 from tests.hosts import recorded
 from tests.support.hosts import prepared
-from tests.unit.nova_accel.doctor import changes
+from tests.unit.nova_accel.doctor import changes, removal_changes
 
 CHECKS = (*registry.list_checks(), *registry.list_cloud_checks())
 # First words of commands; any other line is a sentence.
@@ -39,7 +39,10 @@ def remedies() -> list[str]:
         reader = host_reader.HostReader(source=recorded.load(name))
         host = checked_host.CheckedHost(reader)
         texts |= list_texts(registry.list_checks(), host)
-    for name, case in {**changes.CASES, **changes.REMOVAL_CASES}.items():
+    for name, case in {
+        **changes.CASES,
+        **removal_changes.CASES,
+    }.items():
         host = prepared.changed(case.before | case.change, case.gpus)
         (check,) = (check for check in CHECKS if check.name == name)
         texts |= list_texts([check], host)

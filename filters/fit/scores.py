@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from filters import provider_facts
+from filters.fit import provider_facts
 from filters.request import AcceleratorRequest
 from nova_accel.geometry import provider_room, usable_share, vgpu_geometry
 from nova_accel.model import flavors, names, providers
@@ -131,8 +131,8 @@ def rank(losses: Sequence[usable_share.HostLoss]) -> list[float]:
     """Return a score for each loss: 1 for the least, then 1/2, 1/3 and so on.
 
     Equal losses have equal scores. The best host's is so far above the next
-    that no preference of a smaller multiplier outweighs it, however little
-    the losses differ.
+    that weighers of multiplier 1 do not outweigh the default 10, however
+    little the losses differ.
     """
     ranks = {loss: n for n, loss in enumerate(sorted(set(losses)), start=1)}
     return [1 / ranks[loss] for loss in losses]

@@ -4,7 +4,7 @@
     python -m tests.benchmark.schedule [--hosts 1000 --cards 8 --before DIR]
 
 Each case has one cloud of this library's layout. ``alone`` are Nova's own
-filters and weighers, ``ours`` has AcceleratorFilter and AcceleratorWeigher
+filters and weighers, ``accel`` has AcceleratorFilter and AcceleratorWeigher
 too; their requests take turns. With ``--before`` another checkout's packages
 run the same cases in a process of their own, for a row ``before``.
 
@@ -37,10 +37,11 @@ from nova.scheduler.client import report
 from oslo_config import fixture as config_fixture
 
 from nova_accel.model import names
-from tests.benchmark import clouds, placement_calls, schedule_goals
+from tests.benchmark import clouds, placement_calls
+from tests.benchmark.schedule import goals
 from tests.functional.scheduler import scheduling
 
-ALONE, OURS, BEFORE = "alone", "ours", "before"
+ALONE, ACCEL, BEFORE = "alone", "accel", "before"
 _PACKAGES = ("filters", "nova_accel", "placement_sync", "virt_hooks")
 _MEMORY_MB = 8192
 FLAVOR = {
@@ -146,7 +147,7 @@ class Side:
 
     def __init__(self, name: str, cloud: CountedCloud) -> None:
         self._cloud = cloud
-        self._is_ours = name != ALONE
+        self._has_filter = name != ALONE
         self._request_filters: list[Any] = []
         self.costs: list[Cost] = []
         with self._active():
@@ -156,15 +157,15 @@ class Side:
     def _active(self) -> Iterator[None]:
         novas = request_filter.ALL_REQUEST_FILTERS
         with config_fixture.Config(conf.CONF) as config:
-            ours = ["AcceleratorFilter"] if self._is_ours else []
+            accel = ["AcceleratorFilter"] if self._has_filter else []
             config.config(
                 group="filter_scheduler",
                 available_filters=[
                     "nova.scheduler.filters.all_filters",
                     scheduling.CLASS,
                 ],
-                enabled_filters=[*_FILTERS, *ours],
-                weight_classes=[*_WEIGHERS, *([_WEIGHER] if ours else [])],
+                enabled_filters=[*_FILTERS, *accel],
+                weight_classes=[*_WEIGHERS, *([_WEIGHER] if accel else [])],
                 track_instance_changes=False,
             )
             report.PLACEMENTCLIENT = self._cloud.report
@@ -259,7 +260,7 @@ def measure_before(name: str, options: argparse.Namespace) -> dict[str, Cost]:
         words = [
             *("--cases", name, "--hosts", str(options.hosts), "--json"),
             *("--cards", str(options.cards), "--runs", str(options.runs)),
-            *("--sides", OURS, *(["--mariadb"] * options.mariadb)),
+            *("--sides", ACCEL, *(["--mariadb"] * options.mariadb)),
         ]
         done = subprocess.run(  # noqa: S603 - this module
             [sys.executable, "-m", "tests.benchmark.schedule", *words],
@@ -268,19 +269,19 @@ def measure_before(name: str, options: argparse.Namespace) -> dict[str, Cost]:
             check=True,
         )
     measured = json.loads(done.stdout)[name]
-    return {BEFORE: Cost(**measured[OURS])}
+    return {BEFORE: Cost(**measured[ACCEL])}
 
 
 def find_missed(name: str, costs: Mapping[str, Cost]) -> Iterator[str]:
     """Yield the goals that a case misses."""
-    alone, ours = costs[ALONE], costs[OURS]
-    added = ours.requests - alone.requests
-    if added > (limit := schedule_goals.REQUESTS[name][-1].limit):
+    alone, accel = costs[ALONE], costs[ACCEL]
+    added = accel.requests - alone.requests
+    if added > (limit := goals.REQUESTS[name][-1].limit):
         yield f"{name}: {added:.0f} requests are added, goal {limit:.0f}"
-    for goal in schedule_goals.RATIOS.get(name, ())[-1:]:
+    for goal in goals.RATIOS.get(name, ())[-1:]:
         for what, ratio in (
-            ("seconds", ours.seconds / alone.seconds),
-            ("processor time", ours.processor / alone.processor),
+            ("seconds", accel.seconds / alone.seconds),
+            ("processor time", accel.processor / alone.processor),
         ):
             if ratio > goal.limit:
                 yield f"{name}: {what} x {ratio:.2f}, goal {goal.limit}"
@@ -293,7 +294,7 @@ def parse_words(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cards", type=int, default=8)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--sides", default=f"{ALONE},{OURS}")
+    parser.add_argument("--sides", default=f"{ALONE},{ACCEL}")
     parser.add_argument("--before", help="another checkout")
     parser.add_argument("--mariadb", action="store_true")
     parser.add_argument("--json", action="store_true")
@@ -319,7 +320,7 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"{name}\n{HEADER}")
             for label, cost in costs.items():
                 print(cost.row(label), flush=True)
-        if {ALONE, OURS} <= costs.keys():
+        if {ALONE, ACCEL} <= costs.keys():
             missed += find_missed(name, costs)
     if options.json:
         raw = {
@@ -331,7 +332,3 @@ def main(words: Sequence[str] | None = None) -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     print("\n".join([f"peak memory {peak} MiB", *missed]))
     return int(options.check and bool(missed))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nova.scheduler import host_manager
 
-from filters import provider_facts, request, scores
+from filters import request
+from filters.fit import provider_facts, scores
 from nova_accel.geometry import usable_share
 from nova_accel.model import providers
 from tests.support.scheduler import scheduled
@@ -117,12 +118,12 @@ def test_fullness_is_a_share_and_grows_with_use(used: list[int]) -> None:
         scores.fullness(
             ONE,
             [
-                card(str(n), (each + more, 8), (each + more, 8), A40)
+                card(str(n), (each + extra, 8), (each + extra, 8), A40)
                 for n, each in enumerate(used)
             ],
             frozenset("0"),
         )
-        for more in (0, 1)
+        for extra in (0, 1)
     )
     assert before is not None and after is not None
     assert 0 <= before < after <= 1

@@ -34,8 +34,8 @@ def compare(path: Path) -> str:
         return f"{path} can't be read: {error}"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == _METHOD:
-            found = tuple(each.arg for each in node.args.args)
-            if found == PARAMETERS:
+            parameters = tuple(each.arg for each in node.args.args)
+            if parameters == PARAMETERS:
                 return ""
-            return f"{_METHOD} of {path} takes ({', '.join(found)})"
+            return f"{_METHOD} of {path} takes ({', '.join(parameters)})"
     return f"{path} has no {_METHOD}"

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m tests.benchmark.schedule``; see ``costs``."""
+
+import sys
+
+from tests.benchmark.schedule import costs
+
+if __name__ == "__main__":
+    sys.exit(costs.main())
