@@ -153,8 +153,8 @@ _REPEATED_OPTIONS = (
     (
         "--or-profile",
         "PROFILE",
-        "request this vGPU type if --profile fits nowhere, or with *-SIZE this"
-        " size of all models; may be repeated, in order of preference",
+        "request this vGPU type if --profile fits nowhere, or with `*-SIZE`"
+        " this size of all models; may be repeated, in order of preference",
     ),
     ("--trait", "TRAIT", "require this trait, too; may be repeated"),
     (
