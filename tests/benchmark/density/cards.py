@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Share of requested memory that is refused, with four policies.
 
-    python -m tests.benchmark.density [--requests 20000 --seeds 5]
+    python -m tests.benchmark.density [--requests 20000 --seeds 5 --hosts 1]
     python -m tests.benchmark.density --trace NODES REQUESTS
         [--expected FILE --seeds 10]
 
 The second form replays a trace of a cluster: see ``trace_replay``. The rest is
 about the first.
 
-Servers are created and deleted on 16 equal cards of a host. Each requests
+Servers are created and deleted on 16 equal cards, all of one host or divided
+among ``--hosts``. Each requests
 a vGPU, all sizes of the card with the same probability; they are created at
 random (a Poisson process) and exist for an exponentially distributed time, so
 many that four fifths of all memory would be in use if none were refused. The
@@ -30,6 +31,7 @@ import dataclasses
 import functools
 import heapq
 import itertools
+import operator
 import os
 import pathlib
 import random
@@ -42,7 +44,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from filters import request
-from filters.fit import candidate_fit, provider_facts, request_mix
+from filters.fit import candidate_fit, provider_facts, request_mix, scores
 from nova_accel import model
 from nova_accel.catalog import loader
 from nova_accel.config import policy
@@ -273,17 +275,22 @@ def candidates_of(
     ]
 
 
-class Host:
-    """The cards of a host, and the card of each server."""
+class Hosts:
+    """The cards of equal hosts, and the card of each server."""
 
-    def __init__(self, kind: Kind, way: Way) -> None:
+    def __init__(self, kind: Kind, way: Way, count: int) -> None:
+        self._way = way
         self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
         self._mix = request_mix.RequestMix()
         self._shares = usable_share.UsableShares(
             self._geometry, self._mix.list_usual
         )
-        made = (Card(kind, number) for number in range(CARDS))
-        self._cards = {card.uuid: card for card in made}
+        cards = [Card(kind, number) for number in range(CARDS)]
+        self._cards = {card.uuid: card for card in cards}
+        self._hosts = [
+            {card.uuid: card for card in cards[number::count]}
+            for number in range(count)
+        ]
         self._requests = {
             p.name: make_request(p, way) for p in kind.blank.profiles
         }
@@ -291,27 +298,53 @@ class Host:
 
     def add(self, server: Request) -> bool:
         """Place a server as the library does; return whether there is room."""
-        view = candidate_fit.HostFacts(
-            facts={uuid: card.facts for uuid, card in self._cards.items()},
-            geometry=self._geometry,
-            shares=self._shares,
-        )
-        self._mix.add(
-            usable_share.build_shape(
-                0, 0, self._requests[server.profile.name].groups
-            )
-        )
-        fits, _ = candidate_fit.select(
-            self._requests[server.profile.name],
-            candidates_of(self._cards, server.profile),
-            view,
-        )
-        if not fits:
+        wish = self._requests[server.profile.name]
+        self._mix.add(usable_share.build_shape(0, 0, wish.groups))
+        losses = self._shares.measure()
+        choices = [
+            (self._weigh(losses, wish, host, fits[0]), number, fits[0])
+            for number, host in enumerate(self._hosts)
+            if (fits := self._select(wish, host, server.profile))
+        ]
+        if not choices:
             return False
-        (chosen,) = fits[0]["mappings"]["_A"]
+        *_, candidate = min(choices, key=operator.itemgetter(0, 1))
+        (chosen,) = candidate["mappings"]["_A"]
         self._places[server.consumer] = self._cards[chosen]
         self._cards[chosen].make(server.consumer, server.profile.name)
         return True
+
+    def _select(
+        self,
+        wish: request.AcceleratorRequest,
+        host: Mapping[str, Card],
+        profile: model.Profile,
+    ) -> list[provider_facts.Candidate]:
+        """Return the candidates of a host, the best first."""
+        view = candidate_fit.HostFacts(
+            facts={uuid: card.facts for uuid, card in host.items()},
+            geometry=self._geometry,
+            shares=self._shares,
+        )
+        fits, _ = candidate_fit.select(
+            wish, candidates_of(host, profile), view
+        )
+        return fits
+
+    def _weigh(
+        self,
+        losses: usable_share.HostLosses,
+        wish: request.AcceleratorRequest,
+        host: Mapping[str, Card],
+        candidate: provider_facts.Candidate,
+    ) -> tuple[float, ...]:
+        """Return the weigher's measure of a host; the lowest is best."""
+        cards = [card.facts for card in host.values()]
+        if self._way.packing is flavors.Packing.BEST_REMAINING:
+            added = provider_facts.list_added(wish.groups, candidate)
+            return losses.compute(cards, added)
+        fullness = scores.fullness(wish, cards, host.keys())
+        return (-float(fullness or 0),)
 
     def remove(self, server: Request) -> None:
         """Remove a server."""
@@ -338,13 +371,15 @@ class Pool:
         self._free += self._shares[server.profile.name]
 
 
-def run(gpu: vgpu_cards.Gpu, way: Way | None, seed: int, count: int) -> float:
+def run(
+    gpu: vgpu_cards.Gpu, way: Way | None, seed: int, count: int, hosts: int
+) -> float:
     """Return the refused percentage of the requested memory.
 
     :param way: None for one pool of memory.
     """
     kind = Kind(gpu, way or WAYS[-1])
-    host = Host(kind, way) if way else Pool(kind)
+    host = Hosts(kind, way, hosts) if way else Pool(kind)
     departures: list[tuple[float, str, Request]] = []
     requested = refused = 0
     for number, server in enumerate(trace(kind.blank, seed, count)):
@@ -359,10 +394,10 @@ def run(gpu: vgpu_cards.Gpu, way: Way | None, seed: int, count: int) -> float:
     return 100 * refused / requested
 
 
-def _cell(job: tuple[str, str, int, int]) -> float:
-    key, title, seed, count = job
+def _cell(job: tuple[str, str, int, int, int]) -> float:
+    key, title, seed, count, hosts = job
     ways = {way.title: way for way in WAYS}
-    return run(GPUS[key], ways.get(title), seed, count)
+    return run(GPUS[key], ways.get(title), seed, count, hosts)
 
 
 def measure(
@@ -370,11 +405,12 @@ def measure(
     seeds: int,
     count: int,
     workers: int,
+    hosts: int = 1,
     report: Callable[[str], None] = print,
 ) -> dict[tuple[str, str], list[float]]:
     """Return the percentages by model and way, one for each seed."""
     jobs = [
-        (key, title, seed, count)
+        (key, title, seed, count, hosts)
         for key, title, seed in itertools.product(
             keys, TITLES, range(1, seeds + 1)
         )
@@ -382,7 +418,7 @@ def measure(
     shares: dict[tuple[str, str], list[float]] = {}
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
         for job, share in zip(jobs, pool.map(_cell, jobs), strict=True):
-            key, title, seed, _ = job
+            key, title, seed, *_ = job
             shares.setdefault((key, title), []).append(share)
             report(f"{key} {title} seed {seed}: {share:.2f} %")
     return shares
@@ -393,6 +429,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=20000)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--gpu", action="append", choices=list(GPUS))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
@@ -419,7 +456,12 @@ def main(words: Sequence[str] | None = None) -> None:
     keys = options.gpu or list(GPUS)
     report = functools.partial(print, file=sys.stderr, flush=True)
     shares = measure(
-        keys, options.seeds, options.requests, options.workers, report
+        keys,
+        options.seeds,
+        options.requests,
+        options.workers,
+        options.hosts,
+        report,
     )
     print("refused, % of the GB asked for".ljust(32), *TITLES, sep="  ")
     for key in keys:
