@@ -18,6 +18,7 @@ extensions = [
     "generated",
     "openstackdocstheme",
     "reno.sphinxext",
+    "repeated_options",
 ]
 # Options that each command has; reference/openstack names them once.
 autoprogram_cliff_ignored = [

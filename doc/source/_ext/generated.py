@@ -276,8 +276,10 @@ class _Generated(rst.Directive):
         return [block]
 
 
-# An option of a help text, with its indented explanation.
-_OPTION = re.compile(r"^  (--?\w\S*).*\n(?:    +.*\n)*", re.MULTILINE)
+# An option or argument of a help text, with its indented explanation.
+_OPTION = re.compile(
+    r"^  (?:--?\w\S*|[A-Z]+(?=  )).*\n(?:    +.*\n)*", re.MULTILINE
+)
 # Options that the begin of reference/cli explains for all commands.
 _COMMON = re.compile(
     r"^  (?:-h, --help|--json|-f \{text,json\}).*\n(?:    +.*\n)*"
@@ -286,7 +288,9 @@ _COMMON = re.compile(
     r"|^output formatters:\n(?s:.*)",
     re.MULTILINE,
 )
-_EMPTY_GROUP = re.compile(r"^options:\n(?=\n|\Z)", re.MULTILINE)
+_EMPTY_GROUP = re.compile(
+    r"^(?:options|positional arguments):\n(?=\n|\Z)", re.MULTILINE
+)
 #: Options of a usage that reference/cli names together, by their name there.
 OPTION_SETS = {
     "host options": (
@@ -305,12 +309,17 @@ OPTION_SETS = {
 
 def drop_options(text: str, *others: str) -> str:
     """Return a help text without the options that others explain."""
+
+    # The width of a column depends on the command; lines end at hyphens, too.
+    def join(option: re.Match[str]) -> str:
+        return re.sub(r"\s", "", option[0])
+
     explained = {
-        match[0] for other in others for match in _OPTION.finditer(other)
+        join(match) for other in others for match in _OPTION.finditer(other)
     }
 
     def drop(option: re.Match[str]) -> str:
-        return "" if option[0] in explained else option[0]
+        return "" if join(option) in explained else option[0]
 
     return _OPTION.sub(drop, text)
 

@@ -11,6 +11,7 @@ from tests.unit.docs import pages
 
 generated = pages.extension("generated")
 fractions = pages.extension("gpu_fractions")
+repeated_options = pages.extension("repeated_options")
 ARCHITECTURE = pages.MANUAL / "contributor/architecture.rst"
 CONTRIBUTING = pages.ROOT / "CONTRIBUTING.rst"
 OBJECT = re.compile(
@@ -237,6 +238,43 @@ def test_a_shared_option_is_explained_once() -> None:
     # It stays in the line of the usage.
     assert text.count("--state-dir DIR") == 1
     assert "  --reason TEXT " in text
+    # Its column is narrower, and breaks other lines.
+    heal, doctor = map(
+        generated.help_of, ("nova-accel heal", "nova-accel doctor")
+    )
+    assert "*.conf" in heal
+    assert "*.conf" not in generated.drop_options(heal, doctor)
+
+
+def test_a_shared_argument_is_explained_once() -> None:
+    drain, undrain = map(
+        generated.help_of, ("nova-accel drain", "nova-accel undrain")
+    )
+    text = generated.shorten_help(generated.drop_options(undrain, drain))
+    assert "address of the device" in undrain
+    assert "address of the device" not in text
+    assert "positional arguments" not in text
+
+
+def test_an_option_of_two_commands_is_explained_once() -> None:
+    nodes = repeated_options.nodes
+    first, second = (
+        nodes.section("", nodes.title("", name), ids=[name])
+        for name in ("accel one", "accel two")
+    )
+    for section in (first, second):
+        for text in ("--host HOST", f"--only {section['ids'][0]}"):
+            option = nodes.Element("", nodes.Text(text), objtype="option")
+            option["ids"] = [f"{section['ids'][0]} {text}"]
+            section.append(option)
+    document = nodes.section("", first, second)
+    repeated_options.drop_repeated(document)
+    assert "--host HOST" in first.astext()
+    assert "--host HOST" not in second.astext()
+    assert "--only accel two" in second.astext()
+    (reference,) = second.findall(nodes.reference)
+    assert reference["refid"] == "accel one"
+    assert "accel two --host HOST" in second[-1]["ids"]
 
 
 @pytest.mark.parametrize(

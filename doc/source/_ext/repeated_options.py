@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands of a page explain in the same words.
+
+The first command explains them; the others name it.
+"""
+
+from typing import Any
+
+from docutils import nodes
+
+#: The page on which ``autoprogram-cliff`` prints all commands.
+PAGE = "reference/openstack"
+
+
+def drop_repeated(document: nodes.Element) -> None:
+    """Remove each option that an earlier section has in the same words.
+
+    The line that names the earlier sections has the ids of these options, so
+    that links and results of a search lead to it.
+    """
+    first: dict[str, nodes.Element] = {}
+    repeated: dict[nodes.Element, list[nodes.Element]] = {}
+    for option in document.findall(nodes.Element):
+        if option.get("objtype") == "option":
+            section = option.parent
+            if first.setdefault(option.astext(), section) is not section:
+                repeated.setdefault(section, []).append(option)
+    for section, options in repeated.items():
+        sources = dict.fromkeys(first[each.astext()] for each in options)
+        line = _name_sections(list(sources))
+        for option in options:
+            for element in option.findall(nodes.Element):
+                line["ids"] += element["ids"]
+            section.remove(option)
+        section.append(line)
+
+
+def _name_sections(sections: list[nodes.Element]) -> nodes.paragraph:
+    line = nodes.paragraph("", "More options: as in ")
+    for number, section in enumerate(sections):
+        title = next(section.findall(nodes.title)).astext()
+        line += nodes.Text(", " if number else "")
+        line += nodes.reference(
+            "", title, internal=True, refid=section["ids"][0]
+        )
+    line += nodes.Text(".")
+    return line
+
+
+def _resolve(app: Any, document: nodes.document, name: str) -> None:
+    # A man page is read from its begin to its end.
+    if name == PAGE and app.builder.format == "html":
+        drop_repeated(document)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connect to Sphinx; return that pages may be read in parallel."""
+    app.connect("doctree-resolved", _resolve)
+    return {"parallel_read_safe": True}
