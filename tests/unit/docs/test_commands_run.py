@@ -38,7 +38,6 @@ CLOUD = {"node1": NODE, "FLAVOR": "gpu.small", "SERVER": "vm-1"}
 FLAVORS = ("gpu", "gpu.small", "gpu.a40.8q", "gpu.mine", "fast", "hgx")
 HOST = {
     "0000:41:00.0": sites.CARD,
-    "0000:71:00.0": sites.CARD,
     "0000:5e:00.0/region-0": sites.CARD,
     "ADDRESS": sites.CARD,
     "HOST": sites.HOST,
@@ -51,7 +50,7 @@ def test_each_command_is_run_or_an_illustration() -> None:
     """The numbers show when a page gets commands that no test runs."""
     classified = own_commands.classify()
     run_here = [words for words in classified.here if words[0] != "python"]
-    assert len(run_here) == len(classified.here) == 86
+    assert len(run_here) == len(classified.here) == 85
     assert (len(classified.lab), len(classified.elsewhere)) == (5, 19)
     assert len(classified.illustrations) == 7
 
