@@ -12,6 +12,9 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from oslo_log import log as logging
+
+LOG = logging.getLogger(__name__)
 _METHOD = "get_allocations_for_provider_tree"
 
 
@@ -65,7 +68,8 @@ for _name in (
 def read_on_use(client: Any) -> None:
     """Let Nova's client return allocations that their first use reads.
 
-    Nova's tracker is their only reader.
+    Nova's tracker is their only reader. An error of this module does not
+    reach it: then they are read at once.
 
     :param client: ``nova.scheduler.client.report.SchedulerReportClient``.
     """
@@ -73,7 +77,12 @@ def read_on_use(client: Any) -> None:
         return
     read = getattr(client, _METHOD)
 
-    def build(*args: Any, **kwargs: Any) -> TrackerAllocations:
-        return TrackerAllocations(functools.partial(read, *args, **kwargs))
+    def build(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        try:
+            return TrackerAllocations(functools.partial(read, *args, **kwargs))
+        except Exception:
+            LOG.exception("Allocations for Nova's tracker are read at once")
+            allocations: dict[str, Any] = read(*args, **kwargs)
+            return allocations
 
     setattr(client, _METHOD, build)
