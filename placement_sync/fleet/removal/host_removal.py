@@ -94,17 +94,18 @@ class HostRemoval:
                 *self._read_closed(), is_shared=True, reread=self._read_closed
             )
         problems = [f"{p.where}: {p.reason}" for p in result.problems]
-        problems += [
-            f"{node.name} still offers {name}"
-            for node in leaving.list_nodes()
-            for name, inventory in sorted(node.inventories.items())
-            if inventory.capacity
-        ]
+        for node in leaving.list_nodes():
+            if offered := sorted(
+                name for name, i in node.inventories.items() if i.capacity
+            ):
+                text = f"{node.name} still offers {', '.join(offered)}"
+                problems.append(text)
         if problems:
             raise command_manager.CommandError(
                 leaving_host.COMMAND,
-                f"nothing was removed, since devices are still offered:"
-                f" {'; '.join(problems)}; correct this, and run it again",
+                "nothing was removed, since devices are still offered: "
+                + "; ".join(problems)
+                + "; correct this, and run it again",
             )
 
     def _read_closed(self) -> tuple[providers.ProviderTree, model.HostState]:
@@ -185,9 +186,9 @@ class HostRemoval:
         if moving := slots.list_moving():
             raise command_manager.CommandError(
                 leaving_host.COMMAND,
-                f"servers {', '.join(moving)} are migrating, or wait to be"
-                " confirmed; start nova-compute again, and confirm or revert"
-                " their migrations first",
+                f"servers with migrations that are not confirmed:"
+                f" {', '.join(moving)}; start nova-compute again, and confirm"
+                " or revert their migrations first",
             )
         cleared: tuple[str, ...] = slots.clear()
         return cleared
@@ -327,7 +328,8 @@ class HostRemoval:
         unclean = self._leaving.read_unclean(self._leaving.list_holders())
         if unknown := sorted(cleaned - unclean.keys()):
             raise command_manager.UsageError(
-                f"--cleaned {', '.join(unknown)}: these are not seen clean:"
+                f"--cleaned {', '.join(unknown)}: no note says that it may"
+                " hold data of a server; those with a note:"
                 f" {', '.join(unclean) or 'none'}"
             )
         with drain_command.translate_write_errors(self._options):
@@ -343,15 +345,15 @@ def check_stopped(state_dir: str) -> None:
     if not service_lock.identify_ended(state_dir):
         raise command_manager.CommandError(
             leaving_host.COMMAND,
-            "nova-compute of this host must be stopped, and must have run with"
-            " nova-accel and this state directory: systemctl stop"
-            " nova-compute",
+            f"nova-compute of this host must be stopped (systemctl stop"
+            f" nova-compute), after it ran with nova-accel and {state_dir}",
         )
     if sync_command.read_daemon_interval(state_dir):
         raise command_manager.CommandError(
             leaving_host.COMMAND,
-            "placement-sync of this host must be stopped: it would create the"
-            " providers again: systemctl disable --now placement-sync",
+            "placement-sync of this host must be stopped, since it would"
+            " create the providers again: systemctl disable --now"
+            " placement-sync",
         )
 
 
@@ -363,8 +365,8 @@ def _check_closed(root: str, owned: leaving_host.OwnedPartition) -> None:
     if owned.device.technology == "mdev":
         if pids := open_files.find_processes(root, owned.partition.handle):
             raise errors.AcceleratorError(
-                "it is open in the processes"
-                f" {', '.join(map(str, sorted(pids)))}"
+                f"open in processes {', '.join(map(str, sorted(pids)))}; end"
+                " them"
             )
 
 

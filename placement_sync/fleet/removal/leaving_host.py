@@ -180,9 +180,9 @@ class LeavingHost:
         if plan is not None and plan.state.is_pending:
             raise command_manager.CommandError(
                 COMMAND,
-                f"{plan_file.path} is in the state {plan.state.value!r}, which"
-                " the next start of nova-compute completes; start it, and run"
-                " this again",
+                f"{plan_file.path}: the adoption is {plan.state.value!r}, and"
+                " the next start of nova-compute completes it; start and stop"
+                " nova-compute, and run this again",
             )
 
     def read_claims(self, is_required: bool) -> tuple[model.Claim, ...]:
@@ -196,7 +196,10 @@ class LeavingHost:
         recorded = self.host.read_claims()
         if is_required and not recorded.is_known:
             raise command_manager.CommandError(
-                COMMAND, f"the servers' claims are unknown: {recorded.reason}"
+                COMMAND,
+                f"the servers' claims are unknown: {recorded.reason}; start"
+                " nova-compute with nova-accel, which writes them, and stop"
+                " it again",
             )
         returned = self._list_adopted(records.AdoptionState.UNDONE)
         return tuple(c for c in recorded.claims if c.consumer not in returned)

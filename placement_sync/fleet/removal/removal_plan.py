@@ -15,7 +15,10 @@ _ADOPTED = (
     "it was adopted from Nova's own vGPU support, and `nova-accel adopt undo`"
     " hands it back with its vGPUs"
 )
-_KEEPS = "it keeps its mdevs until this host reboots; a hard reboot keeps them"
+_KEEPS = (
+    "it keeps its mdevs until this host reboots; a hard reboot of the server"
+    " keeps them"
+)
 _LOSES = "its next hard reboot takes its functions away, without an error"
 _UNCLAIMED = (
     "nova-compute has no claim of it; `nova-accel audit` says whether the"
@@ -180,7 +183,7 @@ def _format(contents: HostContents) -> Iterator[str]:
 def format_unclean(unclean: Mapping[str, str]) -> Iterator[str]:
     """Yield lines about devices and functions that are not seen clean."""
     yield from _format_list(
-        "Not seen clean after a server, so that their notes stay",
+        "Devices and functions that may hold a server's data; notes stay",
         (f"{address}: {reason}" for address, reason in unclean.items()),
     )
     if unclean:
@@ -229,9 +232,12 @@ def as_holder(holder: Holder) -> dict[str, object]:
 def explain_holders(holders: tuple[Holder, ...]) -> str:
     """Return why a host with these consumers is not left."""
     listed = "; ".join(map(format_holder, holders))
+    count = wording.count_of(len(holders), "consumer")
+    used = f"{count} of this host's devices: {listed}"
+    if not any(holder.server for holder in holders):
+        return used
     return (
-        f"{wording.count_of(len(holders), 'consumer')} of this host's"
-        f" devices: {listed}. Start nova-compute again and move or shelve the"
-        " servers (`nova-accel remove apply --move cold`, or `--shelve`),"
-        " delete them, or let them stay so with --keep-servers"
+        f"{used}. Start nova-compute again and move or shelve the servers"
+        " (`nova-accel remove apply --move cold`, or `--shelve`), delete"
+        " them, or keep them on this host with --keep-servers"
     )

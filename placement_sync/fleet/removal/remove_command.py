@@ -26,6 +26,10 @@ _NEXT = (
     "Now set compute_driver = libvirt.LibvirtDriver in nova.conf, and start"
     " nova-compute; `nova-accel doctor --remove` lists what is left to do"
 )
+_REPEAT = (
+    "Leave nova-compute stopped, correct this, and run `nova-accel remove"
+    " apply` again"
+)
 _MOVED = (
     "No server has a device of this host any more. Now stop nova-compute and"
     " placement-sync, and run `nova-accel remove apply` again"
@@ -120,8 +124,9 @@ def _apply(arguments: argparse.Namespace) -> application.Output:
     others = leaving.list_other_hosts()
     if arguments.extra_specs and (others or holders):
         raise command_manager.UsageError(
-            "--extra-specs is for the last host, without servers; the flavors"
-            f" are in use on {', '.join(others) or leaving.root.name}"
+            "--extra-specs is for the last host, when no server has a device;"
+            f" the flavors are in use on"
+            f" {', '.join(others) or leaving.root.name}"
         )
     removed = removal.remove(arguments.extra_specs)
     return application.Document(
@@ -172,12 +177,13 @@ def _as_text(
 ) -> str:
     counts = (
         wording.count_of(len(removed.providers), "resource provider"),
-        wording.count_of(len(removed.names), "name") + " of classes, traits",
+        f"{len(removed.names)} resource classes and traits",
         wording.count_of(len(removed.mdevs), "partition"),
     )
     lines = [f"{leaving.root.name}: removed {', '.join(counts)}"]
     lines += [
-        f"Server {server} has no slots any more" for server in removed.servers
+        f"Server {server}: its slots were removed from Nova's database"
+        for server in removed.servers
     ]
     lines += [
         f"Stays: {removal_plan.format_holder(holder)}"
@@ -194,10 +200,10 @@ def _as_text(
         lines += removal_plan.format_unclean(removed.unclean)
     elif removed.holders:
         lines.append(
-            "The providers of these servers are closed and stay; run this"
-            " again when the servers are gone"
+            "The providers of these devices are closed and stay; run this"
+            " again when no consumer is left"
         )
-    lines.append(_NEXT)
+    lines.append(_REPEAT if removed.problems else _NEXT)
     return "\n".join(lines) + "\n"
 
 

@@ -33,7 +33,6 @@ _PROJECTS = "tests/unit/placement_sync/fleet/test_projects.py"
 _FLEET = "tests/functional/sync/fleet/test_fleet.py"
 _OPENSTACK = "tests/functional/sync/fleet/test_openstack.py"
 _BARE_METAL = "tests/functional/sync/fleet/test_bare_metal.py"
-_LEAVING = "tests/functional/nova/switch/test_leaving.py"
 _STOCK = "tests/functional/sync/fleet/test_stock.py"
 _FLAVOR_FILE = "tests/unit/placement_sync/fleet/flavors/test_flavor_file.py"
 
@@ -51,10 +50,6 @@ FILES = {
     ),
     "placement_sync/fleet/gateway/methods.py": _GATEWAY,
     "placement_sync/fleet/gateway/wsgi.py": _GATEWAY,
-    "placement_sync/fleet/removal/host_removal.py": _LEAVING,
-    "placement_sync/fleet/removal/leaving_host.py": _LEAVING,
-    "placement_sync/fleet/removal/removal_plan.py": _LEAVING,
-    "placement_sync/fleet/removal/remove_command.py": _LEAVING,
     "placement_sync/fleet/report/card_bars.py": _PAGE,
     "placement_sync/fleet/report/fleet_report.py": _PAGE,
     "placement_sync/fleet/report/page_views.py": _PAGE,
@@ -209,6 +204,9 @@ TEXTS: dict[str, dict[str, str]] = {
         "cards of several PCI ids": _LOOKUP,
         "or --trait": _LOOKUP,
         "{} is ambiguous; name one of {}": _LOOKUP,
+    },
+    "placement_sync/fleet/removal/removal_plan.py": {
+        "whole device": "a claim of a driver whose devices have no profile",
     },
     "placement_sync/fleet/report/report_page.py": {
         "it needs Jinja2": "an installation without Jinja2",

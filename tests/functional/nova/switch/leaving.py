@@ -5,7 +5,15 @@ import json
 import os
 from typing import Any
 
+from nova_accel.host.state import adoption_plan
+from nova_accel.inventory.adoption import records
+from nova_accel.model import providers
+from tests.functional.nova.support import harness
 from tests.functional.nova.switch import host_commands, stock_driver
+
+SMALL = harness.vgpu_group("_A", "4Q")
+WHOLE = harness.whole_gpu_group("_A")
+CARDS = (*stock_driver.ON_FUNCTION, *harness.GPU_CARDS)
 
 
 class LeavingTestBase(host_commands.HostCommandsTestBase):
@@ -59,3 +67,26 @@ class LeavingTestBase(host_commands.HostCommandsTestBase):
         words = [w for name in functions for w in ("--cleaned", name)]
         self.apply(*words)
         self.assert_removed()
+
+    def write_adoption(
+        self, server: Any, state: records.AdoptionState
+    ) -> None:
+        """Write the plan of an adoption with this server."""
+        adopted = records.AdoptedServer(
+            uuid=server["id"],
+            name=server["name"],
+            partitions=(),
+            specs_before=stock_driver.NATIVE_FLAVOR,
+            specs_after=SMALL,
+        )
+        root = providers.ProviderRoot(
+            name="host1", uuid=self.compute_rp_uuids["host1"]
+        )
+        adoption_plan.PlanFile(self.state_dir()).write(
+            records.Plan(
+                source=records.Source.NOVA_MDEV,
+                root=root,
+                state=state,
+                servers=(adopted,),
+            )
+        )

@@ -15,9 +15,9 @@ import pytest
 from nova import objects
 
 from nova_accel.host.execute import action_executor
-from nova_accel.host.state import adoption_plan, directories, faults
+from nova_accel.host.state import directories, faults
 from nova_accel.inventory.adoption import records
-from nova_accel.model import names, providers
+from nova_accel.model import names
 from placement_sync.cli import sync_command
 from placement_sync.client import (
     cloud_client,
@@ -31,13 +31,12 @@ from tests.functional.nova.spawn import test_typed_vfs
 from tests.functional.nova.support import audit, harness
 from tests.functional.nova.switch import leaving, stock_driver
 
-SMALL = harness.vgpu_group("_A", "4Q")
+SMALL, WHOLE = leaving.SMALL, leaving.WHOLE
+CARDS = leaving.CARDS
 REGION = {
     "resources_A:FPGA": "1",
     f"trait_A:{test_fpga.ANY}": "required",
 }
-WHOLE = harness.whole_gpu_group("_A")
-CARDS = (*stock_driver.ON_FUNCTION, *harness.GPU_CARDS)
 
 
 class Killed(BaseException):
@@ -114,14 +113,14 @@ class Leaving(leaving.LeavingTestBase):
         store = self.leave_unclean()
         text = self.run_here("remove", "plan")
         reason = f"  {harness.GPU}: its scrub, begun at "
-        self.assertIn(f"so that their notes stay:\n{reason}", text)
+        self.assertIn(f"data; notes stay:\n{reason}", text)
         text = self.apply()
         self.assertIn(reason, text)
         self.assertNotIn("its files were removed", text)
         self.assertEqual({}, self.providers())
         self.assertEqual([harness.GPU], [*store.read_unclean()])
         text = self.apply("--cleaned", harness.T4, status=2)
-        self.assertIn(f"these are not seen clean: {harness.GPU}", text)
+        self.assertIn(f"those with a note: {harness.GPU}", text)
         self.apply("--cleaned", harness.GPU)
         self.assert_removed()
 
@@ -204,7 +203,7 @@ class Leaving(leaving.LeavingTestBase):
         self.assertIn("--keep-servers", text)
         self.assertEqual(before, (self.providers(), self.slots(server)))
         text = self.apply("--keep-servers")
-        self.assertIn(f"Server {server['id']} has no slots any more", text)
+        self.assertIn(f"Server {server['id']}: its slots were removed", text)
         self.assertNotIn(plain["id"], text)
         self.assertEqual([], self.slots(server))
         self.assertEqual([self.provider(harness.T4)], [*self.providers()])
@@ -410,7 +409,7 @@ class Leaving(leaving.LeavingTestBase):
         server = self.boot(SMALL)
         self.write_adoption(server, records.AdoptionState.UNDOING)
         self.end_service()
-        self.assertIn("'undoing', which the next start", self.apply(status=2))
+        self.assertIn("'undoing', and the next start", self.apply(status=2))
         self.write_adoption(server, records.AdoptionState.ADOPTED)
         text = self.apply(status=2)
         self.assertIn("`nova-accel adopt undo` hands it back", text)
@@ -418,29 +417,6 @@ class Leaving(leaving.LeavingTestBase):
         self.write_adoption(server, records.AdoptionState.UNDONE)
         self.apply()
         self.assert_removed()
-
-    def write_adoption(
-        self, server: Any, state: records.AdoptionState
-    ) -> None:
-        """Write the plan of an adoption with this server."""
-        adopted = records.AdoptedServer(
-            uuid=server["id"],
-            name=server["name"],
-            partitions=(),
-            specs_before=stock_driver.NATIVE_FLAVOR,
-            specs_after=SMALL,
-        )
-        root = providers.ProviderRoot(
-            name="host1", uuid=self.compute_rp_uuids["host1"]
-        )
-        adoption_plan.PlanFile(self.state_dir()).write(
-            records.Plan(
-                source=records.Source.NOVA_MDEV,
-                root=root,
-                state=state,
-                servers=(adopted,),
-            )
-        )
 
     def test_other_resources_of_a_server_stay(self) -> None:
         """Persistent memory is a resource of the compute node itself."""

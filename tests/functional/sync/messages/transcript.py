@@ -5,11 +5,14 @@ Each test has a section of the file, and writes that section only. What
 changes from run to run is replaced: directories, ports, uuids and times.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import requests
 
 from nova_accel.cli import command_manager
 from tests.functional.sync.commands import programs
@@ -18,9 +21,10 @@ from tests.support import golden
 PATH = golden.PLACE / "commands" / "messages.txt"
 _HEAD = "==== "
 _FIRST = """\
-Commands with what they print, as tests in tests/functional/sync/messages
-record it. Lines of standard error begin with "! ", and a status other than 0
-is behind the command.
+Commands with what they print, as tests in tests/functional/sync/messages and
+test_leaving_messages.py record it. Lines of standard error begin with "! ",
+and a status other than 0 is behind the command. Requests of services are
+there with the texts of refusals.
 
 """
 _CHANGING = (
@@ -76,6 +80,25 @@ class Transcript:
         text = f"$ {_find_program(words)} {command}{ending}\n{out}{errors}"
         self._texts.append(self._replace(text))
         return out + err
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        path: str,
+        token: str = "",
+        body: Any = None,
+    ) -> None:
+        """Send a request to a service, and record the text of its refusal."""
+        headers = {"X-Auth-Token": token} if token else {}
+        answer = requests.request(
+            method, url + path, json=body, headers=headers, timeout=30
+        )
+        (error,) = answer.json()["errors"]
+        sent = " without a token" * (not token)
+        sent += f" {json.dumps(body)}" * (body is not None)
+        text = f"{method} {path}{sent}  [{answer.status_code}]"
+        self._texts.append(self._replace(f"{text}\n{error['detail']}\n"))
 
     def check(self, title: str) -> None:
         """Compare the transcript with its section of the file."""
