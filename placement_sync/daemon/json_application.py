@@ -107,5 +107,7 @@ def read_body(environment: Environment, limit: int) -> Any:
     """
     length = int(environment.get("CONTENT_LENGTH") or 0)
     if not 0 < length <= limit:
-        raise ValueError("length")
+        raise ValueError(
+            f"the body has {length} bytes; expected JSON of 1 to {limit}"
+        )
     return json_codec.loads(environment["wsgi.input"].read(length))

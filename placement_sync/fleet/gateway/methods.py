@@ -17,6 +17,8 @@ _PATH = re.compile(
 )
 # A request has the devices of a host, and texts of nova-compute's own limits.
 _MOST_DEVICES, _MOST_CHARACTERS = 4096, 1024
+_TEXT = "a text"
+_LIST = f"a list of {_MOST_DEVICES} texts at most, each"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,13 +82,20 @@ def check_arguments(name: str, body: Any) -> Mapping[str, Any]:
     :raises MalformedError: they are of another form.
     """
     method = METHODS[name]
-    accepted = method.texts | method.lists
-    if not isinstance(body, dict) or not body.keys() <= accepted:
+    accepted = sorted(method.texts | method.lists)
+    if not isinstance(body, dict):
         raise errors.MalformedError(
-            f"body of {name}", type(body).__name__, _describe(accepted)
+            f"body of {name}", type(body).__name__, "an object"
         )
     for key, value in body.items():
-        texts = [value] if key in method.texts else value
+        if key not in accepted:
+            raise errors.MalformedError(
+                f"known argument of {name}",
+                key[:_MOST_CHARACTERS],
+                ", ".join(accepted) or "none",
+            )
+        is_text = key in method.texts
+        texts = [value] if is_text else value
         if (
             not isinstance(texts, list)
             or len(texts) > _MOST_DEVICES
@@ -95,10 +104,10 @@ def check_arguments(name: str, body: Any) -> Mapping[str, Any]:
                 for text in texts
             )
         ):
-            form = "a text" if key in method.texts else "a list of texts"
-            raise errors.MalformedError(key, type(value).__name__, form)
+            raise errors.MalformedError(
+                f"value of {key}",
+                type(value).__name__,
+                f"{_TEXT if is_text else _LIST} of {_MOST_CHARACTERS}"
+                " characters at most",
+            )
     return body
-
-
-def _describe(accepted: frozenset[str]) -> str:
-    return f"an object with {', '.join(sorted(accepted)) or 'nothing'}"

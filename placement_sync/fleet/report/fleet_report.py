@@ -259,12 +259,13 @@ def _list_problems(
     rows: Iterable[device_rows.DeviceRow],
     now: datetime.datetime,
 ) -> Iterator[DeviceProblem]:
-    disabled = set()
+    disabled = {}
     stale = {}
     for row in rows:
         device = row.device
         if device.root in fleet.cloud.disabled:
-            disabled.add(device.host)
+            service = device.service
+            disabled[device.host] = service.host if service else device.host
         if device.is_stale and device.service is not None:
             stale[device.host] = device.service
         if row.state in _REMEDIES:
@@ -299,11 +300,11 @@ def _list_problems(
             f" --service nova-compute --host {service.host}` shows when it is"
             " up",
         )
-    for host in sorted(disabled):
+    for host, name in sorted(disabled.items()):
         yield DeviceProblem(
             kind=DISABLED,
             where=host,
             problem="its compute service is disabled",
-            remedy=f"`openstack compute service set --enable {host}"
-            " nova-compute`, after the reason is gone",
+            remedy=f"`openstack compute service set --enable {name}"
+            " nova-compute` once the cause is repaired",
         )

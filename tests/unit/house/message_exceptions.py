@@ -22,7 +22,6 @@ _DEVICES = "tests/functional/nova/attach/test_device_command.py"
 _FLAVORS = "tests/functional/nova/scheduling/test_flavor_command.py"
 _EXPLAIN = "tests/functional/sync/commands/test_explain.py"
 _LOOKUP = "tests/unit/placement_sync/fleet/flavors/test_lookup.py"
-_GATEWAY = "tests/functional/nova/attach/test_gateway.py"
 _PAGE = "tests/unit/placement_sync/fleet/report/test_report.py"
 _STATUS = "tests/unit/placement_sync/daemon/test_status.py"
 _DRAIN_MARKS = "tests/unit/placement_sync/cli/test_drain_marks.py"
@@ -48,14 +47,7 @@ FILES = {
     "placement_sync/fleet/explain/server_request.py": (
         "tests/unit/placement_sync/fleet/explain/test_server_request.py"
     ),
-    "placement_sync/fleet/gateway/methods.py": _GATEWAY,
-    "placement_sync/fleet/gateway/wsgi.py": _GATEWAY,
-    "placement_sync/fleet/report/card_bars.py": _PAGE,
-    "placement_sync/fleet/report/fleet_report.py": _PAGE,
-    "placement_sync/fleet/report/page_views.py": _PAGE,
-    "placement_sync/fleet/report/report_text.py": _PAGE,
     "placement_sync/fleet/stock/stock_page.py": _STOCK,
-    "placement_sync/fleet/stock/wsgi.py": _STOCK,
 }
 
 #: The begin of each other message.
@@ -207,6 +199,20 @@ TEXTS: dict[str, dict[str, str]] = {
     },
     "placement_sync/fleet/removal/removal_plan.py": {
         "whole device": "a claim of a driver whose devices have no profile",
+    },
+    "placement_sync/fleet/stock/wsgi.py": {
+        "No stock: %s": _NO_MESSAGE,
+        "(not set)": _STOCK,
+        "set the path of the file that": _STOCK,
+    },
+    "placement_sync/fleet/report/card_bars.py": {
+        "free, fits {}": _PAGE,
+    },
+    "placement_sync/fleet/report/page_views.py": {
+        "{} with more allocated than there is": _PAGE,
+    },
+    "placement_sync/fleet/report/report_text.py": {
+        "; moving {} makes {} possible on {}": _PAGE,
     },
     "placement_sync/fleet/report/report_page.py": {
         "it needs Jinja2": "an installation without Jinja2",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from nova import rpc
 
+from nova_accel.model import names
 from tests.functional.sync.fleet import test_fleet
 from tests.functional.sync.messages import transcript
 from tests.functional.sync.support import nova_standin, servers
@@ -352,6 +353,27 @@ report --format text --host a40-vf-mdev
         f"flavor set plain --profile T4-4C --dry-run --config-file {conf}"
     )
     cloud.check("reasons of cards")
+
+
+def test_problems_of_a_report(cloud: Cloud) -> None:
+    site = cloud.site
+    site.nova.add_flavor("odd", **{"accelerator:packing": "no"})
+    site.nova.add_host(site.root, test_fleet.A40_HOST)
+    site.mark(site.card, names.MISSING_TRAIT)
+    path = f"/resource_providers/{site.root}/traits"
+    body = site.placement.call("GET", path)
+    body["traits"].append(names.DISABLED_TRAIT)
+    site.placement.call("PUT", path, body)
+    root = site.add("l40s-vendor-vfio")
+    card = names.provider_uuid(root, "0000:3d:00.0")
+    site.mark(card, names.MISSING_TRAIT)
+    other = names.provider_uuid(root, "0000:3e:00.0")
+    site.mark(other, names.UNKNOWN_TRAIT)
+    cloud.run_all("report --format text")
+    site.allocate(card, test_fleet.OTHER_VM, **test_fleet.PART)
+    site.set_inventories(card, VGPU=-1, CUSTOM_GPU_MEMORY_MB=-4096)
+    cloud.run_all("report --format text --host l40s-vendor-vfio")
+    cloud.check("problems of a report")
 
 
 def test_calls_of_hosts(cloud: Cloud) -> None:
