@@ -78,11 +78,11 @@ def test_device_list_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
 
     first, _, *rows = capsys.readouterr().out.splitlines()
     assert first == "3 hosts, 6 cards, 3 of them in use"
-    # Three requests, and the holders of three cards.
+    # Services, traits, providers and amounts; the holders of three cards.
     assert {row[:28].strip(): row.split()[-2:] for row in rows} == {
         "client alone": ["0", "0"],
         "resource provider list": ["2", "9"],
-        "accel device list": ["6", "6"],
-        "accel device list --long": ["6", "6"],
-        "accel host list": ["6", "3"],
+        "accel device list": ["7", "6"],
+        "accel device list --long": ["7", "6"],
+        "accel host list": ["7", "3"],
     }
