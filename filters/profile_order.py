@@ -65,7 +65,7 @@ def _wrap(stock: Any) -> Any:
 def _has_order(spec: Any) -> bool:
     """Return whether a request's flavor has choices.
 
-    It reads only what is loaded.
+    Only loaded fields are read.
     """
     return (
         isinstance(spec, objects.RequestSpec)

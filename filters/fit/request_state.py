@@ -162,7 +162,7 @@ class RequestState:
         }
 
     def replace(self, provider: providers.Provider) -> None:
-        """Replace what is known of a provider."""
+        """Replace the facts of a provider."""
         self._changed[provider.uuid] = provider
 
     def _claim(self, server: str, candidate: provider_facts.Candidate) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts that this library is removed from, and what is left of it."""
+"""Hosts that this library is removed from, and its records there."""
 
 import json
 import os
