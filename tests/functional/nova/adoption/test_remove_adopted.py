@@ -23,7 +23,7 @@ class RemoveAdopted(adopting.AdoptionTestBase):
         self.restart()
         self.run_command("undo")
         self.end_service()
-        self.assertIn("'undoing', which the next start", self.remove(status=2))
+        self.assertIn("'undoing', and the next start", self.remove(status=2))
         self.restart()
         self.run_periodics()
         self.assertEqual("undone", self.state())
