@@ -26,6 +26,8 @@ autoprogram_cliff_ignored = [
     "--sort-ascending", "--sort-descending", "--quote", "--noindent",
     "--max-width", "--fit-width", "--print-empty", "--prefix",
 ]  # fmt: skip
+# A text with "--" and quotes is copied into shells.
+smartquotes = False
 # Man page: sphinx-build -b man.
 man_pages = [
     (

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
+import repeated_options
 from docutils import nodes
 from docutils.parsers import rst
 
@@ -335,6 +336,7 @@ def shorten_help(text: str) -> str:
     )
     for name, options in OPTION_SETS.items():
         words = words.replace(options, f"[{name}]")
+    words = repeated_options.shorten_usage(words)
     parts = re.split(r" (?=[\[(])", words)
     line, lines = parts[0], []
     for part in parts[1:]:

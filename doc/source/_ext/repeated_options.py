@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands of a page explain in the same words.
+"""Options of commands, each named once in a page of HTML.
 
-The first command explains them; the others name it.
+The first command explains an option; others that explain it in the same words
+name that command. A usage names the options together that are listed below it.
 """
 
+import re
 from typing import Any
 
 from docutils import nodes
 
 #: The page on which ``autoprogram-cliff`` prints all commands.
 PAGE = "reference/openstack"
+# An option that may be left out, as "[--wait [SECONDS]]", but none of a group
+# of which one excludes the others, as "[--all | --free]".
+_OPTIONAL = re.compile(r" \[-(?:(?! \| )[^][]|\[[^]]*\])*\]")
+
+
+def shorten_usage(usage: str) -> str:
+    """Return a usage in one line, with ``[options]`` for the optional ones."""
+    words = " ".join(usage.split())
+    return _OPTIONAL.sub("", _OPTIONAL.sub(" [options]", words, count=1))
 
 
 def drop_repeated(document: nodes.Element) -> None:
@@ -51,6 +62,8 @@ def _resolve(app: Any, document: nodes.document, name: str) -> None:
     # A man page is read from its begin to its end.
     if name == PAGE and app.builder.format == "html":
         drop_repeated(document)
+        for block in document.findall(nodes.literal_block):
+            block[:] = [nodes.Text(shorten_usage(block.astext()))]
 
 
 def setup(app: Any) -> dict[str, bool]:

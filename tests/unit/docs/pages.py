@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of the manual: their text, their commands, and their extension."""
 
-import functools
-import importlib.util
+import importlib
 import re
 import shlex
 import sys
@@ -32,17 +31,13 @@ _INLINE = re.compile(
 )
 
 
-@functools.cache
+# Extensions import each other by their names.
+sys.path.append(str(MANUAL / "_ext"))
+
+
 def extension(name: str) -> Any:
     """Return a module of ``doc/source/_ext``."""
-    path = MANUAL / f"_ext/{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Extensions import each other by their names.
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(name)
 
 
 def name_of(page: Path) -> str:

@@ -277,6 +277,16 @@ def test_an_option_of_two_commands_is_explained_once() -> None:
     assert "accel two --host HOST" in second[-1]["ids"]
 
 
+def test_a_usage_keeps_what_is_required_or_excludes_another() -> None:
+    assert (
+        repeated_options.shorten_usage(
+            "p c [--root DIR|ARCHIVE] [--wait [SECONDS]]\n    (--on | --off)"
+            " [--all | --free] --size N [-f {text,json}] [NAME ...]"
+        )
+        == "p c [options] (--on | --off) [--all | --free] --size N [NAME ...]"
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "name"),
     [
