@@ -109,7 +109,7 @@ _MIGRATED = (
 )
 _SID = "libvirt 12.8 and QEMU 11.1 of sid"
 _NO_DRIVER = "libvirt is Nova's fake, and the driver emulated"
-_NO_DEVICE = "no such device; unit tests of the checks"
+_NO_DEVICE = "no such device"
 _VARIANT_FLOORS = {
     LIBVIRT: _nova((10, 0, 0), "MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION"),
     QEMU: _nova((8, 2, 2), "MIN_VFIO_PCI_VARIANT_QEMU_VERSION"),
@@ -161,7 +161,7 @@ ADDRESS_SIZE = Feature(
     condition="passthrough",
     floors={LIBVIRT: _nova((8, 7, 0), "MIN_LIBVIRT_MAXPHYSADDR")},
     trial=Trial.NONE,
-    place="Nova writes the XML; unit tests of the check",
+    place="Nova writes the XML",
 )
 VARIANT_DRIVER = Feature(
     name="VFIO variant drivers, bound by libvirt",
