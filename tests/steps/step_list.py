@@ -117,7 +117,12 @@ STEPS: Mapping[str, Step] = {
     ),
     "lab": Step(
         tests=("tests/e2e", "tests/functional/images"),
-        pages=("doc/source/admin/fleet.rst",),
+        pages=(
+            "doc/source/admin/adopt.rst",
+            "doc/source/admin/fleet.rst",
+            "doc/source/install/index.rst",
+        ),
+        tests_commit=True,
     ),
     # A run draws other lives each time.
     "campaign": Step(is_recorded=False),
