@@ -150,7 +150,12 @@ def test_a_port_of_a_virtual_function(lab: Site, one_vf: str) -> None:
     ("directive", "reason", "repair"),
     [
         pytest.param("ERROR", "EIO", REBIND, marks=pytest.mark.long),
-        ("SAME", "the region shows function", ""),
+        pytest.param(
+            "SAME",
+            "the region shows function",
+            "",
+            marks=pytest.mark.long,
+        ),
         pytest.param("HANG", "ETIMEDOUT", REBIND, marks=pytest.mark.long),
         pytest.param("VANISH", "ETIMEDOUT", REVIVE, marks=pytest.mark.long),
     ],

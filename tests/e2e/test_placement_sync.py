@@ -50,6 +50,7 @@ def test_a_pass_from_outside_agrees_with_nova_compute(
     assert json.loads(lab.synced("run", "--once", "-f", "json"))["calls"] == []
 
 
+@pytest.mark.long
 def test_the_audit_finds_and_heals_a_leaked_allocation(
     lab: Site, accelerated: Any
 ) -> None:

@@ -18,7 +18,7 @@ class NoRepositoryError(Exception):
     """The tree is not the top of a clone: its files can't be listed."""
 
 
-def _run(command: Sequence[str], place: Path) -> str:
+def _run(command: Sequence[str], place: Path | None = None) -> str:
     """Return the output of a program; empty if it is missing or fails."""
     try:
         done = subprocess.run(  # noqa: S603 - git, dpkg and Python
@@ -59,17 +59,17 @@ def has_changes(root: Path) -> bool:
 
 
 @functools.cache
-def _read_programs(root: Path) -> tuple[str, ...]:
+def _read_programs() -> tuple[str, ...]:
     """Return the versions of Python and of Debian's packages."""
-    versions = (_run([python, "-VV"], root) for python in PYTHONS)
-    return (*versions, _run(["dpkg-query", "-W"], root))
+    versions = (_run([python, "-VV"]) for python in PYTHONS)
+    return (*versions, _run(["dpkg-query", "-W"]))
 
 
 def describe_machine(root: Path) -> Iterator[str]:
     """Yield what decides which tests run here, and with which programs."""
     yield f"{platform.system()} {platform.release()} {platform.machine()}"
     yield f"user {os.geteuid()}"
-    yield from _read_programs(root)
+    yield from _read_programs()
     # Tests of upgrades are skipped in a clone without the earlier release.
     yield _run(["git", "rev-parse", "--is-shallow-repository"], root)
 

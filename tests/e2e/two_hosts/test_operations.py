@@ -109,6 +109,7 @@ def test_what_is_done_to_a_server_where_it_is(
     two.check("unshelved", second=MTTY_2)
 
 
+@pytest.mark.long
 @on_all_releases
 def test_a_server_moves_between_two_hosts(lab: Site, two: TwoHosts) -> None:
     image = two.image()

@@ -37,6 +37,8 @@ class Switched(base.ServersTestBase):
         self._state = self.useFixture(fixtures.TempDir()).path
         self.useFixture(speed.SharedStatements())
         super().setUp()
+        # Nova's libvirt sends no event when a device is detached.
+        self.flags(device_detach_timeout=1, group="libvirt")
 
     def _clear_attrs(self) -> None:
         # pytest sets the test method on the object and deletes it later;

@@ -77,6 +77,7 @@ class Adopt(adopting.AdoptionTestBase):
         report = audit.run(self, "--connect", host_commands.LIBVIRT, status=0)
         self.assertEqual([], report["findings"])
 
+    @pytest.mark.long
     def test_a_full_card_and_a_server_with_two_vgpus(self) -> None:
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
         servers = [
@@ -159,6 +160,7 @@ class Life(adopting.AdoptionTestBase):
         )
         self.check(servers, harness.vgpu_group("_A", "4Q"))
 
+    @pytest.mark.long
     def test_reboot_restart_stop_and_delete_on_vfs(self) -> None:
         servers = self.adopt_two(stock_driver.ON_VFS, stock_driver.A40_TYPE)
         self.check(servers, A40_SMALL)
@@ -172,6 +174,7 @@ class Life(adopting.AdoptionTestBase):
         self.hosts["host1"].reboot()
         self.restart()
 
+    @pytest.mark.long
     def test_a_reboot_of_the_host(self) -> None:
         for cards, kind in ((stock_driver.ON_FUNCTION, stock_driver.T4_TYPE),):
             first, second = self.adopt_two(cards, kind)
@@ -182,6 +185,7 @@ class Life(adopting.AdoptionTestBase):
             self.assertEqual(before, self.mdevs_of(first))
             self.assertEqual(2, len(self.hosts["host1"].mdevs()))
 
+    @pytest.mark.long
     def test_a_reboot_of_a_host_with_vfs(self) -> None:
         first, second = self.adopt_two(
             stock_driver.ON_VFS, stock_driver.A40_TYPE
@@ -343,6 +347,7 @@ class Interrupted(adopting.AdoptionTestBase):
         self.before = self.snapshot(*self.servers)
         self.plan()
 
+    @pytest.mark.long
     def test_a_server_that_is_deleted_meanwhile(self) -> None:
         self._delete_server(self.servers.pop())
         self.switch(stock_driver.ACCEL)

@@ -151,6 +151,7 @@ class Adopt(PciTestBase):
         self.assertEqual(GPU_GROUP, flavor.apply(ALIAS))
         self.assertEqual(ALIAS, flavor.invert().apply(GPU_GROUP))
 
+    @pytest.mark.long
     def test_nova_goes_on_after_an_undo(self) -> None:
         self.start_cards(*TWO_GPUS)
         server = self.boot(ALIAS)
@@ -174,6 +175,7 @@ class Adopt(PciTestBase):
         return {CLASS: 1}
 
 
+@pytest.mark.long
 class AdoptUnreported(Adopt):
     """Without providers of Nova's: ``report_in_placement`` is off."""
 
@@ -259,6 +261,7 @@ class AdoptVfs(PciTestBase):
         self.assertEqual(before, self.snapshot(*servers))
 
 
+@pytest.mark.long
 class AdoptUnreportedVfs(AdoptVfs):
     is_reported = False
 
@@ -395,6 +398,7 @@ class Life(scheduled.ScheduledTestBase, PciTestBase):
         self.assert_nothing_left()
         self.assertEqual({}, self.rows())
 
+    @pytest.mark.long
     def test_a_cold_migration(self) -> None:
         self.start_cards(*harness.GPU_CARDS)
         server = self.boot(ALIAS)
@@ -412,6 +416,7 @@ class Life(scheduled.ScheduledTestBase, PciTestBase):
         self.assertEqual({}, self.usages(harness.GPU))
         self._delete_server(server)
 
+    @pytest.mark.long
     def test_shelve_and_unshelve(self) -> None:
         self.start_cards(*TWO_GPUS)
         server = self.boot(TWO_UNITS)
@@ -442,5 +447,6 @@ class Life(scheduled.ScheduledTestBase, PciTestBase):
         self.assertEqual([TWO_GPUS[0].address], self.functions_of(new))
 
 
+@pytest.mark.long
 class LifeUnreported(Life):
     is_reported = False

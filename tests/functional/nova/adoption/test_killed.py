@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import fixtures
+import pytest
 from nova import objects
 from nova.scheduler.client import report
 
@@ -158,6 +159,7 @@ class KilledAtEachWrite(adopting.AdoptionTestBase):
         )
 
 
+@pytest.mark.long
 class KilledWithFunctions(test_adopt_pci.PciTestBase, KilledAtEachWrite):
     """Whole cards of `[pci] device_spec`."""
 
@@ -170,6 +172,7 @@ class KilledWithFunctions(test_adopt_pci.PciTestBase, KilledAtEachWrite):
         super().start_undo()
 
 
+@pytest.mark.long
 class KilledWithoutProviders(KilledWithFunctions):
     """Nova reports no providers of them."""
 

@@ -20,6 +20,7 @@ from nova_accel.config import policy
 from tests.functional.nova.operations import moving
 from tests.functional.nova.support import harness, operations, striking
 from tests.hosts import look
+from tests.support import examples
 from tests.support.fpga import simulated
 from virt_hooks import bypass, nova_driver
 
@@ -223,8 +224,9 @@ class OtherClasses(Lives):
             for name, function in self.functions.items()
             if name != _OWN_CLASSES and not name.startswith(bypass.__name__)
         }
+        life = self.life if examples.IS_WHOLE else self.short_life
         with striking.struck(others.items()):
-            self.life()
+            life()
 
 
 class Starts(harness.AccelTestBase):
