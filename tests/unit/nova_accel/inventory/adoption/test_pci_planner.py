@@ -5,21 +5,18 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.config.lines import native_flavors as lines
-from nova_accel.host.state import adoption_plan
 from nova_accel.inventory.adoption import (
     planner,
     planning,
     records,
-    reshape,
     undo_planner,
 )
 from nova_accel.model import domains, names, providers
-from tests.support import examples
 from tests.unit.nova_accel.inventory.adoption import clouds, pci_clouds
 
 SERVER, OTHER = (f"5c1d5a2e-0000-4000-8000-00000000000{n}" for n in "12")
@@ -28,7 +25,6 @@ GPU, AUDIO = CARD.address, CARD.members[0]
 NATIVE = pci_clouds.build_native(CARD, "bbbbbbbb-0000-4000-8000-000000000001")
 SPECS = {"pci_passthrough:alias": "gpu:1", "hw:cpu_policy": "shared"}
 NIC = "0000:05:00.1"
-thorough = settings(deadline=None, max_examples=examples.examples(1000))
 
 
 def server(uuid: str, **fields: Any) -> planner.NovaServer:
@@ -280,35 +276,6 @@ def test_a_host_that_can_not_be_adopted_says_why(name: str) -> None:
 
 
 # -- random hosts ----------------------------------------------------------
-
-
-def own_providers(stored: reshape.Stored) -> set[str]:
-    return {
-        uuid
-        for uuid, provider in stored.providers.items()
-        if names.OWNER_TRAIT in provider.traits
-    }
-
-
-@thorough
-@given(pci_clouds.natives())
-def test_undo_restores_all_that_the_adoption_has_changed(
-    cloud: pci_clouds.Cloud,
-) -> None:
-    plan = cloud.plan
-    assert plan.blockers == ()
-    before = cloud.with_own_providers()
-    written = adoption_plan.FORMAT.encode(reshape.record(plan, before))
-    adopted = reshape.make_room(plan, reshape.adopt(plan, before))
-    for server in plan.servers:
-        for provider, amounts in server.own_amounts().items():
-            assert adopted.allocations[server.uuid][provider] == amounts
-    assert reshape.adopt(plan, adopted) == adopted
-    undone = reshape.hand_back(
-        adoption_plan.FORMAT.decode(written), adopted, own_providers(adopted)
-    )
-    assert reshape.hand_back(plan, undone, own_providers(adopted)) == undone
-    assert undone == cloud.stored
 
 
 @given(pci_clouds.natives())
