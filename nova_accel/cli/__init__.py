@@ -7,5 +7,6 @@
   ``inspect_command``, ``heal_command``.
 - ``host_source``: a host, a directory or an archive that a command reads.
 - ``inspect_output``: a host and its provider tree as text and JSON.
+- ``assigned_functions``: functions that ``[pci]`` of Nova names.
 - ``console``: entry points of the console scripts.
 """

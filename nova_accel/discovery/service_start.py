@@ -6,20 +6,19 @@ prints them before.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from oslo_config import cfg
 
 from nova_accel import errors, model
 from nova_accel.config import conf, policy
-from nova_accel.config.lines import nova_pci_spec
 from nova_accel.discovery import plugin
-from nova_accel.host import nova_devices
 from nova_accel.host.sysfs import host_reader
 from nova_accel.inventory import conditions
-from nova_accel.model import json_codec
+from nova_accel.model import json_codec, pci
 
 MDEV_TYPES = "[devices] enabled_mdev_types"
+PCI_SPEC = "[pci] device_spec"
 _ALIAS = "[pci] alias"
 # As Nova registers them (nova/conf/pci.py, nova/conf/devices.py).
 _DEVICE_SPEC = cfg.MultiStrOpt(
@@ -38,6 +37,13 @@ _ENABLED_TYPES = cfg.ListOpt(
     deprecated_group="devices",
 )
 _ADDRESSES = cfg.ListOpt("device_addresses", default=[])
+
+# Returns the functions of a host that a line of ``[pci] device_spec`` names:
+# ``nova_devices.list_matches`` in nova-compute. Raises ConfigurationError if
+# Nova refuses the line, UnreadableError if the bus can't be listed.
+ListMatches = Callable[
+    [str, host_reader.HostReader], tuple[pci.PciFunction, ...]
+]
 
 
 def register(options: cfg.ConfigOpts) -> None:
@@ -87,6 +93,7 @@ def find_conflicts(
     reader: host_reader.HostReader,
     state: model.HostState,
     rules: policy.DeviceRules,
+    list_matches: ListMatches,
 ) -> Iterator[errors.ConfigurationError]:
     """Yield an error for each value of Nova that names an offered device.
 
@@ -99,11 +106,11 @@ def find_conflicts(
     """
     for line in options.pci.device_spec:
         try:
-            functions = nova_devices.list_matches(line, reader)
+            functions = list_matches(line, reader)
         except errors.ConfigurationError:
             continue  # Nova's own error follows
         addresses = [str(function.address) for function in functions]
-        yield from _refuse(nova_pci_spec.OPTION, line, addresses, state, rules)
+        yield from _refuse(PCI_SPEC, line, addresses, state, rules)
     parents = _list_mdev_parents(options, reader)
     for type_id, names in parents.items():
         yield from _refuse(MDEV_TYPES, type_id, names, state, rules)
@@ -114,6 +121,7 @@ def find_idle_aliases(
     lines: Iterable[str],
     reader: host_reader.HostReader,
     state: model.HostState,
+    list_matches: ListMatches,
 ) -> Iterator[str]:
     """Yield why an alias of Nova gets no device, of devices offered here.
 
@@ -128,7 +136,7 @@ def find_idle_aliases(
     assigned: set[str] = set()
     for line in lines:
         with contextlib.suppress(errors.ConfigurationError):
-            matches = nova_devices.list_matches(line, reader)
+            matches = list_matches(line, reader)
             assigned.update(str(function.address) for function in matches)
     for alias in aliases:
         name, ids = _parse_alias(alias)
@@ -140,7 +148,7 @@ def find_idle_aliases(
         if offered and assigned.isdisjoint(addresses):
             yield (
                 f"{_ALIAS} = {alias}: names {offered[0]}, which nova-accel"
-                f" offers, and no line of {nova_pci_spec.OPTION}: a flavor"
+                f" offers, and no line of {PCI_SPEC}: a flavor"
                 f" with pci_passthrough:alias={name}:1 gets no device of this"
                 " host; request it with a flavor of `openstack accel flavor"
                 " create` instead"

@@ -9,6 +9,6 @@
 - ``bitstreams``: cache of Glance's bitstream images.
 - ``bounded_calls``: the time limit of each call into the kernel.
 - ``file_cache``: what was read of files; ``nvml_gpus``: values of GPUs.
-- ``nova_devices``: functions that ``[pci]`` of Nova names.
+- ``nova_devices``: functions that Nova's parser of ``[pci]`` finds.
 - ``cards``: functions that a driver has to see together.
 """

@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.cli import command_manager, registered_readers
+from nova_accel.cli import (
+    assigned_functions,
+    command_manager,
+    registered_readers,
+)
 from nova_accel.discovery import nova_conf, service_start
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory.adoption import (
@@ -260,7 +264,11 @@ def _find_shared(
     reader = host_reader.HostReader(source=fs.DiskSource(options.root))
     state = sources.host.read()
     for conflict in service_start.find_conflicts(
-        options.parsed, reader, state, options.settings.rules
+        options.parsed,
+        reader,
+        state,
+        options.settings.rules,
+        assigned_functions.list_matches,
     ):
         is_mdev = conflict.option == service_start.MDEV_TYPES
         if is_mdev is (source is records.Source.NOVA_MDEV):

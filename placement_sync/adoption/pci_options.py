@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors
+from nova_accel.cli import assigned_functions
 from nova_accel.discovery import service_start
-from nova_accel.host import nova_devices
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory.adoption import alias_flavors
 from nova_accel.model import json_codec, pci
@@ -32,7 +32,7 @@ def read_functions(
         matched: set[str] = set()
         for fields in _parse(line):
             text = json.dumps(fields)
-            for function in nova_devices.list_matches(text, reader):
+            for function in assigned_functions.list_matches(text, reader):
                 address = str(function.address)
                 if address in matched:
                     continue

@@ -15,8 +15,8 @@ import oslo_messaging
 from nova import exception
 
 from nova_accel import errors
-from nova_accel.config import library_version, logs
-from nova_accel.discovery import device_marks, unoffered_devices
+from nova_accel.config import extensions, library_version, logs
+from nova_accel.discovery import device_marks
 from nova_accel.host.state import notes
 from nova_accel.inventory import conditions
 from nova_accel.model import names, providers, rpc_names
@@ -28,6 +28,9 @@ LOG = logging.getLogger(__name__)
 # Characters of a reason, and of an author (Keystone's limit of a name); notes
 # and listings have one line of them.
 _MAX_REASON = _MAX_AUTHOR = 255
+# Readers of accelerators that are not offered. They take reader, drivers and
+# rules of a host, and are loaded when a caller asks.
+UNOFFERED_GROUP = "nova_accel.unoffered_readers"
 # More accelerators than a host has that offers none of them.
 _MAX_UNOFFERED = 512
 
@@ -206,10 +209,14 @@ class DeviceEndpoint:
         rules = self._marks.add_assigned(self._accel.rules)
         with self._reading_lock:
             rpc_policy.check_deadline(deadline)
-            rest = unoffered_devices.read_unoffered(
-                self._accel.host.open_reader(), self._accel.drivers, rules
-            )
-        return [item.as_dict() for item in rest[:_MAX_UNOFFERED]]
+            rows = [
+                item.as_dict()
+                for read in extensions.load(UNOFFERED_GROUP).values()
+                for item in read(
+                    self._accel.host.open_reader(), self._accel.drivers, rules
+                )
+            ]
+        return rows[:_MAX_UNOFFERED]
 
     def _list_drains(self) -> list[dict[str, str]]:
         root, host = self._root, self._accel.host.state

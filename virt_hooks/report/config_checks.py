@@ -7,6 +7,7 @@ from typing import Any
 from nova_accel import errors
 from nova_accel.config import conf, extensions, logs
 from nova_accel.discovery import service_start, snapshot
+from nova_accel.host import nova_devices
 from nova_accel.host.state import state_dir
 from nova_accel.host.sysfs import fs, host_reader
 
@@ -35,10 +36,15 @@ def check(
         return ()
     reader = host_reader.HostReader(source=fs.DiskSource(settings.root))
     state = host.refresh()
-    for text in service_start.find_idle_aliases(aliases, specs, reader, state):
+    find_functions = nova_devices.list_matches
+    for text in service_start.find_idle_aliases(
+        aliases, specs, reader, state, find_functions
+    ):
         LOG.warning("%s", text)
     return tuple(
-        service_start.find_conflicts(options, reader, state, settings.rules)
+        service_start.find_conflicts(
+            options, reader, state, settings.rules, find_functions
+        )
     )
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from nova_accel import errors
 from nova_accel.catalog import pci_ids
+from nova_accel.cli import assigned_functions
 from nova_accel.config import conf_options, misspellings, policy
-from nova_accel.config.lines import nova_pci_spec
 from nova_accel.discovery import service_start
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import (
@@ -16,7 +16,6 @@ from nova_accel.doctor.host_checks import (
     unknown,
     warn,
 )
-from nova_accel.host import nova_devices
 from nova_accel.host.sysfs import attributes
 from nova_accel.model import pci
 
@@ -38,7 +37,7 @@ _SOURCE = "accel"
 _OWN_CHECKS = (
     policy.OPTION,
     service_start.MDEV_TYPES,
-    nova_pci_spec.OPTION,
+    service_start.PCI_SPEC,
 )
 # Checks of what nova-compute itself checks and logs when it starts.
 START_CHECKS = frozenset(
@@ -126,7 +125,11 @@ def _find_start_errors(host: _Host) -> Iterator[errors.ConfigurationError]:
     if is_active:
         service_start.register(options)
         yield from service_start.find_conflicts(
-            options, host.reader, host.state, settings.rules
+            options,
+            host.reader,
+            host.state,
+            settings.rules,
+            assigned_functions.list_matches,
         )
 
 
@@ -197,14 +200,14 @@ def check_mdev_types(host: _Host) -> _Results:
 )
 def check_pci_spec(host: _Host) -> _Results:
     """Nova's own device_spec matches no accelerator."""
-    refused = [*_report_start_errors(host, nova_pci_spec.OPTION)]
+    refused = [*_report_start_errors(host, service_start.PCI_SPEC)]
     yield from refused
     rules = host.rules
     if not is_set_up(host) or rules is None:
         return
     for line in host.options.get(("pci", "device_spec"), ()):
         try:
-            matches = nova_devices.list_matches(line, host.reader)
+            matches = assigned_functions.list_matches(line, host.reader)
         except errors.ConfigurationError as error:
             yield unknown(
                 f"{error.option} = {line} can't be read: {error.hint}",
@@ -212,7 +215,9 @@ def check_pci_spec(host: _Host) -> _Results:
                 remedy="correct the line: nova-compute refuses it, too",
             )
             continue
-        if any(f"{nova_pci_spec.OPTION} = {line}:" in r.text for r in refused):
+        if any(
+            f"{service_start.PCI_SPEC} = {line}:" in r.text for r in refused
+        ):
             continue
         for function in matches:
             if _is_offered(host, rules, function):
@@ -240,7 +245,11 @@ def check_pci_alias(host: _Host) -> _Results:
         return
     lines = host.options.get(("pci", "device_spec"), ())
     for text in service_start.find_idle_aliases(
-        aliases, lines, host.reader, host.state
+        aliases,
+        lines,
+        host.reader,
+        host.state,
+        assigned_functions.list_matches,
     ):
         yield warn(text, host.nova_conf)
 

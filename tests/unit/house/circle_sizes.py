@@ -47,6 +47,10 @@ _COMMANDS = (
     "files, clients and grammars that commands alone read are out of Nova;"
     " allocations have one reader"
 )
+_ASKED = (
+    "Nova's parser alone reads [pci] device_spec in nova-compute; accelerators"
+    " that are not offered are loaded when another machine asks"
+)
 _USABLE = (
     "hosts and cards are chosen by what usual requests could use: density"
     " above FGD's as installed"
@@ -85,6 +89,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_270, "2026-11-28", "phases of passes that start together"),
         Limit(58_060, "2026-11-28", _USABLE),
         Limit(58_500, "2026-11-28", _CHOICES),
+        Limit(57_900, "2026-11-28", _ASKED),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -118,6 +123,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(39_140, "2026-11-28", "adoptions of PCI functions"),
         Limit(39_880, "2026-11-28", _USABLE),
         Limit(40_300, "2026-11-28", _CHOICES),
+        Limit(39_700, "2026-11-28", _ASKED),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

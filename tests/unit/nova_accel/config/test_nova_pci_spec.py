@@ -14,6 +14,7 @@ from nova.pci import utils as nova_utils
 from nova.pci import whitelist as nova_whitelist
 
 from nova_accel import errors
+from nova_accel.cli import assigned_functions
 from nova_accel.discovery.capture import (
     RecordedDirectory,
     RecordedFiles,
@@ -28,7 +29,7 @@ GPU, L40S, VF = prepared.GPU, prepared.L40S, "0000:41:00.4"
 
 
 def matches(line: str, host: host_reader.HostReader) -> set[str]:
-    functions = nova_devices.list_matches(line, host)
+    functions = assigned_functions.list_matches(line, host)
     return {str(function.address) for function in functions}
 
 
@@ -122,9 +123,9 @@ def test_a_line_that_nova_refuses_is_an_error(
     line: str, word: str, host: host_reader.HostReader
 ) -> None:
     functions = {str(f.address): f for f in host.all_functions()}
-    assert nova_devices.match_with_nova(line, functions) is None
+    assert nova_devices.match(line, functions) is None
     with pytest.raises(errors.ConfigurationError) as refused:
-        nova_devices.list_matches(line, host)
+        assigned_functions.list_matches(line, host)
     assert "[pci] device_spec" in str(refused.value)
     assert word in refused.value.hint
 
@@ -219,9 +220,11 @@ def test_the_grammar_is_that_of_nova_s_parser(value: object) -> None:
     line = json.dumps(value)
     host = host_reader.HostReader(source=RecordedFiles({}))
     with mock.patch.object(nova_utils, "is_physical_function", is_physical):
-        by_nova = nova_devices.match_with_nova(line, FUNCTIONS)
+        by_nova = nova_devices.match(line, FUNCTIONS)
     try:
-        by_grammar = nova_devices.match_with_grammar(line, FUNCTIONS, host)
+        by_grammar = assigned_functions.match_with_grammar(
+            line, FUNCTIONS, host
+        )
     except errors.ConfigurationError:
         assert by_nova is None
     else:
@@ -234,5 +237,5 @@ def test_nova_s_parser_decides_about_this_machine_only(root: str) -> None:
     host = host_reader.HostReader(files=fs.Files(RecordedFiles(NO_FUNCTIONS)))
     host.files.source = source
     with mock.patch.object(nova_whitelist, "Whitelist") as parser:
-        nova_devices.list_matches("{}", host)
+        assigned_functions.list_matches("{}", host)
     assert parser.called == (root == "/")
