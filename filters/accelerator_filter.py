@@ -226,28 +226,25 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         doubtful = selection.state.doubtful
         if self._has_weigher and any(h.uuid not in doubtful for h in passed):
             return passed
-        remaining, reads = [], 0
+        remaining: list[Any] = []
+        reads, is_reading = 0, True
         for host in passed:
             is_passing = True
-            while (
-                is_passing
-                and reads < _MAX_ALLOCATIONS
-                and (uuid := selection.find_ambiguous(host))
-            ):
-                reads += 1
+            while is_reading and is_passing:
+                uuid = selection.find_ambiguous(host)
+                if not uuid:
+                    break
                 try:
                     is_passing = selection.confirm(self._get, host, uuid)
                 except errors.ServiceError as problem:
                     _warn_unread(problem)
-                    reads = _MAX_ALLOCATIONS
+                    is_reading = False
+                reads += 1
+                is_reading = is_reading and reads < _MAX_ALLOCATIONS
             if is_passing:
                 remaining.append(host)
-            if (
-                self._has_weigher
-                and remaining[-1:]
-                and (remaining[-1].uuid not in doubtful)
-            ):
-                reads = _MAX_ALLOCATIONS
+                is_sure = host.uuid not in doubtful
+                is_reading = is_reading and not (self._has_weigher and is_sure)
         return remaining
 
     def _log_refusals(

@@ -14,10 +14,9 @@ Use::
 import functools
 from importlib import resources
 
-from nova_accel.catalog import versions, vgpu_types
+from nova_accel.catalog import vgpu_types
 
 FILE = "nvidia_vgpu.json"
-VERSIONS_FILE = "versions.json"
 
 
 @functools.cache
@@ -27,12 +26,6 @@ def load() -> vgpu_types.Catalog:
     :raises MalformedError: the installed file is damaged.
     """
     return vgpu_types.parse(text())
-
-
-@functools.cache
-def load_versions() -> versions.Versions:
-    """Return the versions of vendors' drivers."""
-    return versions.parse(text(VERSIONS_FILE))
 
 
 def text(name: str = FILE) -> str:

@@ -6,8 +6,13 @@ the sources were read.
 """
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
+
+from nova_accel.catalog import loader
+
+_FILE = "versions.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +32,10 @@ class Versions:
     gim_kernels: frozenset[tuple[int, ...]]
 
 
-def parse(text: str) -> Versions:
-    """Return the version data in the text of the file."""
-    data = json.loads(text)
+@functools.cache
+def load() -> Versions:
+    """Return the versions of vendors' drivers."""
+    data = json.loads(loader.text(_FILE))
     return Versions(
         date=data["date"],
         nvidia_branches={

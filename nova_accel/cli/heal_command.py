@@ -4,9 +4,13 @@
 import argparse
 from collections.abc import Set
 
-from nova_accel.cli import application, command_manager, host_source
+from nova_accel.cli import (
+    application,
+    command_manager,
+    host_source,
+    state_dir_option,
+)
 from nova_accel.discovery import device_marks, scan
-from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.inventory import conditions
 
 
@@ -28,10 +32,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _heal(arguments: argparse.Namespace) -> str:
     if arguments.state_dir is not None:
-        state_dirs.check_named("--state-dir", arguments.state_dir)
+        state_dir_option.check_named(arguments.state_dir)
     settings = host_source.read_settings(arguments)
     state_dir = arguments.state_dir or settings.state_dir
-    if hint := state_dirs.describe_missing(state_dir):
+    if hint := state_dir_option.describe_missing(state_dir):
         raise settings.refusal("state_dir", state_dir, hint)
     host, _ = host_source.open_host(settings.root, settings)
     drivers = host_source.load_drivers(settings)

@@ -14,6 +14,7 @@ from nova_accel.cli import (
     application,
     host_source,
     inspect_output,
+    state_dir_option,
 )
 from nova_accel.config import conf, policy
 from nova_accel.discovery import nova_conf, scan, unoffered_devices
@@ -135,7 +136,9 @@ def _mark_devices(
         faults.FaultNotes(state_dir).read_unreleased()
     except errors.UnreadableError as error:
         return conditions.mark_unknown(state, str(error), is_first=True)
-    hint = state_dirs.describe_missing(state_dir) if is_configured else ""
+    hint = (
+        state_dir_option.describe_missing(state_dir) if is_configured else ""
+    )
     if hint:
         missing = settings.refusal("state_dir", state_dir, hint)
         where = f"{missing.file} {missing.option} = {missing.value}"

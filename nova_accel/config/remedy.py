@@ -2,42 +2,15 @@
 """Corrections of a host, as values and as phrases of a report.
 
 Each phrase that asks an operator to change what this library reads is the
-text of one of these values, and ``find`` returns the values of a text. Tests
-apply each printed one to the host of its report, and require that the device
-is offered then.
+text of one of these values; ``nova_accel.inventory.printed_remedies`` returns
+the values of a text. Tests apply each printed one to the host of its report,
+and require that the device is offered then.
 """
 
 import dataclasses
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
-# A value in a line of device_spec: a text, a number, an array of texts, or an
-# object of numbers.
-_TEXT = r'"(?:[^"\\\n]|\\[^\n]){0,1100}"'
-_VALUE = (
-    rf"(?:{_TEXT}|\d{{1,5}}|\[(?:{_TEXT},? ?){{0,100}}\]"
-    rf"|\{{(?:{_TEXT}: \d{{1,5}},? ?){{0,100}}\}})"
-)
-_LINE = re.compile(
-    rf'device_spec = (\{{"address": "{_ADDRESS}"'
-    rf'(?:, "\w{{1,20}}": {_VALUE}){{0,20}}\}})'
-)
-_BIND = re.compile(rf"bind ({_ADDRESS}) to ([\w-]{{1,40}})")
-_BIND_VFS = re.compile(
-    rf"bind the virtual functions of ({_ADDRESS})"
-    r" (?:on ([\w-]{1,40})|without a driver) to ([\w-]{1,40})"
-)
-_WRITE = re.compile(rf"write (\w{{1,20}}) to ([\w/]{{1,60}}) of ({_ADDRESS})")
-_MOVE = re.compile(rf"put the card of ({_ADDRESS}) in a slot of its own")
-_ISOLATE = re.compile(
-    rf"switch on ACS and ARI in the firmware for ({_ADDRESS})"
-)
-_SRIOV = re.compile(rf"switch on SR-IOV in the firmware for ({_ADDRESS})")
-_LOAD = re.compile(r"load the module (\w{1,40})")
-_INSTALL = re.compile(r"install ([^;\n]{1,160}) \(module (\w{1,40})\)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,68 +165,6 @@ Remedy = (
     | LoadModule
     | InstallModule
 )
-
-
-_PATTERNS: tuple[
-    tuple[re.Pattern[str], Callable[[re.Match[str]], Remedy]], ...
-] = (
-    (_LINE, lambda match: SpecLine.build(json.loads(match[1]))),
-    (_BIND, lambda match: BindFunction(function=match[1], driver=match[2])),
-    (
-        _BIND_VFS,
-        lambda match: BindVfs(
-            function=match[1], before=match[2] or "", driver=match[3]
-        ),
-    ),
-    (
-        _WRITE,
-        lambda match: WriteAttribute(
-            function=match[3], name=match[2], value=match[1]
-        ),
-    ),
-    (_MOVE, lambda match: MoveCard(function=match[1])),
-    (_ISOLATE, lambda match: IsolateFunctions(function=match[1])),
-    (_SRIOV, lambda match: EnableSriov(function=match[1])),
-    (_LOAD, lambda match: LoadModule(module=match[1])),
-    (
-        _INSTALL,
-        lambda match: InstallModule(package=match[1], module=match[2]),
-    ),
-)
-
-# Between two corrections of which the second one follows the first.
-_THEN = ", then "
-
-
-def find(text: str) -> Iterator[Remedy]:
-    """Yield the corrections whose phrases are in a text."""
-    for steps in find_alternatives(text):
-        yield from steps
-
-
-def find_alternatives(text: str) -> Iterator[tuple[Remedy, ...]]:
-    """Yield the ways to correct a host that are in a text.
-
-    Each way is one correction, or several that follow one another.
-    """
-    matches = sorted(
-        (
-            (match, build(match))
-            for pattern, build in _PATTERNS
-            for match in pattern.finditer(text)
-        ),
-        key=lambda item: item[0].start(),
-    )
-    steps: list[Remedy] = []
-    end = 0
-    for match, remedy in matches:
-        if steps and _THEN not in text[end : match.start()]:
-            yield tuple(steps)
-            steps = []
-        steps.append(remedy)
-        end = match.end()
-    if steps:
-        yield tuple(steps)
 
 
 def describe_binding(

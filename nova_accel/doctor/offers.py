@@ -12,6 +12,7 @@ from nova_accel.catalog import pci_ids
 from nova_accel.config import policy, remedy
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import Observation, fail, note, warn
+from nova_accel.inventory import printed_remedies
 from nova_accel.model import names, pci
 
 NVIDIA = host_checks.Area("nv", page="gpus", technology="nvidia")
@@ -43,7 +44,7 @@ def _report(
     """
     for card in cards:
         for address, text in _list_reasons(host, card):
-            steps = tuple(remedy.find(text))
+            steps = tuple(printed_remedies.find(text))
             has_module = any(
                 isinstance(step, _MODULES)
                 and step.module != pci_ids.COHERENT_DRIVER

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from nova_accel.config import remedy
 from nova_accel.doctor import checked_host
+from nova_accel.inventory import printed_remedies
 
 _DEVICES = checked_host.CheckedHost.sys("bus/pci/devices")
 _PROBE = checked_host.CheckedHost.sys("bus/pci/drivers_probe")
@@ -84,7 +85,7 @@ def explain(host: checked_host.CheckedHost, text: str) -> str:
     """
     ways = (
         "\n".join(line for step in steps for line in _list_lines(host, step))
-        for steps in remedy.find_alternatives(text)
+        for steps in printed_remedies.find_alternatives(text)
     )
     return "\nor, instead,\n".join(filter(None, ways))
 

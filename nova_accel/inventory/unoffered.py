@@ -20,6 +20,7 @@ from typing import Any
 from nova_accel import model
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy, remedy
+from nova_accel.inventory import printed_remedies
 from nova_accel.model import names, pci
 
 # Returns None if a line would have a function, or its VFs, offered; else why
@@ -215,7 +216,7 @@ def _hint(
     obstacle = try_line(whole)
     if obstacle is None:
         return f"offered by {whole}"
-    steps = tuple(remedy.find(obstacle))
+    steps = tuple(printed_remedies.find(obstacle))
     if steps and not any(isinstance(s, remedy.SpecLine) for s in steps):
         return f"{obstacle}, then write {whole}"
     return obstacle

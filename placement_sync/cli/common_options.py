@@ -8,10 +8,9 @@ import uuid
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.cli import command_manager, time_options
+from nova_accel.cli import command_manager, state_dir_option, time_options
 from nova_accel.config import conf, conf_options
 from nova_accel.discovery import nova_conf
-from nova_accel.host.state import state_dir as state_dirs
 from placement_sync.cli import progress
 from placement_sync.client import cloud_client, rest
 
@@ -203,7 +202,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
         if value is not None and not (value and value.isprintable()):
             raise errors.MalformedError(flag, value, "printable text")
     if arguments.state_dir is not None:
-        state_dirs.check_named("--state-dir", arguments.state_dir)
+        state_dir_option.check_named(arguments.state_dir)
     if arguments.host_uuid is not None:
         try:
             arguments.host_uuid = str(uuid.UUID(arguments.host_uuid))

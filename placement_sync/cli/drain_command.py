@@ -10,9 +10,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from nova_accel import errors, model
-from nova_accel.cli import application, command_manager
+from nova_accel.cli import application, command_manager, state_dir_option
 from nova_accel.host.state import claims_file, drains
-from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.inventory import conditions
 from nova_accel.model import names
 from placement_sync.cli import (
@@ -199,7 +198,7 @@ def _check_state_dir(options: common_options.CommandOptions) -> None:
     """
     if options.is_foreign and not options.files:
         return
-    if hint := state_dirs.describe_missing(options.drains_dir):
+    if hint := state_dir_option.describe_missing(options.drains_dir):
         raise options.settings.refusal("state_dir", options.drains_dir, hint)
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from nova_accel.config import logs
-from nova_accel.host.state import directories, service_lock
+from nova_accel.host.state import directories, ended_service
 
 LOG = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class StockComputeWatch:
 
         :raises AcceleratorError: Nova can't be read.
         """
-        identity = service_lock.identify_ended(self._state_dir)
+        identity = ended_service.identify(self._state_dir)
         if identity != self._identity:
             self._identity, self._reports = identity, []
         if not identity:
@@ -61,7 +61,7 @@ class StockComputeWatch:
         if self._read_note() == identity:
             return True
         report = self._read_report()
-        if service_lock.identify_ended(self._state_dir) != identity:
+        if ended_service.identify(self._state_dir) != identity:
             return False
         if report and report not in self._reports:
             self._reports.append(report)

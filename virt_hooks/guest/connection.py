@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host devices of a host's domains, and mdevs, through libvirt.
-
-The only module that imports libvirt.
-"""
+"""Host devices of a host's domains, and mdevs, through libvirt."""
 
 import contextlib
 import dataclasses
@@ -21,7 +18,7 @@ from xml.etree import ElementTree
 import libvirt
 
 from nova_accel import errors, model
-from nova_accel.model import domains, pci
+from nova_accel.model import pci
 from virt_hooks.guest import nodedev
 
 LOG = logging.getLogger(__name__)
@@ -175,45 +172,6 @@ def read_hostdevs(connection: Any, is_running: bool = False) -> HostdevUse:
         functions=frozenset(functions),
         by_domain=by_domain,
     )
-
-
-def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
-    """Return the domains of a host with their host devices.
-
-    A read-only connection is opened for the call.
-
-    :param uri: of the libvirt to read; None for libvirt's default
-        (libvirt.org/uri.html, "Default URI choice").
-    :raises DomainsError: libvirt can't be reached, or can't list them.
-    """
-    try:
-        with contextlib.closing(libvirt.openReadOnly(uri)) as connection:
-            listed = connection.listAllDomains(0)
-            entries = [_read_domain(domain) for domain in listed]
-    except libvirt.libvirtError as error:
-        raise errors.DomainsError(
-            uri or "libvirt",
-            f"{error}; see whether libvirtd or virtqemud runs, and whether"
-            " this user may ask it",
-        ) from error
-    return tuple(entry for entry in entries if entry is not None)
-
-
-def _read_domain(domain: Any) -> domains.Domain | None:
-    """Return a domain, None if it has ended since it was listed."""
-    try:
-        use = parse_hostdevs(domain.XMLDesc(0))
-        return domains.Domain(
-            uuid=domain.UUIDString(),
-            name=domain.name(),
-            is_running=bool(domain.isActive()),
-            mdevs=use.mdevs,
-            functions=use.functions,
-        )
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-            return None
-        raise
 
 
 class NodeDevices:

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from nova_accel.catalog import loader
+from nova_accel.catalog import versions
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import Observation, fail, note, warn
 from nova_accel.host.sysfs import allowed_paths, attributes
@@ -102,11 +102,11 @@ def check_gim(host: _Host) -> _Results:
 )
 def check_gim_kernel(host: _Host) -> _Results:
     """The kernel is on AMD's list for gim."""
-    kernels = loader.load_versions().gim_kernels
+    kernels = versions.load().gim_kernels
     if host.is_loaded("gim") and host.kernel and host.kernel not in kernels:
         yield note(
             f"kernel {host.release} is not on AMD's list for gim of"
-            f" {loader.load_versions().date}",
+            f" {versions.load().date}",
             allowed_paths.KERNEL_RELEASE,
         )
 

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from nova_accel.catalog import loader
+from nova_accel.catalog import versions
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import (
     Observation,
@@ -173,19 +173,19 @@ def check_branch(host: _Host) -> _Results:
     number = version.partition(".")[0]
     if not version or not host.is_loaded(MANAGER):
         return
-    versions = loader.load_versions()
-    branch = versions.nvidia_branches.get(number)
+    table = versions.load()
+    branch = table.nvidia_branches.get(number)
     if branch is None:
         yield note(
             f"branch {number} of the driver is not in nova-accel's table of"
-            f" {versions.date}",
+            f" {table.date}",
             _KERNEL_VERSION,
             remedy="see NVIDIA's list of vGPU releases for its support",
         )
     elif not branch.is_supported:
         yield warn(
             f"vGPU {branch.release} (driver {version}) has no support any"
-            f" more as of {versions.date}",
+            f" more as of {table.date}",
             _KERNEL_VERSION,
         )
 

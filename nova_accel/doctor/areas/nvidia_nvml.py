@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from nova_accel.catalog import loader, versions
+from nova_accel.catalog import versions
 from nova_accel.discovery import vgpu_guests
 from nova_accel.doctor import checked_host, host_checks
 from nova_accel.doctor.host_checks import Observation, fail, note, warn
@@ -117,7 +117,7 @@ def check_license(host: _Host) -> _Results:
 )
 def check_guest_driver(host: _Host) -> _Results:
     """No guest has a driver of a later branch than the host."""
-    table = loader.load_versions()
+    table = versions.load()
     for address, gpu in host.gpus.items():
         own = _find_branch(table, gpu.driver_version)
         for vgpu in gpu.vgpus or ():

@@ -13,7 +13,7 @@
 - ``claims_file``: ``ClaimsFile``, the claims published to other processes
   (``book.json``).
 - ``service_lock``: ``ServiceLock``, one nova-compute per host
-  (``nova-compute.lock``).
+  (``nova-compute.lock``); ``ended_service``: whether the last one has ended.
 - ``state_dir``: checks of the directory itself.
 
 ``notes`` (``NoteStore``, one JSON file per device, and the kinds of notes)

@@ -20,57 +20,16 @@ from nova_accel.host.state import directories
 
 LOG = logging.getLogger(__name__)
 
-_NAME = "nova-compute.lock"
-_SUCCESSORS = "nova-compute.next"
+NAME = "nova-compute.lock"
+SUCCESSORS = "nova-compute.next"
 #: The files, in the order of their removal: the first one is the proof.
-NAMES = (_SUCCESSORS, _NAME)
+NAMES = (SUCCESSORS, NAME)
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _MODE = 0o644
 # Maximum size of a process id and a token, in bytes.
-_MAX_BYTES = 64
+MAX_BYTES = 64
 # Process ids are not unique across containers.
 _TOKEN = uuid.uuid4().hex
-
-
-def identify_ended(state_dir: str) -> str:
-    """Return the identity of the last nova-compute with this library.
-
-    Empty while one runs, and where that is not known: if none has ever
-    locked the files of this directory, if they can't be read, or if one
-    could not lock them now. The shared
-    lock of this check is held for an instant; a nova-compute that starts
-    just then takes its own with its next pass.
-    """
-    try:
-        with directories.open_directory(state_dir) as parent:
-            owners = {os.fstat(parent).st_uid, _find_owner(parent)}
-            is_read_only = os.fstatvfs(parent).f_flag & os.ST_RDONLY
-            if len(owners) > 1 or is_read_only:
-                return ""
-            with contextlib.suppress(FileNotFoundError):
-                _read_unlocked(_SUCCESSORS, parent, fcntl.LOCK_EX)
-            return _read_unlocked(_NAME, parent, fcntl.LOCK_SH)
-    except OSError:
-        return ""
-
-
-def _find_owner(parent: int) -> int:
-    return os.stat(_NAME, dir_fd=parent, follow_symlinks=False).st_uid
-
-
-def _read_unlocked(name: str, parent: int, lock: int) -> str:
-    """Return the content of a lock file.
-
-    :param lock: kind of the lock that its holders exclude.
-    :raises OSError: it is locked, or can't be read.
-    """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(name, flags, dir_fd=parent)
-    try:
-        fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
-        return os.pread(descriptor, _MAX_BYTES, 0).decode("ascii", "replace")
-    finally:
-        os.close(descriptor)
 
 
 class ServiceLock:
@@ -78,7 +37,7 @@ class ServiceLock:
 
     def __init__(self, state_dir: str) -> None:
         """Use ``nova-compute.lock`` in a directory; nothing is locked yet."""
-        self.path = os.path.join(state_dir, _NAME)
+        self.path = os.path.join(state_dir, NAME)
         self._descriptor: int | None = None
         self._successor: int | None = None
         self._is_logged = False
@@ -108,13 +67,13 @@ class ServiceLock:
     def _acquire(self) -> bool:
         place = os.path.dirname(os.path.abspath(self.path))
         with directories.open_directory(place, make_parents=True) as parent:
-            descriptor = os.open(_NAME, _FLAGS, _MODE, dir_fd=parent)
+            descriptor = os.open(NAME, _FLAGS, _MODE, dir_fd=parent)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()} {_TOKEN}".encode(), 0)
         except BlockingIOError:
-            text = os.pread(descriptor, _MAX_BYTES, 0).decode(
+            text = os.pread(descriptor, MAX_BYTES, 0).decode(
                 "ascii", "replace"
             )
             os.close(descriptor)
@@ -161,7 +120,7 @@ class ServiceLock:
                 "Another nova-compute of this host has started (it has locked"
                 " %s): orphaned partitions are not removed until one of them"
                 " has ended",
-                os.path.join(os.path.dirname(self.path), _SUCCESSORS),
+                os.path.join(os.path.dirname(self.path), SUCCESSORS),
             )
             return False
         finally:
@@ -172,7 +131,7 @@ class ServiceLock:
     def _open_successors(self) -> int:
         place = os.path.dirname(os.path.abspath(self.path))
         with directories.open_directory(place, make_parents=True) as parent:
-            return os.open(_SUCCESSORS, _FLAGS, _MODE, dir_fd=parent)
+            return os.open(SUCCESSORS, _FLAGS, _MODE, dir_fd=parent)
 
     def _log(self, message: str, *arguments: object) -> None:
         """Log a warning once."""

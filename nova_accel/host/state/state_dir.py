@@ -5,7 +5,6 @@ import contextlib
 import errno
 import logging
 import os
-import stat
 import tempfile
 
 from nova_accel import errors
@@ -152,44 +151,6 @@ def _refuse(
 def explain_remedy(error: OSError) -> str:
     """Return what to do about a write below the directory that failed."""
     return _REMEDIES.get(error.errno or 0, _NO_ACCESS)
-
-
-def check_named(flag: str, path: str) -> None:
-    """Check a state directory given as an option of a command.
-
-    :param flag: the option, such as ``--state-dir``.
-    :raises MalformedError: the path is relative, or no directory.
-    """
-    if not os.path.isabs(path):
-        raise errors.MalformedError(
-            flag, path, "an absolute path, as /var/lib/nova/accel"
-        )
-    if not os.path.isdir(path):
-        raise errors.MalformedError(
-            flag,
-            path,
-            "a directory that exists and that this user can open;"
-            " nova-compute's is [nova_accel] state_dir in its nova.conf",
-        )
-
-
-def describe_missing(path: str) -> str:
-    """Return the hint for a missing directory, empty if it exists.
-
-    A directory without permission counts as existing: reading its files
-    fails with the cause.
-    """
-    try:
-        if stat.S_ISDIR(os.stat(path).st_mode):
-            return ""
-    except PermissionError:
-        return ""
-    except OSError:
-        pass
-    return (
-        "is no directory, so devices that are set aside or drained are not"
-        " known; name the nova.conf of nova-compute with --config-file"
-    )
 
 
 def _describe(path: str, error: OSError) -> str:

@@ -18,7 +18,7 @@ from nova_accel.claims import claim_plan
 from nova_accel.cli import command_manager
 from nova_accel.discovery import plugin
 from nova_accel.host.execute import action_executor, open_files, privileged
-from nova_accel.host.state import drains, service_lock
+from nova_accel.host.state import drains, ended_service
 from nova_accel.model import providers
 from placement_sync.cli import (
     drain_command,
@@ -342,7 +342,7 @@ def check_stopped(state_dir: str) -> None:
 
     :raises CommandError: nova-compute or ``placement-sync`` runs.
     """
-    if not service_lock.identify_ended(state_dir):
+    if not ended_service.identify(state_dir):
         raise command_manager.CommandError(
             leaving_host.COMMAND,
             f"nova-compute of this host must be stopped (systemctl stop"

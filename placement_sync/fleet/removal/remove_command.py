@@ -11,7 +11,7 @@ import argparse
 import functools
 
 from nova_accel.cli import application, command_manager
-from nova_accel.host.state import service_lock
+from nova_accel.host.state import ended_service
 from nova_accel.inventory import wording
 from placement_sync.cli import common_options, drain_wait
 from placement_sync.fleet.devices import server_migrations
@@ -145,7 +145,7 @@ def _move(
 
     :raises CommandError: nova-compute does not run.
     """
-    if service_lock.identify_ended(leaving.state_dir):
+    if ended_service.identify(leaving.state_dir):
         raise command_manager.CommandError(
             leaving_host.COMMAND,
             "servers move while nova-compute runs with nova-accel: systemctl"

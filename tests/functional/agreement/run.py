@@ -14,6 +14,7 @@ from nova_accel import errors, model
 from nova_accel.model import flavors, names, providers
 from placement_sync.sync import diff
 from tests.functional.agreement import judge, node, service, stranger
+from tests.support.placement import applied_plans
 
 #: Errors; all of them are counted and printed.
 WRONG = (
@@ -189,7 +190,7 @@ class Run:
                 self._note_gone(host, gone.name)
         plan = diff.plan(self._actual[host], desired, diff.Guard())
         self._placement.apply(plan, desired)
-        self._actual[host] = diff.apply(self._actual[host], plan)
+        self._actual[host] = applied_plans.apply(self._actual[host], plan)
         self.counts["calls"] += len(plan)
 
     def _note_gone(self, host: node.Node, name: str) -> None:

@@ -19,7 +19,6 @@ from placement_sync.client import (
     resource_providers,
     rest,
 )
-from placement_sync.sync import diff
 from tests.functional.sync.support import faults, servers
 from tests.functional.sync.support.one_card import (
     CARD,
@@ -37,6 +36,7 @@ from tests.functional.sync.support.one_card import (
     reads,
     rename,
 )
+from tests.support.placement import applied_plans
 
 
 def test_calls_change_placement_as_planned(
@@ -49,7 +49,7 @@ def test_calls_change_placement_as_planned(
         client.apply(call)
     host.clear()
     after = client.fetch(ROOT)
-    assert after.tree == diff.apply(before.tree, CREATE)
+    assert after.tree == applied_plans.apply(before.tree, CREATE)
     assert reads(host) == 1
     fresh = resource_providers.PlacementClient(
         cloud_client.from_endpoint(host.url)

@@ -4,6 +4,7 @@
 import pytest
 
 from nova_accel.config import remedy
+from nova_accel.inventory import printed_remedies
 
 CARD, VF = "0000:41:00.0", "0000:41:00.4"
 ALL: tuple[remedy.Remedy, ...] = (
@@ -34,7 +35,9 @@ ALL: tuple[remedy.Remedy, ...] = (
 
 @pytest.mark.parametrize("step", ALL, ids=str)
 def test_a_phrase_is_read_back(step: remedy.Remedy) -> None:
-    assert list(remedy.find(f"is not offered: {step}; see the log")) == [step]
+    assert list(
+        printed_remedies.find(f"is not offered: {step}; see the log")
+    ) == [step]
 
 
 def test_steps_follow_one_another_and_ways_do_not() -> None:
@@ -44,8 +47,13 @@ def test_steps_follow_one_another_and_ways_do_not() -> None:
         remedy.LoadModule(module="gim"),
     )
     text = f"{first}, then write {second}, or {third}"
-    assert list(remedy.find_alternatives(text)) == [(first, second), (third,)]
+    assert list(printed_remedies.find_alternatives(text)) == [
+        (first, second),
+        (third,),
+    ]
 
 
 def test_a_text_without_phrases_has_no_remedy() -> None:
-    assert not list(remedy.find("bind it to nvidia, or write a line"))
+    assert not list(
+        printed_remedies.find("bind it to nvidia, or write a line")
+    )

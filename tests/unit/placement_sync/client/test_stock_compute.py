@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nova_accel.host.state import service_lock
+from nova_accel.host.state import ended_service
 from placement_sync.client import nova_api, stock_compute
 from tests.support import examples
 
@@ -166,4 +166,4 @@ def test_no_own_nova_compute_is_ever_taken_for_a_stock_one(
         else:
             assert not watch.is_proved()
     host.end()
-    assert service_lock.identify_ended(str(tmp_path))
+    assert ended_service.identify(str(tmp_path))

@@ -12,6 +12,7 @@ from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import diff
 from tests.support import strategies
+from tests.support.placement import applied_plans
 
 ROOT = strategies.ROOT
 NOTHING = diff.Guard()
@@ -39,7 +40,7 @@ def apply_plan(
     desired: providers.ProviderTree,
     guard: diff.Guard,
 ) -> providers.ProviderTree:
-    return diff.apply(actual, diff.plan(actual, desired, guard))
+    return applied_plans.apply(actual, diff.plan(actual, desired, guard))
 
 
 @given(actual_trees, guards)
@@ -287,7 +288,7 @@ def test_a_renamed_or_moved_provider_is_restored() -> None:
             uuid=region.uuid, name=region.name, parent=ROOT.uuid
         )
     ]
-    assert diff.apply(tree_of(card, moved), plan) == desired
+    assert applied_plans.apply(tree_of(card, moved), plan) == desired
 
 
 def test_novas_owner_trait_is_added_and_never_removed() -> None:

@@ -13,6 +13,7 @@ from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from placement_sync.sync import diff
+from tests.support.placement import applied_plans
 
 ROOT = providers.ProviderRoot(
     name="compute-1", uuid="11111111-1111-1111-1111-111111111111"
@@ -48,7 +49,7 @@ def test_a_replaced_card_loses_the_former_cards_traits() -> None:
     after = tree("T4")
     operators = {"CUSTOM_RACK_7"}
     before = with_traits(tree("P100"), card("P100").traits | operators)
-    result = diff.apply(before, diff.plan(before, after))
+    result = applied_plans.apply(before, diff.plan(before, after))
     (node_after,), (expected,) = result.nodes, after.nodes
     assert node_after.traits == expected.traits | operators
 
@@ -65,7 +66,7 @@ def test_an_upgrade_withdraws_what_the_former_release_set_once() -> None:
     operators = {"HW_GPU_MAX_DISPLAY_HEADS_4", "CUSTOM_RACK_7"}
     before = with_traits(after, card("L40S").traits | operators)
 
-    result = diff.apply(before, diff.plan(before, after))
+    result = applied_plans.apply(before, diff.plan(before, after))
 
     assert result.nodes[0].traits == node.traits | operators
     assert diff.plan(result, after) == []
@@ -76,7 +77,7 @@ def test_an_upgrade_withdraws_what_the_former_release_set_once() -> None:
 
 def test_a_downgrade_sets_them_again() -> None:
     former = with_traits(tree("L40S"), card("L40S").traits)
-    result = diff.apply(tree("L40S"), diff.plan(tree("L40S"), former))
+    result = applied_plans.apply(tree("L40S"), diff.plan(tree("L40S"), former))
     assert result.nodes[0].traits == former.nodes[0].traits
 
 

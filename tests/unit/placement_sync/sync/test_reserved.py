@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nova_accel.model import names, providers
 from placement_sync.sync import diff, reserved
 from tests.support import strategies
+from tests.support.placement import applied_plans
 
 ROOT = strategies.ROOT
 UUID = names.provider_uuid(ROOT.uuid, "0000:41:00.0")
@@ -57,7 +58,7 @@ def run_pass(
     actual: providers.ProviderTree, desired: providers.ProviderTree
 ) -> providers.ProviderTree:
     """Return the tree after a pass; the next pass must change nothing."""
-    result = diff.apply(actual, diff.plan(actual, desired))
+    result = applied_plans.apply(actual, diff.plan(actual, desired))
     assert diff.plan(result, desired) == []
     return result
 
@@ -134,10 +135,10 @@ def test_a_crash_between_two_calls_loses_nothing(
 ) -> None:
     start = edit_record(card(0), reserved=operators)
     plan = diff.plan(start, card(own))
-    half = diff.apply(start, plan[:done])
+    half = applied_plans.apply(start, plan[:done])
     back = diff.plan(half, card(later))
     for end in range(len(back) + 1):
-        tree = run_pass(diff.apply(half, back[:end]), card(0))
+        tree = run_pass(applied_plans.apply(half, back[:end]), card(0))
         assert record(tree).reserved == operators
 
 

@@ -10,7 +10,7 @@ import pytest
 from nova_accel import errors
 from nova_accel.cli import registered_readers
 from nova_accel.model import domains
-from virt_hooks.guest import connection
+from virt_hooks.guest import connection, host_domains
 
 FIRST = "83c32df7-d52e-4ec1-9668-1f3c7e4df107"
 SECOND = "83c32df7-d52e-4ec1-9668-1f3c7e4df108"
@@ -171,7 +171,7 @@ def test_each_domain_is_returned_by_itself(host: libvirt.virConnect) -> None:
     running = define(host, "running", MDEV.format(FIRST))
     running.create()
     off = define(host, "off", PCI.format("0x0", "0x3b", "0x00", "0x0"))
-    assert set(connection.read_domains("test:///default")) == {
+    assert set(host_domains.read_domains("test:///default")) == {
         domains.Domain(
             uuid=running.UUIDString(),
             name="running",

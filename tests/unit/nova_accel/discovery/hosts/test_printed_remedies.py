@@ -25,6 +25,7 @@ from nova_accel.doctor import (
     registry,
 )
 from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.inventory import printed_remedies
 from nova_accel.model import names
 from tests.hosts import look, recorded
 from tests.support import remedied_host
@@ -59,7 +60,7 @@ class Report:
     def list_ways(self) -> Iterator[tuple[str, tuple[remedy.Remedy, ...]]]:
         """Yield each way to have a device offered, with its address."""
         for address, text in self.texts:
-            for steps in remedy.find_alternatives(text):
+            for steps in printed_remedies.find_alternatives(text):
                 yield address, steps
 
 
@@ -137,7 +138,7 @@ def test_no_text_asks_for_a_change_that_is_no_remedy(
 ) -> None:
     for address, text in read_report(name, tmp_path).texts:
         rest = text
-        for step in remedy.find(text):
+        for step in printed_remedies.find(text):
             rest = rest.replace(f"write {step}", "").replace(str(step), "")
         assert not CHANGES.search(OTHERS.sub("", rest)), (address, text)
 
@@ -167,7 +168,9 @@ def find_further(
     state: model.HostState, address: str
 ) -> list[tuple[remedy.Remedy, ...]]:
     """Return the ways in the reasons of a device that are no setting."""
-    return list(remedy.find_alternatives(look.reasons(state, address)))
+    return list(
+        printed_remedies.find_alternatives(look.reasons(state, address))
+    )
 
 
 @pytest.mark.parametrize("name", HOSTS)
@@ -197,7 +200,7 @@ def test_doctor_names_the_remedies_of_inspect_and_no_others(
         step
         for result in registry.run(CHECKS, host)
         for observation in result.observations
-        for step in remedy.find(observation.text)
+        for step in printed_remedies.find(observation.text)
     }
     of_inspect = {
         step
@@ -245,7 +248,9 @@ def list_check_remedies(
         if result.check.find.__module__ == offers.__name__:
             continue
         for observation in list_severe(result):
-            for steps in remedy.find_alternatives(observation.remedy):
+            for steps in printed_remedies.find_alternatives(
+                observation.remedy
+            ):
                 yield result.check, observation.text, steps
 
 

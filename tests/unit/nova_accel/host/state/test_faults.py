@@ -16,6 +16,7 @@ from nova_accel.inventory import conditions, tree_builder
 from nova_accel.model import names, providers
 from placement_sync.sync import diff
 from tests.support.fpga import card as fpga
+from tests.support.placement import applied_plans
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def test_the_provider_of_a_region_is_below_its_card() -> None:
     assert region.slots == {names.FPGA_CLASS: frozenset({fpga.CARD})}
     empty = providers.ProviderTree(root=fpga.ROOT)
     plan = diff.plan(empty, tree, diff.Guard())
-    assert diff.apply(empty, plan).nodes[1].parent == card.uuid
+    assert applied_plans.apply(empty, plan).nodes[1].parent == card.uuid
 
 
 def test_a_device_spec_line_of_a_card_applies_to_its_region() -> None:
@@ -148,13 +149,14 @@ def test_traits_of_a_region_in_use_stay() -> None:
         policy.DeviceRules(),
         occupied=frozenset({fpga.CARD}),
     )
-    after = diff.apply(before, diff.plan(before, in_use, diff.Guard()))
+    plan = diff.plan(before, in_use, diff.Guard())
+    after = applied_plans.apply(before, plan)
     node = after.node(fpga.PROVIDER)
     assert node is not None
     assert names.fpga_function_trait(fpga.OLD) in node.traits
     assert names.interface_trait(fpga.INTERFACE) in node.traits
     idle = tree_builder.build_tree(fpga.ROOT, hidden, policy.DeviceRules())
-    later = diff.apply(after, diff.plan(after, idle, diff.Guard()))
+    later = applied_plans.apply(after, diff.plan(after, idle, diff.Guard()))
     node = later.node(fpga.PROVIDER)
     assert node is not None
     assert names.fpga_function_trait(fpga.OLD) not in node.traits

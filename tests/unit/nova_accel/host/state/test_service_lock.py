@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova_accel.host.state import service_lock
+from nova_accel.host.state import ended_service, service_lock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Another service: it prints whether it has the lock, and waits for a kill.
@@ -103,17 +103,17 @@ def test_the_last_service_is_identified_after_its_end(
     tmp_path: pathlib.Path, other: subprocess.Popen[str]
 ) -> None:
     state = str(tmp_path)
-    assert service_lock.identify_ended(state) == ""
+    assert ended_service.identify(state) == ""
     end(other)
-    identity = service_lock.identify_ended(state)
+    identity = ended_service.identify(state)
     assert identity.startswith(f"{other.pid} ")
-    assert service_lock.identify_ended(state) == identity
+    assert ended_service.identify(state) == identity
     with start_other(tmp_path) as second:
         assert second.stdout is not None
         assert second.stdout.readline() == "True\n"
-        assert service_lock.identify_ended(state) == ""
+        assert ended_service.identify(state) == ""
         end(second)
-    assert service_lock.identify_ended(state) not in ("", identity)
+    assert ended_service.identify(state) not in ("", identity)
 
 
 def test_a_successor_runs_before_it_has_the_lock(
@@ -123,9 +123,9 @@ def test_a_successor_runs_before_it_has_the_lock(
         assert successor.stdout is not None
         assert successor.stdout.readline() == "False\n"
         end(other)
-        assert service_lock.identify_ended(str(tmp_path)) == ""
+        assert ended_service.identify(str(tmp_path)) == ""
         end(successor)
-    assert service_lock.identify_ended(str(tmp_path))
+    assert ended_service.identify(str(tmp_path))
 
 
 def test_files_that_nova_compute_could_not_lock_prove_nothing(
@@ -133,11 +133,11 @@ def test_files_that_nova_compute_could_not_lock_prove_nothing(
 ) -> None:
     end(other)
     state = str(tmp_path)
-    assert service_lock.identify_ended(state)
+    assert ended_service.identify(state)
     if os.geteuid() == 0:
         os.chown(state, 12345, 12345)
-        assert service_lock.identify_ended(state) == ""
+        assert ended_service.identify(state) == ""
         os.chown(state, 0, 0)
     (tmp_path / "nova-compute.lock").unlink()
-    assert service_lock.identify_ended(state) == ""
-    assert service_lock.identify_ended(f"{state}/absent") == ""
+    assert ended_service.identify(state) == ""
+    assert ended_service.identify(f"{state}/absent") == ""
