@@ -93,7 +93,6 @@ CIRCLES = (
             "nova_accel.host.execute.technologies.qat_telemetry",
             "nova_accel.host.sysfs.usage_files",
             "placement_sync.daemon.metrics",
-            "placement_sync.daemon.usage_metrics",
             "virt_hooks.report.usage_extension",
         ),
     ),

@@ -51,13 +51,11 @@ class SyncSettings:
 
     ``interval`` is in seconds, 0 for no passes in nova-compute, and so is
     ``stats_interval``, 0 for no samples of usage;
-    ``metrics_textfile`` is a path, empty for none; ``metrics_port`` is on
-    the loopback interface, 0 for none.
+    ``metrics_textfile`` is a path, empty for none.
     """
 
     interval: int = 60
     metrics_textfile: str = ""
-    metrics_port: int = 0
     stats_interval: int = 0
 
 
@@ -183,7 +181,6 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         sync=SyncSettings(
             interval=group.sync_interval,
             metrics_textfile=group.metrics_textfile,
-            metrics_port=group.metrics_port,
             stats_interval=group.stats_interval,
         ),
         live_migration_link=group.live_migration_link,

@@ -169,14 +169,6 @@ OPTIONS = [
         " name must end in .prom. Empty: none. Needs prometheus_client.",
     ),
     cfg.IntOpt(
-        "metrics_port",
-        default=0,
-        min=0,
-        max=65535,
-        help="Port of the loopback interface on which Prometheus can scrape"
-        " the metrics. 0: none. Needs prometheus_client.",
-    ),
-    cfg.IntOpt(
         "stats_interval",
         default=0,
         min=0,

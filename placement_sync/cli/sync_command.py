@@ -179,12 +179,8 @@ class _LockedPasses:
         with contextlib.suppress(OSError):
             state_dir.remove_partial_files(self._options.state_dir)
         arguments, settings = self._arguments, self._options.settings.sync
-        port = arguments.port
-        if port is None:
-            port = settings.metrics_port
         published = metrics.Metrics(
-            arguments.textfile or settings.metrics_textfile,
-            0 if arguments.is_once else port,
+            arguments.textfile or settings.metrics_textfile
         )
         return heartbeat.Heartbeat(
             self._options.state_dir,
@@ -352,15 +348,6 @@ def _add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write Prometheus metrics to this file (default [nova_accel]"
         " metrics_textfile); a nova-compute on this host needs another file",
-    )
-    parser.add_argument(
-        "--metrics-port",
-        dest="port",
-        type=int,
-        metavar="PORT",
-        help="serve Prometheus metrics at this port of 127.0.0.1 (default"
-        " [nova_accel] metrics_port); a nova-compute on this host needs"
-        " another port",
     )
 
 

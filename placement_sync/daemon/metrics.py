@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus metrics; the only import of prometheus_client.
+"""Metrics for node exporter's textfile collector, in Prometheus's format.
 
-``prometheus_client`` is optional: the extra ``metrics`` installs it.
+``prometheus_client`` is optional: the extra ``metrics`` installs it, and only
+this module imports it. A figure that is not known has no series: unknown is
+not 0. The series of a server end with its claims.
 """
 
 import collections
 import contextlib
-import errno
 import logging
 import os
 import threading
@@ -16,7 +17,8 @@ from typing import Any
 from nova_accel import errors
 from nova_accel.config import logs
 from nova_accel.host.state import directories
-from placement_sync.daemon import operations, usage_metrics
+from nova_accel.model import usage
+from placement_sync.daemon import operations, usage_rows
 from placement_sync.daemon.status import Status
 
 try:
@@ -28,71 +30,76 @@ except ImportError:  # the extra "metrics" is not installed
 LOG = logging.getLogger(__name__)
 
 _TEXTFILE = "[nova_accel] metrics_textfile"
-_PORT = "[nova_accel] metrics_port"
 # Node exporter's textfile collector reads no other names.
 _SUFFIX = ".prom"
 # Node exporter runs as another user; the metrics contain no secret.
 _MODE = 0o644
-# The server has neither TLS nor authentication.
-_LOOPBACK = "127.0.0.1"
 _OUTCOMES = ("ok", "incomplete", "failed")
+
+# A metric's name and help, the names of its labels without ``writer``, and
+# its values by label values.
+Family = tuple[str, str, tuple[str, ...], dict[tuple[str, ...], float]]
+
+_DEVICE = ("device",)
+# A server may have several partitions of one profile on a device.
+_SERVER = ("server", "project", "device", "profile", "partition")
 
 
 class Metrics:
-    """Metrics of a writer, in a file, at a port, or both. Thread-safe.
+    """Metrics of a writer, in a file. Thread-safe.
 
     Each metric has the label ``writer``, so that those of nova-compute and
-    placement-sync can be collected together.
+    placement-sync can be collected together. prometheus_client's own Gauge and
+    Counter are not used: states and classes that are gone must leave no series
+    behind.
     """
 
     def __init__(
         self,
-        textfile: str = "",
-        port: int = 0,
+        textfile: str,
         counted: operations.Operations | None = None,
     ) -> None:
-        """Start the server of the port; it has no metrics before a pass.
+        """Write no file before a pass.
 
-        :param textfile: path of a file for node exporter's textfile
-            collector, empty for none.
-        :param port: port of the loopback interface, 0 for none.
+        :param textfile: its path, empty for none.
         :param counted: operations on servers, None for a writer without.
         :raises ConfigurationError: prometheus_client is not installed, or
-            the file or port can't be used.
+            node exporter does not read a file of that name.
         """
         self._textfile = textfile
-        self._collector = _StatusCollector(counted)
-        self._server: Any = None
+        self._operations = counted
+        self._passes: collections.Counter[str] = collections.Counter()
+        self._calls: collections.Counter[str] = collections.Counter()
+        self._requests: collections.Counter[str] = collections.Counter()
+        self._lock = threading.Lock()
         self._last_reason = ""
-        if not textfile and not port:
-            return
-        _check_settings(textfile, port)
         if textfile:
+            _check_textfile(textfile)
             with contextlib.suppress(OSError):
                 directories.remove_partial_files(*os.path.split(textfile))
-        self._registry = prometheus_client.CollectorRegistry()
-        self._registry.register(self._collector)
-        if port:
-            self._server = _start_server(port, self._registry)
 
     def publish(self, status: Status) -> None:
-        """Replace the published status, and count its pass.
+        """Write the metrics of a status, and count its pass.
 
         A failed write of the file is logged once.
         """
-        self._collector.add(status)
-        self._write_file()
+        with self._lock:
+            self._passes[status.outcome] += 1
+            self._calls.update(status.calls)
+            self._requests.update(read=status.reads, write=status.writes)
+            self._write(status)
 
     def update(self, status: Status) -> None:
-        """Replace the published status; its pass was counted before."""
-        self._collector.replace(status)
-        self._write_file()
+        """Write the metrics of a status; its pass was counted before."""
+        with self._lock:
+            self._write(status)
 
-    def _write_file(self) -> None:
+    def _write(self, status: Status) -> None:
         if not self._textfile:
             return
+        families = _Families(self._build_families(status))
         try:
-            text = prometheus_client.generate_latest(self._registry)
+            text = prometheus_client.generate_latest(families)
             directories.replace_file(self._textfile, text, _MODE)
         except OSError as error:
             reason = error.strerror or str(error)
@@ -108,91 +115,14 @@ class Metrics:
         else:
             self._last_reason = ""
 
-    def close(self) -> None:
-        """Stop the server of the port; the file stays as it is."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-
-
-def _check_settings(textfile: str, port: int) -> None:
-    if prometheus_client is None:
-        raise errors.ConfigurationError(
-            _TEXTFILE if textfile else _PORT,
-            textfile or str(port),
-            "prometheus_client is not installed; install nova-accel[metrics]",
+    def _build_families(self, status: Status) -> list[Any]:
+        families = (
+            *_list_pass_gauges(status),
+            *_list_host_gauges(status),
+            *_list_device_gauges(status),
+            *_list_server_gauges(status),
+            *self._list_counters(),
         )
-    if textfile and not (
-        os.path.isabs(textfile) and textfile.endswith(_SUFFIX)
-    ):
-        raise errors.ConfigurationError(
-            _TEXTFILE,
-            textfile,
-            f"must be an absolute path that ends in {_SUFFIX}, in the"
-            " directory of node exporter's textfile collector",
-        )
-
-
-def _start_server(port: int, registry: Any) -> Any:
-    try:
-        server, _ = prometheus_client.start_http_server(
-            port, _LOOPBACK, registry
-        )
-    except (OSError, OverflowError) as error:
-        number = getattr(error, "errno", None)
-        hint = (
-            "another program uses it, perhaps nova-compute or placement-sync"
-            " itself; set a different port for each"
-            if number == errno.EADDRINUSE
-            else "set a port that this user may open, or 0 for none"
-        )
-        raise errors.ConfigurationError(
-            _PORT, str(port), f"{error}; {hint}"
-        ) from error
-    return server
-
-
-class _StatusCollector:
-    """Custom collector: builds the metrics of the last status at a scrape.
-
-    prometheus_client's own Gauge and Counter are not used: a scrape must
-    see one consistent status, and states and classes that are gone must
-    leave no series behind.
-    """
-
-    def __init__(self, counted: operations.Operations | None = None) -> None:
-        self._operations = counted
-        self._status: Status | None = None
-        self._passes: collections.Counter[str] = collections.Counter()
-        self._calls: collections.Counter[str] = collections.Counter()
-        self._requests: collections.Counter[str] = collections.Counter()
-        self._lock = threading.Lock()
-
-    def add(self, status: Status) -> None:
-        with self._lock:
-            self._status = status
-            self._passes[status.outcome] += 1
-            self._calls.update(status.calls)
-            self._requests.update(read=status.reads, write=status.writes)
-
-    def replace(self, status: Status) -> None:
-        with self._lock:
-            self._status = status
-
-    def collect(self) -> Iterable[Any]:
-        """Return the metric families; prometheus_client's interface."""
-        with self._lock:
-            status = self._status
-            if status is None:
-                return []
-            families = [
-                *_list_pass_gauges(status),
-                *_list_host_gauges(status),
-                *usage_metrics.list_device_gauges(status),
-                *usage_metrics.list_server_gauges(status),
-                *self._list_counters(),
-            ]
         return [
             *(_metric(status.writer, family) for family in families),
             *self._list_operations(status.writer),
@@ -231,7 +161,7 @@ class _StatusCollector:
             ),
         )
 
-    def _list_counters(self) -> Iterator[usage_metrics.Family]:
+    def _list_counters(self) -> Iterator[Family]:
         yield (
             "nova_accel_passes_total",
             "Passes over Placement since the writer started",
@@ -252,7 +182,30 @@ class _StatusCollector:
         )
 
 
-def _list_pass_gauges(status: Status) -> Iterator[usage_metrics.Family]:
+class _Families(list[Any]):
+    """Metric families, as a collector of prometheus_client."""
+
+    def collect(self) -> Iterable[Any]:
+        return self
+
+
+def _check_textfile(textfile: str) -> None:
+    if prometheus_client is None:
+        raise errors.ConfigurationError(
+            _TEXTFILE,
+            textfile,
+            "prometheus_client is not installed; install nova-accel[metrics]",
+        )
+    if not (os.path.isabs(textfile) and textfile.endswith(_SUFFIX)):
+        raise errors.ConfigurationError(
+            _TEXTFILE,
+            textfile,
+            f"must be an absolute path that ends in {_SUFFIX}, in the"
+            " directory of node exporter's textfile collector",
+        )
+
+
+def _list_pass_gauges(status: Status) -> Iterator[Family]:
     yield (
         "nova_accel_build_info",
         "Version of the library of the writer; always 1",
@@ -289,7 +242,7 @@ def _list_pass_gauges(status: Status) -> Iterator[usage_metrics.Family]:
     )
 
 
-def _list_host_gauges(status: Status) -> Iterator[usage_metrics.Family]:
+def _list_host_gauges(status: Status) -> Iterator[Family]:
     yield (
         "nova_accel_failed_check",
         "Checks of the host that failed when the writer started; always 1",
@@ -326,7 +279,85 @@ def _list_host_gauges(status: Status) -> Iterator[usage_metrics.Family]:
     )
 
 
-def _metric(writer: str, family: usage_metrics.Family) -> Any:
+def _list_device_gauges(status: Status) -> Iterator[Family]:
+    """Yield the metrics of each device."""
+    yield (
+        "nova_accel_device_info",
+        "Model and state of a device; always 1",
+        (*_DEVICE, "model", "state"),
+        {(row.address, row.model, row.state): 1 for row in status.room},
+    )
+    free: dict[tuple[str, ...], float] = {}
+    for row in status.room:
+        for profile, count in row.free.items():
+            free[(profile,)] = free.get((profile,), 0) + count
+    yield (
+        "nova_accel_free_profiles",
+        "Further partitions of a profile that fit, without those of others",
+        ("profile",),
+        free,
+    )
+    rooms = [((row.address,), row) for row in status.room]
+    yield from _list_figures("device", usage_rows.DeviceRoom, rooms, _DEVICE)
+    yield (
+        "nova_accel_sample_timestamp_seconds",
+        "When the usage of the devices was last read",
+        (),
+        {} if status.sampled is None else {(): status.sampled},
+    )
+    devices = [((row.address,), row) for row in status.device_usage]
+    yield from _list_figures("device", usage.DeviceUsage, devices, _DEVICE)
+
+
+def _list_server_gauges(status: Status) -> Iterator[Family]:
+    """Yield the metrics of each server's partitions."""
+    servers = [
+        (tuple(str(getattr(row, name)) for name in _SERVER), row)
+        for row in status.servers
+    ]
+    yield (
+        "nova_accel_server_info",
+        "Partition that a server has; always 1",
+        _SERVER,
+        {key: 1 for key, _ in servers},
+    )
+    yield from _list_figures(
+        "server", usage_rows.ServerUsage, servers, _SERVER, ("scope",)
+    )
+
+
+def _list_figures(
+    prefix: str,
+    kind: type[Any],
+    rows: Iterable[tuple[tuple[str, ...], Any]],
+    labels: tuple[str, ...],
+    engine_labels: tuple[str, ...] = (),
+) -> Iterator[Family]:
+    """Yield a metric for each figure of a kind of rows.
+
+    :param rows: each with its label values.
+    :param engine_labels: further labels of an engine's utilisation.
+    """
+    for field, figure in usage.list_figures(kind).items():
+        name = f"nova_accel_{prefix}_{figure.metric}"
+        if field == "engines":
+            own = ("engine", *engine_labels)
+            values = {
+                (*key, *(str(getattr(engine, o)) for o in own)): engine.ratio
+                for key, row in rows
+                for engine in row.engines
+            }
+            yield name, figure.help, (*labels, *own), values
+        else:
+            values = {
+                key: float(value)
+                for key, row in rows
+                if (value := getattr(row, field)) is not None
+            }
+            yield name, figure.help, labels, values
+
+
+def _metric(writer: str, family: Family) -> Any:
     name, help_text, labels, values = family
     kind = (
         metrics_core.CounterMetricFamily

@@ -43,9 +43,7 @@ class UsageExtension:
         """
         try:
             self._metrics = metrics.Metrics(
-                self._settings.metrics_textfile,
-                self._settings.metrics_port,
-                self._operations,
+                self._settings.metrics_textfile, self._operations
             )
         except errors.ConfigurationError as error:
             logs.error(LOG, "can't publish metrics of the passes: %s", error)
@@ -53,10 +51,8 @@ class UsageExtension:
             self._sampler.start(self._settings.stats_interval)
 
     def stop(self) -> None:
-        """Take no more samples, and close the port of the metrics."""
+        """Take no more samples."""
         self._sampler.stop()
-        if self._metrics is not None:
-            self._metrics.close()
 
     def publish(self, status: heartbeat.Status) -> None:
         """Publish the status of a new pass as metrics."""

@@ -95,6 +95,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(58_500, "2026-11-28", _CHOICES),
         Limit(57_900, "2026-11-28", _ASKED),
         Limit(57_550, "2026-11-28", _UNCALLED),
+        Limit(57_450, "2026-11-28", "metrics are written to a file only"),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),

@@ -6,6 +6,7 @@ gives none.
 """
 
 import dataclasses
+import http.server
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import re
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -46,6 +48,32 @@ DEADLINE_S = 30
 
 if not shutil.which("promtool"):
     pytest.skip("there is no Prometheus", allow_module_level=True)
+
+
+class Exporter(http.server.ThreadingHTTPServer):
+    """Server of a metrics file, as node exporter's textfile collector."""
+
+    def __init__(
+        self, published: metrics.Metrics, textfile: pathlib.Path
+    ) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.published, self.textfile = published, textfile
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Exporter
+
+    def do_GET(self) -> None:
+        self.server.published.update(build_status())
+        text = self.server.textfile.read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
 
 
 def find_port() -> int:
@@ -103,11 +131,13 @@ def build_status() -> status.Status:
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Start Prometheus on the metrics of a nova-compute; yield its port."""
     place = tmp_path_factory.mktemp("prometheus")
-    target, port = find_port(), find_port()
-    counted = operations.Operations()
-    published = metrics.Metrics(port=target, counted=counted)
+    counted, textfile = operations.Operations(), place / "accel.prom"
+    published = metrics.Metrics(str(textfile), counted)
     published.publish(build_status())
     operate(counted)
+    exporter = Exporter(published, textfile)
+    threading.Thread(target=exporter.serve_forever, daemon=True).start()
+    target, port = exporter.server_port, find_port()
     (place / "prometheus.yml").write_text(
         CONFIGURATION.format(
             rules=RULES / "nova-accel.rules.yml", target=target
@@ -131,7 +161,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     finally:
         server.kill()
         server.wait()
-        published.close()
+        exporter.shutdown()
+        exporter.server_close()
 
 
 def operate(counted: operations.Operations) -> None:

@@ -53,7 +53,7 @@ def test_plain_options_apply_to_all_devices(tmp_path: pathlib.Path) -> None:
         ("mig_instances = sometimes", "mig_instances"),
         ("device_spec = 0000:41:00.0", "one JSON object a line"),
         ("sync_interval = -1", "write a whole number, 0 or more"),
-        ("metrics_port = 65536", "write a whole number from 0 to 65535"),
+        ("program_timeout = 99999", "write a whole number from 1 to"),
         ("state_dir = ~/accel", "write an absolute path"),
         ("licensed_series = Q,X", "write letters of Q, C, A, B"),
         ("license_dir = licenses", "write an absolute path"),
@@ -82,17 +82,15 @@ def test_options_of_licences_are_read(tmp_path: pathlib.Path) -> None:
 
 def test_sync_options_are_read(tmp_path: pathlib.Path) -> None:
     assert read(tmp_path).sync == conf.SyncSettings(
-        interval=60, metrics_textfile="", metrics_port=0
+        interval=60, metrics_textfile=""
     )
     assert read(
         tmp_path,
         "sync_interval = 0",
         "metrics_textfile = /var/lib/node_exporter/accel.prom",
-        "metrics_port = 9111",
     ).sync == conf.SyncSettings(
         interval=0,
         metrics_textfile="/var/lib/node_exporter/accel.prom",
-        metrics_port=9111,
     )
 
 

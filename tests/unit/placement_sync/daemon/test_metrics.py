@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics in file and port are valid for Prometheus's own parser."""
+"""Metrics in the file are valid for Prometheus's own parser."""
 
 import dataclasses
 import os
 import pathlib
 import re
-import socket
 import stat
-import subprocess
-import sys
+import tempfile
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -125,35 +120,6 @@ def parsed(text: str) -> Series:
 def value(series: Series, name: str, **labels: str) -> float | None:
     key = (f"nova_accel_{name}", frozenset({**WRITER, **labels}.items()))
     return series.get(key)
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    """Reserve a port for a server that sets SO_REUSEADDR.
-
-    Without a listener Linux lets such a server bind it, and assigns it to
-    no program that binds port 0.
-    """
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
-
-
-def fetch(port: int) -> str:
-    no_proxy = urllib.request.ProxyHandler({})
-    opener = urllib.request.build_opener(no_proxy)
-    url = f"http://127.0.0.1:{port}/metrics"
-    with opener.open(url, timeout=10) as answer:
-        text: str = answer.read().decode()
-        return text
-
-
-@pytest.fixture
-def served(port: int) -> Iterator[tuple[metrics.Metrics, int]]:
-    made = metrics.Metrics(port=port)
-    yield made, port
-    made.close()
 
 
 def operated() -> operations.Operations:
@@ -301,39 +267,16 @@ def test_a_file_for_node_exporter(tmp_path: pathlib.Path) -> None:
     assert os.listdir(tmp_path) == ["accel.prom"]
 
 
-def test_a_port_of_the_loopback_interface(
-    served: tuple[metrics.Metrics, int],
-) -> None:
-    made, port = served
-    assert parsed(fetch(port)) == {}
-    made.publish(GOOD)
-    check(parsed(fetch(port)))
-    for address in ("127.0.0.2", "::1"):
-        with pytest.raises(OSError, match=r".+"):
-            socket.create_connection((address, port), timeout=1).close()
-
-
-def test_the_port_is_free_after_close(port: int) -> None:
-    for _ in range(3):
-        made = metrics.Metrics(port=port)
-        fetch(port)
-        made.close()
-        made.close()
-        with pytest.raises(urllib.error.URLError):
-            fetch(port)
-
-
-def test_old_states_and_classes_disappear(
-    served: tuple[metrics.Metrics, int],
-) -> None:
-    made, port = served
+def test_old_states_and_classes_disappear(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "accel.prom"
+    made = metrics.Metrics(str(path))
     made.publish(GOOD)
     made.publish(
         dataclasses.replace(
             GOOD, devices={"ok": 1}, use={"FPGA": status.ClassUsage(total=1)}
         )
     )
-    series = parsed(fetch(port))
+    series = parsed(path.read_text())
     assert value(series, "devices", state="faulted") is None
     assert value(series, "units", resource_class="VGPU", kind="total") is None
     assert value(series, "units", resource_class="FPGA", kind="total") == 1
@@ -358,26 +301,23 @@ outcomes = st.sampled_from([GOOD, FAILED, dataclasses.replace(GOOD, undone=1)])
 
 @given(st.lists(outcomes, min_size=1, max_size=8))
 def test_counters_never_decrease(passes: list[status.Status]) -> None:
-    series = metrics._StatusCollector()
-    last: dict[str, float] = {}
-    for number, status_ in enumerate(passes, 1):
-        series.add(status_)
-        now = {
-            f"{sample.name} {sample.labels}": sample.value
-            for family in series.collect()
-            if family.type == "counter"
-            for sample in family.samples
-        }
-        assert all(now[key] >= value for key, value in last.items())
-        assert (
-            sum(value for key, value in now.items() if "passes_total" in key)
-            == number
-        )
-        last = now
-    assert [status_.outcome for status_ in passes].count("failed") == (
-        last["nova_accel_passes_total "
-             "{'writer': 'nova-compute', 'outcome': 'failed'}"]
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as place:
+        path = pathlib.Path(place, "accel.prom")
+        made = metrics.Metrics(str(path))
+        last: Series = {}
+        for number, status_ in enumerate(passes, 1):
+            made.publish(status_)
+            now = {
+                key: count
+                for key, count in parsed(path.read_text()).items()
+                if key[0].endswith("_total")
+            }
+            assert all(now[key] >= count for key, count in last.items())
+            outcomes_ = [n for k, n in now.items() if "passes_total" in k[0]]
+            assert sum(outcomes_) == number
+            last = now
+    failures = value(last, "passes_total", outcome="failed")
+    assert [each.outcome for each in passes].count("failed") == failures
 
 
 def test_a_failure_keeps_the_last_success(tmp_path: pathlib.Path) -> None:
@@ -440,93 +380,38 @@ def test_a_file_without_the_suffix_is_refused(path: str) -> None:
         metrics.Metrics(path)
 
 
-def test_a_port_in_use_is_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(
-            errors.ConfigurationError, match="another program uses it"
-        ):
-            metrics.Metrics(port=port)
-    with pytest.raises(errors.ConfigurationError, match="metrics_port"):
-        metrics.Metrics(port=70000)
-
-
-def test_options_require_the_extra(
+def test_the_option_requires_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metrics, "prometheus_client", None)
-    metrics.Metrics().publish(GOOD)
-    all_options: tuple[dict[str, Any], ...] = (
-        {"textfile": "/x.prom"},
-        {"port": 9},
-    )
-    for options in all_options:
-        with pytest.raises(
-            errors.ConfigurationError,
-            match=r"install nova-accel\[metrics\]",
-        ):
-            metrics.Metrics(**options)
+    metrics.Metrics("").publish(GOOD)
+    with pytest.raises(
+        errors.ConfigurationError, match=r"install nova-accel\[metrics\]"
+    ):
+        metrics.Metrics("/x.prom")
 
 
-def test_many_clients_may_scrape_during_passes(
-    served: tuple[metrics.Metrics, int],
-) -> None:
-    made, port = served
+def test_passes_and_samples_write_whole_files(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "accel.prom"
+    made = metrics.Metrics(str(path))
     made.publish(GOOD)
-    totals: list[float] = []
 
-    def scrape() -> None:
-        for _ in range(10):
-            series = parsed(fetch(port))
-            totals.append(value(series, "passes_total", outcome="ok") or 0)
+    def sample() -> None:
+        for _ in range(20):
+            made.update(GOOD)
 
-    threads = [threading.Thread(target=scrape) for _ in range(4)]
+    threads = [threading.Thread(target=sample) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for _ in range(100):
+    for _ in range(20):
         made.publish(GOOD)
+        check_some(parsed(path.read_text()))
     for thread in threads:
         thread.join()
-    assert len(totals) == 40
-    assert min(totals) >= 1
+    series = parsed(path.read_text())
+    assert value(series, "passes_total", outcome="ok") == 21
 
 
-# A server that blocked the one real thread would stop the others: neither the
-# ticks nor the scrape would end.
-GREEN = """
-import eventlet
-eventlet.monkey_patch()
-import threading, time, urllib.request
-from placement_sync.daemon import metrics, status
-
-made = metrics.Metrics(port=PORT)
-ticks = []
-
-def tick():
-    while True:
-        ticks.append(time.monotonic())
-        time.sleep(0.01)
-
-threading.Thread(target=tick, daemon=True).start()
-while len(ticks) < 10:
-    time.sleep(0.01)
-made.publish(status.Status(writer="green"))
-url = "http://127.0.0.1:PORT/metrics"
-text = urllib.request.urlopen(url, timeout=60).read()
-made.close()
-print(b'writer="green"' in text)
-"""
-
-
-def test_the_server_runs_on_green_threads(port: int) -> None:
-    pytest.importorskip("eventlet")
-    code = GREEN.replace("PORT", str(port))
-    out = subprocess.run(  # noqa: S603
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "no_proxy": "*"},
-    )
-    assert out.stdout == "True\n", out.stderr
+def check_some(series: Series) -> None:
+    assert value(series, "placement_requests_total", kind="read") is not None
+    assert value(series, "last_success_timestamp_seconds") == 2001.0
