@@ -31,7 +31,7 @@ def fetch_summaries(
     One query for any number of hosts. Full providers are included if
     another provider of their tree has room.
     """
-    query = provider_records.group_query(_require_owner(group, "_ACCEL"))
+    query = provider_records.group_query(_require_owner(group))
     path = provider_records.build_path("/allocation_candidates", query)
     try:
         return provider_records.read(
@@ -69,7 +69,7 @@ def fetch_sample(
     plain = dataclasses.replace(group, resources={})
     query = {
         "resources_HOST": "MEMORY_MB:1",
-        **provider_records.group_query(_require_owner(plain, "_ACCEL")),
+        **provider_records.group_query(_require_owner(plain)),
         "same_subtree": "_HOST,_ACCEL",
         "group_policy": "none",
         "limit": str(_MAX_SAMPLED),
@@ -85,9 +85,9 @@ def fetch_sample(
 
 
 def _require_owner(
-    group: flavors.RequestGroup, suffix: str
+    group: flavors.RequestGroup,
 ) -> flavors.RequestGroup:
     """Return a group that only this library's providers serve."""
     return dataclasses.replace(
-        group, suffix=suffix, required=group.required | {names.OWNER_TRAIT}
+        group, suffix="_ACCEL", required=group.required | {names.OWNER_TRAIT}
     )

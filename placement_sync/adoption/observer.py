@@ -216,9 +216,7 @@ def _read_providers(
     for identity in provider_records.list_providers(
         get, {"in_tree": sources.root.uuid}
     ):
-        provider = provider_records.fetch_provider(
-            get, identity, has_allocations=False
-        )
+        provider = provider_records.fetch_provider(get, identity)
         if provider is None or identity.uuid == sources.root.uuid:
             continue
         if names.OWNER_TRAIT in provider.traits:

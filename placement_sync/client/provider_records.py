@@ -132,13 +132,12 @@ def fetch_identity(get: Get, uuid: str) -> providers.Provider | None:
 
 
 def fetch_provider(
-    get: Get, identity: providers.Provider, *, has_allocations: bool = True
+    get: Get, identity: providers.Provider
 ) -> providers.Provider | None:
-    """Return a provider with inventories, traits and allocations.
+    """Return a provider with inventories and traits, by two requests.
 
-    Three requests, or two without allocations and capacities. Another
-    client may write the provider between them: the result has the oldest
-    generation, so that a write with it is a conflict.
+    Another client may write the provider between them: the result has the
+    older generation, so that a write with it is a conflict.
 
     :param identity: the provider with its name, parent and root.
     """
@@ -146,24 +145,13 @@ def fetch_provider(
     traits = fetch_traits(get, identity.uuid)
     if stored is None or traits is None:
         return None
-    provider = dataclasses.replace(
+    return dataclasses.replace(
         identity,
         generation=min(stored[0], traits[0]),
         inventories=stored[1],
         traits=traits[1],
         read_at=None,
     )
-    if not has_allocations:
-        return provider
-    allocations = fetch_allocations(get, identity.uuid)
-    if allocations is None:
-        return None
-    provider = dataclasses.replace(
-        provider,
-        capacities=providers.build_capacities(stored[1]),
-        generation=min(stored[0], traits[0], allocations[0]),
-    )
-    return with_allocations(provider, allocations[1])
 
 
 def fetch_inventories(

@@ -374,7 +374,7 @@ class TreeReader:
         :param identity: the provider with its name, parent and root.
         """
         provider = provider_records.fetch_provider(
-            self._client.fetch, identity, has_allocations=False
+            self._client.fetch, identity
         )
         if provider is None:
             self._cache.remove(identity.uuid)

@@ -14,7 +14,7 @@ import time
 import types
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, Self
+from typing import Self
 
 from nova_accel import errors, model
 from nova_accel.config import library_version, logs
@@ -23,6 +23,7 @@ from nova_accel.host import nvml_gpus
 from nova_accel.host.state import directories
 from nova_accel.model import providers, usage
 from placement_sync.daemon import status, usage_rows
+from placement_sync.sync import sync_pass
 
 LOG = logging.getLogger(__name__)
 
@@ -35,35 +36,6 @@ _SUFFIX = ".json"
 _MODE = 0o644
 # A device takes some kilobytes.
 _MAX_BYTES = 64 << 20
-
-
-class PassOutcome(Protocol):
-    """Result of a finished pass, such as ``sync_pass.PassResult``."""
-
-    @property
-    def calls(self) -> Iterable[object]:
-        """The calls that were made."""
-        ...
-
-    @property
-    def reads(self) -> int:
-        """Number of requests that read."""
-        ...
-
-    @property
-    def writes(self) -> int:
-        """Number of requests that wrote."""
-        ...
-
-    @property
-    def problems(self) -> tuple[model.Problem, ...]:
-        """Calls left undone."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """Duration of the pass."""
-        ...
 
 
 class Heartbeat:
@@ -136,7 +108,7 @@ class Heartbeat:
 
     def record_pass(
         self,
-        outcome: PassOutcome,
+        outcome: sync_pass.PassResult,
         host: model.HostState,
         tree: providers.ProviderTree,
         claims: Iterable[model.Claim] = (),

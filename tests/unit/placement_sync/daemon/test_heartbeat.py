@@ -15,6 +15,7 @@ from nova_accel.host import nvml_gpus
 from nova_accel.model import usage
 from placement_sync.client import calls
 from placement_sync.daemon import heartbeat
+from placement_sync.sync import sync_pass
 from tests.support import strategies
 from tests.support.hosts.states import CLAIMS, HOST, TREE
 
@@ -22,15 +23,7 @@ INTERVAL_S = 60.0
 NOBODY = 65534
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FinishedPass:
-    """Result of a finished pass."""
-
-    calls: tuple[object, ...] = ()
-    reads: int = 1
-    writes: int = 0
-    problems: tuple[model.Problem, ...] = ()
-    seconds: float = 0.25
+FINISHED = sync_pass.PassResult(reads=1, seconds=0.25)
 
 
 def beating(
@@ -55,7 +48,9 @@ def test_a_pass_writes_its_status(tmp_path: pathlib.Path) -> None:
     beat = beating(tmp_path)
     with beat:
         returned = beat.record_pass(
-            FinishedPass(calls=made, reads=2, writes=3, problems=(refused,)),
+            dataclasses.replace(
+                FINISHED, calls=made, reads=2, writes=3, problems=(refused,)
+            ),
             HOST,
             TREE,
             CLAIMS,
@@ -91,7 +86,7 @@ def test_the_umask_does_not_hide_the_file_from_the_group(
 ) -> None:
     mask = os.umask(0o077)
     try:
-        beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
+        beating(tmp_path).record_pass(FINISHED, HOST, TREE)
     finally:
         os.umask(mask)
     path = tmp_path / "status" / "placement-sync.json"
@@ -109,7 +104,7 @@ def test_the_umask_does_not_hide_the_file_from_the_group(
 
 def test_a_failure_retains_the_last_success(tmp_path: pathlib.Path) -> None:
     beat = beating(tmp_path)
-    good = beat.record_pass(FinishedPass(), HOST, TREE, CLAIMS)
+    good = beat.record_pass(FINISHED, HOST, TREE, CLAIMS)
     time.sleep(0.01)
     with pytest.raises(errors.UnreadableError), beat:
         raise errors.UnreadableError("/sys/first", 5)
@@ -123,13 +118,13 @@ def test_a_failure_retains_the_last_success(tmp_path: pathlib.Path) -> None:
     assert status.succeeded == pytest.approx(good.succeeded, abs=0.001)
     assert status.attempted is not None
     assert status.attempted > good.succeeded
-    assert beat.record_pass(FinishedPass(), HOST, TREE).error == ""
+    assert beat.record_pass(FINISHED, HOST, TREE).error == ""
 
 
 def test_waiting_is_recorded_beside_the_last_pass(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
+    good = beating(tmp_path).record_pass(FINISHED, HOST, TREE)
     published: list[heartbeat.Status] = []
     beat = heartbeat.Heartbeat(
         str(tmp_path), "placement-sync", INTERVAL_S, published.append
@@ -146,7 +141,7 @@ def test_waiting_is_recorded_beside_the_last_pass(
     assert read_only_status(tmp_path).started == later
     assert restarted.record_failure("Placement is away").waiting == ""
     restarted.record_waiting("for a node")
-    assert restarted.record_pass(FinishedPass(), HOST, TREE).waiting == ""
+    assert restarted.record_pass(FINISHED, HOST, TREE).waiting == ""
 
 
 def test_guests_are_those_of_the_last_complete_pass(
@@ -157,11 +152,11 @@ def test_guests_are_those_of_the_last_complete_pass(
     vgpu = nvml_gpus.NvmlVgpu(server=claim.consumer, license="licensed")
     gpu = nvml_gpus.NvmlGpu(address=claim.device, vgpus=(vgpu,))
     gpus = {claim.device: gpu}
-    beat.record_pass(FinishedPass(), HOST, TREE, (claim,), gpus)
+    beat.record_pass(FINISHED, HOST, TREE, (claim,), gpus)
     beat.record_failure("Placement is away")
     (guest,) = read_only_status(tmp_path).guests
     assert (guest.server, guest.license) == (claim.consumer, "licensed")
-    assert beat.record_pass(FinishedPass(), HOST, TREE, (claim,)).guests == ()
+    assert beat.record_pass(FINISHED, HOST, TREE, (claim,)).guests == ()
 
 
 def test_failed_checks_are_recorded_with_each_pass(
@@ -171,14 +166,14 @@ def test_failed_checks_are_recorded_with_each_pass(
     beat.record_checks(["pci.bars"])
     for _ in range(2):
         with beat:
-            beat.record_pass(FinishedPass(), HOST, TREE)
+            beat.record_pass(FINISHED, HOST, TREE)
         assert read_only_status(tmp_path).failed_checks == ("pci.bars",)
 
 
 def test_a_file_of_an_earlier_version_is_read(
     tmp_path: pathlib.Path,
 ) -> None:
-    beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
+    beating(tmp_path).record_pass(FINISHED, HOST, TREE)
     path = tmp_path / "status" / "placement-sync.json"
     content = json.loads(path.read_text())
     del content["waiting"]
@@ -199,7 +194,7 @@ def test_an_unexpected_error_is_recorded(tmp_path: pathlib.Path) -> None:
 def test_a_restart_retains_the_last_success(
     tmp_path: pathlib.Path,
 ) -> None:
-    good = beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
+    good = beating(tmp_path).record_pass(FINISHED, HOST, TREE)
     again = beating(tmp_path).record_failure("Placement is away")
     assert good.succeeded is not None
     assert again.succeeded == pytest.approx(good.succeeded, abs=0.001)
@@ -244,7 +239,7 @@ def test_an_unwritable_directory_is_logged_once(
         str(tmp_path), "placement-sync", publish=published.append
     )
     for _ in range(3):
-        beat.record_pass(FinishedPass(), HOST, TREE)
+        beat.record_pass(FINISHED, HOST, TREE)
     assert len(caplog.records) == 1
     assert "state_dir" in caplog.messages[0]
     assert [status.outcome for status in published] == ["ok"] * 3
@@ -267,13 +262,13 @@ def test_a_malformed_file_is_reported_and_replaced(
     assert str(path) in status.error
     assert status.is_broken
     assert status.is_stale(time.time())
-    beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
+    beating(tmp_path).record_pass(FINISHED, HOST, TREE)
     assert not read_only_status(tmp_path).is_broken
 
 
 def test_readers_never_read_a_partial_file(tmp_path: pathlib.Path) -> None:
     beat = beating(tmp_path)
-    beat.record_pass(FinishedPass(), HOST, TREE)
+    beat.record_pass(FINISHED, HOST, TREE)
     is_done = threading.Event()
     seen: list[str] = []
 
@@ -284,7 +279,7 @@ def test_readers_never_read_a_partial_file(tmp_path: pathlib.Path) -> None:
     thread = threading.Thread(target=watch)
     thread.start()
     for _ in range(50):
-        beat.record_pass(FinishedPass(), HOST, TREE)
+        beat.record_pass(FINISHED, HOST, TREE)
     is_done.set()
     thread.join()
     assert set(seen) == {""}
@@ -295,7 +290,7 @@ def test_files_of_root_belong_to_the_owner_of_the_directory(
     tmp_path: pathlib.Path,
 ) -> None:
     os.chown(tmp_path, NOBODY, NOBODY)
-    beating(tmp_path).record_pass(FinishedPass(), HOST, TREE)
+    beating(tmp_path).record_pass(FINISHED, HOST, TREE)
     assert (tmp_path / "status").stat().st_uid == NOBODY
 
 
@@ -318,7 +313,7 @@ def test_a_sample_is_no_pass(tmp_path: pathlib.Path) -> None:
     beat = heartbeat.Heartbeat(
         str(tmp_path), "a", 60.0, passes.append, samples.append
     )
-    beat.record_pass(FinishedPass(), HOST, TREE, CLAIMS)
+    beat.record_pass(FINISHED, HOST, TREE, CLAIMS)
     beat.record_sample(SAMPLE, HOST, CLAIMS, {"server": "project"})
     (status,) = samples
     assert len(passes) == 1
@@ -343,7 +338,7 @@ def test_a_sample_is_no_pass(tmp_path: pathlib.Path) -> None:
 def test_a_writer_without_projects_reports_no_servers(
     tmp_path: pathlib.Path,
 ) -> None:
-    beating(tmp_path).record_pass(FinishedPass(), HOST, TREE, CLAIMS)
+    beating(tmp_path).record_pass(FINISHED, HOST, TREE, CLAIMS)
     assert read_only_status(tmp_path).servers == ()
 
 
@@ -352,7 +347,7 @@ def test_a_pass_keeps_the_figures_of_the_last_sample(
 ) -> None:
     beat = beating(tmp_path)
     beat.record_sample(SAMPLE, HOST, CLAIMS, {})
-    beat.record_pass(FinishedPass(), HOST, TREE, CLAIMS[:1], projects={})
+    beat.record_pass(FINISHED, HOST, TREE, CLAIMS[:1], projects={})
     (row,) = read_only_status(tmp_path).servers
     assert row.engines == SAMPLE.partitions[0].engines
 
@@ -373,7 +368,7 @@ def test_a_status_of_an_earlier_release_is_read(
     tmp_path: pathlib.Path,
 ) -> None:
     beat = beating(tmp_path)
-    good = beat.record_pass(FinishedPass(), HOST, TREE)
+    good = beat.record_pass(FINISHED, HOST, TREE)
     fields = json.loads(pathlib.Path(beat.path).read_text())
     for name in ("room", "servers", "sampled", "device_usage",
                  "sample_problems"):  # fmt: skip
