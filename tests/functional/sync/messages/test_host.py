@@ -214,6 +214,7 @@ def test_programs(
         *("inspect -c", "drian", "drain --host", "--host node1"),
         *("audit --once", "device list", "audit", "audit --endpoint"),
         f"drain {CARD} --reason r --state-dir relative",
+        f"drain {CARD} --reason r --state-dir {tmp_path / 'missing'}",
         f"inspect --config-file {tmp_path / 'missing.conf'}",
         f"doctor --config-file {tmp_path / 'missing.conf'}",
     ):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from filters.placement import summaries
+from filters.placement import queries, summaries
 from nova_accel import errors
 from nova_accel.model import names, providers
 from placement_sync.client import provider_records
@@ -28,10 +28,12 @@ def test_a_provider_with_a_malformed_amount_is_not_known(
         "allocations": {"server": {"resources": {"VGPU": amount}}},
     }
 
+    fetch = {
+        "inventories": provider_records.fetch_provider,
+        "allocations": queries.fetch_allocations,
+    }[part]
     with pytest.raises(errors.ServiceError):
-        provider_records.fetch_provider(
-            lambda path: {**answer, part: malformed[part]}, CARD
-        )
+        fetch(lambda path: {**answer, part: malformed[part]}, CARD)
 
 
 @pytest.mark.parametrize("amount", [float("inf"), "eight", None, [1]])
