@@ -27,13 +27,13 @@ from oslo_log import log as logging
 from filters import (
     attached_profiles,
     candidate_capture,
-    glance_images,
     native_flavors,
     profile_order,
 )
 from filters.fit import (
     candidate_fit,
     no_candidates,
+    preferred_traits,
     provider_facts,
     refusal_cache,
     request_mix,
@@ -155,6 +155,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
             _WEIGHER in nova.conf.CONF.filter_scheduler.weight_classes
         )
         native_flavors.check_settings()
+        preferred_traits.load()
         candidate_capture.install(
             (
                 native_flavors.serve_native_flavors,
@@ -179,7 +180,7 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         if not request.groups:
             return hosts
         hosts = list(hosts)
-        traits = glance_images.shared().traits_by_group(spec._context, request)
+        traits = preferred_traits.read(spec._context, request)
         request = dataclasses.replace(request, preferred_traits=traits)
         state = self._states.recall(spec, request)
         is_repeat = False

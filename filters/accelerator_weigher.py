@@ -20,9 +20,15 @@ from nova.scheduler import utils
 from nova.scheduler import weights as host_weights
 from oslo_log import log as logging
 
-from filters import attached_profiles, candidate_capture, glance_images
+from filters import attached_profiles, candidate_capture
 from filters.accelerator_filter import parse_spec
-from filters.fit import provider_facts, request_mix, request_state, scores
+from filters.fit import (
+    preferred_traits,
+    provider_facts,
+    request_mix,
+    request_state,
+    scores,
+)
 from filters.placement import summaries
 from filters.request import NO_ACCELERATORS, AcceleratorRequest
 from nova_accel.catalog import loader
@@ -65,22 +71,17 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
     which would make the three multipliers meaningless: (w - 0) / (1 - 0).
 
     The data are Nova's own allocation candidates: see candidate_capture.
-
-    :param functions: the functions of images.
     """
 
     minval = 0.0
     maxval = 1.0
 
-    def __init__(
-        self,
-        functions: glance_images.ImageFunctions | None = None,
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._settings = conf.read_weigher_settings(nova.conf.CONF)
         self._states = request_state.shared()
-        self._functions = functions or glance_images.shared()
         self._geometry = vgpu_geometry.VgpuGeometry(loader.load())
+        preferred_traits.load()
         candidate_capture.install()
 
     def weigh_objects(
@@ -138,7 +139,8 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         by_fullness = _multipliers(hosts, _PACKING, self._settings.packing)
         traits: frozenset[str] = frozenset()
         if any(by_function):
-            traits = self._functions.list_traits(spec._context, request)
+            by_group = preferred_traits.read(spec._context, request)
+            traits = frozenset(by_group.values())
         weights = [_DOUBT * (host.uuid in state.doubtful) for host in hosts]
         if not traits and not any(by_fullness):
             return weights

@@ -41,22 +41,16 @@ class ImageFunctions:
             times, _MAX_IMAGES
         )
 
-    def list_traits(
+    def find_traits(
         self, context: Any, request: AcceleratorRequest
-    ) -> frozenset[str]:
+    ) -> dict[str, str]:
         """Return the traits of regions that hold a request's functions.
 
-        Images that can't be read have none.
+        By the suffixes of groups; images that can't be read have none.
 
         :param context: of the request: its user must have access to the
             images.
         """
-        return frozenset(self.traits_by_group(context, request).values())
-
-    def traits_by_group(
-        self, context: Any, request: AcceleratorRequest
-    ) -> dict[str, str]:
-        """Return the same traits by the suffixes of the groups."""
         if context is None:
             return {}
         traits = {
@@ -94,3 +88,8 @@ class ImageFunctions:
 def shared() -> ImageFunctions:
     """Return the cache that filter and weigher of this process share."""
     return ImageFunctions()
+
+
+def read_traits(context: Any, request: AcceleratorRequest) -> dict[str, str]:
+    """Return the traits of a request; see ``preferred_traits``."""
+    return shared().find_traits(context, request)

@@ -3,6 +3,6 @@
 
 - ``queries``: queries for the providers that may serve request groups
 - ``report_client``: getter that uses Nova's own client
-- ``provider_reader``: providers, read again when their generation changes
-- ``host_usage``, ``stale_cache``: usage of all hosts, for the weigher
+- ``provider_names``, ``summaries``: names and states of candidates' providers
+- ``stale_cache``: values of other services, for ``filters.glance_images``
 """

@@ -131,6 +131,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(40_300, "2026-11-28", _CHOICES),
         Limit(39_700, "2026-11-28", _ASKED),
         Limit(39_400, "2026-11-28", _UNCALLED),
+        Limit(
+            39_150,
+            "2026-11-28",
+            "functions of images are registered in nova-scheduler, too",
+        ),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
