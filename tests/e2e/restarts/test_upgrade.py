@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.support import fpga_site
+from tests.e2e.support.second_host import MTTY_1
 from tests.e2e.support.site import Site, fault
 from tests.lab.cloud.hosts import Host
 from tests.lab.cloud.installations import find_wheel, run_uv
@@ -28,9 +29,10 @@ pytestmark = [
 ]
 
 _LIB = '. "$LAB_GUEST/lib.sh"'
-_VERSION = """
-from importlib.metadata import version
-print(version("nova-accel"))
+#: Prints the wheel that was installed; two releases may have one version.
+_INSTALLED = """
+from importlib.metadata import distribution
+print(distribution("nova-accel").read_text("direct_url.json"))
 """
 #: What the kernel has for servers: mdevs, and the types of the A40's VFs.
 _KERNEL = """
@@ -61,21 +63,22 @@ _VFIO_FORM: Mapping[str, Mapping[str, str]] = {
 
 @pytest.fixture(scope="module")
 def wheels(
-    lab: Site, tmp_path_factory: pytest.TempPathFactory
+    lab: Site,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[tuple[Path, Path]]:
-    """Return the wheels of the earlier release and of this one."""
-    if reason := earlier_release.find_missing():
+    """Return the wheels of an earlier release and of this one."""
+    if reason := earlier_release.find_missing(request.param):
         pytest.skip(reason)
     own = find_wheel(lab.layout)
     place = tmp_path_factory.mktemp("earlier")
-    earlier_release.extract_source(place / "source")
+    earlier_release.extract_source(place / "source", request.param)
     python = ("--python", lab.layout.program("python"))
     run_uv(
         lab.layout,
         *("build", "--wheel", *python, "--out-dir", place, place / "source"),
     )
     (earlier,) = place.glob("*.whl")
-    assert earlier.name != own.name
     yield earlier, own
     shutil.rmtree(place)
     _install(lab, own)
@@ -108,6 +111,9 @@ def use(
     host.start_compute()
 
 
+@pytest.mark.parametrize(
+    "wheels", [earlier_release.LAST, earlier_release.COMMIT], indirect=True
+)
 @pytest.mark.parametrize("form", ["mdev", "vfio"])
 def test_servers_keep_what_they_have(
     lab: Site, use: Callable[[str], None], form: str
@@ -115,6 +121,8 @@ def test_servers_keep_what_they_have(
     use("earlier")
     flavors = _create_flavors(lab, form)
     servers = [lab.boot(f"e2e-{flavor.name}", flavor) for flavor in flavors]
+    if form == "mdev":
+        _attach(lab, servers[0])
     before = _observe(lab, servers)
     assert len(before["claims"]) == len(servers)
 
@@ -140,6 +148,15 @@ def test_servers_keep_what_they_have(
     assert after["claims"] == {}
     assert after["kernel"] == []
     assert not any(after["allocations"].values())
+
+
+def _attach(lab: Site, server: Any) -> None:
+    """Attach a second mdev to a server that runs."""
+    lab.commanded(
+        *("nova-accel", "server", "attach", server.id, "--profile", MTTY_1),
+        f"--config-file={lab.layout.etc / 'nova.conf'}",
+    )
+    assert len(lab.claims()[server.id]) == 2
 
 
 def _load_drivers(lab: Site, form: str) -> list[str]:
@@ -209,5 +226,5 @@ def _install(lab: Site, wheel: Path) -> None:
     python = lab.layout.program("python")
     flags = ("--no-deps", "--reinstall-package", "nova-accel")
     run_uv(lab.layout, "pip", "install", "--python", python, *flags, wheel)
-    done = run([python, "-I", "-c", _VERSION])
-    assert done.stdout.strip() == wheel.name.split("-")[1], done.stderr
+    done = run([python, "-I", "-c", _INSTALLED])
+    assert f"{wheel}" in done.stdout, done.stdout + done.stderr

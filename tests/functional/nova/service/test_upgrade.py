@@ -17,14 +17,15 @@ class Upgrade(operations.OperationsTestBase):
     """Servers of the earlier release, which keep their partitions."""
 
     __test__ = False
+    release = earlier_release.LAST
 
     def setUp(self) -> None:
-        if reason := earlier_release.find_missing():
+        if reason := earlier_release.find_missing(self.release):
             self.skipTest(reason)
         super().setUp()
 
     def test_upgrade_and_downgrade(self) -> None:
-        with loaded_release.loaded():
+        with loaded_release.loaded(self.release):
             self.start_hosts("host1")
             first = self.boot(self.technology.small(self))
             second = self.boot(self.technology.other(self))
@@ -42,7 +43,7 @@ class Upgrade(operations.OperationsTestBase):
         third = self.boot(self.technology.small(self))
         self.assert_agreement("delete and boot", is_passed=True)
         before = self.read_servers(second, third)
-        with loaded_release.loaded():
+        with loaded_release.loaded(self.release):
             self.restart()
             self.assert_release(is_earlier=True)
             self.assertEqual(before, self.read_servers(second, third))
@@ -55,7 +56,7 @@ class Upgrade(operations.OperationsTestBase):
     def assert_release(self, is_earlier: bool) -> None:
         """Check which release the code of nova-compute is from."""
         code = inspect.getfile(type(self.computes["host1"].driver._accel))
-        directory = loaded_release.unpack_wheel()
+        directory = loaded_release.unpack_wheel(self.release)
         self.assertEqual(is_earlier, code.startswith(directory), code)
 
     def read_servers(self, *servers: Any) -> list[Any]:
@@ -82,15 +83,20 @@ class Upgrade(operations.OperationsTestBase):
         return super().restart(name)
 
 
+class UpgradeOlder(Upgrade):
+    """Servers of a release whose packages had other names."""
+
+    release = earlier_release.COMMIT
+
+
+_ALL = (
+    technologies.MDEV,
+    technologies.TYPED_VF,
+    technologies.PLAIN_VF,
+    technologies.WHOLE,
+    technologies.REGION,
+)
 globals().update(
-    technologies.matrix(
-        Upgrade,
-        technologies.MDEV,
-        also=(
-            technologies.TYPED_VF,
-            technologies.PLAIN_VF,
-            technologies.WHOLE,
-            technologies.REGION,
-        ),
-    )
+    technologies.matrix(Upgrade, *_ALL[:1], also=_ALL[1:])
+    | technologies.matrix(UpgradeOlder, also=_ALL)
 )

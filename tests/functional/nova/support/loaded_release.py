@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An earlier release of this library in the process of a test.
+"""Earlier releases of this library in the process of a test.
 
-Both releases have the same package names, and register options of the same
-names. While the earlier one is loaded, its modules and options replace those
+All releases have the same package names, and register options of the same
+names. While an earlier one is loaded, its modules and options replace those
 of this release; objects that exist go on with the modules of their own.
 """
 
@@ -22,8 +22,11 @@ from tests.functional import test_activation
 from tests.functional.nova.support import harness
 from tests.support import earlier_release, wheels
 
-# Its module of nova.conf's options.
-_OPTIONS = "nova_accel.conf"
+# Modules of nova.conf's options.
+_OPTIONS = {
+    earlier_release.COMMIT: "nova_accel.conf",
+    earlier_release.LAST: "nova_accel.config.conf",
+}
 _SHIM = "nova.virt.accel"
 # Nova's tests replace it, and remove theirs at their end.
 _TOP = tempfile.gettempdir()
@@ -35,25 +38,25 @@ def _directory() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.cache
-def unpack_wheel() -> str:
-    """Build the wheel of the earlier release; return where it is unpacked."""
-    place = Path(_directory().name)
-    earlier_release.extract_source(place / "source")
+def unpack_wheel(release: str) -> str:
+    """Build the wheel of an earlier release; return where it is unpacked."""
+    place = Path(_directory().name) / release
+    earlier_release.extract_source(place / "source", release)
     wheel = wheels.build("wheel", place / "source", place / "wheel")
     test_activation.unpack(wheel, place / "packages")
     return str(place / "packages")
 
 
 @contextlib.contextmanager
-def loaded() -> Iterator[None]:
-    """Let imports find the earlier release meanwhile."""
-    directory = unpack_wheel()
+def loaded(release: str) -> Iterator[None]:
+    """Let imports find an earlier release meanwhile."""
+    directory = unpack_wheel(release)
     own = _remove_modules()
     sys.path.insert(0, directory)
     try:
         with _simulated_libvirt():
             importlib.import_module(_SHIM)
-        _register_options(importlib.import_module(_OPTIONS))
+        _register_options(importlib.import_module(_OPTIONS[release]))
         yield
     finally:
         sys.path.remove(directory)
