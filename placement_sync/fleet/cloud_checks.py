@@ -29,8 +29,9 @@ AREA = host_checks.Area("cloud", page="doctor", role=host_checks.Role.CLOUD)
 _Host = checked_host.CheckedHost
 _Results = Iterator[Observation]
 
-_NO_FILE = "no nova.conf is on this machine"
-_NAME_FILE = "name one with --config-file"
+_UNREAD = unknown(
+    "no nova.conf is on this machine", remedy="name one with --config-file"
+)
 # Hypervisors lose the fields of versions with 2.88; see rest.COMPUTE.
 _HYPERVISORS = "/os-hypervisors/detail"
 _SHOWN_HOSTS = 3
@@ -81,7 +82,10 @@ def check_message_bus(host: _Host) -> _Results:
     try:
         yield from _judge_answer(host, lambda: _open_bus(host), fail)
     except ImportError as error:
-        yield unknown(f"Nova is not installed here: {error}")
+        yield unknown(
+            f"Nova is not installed here: {error}",
+            remedy="run this with the Python of nova-compute",
+        )
 
 
 @AREA.check(
@@ -92,6 +96,7 @@ def check_message_bus(host: _Host) -> _Results:
 def check_driver_versions(host: _Host) -> _Results:
     """Hosts of the cloud have one release of each vendor's driver."""
     if not host.config_files:
+        yield _UNREAD
         return
     by_vendor: dict[str, dict[str, set[str]]] = {}
     for device in cloud.read(_open_placement(host)).devices:
@@ -116,6 +121,7 @@ def check_driver_versions(host: _Host) -> _Results:
 def check_memory_nodes(host: _Host) -> _Results:
     """Flavors of GH200 and GB200 have NUMA nodes for their memory."""
     if not host.config_files:
+        yield _UNREAD
         return
     key = f"{flavors.NAMESPACE}{flavors.MEMORY_NODES}"
     for flavor in cloud.list_flavors(_open_compute(host)):
@@ -133,6 +139,7 @@ def check_memory_nodes(host: _Host) -> _Results:
 def check_flavor_traits(host: _Host) -> _Results:
     """Flavors require no trait that cards of this release lack."""
     if not host.config_files:
+        yield _UNREAD
         return
     for flavor in cloud.list_flavors(_open_compute(host)):
         groups = flavors.parse_groups(flavor.specs)
@@ -159,6 +166,7 @@ def check_flavor_traits(host: _Host) -> _Results:
 def check_candidate_limit(host: _Host) -> _Results:
     """Placement's answers have room for each card of the cloud."""
     if not host.config_files:
+        yield _UNREAD
         return
     value = host.option("scheduler", "max_placement_results")
     limit = int(value) if value.isdecimal() else _MAX_RESULTS
@@ -185,6 +193,7 @@ def check_candidate_limit(host: _Host) -> _Results:
 def check_hypervisor_versions(host: _Host) -> _Results:
     """Hosts of the cloud have one version of QEMU."""
     if not host.config_files:
+        yield _UNREAD
         return
     versions: dict[str, set[str]] = collections.defaultdict(set)
     for name, number in _list_hypervisors(host):
@@ -204,7 +213,7 @@ def _judge_answer(
     :param judge: returns the observation of its error.
     """
     if not host.config_files:
-        yield unknown(_NO_FILE, remedy=_NAME_FILE)
+        yield _UNREAD
         return
     try:
         ask()

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from nova_accel import errors
+from nova_accel.cli import command_manager
 from placement_sync.client import cloud_client, provider_records, rest
 
 
@@ -33,16 +33,15 @@ def select(text: str, names: Mapping[str, str]) -> str:
     An id counts before a name: users choose the names of projects.
 
     :param names: the names of all projects by id, empty if unknown.
-    :raises MalformedError: projects of several domains have this name.
+    :raises UsageError: projects of several domains have this name.
     """
     if text in names:
         return text
     ids = sorted(project for project, name in names.items() if name == text)
     if len(ids) > 1:
-        raise errors.MalformedError(
-            "project",
-            text,
-            f"an id: several projects have this name: {', '.join(ids)}",
+        raise command_manager.UsageError(
+            f"several projects have the name {text!r}; write the id of one:"
+            f" {', '.join(ids)}"
         )
     return ids[0] if ids else ""
 

@@ -372,7 +372,7 @@ class HotAttach:
         ):
             reason = (
                 f"{name} belongs to its flavor, and is removed by a resize"
-                f" only; attached is {listed}"
+                f" only; attached: {listed}"
             )
         elif attachments:
             reason = f"{name} is not attached to it, but {listed}"

@@ -37,9 +37,6 @@ _DEVICE = (
 # Devices whose holders are counted unless more are asked for: each costs a
 # request.
 MOST_COUNTED = 100
-_NOT_COUNTED = (
-    f"More than {MOST_COUNTED} devices have servers: --servers counts them.\n"
-)
 _NO_DEVICE = "No host offers any accelerator.\n"
 
 
@@ -361,7 +358,12 @@ def _limit_counted(arguments: argparse.Namespace) -> int | None:
 
 
 def _note(fleet: fleet_state.Fleet, gaps: Iterable[str] = ()) -> str:
-    note = "" if fleet.has_holdings else _NOT_COUNTED
+    note = (
+        ""
+        if fleet.has_holdings
+        else f"More than {MOST_COUNTED} devices have servers: --servers counts"
+        " them.\n"
+    )
     return note + _describe_gaps((*fleet.gaps, *gaps))
 
 

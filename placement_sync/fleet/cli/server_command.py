@@ -24,8 +24,7 @@ _COLUMNS = (
 _FLAVOR = "(flavor)"
 _WAIT_SUBJECTS = {
     "show": "{}",
-    "attach": "{}, which fetches a bitstream, creates the"
-    " partition and attaches it to the guest",
+    "attach": "{}, which prepares the device and attaches it to the guest",
     "detach": "{}: a running guest has [libvirt]"
     " device_detach_timeout (20 seconds by default) to release the device,"
     " which is scrubbed then",
@@ -82,6 +81,7 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
 
     :raises ConfigurationError: no message bus is configured.
     :raises MalformedError: Nova has no such server.
+    :raises UsageError: the arguments can't be used together.
     :raises ServiceError: nova-compute refuses, or does not answer.
     """
     host_option = arguments.only_host
@@ -233,7 +233,9 @@ def find_server(
 
 def _check_uuid(text: str) -> str:
     if not nova_api.is_uuid(text):
-        raise errors.MalformedError("server", text, "a uuid, with --host")
+        raise command_manager.UsageError(
+            f"{text!r} is no uuid; with --host name the server by its uuid"
+        )
     return str(uuid.UUID(text))
 
 

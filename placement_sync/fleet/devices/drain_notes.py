@@ -28,7 +28,7 @@ class DrainNote:
             return f"reason unknown: {self.unknown}"
         details = filter(None, (self.author, format_age(self.since, now)))
         in_parentheses = ", ".join(details)
-        reason = self.reason or "no reason"
+        reason = self.reason or "-"  # of a note that a person has edited
         return f"{reason} ({in_parentheses})" if in_parentheses else reason
 
 

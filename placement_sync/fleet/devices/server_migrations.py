@@ -17,7 +17,7 @@ _CONFIRMABLE = "VERIFY_RESIZE"
 # Nova offloads it later, or never ([DEFAULT] shelved_offload_time).
 _SHELVED = "SHELVED"
 # A live migration that was rolled back has no failed event.
-_NO_REASON = "Nova has no reason, the log of its nova-compute has"
+_NO_REASON = "see the log of its nova-compute, Nova has no reason"
 
 
 class MigrationKind(enum.StrEnum):
@@ -86,10 +86,9 @@ class ServerMigrations:
             reason = nova_api.read_failure(self._compute, server.uuid)
         except errors.ServiceError as error:
             reason = f"the reason is not known: {error.reason}"
-        return (
-            f"{server.name} was not migrated, it is {server.status}:"
-            f" {reason or _NO_REASON}; see `openstack server event list"
-            f" {server.uuid}`"
+        events = f"see `openstack server event list {server.uuid}`"
+        return f"{server.name} was not migrated, it is {server.status}: " + (
+            f"{reason.rstrip('.')}; {events}" if reason else _NO_REASON
         )
 
     def _request(self, server: nova_api.Server) -> None:

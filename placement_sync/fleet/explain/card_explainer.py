@@ -71,8 +71,8 @@ class CardExplainer:
         """Return the need of a vGPU and who has its place, "" if unknown."""
         mode = device_rows.find_mode(device)
         if bool(vgpu_type.instance) != device.is_mig:
-            present = "in MIG mode" if device.is_mig else "not in MIG mode"
-            return f"{vgpu_type.name} does not exist while it is {present}"
+            only = "outside of" if device.is_mig else "in"
+            return f"{vgpu_type.name} exists only on a card {only} MIG mode"
         if mode == "equal":
             return _explain_size(vgpu_type, device)
         occupied = _describe_places(device)

@@ -87,5 +87,6 @@ def _explain_absence(
     return (
         no_candidates.describe_missing(group, node.traits, node.capacities)
         or "it lacks something else that the flavor asks for: a node has no"
-        " VCPU, MEMORY_MB or DISK_GB, so the flavor must set them to 0"
+        " VCPU, MEMORY_MB or DISK_GB, so the flavor needs resources:VCPU=0,"
+        " resources:MEMORY_MB=0 and resources:DISK_GB=0"
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors
+from nova_accel.cli import command_manager
 from placement_sync.client import nova_api, provider_records, rest
 from placement_sync.fleet.explain import simulation
 
@@ -41,14 +42,13 @@ class ServerRequest:
     def simulated(self) -> simulation.SimulatedRequest:
         """Return the request for its flavor.
 
-        :raises MalformedError: Nova does not show the extra specs.
+        :raises UsageError: Nova does not show the extra specs.
         """
         flavor = self.server.flavor
         if flavor is None:
-            raise errors.MalformedError(
-                "server with a known flavor",
-                self.server.uuid,
-                "credentials to which Nova shows extra specs",
+            raise command_manager.UsageError(
+                f"Nova does not show the flavor of server {self.server.uuid};"
+                " use credentials to which it shows extra specs"
             )
         root_gb = 0 if self.server.is_volume_backed else flavor.root_gb
         return simulation.SimulatedRequest(
@@ -65,7 +65,9 @@ class ServerRequest:
         server = self.server
         zone = f", zone {self.zone}" if self.zone else ""
         hints = "".join(
-            f", {name}={value}" for name, value in sorted(self.hints.items())
+            f", {name}="
+            + (",".join(map(str, value)) if isinstance(value, list) else value)
+            for name, value in sorted(self.hints.items())
         )
         return f"Server {server.name} ({server.uuid}), {server.status}" + (
             f"{zone}{hints}\n"

@@ -192,6 +192,7 @@ def simulate(
             rejections=rejections,
             explainer=card_explainer.CardExplainer(types=types),
             drains=context.drains,
+            is_limited=is_limited,
         )
         hosts.append(_judge_host(uuid, devices, reasons))
     notes = [*_build_notes(request, is_limited), *problems]
@@ -361,6 +362,7 @@ class _CardReasons:
     rejections: candidate_fit.Rejections
     explainer: card_explainer.CardExplainer
     drains: Mapping[str, str]
+    is_limited: bool
 
     def judge(self, device: offered_devices.OfferedDevice) -> CardVerdict:
         """Return the verdict for a device, with the reason."""
@@ -433,7 +435,10 @@ class _CardReasons:
         if len(groups) > 1:
             return "the host does not have all groups together"
         return (
-            "has room; the host lacks something else that the flavor asks"
+            f"not among the {MAX_CANDIDATES} candidates of all hosts; ask"
+            " about its host with --host"
+            if self.is_limited
+            else "has room; the host lacks something else that the flavor asks"
             " for, or see max_unit, min_unit and step_size of the inventories"
         )
 
@@ -485,8 +490,7 @@ def _build_notes(request: AcceleratorRequest, is_limited: bool) -> list[str]:
     if is_limited:
         notes.append(
             f"Placement was asked for {MAX_CANDIDATES} candidates, as Nova"
-            " does ([scheduler] max_placement_results): there may be more;"
-            " ask about one host with --host"
+            " does ([scheduler] max_placement_results), and may have more"
         )
     notes.append("Nova's other filters and its weighers are not replayed")
     return notes

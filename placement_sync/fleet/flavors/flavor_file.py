@@ -9,7 +9,7 @@ The formats, one object or a list of them:
 - ``profile list`` of this project: a profile for each flavor, without names
   and sizes.
 
-Keys are read in any case.
+Keys are read in any case, with spaces as "_".
 """
 
 import collections
@@ -24,7 +24,7 @@ from placement_sync.fleet.flavors import flavor_specs
 
 _WRAPPERS = ("flavors", "profiles", "flavor")
 _SPECS = ("properties", "extra_specs")
-_PUBLIC = ("is public", "os-flavor-access:is_public", "is_public")
+_PUBLIC = ("os-flavor-access:is_public", "is_public")
 _EPHEMERAL = ("os-flv-ext-data:ephemeral", "ephemeral")
 _MAX_QUOTED = 80
 _EXPECTED = (
@@ -96,7 +96,10 @@ def _list_objects(content: Any) -> Iterator[Mapping[str, Any]]:
             raise errors.MalformedError(
                 "flavor", json_codec.quote(each), _EXPECTED
             )
-        yield {str(key).lower(): value for key, value in each.items()}
+        yield {
+            str(key).lower().replace(" ", "_"): value
+            for key, value in each.items()
+        }
 
 
 def _parse_entry(fields: Mapping[str, Any]) -> FlavorEntry:
@@ -189,7 +192,7 @@ def _build_specs(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     except (AttributeError, KeyError, TypeError) as error:
         raise errors.MalformedError(
             "flavor with groups and settings",
-            f"{type(error).__name__}: {error}"[:_MAX_QUOTED],
+            str(fields.get("name"))[:_MAX_QUOTED],
             _EXPECTED,
         ) from error
 

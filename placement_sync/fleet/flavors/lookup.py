@@ -283,7 +283,7 @@ def _find_offered(
     if len(matches) > 1:
         traits = ", ".join(min(required) for required in matches)
         raise NotOfferedError(
-            f"{query.profile} is ambiguous; name one of {traits}"
+            f"{query.profile} names several profiles; write one of {traits}"
         )
     return next(iter(matches.values()), None)
 

@@ -14,39 +14,20 @@ _RESETS = "tests/unit/nova_accel/doctor/test_resets.py"
 _ROLES = "tests/functional/contrib/ansible/test_roles.py"
 _CODE = "an error of a programmer, not of an operator"
 _NO_POINTS = "an installation without entry points"
-_WAIT = "behind 'waiting for', after seconds"
 _NO_MESSAGE = "a pattern or the begin of --help, no message"
 _HELP = "tests/unit/nova_accel/cli/test_commands.py"
-_ATTACH = "tests/functional/nova/attach/test_command.py"
 _DEVICES = "tests/functional/nova/attach/test_device_command.py"
-_FLAVORS = "tests/functional/nova/scheduling/test_flavor_command.py"
-_EXPLAIN = "tests/functional/sync/commands/test_explain.py"
-_LOOKUP = "tests/unit/placement_sync/fleet/flavors/test_lookup.py"
 _PAGE = "tests/unit/placement_sync/fleet/report/test_report.py"
 _STATUS = "tests/unit/placement_sync/daemon/test_status.py"
 _DRAIN_MARKS = "tests/unit/placement_sync/cli/test_drain_marks.py"
 _OUTSIDE_HOST = "tests/unit/placement_sync/cli/test_outside_host.py"
 _STOCK_COMPUTE = "tests/unit/placement_sync/client/test_stock_compute.py"
 _SYNC_COMMAND = "tests/unit/placement_sync/cli/test_sync_command.py"
-_PROJECTS = "tests/unit/placement_sync/fleet/test_projects.py"
-_FLEET = "tests/functional/sync/fleet/test_fleet.py"
-_OPENSTACK = "tests/functional/sync/fleet/test_openstack.py"
-_BARE_METAL = "tests/functional/sync/fleet/test_bare_metal.py"
 _STOCK = "tests/functional/sync/fleet/test_stock.py"
-_FLAVOR_FILE = "tests/unit/placement_sync/fleet/flavors/test_flavor_file.py"
 
 #: Files all of whose messages have such a test.
 FILES = {
     "nova_accel/cli/registered_readers.py": _NO_POINTS,
-    "placement_sync/fleet/explain/card_explainer.py": _EXPLAIN,
-    "placement_sync/fleet/cli/host_calls.py": _DEVICES,
-    "placement_sync/fleet/cloud_checks.py": (
-        "tests/functional/sync/fleet/test_cloud_checks.py"
-    ),
-    "placement_sync/fleet/devices/server_migrations.py": _DEVICES,
-    "placement_sync/fleet/explain/server_request.py": (
-        "tests/unit/placement_sync/fleet/explain/test_server_request.py"
-    ),
     "placement_sync/fleet/stock/stock_page.py": _STOCK,
 }
 
@@ -150,52 +131,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "placement-sync: this user may not read {": _SYNC_COMMAND,
     },
     "placement_sync/fleet/compute_rpc.py": {
-        "no nova-compute answers ({}); check that": _DEVICES,
-        "its nova-compute runs an older nova-acce": _DEVICES,
         "no answer in {} s": "a nova-compute that hangs",
-    },
-    "placement_sync/fleet/projects.py": {
-        "an id: several projects have this name: ": _PROJECTS,
-    },
-    "placement_sync/fleet/cli/fleet_command.py": {
-        "More than {} devices": "a cloud of 100 devices in use",
-    },
-    "placement_sync/fleet/cli/profile_command.py": {
-        "No card takes servers now": _FLEET,
-    },
-    "placement_sync/fleet/cli/server_command.py": {
-        "{}, which fetches a bits": _WAIT,
-        "{}: a running guest has ": _WAIT,
-        "It has no accelerator.": _ATTACH,
-    },
-    "placement_sync/fleet/devices/drain_notes.py": {
-        "no reason": "a note of an older release",
-    },
-    "placement_sync/fleet/devices/fleet_reader.py": {
-        "names of projects ({})": _OPENSTACK,
-    },
-    "placement_sync/fleet/devices/host_reports.py": {
-        "no report ever": _FLEET,
-        "Nova calls it down,": _WAIT,
-    },
-    "placement_sync/fleet/explain/import_command.py": {
-        "flavor {}: {}; --force imports it anyway": _FLAVORS,
-    },
-    "placement_sync/fleet/explain/node_simulation.py": {
-        "it lacks something else that the flavor ": _BARE_METAL,
-    },
-    "placement_sync/fleet/explain/simulation.py": {
-        "the host's compute service is disabled": _EXPLAIN,
-        "Placement was asked for": "a cloud with 1000 candidates",
-    },
-    "placement_sync/fleet/flavors/flavor_file.py": {
-        "is public": _NO_MESSAGE,
-        "flavor with groups and settings": _FLAVOR_FILE,
-    },
-    "placement_sync/fleet/flavors/lookup.py": {
-        "cards of several PCI ids": _LOOKUP,
-        "or --trait": _LOOKUP,
-        "{} is ambiguous; name one of {}": _LOOKUP,
     },
     "placement_sync/fleet/removal/removal_plan.py": {
         "whole device": "a claim of a driver whose devices have no profile",

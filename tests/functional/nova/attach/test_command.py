@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nova-accel server`` works over Nova's API and message bus."""
 
-import contextlib
-import io
 import re
 import uuid
 from typing import Any
 from unittest import mock
 
+import fixtures
 import oslo_messaging
 import pytest
 from nova import context, exception, rpc
@@ -21,8 +20,7 @@ from tests.functional.nova.attach import attaching
 from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import harness, technologies
-from tests.functional.sync.commands import programs
-from tests.unit.placement_sync.cli import test_progress
+from tests.functional.sync.messages import transcript
 
 PROFILE = "T4-4Q"
 FOUR = harness.vgpu_group("_A", "4Q")
@@ -41,6 +39,10 @@ class EndpointV1:
 
 class Command(attaching.AttachingTestBase):
     technology = technologies.MDEV
+
+    @pytest.fixture(autouse=True)
+    def _capture(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
 
     def setUp(self) -> None:
         super().setUp()
@@ -103,21 +105,39 @@ class Command(attaching.AttachingTestBase):
         answer = self.placement.get(path, version="1.14").body
         return str(answer["root_provider_uuid"])
 
-    def test_refused_commands(self) -> None:
-        server = self.boot_server()
-        for words, status, reason in (
-            (("show", "sculptor"), 2, "'sculptor' is not a server"),
-            (("show", "painter", "--host", "host1"), 2, "a uuid, with --host"),
-            (("attach", "painter", "--profile", "X"), 1, "one of: "),
-            (("detach", "painter"), 1, "nothing is attached to it"),
-            (("detach", "painter", PROFILE), 1, "belongs to its flavor"),
-        ):
-            output = self.run_command(*words, status=status)
-            self.assertIn(reason, output)
+    def test_messages(self) -> None:
+        # Nova chooses among several cards by chance.
+        self.start_host(harness.TWO_T4[0])
+        server = self.boot(FOUR, name="painter")
+        self.boot({}, name="plain")
+        written = transcript.Transcript(self.capsys, {})
+        written.wait = "nova-compute on"
+        self.useFixture(fixtures.MockPatchObject(progress, "DELAY_S", 0.0))
+        endpoint = ("--compute-endpoint", self.api_fixture.base_url)
+
+        def run_all(lines: str) -> None:
+            for line in lines.strip().splitlines():
+                written.run(line, *(endpoint * ("--host" not in line)))
+
+        run_all(
+            """\
+server show sculptor
+server show painter --host host1
+server attach painter --profile X
+server detach painter
+server detach painter T4-4Q
+server attach painter --profile T4-4Q
+server show painter
+server detach painter
+server show plain
+"""
+        )
+        service = self.api.get_services(binary="nova-compute", host="host1")
+        self.api.put_service(service[0]["id"], {"forced_down": True})
+        run_all("server show plain")
         self.flags(rpc_response_timeout=1)
-        words = ("show", server["id"], "--host", "host9")
-        output = self.run_command(*words, status=1)
-        self.assertIn("no nova-compute answers", output)
+        run_all(f"server show {server['id']} --host host9")
+        written.check("servers of a host")
 
     def boot_for(self, project: str, name: str) -> Any:
         """Return a new server of a project."""
@@ -195,21 +215,6 @@ class Command(attaching.AttachingTestBase):
             [(*attach, "Success"), (*attach, "Error"), (*detach, "Success")],
             self.actions(server),
         )
-
-    def test_a_slow_detach_says_what_it_waits_for(self) -> None:
-        server = self.boot_server()
-        self.attach(server, PROFILE)
-        out, err = io.StringIO(), test_progress.Terminal()
-        with (
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            mock.patch.object(progress, "DELAY_S", 0.0),
-        ):
-            words = ("--host", "host1")
-            programs.main(["server", "detach", server["id"], *words])
-        self.assertIn("Detached attached-1", out.getvalue())
-        self.assertIn("waiting for nova-compute on host1", err.getvalue())
-        self.assertIn("device_detach_timeout", err.getvalue())
 
     def test_callers_that_the_policy_refuses(self) -> None:
         server = self.boot_server()

@@ -11,7 +11,10 @@ from typing import Any
 
 import fixtures
 import oslo_messaging
+import pytest
 from nova import context, rpc
+from nova.api.openstack.compute import instance_actions
+from webob import exc
 
 from nova_accel import model
 from nova_accel.config import library_version
@@ -22,6 +25,7 @@ from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.service import syncing
 from tests.functional.nova.support import harness
 from tests.functional.sync.commands import programs
+from tests.functional.sync.messages import transcript
 from tests.support import golden
 
 CARD = f"host1/{harness.T4}"
@@ -30,9 +34,39 @@ SMALL = harness.vgpu_group("_A", "4Q")
 
 
 class DeviceCommandBase(syncing.SyncTestBase):
+    @pytest.fixture(autouse=True)
+    def _capture(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
     def setUp(self) -> None:
         super().setUp()
         self.useFixture(scheduled.without_keystone())
+        self.written = transcript.Transcript(self.capsys, {})
+
+    def write(self, command: str, *hidden: str) -> None:
+        """Run a command, and add it to the transcript."""
+        endpoints = (
+            *("--endpoint", self.placement.fixture.endpoint),
+            *("--compute-endpoint", self.api_fixture.base_url),
+        )
+        self.written.run(command, *hidden, *endpoints)
+
+    def limit(self, name: str, seconds: float) -> None:
+        """Set a limit of the calls of hosts, or of progress."""
+        module = (
+            "cli.progress" if name == "DELAY_S" else "fleet.cli.host_calls"
+        )
+        self.useFixture(
+            fixtures.MonkeyPatch(f"placement_sync.{module}.{name}", seconds)
+        )
+
+    def rpc_server(self, name: str = "host1") -> Any:
+        """Return the RPC server of a nova-compute."""
+        return (
+            self.computes[name]
+            .driver._hooks.operations.by_name["hot_attach"]
+            .rpc_server
+        )
 
     def execute(
         self, *words: str, noun: str = "device"
@@ -235,13 +269,22 @@ class LiveDrain(moving.LiveBase, DeviceCommandBase):
 
     def test_a_live_migration_that_fails_is_named(self) -> None:
         self.arrives = False
-        server = self.boot(SMALL, host="host1", name="painter")
-        words = ("--reason", "fan fails", "--migrate", "live")
+        self.boot(SMALL, host="host1", name="painter")
+        words = (
+            f"device set {CARD} --drain --reason 'fan fails' --migrate live"
+        )
         with self.passes():
-            status, _, err = self.execute("set", CARD, "--drain", *words)
-        self.assertEqual(1, status)
-        self.assertIn("painter was not migrated, it is ACTIVE: ", err)
-        self.assertIn(f"`openstack server event list {server['id']}`", err)
+            self.write(words)
+            refusal = exc.HTTPServiceUnavailable("no database")
+            self.useFixture(
+                fixtures.MockPatchObject(
+                    instance_actions.InstanceActionsController,
+                    "index",
+                    side_effect=refusal,
+                )
+            )
+            self.write(words)
+        self.written.check("a migration that fails")
 
 
 class NewerEndpoint:
@@ -309,18 +352,6 @@ class DrainNotes(DeviceCommandBase):
         rows: list[dict[str, Any]] = json.loads(out)
         return rows
 
-    def read_unknown(self) -> str:
-        """Return why the only note is not known, as programs read it."""
-        (drain,) = [d for row in self.list_devices() for d in row["Drains"]]
-        self.assertIsNone(drain["reason"])
-        return str(drain["unknown"])
-
-    def read_cell(self) -> str:
-        """Return what the table has for the only drained device."""
-        status, out, err = self.execute("list", "--state", "drained")
-        self.assertEqual((0, ""), (status, err))
-        return out.splitlines()[3].split("|")[-2].strip()
-
     def test_the_note_of_the_host(self) -> None:
         note = model.Drain(
             address=harness.T4,
@@ -373,48 +404,41 @@ class DrainNotes(DeviceCommandBase):
         self.list_devices()
         self.assertEqual(["host1"], called)
 
-    def test_a_host_that_is_down(self) -> None:
-        self.drain()
-        service = self.api.get_services(binary="nova-compute", host="host1")
-        self.api.put_service(service[0]["id"], {"forced_down": True})
-        self.assertRegex(
-            self.read_cell(),
-            r"^reason unknown: host does not answer; last report \d+m ago$",
-        )
-        self.assertIn("nova-compute of host1 is down", self.read_unknown())
+    def test_notes_that_are_not_known(self) -> None:
+        words = "device list --host host1 --long -f json -c Drains -c Fault"
 
-    def test_a_nova_compute_that_does_not_answer(self) -> None:
-        self.drain()
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "placement_sync.fleet.cli.host_calls._HOST_SECONDS", 0.2
-            )
-        )
-        self.computes["host1"].driver._hooks.operations.by_name[
-            "hot_attach"
-        ].rpc_server.stop()
-        self.assertEqual(
-            "reason unknown: host does not answer", self.read_cell()
-        )
-        self.assertIn("no nova-compute answers", self.read_unknown())
+        def show() -> None:
+            self.write(words)
+            self.write("device list -c Address -c State -c 'Still fits'")
 
-    def test_an_older_nova_compute(self) -> None:
         self.drain()
-        self.computes["host1"].driver._hooks.operations.by_name[
-            "hot_attach"
-        ].rpc_server.stop()
+        notes = faults.FaultNotes(self.state_dir())
+        notes.put(harness.T4_B, "its reset failed", None)
+        self.run_pass()
+        # Placement has the traits until the next pass.
+        self.drains().remove([harness.T4])
+        notes.heal([harness.T4_B])
+        self.computes["host1"].driver._accel.host.refresh()
+        show()
+        self.limit("_TOTAL_SECONDS", 0.0)
+        show()
+        self.limit("_TOTAL_SECONDS", 60.0)
+        self.limit("_HOST_SECONDS", 0.2)
+        self.rpc_server().stop()
+        self.limit("DELAY_S", 0.0)
+        self.written.wait = "notes on devices"
+        show()
         target = oslo_messaging.Target(topic=rpc_names.TOPIC, server="host1")
         server = rpc.get_server(target, [OlderEndpoint()])
         server.start()
         self.addCleanup(server.stop)
-        self.assertIn("runs an older nova-accel", self.read_unknown())
-        self.assertEqual("reason unknown: host refuses", self.read_cell())
-
-    def test_a_drain_that_has_just_ended(self) -> None:
-        """Placement has the trait until the next pass."""
-        self.drain()
-        self.drains().remove([harness.T4])
-        self.assertEqual("reason unknown: host has no note", self.read_cell())
+        self.limit("_HOST_SECONDS", 5.0)
+        self.limit("DELAY_S", 9.0)
+        show()
+        service = self.api.get_services(binary="nova-compute", host="host1")
+        self.api.put_service(service[0]["id"], {"forced_down": True})
+        self.write(words)
+        self.written.check("notes of hosts")
 
 
 class HostLists(DeviceCommandBase):
@@ -439,14 +463,8 @@ class HostLists(DeviceCommandBase):
 
     def stop(self, name: str) -> None:
         """Stop the RPC server of a nova-compute."""
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "placement_sync.fleet.cli.host_calls._HOST_SECONDS", 1.5
-            )
-        )
-        self.computes[name].driver._hooks.operations.by_name[
-            "hot_attach"
-        ].rpc_server.stop()
+        self.limit("_HOST_SECONDS", 1.5)
+        self.rpc_server(name).stop()
 
     def test_accelerators_that_are_not_offered(self) -> None:
         _, out, err = self.execute("list", "--all")

@@ -2,6 +2,7 @@
 """python-openstackclient in this process, with an entry of clouds.yaml."""
 
 import json
+import logging
 import pathlib
 
 import pytest
@@ -24,7 +25,7 @@ class OpenStack:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        self._capsys = capsys
+        self.capsys = capsys
         clouds = {
             user: {
                 "auth_type": "admin_token",
@@ -38,6 +39,8 @@ class OpenStack:
         path = place / "clouds.yaml"
         path.write_text(json.dumps({"clouds": clouds}))
         monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(path))
+        # Each shell adds a handler, which has the output of its test.
+        monkeypatch.setattr(logging.root, "handlers", [])
         # A client of an earlier test would be used again.
         monkeypatch.setattr(
             clientmanager.ClientCache,
@@ -47,5 +50,11 @@ class OpenStack:
 
     def run(self, *words: str, user: str = "admin") -> tuple[int, str, str]:
         """Run a command; return exit status and output."""
-        status = shell.OpenStackShell().run(["--os-cloud", user, *words])
-        return status, *self._capsys.readouterr()
+        status = self.execute(*words, user=user)
+        return status, *self.capsys.readouterr()
+
+    def execute(self, *words: str, user: str = "admin") -> int:
+        """Run a command; return exit status."""
+        line = ["--os-cloud", user, *words]
+        status: int = shell.OpenStackShell().run(line)
+        return status

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.functional.sync.fleet import openstack_shell, test_fleet
+from tests.functional.sync.messages import transcript
 from tests.functional.sync.support import (
     identity,
     nova_standin,
@@ -106,13 +107,20 @@ def test_projects_have_names(
 
 
 def test_names_of_projects_that_keystone_refuses(
-    client: Client, keystone: identity.Identity
+    site: Site, client: Client, keystone: identity.Identity
 ) -> None:
+    site.allocate(site.card, test_fleet.OTHER_VM, **test_fleet.PART)
+    site.nova.servers[test_fleet.OTHER_VM]["tenant_id"] = "q"
+    keystone.names |= {"p": "films", "q": "films"}
+    written = transcript.Transcript(
+        client.capsys,
+        {keystone.url: "KEYSTONE"},
+        lambda words: client.execute("accel", *words),
+    )
+    written.run("usage list --project films")
     keystone.answers["/v3/projects/p"] = 403
-    status, out, err = client.run("accel", "usage", "list", "-f", "json")
-    assert (status, json.loads(out)[-1]["Project"]) == (1, "p")
-    assert err.startswith("nova-accel: warning: not known: names of projects")
-    assert err.count("\n") == 1
+    written.run("usage list -c Project -c Model")
+    written.check("names of projects")
 
 
 def test_a_user_sees_a_flavor_without_the_room_for_it(

@@ -9,6 +9,7 @@ import pytest
 from nova import rpc
 
 from nova_accel.model import names
+from placement_sync.fleet.cli import fleet_command
 from tests.functional.sync.fleet import test_fleet
 from tests.functional.sync.messages import transcript
 from tests.functional.sync.support import nova_standin, servers
@@ -114,7 +115,7 @@ profile list --all --model A40 -c Profile -c Offered
     cloud.check("lists")
 
 
-def test_an_empty_cloud(empty: Cloud) -> None:
+def test_an_empty_cloud(empty: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     empty.site.nova.add_flavor("gpu.8q", **_SPECS)
     empty.run_all(
         """\
@@ -131,6 +132,21 @@ flavor set gpu.8q --class PGPU
         "profile list\nprofile list --host node1",
         *("--endpoint", empty.site.placement.url),
     )
+    root = empty.site.add("t4-mdev")
+    for address in (test_fleet.T4, "0000:af:00.0"):
+        card = names.provider_uuid(root, address)
+        empty.site.drain(card, VGPU=16, CUSTOM_GPU_MEMORY_MB=16384)
+    empty.run_all(
+        "profile list\nprofile list --all",
+        *("--endpoint", empty.site.placement.url),
+    )
+    monkeypatch.setattr(fleet_command, "MOST_COUNTED", 0)
+    root = empty.site.add("a40-vf-mdev")
+    card = names.provider_uuid(root, test_fleet.CARD)
+    empty.site.allocate(card, test_fleet.VM, **test_fleet.PART)
+    empty.site.nova.add_host(root, test_fleet.A40_HOST)
+    empty.site.nova.down["a40-vf-mdev"] = None
+    empty.run_all("device list\nhost list")
     empty.check("empty cloud")
 
 
@@ -248,6 +264,7 @@ def test_imports(cloud: Cloud) -> None:
         "number": [flavor | own | {"vcpus": "many"}],
         "specs": [flavor | {"properties": "x"}],
         "value": [flavor | {"properties": {"a": []}}],
+        "groups": [{"name": "new", "groups": [1], "settings": {}}],
         "object": 1,
     }.items():
         (directory / name).write_text(json.dumps(content))
@@ -269,6 +286,9 @@ def test_imports(cloud: Cloud) -> None:
     cloud.run_all(f"flavor convert {directory / 'wrong'}")
     (directory / "none").write_text("")
     cloud.run_all(f"flavor convert {directory / 'none'}")
+    conf = directory / "nova.conf"
+    conf.write_text("[nova_accel]\nlicensed_series = C\n")
+    cloud.run_all(f"flavor import {directory / 'sizes'} --config-file {conf}")
     cloud.check("flavor import")
 
 
@@ -397,6 +417,7 @@ server show {uuids}
 server show {uuids} --config-file {conf}
 server show {uuids} --config-file {wrong}
 server show {uuids} --config-file {away}
+device list --state drained -c Address -c 'Still fits' --config-file {away}
 """
     )
     cloud.run_all("device list --os-cloud lab", "--endpoint", "http://x")

@@ -17,7 +17,9 @@ def cloud(site: test_fleet.Site) -> test_cloud.Cloud:
 def test_nodes(cloud: test_cloud.Cloud) -> None:
     node = f"--extra-spec resources:{test_bare_metal.CLASS}=1"
     profile = test_bare_metal.PROFILE
-    cloud.site.nova.add_flavor("metal")
+    nova = cloud.site.nova
+    nova.add_flavor("metal")
+    nova.add_flavor("sized", **{f"resources:{test_bare_metal.CLASS}": "1"})
     cloud.run_all(
         f"""\
 device show 'bare metal'
@@ -26,6 +28,7 @@ flavor set metal --profile {profile} --count 2
 explain {node} -c Card -c Why
 explain {node} --extra-spec trait:CUSTOM_NEVER=required -c Card -c Why
 explain {node} --extra-spec resources:VCPU=1 -c Card -c Why
+explain sized -c Card -c Why
 device heal 'bare metal'
 """
     )

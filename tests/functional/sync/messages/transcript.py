@@ -31,13 +31,18 @@ _CHANGING = (
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "UUID"),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:PORT"),
     (re.compile(r"\b\d+(\.\d+)? s\b"), "N s"),
-    (re.compile(r"\b\d{4}-\d\d-\d\dT[\d:.]+([+-]\d\d:\d\d)?"), "TIME"),
+    (re.compile(r"\b\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)?"), "TIME"),
     (re.compile(r" by (?!hand:)\w+: "), " by USER: "),
     (re.compile(r"\(\w+\) \(since"), "(USER) (since"),
     (re.compile(r"0x[0-9a-f]{8,}"), "0xADDRESS"),
     (re.compile(r"\breq-UUID\b"), "REQUEST"),
     (re.compile(r"nova-accel \d+\.\d+\.\S+"), "nova-accel VERSION"),
     (re.compile(r"sampled \S+ \w+ ago"), "sampled N s ago"),
+    # A service that has just started may not have reported yet.
+    (
+        re.compile(r"(?<=[( ])(no report ever|last report \dm ago)(?=\))"),
+        "REPORT",
+    ),
     (re.compile(r" +\n"), "\n"),
 )
 _WAIT = re.compile(r"\S+: waiting for ")
@@ -61,6 +66,8 @@ class Transcript:
         self._names = names
         self._main = main
         self._texts: list[str] = []
+        #: Text of the lines about waits that are recorded.
+        self.wait = ""
 
     def run(self, command: str, *hidden: str) -> str:
         """Run a command line, and hidden options; return what it printed.
@@ -75,7 +82,7 @@ class Transcript:
             status = int(str(end.code))
         out, err = self._capsys.readouterr()
         assert "Traceback" not in err, err
-        errors = "".join(f"! {line}\n" for line in _drop_usage(err))
+        errors = "".join(f"! {line}\n" for line in _drop_usage(err, self.wait))
         ending = f"  [{status}]" if status else ""
         text = f"$ {_find_program(words)} {command}{ending}\n{out}{errors}"
         self._texts.append(self._replace(text))
@@ -133,10 +140,14 @@ def _by_length(item: tuple[str, str]) -> int:
     return -len(item[0])
 
 
-def _drop_usage(text: str) -> list[str]:
+def _drop_usage(text: str, wait: str) -> list[str]:
     """Return the lines of an error output without argparse's usage."""
     # A busy machine waits where another one does not.
-    lines = [line for line in text.splitlines() if not _WAIT.match(line)]
+    lines = [
+        line
+        for line in text.splitlines()
+        if not _WAIT.match(line) or (wait and wait in line)
+    ]
     if lines and lines[0].startswith("usage: "):
         return lines[-1:]
     return lines

@@ -52,6 +52,7 @@ class Nova:
     broken: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     aggregates: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    groups: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     access: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     is_user: bool = False
     project: str = "p"
@@ -174,6 +175,8 @@ class Nova:
             return self.flavors.get(uuid)
         if name == "servers":
             return None if uuid in self.hidden else self.servers.get(uuid)
+        if name == "os-server-groups":
+            return self.groups.get(uuid)
         return {each["id"]: each for each in self.hypervisors}.get(uuid)
 
     def _listed(self, query: dict[str, str]) -> list[dict[str, Any]]:
@@ -224,7 +227,8 @@ class Nova:
 def show(path: str, record: dict[str, Any] | None) -> tuple[int, Any]:
     if record is None:
         return 404, {"itemNotFound": {"code": 404, "message": "none such"}}
-    return 200, {path.removeprefix("os-").removesuffix("s"): record}
+    name = path.removeprefix("os-").removesuffix("s").replace("-", "_")
+    return 200, {name: record}
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 
 import pytest
 
-from nova_accel import errors
+from nova_accel.cli import command_manager
 from placement_sync.fleet import projects
 
 NAMES = {"1a": "web", "2b": "web", "3c": "batch", "4d": "3c", "5e": ""}
@@ -22,5 +22,5 @@ def test_a_project_named_like_the_id_of_another_is_not_it() -> None:
 
 
 def test_a_name_of_several_projects_is_ambiguous() -> None:
-    with pytest.raises(errors.MalformedError, match="this name: 1a, 2b"):
+    with pytest.raises(command_manager.UsageError, match="one: 1a, 2b"):
         projects.select("web", NAMES)

@@ -20,7 +20,7 @@ Note = drain_notes.DrainNote
         (Note(reason="fan fails", author="ops"), "fan fails (ops)"),
         (Note(reason="fan fails", since=SINCE), "fan fails (2d)"),
         (Note(reason="fan fails"), "fan fails"),
-        (Note(author="ops"), "no reason (ops)"),
+        (Note(author="ops"), "- (ops)"),
         (Note(unknown="host refuses", detail="by its policy"),
          "reason unknown: host refuses"),
     ],
