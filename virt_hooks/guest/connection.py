@@ -202,11 +202,7 @@ class NodeDevices:
         def create() -> None:
             host = self._connect()
             parents = frozenset(host.listDevices("mdev_types", 0))
-            name = next(
-                (n for n in nodedev.parent_names(parent) if n in parents), None
-            )
-            if name is None:
-                raise LookupError(f"it does not know {parent} as a parent")
+            name = nodedev.parent_name(parent, parents)
             host.nodeDeviceCreateXML(nodedev.to_xml(name, type_id, uuid), 0)
 
         return self._is_done(f"create mdev {uuid}", create)

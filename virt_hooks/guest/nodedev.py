@@ -2,7 +2,7 @@
 """Names and XML of mediated devices as libvirt's node devices."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from xml.etree import ElementTree
 
 from nova_accel.model import pci
@@ -32,6 +32,17 @@ def parent_names(parent: str) -> tuple[str, ...]:
     if _CHANNEL.fullmatch(parent):
         return (f"css_{plain}",)
     return (f"{plain}_{plain}", plain)
+
+
+def parent_name(parent: str, names: Collection[str]) -> str:
+    """Return the name of an mdev parent among node devices' names.
+
+    :raises LookupError: it is not among them.
+    """
+    for name in parent_names(parent):
+        if name in names:
+            return name
+    raise LookupError(f"libvirt does not know {parent} as a parent")
 
 
 def mdev_name(uuid: str, names: Iterable[str]) -> str | None:

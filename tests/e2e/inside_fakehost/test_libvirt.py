@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import libvirt
 import pytest
 import pyudev
 
+from nova_accel.inventory.adoption import records
+from nova_accel.model import providers
 from tests.lab.fakehost import Controller
 from tests.lab.fakehost.under_libvirt.guest import (
     domain_xml,
@@ -20,6 +24,7 @@ from tests.lab.fakehost.under_libvirt.guest import (
     pci_hostdev,
     serial_of,
 )
+from virt_hooks.operations.adoption import definitions
 
 pytestmark = pytest.mark.fakehost
 
@@ -103,6 +108,74 @@ def test_a_device_made_by_libvirt_and_mdevctl(
         )
     device.destroy()
     assert host.mdevs() == {}
+
+
+@pytest.mark.parametrize(
+    ("parent", "kind"), [("mtty", "mtty-1"), (VF, "nvidia-558")]
+)
+def test_definitions_of_an_adopted_mdev(
+    connection: libvirt.virConnect,
+    host: Controller,
+    new_uuid: str,
+    parent: str,
+    kind: str,
+) -> None:
+    """They are those of mdevctl, which survive a reboot."""
+    plan = _plan(parent, kind, new_uuid)
+    nova_host = types.SimpleNamespace(get_connection=lambda: connection)
+    adopted = definitions.Definitions(nova_host)
+    path = Path("/etc/mdevctl.d", parent, new_uuid)
+
+    def read_start() -> str:
+        return str(json.loads(path.read_text())["start"])
+
+    create(parent, kind, new_uuid)
+    until(lambda: len(connection.listDevices("mdev", 0)) == 1)
+    adopted.restore(plan)
+    assert read_start() == "auto"
+    adopted.disable_autostart(plan)
+    assert read_start() == "manual"
+    # It exists: its server may still be ending.
+    adopted.remove_unused(plan, ())
+    assert read_start() == "manual"
+    Path("/sys/bus/mdev/devices", new_uuid, "remove").write_text("1")
+    until(lambda: host.mdevs() == {})
+    adopted.remove_unused(plan, {new_uuid})
+    assert read_start() == "manual"
+
+    def is_undefined() -> bool:
+        adopted.remove_unused(plan, ())
+        return not path.exists()
+
+    # libvirt has to see that it does not exist any more.
+    until(is_undefined)
+
+
+def _plan(parent: str, kind: str, uuid: str) -> records.Plan:
+    mdev = records.AdoptedPartition(
+        handle=uuid,
+        parent=parent,
+        type_id=kind,
+        profile=kind,
+        device=parent,
+        units=(),
+        provider="",
+        resource_class="",
+        slot=uuid,
+        charges={},
+    )
+    server = records.AdoptedServer(
+        uuid=uuid,
+        name="server",
+        partitions=(mdev,),
+        specs_before={},
+        specs_after={},
+    )
+    return records.Plan(
+        source=records.Source.NOVA_MDEV,
+        root=providers.ProviderRoot(name="host", uuid=uuid),
+        servers=(server,),
+    )
 
 
 @pytest.mark.parametrize(

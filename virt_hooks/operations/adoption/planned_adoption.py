@@ -116,7 +116,7 @@ class PlannedAdoption(host_adoption.HostAdoption):
         devices = _open_devices(plan)
         if devices is None:
             adopted_servers.AdoptedServers(plan).hand_back()
-            self._definitions.set_autostart(plan, is_on=True)
+            self._definitions.restore(plan)
             return
         instances = adopted_servers.AdoptedServers(plan).list_instances()
         plan = devices.record_back(plan, instances, list_functions)
@@ -206,9 +206,13 @@ class PlannedAdoption(host_adoption.HostAdoption):
         if plan.state is _State.APPLYING and not plan.natives:
             self._unmoved = None
             self._unmoved = frozenset(self._list_unmoved(plan))
-        if plan.state is _State.ADOPTED and not self._is_completed:
-            self._is_completed = True
-            self._definitions.set_autostart(plan, is_on=False)
+        if plan.state is _State.ADOPTED:
+            if not self._is_completed:
+                self._is_completed = True
+                self._definitions.disable_autostart(plan)
+            claims = self._context.accel.claims()
+            handles = {claim.handle for claim in claims}
+            self._definitions.remove_unused(plan, handles)
 
     def _list_unmoved(self, plan: records.Plan) -> Iterable[str]:
         """Yield servers whose allocations are not all of our providers.

@@ -153,6 +153,7 @@ class Life(adopting.AdoptionTestBase):
             self._delete_server(server)
         self.run_periodics()
         self.assert_nothing_left()
+        self.assertEqual({}, self.snapshot()["defined"])
 
     def test_reboot_restart_stop_and_delete_on_a_card(self) -> None:
         servers = self.adopt_two(
@@ -201,6 +202,7 @@ class Life(adopting.AdoptionTestBase):
         self._delete_server(second)
         self.run_periodics()
         self.assert_nothing_left()
+        self.assertEqual({}, self.snapshot()["defined"])
 
     def test_a_cold_migration(self) -> None:
         first, _ = self.adopt_two(
@@ -252,6 +254,10 @@ class Undo(adopting.AdoptionTestBase):
         ((_, native),) = self.native_providers().items()
         self.assertEqual({native["uuid"]: {"VGPU": 1}}, self.allocations(new))
         self.assertEqual([], self.slots(new))
+        self.assertEqual(
+            dict.fromkeys((*mdevs, *self.mdevs_of(server)), True),
+            self.snapshot()["defined"],
+        )
         self._reboot_server(new, hard=True)
         self.assertEqual(mdevs, self.mdevs_of(new))
         self.assertEqual(1, len(self.mdevs_of(server)))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fixtures
+from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 from nova_accel.model import pci
@@ -59,6 +60,7 @@ class _NodeDevice:
     def __init__(
         self, xml: str, uuid: str = "", defined: dict[str, bool] | None = None
     ) -> None:
+        """Use the XML of the active device, empty for an inactive one."""
         self._xml, self._uuid = xml, uuid
         self._defined = {} if defined is None else defined
 
@@ -67,6 +69,13 @@ class _NodeDevice:
 
     def isPersistent(self) -> int:
         return int(self._uuid in self._defined)
+
+    def isActive(self) -> int:
+        return int(bool(self._xml))
+
+    def undefine(self, _flags: int) -> int:
+        del self._defined[self._uuid]
+        return 0
 
     def autostart(self) -> int:
         return int(self._defined[self._uuid])
@@ -86,7 +95,7 @@ class Connection(libvirtd.Connection):
         if cap == "mdev_types":
             return list(self._list_parents())
         if cap == "mdev":
-            return list(self._list_mdevs())
+            return [*self._list_mdevs(), *self._list_inactive()]
         return super().listDevices(cap, flags)
 
     def listAllDevices(self, flags: int) -> list[Any]:
@@ -101,8 +110,8 @@ class Connection(libvirtd.Connection):
 
     def nodeDeviceLookupByName(self, name: str) -> Any:
         if name.startswith("mdev_"):
-            xml = self._list_mdevs().get(name)
-            if xml is None:
+            xml = self._list_mdevs().get(name, "")
+            if not xml and name not in self._list_inactive():
                 raise libvirtd.failed(f"no {name}", "NO_NODE_DEVICE")
             uuid = name.removeprefix("mdev_")[:36].replace("_", "-")
             return _NodeDevice(xml, uuid, self._defined())
@@ -113,6 +122,18 @@ class Connection(libvirtd.Connection):
     def _defined(self) -> dict[str, bool]:
         """Return autostart of the defined mdevs of this host, by uuid."""
         return DEFINED.setdefault(str(self.root), {})
+
+    def _list_inactive(self) -> list[str]:
+        """Return the names of mdevs that are defined and do not exist."""
+        existing = "".join(self._list_mdevs())
+        names = (f"mdev_{u.replace('-', '_')}" for u in self._defined())
+        return [name for name in names if name not in existing]
+
+    def nodeDeviceDefineXML(self, text: str, _flags: int) -> _NodeDevice:
+        uuid = etree.fromstring(text).findtext(".//uuid")
+        defined = self._defined()
+        defined[uuid] = False
+        return _NodeDevice(text, uuid, defined)
 
     def create_mdev(self, parent: str, kind: str, uuid: str) -> None:
         """Create an mdev as mdevctl does."""

@@ -132,7 +132,7 @@ def test_a_parent_that_libvirt_does_not_know_is_left_to_the_kernel(
     )
     assert set(kernel.mdevs()) == {UUID}
     assert daemon.requests == []
-    assert caplog.text.count("it does not know mtty as a parent") == 1
+    assert caplog.text.count("libvirt does not know mtty as a parent") == 1
 
 
 def test_a_connection_that_is_down_is_left_to_the_kernel(
