@@ -114,16 +114,6 @@ def test_create_lowers_the_case(mtty: Path) -> None:
     assert (mtty.parent / uuid).is_dir()
 
 
-def test_uuid_is_unique_on_the_host(host: Controller, mtty: Path) -> None:
-    uuid = new_uuid()
-    other = host.sys / "class/mdev_bus/0000:3b:00.0/mdev_supported_types"
-    store(mtty / "mtty-1/create", uuid)
-    with refused(errno.EEXIST):
-        store(mtty / "mtty-2/create", uuid)
-    with refused(errno.EEXIST):
-        store(other / "nvidia-230/create", uuid)
-
-
 @pytest.mark.parametrize("text", ["", "x", "-1", "1 1", "0x"])
 def test_remove_without_a_number_is_einval(mtty: Path, text: str) -> None:
     uuid = new_uuid()
