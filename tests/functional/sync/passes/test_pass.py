@@ -13,7 +13,7 @@ from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names
 from placement_sync.client import calls, cloud_client, resource_providers
-from placement_sync.sync import refusals, sync_pass
+from placement_sync.sync import sync_pass
 from tests.functional.sync.support import faults, servers
 from tests.support import strategies
 
@@ -230,18 +230,3 @@ def test_one_pass_never_runs_twice_at_once(
         thread.join()
     assert sorted(bool(r.calls) for r in results) == [False] * 3 + [True]
     assert not [r for r in placement.requests() if r.status >= 400]
-
-
-def test_a_refused_call_is_tried_twice() -> None:
-    refused_calls = refusals.RefusedCalls()
-    call = calls.SetInventories(uuid="u", name="n", inventories={})
-    error = errors.ServiceError("PUT", "/x", 400, "no")
-    are_final = []
-    for _ in range(2):
-        refused_calls.begin_attempt()
-        refused_calls.add(call, error)
-        are_final.append(refused_calls.is_final)
-    assert are_final == [False, True]
-    assert refused_calls.is_given_up(call)
-    [problem] = refused_calls.problems()
-    assert problem.where == "n"

@@ -135,6 +135,20 @@ def test_a_function_that_policy_names_makes_a_problem(
     assert any("numa_node" in problem.reason for problem in problems)
 
 
+def test_an_accelerator_off_the_bus_is_named_unless_it_is_offered(
+    tmp_path: pathlib.Path,
+) -> None:
+    state = look.read(look.make("mtty", tmp_path))
+    (entry,) = unoffered.find(
+        state,
+        (),
+        policy.DeviceRules(),
+        accelerators=("mtty", "accel0", GPU),
+    )
+    assert entry.address == "accel0"
+    assert "not on the PCI bus" in entry.reason
+
+
 def test_many_problems_take_little_time() -> None:
     problems = tuple(
         model.Problem(where=f"{n}", reason="is unreadable", address="x")
