@@ -48,7 +48,7 @@ from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.config import logs, top_packages
 from nova_accel.geometry import usable_share, vgpu_geometry
-from nova_accel.model import flavors, providers
+from nova_accel.model import flavors
 from placement_sync.client.provider_records import Get
 
 LOG = logging.getLogger(__name__)
@@ -288,40 +288,37 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
 
 @dataclasses.dataclass(kw_only=True)
 class _Selection:
-    """Selection of the candidates of one server.
-
-    ``facts`` are the providers of all candidates, ``ambiguous`` the uuids
-    of those with unknown partitions.
-    """
+    """Selection of the candidates of one server."""
 
     request: AcceleratorRequest
     spec: Any
     state: request_state.RequestState
     geometry: vgpu_geometry.VgpuGeometry
-    facts: dict[str, providers.Provider] = dataclasses.field(
-        default_factory=dict
-    )
-    ambiguous: frozenset[str] = frozenset()
     ranks: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def read(
         self, hosts: Iterable[Any], names: provider_names.ProviderNames
     ) -> None:
-        """Collect the facts; NVLinks need the names of the providers."""
+        """Collect the facts of hosts that have changed.
+
+        NVLinks need the names of the providers.
+        """
         uuids = provider_facts.list_providers(
             self.request.classes,
             itertools.chain.from_iterable(
-                host.allocation_candidates or () for host in hosts
+                host.allocation_candidates or ()
+                for host in hosts
+                if not self.state.is_unchanged(host)
             ),
         )
-        self.facts = self.state.find_all(uuids)
+        facts = self.state.find_all(uuids)
         if self.request.policy.locality is flavors.Locality.NVLINK:
-            for uuid, name in names.find(self.facts).items():
-                self.facts[uuid] = dataclasses.replace(
-                    self.facts[uuid], name=name
-                )
-        self.ambiguous = candidate_fit.find_ambiguous(
-            self.request, self.facts.values(), self.geometry.states
+            for uuid, name in names.find(facts).items():
+                facts[uuid] = dataclasses.replace(facts[uuid], name=name)
+        self.state.facts |= facts
+        self.state.ambiguous -= facts.keys()
+        self.state.ambiguous |= candidate_fit.find_ambiguous(
+            self.request, facts.values(), self.geometry.states
         )
 
     def prune(self, host: Any) -> bool:
@@ -338,7 +335,7 @@ class _Selection:
             host.allocation_candidates,
             candidate_fit.HostFacts(
                 shares=request_mix.shared_shares(),
-                facts=self.facts,
+                facts=self.state.facts,
                 geometry=self.geometry,
                 cells_of=_find_cell_reader(host, self.spec, self.request),
                 ranks=self.ranks,
@@ -372,7 +369,7 @@ class _Selection:
                 uuid
                 for candidate in host.allocation_candidates[:1]
                 for uuid in candidate["allocations"]
-                if uuid in self.ambiguous
+                if uuid in self.state.ambiguous
             ),
             "",
         )
@@ -382,10 +379,11 @@ class _Selection:
 
         :raises ServiceError: Placement did not respond.
         """
-        provider = queries.fetch_allocations(get, self.facts[uuid])
+        provider = queries.fetch_allocations(get, self.state.facts[uuid])
         self.state.replace(provider)
-        self.facts[uuid] = provider
-        self.ambiguous -= {uuid}
+        self.state.facts[uuid] = provider
+        self.state.ambiguous.discard(uuid)
+        self.state.mark_changed(host)
         return self.prune(host)
 
 

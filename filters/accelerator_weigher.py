@@ -33,7 +33,7 @@ from filters.placement import summaries
 from filters.request import NO_ACCELERATORS, AcceleratorRequest
 from nova_accel.catalog import loader
 from nova_accel.config import conf
-from nova_accel.geometry import usable_share, vgpu_geometry
+from nova_accel.geometry import vgpu_geometry
 from nova_accel.model import flavors, providers
 
 LOG = logging.getLogger(__name__)
@@ -141,28 +141,28 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         if any(by_function):
             by_group = preferred_traits.read(spec._context, request)
             traits = frozenset(by_group.values())
-        weights = [_DOUBT * (host.uuid in state.doubtful) for host in hosts]
-        if not traits and not any(by_fullness):
+        weights: _Weights = [
+            _DOUBT * (host.uuid in state.doubtful) for host in hosts
+        ]
+        if traits:
+            functions = [
+                float(scores.trait_share(request, candidates, cards, traits))
+                for candidates, cards in _list_records(hosts, state)
+            ]
+            weights = _add(weights, _multiply(functions, by_function))
+        if not any(by_fullness):
             return weights
-        records = [
-            (host.allocation_candidates or (), state.list_cards(host.uuid))
-            for host in hosts
-        ]
-        functions = [
-            float(scores.trait_share(request, candidates, cards, traits))
-            for candidates, cards in records
-        ]
-        scored = _add(
-            _multiply(functions, by_function),
-            _multiply(
-                _score_losses(request, spec, hosts, records)
-                if request.policy.packing is flavors.Packing.BEST_REMAINING
-                and min(by_fullness) >= 0
-                else _score_fullness(request, records),
-                by_fullness,
-            ),
-        )
-        return _add(weights, scored)
+        if (
+            request.policy.packing is flavors.Packing.BEST_REMAINING
+            and min(by_fullness) >= 0
+        ):
+            state.losses = state.losses or _measure_losses(request)
+            values = _score_losses(
+                state.losses, spec, hosts, state.list_shapes
+            )
+        else:
+            values = _score_fullness(request, _list_records(hosts, state))
+        return _add(weights, _multiply(values, by_fullness))
 
     def _weigh_without_accelerators(
         self, hosts: Sequence[Any], spec: Any
@@ -171,45 +171,42 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         captured = candidate_capture.find_summaries(spec)
         if not captured or not any(multipliers):
             return [0.0] * len(hosts)
-        by_uuid = summaries.ProviderSummaries(captured)
-        nodes = by_uuid.list_accelerators()
+        nodes = summaries.ProviderSummaries(captured).list_accelerators()
         values = [float(host.uuid not in nodes) for host in hosts]
         by_packing = _multipliers(hosts, _PACKING, self._settings.packing)
         if not any(values) and min(by_packing, default=0) > 0:
-            records = [
-                ((), tuple(map(by_uuid.__getitem__, nodes[host.uuid])))
-                for host in hosts
-            ]
-            values = _score_losses(NO_ACCELERATORS, spec, hosts, records)
+            values = _score_losses(
+                _measure_losses(NO_ACCELERATORS),
+                spec,
+                hosts,
+                lambda host, _: tuple(nodes[host].values()),
+            )
         return _multiply(values, multipliers)
 
 
+def _list_records(
+    hosts: Iterable[Any], state: request_state.RequestState
+) -> list[_HostRecord]:
+    return [
+        (host.allocation_candidates or (), state.list_cards(host.uuid))
+        for host in hosts
+    ]
+
+
+def _measure_losses(request: AcceleratorRequest) -> scores.RequestLosses:
+    return scores.RequestLosses(request, request_mix.shared_shares().measure())
+
+
 def _score_losses(
-    request: AcceleratorRequest,
+    losses: scores.RequestLosses,
     spec: Any,
     hosts: Iterable[Any],
-    records: Iterable[_HostRecord],
+    list_cards: scores.ListCards,
 ) -> list[float]:
-    """Return a score for what each host would lose with a server.
-
-    Nova claims the first candidate.
-    """
-    vcpus, memory_mb = scores.read_size(spec)
-    losses = request_mix.shared_shares().measure()
+    """Return a score for what each host would lose with a server."""
+    size = scores.read_size(spec)
     return scores.rank(
-        [
-            losses.compute(
-                cards,
-                provider_facts.list_added(request.groups, candidates[0])
-                if candidates
-                else {},
-                room := scores.read_room(host),
-                usable_share.HostRoom(
-                    room.vcpus - vcpus, room.memory_mb - memory_mb
-                ),
-            )
-            for host, (candidates, cards) in zip(hosts, records, strict=True)
-        ]
+        [losses.compute(host, size, list_cards) for host in hosts]
     )
 
 
@@ -250,7 +247,12 @@ def _multipliers(
     hosts: Iterable[Any], name: str, default: float
 ) -> list[float]:
     """Return each host's multiplier: its aggregates', or the default."""
-    return [utils.get_weight_multiplier(host, name, default) for host in hosts]
+    return [
+        utils.get_weight_multiplier(host, name, default)
+        if host.aggregates
+        else default
+        for host in hosts
+    ]
 
 
 def _add(first: _Weights, second: _Weights) -> _Weights:

@@ -11,13 +11,13 @@ import dataclasses
 import functools
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from oslo_log import log as logging
 
 from filters import candidate_capture
-from filters.fit import provider_facts
+from filters.fit import provider_facts, scores
 from filters.fit.rejection import Rejection
 from filters.placement import queries
 from filters.placement.summaries import ProviderSummaries
@@ -70,12 +70,20 @@ class RequestState:
         self.hosts: dict[str, FilteredHost] = {}
         #: Hosts on which no candidate is sure to fit, by uuid.
         self.doubtful: set[str] = set()
+        #: Providers of the hosts' candidates, after the claims so far.
+        self.facts: dict[str, providers.Provider] = {}
+        #: Those with unknown partitions, by uuid.
+        self.ambiguous: set[str] = set()
+        #: What each host would lose with a server, once weighed.
+        self.losses: scores.RequestLosses | None = None
         self._summaries = ProviderSummaries(captured or {})
         self._changed: dict[str, providers.Provider] = {}
         self._servers: set[str] = set()
         self._server = ""
         self._offered: list[_OfferedHost] = []
-        self._accelerators: Mapping[str, Sequence[str]] | None = None
+        self._accelerators: (
+            Mapping[str, Mapping[str, providers.Provider]] | None
+        ) = None
         self._unchanged: dict[str, Sequence[provider_facts.Candidate]] = {}
 
     def find(self, uuid: str) -> providers.Provider | None:
@@ -105,9 +113,27 @@ class RequestState:
 
         :param host: uuid of its compute node.
         """
+        return tuple(self.find_all(self._read_shapes(host)).values())
+
+    def list_shapes(
+        self, host: str, identified: Container[str]
+    ) -> tuple[providers.Provider, ...]:
+        """Return the accelerators of a host; equal ones are one object.
+
+        :param identified: cards that are returned with their uuids, as
+            those with claims of earlier servers are.
+        """
+        return tuple(
+            (self.find(uuid) or shape)
+            if uuid in identified or uuid in self._changed
+            else shape
+            for uuid, shape in self._read_shapes(host).items()
+        )
+
+    def _read_shapes(self, host: str) -> Mapping[str, providers.Provider]:
         if self._accelerators is None:
             self._accelerators = self._summaries.list_accelerators()
-        return tuple(self.find_all(self._accelerators.get(host, ())).values())
+        return self._accelerators.get(host, {})
 
     def is_unchanged(self, host: Any) -> bool:
         """Return whether a host passed, and nothing of it changed since."""
@@ -115,6 +141,10 @@ class RequestState:
         return (
             candidates is not None and candidates is host.allocation_candidates
         )
+
+    def mark_changed(self, host: Any) -> None:
+        """Let a host be filtered again."""
+        self._unchanged.pop(host.uuid, None)
 
     # -- servers of the request -----------------------------------------------
 
@@ -133,13 +163,13 @@ class RequestState:
                     and offered.host.num_instances > offered.servers
                 ):
                     self._claim(self._server, offered.candidate)
-                    self._unchanged.pop(offered.host.uuid, None)
+                    self.mark_changed(offered.host)
         self._offered.clear()
         is_repeat = server in self._servers
         self._servers.add(server)
         self._server = server
         if self.captured is None:
-            self._changed, self._unchanged = {}, {}
+            self._changed, self._unchanged, self.losses = {}, {}, None
             self._summaries = ProviderSummaries(
                 queries.fetch_summaries(get, self.request.groups[0])
             )

@@ -2,7 +2,13 @@
 """Scores of hosts for a request: numbers from 0 to 1."""
 
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Sequence,
+)
 from fractions import Fraction
 from typing import Any
 
@@ -10,6 +16,10 @@ from filters.fit import provider_facts
 from filters.request import AcceleratorRequest
 from nova_accel.geometry import provider_room, usable_share, vgpu_geometry
 from nova_accel.model import flavors, names, providers
+
+#: Takes a compute node's uuid, and those of cards that need their uuids;
+#: returns its cards.
+ListCards = Callable[[str, Container[str]], Sequence[providers.Provider]]
 
 
 def trait_share(
@@ -125,6 +135,55 @@ def read_room(host: Any) -> usable_share.HostRoom:
         ratio = host.ram_allocation_ratio or 1.0
         memory = total * ratio - (total - host.free_ram_mb)
     return usable_share.HostRoom(vcpus, memory)
+
+
+class RequestLosses:
+    """What each host loses with a server of one request.
+
+    Of a host whose candidates and room are the same as for the server before
+    it is computed once.
+
+    :param losses: of hosts, by one mix of requests.
+    """
+
+    def __init__(
+        self, request: AcceleratorRequest, losses: usable_share.HostLosses
+    ) -> None:
+        self._request = request
+        self._losses = losses
+        self._by_host: dict[
+            str, tuple[object, usable_share.HostRoom, usable_share.HostLoss]
+        ] = {}
+
+    def compute(
+        self,
+        host: Any,
+        size: tuple[int, int],
+        list_cards: ListCards,
+    ) -> usable_share.HostLoss:
+        """Return what a host loses; Nova claims its first candidate.
+
+        :param size: vCPUs and MiB of the server.
+        """
+        candidates, room = host.allocation_candidates, read_room(host)
+        stored = self._by_host.get(host.uuid)
+        if stored and stored[0] is candidates and stored[1] == room:
+            return stored[2]
+        added = (
+            provider_facts.list_added(self._request.groups, candidates[0])
+            if candidates and self._request.groups
+            else {}
+        )
+        loss = self._losses.compute(
+            list_cards(host.uuid, added),
+            added,
+            room,
+            usable_share.HostRoom(
+                room.vcpus - size[0], room.memory_mb - size[1]
+            ),
+        )
+        self._by_host[host.uuid] = candidates, room, loss
+        return loss
 
 
 def rank(losses: Sequence[usable_share.HostLoss]) -> list[float]:

@@ -42,11 +42,18 @@ class ProviderSummaries(Mapping[str, providers.Provider]):
     def __contains__(self, uuid: object) -> bool:
         return uuid in self._summaries
 
-    def list_accelerators(self) -> dict[str, list[str]]:
-        """Return the uuids of accelerators, by that of the compute node."""
-        by_host: dict[str, list[str]] = {}
+    def list_accelerators(self) -> dict[str, dict[str, providers.Provider]]:
+        """Return the shapes of accelerators, by compute node and uuid.
+
+        Malformed ones are left out.
+        """
+        by_host: dict[str, dict[str, providers.Provider]] = {}
         for uuid, summary in self._summaries.items():
-            if names.OWNER_TRAIT in summary["traits"]:
-                root = summary["root_provider_uuid"]
-                by_host.setdefault(root, []).append(uuid)
+            try:
+                if names.OWNER_TRAIT in summary["traits"]:
+                    shape = provider_records.parse_shape(summary)
+                    root = summary["root_provider_uuid"]
+                    by_host.setdefault(root, {})[uuid] = shape
+            except provider_records.MALFORMED:
+                continue
         return by_host

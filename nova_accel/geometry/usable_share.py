@@ -177,7 +177,10 @@ class HostLosses:
 
     def __init__(self, table: "_Table") -> None:
         self._table = table
-        self._uses: dict[tuple[int, int], tuple[_CardUse, object]] = {}
+        self._uses: dict[tuple[int, int, bool], tuple[_CardUse, object]] = {}
+        self._hosts: dict[
+            tuple[int, ...], tuple[tuple[_CardUse, ...], float, object]
+        ] = {}
 
     def compute(
         self,
@@ -194,26 +197,37 @@ class HostLosses:
         :param remaining: those that remain free.
         """
         table = self._table
-        before = list(map(self._read_card, cards))
-        after = [
-            table.read_card(card, added[card.uuid])
-            if card.uuid in added
-            else use
-            for card, use in zip(cards, before, strict=True)
-        ]
+        before, free = self._read_cards(cards)
+        after: Sequence[_CardUse] = before
+        if added:
+            after = [
+                table.read_card(card, added[card.uuid])
+                if card.uuid in added
+                else self._read_card(card)
+                for card in cards
+            ]
         usable = table.read_value(before, room) - table.read_value(
             after, remaining
         )
-        return HostLoss(
-            round(usable, _DIGITS),
-            round(sum(use.free for use in before), _DIGITS),
-            room.vcpus,
-        )
+        return HostLoss(round(usable, _DIGITS), free, room.vcpus)
+
+    def _read_cards(
+        self, cards: Sequence[providers.Provider]
+    ) -> tuple[tuple[_CardUse, ...], float]:
+        """Return the uses of a host's cards, and their free share."""
+        key = tuple(map(id, cards))
+        if key not in self._hosts:
+            uses = tuple(map(self._read_card, cards))
+            free = round(sum(use.free for use in uses), _DIGITS)
+            # The cards are stored to keep their ids in use.
+            self._hosts[key] = uses, free, cards
+        return self._hosts[key][:2]
 
     def _read_card(self, card: providers.Provider) -> _CardUse:
-        if card.allocations is not None:
+        if card.allocations:
             return self._table.read_card(card, ())
-        key = id(card.traits), id(card.capacities)
+        is_known = card.allocations is not None
+        key = id(card.traits), id(card.capacities), is_known
         if key not in self._uses:
             # The card is stored to keep its ids in use.
             self._uses[key] = self._table.read_card(card, ()), card

@@ -37,8 +37,9 @@ MALFORMED = (
     RecursionError,  # str() of deeply nested lists
 )
 _PROVIDERS = "/resource_providers"
-# Sets of traits and of capacities that are kept for other providers.
-_MAX_SHARED = 16384
+# Shapes, sets of traits, and sets of capacities that are stored for other
+# providers: 4 KB each of cards with 17 traits.
+_MAX_SHARED = 8192
 _BAD_REQUEST = 400
 # placement/errors.py, DEFAULT: the code of an error without its own code.
 _UNDEFINED_CODE = "placement.undefined_code"
@@ -310,22 +311,44 @@ def parse_summaries(body: Any) -> dict[str, providers.Provider]:
 
 
 def parse_summary(uuid: str, summary: Any) -> providers.Provider:
-    """Return a provider; its allocations only if nothing is allocated.
-
-    A cloud has few different sets of traits and of capacities: equal ones
-    are one object.
-    """
-    amounts = [
-        (name, units["capacity"], units["used"])
-        for name, units in summary["resources"].items()
-    ]
-    capacities, is_used = _share_capacities(tuple(amounts))
+    """Return a provider; its allocations only if nothing is allocated."""
+    shape = parse_shape(summary)
     return providers.Provider(
         uuid=uuid,
-        capacities=capacities,
-        traits=_share_traits(tuple(summary["traits"])),
+        capacities=shape.capacities,
+        traits=shape.traits,
         parent=summary["parent_provider_uuid"] or "",
         root=summary["root_provider_uuid"],
+        allocations=shape.allocations,
+    )
+
+
+def parse_shape(summary: Any) -> providers.Provider:
+    """Return traits, capacities and allocations of a provider.
+
+    A cloud has few different ones: equal ones are one object, as equal sets
+    of traits and of capacities are.
+    """
+    return _share_shape(
+        tuple(summary["traits"]),
+        tuple(
+            [
+                (name, units["capacity"], units["used"])
+                for name, units in summary["resources"].items()
+            ]
+        ),
+    )
+
+
+@functools.lru_cache(maxsize=_MAX_SHARED)
+def _share_shape(
+    traits: tuple[str, ...], amounts: tuple[tuple[str, int, int], ...]
+) -> providers.Provider:
+    capacities, is_used = _share_capacities(amounts)
+    return providers.Provider(
+        capacities=capacities,
+        traits=_share_traits(traits),
+        uuid="",
         allocations=None if is_used else (),
     )
 

@@ -55,13 +55,14 @@ class Layout:
     name: str
     cards: int
     vfs: int = 0
+    card_layout: str = "mixed"
 
     def providers(self, host: str) -> Iterator[Provider]:
         """Yield the providers below the root provider of a host."""
         for card in range(self.cards):
             address = f"0000:{0x10 + card:02x}:00.0"
             if not self.vfs:
-                yield _card(host, address, card, self.cards)
+                yield _card(host, address, card, self.cards, self.card_layout)
             for vf in range(self.vfs):
                 place = f"0000_{0x10 + card:02x}_{vf // 8:02x}_{vf % 8}"
                 yield Provider(
@@ -76,9 +77,12 @@ def progress(words: str) -> None:
     print(f"\r{words:50}\r", end="", file=sys.stderr, flush=True)
 
 
-def accel_layout(cards: int) -> Layout:
-    """Return this library's form: a provider per card."""
-    return Layout(name="nova-accel", cards=cards)
+def accel_layout(cards: int, card_layout: str = "mixed") -> Layout:
+    """Return this library's form: a provider per card.
+
+    :param card_layout: ``mixed``, or ``equal`` sizes.
+    """
+    return Layout(name="nova-accel", cards=cards, card_layout=card_layout)
 
 
 def nova_layout(cards: int, vfs: int) -> Layout:
@@ -86,7 +90,9 @@ def nova_layout(cards: int, vfs: int) -> Layout:
     return Layout(name="Nova", cards=cards, vfs=vfs)
 
 
-def _card(host: str, address: str, number: int, cards: int) -> Provider:
+def _card(
+    host: str, address: str, number: int, cards: int, card_layout: str
+) -> Provider:
     return Provider(
         name=names.provider_name(host, address),
         inventories={
@@ -99,7 +105,7 @@ def _card(host: str, address: str, number: int, cards: int) -> Provider:
                 names.OWNER_TRAIT,
                 names.NOVA_OWNER_TRAIT,
                 names.model_trait("10de", "A40"),
-                names.layout_trait("mixed"),
+                names.layout_trait(card_layout),
                 names.pcie_trait(f"0000:{number // 2:02x}:01.0"),
                 *names.identity_traits("10de", "2235", 2 * number // cards),
                 *(f"CUSTOM_VGPU_NVIDIA_A40_{size}Q" for size in SIZES),

@@ -3,7 +3,7 @@
 
 import sys
 
-from tests.benchmark.schedule import costs
+from tests.benchmark.schedule import table
 
 if __name__ == "__main__":
-    sys.exit(costs.main())
+    sys.exit(table.main())

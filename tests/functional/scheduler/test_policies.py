@@ -5,7 +5,7 @@ import fixtures
 import pytest
 from nova import exception
 
-from filters import accelerator_filter
+from filters import accelerator_filter, accelerator_weigher
 from nova_accel import model
 from nova_accel.model import names
 from tests.functional.scheduler import scheduling
@@ -226,6 +226,36 @@ def test_allocations_are_read_until_a_card_is_sure(
     cloud.add_host("sure")
     cloud.add_card("sure", A)
     assert count_reads() == 0
+
+
+@pytest.mark.parametrize("crowded", range(3))
+def test_a_later_server_of_a_request_is_refused_by_allocations(
+    cloud: Cloud,
+    scheduler: Scheduler,
+    log: fixtures.FakeLogger,
+    crowded: int,
+) -> None:
+    """One host has units for it, but no place."""
+    cards = []
+    for number in range(3):
+        cloud.add_host(f"host{number}")
+        cards.append(cloud.add_card(f"host{number}", A))
+        for size in ["16Q"] * 2 if number == crowded else ["24Q"]:
+            cloud.give(cards[-1], scheduled.charges(f"L40S-{size}"))
+    (accel_filter,) = (
+        f
+        for f in scheduler.host_manager.enabled_filters
+        if isinstance(f, accelerator_filter.AcceleratorFilter)
+    )
+    accel_filter._has_weigher = True
+    weigher = accelerator_weigher.AcceleratorWeigher()
+    scheduler.host_manager.weighers = [weigher]
+
+    servers = scheduler.boot(vgpus("L40S-16Q"), count=2)
+
+    taken = {card for server in servers for card in cloud.devices_of(server)}
+    assert cards[crowded] not in taken
+    assert len(taken) == 2
 
 
 # -- extra specs ------------------------------------------------------------

@@ -136,6 +136,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-28",
             "functions of images are registered in nova-scheduler, too",
         ),
+        Limit(
+            39_250,
+            "2026-11-28",
+            "losses of hosts are computed once for the servers of a request",
+        ),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

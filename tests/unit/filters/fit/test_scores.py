@@ -181,3 +181,29 @@ def test_room_has_the_ratios_of_a_host() -> None:
     host.total_usable_ram_mb, host.free_ram_mb = 1000, 400
 
     assert scores.read_room(host) == usable_share.HostRoom(54.0, 900.0)
+
+
+def test_a_loss_is_computed_again_once_the_host_has_changed() -> None:
+    shares = usable_share.UsableShares(
+        GEOMETRY, lambda: ((usable_share.build_shape(1, 1, ONE.groups), 1.0),)
+    )
+    losses = scores.RequestLosses(ONE, shares.measure())
+    host = host_manager.HostState("host", "node", "cell")
+    host.uuid, host.allocation_candidates = "host", [takes("a")]
+    listed = []
+
+    def list_cards(host: str, _: object) -> tuple[providers.Provider, ...]:
+        listed.append(host)
+        return (card("a", (0, 8), (0, 49152)),)
+
+    def compute() -> usable_share.HostLoss:
+        return losses.compute(host, (1, 1), list_cards)
+
+    unlimited = compute()
+    assert compute() == unlimited
+    assert len(listed) == 1
+    host.vcpus_total = 2
+    assert compute().vcpus == 2
+    host.allocation_candidates = [takes("a")]
+    assert compute().vcpus == 2
+    assert len(listed) == 3
