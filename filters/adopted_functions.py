@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of servers whose PCI functions were adopted.
+"""Moves of servers whose PCI functions or Cyborg's devices were adopted.
 
 Nova keeps the flavor and the PCI requests of a server's first request in the
 API database, and generates request groups from them before nova-scheduler is
 called. Its conductor looks for the result of each group by its id. So a
 group of an adopted function is not removed: it asks for the profile that the
-server's own flavor has by now.
+server's own flavor has by now. The groups of a device profile are removed:
+the conductor looks for them only where that flavor has the profile.
 """
 
 import collections
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +18,9 @@ from filters import moved_server
 from nova_accel.config.lines import native_flavors
 from nova_accel.model import flavors, names
 
+# Of a flavor's device profile; a port's has the port's uuid behind the number
+# (nova/accelerator/cyborg.py, get_device_profile_group_requester_id).
+_CYBORG_GROUP = re.compile(r"device_profile_\d+")
 _PROFILE_TRAITS = (*names.PROFILE_PREFIXES, "CUSTOM_ACCELERATOR_")
 
 
@@ -28,9 +33,15 @@ def serve_adopted_functions(ctxt: Any, spec: Any) -> frozenset[str]:
     """
     cell = moved_server.find_cell(spec)
     requested = _count_requests(spec)
-    if cell is None or not requested:
+    has_profile = (
+        "extra_specs" in spec.flavor
+        and native_flavors.DEVICE_PROFILE in spec.flavor.extra_specs
+    )
+    if cell is None or not (requested or has_profile):
         return frozenset()
     own = moved_server.read(ctxt, cell, spec.instance_uuid, "flavor").flavor
+    if has_profile and own.flavorid == spec.flavor.flavorid:
+        return _drop_device_profile(spec, own)
     aliases = native_flavors.parse_aliases(own.extra_specs)
     allowed = collections.Counter(aliases)
     if own.flavorid != spec.flavor.flavorid or requested <= allowed:
@@ -51,6 +62,27 @@ def serve_adopted_functions(ctxt: Any, spec: Any) -> frozenset[str]:
     spec.flavor = spec.flavor.obj_clone()
     spec.flavor.extra_specs = extra_specs
     return frozenset(group.requester_id for group in groups)
+
+
+def _drop_device_profile(spec: Any, own: Any) -> frozenset[str]:
+    """Ask for what a server's own flavor has in place of a device profile.
+
+    Return the ids of the groups that are removed.
+    """
+    if native_flavors.DEVICE_PROFILE in own.extra_specs:
+        return frozenset()
+    groups = spec.requested_resources or ()
+    removed = frozenset(
+        group.requester_id
+        for group in groups
+        if _CYBORG_GROUP.fullmatch(group.requester_id or "")
+    )
+    spec.requested_resources = [
+        group for group in groups if group.requester_id not in removed
+    ]
+    spec.flavor = spec.flavor.obj_clone()
+    spec.flavor.extra_specs = dict(own.extra_specs)
+    return removed
 
 
 def _count_requests(spec: Any) -> collections.Counter[str]:

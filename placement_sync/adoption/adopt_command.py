@@ -23,27 +23,33 @@ _HEAD = ("SERVER", "NAME", "DEVICE", "CARD", "PROFILE", "SLOT")
 _NEXT = {
     _State.PLANNED: "disable the host in Nova, and run `nova-accel adopt"
     " apply`",
-    _State.APPLYING: "set compute_driver = accel.AccelLibvirtDriver and"
-    " remove the cards from {option} in nova.conf, restart nova-compute, and"
-    " run `nova-accel adopt status`",
+    _State.APPLYING: "{leave}, set compute_driver = accel.AccelLibvirtDriver"
+    " in nova.conf, restart nova-compute, and run `nova-accel adopt status`",
     _State.ADOPTED: "enable the host in Nova again; `nova-accel adopt undo`"
     " hands it back",
     _State.UNDOING: "stop placement-sync of this host, {restart}, and run"
     " `nova-accel adopt status`",
-    _State.UNDONE: "set compute_driver = libvirt.LibvirtDriver and {option}"
-    " as before in nova.conf, restart nova-compute, and enable the host in"
-    " Nova",
+    _State.UNDONE: "set compute_driver = libvirt.LibvirtDriver in nova.conf,"
+    " {back}, restart nova-compute, and enable the host in Nova",
 }
+_RESTART = "restart nova-compute with the same nova.conf"
 _OPTIONS = {
     records.Source.NOVA_MDEV: {
-        "option": "[devices] enabled_mdev_types",
-        "restart": "restart nova-compute with the same nova.conf",
+        "leave": "remove the cards from [devices] enabled_mdev_types",
+        "restart": _RESTART,
+        "back": "and [devices] enabled_mdev_types as before",
     },
     # Nova's own list has only functions that the option names.
     records.Source.NOVA_PCI: {
-        "option": "[pci] device_spec",
+        "leave": "remove the cards from [pci] device_spec",
         "restart": "set [pci] device_spec as before in nova.conf, and"
         " compute_driver as it is, restart nova-compute",
+        "back": "and [pci] device_spec as before",
+    },
+    records.Source.CYBORG: {
+        "leave": "stop cyborg-agent of this host",
+        "restart": _RESTART,
+        "back": "start cyborg-agent of this host",
     },
 }
 _Run = Callable[
@@ -63,8 +69,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[source.value for source in records.Source],
         default=records.Source.NOVA_MDEV.value,
         help="set the support of Nova that the servers have their devices"
-        " from: [devices] enabled_mdev_types, or [pci] device_spec (default:"
-        " %(default)s)",
+        " from: [devices] enabled_mdev_types, [pci] device_spec, or Cyborg"
+        " (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--accelerator-endpoint",
+        metavar="URL",
+        help="use Cyborg's API at this address without credentials, for"
+        " example http://127.0.0.1:6666/v2",
     )
     common_options.add_host_services(parser)
     common_options.add_arguments(parser)

@@ -5,11 +5,11 @@ from nova_accel.cli import application
 
 
 class AdoptPlan(application.DocumentCommand):
-    """Plan the adoption of this host's servers of Nova's own support.
+    """Plan the adoption of this host's servers of Nova or Cyborg devices.
 
-    Read this host, libvirt, Placement and Nova, print for each server its
-    mdevs or PCI functions with card, profile and slot, and each reason why
-    the host can't be adopted. The plan is stored in the state directory;
+    Read this host, libvirt, Placement, Nova and Cyborg, print for each server
+    its mdevs or functions with card, profile and slot, and each reason why the
+    host can't be adopted. The plan is stored in the state directory;
     nothing else is changed. Run it as root on the host. The exit status is 1
     if there are such reasons. Example: nova-accel adopt plan
     """
@@ -22,8 +22,9 @@ class AdoptApply(application.DocumentCommand):
 
     The host must be disabled in Nova, and nothing may have changed since the
     plan. Afterwards set compute_driver of nova-accel, remove the cards from
-    [devices] enabled_mdev_types or [pci] device_spec, and restart
-    nova-compute. No guest is paused. Example: nova-accel adopt apply
+    [devices] enabled_mdev_types or [pci] device_spec, or stop cyborg-agent,
+    and restart nova-compute. No guest is paused. Example: nova-accel adopt
+    apply
     """
 
     action = "placement_sync.adoption.adopt_command:APPLY"

@@ -25,7 +25,7 @@ from nova_accel.inventory.adoption import (
     records,
 )
 from nova_accel.model import domains, names, providers
-from placement_sync.adoption import pci_options
+from placement_sync.adoption import cyborg, pci_options
 from placement_sync.cli import common_options, outside_host
 from placement_sync.client import (
     nova_api,
@@ -49,6 +49,7 @@ class Sources:
     root: providers.ProviderRoot
     service: str
     read_domains: Callable[[], tuple[domains.Domain, ...]]
+    open_cyborg: Callable[[], rest.RestClient]
 
 
 def open_sources(
@@ -75,6 +76,9 @@ def open_sources(
         root=node.root,
         service=nova_api.read_service_host(compute, node.root.uuid),
         read_domains=functools.partial(registered_readers.read_domains, uri),
+        open_cyborg=functools.partial(
+            common_options.open_client, arguments, options, rest.ACCELERATOR
+        ),
     )
 
 
@@ -93,11 +97,26 @@ def observe(
     host, guests = sources.host.read(), sources.read_domains()
     is_pci = source is records.Source.NOVA_PCI
     functions = pci_options.read_functions(sources.options) if is_pci else {}
-    natives, own = _read_providers(
-        sources,
-        planning.NATIVE_NAMES[source](sources.root, host),
-        is_pci=is_pci,
-    )
+    requests: tuple[records.CyborgRequest, ...] = ()
+    if source is records.Source.CYBORG:
+        managed = cyborg.read(
+            sources.open_cyborg(),
+            frozenset({sources.service, sources.root.name}),
+        )
+        requests = managed.requests
+        natives, own = _read_providers(
+            sources, functools.partial(managed.find_address, host=host)
+        )
+    else:
+        addresses = planning.NATIVE_NAMES[source](sources.root, host)
+        natives, own = _read_providers(
+            sources,
+            lambda provider: (
+                addresses.get(provider.name)
+                if is_pci is (_PCI_TRAIT in provider.traits)
+                else None
+            ),
+        )
     classes = {
         native.address: name
         for native in natives
@@ -134,6 +153,7 @@ def observe(
             for address, function in functions.items()
         },
         aliases=pci_options.read_aliases(sources.options) if is_pci else (),
+        requests=requests,
         moving=frozenset(_list_moving(sources)),
     )
 
@@ -204,12 +224,13 @@ def _without_rewrite(
 
 
 def _read_providers(
-    sources: Sources, addresses: Mapping[str, str], *, is_pci: bool
+    sources: Sources,
+    find_address: Callable[[providers.Provider], str | None],
 ) -> tuple[tuple[records.NativeProvider, ...], list[str]]:
-    """Return Nova's providers, and the uuids of this library's.
+    """Return Nova's or Cyborg's providers, and the uuids of this library's.
 
-    :param addresses: of parents of mdevs or of functions, by the names of
-        Nova's providers.
+    :param find_address: returns the address of the mdevs' parent or of the
+        function, None for a provider of another kind.
     """
     get = sources.placement.fetch
     natives, own = [], []
@@ -221,14 +242,12 @@ def _read_providers(
             continue
         if names.OWNER_TRAIT in provider.traits:
             own.append(provider.uuid)
-        elif provider.name in addresses and is_pci is (
-            _PCI_TRAIT in provider.traits
-        ):
+        elif (address := find_address(provider)) is not None:
             natives.append(
                 records.NativeProvider(
                     uuid=provider.uuid,
                     name=provider.name,
-                    address=addresses[provider.name],
+                    address=address,
                     inventories=provider.inventories,
                     traits=provider.traits,
                     aggregates=_read_aggregates(sources, provider.uuid),
@@ -269,7 +288,8 @@ def _find_shared(
         assigned_functions.list_matches,
     ):
         is_mdev = conflict.option == service_start.MDEV_TYPES
-        if is_mdev is (source is records.Source.NOVA_MDEV):
+        kind = records.Source.NOVA_MDEV if is_mdev else records.Source.NOVA_PCI
+        if kind is source:
             continue  # that is the support to be replaced
         for device in state.devices:
             if device.address in conflict.hint:

@@ -230,6 +230,7 @@ _NO_CREDENTIALS = {
     " with --os-cloud, or a Placement without credentials with --endpoint",
     rest.COMPUTE: _NONE.format("Nova's API"),
     rest.IDENTITY: _NONE.format("Keystone"),
+    rest.ACCELERATOR: _NONE.format("Cyborg"),
 }
 
 
@@ -307,6 +308,8 @@ def _find_endpoint(
         url = arguments.endpoint
     elif service is rest.COMPUTE:
         url = arguments.compute_endpoint
+    elif service is rest.ACCELERATOR:
+        url = arguments.accelerator_endpoint
     return url
 
 

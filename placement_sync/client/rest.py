@@ -45,6 +45,7 @@ _TITLES = {
     "placement": "Placement",
     "compute": "Nova's API",
     "identity": "Keystone",
+    "accelerator": "Cyborg",
 }
 
 
@@ -78,6 +79,7 @@ PLACEMENT = Service(name="placement", group="placement", microversion="1.39")
 # owners (2.80), validation of extra specs (2.86). From 2.88 on hypervisors
 # have fewer fields.
 COMPUTE = Service(name="compute", group="nova", microversion="2.86")
+ACCELERATOR = Service(name="accelerator", group="cyborg", version="2")
 IDENTITY = Service(name="identity", group="keystone", version="3")
 
 

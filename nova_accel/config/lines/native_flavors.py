@@ -18,6 +18,9 @@ OPTION = "[nova_accel] native_flavors"
 # Nova's API stores the devices of an alias with each server, and its claim
 # on the host asks for them: no request filter can replace them.
 PCI_ALIAS = "pci_passthrough:alias"
+# Name of a device profile of Cyborg; Nova's API reads its groups.
+DEVICE_PROFILE = "accel:device_profile"
+_OF_CATALOG = (PCI_ALIAS, DEVICE_PROFILE)
 _KEYS = ("replace", "by", "when")
 EXAMPLE = (
     '{"replace": {"resources:VGPU": "1"}, "by": {"resources_GPU:VGPU": "1",'
@@ -100,18 +103,21 @@ def parse_lines(lines: Iterable[str]) -> tuple[Replacement, ...]:
     replacements = []
     for line in lines:
         replacement = _parse(line)
-        if PCI_ALIAS in replacement.replace:
-            raise _refusal(
-                line,
-                f"{PCI_ALIAS} can't be replaced in requests; convert its"
-                " flavors by `openstack accel flavor convert`",
-            )
+        for key in _OF_CATALOG:
+            if key in replacement.replace:
+                raise _refusal(
+                    line,
+                    f"{key} can't be replaced in requests; convert its"
+                    " flavors by `openstack accel flavor convert`",
+                )
         replacements.append(replacement)
     return tuple(replacements)
 
 
 def parse_catalog_lines(lines: Iterable[str]) -> tuple[Replacement, ...]:
-    """Return the same, of lines that may replace an alias of ``[pci]``.
+    """Return the same, of lines that may replace what Nova's API reads.
+
+    An alias of ``[pci]``, or a device profile of Cyborg.
 
     :raises ConfigurationError: as ``parse_lines``.
     """
@@ -131,9 +137,8 @@ def _parse(line: str) -> Replacement:
             f"by must request a profile with its trait: {EXAMPLE}",
         )
     replaced = flavors.parse_groups(replacement.replace)
-    if PCI_ALIAS not in replacement.replace and not any(
-        map(may_be_native, replaced)
-    ):
+    is_of_catalog = not replacement.replace.keys().isdisjoint(_OF_CATALOG)
+    if not is_of_catalog and not any(map(may_be_native, replaced)):
         raise _refusal(
             line,
             f"replace must request {names.GPU_CLASS}, or the class of an"

@@ -30,6 +30,7 @@ class MdevPlanner(planner.Planner):
     """Plan of a host with mdevs of Nova's own support."""
 
     source = records.Source.NOVA_MDEV
+    flavor_remedy = "resize it to a flavor of one type of vGPU"
 
     def is_native(self, device: model.Device) -> bool:
         addresses = (device.address, *device.slots, *device.members)
@@ -163,9 +164,7 @@ class MdevPlanner(planner.Planner):
         """
         by_class: dict[str, profile_requests.ProfileRequest] = {}
         for each in partitions:
-            profile = profile_requests.ProfileRequest(
-                trait=self.find_trait(each), charges=each.charges
-            )
+            profile = self.build_request(each)
             if by_class.setdefault(each.native_class, profile) != profile:
                 raise ValueError(
                     f"{each.native_class} is {profile.trait} and"
@@ -177,9 +176,6 @@ class MdevPlanner(planner.Planner):
         self, partition: records.AdoptedPartition
     ) -> tuple[dict[str, str], dict[str, str]]:
         before = {f"resources:{partition.native_class}": "1"}
-        profile = profile_requests.ProfileRequest(
-            trait=self.find_trait(partition), charges=partition.charges
-        )
         return before, profile_requests.rewrite(
-            before, {partition.native_class: profile}
+            before, {partition.native_class: self.build_request(partition)}
         )

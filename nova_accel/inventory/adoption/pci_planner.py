@@ -13,12 +13,12 @@ from nova_accel.config.lines import native_flavors as native_lines
 from nova_accel.inventory.adoption import (
     alias_flavors,
     planner,
-    profile_requests,
     records,
 )
 from nova_accel.model import domains, pci, providers
 
-_TECHNOLOGIES = frozenset({"passthrough", "vf", "vendor-vfio"})
+#: Those whose slots are functions.
+TECHNOLOGIES = frozenset({"passthrough", "vf", "vendor-vfio"})
 
 
 def native_names(
@@ -41,6 +41,9 @@ class PciPlanner(planner.Planner):
     """Plan of a host with PCI functions of Nova's own support."""
 
     source = records.Source.NOVA_PCI
+    flavor_remedy = (
+        "correct [pci] alias, or resize it to a flavor of what it has"
+    )
 
     def __init__(self, observed: planner.Observed) -> None:
         super().__init__(observed)
@@ -48,7 +51,7 @@ class PciPlanner(planner.Planner):
             sorted(
                 address
                 for device in self.devices
-                for address in _list_addresses(device)
+                for address in list_addresses(device)
                 if address in observed.functions
             )
         )
@@ -56,11 +59,11 @@ class PciPlanner(planner.Planner):
     def is_native(self, device: model.Device) -> bool:
         return bool(device.counters) and any(
             address in self.observed.functions
-            for address in _list_addresses(device)
+            for address in list_addresses(device)
         )
 
     def assign(self, device: model.Device) -> None:
-        for address in _list_addresses(device):
+        for address in list_addresses(device):
             function = self.observed.functions.get(address)
             if function is not None and function.line_count > 1:
                 self.block(
@@ -71,7 +74,7 @@ class PciPlanner(planner.Planner):
                     f"let one line name it, restart nova-compute,"
                     f" {planner.AGAIN}",
                 )
-        if device.technology not in _TECHNOLOGIES:
+        if device.technology not in TECHNOLOGIES:
             self._check_unsupported(device)
             return
         for slot in device.slots:
@@ -81,7 +84,7 @@ class PciPlanner(planner.Planner):
     def _check_unsupported(self, device: model.Device) -> None:
         """Block a card of another kind, if a guest has any of it."""
         for domain in self.observed.domains:
-            for address in _list_addresses(device):
+            for address in list_addresses(device):
                 if address in domain.functions:
                     self.block(
                         records.Obstacle.UNKNOWN_TYPE,
@@ -168,7 +171,7 @@ class PciPlanner(planner.Planner):
         functions: list[alias_flavors.NovaFunction],
     ) -> None:
         slot = functions[0].address
-        profile = _find_profile(device, slot)
+        profile = find_profile(device, slot)
         if profile is None:
             self.block(
                 records.Obstacle.UNKNOWN_TYPE,
@@ -311,7 +314,7 @@ class PciPlanner(planner.Planner):
     ) -> dict[str, str]:
         used = self._assign_aliases(server.uuid)
         return alias_flavors.rewrite(
-            specs, used.values(), map(self._request, server.partitions)
+            specs, used.values(), map(self.build_request, server.partitions)
         )
 
     def map_flavor(
@@ -320,23 +323,16 @@ class PciPlanner(planner.Planner):
         aliases = [unit.alias for unit in partition.units]
         before = alias_flavors.build(aliases)
         return before, alias_flavors.rewrite(
-            before, aliases, [self._request(partition)]
-        )
-
-    def _request(
-        self, partition: records.AdoptedPartition
-    ) -> profile_requests.ProfileRequest:
-        return profile_requests.ProfileRequest(
-            trait=self.find_trait(partition), charges=partition.charges
+            before, aliases, [self.build_request(partition)]
         )
 
 
-def _list_addresses(device: model.Device) -> Iterator[str]:
+def list_addresses(device: model.Device) -> Iterator[str]:
     """Yield the functions of a device, each once."""
     yield from dict.fromkeys((device.address, *device.slots, *device.members))
 
 
-def _find_profile(device: model.Device, slot: str) -> model.Profile | None:
+def find_profile(device: model.Device, slot: str) -> model.Profile | None:
     """Return the profile that a function has, None if that is not known."""
     for partition in device.partitions:
         if slot in (partition.handle, partition.parent):

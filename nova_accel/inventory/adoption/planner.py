@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan of an adoption, from what a host, Placement and Nova show.
 
-``Planner`` has what all sources have in common; ``mdev_planner`` and
-``pci_planner`` find the partitions of one source.
+``Planner`` has what all sources have in common; ``mdev_planner``,
+``pci_planner`` and ``cyborg_planner`` find the partitions of one source.
 """
 
 import abc
@@ -13,7 +13,11 @@ from nova_accel import model
 from nova_accel.claims import claim_plan
 from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
-from nova_accel.inventory.adoption import alias_flavors, records
+from nova_accel.inventory.adoption import (
+    alias_flavors,
+    profile_requests,
+    records,
+)
 from nova_accel.model import domains, names, providers
 
 #: End of each remedy of a blocker.
@@ -42,8 +46,9 @@ class Observed:
     the consumers that have allocations of this library's providers.
     ``shared`` are the reasons why cards are Nova's in another way, too, by
     address. ``functions`` are those that ``[pci] device_spec`` names, by
-    address, and ``aliases`` those of ``[pci] alias``. ``moving`` are the
-    servers with a migration that is not over, gone ones, too.
+    address, and ``aliases`` those of ``[pci] alias``. ``requests`` are
+    Cyborg's of the host. ``moving`` are the servers with a migration that is
+    not over, gone ones, too.
     """
 
     root: providers.ProviderRoot
@@ -59,6 +64,7 @@ class Observed:
         default_factory=dict
     )
     aliases: tuple[alias_flavors.Alias, ...] = ()
+    requests: tuple[records.CyborgRequest, ...] = ()
     moving: frozenset[str] = frozenset()
 
 
@@ -66,6 +72,8 @@ class Planner(abc.ABC):
     """Plan of one host and source; each object builds one plan."""
 
     source: records.Source
+    #: What to do about a server whose flavor does not fit its devices.
+    flavor_remedy: str
 
     def __init__(self, observed: Observed) -> None:
         self.observed = observed
@@ -159,14 +167,19 @@ class Planner(abc.ABC):
         )
         self.partitions.setdefault(server, []).append(adopted)
 
-    def find_trait(self, partition: records.AdoptedPartition) -> str:
-        """Return the trait of a partition's profile."""
-        return next(
+    def build_request(
+        self, partition: records.AdoptedPartition
+    ) -> profile_requests.ProfileRequest:
+        """Return the request of a partition's profile."""
+        trait = next(
             profile.trait
             for device in self.devices
             if device.address == partition.device
             for profile in device.profiles
             if profile.name == partition.profile
+        )
+        return profile_requests.ProfileRequest(
+            trait=trait, charges=partition.charges
         )
 
     def list_traits(
@@ -296,10 +309,7 @@ class Planner(abc.ABC):
                 uuid,
                 f"the extra specs of its flavor do not fit its devices:"
                 f" {error}",
-                "correct [pci] alias, or resize it to a flavor of what it"
-                f" has, {AGAIN}"
-                if self.source is records.Source.NOVA_PCI
-                else f"resize it to a flavor of one type of vGPU, {AGAIN}",
+                f"{self.flavor_remedy}, {AGAIN}",
             )
             return None
         return dataclasses.replace(server, specs_after=after)

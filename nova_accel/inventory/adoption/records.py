@@ -20,6 +20,8 @@ class Source(enum.Enum):
     NOVA_MDEV = "nova-mdev"
     #: ``[pci] device_spec`` and ``alias``.
     NOVA_PCI = "nova-pci"
+    #: Accelerator requests of Cyborg.
+    CYBORG = "cyborg"
 
 
 class AdoptionState(enum.Enum):
@@ -94,8 +96,9 @@ class NativeUnit:
 
     ``address`` is that of the mdev's parent, or of the function.
     ``provider`` is Nova's, empty where it reports none of PCI devices.
-    ``alias`` and ``request`` are the name and the id of Nova's PCI request;
-    nova-compute records the latter.
+    ``alias`` and ``request`` are the name and the id of Nova's PCI request,
+    which nova-compute records, or the device profile and the uuid of Cyborg's
+    accelerator request.
     """
 
     address: str
@@ -103,6 +106,23 @@ class NativeUnit:
     resource_class: str
     alias: str = ""
     request: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CyborgRequest:
+    """Accelerator request of Cyborg that is bound to a server.
+
+    ``address`` is that of the function, or of the mdev's parent; ``handle``
+    that of the function, or the mdev's uuid. ``provider`` is Cyborg's in
+    Placement, ``profile`` the name of the device profile.
+    """
+
+    uuid: str
+    server: str
+    provider: str
+    profile: str
+    address: str
+    handle: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

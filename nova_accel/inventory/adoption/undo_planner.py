@@ -97,6 +97,10 @@ def _express_server(
 
     :raises PlanError: it is none.
     """
+    if plan.source is records.Source.CYBORG:
+        raise reshape.PlanError(
+            "Cyborg has no accelerator request for what it has"
+        )
     specs = present.specs or {}
     is_pci = plan.source is records.Source.NOVA_PCI
     express = _express_function if is_pci else _express_mdev

@@ -96,6 +96,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_900, "2026-11-28", _ASKED),
         Limit(57_550, "2026-11-28", _UNCALLED),
         Limit(57_450, "2026-11-28", "metrics are written to a file only"),
+        Limit(57_480, "2026-11-28", "moves of servers adopted from Cyborg"),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -205,6 +206,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             3_750,
             "2026-11-28",
             "a second source: PCI functions, by aliases and Nova's records",
+        ),
+        Limit(
+            4_120,
+            "2026-11-28",
+            "a third source: accelerator requests of Cyborg",
         ),
     ),
     "ironic": (

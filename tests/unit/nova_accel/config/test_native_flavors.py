@@ -77,6 +77,10 @@ def test_other_flavors_stay(specs: dict[str, str], reason: str) -> None:
             {"replace": {"pci_passthrough:alias": "a1:1"}, "by": SERVED},
             "can't be replaced in requests",
         ),
+        (
+            {"replace": {"accel:device_profile": "gpu"}, "by": SERVED},
+            "can't be replaced in requests",
+        ),
     ],
 )
 def test_a_wrong_line_is_refused_with_what_to_write(
