@@ -7,19 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.model import flavors, names
 from tests.functional.fakehost.support.cards import store
 from tests.lab import fakehost
 from tests.lab.fakehost import Controller
 from tests.support.fpga import simulated
-from tests.support.hosts.simulated import ROOT
 
 pytestmark = pytest.mark.fakehost
 
 NVME, WITH_VFS = "0000:81:00.0", "0000:82:00.0"
-VF = "0000:82:00.1"
 SPEC = fakehost.HostSpec(
     cards=(
         fakehost.NvmeCard(address=NVME),
@@ -49,24 +45,6 @@ def rules(count: int, address: str = NVME) -> policy.DeviceRules:
     )
 
 
-def test_vfs_come_with_the_service(host: Controller) -> None:
-    life = simulated.started(host.root, rules(5))
-    assert life.set_card_modes()
-    functions = host.functions()
-    assert functions[NVME]["vfs"] == 5
-    assert not any(
-        functions[vf]["driver"] for vf in functions[NVME]["vf_addresses"]
-    )
-    device = life.host.state.device(NVME)
-    assert device is not None
-    assert device.plugin == "pci_vf"
-    assert len(device.slots) == 5
-    assert device.counters[device.resource_class] == 5
-    written = len(host.writes())
-    assert not life.set_card_modes()
-    assert len(host.writes()) == written
-
-
 def test_fewer_vfs_go_by_way_of_none(host: Controller) -> None:
     life = simulated.started(host.root, rules(2, WITH_VFS))
     functions = host.functions()
@@ -90,28 +68,3 @@ def test_a_refused_vf_count_is_logged(
     life.set_card_modes()
     assert host.functions()[NVME]["vfs"] == 0
     assert NVME in caplog.text
-
-
-def test_a_server_gets_a_vf(host: Controller) -> None:
-    life = simulated.started(host.root, rules(4, WITH_VFS))
-    for vf in host.functions()[WITH_VFS]["vf_addresses"]:
-        store(host.sys / "bus/pci/drivers/nvme/unbind", vf)
-    life.host.refresh()
-    device = life.host.state.device(WITH_VFS)
-    assert device is not None
-    assert VF in device.slots
-    (profile,) = device.profiles
-    slot = model.Slot(
-        provider=names.provider_uuid(ROOT.uuid, WITH_VFS),
-        resource_class=device.resource_class,
-        identifier=VF,
-    )
-    group = flavors.RequestGroup(
-        suffix="_N",
-        resources=dict(profile.charges),
-        required=frozenset({profile.trait}),
-    )
-    (claim,) = life.ensure("server", (group,), (slot,))
-    assert claim.handle == VF
-    life.release("server", (slot,), lambda _: False)
-    assert life.claims() == ()

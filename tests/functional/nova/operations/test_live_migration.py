@@ -87,26 +87,6 @@ class LiveMdev(moving.LiveBase):
             self.assertEqual(1, self.usages(harness.T4, host)["VGPU"])
 
     @pytest.mark.long
-    def test_there_and_back(self) -> None:
-        self._live_migrate(self.server)
-        self.goes_to = "host1"
-        self._live_migrate(self.server)
-        # The first one has been completed before.
-        self.until(
-            lambda: self.assertEqual({}, self.usages(harness.T4, "host2"))
-        )
-        self.assertEqual([self.before], self.mdevs_of(self.server))
-        self.assert_stayed()
-
-    @pytest.mark.long
-    def test_restart_of_the_destination_meanwhile(self) -> None:
-        """The destination reads its claims from Nova's records."""
-        self.meanwhile = self.restart_destination
-        self._live_migrate(self.server)
-        self.assert_holds(self.server, harness.T4, "host2")
-        self.assert_nothing_left("host1")
-
-    @pytest.mark.long
     def test_restart_of_the_destination_and_a_failure(self) -> None:
         self.meanwhile = self.restart_destination
         self.arrives = False
