@@ -9,19 +9,16 @@ import pytest
 
 from tests.e2e.support.second_host import TwoHosts, record_release
 from tests.e2e.support.site import Site
-from tests.functional.contrib.packages import package_root
-from tests.lab.cloud.installations import (
-    Installation,
-    install_library,
-    install_release,
-)
+from tests.functional.contrib.packages import debian_package, package_root
+from tests.lab.cloud.installations import Installation, install_release
 from tests.lab.cloud.layout import MARK_VARIABLE, Layout
 
 #: Nova of the lab's requirements on both hosts.
 OWN = "own"
 #: The same, and the second host has an older one.
 NOVA_33 = "nova33"
-#: The same, and the second host has that of Debian's packages (Nova 34).
+#: The same, and the second host has that of Debian's packages (Nova 34),
+#: and this project's own package beside it.
 DEBIAN_SID = "debian-sid"
 #: The second host has that of Debian 13's packages (Nova 31), all else has
 #: Nova 33: Nova 34 refuses services that are older than that.
@@ -35,8 +32,7 @@ on_all_releases = pytest.mark.parametrize(
 )
 
 _NOVA_33 = "33.0.2"
-_PACKAGES = ("nova-compute", "python3-pyudev")
-_FIND_PYTHON = "import sys; print('python3.%d' % sys.version_info[1])"
+_PACKAGES = ("nova-compute",)
 
 
 @contextlib.contextmanager
@@ -84,7 +80,7 @@ def _restore(lab: Site, nova: Installation) -> None:
 
 @contextlib.contextmanager
 def _install_debian(layout: Layout, suite: str) -> Iterator[Installation]:
-    """Install Debian's nova-compute in a root, and the library beside it."""
+    """Install Debian's nova-compute in a root, and our package beside it."""
     environment = {
         MARK_VARIABLE: str(layout.state),
         "PYTHONUNBUFFERED": "1",
@@ -93,10 +89,9 @@ def _install_debian(layout: Layout, suite: str) -> Iterator[Installation]:
     }
     with package_root.PackageRoot(suite, environment) as root:
         root.run("apt-get", "install", *_PACKAGES)
-        python = root.run("python3", "-c", _FIND_PYTHON).strip()
-        library = root.files / "library"
-        install_library(layout, library)
-        root.mount(library, f"/usr/local/lib/{python}/dist-packages")
+        with debian_package.built() as package:
+            debian_package.copy(package, root)
+        debian_package.install(root)
         root.mount(layout.state, str(layout.state))
         yield Installation(
             programs=pathlib.Path("/usr/bin"),

@@ -72,15 +72,6 @@ def install_release(layout: Layout, version: str) -> Installation:
     return Installation(programs=place / "bin")
 
 
-def install_library(layout: Layout, target: Path) -> None:
-    """Unpack the lab's wheel into a directory of packages.
-
-    :raises LabError: it can't be unpacked.
-    """
-    words = ("--no-deps", "--target", str(target), find_wheel(layout))
-    run_uv(layout, "pip", "install", *words)
-
-
 def _install(layout: Layout, place: Path, words: Sequence[str | Path]) -> None:
     python = str(place / "bin/python")
     run_uv(layout, "pip", "install", "--python", python, *words)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian package: built, installed beside Debian's Nova, purged.
-
-Its commands are those of the install page.
-"""
+"""The Debian package: built, installed beside Debian's Nova, purged."""
 
 import configparser
 import os
@@ -15,37 +12,23 @@ import pytest
 
 from tests.functional import test_activation
 from tests.functional.contrib import roots
-from tests.functional.contrib.packages import package_root
+from tests.functional.contrib.packages import debian_package, package_root
 from tests.hosts import look
 from tests.support import golden
-from tests.unit.docs import pages
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="mounts file systems"
 )
 
-_PAGE = pages.MANUAL / "install/index.rst"
 _PACKAGE = "python3-nova-accel"
 # Prints the directory of pip's packages, which precedes Debian's.
 _LOCAL = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
-def read_commands(*programs: str) -> list[tuple[str, ...]]:
-    """Return the commands of the install page with one of the programs."""
-    commands = map(tuple, pages.commands(_PAGE.read_text()))
-    return [words for words in commands if words[0] in programs]
-
-
 @pytest.fixture(scope="module")
 def package() -> Iterator[pathlib.Path]:
     """Return the package, built with its Build-Depends alone."""
-    with package_root.PackageRoot("trixie") as root:
-        root.copy_commit()
-        commands = read_commands("cp", "apt-get", "dpkg-buildpackage")
-        assert commands[-1][0] == "dpkg-buildpackage"
-        for words in commands:
-            root.run(*words, directory="/mnt/source")
-        (path,) = root.files.glob("*.deb")
+    with debian_package.built() as path:
         yield path
 
 
@@ -56,8 +39,7 @@ def nova(
     """Return a root with a release's nova-compute; the package is at /mnt."""
     with package_root.PackageRoot(request.param) as root:
         root.run("apt-get", "install", "nova-compute")
-        shutil.copy(package, root.files)
-        (root.files / "source").mkdir()
+        debian_package.copy(package, root)
         yield root
 
 
@@ -72,14 +54,8 @@ def host(
     nova: package_root.PackageRoot, before: Mapping[str, str]
 ) -> package_root.PackageRoot:
     """Return the root with the package."""
-    install(nova)
+    debian_package.install(nova)
     return nova
-
-
-def install(root: package_root.PackageRoot) -> None:
-    """Install the package that is at /mnt."""
-    (command,) = read_commands("apt")
-    root.run("sh", "-c", " ".join(command), directory="/mnt/source")
 
 
 def run_package_test(root: package_root.PackageRoot, name: str) -> None:
@@ -106,9 +82,8 @@ def list_own_files(root: package_root.PackageRoot) -> list[str]:
 def test_the_package_works_without_nova(package: pathlib.Path) -> None:
     """The short form of the tests below, which have Debian's Nova."""
     with package_root.PackageRoot("trixie") as root:
-        shutil.copy(package, root.files)
-        (root.files / "source").mkdir()
-        install(root)
+        debian_package.copy(package, root)
+        debian_package.install(root)
         directory = root.run("python3", "-c", _LOCAL).strip()
         script = f"/var/lib/dpkg/info/{_PACKAGE}.postinst"
         assert root.run(script, "configure") == ""
