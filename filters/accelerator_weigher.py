@@ -34,7 +34,7 @@ from filters.request import NO_ACCELERATORS, AcceleratorRequest
 from nova_accel.catalog import loader
 from nova_accel.config import conf
 from nova_accel.geometry import vgpu_geometry
-from nova_accel.model import flavors, providers
+from nova_accel.model import providers
 
 LOG = logging.getLogger(__name__)
 _FREE = "accelerator_free_weight_multiplier"
@@ -152,10 +152,7 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
             weights = _add(weights, _multiply(functions, by_function))
         if not any(by_fullness):
             return weights
-        if (
-            request.policy.packing is flavors.Packing.BEST_REMAINING
-            and min(by_fullness) >= 0
-        ):
+        if request.policy.packing.is_by_loss and min(by_fullness) >= 0:
             state.losses = state.losses or _measure_losses(request)
             values = _score_losses(
                 state.losses, spec, hosts, state.list_shapes

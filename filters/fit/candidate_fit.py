@@ -28,6 +28,7 @@ _UNEVEN = frozenset({model.Layout.MIXED, model.Layout.MIG})
 _HEALTH = "health"
 _GEOMETRY = "geometry"
 _NUMA = "NUMA"
+_EXCLUSIVE = flavors.Packing.EXCLUSIVE
 _HEALTH_CAUSES = {
     names.DRAINED_TRAIT: "drained by its operator",
     names.MISSING_TRAIT: "missing on its host",
@@ -298,6 +299,7 @@ def _find_rejections(checked: _CheckedCandidate) -> Rejections:
         **_find_shortages(checked),
         **_find_health_issues(checked),
         **_find_conflicts(checked),
+        **_find_shared_devices(checked),
         **_find_affinity_violations(checked),
     }
 
@@ -366,6 +368,45 @@ def _describe_types(types: card_state.VgpuCounts) -> str:
     )
 
 
+def _find_shared_devices(checked: _CheckedCandidate) -> Rejections:
+    """Return devices that a server does not have to itself.
+
+    It has those of which it takes all: no other server is on them then, and
+    Placement allocates none to another.
+    """
+    if checked.request.policy.packing is not _EXCLUSIVE:
+        return {}
+    return {
+        (facts.uuid, _EXCLUSIVE.value): Rejection(
+            providers=(facts,),
+            cause=f"packing {_EXCLUSIVE.value} needs the whole device, and"
+            f" the flavor takes {', '.join(parts)}; see `openstack accel"
+            " flavor set --packing exclusive`",
+        )
+        for facts, units in checked.allocated
+        if (parts := _list_parts(facts, units))
+    }
+
+
+def _list_parts(
+    facts: providers.Provider, units: Mapping[str, int]
+) -> list[str]:
+    """Return what is taken of a device, empty if it is all of a class.
+
+    Each partition needs some of each class but slices: vGPUs that share a
+    GPU instance take none.
+    """
+    shares = [
+        (amount, capacity.capacity, name)
+        for name, amount in units.items()
+        if name != names.MIG_SLICE_CLASS
+        and (capacity := facts.capacities.get(name))
+    ]
+    if any(amount == total for amount, total, _ in shares):
+        return []
+    return [f"{amount} of {total} {name}" for amount, total, name in shares]
+
+
 def _find_affinity_violations(checked: _CheckedCandidate) -> Rejections:
     policy = checked.request.policy
     rejections = {
@@ -399,7 +440,7 @@ def _rank(checked: _CheckedCandidate) -> _StateRank:
         for vgpus in checked.vgpus
     )
     policy = checked.request.policy
-    is_best = policy.packing is flavors.Packing.BEST_REMAINING
+    is_best = policy.packing.is_by_loss
     free = sum(
         (_free_share(facts, units) for facts, units in checked.allocated),
         Fraction(0),

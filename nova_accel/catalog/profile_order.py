@@ -64,11 +64,15 @@ def list_choices(
             " --or-profile`",
         )
     plain = {key: text for key, text in specs.items() if key != KEY}
+    packing = flavors.parse_selection_policy(specs).packing
+    is_exclusive = packing is flavors.Packing.EXCLUSIVE
     return tuple(
         Choice(
             name=each.name,
             specs=_remove(plain, groups, first, catalog)
-            | _request(groups, each, catalog),
+            | _request(
+                groups, each.trait, catalog.charges(each, is_exclusive)
+            ),
         )
         for each in types
     )
@@ -117,15 +121,15 @@ def _remove(
 
 def _request(
     groups: list[flavors.RequestGroup],
-    vgpu_type: vgpu_types.CatalogVgpuType,
-    catalog: vgpu_types.Catalog,
+    trait: str,
+    charges: Mapping[str, int],
 ) -> dict[str, str]:
     """Return the extra specs of groups that request a type."""
     added = {}
     for group in groups:
         count = group.resources[names.GPU_CLASS]
-        added[f"trait{group.suffix}:{vgpu_type.trait}"] = "required"
-        for name, amount in catalog.charges(vgpu_type).items():
+        added[f"trait{group.suffix}:{trait}"] = "required"
+        for name, amount in charges.items():
             added[f"resources{group.suffix}:{name}"] = str(amount * count)
     return added
 

@@ -133,8 +133,14 @@ class Catalog:
             vgpu_type.trait: vgpu_type for vgpu_type in self._types.values()
         }
 
-    def charges(self, vgpu_type: CatalogVgpuType) -> dict[str, int]:
-        """Return the charges of one vGPU by resource class."""
+    def charges(
+        self, vgpu_type: CatalogVgpuType, is_exclusive: bool = False
+    ) -> dict[str, int]:
+        """Return the charges of one vGPU by resource class.
+
+        :param is_exclusive: it has its card to itself: all memory and
+            slices of the card.
+        """
         charges = {
             names.GPU_CLASS: 1,
             names.GPU_MEMORY_CLASS: vgpu_type.framebuffer_mb,
@@ -144,6 +150,10 @@ class Catalog:
             for kind in gpu.kinds:
                 if kind.name == vgpu_type.instance:
                     charges[names.MIG_SLICE_CLASS] = kind.slices
+        if gpu is not None and is_exclusive:
+            charges[names.GPU_MEMORY_CLASS] = gpu.memory_mb
+            if names.MIG_SLICE_CLASS in charges:
+                charges[names.MIG_SLICE_CLASS] = gpu.mig_slices
         return charges
 
     def gpu(self, key: str) -> CatalogGpu | None:

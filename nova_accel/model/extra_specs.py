@@ -115,6 +115,11 @@ _PACKING = _choices(
             "The device that loses least of what the usual requests could"
             " still use."
         ),
+        flavors.Packing.EXCLUSIVE: (
+            "A device that no other server uses while this one exists. The"
+            " request groups take all of it; a host whose devices are in use,"
+            " or not taken as a whole, is refused."
+        ),
     }
 )
 
@@ -155,7 +160,7 @@ TABLE: tuple[ExtraSpec, ...] = (
         key="packing",
         meaning=(
             "Which of a host's devices is used where several are equally"
-            " suitable. It never refuses a host."
+            " suitable. Only ``exclusive`` refuses hosts."
         ),
         choices=_PACKING,
         default=flavors.DEFAULT_POLICY.packing.value,

@@ -122,12 +122,19 @@ class Packing(SpecValue):
     """Order of preference among a host's devices with room.
 
     PACK: the fullest first. SPREAD: the emptiest first. BEST_REMAINING:
-    the least loss of what usual requests could use first.
+    the least loss of what usual requests could use first. EXCLUSIVE: the
+    same order, of devices that the server takes as a whole.
     """
 
     PACK = "pack"
     SPREAD = "spread"
     BEST_REMAINING = "best_remaining"
+    EXCLUSIVE = "exclusive"
+
+    @property
+    def is_by_loss(self) -> bool:
+        """Return whether the loss of usable share decides."""
+        return self in (Packing.BEST_REMAINING, Packing.EXCLUSIVE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import model
 from nova_accel.inventory import wording
-from nova_accel.model import providers
+from nova_accel.model import flavors, names, providers
 from placement_sync.audit import collected_state, findings, node_amounts
 from placement_sync.client import nova_api
 
@@ -197,13 +197,31 @@ def add_claimed_amounts(
 ) -> _Amounts:
     """Return a consumer's allocations, raised to the amounts of its claims.
 
+    Of a server that has its devices to itself, to all that is measured.
+
     :param before: its allocations, amounts by provider and class.
     :param claims: all its claims on the provider.
     """
+    claims = tuple(claims)
+    charged = index.charged(provider, claims)
+    device = index.device(provider)
+    if device is not None and _is_exclusive(index.servers[claims[0].consumer]):
+        charged |= {
+            name: device.counters[name]
+            for name in charged.keys() & names.MEASURES
+        }
     amounts = dict(before.get(provider, {}))
-    for name, amount in index.charged(provider, claims).items():
+    for name, amount in charged.items():
         amounts[name] = max(amount, amounts.get(name, 0))
     return {**before, provider: amounts}
+
+
+def _is_exclusive(server: nova_api.Server | None) -> bool:
+    flavor = server.flavor if server is not None else None
+    key = f"{flavors.NAMESPACE}packing"
+    return flavor is not None and (
+        flavor.extra_specs.get(key) == flavors.Packing.EXCLUSIVE.value
+    )
 
 
 def find_ended_moves(

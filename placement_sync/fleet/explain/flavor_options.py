@@ -178,8 +178,9 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
     flavors.MEMORY_NODES: tuple(map(str, range(flavors.MAX_MEMORY_NODES + 1)))
 }
 _MORE_HELP = {
+    "packing": "; exclusive requests the whole card",
     flavors.MEMORY_NODES: ", the NUMA nodes for the memory of each whole GPU"
-    " (default: 8 for GPUs that need it, as GH200 and GB200)"
+    " (default: 8 for GPUs that need it, as GH200 and GB200)",
 }
 
 
@@ -230,6 +231,8 @@ def build_request(
             charges=dict(map(_parse_charge, arguments.charge)),
             bitstream=arguments.bitstream or "",
             count=arguments.count,
+            is_exclusive=settings.get("packing")
+            == flavors.Packing.EXCLUSIVE.value,
         ),
         offered,
         types,

@@ -40,7 +40,8 @@ class ProfileQuery:
     ``profile`` is a vendor's name, a trait, the id of an FPGA function or
     interface, or a resource class. ``model`` restricts a class to cards of
     a model, ``traits`` are required in addition. ``charges`` are amounts
-    that neither the catalog nor the trait has, by class.
+    that neither the catalog nor the trait has, by class. ``is_exclusive``
+    requests the whole card with it.
     """
 
     profile: str
@@ -49,6 +50,7 @@ class ProfileQuery:
     charges: Mapping[str, int] = dataclasses.field(default_factory=dict)
     bitstream: str = ""
     count: int = 1
+    is_exclusive: bool = False
 
 
 def find_profile(
@@ -78,6 +80,9 @@ def find_profile(
             " --count"
         )
     charges = {**terms.charges, **query.charges}
+    if query.is_exclusive and terms.vgpu_type is not None:
+        whole = types.catalog.charges(terms.vgpu_type, is_exclusive=True)
+        charges = {**whole, **query.charges}
     missing = sorted(terms.unknown - charges.keys())
     if missing and not is_forced:
         raise NotOfferedError(

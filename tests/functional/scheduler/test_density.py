@@ -49,7 +49,7 @@ def _write(path: pathlib.Path, rows: Sequence[Mapping[str, object]]) -> None:
         writer.writerows(rows)
 
 
-@pytest.mark.parametrize("packing", list(flavors.Packing))
+@pytest.mark.parametrize("packing", trace_replay.POLICIES)
 @pytest.mark.parametrize("seed", range(3))
 def test_replay_places_nothing_invalid(
     seed: int, packing: flavors.Packing
@@ -143,7 +143,7 @@ def test_trace_of_files(
     assert title == "requests: % of all GPUs allocated at 130% load"
     assert rows[0].split() == ["06-FGD", "91.00"]
     assert [row.split()[0] for row in rows[1:]] == [
-        packing.value for packing in flavors.Packing
+        packing.value for packing in trace_replay.POLICIES
     ]
     assert all(re.search(r" 0 invalid placements", row) for row in rows[1:])
     assert traces.read_requests(requests) == _generate(2, 30)

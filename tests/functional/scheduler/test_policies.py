@@ -266,7 +266,7 @@ def test_a_later_server_of_a_request_is_refused_by_allocations(
     [
         ("numa_policy", "required, preferred, none"),
         ("locality", "nvlink, pcie, numa, different_card, any"),
-        ("packing", "pack, spread, best_remaining"),
+        ("packing", "pack, spread, best_remaining, exclusive"),
     ],
 )
 def test_an_invalid_value_is_in_the_servers_fault(

@@ -27,6 +27,7 @@ from tests.support.scheduler import scheduled
 from tests.support.scheduler.judged_hosts import Host
 from tests.support.scheduler.judged_placement import Placement, new_server
 
+PACKING = f"{flavors.NAMESPACE}packing"
 CELL_MB = 1024
 GUEST_MB = 400
 MOST_REQUESTS = 12
@@ -58,6 +59,7 @@ class Verdict:
     conflicts: int = 0
     failing: list[Mistake] = dataclasses.field(default_factory=list)
     false: list[Mistake] = dataclasses.field(default_factory=list)
+    shared: list[Mistake] = dataclasses.field(default_factory=list)
     calls: collections.Counter[int] = dataclasses.field(
         default_factory=collections.Counter
     )
@@ -75,7 +77,7 @@ class Verdict:
             f" {self.conflicts} conflicts; {self.refused_hosts} hosts"
             f" refused, {len(self.false)} falsely; most calls"
             f" {max(self.calls, default=0)}",
-            *map(str, (self.failing + self.false)[:20]),
+            *map(str, (self.shared + self.failing + self.false)[:20]),
         ]
         return "\n".join(lines)
 
@@ -106,6 +108,7 @@ class Cloud:
         self.cells = {root: _topology(self.chance) for root in self.hosts}
         self.filter = accelerator_filter.AcceleratorFilter(self.placement.get)
         self.servers = 0
+        self.exclusive: set[str] = set()
         for host in self.hosts.values():
             self.placement.publish(host.tree())
 
@@ -151,6 +154,9 @@ class Cloud:
             )
             if claimed is None:
                 break
+            if specs[PACKING] == flavors.Packing.EXCLUSIVE.value:
+                self.exclusive.add(server)
+            self._check_shared(number, groups)
             host = self.hosts[claimed.uuid]
             allocations = self.placement.allocations[server]
             reason = host.start(server, groups, allocations)
@@ -162,6 +168,18 @@ class Cloud:
             self.placement.release(server)
         self.verdict.calls[len(self.placement.read_paths)] += 1
         self._report()
+
+    def _check_shared(
+        self, number: int, groups: Sequence[flavors.RequestGroup]
+    ) -> None:
+        """Record devices that an exclusive server has not to itself."""
+        allocations = self.placement.allocations
+        for server in self.exclusive & allocations.keys():
+            own = allocations[server].keys() & self.placement.nodes.keys()
+            for other in allocations.keys() - {server}:
+                if shared := own & allocations[other].keys():
+                    what = f"{other} is on {shared} of {server}"
+                    self._record(self.verdict.shared, number, groups, what)
 
     def _place(
         self,
@@ -272,8 +290,19 @@ class Cloud:
     def _flavor(self) -> dict[str, str]:
         """Return extra specs of one to three groups, and policies."""
         chance = self.chance
+        devices = list(
+            itertools.chain.from_iterable(
+                h.devices for h in self.hosts.values()
+            )
+        )
+        packing = chance.choice(list(flavors.Packing))
+        is_exclusive = packing is flavors.Packing.EXCLUSIVE
+        if is_exclusive:
+            devices = list(filter(_can_be_whole, devices))
+        if not devices:
+            return self._flavor()
         specs = {
-            "accelerator:packing": chance.choice(list(flavors.Packing)).value,
+            PACKING: packing.value,
             "accelerator:numa_policy": chance.choice(
                 list(flavors.NumaPolicy)
             ).value,
@@ -284,16 +313,11 @@ class Cloud:
         }
         if chance.random() < 0.4:
             specs["hw:numa_nodes"] = "1"
-        devices = list(
-            itertools.chain.from_iterable(
-                h.devices for h in self.hosts.values()
-            )
-        )
         device = chance.choice(devices)
         for suffix in "ABC"[: chance.choice([1, 1, 1, 2, 2, 3])]:
             if chance.random() < 0.3:
                 device = chance.choice(devices)
-            specs |= _group(suffix, device, chance)
+            specs |= _group(suffix, device, chance, is_exclusive)
         return specs
 
     # -- Nova -----------------------------------------------------------------
@@ -332,14 +356,27 @@ class Cloud:
             )
 
 
+def _can_be_whole(device: model.Device) -> bool:
+    """Return whether one partition may take all of a device's units."""
+    is_measured = not names.MEASURES.isdisjoint(device.counters)
+    return is_measured or len(device.slots) == 1
+
+
 def _group(
-    suffix: str, device: model.Device, chance: Random
+    suffix: str, device: model.Device, chance: Random, is_exclusive: bool
 ) -> dict[str, str]:
-    """Return the extra specs of a group that a device could serve."""
+    """Return the extra specs of a group that a device could serve.
+
+    An exclusive one takes all of the device.
+    """
     profile = chance.choice(device.profiles)
     count = 2 if chance.random() < 0.1 else 1
     specs = {
-        f"resources_{suffix}:{name}": str(amount * count)
+        f"resources_{suffix}:{name}": str(
+            device.counters[name]
+            if is_exclusive and name in names.MEASURES & device.counters.keys()
+            else amount * count
+        )
         for name, amount in profile.charges.items()
     }
     if device.region is not None:

@@ -97,6 +97,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_550, "2026-11-28", _UNCALLED),
         Limit(57_450, "2026-11-28", "metrics are written to a file only"),
         Limit(57_480, "2026-11-28", "moves of servers adopted from Cyborg"),
+        Limit(57_560, "2026-11-28", "a server with a card to itself"),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),

@@ -257,6 +257,21 @@ class FlavorCommand(scheduled.CommandTestBase):
         self.assertIn("numa_policy: preferred (default)", text)
         self.assertIn("room now: 7 servers at most", text)
 
+    def test_an_exclusive_flavor_takes_the_whole_card(self) -> None:
+        self.start_host(*harness.TWO_T4)
+        flavor = self.add_flavor()
+        words = "flavor", "set", FLAVOR, "--packing", "exclusive"
+        self.run_command(*words, "--profile", "T4-4Q")
+        self.assertEqual(
+            "16384", self.specs(flavor)["resources_GPU1:CUSTOM_GPU_MEMORY_MB"]
+        )
+        self.assertEqual(2, self.show_flavor()["room"])
+        self.create(flavor)
+        self.assertEqual(1, self.show_flavor()["room"])
+        self.run_command("flavor", "set", FLAVOR, "--profile", "T4-4Q")
+        _, error = self.run_both(*words)
+        self.assertIn("packing exclusive needs the whole device", error)
+
     @pytest.mark.long
     def test_several_and_then_none(self) -> None:
         self.start_host(*harness.TWO_T4)

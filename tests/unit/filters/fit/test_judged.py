@@ -45,6 +45,7 @@ def test_placed_servers_start_and_refused_hosts_could_not_serve(
     assert verdict.refused_hosts > CLOUDS / 4
     assert verdict.per_thousand <= MOST_FAILING, verdict
     assert not verdict.false, verdict
+    assert not verdict.shared, verdict
     assert not verdict.conflicts, verdict
 
 

@@ -97,6 +97,7 @@ def is_valid(
         and has_places(accelerators, candidate, host_facts)
         and is_near_the_guest(accelerators, candidate, host_facts)
         and is_together(accelerators, candidate, host_facts)
+        and has_cards_alone(accelerators, candidate, host_facts)
     )
 
 
@@ -241,6 +242,20 @@ def is_together(
         {t for t in a.traits if t.startswith(prefix)}
         == {t for t in b.traits if t.startswith(prefix)}
         for a, b in read_pairs
+    )
+
+
+def has_cards_alone(
+    accelerators: request.AcceleratorRequest,
+    candidate: provider_facts.Candidate,
+    host_facts: candidate_fit.HostFacts,
+) -> bool:
+    return accelerators.policy.packing is not flavors.Packing.EXCLUSIVE or all(
+        candidate["allocations"][facts.uuid]["resources"][
+            names.GPU_MEMORY_CLASS
+        ]
+        == facts.capacities[names.GPU_MEMORY_CLASS].capacity
+        for facts in cards_of(candidate, host_facts)
     )
 
 

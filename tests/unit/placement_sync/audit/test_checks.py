@@ -464,6 +464,36 @@ def test_each_class_of_a_claim_must_be_allocated(name: str) -> None:
     ) in finding.remedy
 
 
+def test_a_card_to_oneself_is_allocated_as_a_whole() -> None:
+    uuid = audited.provider(CARDS[0])
+    flavor = nova_api.ServerFlavor(
+        vcpus=1,
+        memory_mb=0,
+        root_gb=0,
+        other_gb=0,
+        extra_specs={"accelerator:packing": "exclusive"},
+    )
+    server = nova_api.Server(uuid=OTHER, node=ROOT.name, flavor=flavor)
+    state = dataclasses.replace(
+        audited.lived(with_memory(), "running", OTHER, CARDS[0], FREE),
+        allocations=(),
+        servers={OTHER: server},
+        consumers={
+            OTHER: collected_state.ConsumerAllocations(
+                allocations={ROOT.uuid: {"VCPU": 1}}
+            )
+        },
+    )
+    (finding,) = checks.compare(state).findings
+    device = collected_state.StateIndex(state).device(uuid)
+    assert device is not None
+    total = device.counters[names.GPU_MEMORY_CLASS]
+    assert total > CHARGES[names.GPU_MEMORY_CLASS]
+    assert (
+        f" --allocation rp={uuid},{names.GPU_MEMORY_CLASS}={total},VGPU=1 "
+    ) in finding.remedy
+
+
 def test_one_command_sets_the_allocations_of_all_devices() -> None:
     """A second command would replace the first one's allocations."""
     cards = (CARDS[0], CARDS[1])
