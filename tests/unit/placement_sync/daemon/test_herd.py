@@ -9,7 +9,7 @@ from placement_sync.daemon import loop
 from tests.benchmark import passes
 
 HOSTS, WORKERS, MINUTE = 2000, 16, 60.0
-COST = passes.Cost(first=17, later=1, seconds=0.005)
+COST = passes.Cost(first=17, changed=26, later=1, seconds=0.005)
 # Requests per second of passes whose phases are uniform, and the largest
 # number that chance makes of it in some minutes.
 MEAN = HOSTS / loop.compute_wait_s(passes.INTERVAL_S, 0)
@@ -50,7 +50,7 @@ def test_placement_is_asked_less_while_it_is_down_and_finds_no_herd() -> None:
 
 def test_an_overloaded_placement_recovers() -> None:
     """Each host keeps what it has read when a pass fails."""
-    slow = passes.Cost(first=17, later=1, seconds=0.2)
+    slow = passes.Cost(first=17, changed=26, later=1, seconds=0.2)
     simulation = passes.Simulation([0.0] * HOSTS, slow, WORKERS, True)
     traffic = simulation.run(60 * MINUTE)
     assert 0 < traffic.recovered < 30 * MINUTE
