@@ -74,7 +74,7 @@ class RequestState:
         self.facts: dict[str, providers.Provider] = {}
         #: Those with unknown partitions, by uuid.
         self.ambiguous: set[str] = set()
-        #: What each host would lose with a server, once weighed.
+        #: Losses of the hosts, once they were weighed.
         self.losses: scores.RequestLosses | None = None
         self._summaries = ProviderSummaries(captured or {})
         self._changed: dict[str, providers.Provider] = {}

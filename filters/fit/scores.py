@@ -138,7 +138,7 @@ def read_room(host: Any) -> usable_share.HostRoom:
 
 
 class RequestLosses:
-    """What each host loses with a server of one request.
+    """Losses of the hosts that get a server of one request.
 
     Of a host whose candidates and room are the same as for the server before
     it is computed once.
