@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import functools
 import re
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -83,7 +84,8 @@ class CheckedHost:
         secrets included.
     :param packages: packages of other distributions in the Python of this
         command.
-    :param capture_error: why Nova's answers can't be captured in it.
+    :param unwrapped: why methods of nova-scheduler can't be wrapped in it, by
+        check.
     """
 
     def __init__(
@@ -91,14 +93,14 @@ class CheckedHost:
         reader: host_reader.HostReader,
         config_files: Sequence[str] = (),
         packages: Sequence[top_packages.ForeignPackage] = (),
-        capture_error: str = "",
+        unwrapped: Mapping[str, str] = types.MappingProxyType({}),
     ) -> None:
         reader.files.allow(host_paths.ALL)
         self.reader = reader
         self.gpus = reader.gpus
         self._nova_conf = nova_conf.NovaConf(reader.files, config_files)
         self.packages = tuple(packages)
-        self.capture_error = capture_error
+        self.unwrapped = unwrapped
 
     # -- files ------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from nova_accel.doctor import (
     host_checks,
     registry,
 )
-from nova_accel.doctor.sources import captured_method
+from nova_accel.doctor.sources import wrapped_methods
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,10 +82,10 @@ def _check_host(arguments: argparse.Namespace) -> application.Output:
     )
     reader, meta = host_source.open_host(root)
     packages = top_packages.find_foreign() if is_here else ()
-    capture_error = captured_method.find_difference() if is_here else ""
+    unwrapped = wrapped_methods.find_differences() if is_here else {}
     host_source.check_config_files(arguments)
     host = checked_host.CheckedHost(
-        reader, arguments.config_file, packages, capture_error
+        reader, arguments.config_file, packages, unwrapped
     )
     results = registry.run(checks, host)
     summary = ""

@@ -396,5 +396,20 @@ def check_weigher(host: _Host) -> _Results:
 )
 def check_capture(host: _Host) -> _Results:
     """nova-accel knows the method that asks for allocation candidates."""
-    if _FILTER in _words(host, "enabled_filters") and host.capture_error:
-        yield warn(host.capture_error, host.nova_conf)
+    yield from _check_method(host, "capture")
+
+
+@SCHEDULER.check(
+    "choices",
+    why="of a flavor with several profiles only the first is given",
+    remedy="install the release of nova-accel for this release of Nova",
+)
+def check_choices(host: _Host) -> _Results:
+    """nova-accel knows the method that selects the host of a server."""
+    yield from _check_method(host, "choices")
+
+
+def _check_method(host: _Host, name: str) -> _Results:
+    """Warn if a method of nova-scheduler can't be wrapped."""
+    if _FILTER in _words(host, "enabled_filters") and name in host.unwrapped:
+        yield warn(host.unwrapped[name], host.nova_conf)

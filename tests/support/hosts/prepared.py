@@ -371,13 +371,13 @@ def changed(
     gpus: Mapping[str, nvml_gpus.NvmlGpu] = types.MappingProxyType({}),
     blocked: str = "",
     packages: Sequence[top_packages.ForeignPackage] = (),
-    capture_error: str = "",
+    unwrapped: Mapping[str, str] = types.MappingProxyType({}),
 ) -> checked_host.CheckedHost:
     """Return the prepared host with a change.
 
     :param blocked: a path that can't be read, nor anything below it.
     :param packages: Python packages of other distributions.
-    :param capture_error: why Nova's answers can't be captured.
+    :param unwrapped: why methods of nova-scheduler can't be wrapped.
     """
     files = dict(records())
     for path, record in change.items():
@@ -391,5 +391,5 @@ def changed(
         source = BlockedFiles(source, blocked)
     reader = host_reader.HostReader(source=source, gpus=gpus)
     return checked_host.CheckedHost(
-        reader, packages=packages, capture_error=capture_error
+        reader, packages=packages, unwrapped=unwrapped
     )

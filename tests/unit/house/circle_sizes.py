@@ -153,6 +153,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-28",
             "the method of nova-scheduler that the filter wraps",
         ),
+        Limit(6_440, "2026-11-28", "the second method that the filter wraps"),
     ),
     "fleet": (
         Limit(9_720, "2026-11-27", _PACKAGE),

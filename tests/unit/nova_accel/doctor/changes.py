@@ -57,7 +57,7 @@ class Case:
         default_factory=dict
     )
     packages: tuple[top_packages.ForeignPackage, ...] = ()
-    capture_error: str = ""
+    unwrapped: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def bound(address: str, driver: str) -> prepared.Change:
@@ -483,8 +483,18 @@ CASES: Mapping[str, Case] = {
     "sched.capture": Case(
         WARN,
         {},
-        capture_error="get_allocation_candidates of"
-        " /opt/nova/scheduler/client/report.py takes (self, resources)",
+        unwrapped={
+            "capture": "get_allocation_candidates of"
+            " /opt/nova/scheduler/client/report.py takes (self, resources)"
+        },
+    ),
+    "sched.choices": Case(
+        WARN,
+        {},
+        unwrapped={
+            "choices": "/opt/nova/scheduler/manager.py has no"
+            " select_destinations"
+        },
     ),
     "py.packages": Case(
         FAIL,

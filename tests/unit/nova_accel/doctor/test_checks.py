@@ -83,7 +83,7 @@ def test_a_change_is_seen_by_its_check_only(name: str) -> None:
         case.before | case.change,
         case.gpus,
         packages=case.packages,
-        capture_error=case.capture_error,
+        unwrapped=case.unwrapped,
     )
     after = levels(host, IN_USE)
     assert name not in before

@@ -56,7 +56,7 @@ def test_each_check_is_printed_with_its_cause() -> None:
             case.before | case.change,
             case.gpus,
             packages=case.packages,
-            capture_error=case.capture_error,
+            unwrapped=case.unwrapped,
         )
         texts.append(_print((checks[name],), host))
     golden.check(PATH, _HEAD + "".join(texts))
