@@ -279,7 +279,7 @@ class DocumentCommand(Command):
         output: Table | Record | Document,
     ) -> int:
         if not isinstance(output, Document):
-            raise TypeError(f"{self.cmd_name} prints a text or an object")
+            raise TypeError(type(output))
         if parsed_args.is_json:
             self._print_json(output.build())
         else:
@@ -325,7 +325,7 @@ class _FormattedCommand(Command):
         output: Table | Record | Document,
     ) -> int:
         if isinstance(output, Document):
-            raise TypeError(f"{self.cmd_name} prints cells")
+            raise TypeError(type(output))
         is_old_json = getattr(parsed_args, "is_old_json", False)
         if is_old_json and output.build_document is not None:
             self._print_json(output.build_document())
@@ -375,7 +375,7 @@ class ListCommand(_FormattedCommand, lister.Lister):
         self, parsed_args: argparse.Namespace, output: Table | Record
     ) -> int:
         if isinstance(output, Record):
-            raise TypeError(f"{self.cmd_name} prints rows")
+            raise TypeError(type(output))
         is_table = parsed_args.formatter == _TABLE
         self._print(output.head if is_table else "")
         rows = output.rows
@@ -403,7 +403,7 @@ class ShowCommand(_FormattedCommand, show.ShowOne):
         self, parsed_args: argparse.Namespace, output: Table | Record
     ) -> int:
         if isinstance(output, Table):
-            raise TypeError(f"{self.cmd_name} prints fields")
+            raise TypeError(type(output))
         is_table = parsed_args.formatter == _TABLE
         if is_table and self._is_own_program and output.text:
             self._print(output.text)

@@ -55,7 +55,8 @@ def _heal(arguments: argparse.Namespace) -> str:
     }
     _check_faulted(addresses, noted.keys() | current.keys(), state_dir)
     return "".join(
-        f"{address}: is set aside still: {reason}\n"
+        f"{address}: is set aside still:"
+        f" {reason.removeprefix(f'{address} ')}\n"
         if reason
         else f"{address}: offered again from nova-compute's next pass on\n"
         for address, reason in marks.heal(state, addresses).items()
@@ -79,7 +80,9 @@ def _check_faulted(addresses: Set[str], faulted: Set[str], path: str) -> None:
 def _fault_lines(*sources: conditions.Faults) -> str:
     """Return a line for each fault, in the order of the sources."""
     return "".join(
-        f"{fault.address}  since {fault.when or '?'}: {fault.reason}\n"
+        f"{fault.address}"
+        + (f"  since {fault.when}" if fault.when else "")
+        + f": {fault.reason.removeprefix(f'{fault.address} ')}\n"
         for by_address in sources
         for _, fault in sorted(by_address.items())
     )

@@ -237,7 +237,7 @@ def _closed_lines(device: model.Device) -> Iterator[str]:
     if device.drain:
         yield f"  drained: {device.drain}"
     if device.marks_unknown:
-        yield f"  marks unknown: {device.marks_unknown}"
+        yield f"  takes no new server, notes unknown: {device.marks_unknown}"
     if device.unnoted:
         yield f"  takes no new server: {device.unnoted}"
 

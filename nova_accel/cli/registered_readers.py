@@ -5,8 +5,8 @@ Commands and the doctor use them; nova-compute reads its own libvirt.
 """
 
 import importlib.metadata
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
 
 from nova_accel import errors
 from nova_accel.model import domains
@@ -20,8 +20,7 @@ DOMAINS_GROUP = "nova_accel.domains"
 # ConfigurationError.
 DRAINS_GROUP = "nova_accel.drains"
 
-
-ReadDomains = Callable[[str | None], Iterable[domains.Domain]]
+_PLACE = "entry point"
 
 
 class DrainReader(Protocol):
@@ -40,24 +39,13 @@ def read_domains(uri: str | None = None) -> tuple[domains.Domain, ...]:
     """Return the domains of all installed sources.
 
     :param uri: libvirt connection URI; None for this host's default.
-    :raises DomainsError: no source is installed, or one of them fails. An
-        incomplete result would let used devices seem unused.
+    :raises ConfigurationError: no source is installed, or one of them can't
+        be loaded.
+    :raises DomainsError: one of them fails. An incomplete result would let
+        used devices seem unused.
     """
-    points = importlib.metadata.entry_points(group=DOMAINS_GROUP)
-    if not points:
-        raise errors.DomainsError(
-            "this host", f"nothing is installed in {DOMAINS_GROUP}"
-        )
     all_domains: list[domains.Domain] = []
-    for point in sorted(points, key=lambda point: point.name):
-        try:
-            read: ReadDomains = point.load()
-        except (ImportError, AttributeError) as error:
-            raise errors.DomainsError(
-                point.name,
-                f"{point.value} can't be loaded ({error}); install what it"
-                " needs on this host: for libvirt, nova-accel[compute]",
-            ) from error
+    for read in _load_all(DOMAINS_GROUP):
         all_domains += read(uri)
     return tuple(all_domains)
 
@@ -68,16 +56,28 @@ def open_drains(config_files: Sequence[str]) -> DrainReader:
     :raises ConfigurationError: none is installed, it can't be loaded, or
         the files have no credentials.
     """
-    for point in importlib.metadata.entry_points(group=DRAINS_GROUP):
-        try:
-            open_reader: Callable[[Sequence[str]], DrainReader] = point.load()
-        except (ImportError, AttributeError) as error:
-            raise errors.ConfigurationError(
-                f"entry point {DRAINS_GROUP}",
-                point.value,
-                f"can't be loaded ({error}); install what it needs",
-            ) from error
-        return open_reader(config_files)
-    raise errors.ConfigurationError(
-        f"entry point {DRAINS_GROUP}", "", "is missing; reinstall nova-accel"
-    )
+    reader: DrainReader = _load_all(DRAINS_GROUP)[0](config_files)
+    return reader
+
+
+def _load_all(group: str) -> list[Callable[..., Any]]:
+    """Return the functions that packages have registered.
+
+    :raises ConfigurationError: there is none, or one can't be loaded.
+    """
+    found = importlib.metadata.entry_points(group=group)
+    points = sorted(found, key=lambda point: point.name)
+    if not points:
+        raise errors.ConfigurationError(
+            group, "", "no package has it; reinstall nova-accel", _PLACE
+        )
+    try:
+        return [point.load() for point in points]
+    except (ImportError, AttributeError) as error:
+        raise errors.ConfigurationError(
+            group,
+            ", ".join(point.value for point in points),
+            f"can't be loaded ({error}); install what it needs on this host:"
+            " for libvirt, nova-accel[compute]",
+            _PLACE,
+        ) from error

@@ -28,6 +28,7 @@ GROUP = "nova_accel.checks"
 # Areas whose checks call services. They are loaded only if asked for: they
 # are no pure functions over files.
 CLOUD_GROUP = "nova_accel.cloud_checks"
+_PLACE = "entry point"
 
 _AREAS = (
     iommu.AREA,
@@ -82,15 +83,18 @@ def _load(point: importlib.metadata.EntryPoint) -> host_checks.Area:
         area = point.load()
     except Exception as error:  # third-party code may raise anything
         raise errors.ConfigurationError(
-            f"entry point {point.group}",
+            point.group,
             point.value,
             f"fails to load ({error!r}); repair or remove its package",
+            _PLACE,
         ) from error
     if not isinstance(area, host_checks.Area):
         raise errors.ConfigurationError(
-            f"entry point {point.group}",
+            point.group,
             point.value,
-            "is no nova_accel.doctor.host_checks.Area",
+            "is no nova_accel.doctor.host_checks.Area; repair or remove its"
+            " package",
+            _PLACE,
         )
     return area
 
@@ -193,5 +197,7 @@ def _observe(
         )
     except Exception as error:  # another package's check may raise anything
         yield host_checks.Observation(
-            host_checks.Level.UNKNOWN, f"the check failed: {error!r}"
+            host_checks.Level.UNKNOWN,
+            f"the check failed: {error!r}",
+            remedy="report it with an archive of `nova-accel capture`",
         )

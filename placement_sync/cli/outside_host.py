@@ -336,7 +336,9 @@ def read_node_uuid(directories: Iterable[str]) -> str | None:
             raise errors.UnreadableError(path, error.errno or 0) from error
         except ValueError as error:
             raise errors.MalformedError(
-                "file of nova-compute's node", path, "a uuid in it"
+                "uuid of a compute node",
+                text,
+                f"that of this host's node in Placement, in {path}",
             ) from error
     return None
 

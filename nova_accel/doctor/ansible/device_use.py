@@ -89,7 +89,7 @@ class HeldDevices:
 
         :raises DevicesInUseError: a server does.
         :raises DomainsError: the domains can't be read.
-        :raises MalformedError: the claims can't be read.
+        :raises AcceleratorError: the claims can't be read.
         """
         if self._addresses == frozenset():
             return
@@ -122,10 +122,9 @@ class HeldDevices:
             return (), frozenset()
         recorded = self._file.read()
         if not recorded.is_known:
-            raise errors.MalformedError(
-                "file of claims",
-                self._file.path,
-                f"a file that nova-compute has written ({recorded.reason})",
+            raise errors.AcceleratorError(
+                f"{recorded.reason}; restart nova-compute, which writes it"
+                " anew"
             )
         handles = {claim.handle for claim in recorded.claims}
         return recorded.claims, recorded.occupied - handles
@@ -165,7 +164,7 @@ class HeldDevices:
         :raises DevicesInUseError: a server holds a device.
         :raises DomainsError: the domains can't be read.
         :raises DrainTimeoutError: the wait took too long.
-        :raises MalformedError: the claims can't be read.
+        :raises AcceleratorError: the claims can't be read.
         """
         self.check()
         if not (self.has_nova and self._addresses):

@@ -17,7 +17,7 @@ _ALVEO = "10ee"
 _DFL = "dfl-pci"
 _XRT = "/opt/xilinx/xrt/version.json"
 _MANAGERS = checked_host.CheckedHost.sys("class/fpga_manager")
-_HEALTHY = ("unknown", "operating", "power off", "power up")
+_HEALTHY = ("unknown", "operating", "power_off", "power_up")
 
 
 def _alveos(host: _Host) -> Iterator[pci.PciFunction]:
@@ -151,5 +151,6 @@ def check_manager(host: _Host) -> _Results:
     """No FPGA manager has failed."""
     for name in host.names(_MANAGERS):
         path = f"{_MANAGERS}/{name}/state"
-        if host.text(path) and host.text(path) not in _HEALTHY:
-            yield warn(f"{name} is in state {host.text(path)}", path)
+        state = host.text(path)
+        if state and state.replace(" ", "_") not in _HEALTHY:
+            yield warn(f"{name} is in state {state}", path)

@@ -65,8 +65,7 @@ class Holder:
     def devices(self) -> str:
         """Return its profiles and devices, as a list in one line."""
         return ", ".join(
-            f"{claim.profile or 'whole device'} ({claim.technology}) on"
-            f" {claim.device}"
+            f"{claim.profile or '-'} ({claim.technology}) on {claim.device}"
             for claim in self.claims
         )
 

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings of an audit, each with its real cause, and their repairs."""
 
+import importlib.metadata
 import pathlib
 
+import pytest
+
+from nova_accel.cli import registered_readers
 from nova_accel.host.execute import privileged
 from tests.functional.sync.commands import test_audit
 from tests.functional.sync.messages import transcript
 from tests.functional.sync.support import audit_site
 from tests.functional.sync.support.audit_site import CARD, mdev
 from tests.support.hosts.simulated import ROOT
+from tests.unit.nova_accel.doctor import test_doctor_command
 
 _mounted = test_audit._mounted
 hypervisor, site = test_audit.hypervisor, test_audit.site
@@ -16,7 +21,7 @@ Site = audit_site.Site
 SERVERS = [f"a000000{n}-0000-4000-8000-00000000000{n}" for n in range(5)]
 
 
-def test_findings(site: Site) -> None:
+def test_findings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         site.start(SERVERS[number], f"slot-{number}")
     site.remove_allocation(SERVERS[0])
@@ -44,4 +49,19 @@ def test_findings(site: Site) -> None:
     host.run("audit", *hidden, *nova)
     host.run("audit --heal", *hidden, *nova)
     host.run(f"audit --root {site.kernel.root}", *hidden, *nova)
+    stock = importlib.metadata.entry_points
+    for points in (
+        [],
+        [test_doctor_command.Point(ImportError("No module named 'libvirt'"))],
+    ):
+        monkeypatch.setattr(
+            importlib.metadata,
+            "entry_points",
+            lambda group, points=points: (
+                points
+                if group == registered_readers.DOMAINS_GROUP
+                else stock(group=group)
+            ),
+        )
+        host.run("audit", *hidden, *nova)
     host.check("audit")

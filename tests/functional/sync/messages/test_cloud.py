@@ -3,12 +3,15 @@
 
 import json
 import pathlib
+import socket
+import sys
 from collections.abc import Iterator
 
 import pytest
 from nova import rpc
 
 from nova_accel.model import names
+from placement_sync.fleet import compute_rpc
 from placement_sync.fleet.cli import fleet_command
 from tests.functional.sync.fleet import test_fleet
 from tests.functional.sync.messages import transcript
@@ -115,7 +118,7 @@ profile list --all --model A40 -c Profile -c Offered
     cloud.check("lists")
 
 
-def test_an_empty_cloud(empty: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_cloud(empty: Cloud) -> None:
     empty.site.nova.add_flavor("gpu.8q", **_SPECS)
     empty.run_all(
         """\
@@ -140,13 +143,6 @@ flavor set gpu.8q --class PGPU
         "profile list\nprofile list --all",
         *("--endpoint", empty.site.placement.url),
     )
-    monkeypatch.setattr(fleet_command, "MOST_COUNTED", 0)
-    root = empty.site.add("a40-vf-mdev")
-    card = names.provider_uuid(root, test_fleet.CARD)
-    empty.site.allocate(card, test_fleet.VM, **test_fleet.PART)
-    empty.site.nova.add_host(root, test_fleet.A40_HOST)
-    empty.site.nova.down["a40-vf-mdev"] = None
-    empty.run_all("device list\nhost list")
     empty.check("empty cloud")
 
 
@@ -396,10 +392,17 @@ def test_problems_of_a_report(cloud: Cloud) -> None:
     cloud.check("problems of a report")
 
 
-def test_calls_of_hosts(cloud: Cloud) -> None:
+def test_calls_of_hosts(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """No message bus: what each command says before it calls a host."""
     conf = cloud.site.place / "nova.conf"
     conf.write_text("[DEFAULT]\nhost = node1\n")
+    silent = cloud.site.place / "silent.conf"
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    silent.write_text(
+        f"[DEFAULT]\ntransport_url = rabbit://a:b@127.0.0.1:{port}/\n"
+    )
+    monkeypatch.setattr(compute_rpc, "CONNECT_SECONDS", 0.2)
     wrong = cloud.site.place / "wrong.conf"
     wrong.write_text("[DEFAULT]\ntransport_url = rabbit://a:b@127.0.0.1:x/\n")
     away = cloud.site.place / "away.conf"
@@ -418,8 +421,16 @@ server show {uuids} --config-file {conf}
 server show {uuids} --config-file {wrong}
 server show {uuids} --config-file {away}
 device list --state drained -c Address -c 'Still fits' --config-file {away}
+server show {uuids} --config-file {silent}
 """
     )
+    listener.close()
+    cloud.site.nova.add_host(cloud.site.root, test_fleet.A40_HOST)
+    cloud.site.nova.down["a40-vf-mdev"] = None
+    monkeypatch.setattr(fleet_command, "MOST_COUNTED", 0)
+    cloud.run_all("device list -c Address -c State -c Servers -c 'Still fits'")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    cloud.run_all(f"report -o {cloud.site.place / 'report.html'}")
     cloud.run_all("device list --os-cloud lab", "--endpoint", "http://x")
     cloud.run_all("device list", "--endpoint", "http://127.0.0.1:1")
     cloud.check("calls of hosts")

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages of the commands about a host, each with its real cause."""
 
+import fcntl
+import importlib.metadata
 import json
 import pathlib
+import sys
+import time
 import uuid
 
 import pytest
@@ -10,17 +14,23 @@ import pytest
 from nova_accel.cli.commands import main
 from nova_accel.doctor.ansible import manifests
 from nova_accel.host.state import claims_file, faults
-from nova_accel.model import providers
+from nova_accel.model import providers, usage
+from placement_sync.cli.main import main as sync_main
+from placement_sync.daemon import status
 from tests.functional.sync.commands import test_drain
 from tests.functional.sync.messages import transcript
-from tests.functional.sync.support import servers, sites
+from tests.functional.sync.support import nova_standin, servers, sites
+from tests.hosts import look
 from tests.support.hosts import prepared
+from tests.unit.nova_accel.cli import test_commands
 from tests.unit.nova_accel.doctor import changes, test_doctor_command
 from tests.unit.nova_accel.doctor.ansible import (
     test_device_use,
     test_driver_command,
 )
+from tests.unit.placement_sync.client import test_stock_compute
 
+sample = test_commands.sample
 CARD, HOST = sites.CARD, sites.HOST
 Monkey = pytest.MonkeyPatch
 
@@ -98,10 +108,13 @@ def test_faults(host: Host) -> None:
     notes = faults.FaultNotes(str(host.site.state))
     notes.put(CARD, "its reset failed", None)
     host.run_all(f"heal 0000:af:00.0\nheal {CARD}")
+    device = host.site.root / "sys/bus/pci/devices" / CARD
+    (device / "config").write_bytes(b"\xff" * 64)
+    host.run_all(f"heal\nheal {CARD}")
     host.check("heal")
 
 
-def test_passes(host: Host) -> None:
+def test_passes(host: Host, monkeypatch: Monkey) -> None:
     site = host.site
     host.run_all("status")
     site.state.mkdir()
@@ -132,9 +145,46 @@ run --once --endpoint PLACEMENT --os-cloud lab
     broken.unlink()
     new = f"run --once --create-root --host {uuid.UUID(int=5)}.example.org"
     host.run_all(f"{new} --dry-run")
+    sampled = status.Status(
+        writer="nova-compute",
+        succeeded=time.time(),
+        sampled=time.time(),
+        device_usage=(usage.DeviceUsage(address=CARD, power_watts=31.5),),
+    )
+    (site.state / "status" / "nova-compute.json").write_text(
+        json.dumps(sampled.as_dict())
+    )
+    host.run_all("status")
+    (host.place / "compute_id").write_text("none")
+    host.run_all("run --once")
+    (host.place / "compute_id").unlink()
+    host.wait = "placement-sync"
+    with (site.state / "sync.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        monkeypatch.setattr(
+            time, "sleep", lambda _: fcntl.flock(other, fcntl.LOCK_UN)
+        )
+        host.run_all(f"run --once --host {HOST}")
+    monkeypatch.undo()
     site.conf.write_text(f"[nova_accel]\nstate_dir = {site.conf}/state\n")
     host.run_all(f"drain {CARD} --reason r --root {site.root}")
     host.check("passes")
+
+
+def test_a_stock_nova_compute(host: Host) -> None:
+    host.site.state.mkdir()
+    compute = test_stock_compute.Host(host.site.state)
+    watch = compute.watch()
+    while not watch.is_proved():
+        compute.report()
+    with nova_standin.serve() as nova:
+        nova.add_host(sites.ROOT, HOST)
+        host.run_all(
+            f"run --once --host {HOST}",
+            *("--config-file", str(host.site.conf)),
+            *("--compute-endpoint", nova.url),
+        )
+    host.check("a stock nova-compute")
 
 
 def test_inspections(host: Host) -> None:
@@ -150,6 +200,9 @@ inspect --root {site.conf}
 inspect --config-file {host.place / "missing.conf"}
 """
     )
+    (host.site.state / "drained").parent.mkdir()
+    (host.site.state / "drained").write_text("")
+    host.run_all("inspect")
     odd = host.place / "odd.conf"
     odd.write_text("[nova_accel]\ndrivers = nvida\n")
     host.run_all(f"inspect --config-file {odd}", "--root", str(site.root))
@@ -178,6 +231,7 @@ def test_checks_and_drivers(
     run_all(
         f"""\
 doctor --root {tmp_path / "empty"}
+doctor --root {look.make("nothing", tmp_path / "none")} --only iommu
 doctor --root {bad} --only iommu
 doctor --root {bad} --only iommu --fix-plan
 doctor --root {bad} --only nope
@@ -188,6 +242,8 @@ capture --root {bad} -o {tmp_path / "again.tar.gz"}
 driver plan --root {good}
 driver plan --root {bad} --vars {tmp_path / "missing.json"}
 driver plan --root {bad} --role nope
+driver plan --root {bad} --technology nope
+driver plan --root {bad} -c Role -c Reasons
 driver install --config-file {conf}
 {install}
 {install} --drain-wait soon
@@ -198,9 +254,24 @@ driver remove --config-file {conf}
     state.mkdir()
     test_device_use.publish(state, prepared.T4)
     host.run(install)
+    (state / "book.json").write_text("{")
+    host.run(install)
+    monkeypatch.setitem(sys.modules, "ansible_runner", None)
+    name = "nova_accel.doctor.ansible.playbook"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    host.run(f"driver plan --vars {sources}")
     drivers.mkdir()
     (drivers / "nova_accel.json").write_text("{")
     host.run("driver status")
+    own = tmp_path / "own.conf"
+    own.write_text(
+        "[DEFAULT]\ncompute_driver = accel.AccelLibvirtDriver\n"
+        f"[nova_accel]\nstate_dir = {own}/state\n"
+    )
+    host.run(f"doctor --only state.directory --config-file {own}")
+    for area in (ImportError("no module"), 7, test_doctor_command.ODD):
+        test_doctor_command.install(monkeypatch, area)
+        host.run(f"doctor --root {bad} --only other")
     host.check("doctor, capture and driver")
 
 
@@ -209,8 +280,10 @@ def test_programs(
 ) -> None:
     monkeypatch.delenv("OS_CLOUD", raising=False)
     monkeypatch.setattr("nova_accel.discovery.nova_conf.CONFIG_FILES", ())
-    host = transcript.Transcript(capsys, {str(tmp_path): "DIRECTORY"}, main)
+    names = {str(tmp_path): "DIRECTORY"}
+    host = transcript.Transcript(capsys, names, main, "nova-accel")
     for line in (
+        "--help",
         *("inspect -c", "drian", "drain --host", "--host node1"),
         *("audit --once", "device list", "audit", "audit --endpoint"),
         f"drain {CARD} --reason r --state-dir relative",
@@ -219,7 +292,35 @@ def test_programs(
         f"doctor --config-file {tmp_path / 'missing.conf'}",
     ):
         host.run(line)
+    with (
+        pathlib.Path("/dev/full").open("w") as full,
+        monkeypatch.context() as m,
+    ):
+        m.setattr(sys, "stdout", full)
+        host.run("driver status")
     host.check("programs")
+
+
+def test_help_of_placement_sync(capsys: sites.Output) -> None:
+    sync = transcript.Transcript(capsys, {}, sync_main, "placement-sync")
+    sync.run("--help")
+    sync.check("placement-sync")
+
+
+@pytest.mark.usefixtures("sample")
+def test_broken_installations(
+    host: Host, capsys: sites.Output, monkeypatch: Monkey
+) -> None:
+    written = transcript.Transcript(capsys, {}, main, "nova-accel")
+    written.run("broken word")
+    written.run("odd word")
+    points: list[importlib.metadata.EntryPoint] = []
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda group: points
+    )
+    hidden = ("--config-file", str(host.site.conf))
+    written.run("inspect", *hidden)
+    written.check("broken installations")
 
 
 def test_claims_of_another_host(host: Host) -> None:

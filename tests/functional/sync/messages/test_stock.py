@@ -47,6 +47,7 @@ def test_stock(
                 f"{publish} --starts 2 --number-role member", *endpoints
             )
             written.run("stock list", *north)
+        written.add((tmp_path / "stock.html").read_text())
         written.run("stock list", "--compute-endpoint", nova.url)
         written.run("stock list", "--endpoint", placement.url)
         text = pathlib.Path(site.path).read_text()

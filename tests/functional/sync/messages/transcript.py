@@ -54,6 +54,7 @@ class Transcript:
 
     :param names: texts by the directory or address that they replace.
     :param main: runs a command, and returns its exit status.
+    :param program: its name, by default that of the command.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class Transcript:
         capsys: pytest.CaptureFixture[str],
         names: dict[str, str],
         main: Callable[[list[str]], int] = programs.main,
+        program: str = "",
     ) -> None:
         self._capsys = capsys
+        self._program = program
         self._names = names
         self._main = main
         self._texts: list[str] = []
@@ -84,9 +87,14 @@ class Transcript:
         assert "Traceback" not in err, err
         errors = "".join(f"! {line}\n" for line in _drop_usage(err, self.wait))
         ending = f"  [{status}]" if status else ""
-        text = f"$ {_find_program(words)} {command}{ending}\n{out}{errors}"
+        program = self._program or _find_program(words)
+        text = f"$ {program} {command}{ending}\n{out}{errors}"
         self._texts.append(self._replace(text))
         return out + err
+
+    def add(self, text: str) -> None:
+        """Record the text of a file that a command wrote."""
+        self._texts.append(self._replace(text))
 
     def request(
         self,

@@ -165,7 +165,7 @@ def test_a_reboot_needs_all_devices_free(tmp_path: pathlib.Path) -> None:
 
 def test_unreadable_claims_are_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "book.json").write_text("{")
-    with pytest.raises(errors.MalformedError, match=r"book\.json"):
+    with pytest.raises(errors.AcceleratorError, match=r"book\.json"):
         use_of(tmp_path, "nvidia").check()
 
 
