@@ -23,7 +23,11 @@ from placement_sync.sync import sync_pass
 from tests.functional.sync.support import faults, judge, lives, servers, trees
 from tests.support.examples import examples
 
-RUNS = int(os.environ.get("NOVA_ACCEL_SYNC_FAULTS", "") or examples(66))
+# At least one of each kind.
+RUNS = int(
+    os.environ.get("NOVA_ACCEL_SYNC_FAULTS", "")
+    or max(len(faults.KINDS), examples(66))
+)
 SEED = os.environ.get("NOVA_ACCEL_SYNC_SEED", "f")
 # Faulty passes of one host.
 LIFE = 40
