@@ -32,7 +32,7 @@ _FIRST = (
     "alveo",
     "mdev",
 )
-_LAST = ("pci_vf", "pci_passthrough", "noop")
+_LAST = ("pci_vf", "pci_passthrough")
 
 
 @runtime_checkable

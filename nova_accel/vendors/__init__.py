@@ -2,12 +2,12 @@
 """Vendor drivers: one technology, one file or folder each.
 
 Each implements ``nova_accel.discovery.plugin.Driver`` and is an entry point
-of the group ``nova_accel.drivers``. To write a new one, copy ``noop.py``.
+of the group ``nova_accel.drivers``. To write a new one, copy
+``nova_accel/conformance/template.py``.
 
 ============================ =============== ==============================
 module                       driver          hardware
 ============================ =============== ==============================
-``noop``                     noop            none: the template of a driver
 ``nvidia.mdev_driver``       nvidia_mdev     NVIDIA vGPU and MIG, by mdevs
 ``nvidia.vfio_driver``       nvidia_vfio     NVIDIA vGPU and MIG, by typed
                                              VFs (vendor-specific VFIO)

@@ -226,7 +226,7 @@ def test_the_conformance_suite_is_a_wheel_of_its_own(
         return subprocess.run(  # noqa: S603 - fixed arguments
             [
                 *(python, "-m", "nova_accel.conformance"),
-                *("noop", "--root", host),
+                *("qat", "--root", host),
             ],
             cwd=tmp_path,
             env={"PATH": os.environ["PATH"]},
@@ -237,7 +237,7 @@ def test_the_conformance_suite_is_a_wheel_of_its_own(
 
     assert "No module named nova_accel.conformance" in check().stderr
     unpack(suite, site)
-    assert check().stdout == "noop: 1 host, 0 findings\n"
+    assert check().stdout == "qat: 1 host, 0 findings\n"
 
 
 def git(*arguments: str | Path) -> str:

@@ -13,7 +13,6 @@ from nova_accel.vendors import (
     amd_mxgpu,
     intel_sriov,
     mdev,
-    noop,
     pci_passthrough,
     pci_vf,
     qat,
@@ -35,7 +34,6 @@ DRIVERS: Mapping[str, plugin.Driver] = {
     "mdev": mdev.MdevDriver(),
     "pci_vf": pci_vf.PciVfDriver(),
     "pci_passthrough": pci_passthrough.PciPassthroughDriver(),
-    "noop": noop.NoopDriver(),
 }
 
 

@@ -94,7 +94,7 @@ def inspect_keys() -> Any:
     """Return a report of ``nova-accel inspect`` that has every key."""
     device = model.Device(
         address="0000:5e:00.0",
-        plugin="noop",
+        plugin="acme",
         technology="fpga",
         vendor="acme",
         model="card",

@@ -98,6 +98,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_450, "2026-11-28", "metrics are written to a file only"),
         Limit(57_480, "2026-11-28", "moves of servers adopted from Cyborg"),
         Limit(57_560, "2026-11-28", "a server with a card to itself"),
+        Limit(57_460, "2026-11-28", "the template of a driver is no driver"),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -225,5 +226,8 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         ),
     ),
     "licenses": (Limit(660, "2026-11-27", _PACKAGE),),
-    "conformance": (Limit(1_640, "2026-11-27", _PACKAGE),),
+    "conformance": (
+        Limit(1_640, "2026-11-27", _PACKAGE),
+        Limit(1_750, "2026-11-28", "the template of a driver"),
+    ),
 }

@@ -38,7 +38,7 @@ class Start(harness.AccelTestBase):
         self.assertIn(
             "nova.conf [nova_accel] drivers = mdve: no such driver is"
             " installed; known are alveo, amd_mxgpu, dfl, intel_sriov, mdev,"
-            " noop, nvidia_mdev, nvidia_vfio, pci_passthrough, pci_vf, qat",
+            " nvidia_mdev, nvidia_vfio, pci_passthrough, pci_vf, qat",
             self.stdlog.logger.output,
         )
 
@@ -241,7 +241,7 @@ class NotStarted(operations.OperationsTestBase):
         load = importlib.metadata.EntryPoint.load
 
         def fail(point: Any) -> Any:
-            if point.group == plugin.GROUP and point.name == "noop":
+            if point.group == plugin.GROUP and point.name == "qat":
                 raise ImportError("No module named 'acme'")
             return load(point)
 

@@ -24,7 +24,7 @@ from nova_accel.discovery.capture import (
 )
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import names
-from nova_accel.vendors import noop
+from nova_accel.vendors import qat
 from tests.hosts import look
 from tests.support import examples
 from tests.support.hosts.widget import GPU, OTHER, Sound, broken, check
@@ -98,11 +98,11 @@ def test_the_command_prints_broken_rules(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = str(look.make("t4-mdev", tmp_path))
-    assert command.main(["noop", "--root", root, "--root", root]) == 0
-    assert capsys.readouterr().out == "noop: 2 hosts, 0 findings\n"
-    monkeypatch.setattr(noop.NoopDriver, "name", "absent")
-    assert command.main(["noop", "--root", root]) == 1
-    assert "protocol: NoopDriver: name is 'absent'" in capsys.readouterr().out
+    assert command.main(["qat", "--root", root, "--root", root]) == 0
+    assert capsys.readouterr().out == "qat: 2 hosts, 0 findings\n"
+    monkeypatch.setattr(qat.QatDriver, "name", "absent")
+    assert command.main(["qat", "--root", root]) == 1
+    assert "protocol: QatDriver: name is 'absent'" in capsys.readouterr().out
 
 
 def test_the_command_refuses_bad_input(
@@ -110,7 +110,7 @@ def test_the_command_refuses_bad_input(
 ) -> None:
     assert command.main(["absent", "--root", str(tmp_path)]) == 2
     assert "no such driver is installed" in capsys.readouterr().err
-    assert command.main(["noop", "--root", str(tmp_path)]) == 2
+    assert command.main(["qat", "--root", str(tmp_path)]) == 2
     assert "holds no sys/ directory" in capsys.readouterr().err
 
 
@@ -146,7 +146,6 @@ SAMPLES = (
     ("pci_vf", "nvme"),
     ("mdev", "mtty"),
     ("pci_passthrough", "passthrough"),
-    ("noop", "broken"),
 )
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
+from nova_accel.conformance import template
 from nova_accel.discovery import change_detection, note_stores, snapshot
 from nova_accel.host import nvml_gpus
 from nova_accel.host.state import error_baseline
 from nova_accel.host.sysfs import fs, host_reader
-from nova_accel.vendors import noop
 from tests.hosts import look
 from tests.support import strategies
 
@@ -103,7 +103,7 @@ def test_without_uevent_numbers_the_host_is_read_each_time(
     assert detector.read() == detector.read_changed()
 
 
-class TypeReader(noop.NoopDriver):
+class TypeReader(template.TemplateDriver):
     """Reads the type of one function, as drivers of typed VFs do."""
 
     def describe(
@@ -125,7 +125,7 @@ def test_a_type_change_without_a_uevent_is_detected(
     written.write_text("0\n")
     send_uevent(root)
     detector = change_detection.ChangeDetector(
-        Counted(root), {"noop": TypeReader()}, policy.DeviceRules()
+        Counted(root), {"template": TypeReader()}, policy.DeviceRules()
     )
     detector.read()
     assert detector.read_changed() is None
@@ -252,7 +252,7 @@ def test_a_guest_with_a_new_licence_changes_no_device(
     assert vgpu.license == "licensed"
 
 
-class Unreliable(noop.NoopDriver):
+class Unreliable(template.TemplateDriver):
     """Describes one card, unless it fails."""
 
     is_failing = False

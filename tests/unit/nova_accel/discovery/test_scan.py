@@ -8,10 +8,10 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.config import policy
+from nova_accel.conformance import template
 from nova_accel.discovery import plugin, scan
 from nova_accel.host.sysfs import host_reader
 from nova_accel.inventory import tree_builder
-from nova_accel.vendors import noop
 from tests.hosts import look
 from tests.support import strategies
 from tests.support.hosts.shapes import plain_device
@@ -19,7 +19,7 @@ from tests.support.hosts.shapes import plain_device
 T4 = "0000:3b:00.0"
 
 
-class Failing(noop.NoopDriver):
+class Failing(template.TemplateDriver):
     """Describes one device, then breaks."""
 
     def __init__(self, error: Exception) -> None:
@@ -36,7 +36,7 @@ class Failing(noop.NoopDriver):
         raise self.error
 
 
-class Greedy(noop.NoopDriver):
+class Greedy(template.TemplateDriver):
     """Yields any objects for a card, also those described by others."""
 
     def __init__(self, *devices: object) -> None:

@@ -10,13 +10,13 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
+from nova_accel.conformance import template
 from nova_accel.discovery import capture, scan
 from nova_accel.geometry.topology import GpuLinks
 from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader, links
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
-from nova_accel.vendors import noop
 from placement_sync.sync import diff
 from tests.hosts import build, look, recorded
 from tests.support import strategies
@@ -55,7 +55,7 @@ def facts(**by_gpu: GpuLinks | None) -> list[nvml_gpus.NvmlGpu]:
     ]
 
 
-class FixedDriver(noop.NoopDriver):
+class FixedDriver(template.TemplateDriver):
     """Describes the given devices."""
 
     def __init__(self, *devices: model.Device) -> None:

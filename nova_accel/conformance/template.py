@@ -40,11 +40,11 @@ from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions
 
 
-class NoopDriver:
+class TemplateDriver:
     """Describes no device and plans no action."""
 
     # The name of the entry point, and ``plugin`` of each device.
-    name = "noop"
+    name = "template"
 
     def describe(
         self,
