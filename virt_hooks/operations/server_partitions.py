@@ -12,14 +12,13 @@ from nova import exception
 
 from nova_accel import errors, model
 from nova_accel.config.lines import native_flavors
-from nova_accel.model import attachment
+from nova_accel.model import attachment, names
 from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import connection, hypervisor, libvirt_guest
 from virt_hooks.instance import (
-    chosen_profile,
     instance_request,
-    native_flavor,
+    served_flavor,
 )
 from virt_hooks.operations import nova_database
 from virt_hooks.report import reporter
@@ -67,22 +66,32 @@ class ServerPartitions:
     ) -> instance_request.InstanceRequest:
         """Return the request of a server that comes to this host.
 
-        A flavor for Nova's own vGPUs is replaced (``native_flavor``), and
-        one with choices (``chosen_profile``).
+        A flavor for Nova's own vGPUs, or with choices, is replaced
+        (``served_flavor``).
 
         :param allocations: Nova's, of the server.
         :raises MalformedError: it can't be read.
         """
-        native_flavor.replace(
-            instance, _amounts_of(allocations), self._replacements
-        )
-        chosen_profile.replace(
+        allocated = _amounts_of(allocations)
+        served_flavor.replace(
             instance,
-            _amounts_of(allocations),
-            self.accel.root,
-            self.accel.host.state.devices,
+            allocated,
+            self._replacements,
+            lambda: self._list_devices(allocated),
         )
         return self.parse(instance, allocations, is_rebuild)
+
+    def _list_devices(
+        self, allocated: model.Allocations
+    ) -> list[model.Device]:
+        """Return the devices of this host that allocations name."""
+        root = self.accel.root
+        return [
+            device
+            for device in self.accel.host.state.devices
+            if root is not None
+            and names.provider_uuid(root.uuid, device.address) in allocated
+        ]
 
     def parse(
         self,
