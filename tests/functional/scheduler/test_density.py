@@ -9,8 +9,16 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from nova_accel import model
 from nova_accel.model import flavors
-from tests.benchmark.density import cards, trace_replay, traces
+from tests.benchmark.density import (
+    cards,
+    profile_cards,
+    profile_policies,
+    profile_replay,
+    trace_replay,
+    traces,
+)
 
 _NODES = [
     traces.Node(
@@ -148,3 +156,86 @@ def test_trace_of_files(
     assert all(re.search(r" 0 invalid placements", row) for row in rows[1:])
     assert traces.read_requests(requests) == _generate(2, 30)
     assert traces.read_nodes(nodes) == _NODES[:3]
+
+
+# -- profiles of real models ------------------------------------------------
+
+
+@pytest.mark.parametrize(("key", "layout"), profile_replay.MODELS)
+def test_library_places_profiles_where_the_catalog_allows(
+    key: str, layout: model.Layout
+) -> None:
+    cards_of = profile_cards.CardModel(key, layout)
+    chance = random.Random(1)  # noqa: S311
+    for _ in range(5):
+        state = profile_cards.EMPTY
+        fitting = list(cards_of.profiles)
+        while fitting:
+            name = chance.choice(fitting)
+            start = cards_of.choose_start(state, name)
+            assert start in cards_of.list_starts(state, name)
+            state = profile_policies.add(state, name, start)
+            assert cards_of.is_valid(state)
+            fitting = [
+                name
+                for name in cards_of.profiles
+                if cards_of.list_starts(state, name)
+            ]
+            assert fitting == [
+                name
+                for name in cards_of.profiles
+                if cards_of.choose_start(state, name) is not None
+            ]
+
+
+@pytest.mark.parametrize("policy", profile_policies.POLICIES)
+def test_moves_make_room(policy: str) -> None:
+    """Two halves on two cards leave no room for a whole one."""
+    cards_of = profile_cards.CardModel("A100", model.Layout.MIG)
+    half, whole = "A100-3-20C", "A100-7-40C"
+    requests = [
+        profile_replay.Request(begin=b, end=e, profile=name, weight=1.0)
+        for b, e, name in [
+            *((0.0, 9.0 if n in (0, 2) else 1.0, half) for n in range(4)),
+            (2.0, 9.0, whole),
+        ]
+    ]
+
+    results = [
+        profile_replay.replay(requests, cards_of, 2, policy, moves)
+        for moves in (0, 1)
+    ]
+
+    assert [r.invalid for r in results] == [0, 0]
+    assert results[1].refused <= results[0].refused
+    if policy == "best fit":
+        assert [r.refused for r in results] == [20.0, 0.0]
+
+
+@pytest.mark.long
+def test_profiles_of_a_trace(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "requests.csv"
+    rows = [
+        {
+            "num_gpu": 1,
+            "gpu_milli": chance,
+            "creation_time": 0,
+            "deletion_time": 60 + chance,
+        }
+        for chance in (130, 250, 470, 810, 1000)
+    ]
+    _write(trace, rows)
+    words = f"{trace} --seeds 1 --requests 40 --workers 1".split()
+
+    profile_replay.main(words)
+    first = capsys.readouterr().out
+    profile_replay.main(words)
+
+    assert capsys.readouterr().out == first
+    title, *lines = first.splitlines()
+    assert title == "refused, % of the memory; moves: 0, 1, 3"
+    assert len(lines) == 27
+    # Refused share, moves for each 1,000 requests, invalid placements.
+    assert all(line.count(", 0)") == 3 for line in lines)
