@@ -65,8 +65,8 @@ def _load_all(group: str) -> list[Callable[..., Any]]:
 
     :raises ConfigurationError: there is none, or one can't be loaded.
     """
-    found = importlib.metadata.entry_points(group=group)
-    points = sorted(found, key=lambda point: point.name)
+    registered = importlib.metadata.entry_points(group=group)
+    points = sorted(registered, key=lambda point: point.name)
     if not points:
         raise errors.ConfigurationError(
             group, "", "no package has it; reinstall nova-accel", _PLACE

@@ -31,12 +31,12 @@ class WrappedMethod:
             return f"{path} can't be read: {error}"
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name == self.name:
-                found = tuple(each.arg for each in node.args.args)
-                if found == self.parameters or (
-                    not self.is_whole and {*self.parameters} <= {*found}
+                present = tuple(each.arg for each in node.args.args)
+                if present == self.parameters or (
+                    not self.is_whole and {*self.parameters} <= {*present}
                 ):
                     return ""
-                return f"{self.name} of {path} takes ({', '.join(found)})"
+                return f"{self.name} of {path} takes ({', '.join(present)})"
         return f"{path} has no {self.name}"
 
 

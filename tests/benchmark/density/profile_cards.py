@@ -83,13 +83,13 @@ class CardModel:
     def _list_starts(self, state: State, name: str) -> tuple[int, ...]:
         """Return the places of one more partition."""
         profile = self.profiles[name]
-        held = [self.profiles[other] for other, _ in state]
+        present = [self.profiles[other] for other, _ in state]
         if self.layout is EQUAL:
-            has_room = len(state) < profile.limit and {*held} <= {profile}
+            has_room = len(state) < profile.limit and {*present} <= {profile}
             return (0,) if has_room else ()
-        if held.count(profile) >= profile.limit or (
+        if present.count(profile) >= profile.limit or (
             self.layout is MIG
-            and sum(p.slices for p in held) + profile.slices > self.slices
+            and sum(p.slices for p in present) + profile.slices > self.slices
         ):
             return ()
         taken = self.list_taken(state)

@@ -141,14 +141,14 @@ class Mfi(BestFit):
         self, name: str, cards: Sequence[State], excluded: Collection[int]
     ) -> Place | None:
         """Return the place with the least increment on all cards."""
-        found = [
+        options = [
             (*best, number)
             for number, state in enumerate(cards)
             if number not in excluded and (best := self._best(state, name))
         ]
-        if not found:
+        if not options:
             return None
-        _, start, number = min(found, key=lambda each: (each[0], each[2]))
+        _, start, number = min(options, key=lambda each: (each[0], each[2]))
         return Place(number, start)
 
     def _find_best(self, state: State, name: str) -> tuple[int, int] | None:
@@ -206,7 +206,7 @@ class BestRemaining:
         self, name: str, cards: Sequence[State], excluded: Collection[int]
     ) -> Place | None:
         """Return the first candidate of the host with the least loss."""
-        found = []
+        options = []
         for first in range(0, len(cards), CARDS):
             host = tuple(cards[first : first + CARDS])
             omitted = tuple(
@@ -216,10 +216,10 @@ class BestRemaining:
             if key not in self._chosen:
                 self._chosen[key] = self._choose_card(name, host, omitted)
             if (best := self._chosen[key]) is not None:
-                found.append((best[0], first + best[1]))
-        if not found:
+                options.append((best[0], first + best[1]))
+        if not options:
             return None
-        _, number = min(found)
+        _, number = min(options)
         start = self._model.choose_start(cards[number], name)
         assert start is not None
         return Place(number, start)
@@ -228,30 +228,30 @@ class BestRemaining:
         self, name: str, host: Sequence[State], omitted: Collection[int]
     ) -> tuple[usable_share.HostLoss, int] | None:
         """Return the loss of a host, and the card that it claims."""
-        asked = self._requests[name]
+        query = self._requests[name]
         cards = {
             (uuid := f"card-{number}"): dataclasses.replace(
                 self._model.build_facts(state), uuid=uuid
             )
             for number, state in enumerate(host)
         }
-        fitting = self._select(asked, cards, omitted)
+        fitting = self._select(query, cards, omitted)
         if not fitting:
             return None
         (uuid,) = fitting[0]["mappings"]["_A"]
         loss = self._shares.measure().compute(
             tuple(cards.values()),
-            provider_facts.list_added(asked.groups, fitting[0]),
+            provider_facts.list_added(query.groups, fitting[0]),
         )
         return loss, list(cards).index(uuid)
 
     def _select(
         self,
-        asked: request.AcceleratorRequest,
+        query: request.AcceleratorRequest,
         cards: Mapping[str, providers.Provider],
         omitted: Collection[int],
     ) -> list[provider_facts.Candidate]:
-        (group,) = asked.groups
+        (group,) = query.groups
         uuids = [
             uuid
             for number, (uuid, card) in enumerate(cards.items())
@@ -262,8 +262,8 @@ class BestRemaining:
             )
         ]
         fitting, _ = candidate_fit.select(
-            asked,
-            scheduled.candidates(asked, uuids),
+            query,
+            scheduled.candidates(query, uuids),
             candidate_fit.HostFacts(
                 facts=cards, geometry=scheduled.GEOMETRY, shares=self._shares
             ),

@@ -25,11 +25,11 @@ _Consumers = list[tuple[Mapping[str, int], bool]]
 
 def ask(name: str, amounts: Mapping[str, int]) -> request.AcceleratorRequest:
     """Return an exclusive request for a type that takes some amounts."""
-    asked = scheduled.asks(name, packing="exclusive")
-    (group,) = asked.groups
+    query = scheduled.asks(name, packing="exclusive")
+    (group,) = query.groups
     resources = {**group.resources, **amounts}
     groups = (dataclasses.replace(group, resources=resources),)
-    return dataclasses.replace(asked, groups=groups)
+    return dataclasses.replace(query, groups=groups)
 
 
 @st.composite
@@ -63,37 +63,40 @@ def test_no_neighbour_is_ever_placed_beside_an_exclusive_server(
         is_deleted = data.draw(st.booleans())
         if consumers[uuid] and is_deleted:
             consumers[uuid].pop()
-        asked = data.draw(requests(gpu, layout))
+        query = data.draw(requests(gpu, layout))
         cards = {
             uuid: scheduled.card(
-                uuid, *(units for units, _ in held), gpu=gpu, layout=layout
+                uuid,
+                *(units for units, _ in partitions),
+                gpu=gpu,
+                layout=layout,
             )
-            for uuid, held in consumers.items()
+            for uuid, partitions in consumers.items()
         }
         fitting, _ = candidate_fit.select(
-            asked,
-            scheduled.candidates(asked, UUIDS),
+            query,
+            scheduled.candidates(query, UUIDS),
             candidate_fit.HostFacts(facts=cards, geometry=scheduled.GEOMETRY),
         )
         for candidate in fitting[:1]:
             (uuid,) = candidate["mappings"]["_A"]
             units = candidate["allocations"][uuid]["resources"]
-            packing = asked.policy.packing
+            packing = query.policy.packing
             is_exclusive = packing is flavors.Packing.EXCLUSIVE
             consumers[uuid].append((units, is_exclusive))
-        for held in consumers.values():
-            assert len(held) < 2 or not any(own for _, own in held)
+        for partitions in consumers.values():
+            assert len(partitions) < 2 or not any(own for _, own in partitions)
 
 
 def select(
-    asked: request.AcceleratorRequest, card: providers.Provider
+    query: request.AcceleratorRequest, card: providers.Provider
 ) -> list[str]:
     """Return why a card is rejected, empty if it is not."""
     facts = candidate_fit.HostFacts(
         facts={card.uuid: card}, geometry=scheduled.GEOMETRY
     )
-    candidates = scheduled.candidates(asked, [card.uuid])
-    _, rejections = candidate_fit.select(asked, candidates, facts)
+    candidates = scheduled.candidates(query, [card.uuid])
+    _, rejections = candidate_fit.select(query, candidates, facts)
     return [rejection.cause for rejection in rejections.values()]
 
 
