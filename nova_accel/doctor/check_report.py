@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from nova_accel.doctor import host_checks, remedies
+from nova_accel.inventory import wording
 from nova_accel.model import pci
 
 _ORDER = list(host_checks.Level)
@@ -107,7 +108,8 @@ def as_text(
         lines += _group_lines(group)
     counts = count_levels(results)
     summary = ", ".join(f"{n} {level}" for level, n in counts.items() if n)
-    lines.append(f"{len(results)} checks: {summary or 'none'}.")
+    number = wording.count_of(len(results), "check")
+    lines.append(f"{number}: {summary or 'none'}.")
     if exit_status(results):
         lines.append("For a bug report: nova-accel capture")
     return "\n".join(lines) + "\n"

@@ -92,8 +92,7 @@ def _load(point: importlib.metadata.EntryPoint) -> host_checks.Area:
         raise errors.ConfigurationError(
             point.group,
             point.value,
-            "is no nova_accel.doctor.host_checks.Area; repair or remove its"
-            " package",
+            "is no nova_accel.doctor.host_checks.Area; remove its package",
             _PLACE,
         )
     return area

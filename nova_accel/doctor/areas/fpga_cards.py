@@ -151,6 +151,6 @@ def check_manager(host: _Host) -> _Results:
     """No FPGA manager has failed."""
     for name in host.names(_MANAGERS):
         path = f"{_MANAGERS}/{name}/state"
-        state = host.text(path)
-        if state and state.replace(" ", "_") not in _HEALTHY:
+        state = host.text(path) or "unknown"
+        if state.replace(" ", "_") not in _HEALTHY:
             yield warn(f"{name} is in state {state}", path)

@@ -112,7 +112,10 @@ class SimulationResult:
 
     @property
     def refusal(self) -> str:
-        """Return why no host can serve the request, empty if one can."""
+        """Return why no host can serve the request, empty if one can.
+
+        It stands behind "no host can serve it now: ".
+        """
         if self.is_possible:
             return ""
         causes = [
@@ -124,7 +127,9 @@ class SimulationResult:
         lines = no_candidates.limit_lines(causes, _MAX_REASONS)
         if not causes and (others := self.describe_others()):
             lines = [others]
-        return "; ".join(lines) or NO_CARD.rstrip(".")
+        return "; ".join(lines) or (
+            "none has an accelerator of the classes asked for"
+        )
 
     def describe_others(self) -> str:
         """Return the cards of other models in words, empty without any."""

@@ -171,4 +171,4 @@ def test_own_packages_alone_are_no_finding(
 ) -> None:
     services = Services(tmp_path, wheel, "")
     words = ("-m", "nova_accel.cli.commands", "doctor", "--only", "py")
-    assert services.run(*words) == "1 checks: 1 ok.\n"
+    assert services.run(*words) == "1 check: 1 ok.\n"

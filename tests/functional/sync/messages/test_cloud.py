@@ -135,7 +135,7 @@ flavor set gpu.8q --class PGPU
         "profile list\nprofile list --host node1",
         *("--endpoint", empty.site.placement.url),
     )
-    root = empty.site.add("t4-mdev")
+    root = empty.site.add("t4-mdev", VCPU=10)
     for address in (test_fleet.T4, "0000:af:00.0"):
         card = names.provider_uuid(root, address)
         empty.site.drain(card, VGPU=16, CUSTOM_GPU_MEMORY_MB=16384)

@@ -80,7 +80,7 @@ def test_cards_without_a_place(
 
 def test_names_of_several_devices(empty: test_cloud.Cloud) -> None:
     cards = test_explain.Cloud(empty.site.placement)
-    root = cards.add("odd", {})
+    root = cards.add("odd", {"VCPU": 16, "MEMORY_MB": 65536, "DISK_GB": 99})
     id_traits = [f"{names.DEVICE_PREFIX}1234_000{n}" for n in "12"]
     name = f"{names.NAME_PREFIX}ACME_ONE"
     ids = (f"{names.FUNCTION_PREFIX}1FACE", f"{names.INTERFACE_PREFIX}1FACE")

@@ -67,7 +67,7 @@ def _print(
 ) -> str:
     """Return what doctor prints of a host, without the line of numbers."""
     text = check_report.as_text(tuple(registry.run(tuple(checks), host)))
-    text = re.split(r"^\d+ checks: ", text, flags=re.MULTILINE)[0]
+    text = re.split(r"^\d+ checks?: ", text, flags=re.MULTILINE)[0]
     return _CONTROLS.sub("?", text.replace(str(sources.ROOT), "DIRECTORY"))
 
 
