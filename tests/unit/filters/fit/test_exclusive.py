@@ -100,7 +100,7 @@ def select(
     return [rejection.cause for rejection in rejections.values()]
 
 
-def test_a_flavor_that_takes_a_part_is_told_what_it_takes() -> None:
+def test_a_refusal_of_a_part_names_what_it_takes() -> None:
     (cause,) = select(
         scheduled.asks("L40S-8Q", packing="exclusive"), scheduled.card("a")
     )
