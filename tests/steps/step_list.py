@@ -22,6 +22,7 @@ IMPORTED_TESTS = (
     "tests/functional/nova/spawn/test_typed_vfs.py",
     "tests/functional/sync/commands/test_explain.py",
     "tests/functional/test_activation.py",
+    "tests/unit/nova_accel/cli/test_commands.py",
     "tests/unit/nova_accel/doctor/ansible/test_device_use.py",
     "tests/unit/nova_accel/doctor/ansible/test_driver_command.py",
     "tests/unit/nova_accel/doctor/test_doctor_command.py",

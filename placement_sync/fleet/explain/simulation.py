@@ -114,7 +114,7 @@ class SimulationResult:
     def refusal(self) -> str:
         """Return why no host can serve the request, empty if one can.
 
-        It stands behind "no host can serve it now: ".
+        It follows "no host can serve it now: ".
         """
         if self.is_possible:
             return ""
