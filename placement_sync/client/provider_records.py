@@ -155,6 +155,23 @@ def fetch_provider(
     )
 
 
+def fetch_used_provider(
+    get: Get, identity: providers.Provider
+) -> providers.Provider | None:
+    """Return a provider with capacities and allocations, too, to print it.
+
+    Three requests; see ``fetch_provider``.
+    """
+    provider = fetch_provider(get, identity)
+    allocations = fetch_allocations(get, identity.uuid)
+    if provider is None or allocations is None:
+        return None
+    capacities = providers.build_capacities(provider.inventories)
+    return with_allocations(
+        dataclasses.replace(provider, capacities=capacities), allocations[1]
+    )
+
+
 def fetch_inventories(
     get: Get, uuid: str
 ) -> tuple[int, Mapping[str, providers.Inventory]] | None:

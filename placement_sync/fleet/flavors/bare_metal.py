@@ -48,7 +48,7 @@ def _read_details(
 ) -> Iterator[offered_devices.OfferedDevice]:
     """Yield the nodes that still exist."""
     for node in cloud_client.find_each(
-        client, nodes, provider_records.fetch_provider
+        client, nodes, provider_records.fetch_used_provider
     ):
         if node is None:
             continue

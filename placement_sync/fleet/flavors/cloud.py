@@ -127,7 +127,7 @@ def _complete(
         for uuid in sorted(set(uuids) - summaries.keys())
     ]
     read = cloud_client.find_each(
-        client, missing, provider_records.fetch_provider
+        client, missing, provider_records.fetch_used_provider
     )
     return summaries | {
         empty.uuid: provider or empty
