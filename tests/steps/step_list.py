@@ -27,6 +27,7 @@ IMPORTED_TESTS = (
     "tests/unit/nova_accel/doctor/ansible/test_driver_command.py",
     "tests/unit/nova_accel/doctor/test_doctor_command.py",
     "tests/unit/placement_sync/cli/test_progress.py",
+    "tests/unit/placement_sync/client/test_stock_compute.py",
     "tests/unit/placement_sync/daemon/test_metrics.py",
     "tests/unit/virt_hooks/guest/test_hostdev.py",
 )
