@@ -402,7 +402,6 @@ def test_calls_of_hosts(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     silent.write_text(
         f"[DEFAULT]\ntransport_url = rabbit://a:b@127.0.0.1:{port}/\n"
     )
-    monkeypatch.setattr(compute_rpc, "CONNECT_SECONDS", 0.2)
     wrong = cloud.site.place / "wrong.conf"
     wrong.write_text("[DEFAULT]\ntransport_url = rabbit://a:b@127.0.0.1:x/\n")
     away = cloud.site.place / "away.conf"
@@ -421,9 +420,10 @@ server show {uuids} --config-file {conf}
 server show {uuids} --config-file {wrong}
 server show {uuids} --config-file {away}
 device list --state drained -c Address -c 'Still fits' --config-file {away}
-server show {uuids} --config-file {silent}
 """
     )
+    monkeypatch.setattr(compute_rpc, "CONNECT_SECONDS", 0.2)
+    cloud.run_all(f"server show {uuids} --config-file {silent}")
     listener.close()
     cloud.site.nova.add_host(cloud.site.root, test_fleet.A40_HOST)
     cloud.site.nova.down["a40-vf-mdev"] = None
