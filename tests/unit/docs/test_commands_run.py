@@ -35,7 +35,15 @@ SPECS = {
     "trait_GPU1:CUSTOM_VGPU_NVIDIA_A40_8Q": "required",
 }
 CLOUD = {"node1": NODE, "FLAVOR": "gpu.small", "SERVER": "vm-1"}
-FLAVORS = ("gpu", "gpu.small", "gpu.a40.8q", "gpu.mine", "fast", "hgx")
+FLAVORS = (
+    "gpu",
+    "gpu.small",
+    "gpu.a40.8q",
+    "gpu.mine",
+    "gpu.alone",
+    "fast",
+    "hgx",
+)
 HOST = {
     "0000:41:00.0": sites.CARD,
     "0000:5e:00.0/region-0": sites.CARD,
@@ -50,7 +58,7 @@ def test_each_command_is_run_or_an_illustration() -> None:
     """The numbers show when a page gets commands that no test runs."""
     classified = own_commands.classify()
     run_here = [words for words in classified.here if words[0] != "python"]
-    assert len(run_here) == len(classified.here) == 85
+    assert len(run_here) == len(classified.here) == 86
     assert (len(classified.lab), len(classified.elsewhere)) == (5, 20)
     assert len(classified.illustrations) == 7
 
