@@ -21,6 +21,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 
 # Before Nova's fixtures forbid the import of the real libvirt.
 import virt_hooks.guest.connection  # noqa: F401
+import virt_hooks.guest.host_domains  # noqa: F401
 from nova_accel.config import conf, config_source
 from nova_accel.host.execute import privileged
 from nova_accel.model import names
@@ -115,11 +116,9 @@ class AccelTestBase(base.ServersTestBase):
             speed.let_threads_idle()
         # Hosts of several roots are in this process.
         privileged.run_here()
-        self.useFixture(
-            fixtures.MonkeyPatch(
-                "virt_hooks.guest.connection.libvirt", fakelibvirt
-            )
-        )
+        for module in ("connection", "host_domains"):
+            name = f"virt_hooks.guest.{module}.libvirt"
+            self.useFixture(fixtures.MonkeyPatch(name, fakelibvirt))
         self.useFixture(nova_fixtures.PrivsepFixture())
         self.useFixture(
             fixtures.MockPatch(
