@@ -20,7 +20,7 @@ from nova.tests.functional.libvirt import base
 from oslo_utils.fixture import uuidsentinel as uuids
 
 # Before Nova's fixtures forbid the import of the real libvirt.
-import virt_hooks.guest.connection  # noqa: F401
+import virt_hooks.guest.connection
 import virt_hooks.guest.host_domains  # noqa: F401
 from nova_accel.config import conf, config_source
 from nova_accel.host.execute import privileged
