@@ -37,11 +37,10 @@ def _paragraphs(spec: extra_specs.ExtraSpec) -> Iterator[str]:
         )
     else:
         yield f"Value: {spec.form_in_words}."
-    yield f"Default: {default}. Since {spec.since}."
     pair = f"{flavors.NAMESPACE}{spec.key}={spec.example}"
     yield (
-        ".. code-block:: console\n\n"
-        f"   $ openstack flavor set FLAVOR --property {pair}"
+        f"Default: {default}. Since {spec.since}."
+        f" Example: ``--property {pair}``."
     )
 
 

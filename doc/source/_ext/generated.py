@@ -337,6 +337,8 @@ def shorten_help(text: str) -> str:
     for name, options in OPTION_SETS.items():
         words = words.replace(options, f"[{name}]")
     words = repeated_options.shorten_usage(words)
+    if repeated_options.has_options_only(words):
+        words = ""
     parts = re.split(r" (?=[\[(])", words)
     line, lines = parts[0], []
     for part in parts[1:]:
@@ -346,7 +348,8 @@ def shorten_help(text: str) -> str:
         line = f"{line} {part}"
     rest = _COMMON.sub("", rest)
     rest = _EMPTY_GROUP.sub("", rest).rstrip("\n")
-    return "\n".join((*lines, line, "", rest)) + "\n"
+    usage = (*lines, line, "") if words else ()
+    return "\n".join((*usage, rest)) + "\n"
 
 
 class _CommandHelp(_Generated):
@@ -398,7 +401,9 @@ class _HostChecks(rst.Directive):
 
 
 # Of a Debian; the page has them once.
-_VERSIONS = re.compile(r"(?<=Debian 1[23]): Linux \S+, libvirt \S+, QEMU [\d.]+")
+_VERSIONS = re.compile(
+    r"(?<=Debian 1[23]): Linux \S+, libvirt \S+, QEMU [\d.]+"
+)
 #: Columns of the table of features.
 _PROGRAMS = (features.LINUX, features.QEMU, features.LIBVIRT)
 

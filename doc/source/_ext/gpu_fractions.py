@@ -14,16 +14,21 @@ from nova_accel.catalog import loader, vgpu_types
 SHARES = (8, 4, 2, 1)
 #: Series in the order of preference: workstation, compute.
 _SERIES = ("Q", "C")
+# By the begin of their names: A800-5C is of the size of A100-5C.
+_ALIKE = ("A800", "H800")
 
 
 def list_rows(catalog: vgpu_types.Catalog) -> list[tuple[str, ...]]:
     """Return model, profile of each share, and the profile of the whole card.
 
     A GPU has a row for time-sliced vGPUs and one for its MIG mode, where the
-    catalog has types of it. A share without a type is empty.
+    catalog has types of it. A share without a type is empty. Models that have
+    the sizes of another one, which the page names, are left out.
     """
     rows = []
     for gpu in catalog.gpus():
+        if gpu.key.startswith(_ALIKE):
+            continue
         types = catalog.profiles_of(gpu.key)
         shared = [t for t in types if not t.instance]
         name = gpu.product.removeprefix("NVIDIA ").removeprefix("Tesla ")

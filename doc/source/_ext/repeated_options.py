@@ -23,6 +23,11 @@ def shorten_usage(usage: str) -> str:
     return _OPTIONAL.sub("", _OPTIONAL.sub(" [options]", words, count=1))
 
 
+def has_options_only(usage: str) -> bool:
+    """Return whether a shortened usage has no more than sets of options."""
+    return re.fullmatch(r"[^][()]*( \[(host )?options\])+", usage) is not None
+
+
 def drop_repeated(document: nodes.Element) -> None:
     """Remove each option that an earlier section has in the same words.
 
@@ -62,8 +67,11 @@ def _resolve(app: Any, document: nodes.document, name: str) -> None:
     # A man page is read from its begin to its end.
     if name == PAGE and app.builder.format == "html":
         drop_repeated(document)
-        for block in document.findall(nodes.literal_block):
-            block[:] = [nodes.Text(shorten_usage(block.astext()))]
+        for block in list(document.findall(nodes.literal_block)):
+            usage = shorten_usage(block.astext())
+            block[:] = [nodes.Text(usage)]
+            if has_options_only(usage):
+                block.parent.remove(block)
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -288,6 +288,17 @@ def test_a_usage_keeps_what_is_required_or_excludes_another() -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "is_left_out"),
+    [("nova-accel inspect", True), ("nova-accel heal", False)],
+)
+def test_a_usage_of_options_alone_is_left_out(
+    command: str, is_left_out: bool
+) -> None:
+    text = generated.shorten_help(generated.help_of(command))
+    assert ("usage: " not in text) is is_left_out
+
+
+@pytest.mark.parametrize(
     ("command", "name"),
     [
         ("nova-accel drain", "host options"),
