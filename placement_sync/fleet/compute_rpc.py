@@ -237,7 +237,8 @@ def _check_url(files: Sequence[str]) -> None:
             "[DEFAULT] transport_url",
             "",
             f"no message bus is named in {', '.join(files) or 'any file'};"
-            " name the nova.conf of a nova-compute with --config-file",
+            " run this where /etc/nova/nova.conf names it, as on a"
+            " controller, or set up the gateway (page admin/gateway)",
         )
 
 
