@@ -24,6 +24,7 @@ ABSENT = (
     "not available",
     "not enabled",
     "not supported",
+    "feature is disabled",
     "Instance validation",
     "distinct images",
     "Less than 2 compute nodes",
@@ -63,3 +64,28 @@ def test_servers_without_accelerators(
         ),
         8,
     )
+
+
+def test_servers_with_an_mdev(
+    lab: Site, tempest: tempest_suite.Tempest, tmp_path: pathlib.Path
+) -> None:
+    """Each action of a server and each state in which one is deleted."""
+    specs = {
+        "resources_ACCEL__CUSTOM_MDEV": "1",
+        "trait_ACCEL__CUSTOM_MDEV_MTTY_1": "required",
+    }
+    flavor, other = (lab.flavor(name, **specs) for name in ("mdev", "other"))
+    check(
+        tempest.run(
+            tmp_path / "tempest",
+            r"tempest\.api\.compute\.servers\."
+            r"(test_server_actions|test_delete_server|test_server_rescue)\.",
+            flavor.id,
+            other.id,
+            # The lab's guests have no system that releases a device, and
+            # Tempest's users may not offload shelved servers.
+            without=["suspend", "shelve"],
+        ),
+        6,
+    )
+    assert not lab.mdevs()
