@@ -76,7 +76,7 @@ def test_a_conf_without_transport_url_is_refused(
     status, words = run(conf, "[DEFAULT]\nhost = host1\n")
     assert status == 2
     assert "transport_url" in words and str(conf) in words
-    assert "--config-file" in words and words.count("\n") == 1
+    assert "gateway" in words and words.count("\n") == 1
 
 
 def test_each_command_of_a_shell_reads_its_own_conf(
