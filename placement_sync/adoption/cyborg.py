@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accelerator requests and devices of a host in Cyborg's API.
 
-Read once with the answers of Cyborg 17.0 (2026.1), whose ``arqs`` and
-``deployables`` have had these fields since its API v2.
+The fields of ``arqs`` and ``deployables`` are those of cyborg-api 17.0.0, API
+v2.
 """
 
 import dataclasses
