@@ -10,10 +10,12 @@ from nova import objects
 
 from nova_accel.host.state import adoption_plan
 from nova_accel.inventory.adoption import records
+from tests.functional.nova.support import audit, harness
 from tests.functional.nova.switch import host_commands, stock_driver
 
 AGGREGATE = "11111111-1111-4111-8111-111111111111"
 TRAIT = "CUSTOM_OPERATORS"
+GPU_GROUP = harness.whole_gpu_group("_GPU")
 
 
 class AdoptionTestBase(host_commands.HostCommandsTestBase):
@@ -96,6 +98,24 @@ class AdoptionTestBase(host_commands.HostCommandsTestBase):
             "mdevs": self.mdevs_of(server),
             "definition": self.domain(server).definition_xml,
         }
+
+    def assert_whole_card(self, server: Any, old: Any) -> dict[str, Any]:
+        """Check that a server has its GPU as a profile now, and return all.
+
+        :param old: as ``snapshot`` has described it before.
+        """
+        (function,) = old["functions"]
+        provider = self.provider(function)
+        self.assertEqual([(provider, "PGPU", function)], self.slots(server))
+        self.assertEqual({provider: {"PGPU": 1}}, self.allocations(server))
+        now = self._describe(server)
+        self.assertEqual(old["definition"], now["definition"])
+        self.assertEqual(GPU_GROUP, now["specs"])
+        return now
+
+    def assert_no_findings(self) -> None:
+        report = audit.run(self, "--connect", host_commands.LIBVIRT, status=0)
+        self.assertEqual([], report["findings"])
 
     # -- the commands ------------------------------------------------------
 

@@ -12,8 +12,6 @@ import fixtures
 import pytest
 
 from tests.functional.nova.adoption import adopting, cyborgs, test_adopt_pci
-from tests.functional.nova.support import audit
-from tests.functional.nova.switch import host_commands
 from tests.functional.sync.fleet import wsgi_server
 
 FLAVOR = {"accel:device_profile": cyborgs.PROFILE}
@@ -53,18 +51,9 @@ class AdoptCyborg(adopting.AdoptionTestBase):
         before = self.snapshot(*servers)
         self.adopt()
         for server, old in zip(servers, before["servers"], strict=True):
-            (function,) = old["functions"]
-            provider = self.provider(function)
-            self.assertEqual(
-                [(provider, "PGPU", function)], self.slots(server)
-            )
-            self.assertEqual({provider: {"PGPU": 1}}, self.allocations(server))
-            now = self._describe(server)
-            self.assertEqual(old["definition"], now["definition"])
-            self.assertEqual(test_adopt_pci.GPU_GROUP, now["specs"])
+            self.assert_whole_card(server, old)
         self.assertEqual(2, len(self.providers()))
-        report = audit.run(self, "--connect", host_commands.LIBVIRT, status=0)
-        self.assertEqual([], report["findings"])
+        self.assert_no_findings()
         self._reboot_server(servers[0], hard=True)
         self.undo()
         self.assertEqual(

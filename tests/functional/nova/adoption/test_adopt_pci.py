@@ -15,8 +15,8 @@ from nova_accel.config.lines import native_flavors
 from tests.functional.nova.adoption import adopting
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.spawn import test_typed_vfs
-from tests.functional.nova.support import audit, harness, libvirtd
-from tests.functional.nova.switch import host_commands, stock_driver
+from tests.functional.nova.support import harness, libvirtd
+from tests.functional.nova.switch import stock_driver
 
 ALIAS = {"pci_passthrough:alias": "gpu:1"}
 SPEC = {"vendor_id": "10de", "product_id": "1e07"}
@@ -32,7 +32,7 @@ TWO_GPUS = tuple(
     )
     for bus in (0x72, 0x73)
 )
-GPU_GROUP = harness.whole_gpu_group("_GPU")
+GPU_GROUP = adopting.GPU_GROUP
 
 
 class PciTestBase(adopting.AdoptionTestBase):
@@ -107,10 +107,6 @@ class PciTestBase(adopting.AdoptionTestBase):
             "requests": instance.pci_requests.to_json(),
         }
 
-    def assert_no_findings(self) -> None:
-        report = audit.run(self, "--connect", host_commands.LIBVIRT, status=0)
-        self.assertEqual([], report["findings"])
-
 
 class Adopt(PciTestBase):
     """An undo restores Placement and Nova's database."""
@@ -125,15 +121,7 @@ class Adopt(PciTestBase):
         self.adopt()
         self.assertEqual({}, self.rows())
         for server, old in zip(servers, before["servers"], strict=True):
-            (function,) = old["functions"]
-            provider = self.provider(function)
-            self.assertEqual(
-                [(provider, "PGPU", function)], self.slots(server)
-            )
-            self.assertEqual({provider: {"PGPU": 1}}, self.allocations(server))
-            now = self._describe(server)
-            self.assertEqual(old["definition"], now["definition"])
-            self.assertEqual(GPU_GROUP, now["specs"])
+            now = self.assert_whole_card(server, old)
             self.assertEqual("[]", now["requests"])
         self.assertEqual(2, len(self.providers()))
         self.assert_no_findings()
