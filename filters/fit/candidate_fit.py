@@ -391,7 +391,7 @@ def _find_shared_devices(checked: _CheckedCandidate) -> Rejections:
 def _list_parts(
     facts: providers.Provider, units: Mapping[str, int]
 ) -> list[str]:
-    """Return what is taken of a device, empty if it is all of a class.
+    """Return the parts of a device that are taken, [] for all of a class.
 
     Each partition needs some of each class but slices: vGPUs that share a
     GPU instance take none.

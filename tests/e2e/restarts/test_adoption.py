@@ -20,7 +20,7 @@ from tests.lab.cloud.processes import LabError
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 
-#: What is done to each kind of server before, and the state afterwards.
+#: Actions on each kind of server before, each with the state afterwards.
 _KINDS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "shelved": (("shelve", "SHELVED"),),
     "rescued": (("rescue", "RESCUE"),),

@@ -41,7 +41,7 @@ _RANDOM = {
     r"\b(?!0{30})[0-9a-f]{32}\b": "{:032}",
 }
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\+00:00)")
-# What is printed while an answer takes long.
+# A line that is printed while an answer takes long.
 _WAIT = re.compile(r"^nova-accel: waiting for .*\n", re.MULTILINE)
 _AGE = re.compile(r"(?<=\(admin, )\d+m\b")
 
