@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from nova_accel.inventory.adoption import records
+from nova_accel.model import pci
 from virt_hooks import error_guards
 from virt_hooks.guest import nodedev
 
@@ -102,4 +103,10 @@ def _undefine(
 
 
 def _list_mdevs(plan: records.Plan) -> list[records.AdoptedPartition]:
-    return [mdev for server in plan.servers for mdev in server.partitions]
+    """Return the mdevs of a plan, which may have functions, too."""
+    return [
+        partition
+        for server in plan.servers
+        for partition in server.partitions
+        if not pci.is_address(partition.handle)
+    ]

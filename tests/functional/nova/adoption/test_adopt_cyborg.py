@@ -60,6 +60,8 @@ class AdoptCyborg(adopting.AdoptionTestBase):
             before["providers"], self.snapshot(*servers)["providers"]
         )
         self.assertEqual(before["servers"][1], self._describe(servers[1]))
+        # A function is no mdev, which an undo defines.
+        self.assertEqual([], self.errors_about("use mdevctl"))
         self.start_again(servers[1])
         for server in servers:
             self._delete_server(server)
