@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accelerator requests and devices of a host in Cyborg's API.
 
-The fields of ``arqs`` and ``deployables`` are those of cyborg-api 17.0.0, API
-v2.
+The fields of ``arqs`` and ``deployables`` are those of cyborg-api 17.0.0.
 """
 
 import dataclasses
@@ -61,11 +60,9 @@ def read(client: rest.RestClient, hosts: frozenset[str]) -> CyborgHost:
     :param hosts: names of the host, one of which Nova gives to Cyborg.
     :raises ServiceError: Cyborg can't be read.
     """
-    requests = tuple(
-        client.read(
-            "/accelerator_requests",
-            lambda body: list(_parse_requests(body, hosts)),
-        )
+    requests = client.read(
+        "/accelerator_requests",
+        lambda body: tuple(_parse_requests(body, hosts)),
     )
     managed = client.read(
         "/deployables",

@@ -162,7 +162,6 @@ class CyborgPlanner(planner.Planner):
     ) -> None:
         (native_class,) = native.inventories
         address = request.address
-        is_own = address in device.slots
         self.add(
             request.server,
             device,
@@ -170,7 +169,7 @@ class CyborgPlanner(planner.Planner):
                 profile=profile.name, parent=address, handle=request.handle
             ),
             profile,
-            slot=address if is_own else request.handle,
+            slot=address if address in device.slots else request.handle,
             units=(
                 records.NativeUnit(
                     address=address,
