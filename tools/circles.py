@@ -105,6 +105,7 @@ CIRCLES = (
         ("nova_accel.doctor", "nova_accel.discovery.doctor"),
     ),
     Circle("fleet", PACKAGES, ("placement_sync.fleet",)),
+    Circle("planning", PACKAGES, ("placement_sync.planning",)),
     Circle("audit", PACKAGES, ("placement_sync.audit",)),
     Circle(
         "adoption",

@@ -197,6 +197,9 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         ),
         Limit(13_800, "2026-11-28", _CHOICES),
     ),
+    "planning": (
+        Limit(3_500, "2026-11-28", "plans of moves, and of capacity"),
+    ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "adoption": (
         Limit(1_900, "2026-11-27", "plan, its file, apply, undo and status"),
