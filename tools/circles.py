@@ -74,6 +74,7 @@ CIRCLES = (
         1,
         ("nova_accel.claims.migration", "virt_hooks.operations.migration"),
     ),
+    Circle("topology", 1, ("virt_hooks.guest.topology",)),
     Circle(
         "FPGA",
         1,

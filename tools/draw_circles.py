@@ -23,7 +23,7 @@ _TITLES = (
     "Packages: the rest never imports them",
 )
 _NOTES = ("An arrow is an import. Every circle imports the heart: not drawn.",)
-_BOX = (124, 34)
+_BOX = (112, 34)
 # Height of an arc between two boxes of a band, by their distance.
 _BEND = 0.13
 _HEAD = 8

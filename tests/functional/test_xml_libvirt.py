@@ -28,6 +28,7 @@ from tests.unit.virt_hooks.guest.test_hostdev import (
     VF,
     WHOLE,
 )
+from tests.unit.virt_hooks.guest.topology import host_trees
 from virt_hooks.guest import (
     connection,
     guest_pci,
@@ -35,6 +36,7 @@ from virt_hooks.guest import (
     hypervisor,
     nodedev,
 )
+from virt_hooks.guest.topology import guest_buses, host_tree, picture
 
 SCHEMAS = Path("/usr/share/libvirt/schemas")
 VERSION = features.parse_number(libvirt.getVersion())
@@ -373,3 +375,92 @@ def test_qemu_driver_refuses_a_display_without_graphics(
     text = build_domain("pc", MDEV, options=SCREEN, beside=(VNC,))
     with pytest.raises(libvirt.libvirtError, match="graphics device"):
         define(qemu, text.replace(VNC, ""))
+
+
+# -- the host's PCIe topology -----------------------------------------------
+
+CELLS = (
+    '<vcpu>2</vcpu><cpu><numa><cell id="0" cpus="0" memory="524288"/>'
+    '<cell id="1" cpus="1" memory="524288"/></numa></cpu>'
+)
+PORTS = 4
+ROOT_PORTS = '<controller type="pci" index="0" model="pcie-root"/>' + "".join(
+    f'<controller type="pci" index="{index}" model="pcie-root-port"/>'
+    for index in range(1, PORTS + 1)
+)
+
+
+def build_mirror(
+    devices: tuple[host_tree.HostDevice, ...], *beside: str
+) -> tuple[picture.Picture, str]:
+    """Return the picture of devices, and a domain with it."""
+    drawn = picture.mirror(devices, {0: 0, 1: 1}, 1, PORTS + 1)
+    hostdevs = "".join(
+        f'<hostdev mode="subsystem" {source(handle)}'
+        f'<address type="pci" bus="{place.bus}" slot="0"'
+        f' function="{place.function}"'
+        f' multifunction="{"on" if place.is_first else "off"}"/></hostdev>'
+        for handle, place in drawn.places.items()
+    )
+    text = domain("q35", ROOT_PORTS, *drawn.to_xml(), *beside, hostdevs)
+    return drawn, text.replace("<os>", f"{CELLS}<os>")
+
+
+def source(handle: str) -> str:
+    """Return the attributes and the source of a hostdev."""
+    if "-" in handle:
+        return (
+            f'type="mdev" model="vfio-pci"><source><address uuid="{handle}"/>'
+            "</source>"
+        )
+    bus, slot, function = handle[5:7], handle[8:10], handle[-1]
+    return (
+        'type="pci"><source><address domain="0x0000"'
+        f' bus="0x{bus}" slot="0x{slot}" function="0x{function}"/></source>'
+    )
+
+
+@given(devices=host_trees.hosts())
+@settings(SHARED, max_examples=examples.examples(1000))
+def test_pictures_match_the_schema(
+    form: etree.RelaxNG, devices: tuple[host_tree.HostDevice, ...]
+) -> None:
+    _, text = build_mirror(devices)
+    assert form.validate(etree.fromstring(text)), form.error_log
+
+
+@given(devices=host_trees.hosts())
+@SHARED
+def test_qemu_driver_keeps_each_bus_of_a_picture(
+    qemu: libvirt.virConnect, devices: tuple[host_tree.HostDevice, ...]
+) -> None:
+    """libvirt adds no port, and the guest sees the buses as written."""
+    drawn, text = build_mirror(devices, NIC)
+    defined = define(qemu, text)
+    buses = guest_buses.predict(defined)
+    last = drawn.controllers[-1].index
+    assert buses == {index: index for index in range(last + 1)}
+    use = connection.parse_hostdevs(defined)
+    assert use.functions | use.mdevs == drawn.places.keys()
+
+
+def test_too_few_root_ports_are_recognized(qemu: libvirt.virConnect) -> None:
+    """libvirt adds a port to bus 0, whose bus is that of the expander."""
+    device = host_tree.HostDevice(
+        ("pci0000:16", "0000:16:01.0"), "0000:17:00.0", "0000:17:00.0"
+    )
+    _, text = build_mirror((device,), *[NIC] * (PORTS + 2))
+    with pytest.raises(picture.PictureError, match=r"busNr 5 .* end at 7"):
+        guest_buses.check(define(qemu, text))
+
+
+def test_libvirt_fills_a_gap_of_indexes(qemu: libvirt.virConnect) -> None:
+    text = domain(
+        "q35",
+        ROOT_PORTS,
+        '<controller type="pci" index="7" model="pcie-root-port"/>',
+    )
+    assert guest_buses.list_gaps(text) == (5, 6)
+    root = ElementTree.fromstring(define(qemu, text))
+    ports = root.findall("./devices/controller[@model='pcie-root-port']")
+    assert len(ports) == 7

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bus numbers of a guest are predicted from its XML."""
+
+import pytest
+
+from virt_hooks.guest.topology import guest_buses, picture
+
+
+def domain(*controllers: str) -> str:
+    root = '<controller type="pci" index="0" model="pcie-root"/>'
+    return f"<domain><devices>{root}{''.join(controllers)}</devices></domain>"
+
+
+def port(
+    index: int, bus: int = 0, slot: int = 1, function: int = 0, model: str = ""
+) -> str:
+    return (
+        f'<controller type="pci" index="{index}"'
+        f' model="{model or "pcie-root-port"}"><address type="pci"'
+        f' bus="{bus}" slot="{slot:#x}" function="{function}"/></controller>'
+    )
+
+
+def expander(index: int, number: int | None) -> str:
+    target = "" if number is None else f'<target busNr="{number}"/>'
+    return (
+        f'<controller type="pci" index="{index}" model="pcie-expander-bus">'
+        f'{target}<address type="pci" bus="0" slot="0x9" function="0"/>'
+        "</controller>"
+    )
+
+
+def test_buses_are_numbered_depth_first_by_slot_and_function() -> None:
+    text = domain(
+        port(1, slot=2),
+        port(2, slot=1, function=1),
+        port(3, slot=1),
+        expander(4, 0x40),
+        port(5, bus=4, slot=1),
+        port(6, bus=4, slot=0),
+        port(7, bus=6, slot=0, model="pcie-switch-upstream-port"),
+        port(8, bus=7, slot=0, model="pcie-switch-downstream-port"),
+    )
+    assert guest_buses.predict(text) == {
+        0: 0, 3: 1, 2: 2, 1: 3, 4: 0x40, 6: 0x41, 7: 0x42, 8: 0x43, 5: 0x44,
+    }  # fmt: skip
+
+
+def test_another_number_than_the_index_is_refused() -> None:
+    text = domain(port(1, slot=2), port(2, slot=1))
+    with pytest.raises(picture.PictureError, match="controller 1 gets bus 2"):
+        guest_buses.check(text)
+
+
+def test_overlapping_ranges_are_refused() -> None:
+    text = domain(expander(1, 8), port(2, bus=1), expander(3, 9))
+    with pytest.raises(picture.PictureError, match=r"busNr 9 .*3 .* end at 9"):
+        guest_buses.predict(text)
+
+
+def test_a_range_behind_the_last_bus_is_refused() -> None:
+    """libvirt's own choice for two expanders: 254 and 252."""
+    text = domain(expander(1, 254), port(2, bus=1), port(3, bus=1, slot=2))
+    with pytest.raises(picture.PictureError, match="last bus would be 256"):
+        guest_buses.predict(text)
+
+
+def test_an_omitted_number_is_refused() -> None:
+    with pytest.raises(picture.PictureError, match="expander 1 has no busNr"):
+        guest_buses.predict(domain(expander(1, None)))
+
+
+def test_a_domain_that_is_not_defined_is_refused() -> None:
+    bare = '<controller type="pci" index="1" model="pcie-root-port"/>'
+    with pytest.raises(picture.PictureError, match="1 has no address yet"):
+        guest_buses.predict(domain(bare))
+
+
+def test_a_controller_below_none_is_refused() -> None:
+    with pytest.raises(picture.PictureError, match="controllers 2 are below"):
+        guest_buses.predict(domain(port(2, bus=7)))
+
+
+def test_gaps_of_indexes_are_listed() -> None:
+    assert guest_buses.list_gaps(domain(port(1), port(4))) == (2, 3)
+    assert guest_buses.list_gaps(domain(port(1), port(2))) == ()
+
+
+def test_an_expander_is_recognized() -> None:
+    assert guest_buses.has_expander(domain(expander(1, 1)))
+    assert not guest_buses.has_expander(domain(port(1)))

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCIe topology of the host in the guest; nothing imports it by name.
+
+- ``host_tree``: tree of a host, restricted to the devices of a guest
+- ``picture``: ``mirror``: PCI controllers of the guest, and the place of each
+  device
+- ``guest_buses``: bus numbers that the guest will see, from its XML
+"""

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCIe tree of a host, restricted to the devices of one guest.
+
+A root complex is named as its directory in sysfs (``pci0000:16``), a bridge
+by its PCI address.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from nova_accel.model import pci
+
+# Directory of a host bridge (drivers/pci/probe.c,
+# pci_register_host_bridge(): "pci%04x:%02x").
+_ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class HostDevice:
+    """Functions that share a slot of the guest, or an mdev.
+
+    ``bridges`` lead to it: its root complex, the root port, and each port of
+    a switch. ``address`` is its PCI address, of an mdev that of its parent.
+    ``handle`` is the address of its first function, or the uuid of the mdev;
+    ``members`` are the other functions of its slot. ``numa_node`` is None if
+    it is unknown.
+    """
+
+    bridges: tuple[str, ...]
+    address: str
+    handle: str
+    members: tuple[str, ...] = ()
+    numa_node: int | None = None
+
+    @property
+    def root_complex(self) -> str:
+        """Return the name of its root complex."""
+        return self.bridges[0]
+
+    @property
+    def handles(self) -> tuple[str, ...]:
+        """Return the handles of all its functions."""
+        return (self.handle, *self.members)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A device, or a bridge that two or more branches share.
+
+    A root complex may have one branch only. Branches are sorted by path.
+    """
+
+    branches: tuple["Branch", ...] = ()
+    device: HostDevice | None = None
+
+    def list_devices(self) -> Iterator[HostDevice]:
+        """Yield the devices of this branch, in the order of their paths."""
+        if self.device is not None:
+            yield self.device
+        for branch in self.branches:
+            yield from branch.list_devices()
+
+
+def parse_bridges(path: str) -> tuple[str, ...]:
+    """Return the root complex and the bridges above a function.
+
+    Empty if the path has none. Behind Intel's VMD it has two root complexes;
+    the last one counts.
+
+    :param path: the resolved directory of the function in sysfs.
+    """
+    parts = path.split("/")
+    roots = [
+        number
+        for number, part in enumerate(parts)
+        if _ROOT_COMPLEX.fullmatch(part)
+    ]
+    chain = parts[roots[-1] :] if roots else []
+    if len(chain) < 2 or not all(map(pci.is_address, chain[1:])):  # noqa: PLR2004 - a complex and a function
+        return ()
+    return tuple(chain[:-1])
+
+
+def build_trees(devices: Iterable[HostDevice]) -> Mapping[str, Branch]:
+    """Return the tree of each root complex, by name.
+
+    The order of the devices has no effect. A bridge above one branch is left
+    out: it is no place that two devices share.
+    """
+    by_complex: dict[str, list[HostDevice]] = {}
+    for device in sorted(devices):
+        by_complex.setdefault(device.root_complex, []).append(device)
+    return {
+        name: Branch(branches=tuple(_list_branches(members, 1)))
+        for name, members in by_complex.items()
+    }
+
+
+def group_by_node(devices: Iterable[HostDevice]) -> Mapping[str, Branch]:
+    """Return a tree of each NUMA node, with its devices side by side."""
+    by_node: dict[int, list[Branch]] = {}
+    for device in sorted(devices):
+        node = -1 if device.numa_node is None else device.numa_node
+        by_node.setdefault(node, []).append(Branch(device=device))
+    return {
+        f"node{node:+d}": Branch(branches=tuple(branches))
+        for node, branches in sorted(by_node.items())
+    }
+
+
+def _list_branches(
+    devices: Iterable[HostDevice], depth: int
+) -> Iterator[Branch]:
+    """Yield the branches below a bridge.
+
+    :param devices: sorted, and all below this bridge.
+    :param depth: number of bridges above the branches.
+    """
+    by_bridge: dict[str, list[HostDevice]] = {}
+    for device in devices:
+        if len(device.bridges) > depth:
+            by_bridge.setdefault(device.bridges[depth], []).append(device)
+        else:
+            by_bridge[device.handle] = [device]
+    for members in by_bridge.values():
+        if len(members) == 1:
+            yield Branch(device=members[0])
+            continue
+        branches = tuple(_list_branches(members, depth + 1))
+        yield branches[0] if len(branches) == 1 else Branch(branches=branches)
