@@ -105,8 +105,12 @@ CIRCLES = (
         PACKAGES,
         ("nova_accel.doctor", "nova_accel.discovery.doctor"),
     ),
+    Circle(
+        "planning",
+        PACKAGES,
+        ("placement_sync.fleet.moves", "placement_sync.planning"),
+    ),
     Circle("fleet", PACKAGES, ("placement_sync.fleet",)),
-    Circle("planning", PACKAGES, ("placement_sync.planning",)),
     Circle("audit", PACKAGES, ("placement_sync.audit",)),
     Circle(
         "adoption",

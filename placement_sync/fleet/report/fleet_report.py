@@ -4,6 +4,7 @@
 import collections
 import dataclasses
 import datetime
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import errors
@@ -23,8 +24,13 @@ from placement_sync.fleet.flavors import (
     offered_devices,
     room,
 )
-from placement_sync.fleet.report import card_bars, defragmentation
+from placement_sync.fleet.moves import defragmentation, movable_servers
+from placement_sync.fleet.report import card_bars
 
+# Limits of the search for moves: `openstack accel plan defragment` has none of
+# states. A hint is for people, who would not read more moves.
+_MOST_MOVES = 4
+_MOST_STATES = 2000
 # Kinds of problems beside the states of devices; STALE is of a host.
 OVERALLOCATED = "overallocated"
 STALE = fleet_query.STALE
@@ -85,10 +91,10 @@ class FlavorRow:
 class Fragmentation:
     """Free memory of the cards of a model, and its largest free profile.
 
-    ``empty_card`` is the device that the fewest moves make empty, its
-    holders being ``moved_servers``, which go to ``target_cards``, in the
-    same order. ``gained`` is the profile that is possible afterwards, and
-    on no card of the model before. All are empty without such moves.
+    The fewest moves, of ``moved_servers`` to ``target_cards`` in the same
+    order, make the profile ``gained`` possible on ``empty_card``, which is
+    not always empty then. No card of the model has room for it before. All
+    are empty without such moves.
     """
 
     model: str
@@ -219,25 +225,46 @@ def _list_fragmentation(
         is_measured = names.GPU_MEMORY_CLASS in row.device.capacities
         if row.state == "ok" and is_measured:
             by_model[row.model].append(row)
+    # A count, not a time: the same fleet has the same report everywhere.
+    states = itertools.count()
+    defragmenter = defragmentation.Defragmentation(
+        fleet,
+        types,
+        movable_servers.MoveRules(),
+        lambda: next(states) > _MOST_STATES,
+    )
     for model, cards in sorted(by_model.items()):
         largest = max(
             (row.largest for row in cards if row.largest is not None),
             key=lambda p: p.charges.get(names.GPU_MEMORY_CLASS, 0),
             default=None,
         )
-        best = defragmentation.find(cards, fleet, types)
-        moves = best.moves if best else ()
+        hint = _find_hint(defragmenter, cards, types)
+        moves = hint.moves if hint else ()
         yield Fragmentation(
             model=model,
             free_mb=sum(_free_mb(row) for row in cards),
             largest=largest.name if largest else "",
-            empty_card=_name_device(best.card) if best else "",
-            moved_servers=tuple(
-                fleet.servers[move.consumer].name for move in moves
-            ),
+            empty_card=_name_device(hint.cards[0]) if hint else "",
+            moved_servers=tuple(move.server.name for move in moves),
             target_cards=tuple(_name_device(move.target) for move in moves),
-            gained=best.profile if best else "",
+            gained=hint.profile if hint else "",
         )
+
+
+def _find_hint(
+    defragmenter: defragmentation.Defragmentation,
+    cards: Sequence[device_rows.DeviceRow],
+    types: offered_devices.VgpuTypes,
+) -> defragmentation.Rearrangement | None:
+    """Return moves after which a larger profile of a model fits, or None."""
+    gpu = types.gpu_of(cards[0].device)
+    if gpu is None:
+        return None
+    try:
+        return defragmenter.raise_largest(gpu.key, _MOST_MOVES)
+    except defragmentation.NoPlanError:
+        return None
 
 
 def _name_device(device: offered_devices.OfferedDevice) -> str:

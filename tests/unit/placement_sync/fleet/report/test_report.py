@@ -246,6 +246,8 @@ def test_fragmentation_names_the_fewest_servers_to_move() -> None:
         fleets.holding(cards[1], 3, "8Q"),
         devices=cards,
     )
+    owners = [fleets.server(number, "red", "8Q") for number in (1, 2, 3)]
+    fleet = dataclasses.replace(fleet, servers={s.uuid: s for s in owners})
     text = report_text.as_text(build_report(fleet))
     golden.check(golden.PLACE / "fleet/report-fragmented.txt", text)
 

@@ -1,25 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints of moves: applied to the cards, they do what they say."""
+"""Fragmented fleets: cards as their hosts have them, and as Placement does."""
 
 import dataclasses
 from collections.abc import Mapping
 
-from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.catalog import loader
-from nova_accel.geometry import (
-    card_state,
-    device_capacity,
-    occupancy,
-)
+from nova_accel.geometry import card_state, device_capacity, occupancy
 from nova_accel.model import providers
 from placement_sync.client import nova_api
-from placement_sync.fleet.devices import device_rows, fleet_state
+from placement_sync.fleet.devices import fleet_state
 from placement_sync.fleet.flavors import offered_devices
-from placement_sync.fleet.report import defragmentation
-from tests.support import examples
 from tests.support.placement import clouds, fleets
 
 CATALOG = loader.load()
@@ -79,6 +72,7 @@ def make_server(device: model.Device, handle: str) -> nova_api.Server:
     return nova_api.Server(
         uuid=handle,
         name=f"vm-{int(handle[:8])}",
+        status="ACTIVE",
         flavor=dataclasses.replace(flavor, extra_specs=specs),
     )
 
@@ -147,11 +141,6 @@ def worlds(draw: st.DrawFn) -> World:
     return make_world(cards, gpu, layout)
 
 
-def find(world: World) -> defragmentation.Defragmentation | None:
-    rows = device_rows.list_devices(world.fleet, TYPES)
-    return defragmentation.find(rows, world.fleet, TYPES)
-
-
 def find_profiles(device: model.Device, name: str) -> set[str]:
     """Return a card's profile of the size of a type, by its name."""
     vgpu_type = CATALOG.find(name)
@@ -164,101 +153,9 @@ def find_profiles(device: model.Device, name: str) -> set[str]:
     }
 
 
-@given(worlds())
-@settings(max_examples=examples.examples(300))
-def test_a_hint_does_what_it_says(world: World) -> None:
-    hint = find(world)
-    event("hint" if hint else "no hint")
-    if hint is None:
-        return
-    devices = dict(world.devices)
-    source = hint.card.uuid
-    profiles = find_profiles(devices[source], hint.profile)
-    assert profiles
-    for device in devices.values():
-        assert not profiles & list_possible(device)
-    for move in hint.moves:
-        (partition,) = (
-            p for p in devices[source].partitions if p.handle == move.consumer
-        )
-        target = move.target.uuid
-        assert move.target.root != hint.card.root
-        assert partition.profile in list_possible(devices[target])
-        devices[target] = add(
-            devices[target], partition.profile, move.consumer
-        )
-        devices[source] = device_capacity.remove_partitions(
-            devices[source], [move.consumer]
-        )
-    assert not devices[source].partitions
-    assert profiles <= list_possible(devices[source])
-
-
 def fill(gpu: str, layout: str, first: int, *names_: str) -> model.Device:
     device = make_device(gpu, layout)
     for number, name in enumerate(names_, first):
         (profile,) = find_profiles(device, name)
         device = add(device, profile, fleets.consumer(number))
     return device
-
-
-def test_free_memory_of_two_cards_does_not_hold_one_server() -> None:
-    """The 24 GB server fits on no card with 16 GB free; their sum is 32."""
-    cards = {
-        f"node{n}/0000:41:00.0": fill("L40S", "mixed", 10 * n, "L40S-16Q", x)
-        for n, x in enumerate(("L40S-16Q", "L40S-16Q"))
-    }
-    cards["node2/0000:41:00.0"] = fill("L40S", "mixed", 50, "L40S-24Q")
-    assert find(make_world(cards, "L40S", "mixed")) is None
-
-
-def test_a_server_goes_where_its_size_has_a_place() -> None:
-    cards = {
-        "node0/0000:41:00.0": fill("L40S", "mixed", 1, "L40S-24Q"),
-        "node1/0000:41:00.0": fill("L40S", "mixed", 2, "L40S-24Q"),
-    }
-    hint = find(make_world(cards, "L40S", "mixed"))
-    assert hint is not None
-    assert hint.profile.startswith("L40S-48")
-    assert len(hint.moves) == 1
-
-
-def test_hosts_that_can_take_no_server_are_no_target() -> None:
-    cards = {
-        "node0/0000:41:00.0": fill("L40S", "mixed", 1, "L40S-24Q"),
-        "node1/0000:41:00.0": fill("L40S", "mixed", 2, "L40S-24Q"),
-    }
-    world = make_world(cards, "L40S", "mixed")
-    roots = frozenset(d.root for d in world.fleet.devices)
-    full = {"MEMORY_MB": providers.ClassCapacity(capacity=1, used=1)}
-    for changes in (
-        {"disabled": roots},
-        {"hosts": dict.fromkeys(roots, full)},
-    ):
-        cloud = dataclasses.replace(world.fleet.cloud, **changes)
-        fleet = dataclasses.replace(world.fleet, cloud=cloud)
-        assert find(World(fleet, world.devices)) is None
-
-
-def test_a_server_that_nova_does_not_show_is_not_moved() -> None:
-    """It may be a migration in progress."""
-    cards = {
-        "node0/0000:41:00.0": fill("L40S", "mixed", 1, "L40S-24Q"),
-        "node1/0000:41:00.0": fill("L40S", "mixed", 2, "L40S-24Q"),
-    }
-    world = make_world(cards, "L40S", "mixed")
-    fleet = dataclasses.replace(world.fleet, servers={})
-    assert find(World(fleet, world.devices)) is None
-
-
-def test_partitions_without_an_allocation_keep_a_card_in_use() -> None:
-    cards = {
-        "node0/0000:41:00.0": fill("L40S", "mixed", 1, "L40S-24Q"),
-        "node1/0000:41:00.0": fill("L40S", "mixed", 2, "L40S-24Q"),
-    }
-    world = make_world(cards, "L40S", "mixed")
-    for count in (0, 1):
-        fleet = dataclasses.replace(
-            world.fleet, holdings=world.fleet.holdings[:count]
-        )
-        assert find(World(fleet, world.devices)) is None
