@@ -99,7 +99,7 @@ class Hooks:
             partitions, moves, self.operations.carried
         )
         self.device_metadata = device_metadata.DeviceMetadata(
-            host, accel.claims_of
+            host, accel.claims_of, accel.host
         )
         self.suspend = suspend.Suspend(partitions, domains)
         self.live_migration = live_moves.load(

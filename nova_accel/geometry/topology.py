@@ -45,26 +45,41 @@ class HostTopology:
     )
 
 
+def parse_bridges(path: str) -> tuple[str, ...]:
+    """Return the root complex and the bridges above a function.
+
+    Empty where the path has none. A root complex is named as its directory
+    (``pci0000:16``), a bridge by its address; the root port comes second.
+
+    :param path: the resolved directory of the function in the kernel's
+        device tree. Behind Intel's VMD it contains two root complexes; the
+        last one counts.
+    """
+    parts = path.split("/")
+    roots = [
+        number
+        for number, part in enumerate(parts)
+        if _HOST_BRIDGE.fullmatch(part)
+    ]
+    chain = parts[roots[-1] :] if roots else []
+    if not chain[1:] or not all(map(pci.is_address, chain[1:])):
+        return ()
+    return tuple(chain[:-1])
+
+
 def parse_port(path: str) -> str:
     """Return the root port of a function.
 
     For a function on the root bus it is its slot: the address without the
     function's number, which no port has. Empty where the path has none.
 
-    :param path: the resolved directory of the function in the kernel's
-        device tree. Behind Intel's VMD it contains two host bridges; the
-        last one counts.
+    :param path: as for ``parse_bridges``.
     """
-    parts = path.split("/")
-    bridges = [
-        number
-        for number, part in enumerate(parts)
-        if _HOST_BRIDGE.fullmatch(part)
-    ]
-    below = parts[bridges[-1] + 1 :] if bridges else []
-    if not below or not all(pci.is_address(part) for part in below):
-        return ""
-    return below[0] if len(below) > 1 else below[0].rpartition(".")[0]
+    bridges = parse_bridges(path)
+    if len(bridges) > 1:
+        return bridges[1]
+    function = path.rpartition("/")[2]
+    return function.rpartition(".")[0] if bridges else ""
 
 
 def resolve_peers(

@@ -5,19 +5,21 @@ Nova stores the metadata of a server's tagged devices in its database; the
 metadata service and the config drive print them as ``devices`` of
 ``meta_data.json``. They print network interfaces, disks and shares only
 (nova/api/metadata/base.py, _get_device_metadata), so an accelerator is a
-disk without a serial number and a path, with the tags TAG and its profile.
+disk without a serial number and a path, with the tags TAG, its profile, and
+its description as JSON (``device_description``).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
 from nova import objects
 
 from nova_accel import model
-from nova_accel.model import pci
+from nova_accel.discovery import snapshot
+from nova_accel.model import names, pci
 from virt_hooks import error_guards
-from virt_hooks.guest import connection
+from virt_hooks.guest import connection, device_description, host_links
 
 #: First tag of each accelerator; the second is its profile.
 TAG = "accelerator"
@@ -28,12 +30,17 @@ class DeviceMetadata:
     """Builds the device metadata of servers with accelerators."""
 
     def __init__(
-        self, host: Any, claims_of: Callable[[str], Iterable[model.Claim]]
+        self,
+        host: Any,
+        claims_of: Callable[[str], Iterable[model.Claim]],
+        state: snapshot.Snapshot,
     ) -> None:
         """:param host: Nova's ``nova.virt.libvirt.host.Host``.
         :param claims_of: returns the claims of a server's uuid.
+        :param state: the last reading of this host.
         """
         self._host, self._claims_of = host, claims_of
+        self._state = state
 
     def build(
         self,
@@ -54,37 +61,126 @@ class DeviceMetadata:
         ):
             metadata = add_claims(
                 metadata,
+                instance.uuid,
                 self._claims_of(instance.uuid),
                 self._host.get_guest(instance).get_xml_desc(),
+                self._state,
             )
         return metadata
 
 
-def add_claims(metadata: Any, claims: Iterable[model.Claim], text: str) -> Any:
+def add_claims(
+    metadata: Any,
+    server: str,
+    claims: Iterable[model.Claim],
+    text: str,
+    state: snapshot.Snapshot,
+) -> Any:
     """Return device metadata with the accelerators of a server.
 
     Those that the guest does not have are left out, and hosts and their
     devices are not named.
 
     :param metadata: a ``nova.objects.InstanceDeviceMetadata``, or None.
+    :param server: its uuid.
     :param text: XML of the server's domain.
+    :param state: the last reading of the host.
     """
-    devices = list(metadata.devices) if metadata else []
-    for claim in sorted(claims, key=lambda c: (c.provider, c.slot)):
-        elements = connection.find_hostdevs(text, {claim.handle})
-        devices += [_build_device(claim, element) for element in elements]
-    if not devices:
-        return metadata
-    return objects.InstanceDeviceMetadata(devices=devices)
+    functions = [
+        (claim, parse_guest_address(element))
+        for claim in sorted(claims, key=lambda c: (c.provider, c.slot))
+        for element in connection.find_hostdevs(text, {claim.handle})
+    ]
+    if functions:
+        described = _list_devices(functions, parse_cells(text), state)
+        descriptions = device_description.describe(server, described)
+        devices = map(_build_device, functions, descriptions)
+        metadata = objects.InstanceDeviceMetadata(
+            devices=[*(metadata.devices if metadata else ()), *devices]
+        )
+    return metadata
 
 
-def _build_device(claim: model.Claim, element: str) -> Any:
+_Function = tuple[model.Claim, pci.PciAddress | None]
+
+
+def _build_device(function: _Function, description: str) -> Any:
+    claim, address = function
+    tags = [TAG, claim.profile, description]
     # Nova warns of a disk without the field when a tagged volume is detached.
-    device = objects.DiskMetadata(serial=None, tags=[TAG, claim.profile])
-    address = parse_guest_address(element)
+    device = objects.DiskMetadata(serial=None, tags=list(filter(None, tags)))
     if address is not None:
         device.bus = objects.PCIDeviceBus(address=str(address))
     return device
+
+
+def _list_devices(
+    functions: Sequence[_Function],
+    cells: Mapping[int, int],
+    state: snapshot.Snapshot,
+) -> tuple[device_description.GuestDevice, ...]:
+    """Return what is described of some functions of a guest."""
+    reader = state.open_reader()
+    devices = {d.address: d for d in state.state.devices}
+    cards = {
+        claim.device: _find_card(claim, devices.get(claim.device))
+        for claim, _ in functions
+    }
+
+    def build(
+        claim: model.Claim, address: pci.PciAddress | None
+    ) -> device_description.GuestDevice:
+        card = cards[claim.device]
+        device = devices.get(claim.device)
+        gpu = state.gpus.get(card)
+        node = device.numa_node if device else None
+        return device_description.GuestDevice(
+            profile=claim.profile,
+            address=str(address or ""),
+            card=card,
+            model=device.model if device else "",
+            vendor_id=device.vendor_id if device else "",
+            numa_node=node,
+            cell=None if node is None else cells.get(node),
+            place=host_links.read(reader, card),
+            peers=_find_peers(device, {*cards.values()}),
+            driver_version=gpu.driver_version if gpu else "",
+        )
+
+    return tuple(build(claim, address) for claim, address in functions)
+
+
+def _find_card(claim: model.Claim, device: model.Device | None) -> str:
+    """Return the name of a claim's card."""
+    return (device.parent if device else "") or claim.device
+
+
+def _find_peers(
+    device: model.Device | None, cards: Iterable[str]
+) -> frozenset[str] | None:
+    """Return the cards to which a device has an NVLink, None if unknown."""
+    if device is None or names.NVLINK_PREFIX in device.unread_traits:
+        return None
+    return frozenset(
+        card for card in cards if names.nvlink_trait(card) in device.traits
+    )
+
+
+def parse_cells(text: str) -> Mapping[int, int]:
+    """Return the NUMA nodes of a guest by those of the host.
+
+    A guest node whose memory may be on several nodes of the host is left
+    out.
+
+    :param text: XML of the guest's domain (libvirt's formatdomain,
+        ``numatune``).
+    """
+    root = ElementTree.fromstring(text)  # noqa: S314 - libvirtd's
+    return {
+        int(nodeset): int(node.get("cellid") or "0")
+        for node in root.iterfind("./numatune/memnode")
+        if (nodeset := node.get("nodeset") or "").isdecimal()
+    }
 
 
 def parse_guest_address(element: str) -> pci.PciAddress | None:

@@ -59,6 +59,7 @@ _USABLE = (
     "hosts and cards are chosen by what usual requests could use: density"
     " above FGD's as installed"
 )
+_DESCRIBED = "guests read links, switches and NUMA nodes of their host"
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
         Limit(54_500, "2026-11-27", _FIRST),
@@ -99,6 +100,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_480, "2026-11-28", "moves of servers adopted from Cyborg"),
         Limit(57_560, "2026-11-28", "a server with a card to itself"),
         Limit(57_460, "2026-11-28", "the template of a driver is no driver"),
+        Limit(57_900, "2026-11-28", _DESCRIBED),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -144,6 +146,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-28",
             "losses of hosts are computed once for the servers of a request",
         ),
+        Limit(39_700, "2026-11-28", _DESCRIBED),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

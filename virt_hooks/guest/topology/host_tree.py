@@ -6,14 +6,11 @@ by its PCI address.
 """
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from nova_accel.model import pci
+from nova_accel.geometry import topology
 
-# Directory of a host bridge (drivers/pci/probe.c,
-# pci_register_host_bridge(): "pci%04x:%02x").
-_ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+parse_bridges = topology.parse_bridges
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -60,26 +57,6 @@ class Branch:
             yield self.device
         for branch in self.branches:
             yield from branch.list_devices()
-
-
-def parse_bridges(path: str) -> tuple[str, ...]:
-    """Return the root complex and the bridges above a function.
-
-    Empty if the path has none. Behind Intel's VMD it has two root complexes;
-    the last one counts.
-
-    :param path: the resolved directory of the function in sysfs.
-    """
-    parts = path.split("/")
-    roots = [
-        number
-        for number, part in enumerate(parts)
-        if _ROOT_COMPLEX.fullmatch(part)
-    ]
-    chain = parts[roots[-1] :] if roots else []
-    if len(chain) < 2 or not all(map(pci.is_address, chain[1:])):  # noqa: PLR2004 - a complex and a function
-        return ()
-    return tuple(chain[:-1])
 
 
 def build_trees(devices: Iterable[HostDevice]) -> Mapping[str, Branch]:
