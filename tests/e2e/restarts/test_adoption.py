@@ -37,6 +37,7 @@ _INVERSES = {
     "rescued": "unrescue",
 }
 _MDEVS = " ".join([MTTY_2] * 5)
+_TRAIT = "CUSTOM_MDEV_MTTY_2"
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,18 @@ def test_a_host_is_adopted_and_handed_back(
     retry_comparison(lambda: _assert_no_autostart(stock))
     stock.two.check("adopted", second=_MDEVS)
 
+    specs = {"resources_A:CUSTOM_MDEV": "1", f"trait_A:{_TRAIT}": "required"}
+    flavor = stock.lab.flavor_of(64, "e2e-since", specs)
+    created = stock.lab.boot("e2e-since", flavor, host=stock.host.name)
     stock.hand_back()
+    stock.lab.hard_reboot(created)
+    assert list(stock.host.mdevs().values()) == [MTTY_2] * 6
+    stock.lab.delete(created)
+    stock.lab.wait_gone(created)
+    for mdev in set(stock.host.mdevs()) - set(before["kernel"]):
+        # Nova's own driver leaves the mdev of a deleted server.
+        stock.host.run(f"mdevctl undefine --uuid {mdev}")
+        stock.host.run(f"mdevctl stop --uuid {mdev}")
     retry_comparison(lambda: _compare(before, stock, [*servers.values()]))
 
 
