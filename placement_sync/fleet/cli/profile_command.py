@@ -19,8 +19,9 @@ _COLUMNS = (
     *("Most", "Hosts"),
 )
 _NOTE = (
-    "Offered is False if no card can create one now: all cards are full, have"
-    " partitions of other sizes, or their host does not offer the profile.\n"
+    "Offered is False if no card can create one now: all cards are full,"
+    " drained or faulted, have partitions of other sizes, or their host does"
+    " not offer the profile.\n"
 )
 
 
@@ -70,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     if profiles:
         is_full = any(not profile.is_offered for profile in profiles)
         note = _NOTE if is_full else ""
-    elif count:
+    elif count and not all(device.is_unavailable for device in devices):
         note = f"No profile is free; --all lists all ({count}).\n"
     elif devices:
         note = (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from nova_accel.geometry import provider_room
 from nova_accel.inventory import wording
-from nova_accel.model import flavors
+from nova_accel.model import flavors, names
 from placement_sync.fleet.flavors import offered_devices
 
 
@@ -37,7 +37,7 @@ def list_profiles(
 ) -> tuple[ListedProfile, ...]:
     """Return the profiles of devices, sorted by kind and name.
 
-    Unavailable devices (drained, faulted, missing or stale) are ignored.
+    Unavailable devices can create none; missing ones are left out.
     """
     rows: dict[
         tuple[str, str, frozenset[str]],
@@ -50,11 +50,13 @@ def list_profiles(
         ],
     ] = {}
     for provider in devices:
-        if provider.is_unavailable:
+        if names.MISSING_TRAIT in provider.traits:
             continue
-        for terms, is_available in offered_devices.list_terms(provider, types):
+        is_usable = not provider.is_unavailable
+        for terms, is_offered in offered_devices.list_terms(provider, types):
             key = terms.kind, terms.name, terms.required
-            rows.setdefault(key, []).append((terms, provider, is_available))
+            row = terms, provider, is_offered and is_usable
+            rows.setdefault(key, []).append(row)
     return tuple(
         _build_row(rows[key], types) for key in sorted(rows, key=_sort_key)
     )

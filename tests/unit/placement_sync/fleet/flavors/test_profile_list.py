@@ -75,9 +75,14 @@ def test_a_full_card_still_lists_what_it_makes() -> None:
     assert "A100-1-5C" not in profiles
 
 
-def test_an_unavailable_card_is_not_listed() -> None:
-    for trait in names.UNAVAILABLE_TRAITS:
-        assert not listed(clouds.gpu("A40", ("8Q",), trait))
+def test_an_unavailable_card_has_nothing_free() -> None:
+    for trait in names.UNAVAILABLE_TRAITS - {names.MISSING_TRAIT}:
+        profile = listed(clouds.gpu("A40", ("8Q",), trait))["A40-8Q"]
+        assert (profile.free, profile.is_offered) == (0, False)
+
+
+def test_a_missing_card_is_not_listed() -> None:
+    assert not listed(clouds.gpu("A40", ("8Q",), names.MISSING_TRAIT))
 
 
 def test_cards_and_hosts_are_summed() -> None:
