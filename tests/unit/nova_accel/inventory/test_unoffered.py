@@ -89,6 +89,9 @@ def test_each_unoffered_accelerator_has_a_reason(
         "reason",
     }
     assert entry["address"] == GPU
+    card = {**V100, **facts}
+    assert f"{entry['vendor_id']}:{entry['product_id']}" == card["id"]
+    assert (entry["class"], entry["driver"]) == (card["class"], card["driver"])
     assert reason in entry["reason"]
     assert reason in text
 
