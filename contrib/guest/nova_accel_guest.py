@@ -239,7 +239,8 @@ def build_attributes(accelerators: list[Accelerator]) -> str:
             f"resource.kubernetes.io/{name}": value
             for name, value in values.items()
         }
-    return json.dumps({"version": VERSION, "devices": attributes}, indent=2)
+    content = {"version": VERSION, "devices": attributes}
+    return json.dumps(content, indent=2) + "\n"
 
 
 # -- NCCL --------------------------------------------------------------------

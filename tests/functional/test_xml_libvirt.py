@@ -2,7 +2,6 @@
 """Real libvirt accepts hostdev XML: its schema, its parser, QEMU's driver."""
 
 import dataclasses
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,6 +16,7 @@ from nova_accel import model
 from nova_accel.catalog import features
 from nova_accel.model import flavors
 from tests.support import examples, strategies
+from tests.support.guests import embedded
 from tests.unit.virt_hooks.guest.test_hostdev import (
     CARD,
     FIRMWARE,
@@ -109,30 +109,12 @@ def qemu(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[libvirt.virConnect]:
     """Return libvirt's QEMU driver, embedded in this process."""
-    libvirt.virEventRegisterDefaultImpl()
-    ended = threading.Event()
-
-    def serve() -> None:
-        while not ended.is_set():
-            libvirt.virEventRunDefaultImpl()
-
-    # The loop blocks between events: a timer ends it in time.
-    libvirt.virEventAddTimeout(200, lambda *_: None, None)
-    loop = threading.Thread(target=serve, daemon=True)
-    loop.start()
     root = tmp_path_factory.mktemp("qemu")
-    # libvirt compares whether QEMU had KVM when it was asked with whether its
-    # user may open /dev/kvm, and asks QEMU anew at each device if they differ.
-    (root / "etc").mkdir()
-    (root / "etc/qemu.conf").write_text('user = "root"\ngroup = "root"\n')
     try:
-        connected = libvirt.open(f"qemu:///embed?root={root}")
+        with embedded.open_driver(root) as connected:
+            yield connected
     except libvirt.libvirtError as error:
         pytest.skip(f"no QEMU driver of libvirt here: {error}")
-    yield connected
-    connected.close()
-    ended.set()
-    loop.join(5)
 
 
 def define(host: libvirt.virConnect, text: str) -> str:

@@ -30,6 +30,7 @@ IMPORTED_TESTS = (
     "tests/unit/placement_sync/client/test_stock_compute.py",
     "tests/unit/placement_sync/daemon/test_metrics.py",
     "tests/unit/virt_hooks/guest/test_hostdev.py",
+    "tests/unit/virt_hooks/guest/topology/test_picture.py",
 )
 
 
@@ -117,6 +118,7 @@ STEPS: Mapping[str, Step] = {
             "tests/functional/fakehost",
         ),
     ),
+    "guests": Step(tests=("tests/functional/guests",)),
     "lab": Step(
         tests=("tests/e2e", "tests/functional/images"),
         pages=(

@@ -47,13 +47,18 @@ def _dependency(place: layout.Layout, package: str, prefix: str) -> str:
     return matching[0]
 
 
-def current_release(place: layout.Layout) -> str:
-    """Return the release (uname -r) of Debian's current amd64 kernel."""
+def current_image(place: layout.Layout, metapackage: str) -> str:
+    """Return the package of the kernel that a metapackage depends on."""
     try:
-        image = _dependency(place, KERNEL_METAPACKAGE, "linux-image-")
+        return _dependency(place, metapackage, "linux-image-")
     except errors.PrepareError:
         _update(place)
-        image = _dependency(place, KERNEL_METAPACKAGE, "linux-image-")
+        return _dependency(place, metapackage, "linux-image-")
+
+
+def current_release(place: layout.Layout) -> str:
+    """Return the release (uname -r) of Debian's current amd64 kernel."""
+    image = current_image(place, KERNEL_METAPACKAGE)
     return image.removeprefix("linux-image-")
 
 

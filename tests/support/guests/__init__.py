@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small real guests under libvirt: they print their PCI functions."""
