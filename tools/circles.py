@@ -133,6 +133,7 @@ _NOVA_GROUPS = (
     "nova_accel.drivers",
     "nova_accel.extra_spec_validators",
     "nova_accel.gpu_readers",
+    "nova_accel.guest_layouts",
     "nova_accel.live_moves",
     "nova_accel.operations",
     "nova_accel.preferred_traits",

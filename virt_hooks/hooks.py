@@ -16,7 +16,12 @@ import nova.conf
 
 from nova_accel.config import conf
 from nova_accel.host.state import rebuild_allocations
-from virt_hooks.guest import connection, device_metadata, hypervisor
+from virt_hooks.guest import (
+    connection,
+    device_metadata,
+    hypervisor,
+    libvirt_guest,
+)
 from virt_hooks.operations import (
     cold_migration,
     extra_operations,
@@ -83,6 +88,14 @@ class Hooks:
             settings.replacements,
         )
 
+        layouts = libvirt_guest.load_layouts(
+            libvirt_guest.LayoutContext(
+                host=host,
+                hypervisor=partitions.hypervisor,
+                root=settings.root,
+                topology=settings.guest_topology,
+            )
+        )
         self.cold_migration = moves = cold_migration.ColdMigration(
             partitions, allocations
         )
@@ -96,10 +109,10 @@ class Hooks:
             )
         )
         self.spawn = spawn_server.Spawn(
-            partitions, moves, self.operations.carried
+            partitions, moves, self.operations.carried, layouts
         )
         self.device_metadata = device_metadata.DeviceMetadata(
-            host, accel.claims_of, accel.host
+            host, accel.claims_of, accel.host, layouts.predict_buses
         )
         self.suspend = suspend.Suspend(partitions, domains)
         self.live_migration = live_moves.load(

@@ -35,6 +35,7 @@ The life of a server's partitions:
   claimed, and makes the partitions (``_make_partitions()``; an mdev is
   created there).
 - ``_get_guest_config()`` adds the hostdevs of the claims to the guest.
+- ``_create_guest()`` checks the buses of the guest before it starts.
 - ``_build_device_metadata()`` adds them to the metadata of the guest.
 - ``_cleanup()`` calls ``ServerPartitions.cleanup()``, which calls
   ``Lifecycle.release()``: it removes or scrubs the partitions. Nova also
@@ -253,6 +254,27 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
     @accelerators_only
     def _get_guest_config(self, *args: Any, **kwargs: Any) -> Any:
         return self._hooks.spawn.get_guest_config(*args, **kwargs)
+
+    @accelerators_only
+    def _create_guest(
+        self,
+        _stock: Stock,
+        context: Any,
+        xml: str,
+        instance: Any,
+        power_on: bool = True,
+        pause: bool = False,
+        post_xml_callback: Any = None,
+    ) -> Any:
+        """Check the guest that is defined before it starts."""
+        return super()._create_guest(
+            context,
+            xml,
+            instance,
+            power_on,
+            pause,
+            self._hooks.spawn.check_defined(instance, post_xml_callback),
+        )
 
     @accelerators_only
     def _build_device_metadata(self, *args: Any, **kwargs: Any) -> Any:

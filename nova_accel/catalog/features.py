@@ -182,6 +182,16 @@ MEMORY_NODES = Feature(
     trial=Trial.TEXT,
     place=_SID,
 )
+GUEST_TOPOLOGY = Feature(
+    name="PCIe topology of the host in guests (accelerator:guest_topology)",
+    condition="passthrough",
+    floors={
+        LIBVIRT: _floor((9, 0, 0), "the oldest libvirt that was tried"),
+        QEMU: _floor((7, 2, 0), "the oldest QEMU that was tried"),
+    },
+    trial=Trial.REAL,
+    place=f"{_DEBIAN_12}; QEMU 10.0, with emulated devices",
+)
 IOMMUFD = Feature(
     name="PCI functions by IOMMUFD (use_iommufd)",
     condition="passthrough",
@@ -260,6 +270,7 @@ TABLE: tuple[Feature, ...] = (
     ADDRESS_SIZE,
     VARIANT_DRIVER,
     MEMORY_NODES,
+    GUEST_TOPOLOGY,
     IOMMUFD,
     ENCRYPTED,
     MDEV_MIGRATION,

@@ -13,6 +13,7 @@ from oslo_config import cfg
 from nova_accel import errors, model
 from nova_accel.config import conf_options, misspellings, policy
 from nova_accel.config.lines import native_flavors
+from nova_accel.model import flavors
 
 # Directory of the cached bitstreams, below the state directory.
 _CACHE = "bitstreams"
@@ -79,6 +80,8 @@ class Settings:
     live_migration_without_iommufd: bool = False
     #: Whether all PCI functions are assigned by IOMMUFD.
     use_iommufd: bool = False
+    #: PCIe topology of guests, None if it depends on the guest.
+    guest_topology: flavors.GuestTopology | None = None
     #: Path of the licence tokens, empty for none.
     license_dir: str = ""
     #: Of native_flavors.
@@ -186,6 +189,9 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         live_migration_link=group.live_migration_link,
         live_migration_without_iommufd=group.live_migration_without_iommufd,
         use_iommufd=group.use_iommufd,
+        guest_topology=None
+        if group.guest_topology == conf_options.AUTO
+        else flavors.GuestTopology(group.guest_topology),
         license_dir=group.license_dir,
         replacements=_parse_native_flavors(conf, group),
         problems=tuple(

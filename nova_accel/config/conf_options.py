@@ -9,7 +9,7 @@ from oslo_config import cfg
 from nova_accel.catalog import mdev_names
 from nova_accel.config import policy
 from nova_accel.config.lines import native_flavors
-from nova_accel.model import actions
+from nova_accel.model import actions, flavors
 
 GROUP = cfg.OptGroup(
     "nova_accel",
@@ -22,6 +22,8 @@ STATE_PATH = "/var/lib/nova"
 DEFAULT_STATE_DIR = f"{STATE_PATH}/accel"
 # Value of vgpu_sizes that changes no card.
 KEEP = "keep"
+# Value of guest_topology that depends on the guest.
+AUTO = "auto"
 
 _LICENSE_OPTIONS = (
     cfg.ListOpt(
@@ -203,6 +205,31 @@ OPTIONS = [
         " It needs libvirt 12.1, QEMU 9.0 and /dev/iommu; without them such a"
         " server fails. Those of guests with encrypted memory"
         " (hw:mem_encryption) are assigned so in any case.",
+    ),
+    cfg.StrOpt(
+        "guest_topology",
+        default=AUTO,
+        choices=[
+            (
+                AUTO,
+                "pcie for guests of machine type q35 with a NUMA topology or"
+                " two or more devices, where libvirt and QEMU support it",
+            ),
+            (flavors.GuestTopology.NONE.value, "all devices on one bus"),
+            (
+                flavors.GuestTopology.NUMA.value,
+                "one bus for each NUMA node of the host",
+            ),
+            (
+                flavors.GuestTopology.PCIE.value,
+                "the root complexes and switches of the host",
+            ),
+        ],
+        help="PCIe topology of guests whose flavor has no"
+        " accelerator:guest_topology. A guest that can't have it gets all"
+        " devices on one bus, with a line in the log. Existing guests keep"
+        " their topology until their next hard reboot, which may change the"
+        " PCI addresses of their accelerators.",
     ),
     cfg.StrOpt(
         "root",

@@ -123,6 +123,17 @@ _PACKING = _choices(
     }
 )
 
+_TOPOLOGY = _choices(
+    {
+        flavors.GuestTopology.PCIE: (
+            "The guest sees the root complexes and the switches of its"
+            " devices, each root complex on its NUMA node."
+        ),
+        flavors.GuestTopology.NUMA: "It sees only their NUMA nodes.",
+        flavors.GuestTopology.NONE: "It sees all devices on one bus.",
+    }
+)
+
 
 def _switch(on: str, off: str) -> dict[str, str]:
     return _choices({flavors.Switch.ON: on, flavors.Switch.OFF: off})
@@ -202,6 +213,19 @@ TABLE: tuple[ExtraSpec, ...] = (
         default_in_words="libvirt decides",
         example="off",
         since="0.1.0",
+    ),
+    ExtraSpec(
+        key=flavors.GUEST_TOPOLOGY,
+        meaning=(
+            "What the guest sees of the host's PCIe. The machine type must be"
+            " ``q35``; a host that can't give it refuses the server."
+        ),
+        choices=_TOPOLOGY,
+        default_in_words=(
+            "``guest_topology`` in ``[nova_accel]`` of the host decides"
+        ),
+        example="pcie",
+        since="0.10.0",
     ),
     ExtraSpec(
         key=flavors.MEMORY_NODES,

@@ -13,6 +13,7 @@ from nova_accel.model import names
 # Namespace of the library's keys; nova_accel.model.extra_specs lists them.
 NAMESPACE = "accelerator:"
 BITSTREAM = "fpga_bitstream"
+GUEST_TOPOLOGY = "guest_topology"
 MEMORY_NODES = "memory_nodes"
 PROFILES = "profiles"
 # Of a guest with eight GPUs there are 128 then, the limit of QEMU
@@ -63,6 +64,24 @@ class RequestGroup:
         return f"{amounts} with {', '.join(traits)}" if traits else amounts
 
 
+class SpecValue(enum.Enum):
+    """Base class of the values of an extra spec."""
+
+    _value_: str
+
+
+class GuestTopology(SpecValue):
+    """PCIe topology of the host that the guest sees.
+
+    PCIE: its root complexes and switches. NUMA: its NUMA nodes. NONE: all
+    devices are on root ports of one bus.
+    """
+
+    NONE = "none"
+    NUMA = "numa"
+    PCIE = "pcie"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Options of a guest's devices; None for libvirt's default.
@@ -71,18 +90,14 @@ class Options:
     them already in the firmware. ``has_rom`` exposes the expansion ROMs of
     its PCI functions to the guest. ``memory_nodes`` is the number of NUMA
     nodes of the guest for the memory of each whole function, 0 for none.
+    ``guest_topology`` is None for the default of the host.
     """
 
     has_display: bool | None = None
     has_ramfb: bool | None = None
     has_rom: bool | None = None
     memory_nodes: int = 0
-
-
-class SpecValue(enum.Enum):
-    """Base class of the values of an extra spec."""
-
-    _value_: str
+    guest_topology: GuestTopology | None = None
 
 
 _Value = TypeVar("_Value", bound=SpecValue)
@@ -198,8 +213,8 @@ def parse_options(extra_specs: Mapping[str, str]) -> Options:
     """Return a flavor's options of the guest's devices.
 
     It reads ``accelerator:display``, ``accelerator:ramfb`` and
-    ``accelerator:rom``, each ``on`` or ``off``, and
-    ``accelerator:memory_nodes``.
+    ``accelerator:rom``, each ``on`` or ``off``,
+    ``accelerator:guest_topology`` and ``accelerator:memory_nodes``.
 
     :raises MalformedError: a value is not allowed, or ramfb is on without
         display.
@@ -209,6 +224,9 @@ def parse_options(extra_specs: Mapping[str, str]) -> Options:
         has_ramfb=_parse_switch(extra_specs, "ramfb"),
         has_rom=_parse_switch(extra_specs, "rom"),
         memory_nodes=_parse_memory_nodes(extra_specs),
+        guest_topology=_parse_value(
+            extra_specs, GUEST_TOPOLOGY, GuestTopology
+        ),
     )
     if options.has_ramfb and not options.has_display:
         raise errors.MalformedError(

@@ -432,8 +432,27 @@ def test_too_few_root_ports_are_recognized(qemu: libvirt.virConnect) -> None:
         ("pci0000:16", "0000:16:01.0"), "0000:17:00.0", "0000:17:00.0"
     )
     _, text = build_mirror((device,), *[NIC] * (PORTS + 2))
+    defined = define(qemu, text)
     with pytest.raises(picture.PictureError, match=r"busNr 5 .* end at 7"):
-        guest_buses.check(define(qemu, text))
+        guest_buses.check(defined)
+    renumbered = define(qemu, guest_buses.renumber(defined))
+    guest_buses.check(renumbered)
+    assert len(list_addresses(renumbered)) == len(list_addresses(defined))
+
+
+@pytest.mark.parametrize("legacy", ["e1000", "rtl8139"])
+def test_a_conventional_device_is_recognized(
+    qemu: libvirt.virConnect, legacy: str
+) -> None:
+    """libvirt adds a bridge for it, behind the last controller."""
+    device = host_tree.HostDevice(
+        ("pci0000:16", "0000:16:01.0"), "0000:17:00.0", "0000:17:00.0"
+    )
+    _, text = build_mirror((device,), NIC.replace("virtio", legacy))
+    defined = define(qemu, text)
+    with pytest.raises(picture.PictureError, match="busNr 5"):
+        guest_buses.check(defined)
+    guest_buses.check(define(qemu, guest_buses.renumber(defined)))
 
 
 def test_libvirt_fills_a_gap_of_indexes(qemu: libvirt.virConnect) -> None:

@@ -8,6 +8,7 @@
 - ``hypervisor``: ``HypervisorReader``, libvirt and QEMU of the host
 - ``guest_pci``: ``parse_guest``, ``plan_layout``: PCI slots of a guest
 - ``nodedev``: names and XML of mdevs as node devices
-- ``libvirt_guest``: ``add_claims``, ``read_use``: Nova's guest objects
+- ``libvirt_guest``: ``add_claims``, ``read_use``: Nova's guest objects;
+  ``GuestLayouts``, which a package replaces
 - ``plug``: devices added to a domain or a running guest, or removed
 """

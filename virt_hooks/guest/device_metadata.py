@@ -9,6 +9,7 @@ disk without a serial number and a path, with the tags TAG, its profile, and
 its description as JSON (``device_description``).
 """
 
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
@@ -34,13 +35,15 @@ class DeviceMetadata:
         host: Any,
         claims_of: Callable[[str], Iterable[model.Claim]],
         state: snapshot.Snapshot,
+        predict_buses: Callable[[str], Mapping[int, int]],
     ) -> None:
         """:param host: Nova's ``nova.virt.libvirt.host.Host``.
         :param claims_of: returns the claims of a server's uuid.
         :param state: the last reading of this host.
+        :param predict_buses: ``GuestLayouts.predict_buses``.
         """
         self._host, self._claims_of = host, claims_of
-        self._state = state
+        self._state, self._predict_buses = state, predict_buses
 
     def build(
         self,
@@ -59,12 +62,14 @@ class DeviceMetadata:
             "can't add accelerators to the metadata of server %s",
             instance.uuid,
         ):
+            text = self._host.get_guest(instance).get_xml_desc()
             metadata = add_claims(
                 metadata,
                 instance.uuid,
                 self._claims_of(instance.uuid),
-                self._host.get_guest(instance).get_xml_desc(),
+                text,
                 self._state,
+                self._predict_buses(text),
             )
         return metadata
 
@@ -75,6 +80,7 @@ def add_claims(
     claims: Iterable[model.Claim],
     text: str,
     state: snapshot.Snapshot,
+    buses: Mapping[int, int] = types.MappingProxyType({}),
 ) -> Any:
     """Return device metadata with the accelerators of a server.
 
@@ -85,9 +91,10 @@ def add_claims(
     :param server: its uuid.
     :param text: XML of the server's domain.
     :param state: the last reading of the host.
+    :param buses: numbers of buses that the guest sees, by libvirt's.
     """
     functions = [
-        (claim, parse_guest_address(element))
+        (claim, parse_guest_address(element, buses))
         for claim in sorted(claims, key=lambda c: (c.provider, c.slot))
         for element in connection.find_hostdevs(text, {claim.handle})
     ]
@@ -183,15 +190,19 @@ def parse_cells(text: str) -> Mapping[int, int]:
     }
 
 
-def parse_guest_address(element: str) -> pci.PciAddress | None:
+def parse_guest_address(
+    element: str, buses: Mapping[int, int] = types.MappingProxyType({})
+) -> pci.PciAddress | None:
     """Return the PCI address that a guest sees a hostdev at.
 
     None for a device off the PCI bus, and before libvirt has chosen one.
+
+    :param buses: numbers of buses that the guest sees, by libvirt's.
     """
     hostdev = ElementTree.fromstring(element)  # noqa: S314 - libvirtd's
     address = hostdev.find("./address[@type='pci']")
     if address is None:
         return None
-    return pci.PciAddress(
-        **{name: int(address.get(name) or "0", 0) for name in _FIELDS}
-    )
+    numbers = {name: int(address.get(name) or "0", 0) for name in _FIELDS}
+    numbers["bus"] = buses.get(numbers["bus"], numbers["bus"])
+    return pci.PciAddress(**numbers)

@@ -77,18 +77,20 @@ class GuestPciAddress:
     is_first: bool
 
 
+#: Guest addresses by handle: a function's address, or the uuid of an mdev.
+Places = Mapping[str, GuestPciAddress]
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GuestPciPlan:
-    """Guest addresses by function, and the root ports to add for them.
+    """Guest addresses by handle, and the root ports to add for them.
 
     ``ports`` are the indexes of the controllers, which are their buses.
     libvirt chooses the address of any other function.
     """
 
     ports: tuple[int, ...] = ()
-    places: Mapping[pci.PciAddress, GuestPciAddress] = dataclasses.field(
-        default_factory=dict
-    )
+    places: Places = dataclasses.field(default_factory=dict)
 
 
 def parse_guest(text: str) -> Guest:
@@ -136,9 +138,9 @@ def plan_layout(
     chooses the addresses of such functions, and of single functions.
     """
     ports: list[int] = []
-    places: dict[pci.PciAddress, GuestPciAddress] = {}
+    places: dict[str, GuestPciAddress] = {}
     free_slots = _free_slots(guest)
-    for functions in _shared_slots(groups):
+    for functions in list_shared_slots(groups):
         free_slot = next(free_slots, None)
         if free_slot is None:
             break
@@ -146,7 +148,7 @@ def plan_layout(
         if bus:
             ports.append(bus)
         for address in functions:
-            places[address] = GuestPciAddress(
+            places[str(address)] = GuestPciAddress(
                 bus=bus,
                 slot=slot,
                 function=address.function,
@@ -155,7 +157,7 @@ def plan_layout(
     return GuestPciPlan(ports=tuple(ports), places=places)
 
 
-def _shared_slots(
+def list_shared_slots(
     groups: Iterable[Sequence[pci.PciAddress]],
 ) -> Iterator[tuple[pci.PciAddress, ...]]:
     """Yield the functions of each slot of the host that has several."""

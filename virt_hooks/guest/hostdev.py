@@ -18,6 +18,7 @@ def plan_elements(
     machine: guest_pci.Guest,
     options: flavors.Options,
     host: hypervisor.Hypervisor,
+    places: guest_pci.Places | None = None,
 ) -> tuple[str, ...]:
     """Return the XML elements of a server's claims for its guest.
 
@@ -25,6 +26,8 @@ def plan_elements(
     that the functions need.
 
     :param machine: the guest without these elements.
+    :param places: guest addresses whose ports the guest has, None for those
+        of ``guest_pci.plan_layout``.
     :raises ClaimError: the guest can't have the devices, or not with the
         options of the flavor.
     :raises MalformedError: the handle of a function is no PCI address.
@@ -33,7 +36,11 @@ def plan_elements(
         return ()
     guest_checks.check(claims, machine, options, host)
     functions = {claim.handle: _functions(claim) for claim in claims}
-    layout = guest_pci.plan_layout(machine, functions.values())
+    layout = (
+        guest_pci.plan_layout(machine, functions.values())
+        if places is None
+        else guest_pci.GuestPciPlan(places=places)
+    )
     nodes = plan_memory_nodes(claims, machine, options)
     uses_iommufd = guest_checks.uses_iommufd(machine, host)
     elements = [_port(index) for index in layout.ports]
@@ -43,14 +50,15 @@ def plan_elements(
         if guest_checks.can_display(claim, host):
             display = _display(options, next(displays) == 0)
         if claim.technology == "mdev":
-            elements.append(_mdev(claim, display))
+            element = _mdev(claim, display)
+            _add_place(element, layout.places.get(claim.handle))
+            elements.append(element)
         claim_nodes = nodes.get(claim.handle, range(0))
         for address in functions[claim.handle]:
             element = _pci(claim, address, display)
             _add_options(element, options, uses_iommufd, claim_nodes)
             claim_nodes = range(0)  # the others have no memory
-            if place := layout.places.get(address):
-                element.append(_guest_address(place))
+            _add_place(element, layout.places.get(str(address)))
             elements.append(element)
     return tuple(
         ElementTree.tostring(element, encoding="unicode")
@@ -172,14 +180,17 @@ def _add_options(
         ElementTree.SubElement(element, "acpi", nodeset=nodeset)
 
 
-def _guest_address(place: guest_pci.GuestPciAddress) -> ElementTree.Element:
+def _add_place(
+    element: ElementTree.Element, place: guest_pci.GuestPciAddress | None
+) -> None:
+    if place is None:
+        return
     numbers = (0, place.bus, place.slot, place.function)
-    element = ElementTree.Element(
-        "address", dict(_address(*numbers)), type="pci"
+    address = ElementTree.SubElement(
+        element, "address", dict(_address(*numbers)), type="pci"
     )
     if place.is_first:
-        element.set("multifunction", "on")
-    return element
+        address.set("multifunction", "on")
 
 
 def _address(

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostdev elements in the guests that Nova builds."""
+"""Hostdev elements in the guests that Nova builds, and their layouts.
+
+The entry point of the group ``nova_accel.guest_layouts`` is a class that
+takes a ``LayoutContext``.
+"""
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,9 +15,12 @@ from lxml import etree
 from nova import exception
 from nova.virt.libvirt import config as vconfig
 
-from nova_accel import model
+from nova_accel import errors, model
+from nova_accel.config import extensions
 from nova_accel.model import flavors, pci
 from virt_hooks.guest import connection, guest_pci, hostdev, hypervisor
+
+LAYOUTS_GROUP = "nova_accel.guest_layouts"
 
 
 def add_claims(
@@ -20,10 +28,12 @@ def add_claims(
     claims: Iterable[model.Claim],
     options: flavors.Options,
     reader: hypervisor.HypervisorReader,
+    places: guest_pci.Places | None = None,
 ) -> None:
     """Add the devices of a server's claims to its guest's configuration.
 
     :param config: a ``LibvirtConfigGuest``, otherwise complete.
+    :param places: as of ``hostdev.plan_elements``.
     :raises ClaimError: the guest can't have them with these options.
     """
     claims = tuple(claims)
@@ -31,7 +41,7 @@ def add_claims(
         return
     guest = guest_pci.parse_guest(config.to_xml())
     host = reader.read(guest)
-    for xml in hostdev.plan_elements(claims, guest, options, host):
+    for xml in hostdev.plan_elements(claims, guest, options, host, places):
         config.add_device(RawElement(xml))
     nodes = hostdev.plan_memory_nodes(claims, guest, options)
     _add_empty_nodes(config, itertools.chain(*nodes.values()))
@@ -137,3 +147,70 @@ def replace_mdevs(text: str, functions: Mapping[str, str]) -> str:
             hostdev.source_address(pci.parse_address(function))
         )
     return str(etree.tostring(root, encoding="unicode"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutContext:
+    """Objects of one nova-compute.
+
+    ``root`` is the directory that holds ``sys``. ``topology`` is the default
+    of the host, None if it depends on the guest.
+    """
+
+    host: Any
+    hypervisor: hypervisor.HypervisorReader
+    root: str = "/"
+    topology: flavors.GuestTopology | None = None
+
+
+class GuestLayouts:
+    """Layouts of a host whose guests have all devices on one bus."""
+
+    def plan(
+        self,
+        config: Any,
+        uuid: str,
+        options: flavors.Options,
+        claims: Iterable[model.Claim],
+    ) -> guest_pci.Places | None:
+        """Add PCI controllers to a guest; return the places of its devices.
+
+        None, and no controllers, for devices on one bus.
+
+        :param config: a ``LibvirtConfigGuest``, otherwise complete.
+        :raises ClaimError: the guest can't have the topology of its flavor.
+        """
+        if options.guest_topology not in (None, flavors.GuestTopology.NONE):
+            raise errors.ClaimError(
+                uuid,
+                "the entry point of nova-accel's guest layouts is missing"
+                " here: install nova-accel again",
+            )
+        return None
+
+    def correct_buses(self, guest: Any) -> None:
+        """Correct the buses of a guest that is defined, before its start.
+
+        :param guest: a ``nova.virt.libvirt.guest.Guest``.
+        :raises AcceleratorError: the guest would lose devices.
+        """
+
+    def predict_buses(self, text: str) -> Mapping[int, int]:
+        """Return the bus numbers that the guest sees, by libvirt's.
+
+        A bus that is left out has libvirt's number.
+
+        :param text: XML of a domain that libvirt has defined.
+        """
+        return {}
+
+
+def load_layouts(context: LayoutContext) -> GuestLayouts:
+    """Return the layouts of the installed package.
+
+    :raises ConfigurationError: they can't be loaded.
+    """
+    for build in extensions.load(LAYOUTS_GROUP).values():
+        layouts: GuestLayouts = build(context)
+        return layouts
+    return GuestLayouts()

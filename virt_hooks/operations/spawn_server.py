@@ -28,6 +28,7 @@ class Spawn:
         partitions: server_partitions.ServerPartitions,
         moves: cold_migration.ColdMigration,
         carried: Carried,
+        layouts: libvirt_guest.GuestLayouts,
     ) -> None:
         """Spawn servers.
 
@@ -37,6 +38,7 @@ class Spawn:
         self._partitions = partitions
         self._moves = moves
         self._carried = carried
+        self._layouts = layouts
 
     def spawn(
         self,
@@ -100,9 +102,32 @@ class Spawn:
             reader = self._partitions.hypervisor
             own = request.list_claims(claims, is_attached=False)
             attached = request.list_claims(claims, is_attached=True)
-            libvirt_guest.add_claims(config, own, request.options, reader)
+            places = self._layouts.plan(
+                config, instance.uuid, request.options, (*own, *attached)
+            )
+            libvirt_guest.add_claims(
+                config, own, request.options, reader, places
+            )
             # The options of the flavor are for its own devices only.
             libvirt_guest.add_claims(
-                config, attached, flavors.Options(), reader
+                config, attached, flavors.Options(), reader, places
             )
         return config
+
+    def check_defined(
+        self, instance: Any, post_xml_callback: Callable[[], None] | None
+    ) -> Callable[[], None]:
+        """Return what Nova calls between definition and start of a guest.
+
+        :param post_xml_callback: Nova's own, None for none.
+        """
+
+        def check() -> None:
+            with error_guards.as_nova_error(uuid=instance.uuid):
+                self._layouts.correct_buses(
+                    self._partitions.host.get_guest(instance)
+                )
+            if post_xml_callback is not None:
+                post_xml_callback()
+
+        return check

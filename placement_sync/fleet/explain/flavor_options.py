@@ -173,6 +173,7 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
         "display": flavors.Switch,
         "ramfb": flavors.Switch,
         "rom": flavors.Switch,
+        flavors.GUEST_TOPOLOGY: flavors.GuestTopology,
     }.items()
 } | {
     flavors.MEMORY_NODES: tuple(map(str, range(flavors.MAX_MEMORY_NODES + 1)))

@@ -32,6 +32,7 @@ SETTINGS = (
     "display",
     "ramfb",
     "rom",
+    flavors.GUEST_TOPOLOGY,
     flavors.MEMORY_NODES,
 )
 

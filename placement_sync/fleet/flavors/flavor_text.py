@@ -10,6 +10,7 @@ from placement_sync.fleet.flavors import flavor_specs, lookup, offered_devices
 
 # A setting of the guest that the flavor does not have.
 _UNSET = "left to libvirt"
+_LEFT_TO_HOST = "left to the host"
 _SWITCH_VALUES = {True: "on", False: "off"}
 
 
@@ -167,6 +168,9 @@ def _list_settings(report: FlavorReport) -> Iterator[tuple[str, str, bool]]:
         "display": _format_switch(options.has_display),
         "ramfb": _format_switch(options.has_ramfb),
         "rom": _format_switch(options.has_rom),
+        flavors.GUEST_TOPOLOGY: options.guest_topology.value
+        if options.guest_topology
+        else _LEFT_TO_HOST,
         flavors.MEMORY_NODES: str(options.memory_nodes),
     }
     for name in flavor_specs.SETTINGS:

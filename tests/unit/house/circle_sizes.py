@@ -55,6 +55,7 @@ _UNCALLED = (
     "what commands and tests alone call is out of the modules of Nova:"
     " remedies in a text, versions, domains, an ended service, applied plans"
 )
+_TOPOLOGY = "the host's PCIe topology in guests, and its place in the heart"
 _USABLE = (
     "hosts and cards are chosen by what usual requests could use: density"
     " above FGD's as installed"
@@ -101,6 +102,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_560, "2026-11-28", "a server with a card to itself"),
         Limit(57_460, "2026-11-28", "the template of a driver is no driver"),
         Limit(57_900, "2026-11-28", _DESCRIBED),
+        Limit(59_100, "2026-11-28", _TOPOLOGY),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -147,6 +149,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "losses of hosts are computed once for the servers of a request",
         ),
         Limit(39_700, "2026-11-28", _DESCRIBED),
+        Limit(40_000, "2026-11-28", _TOPOLOGY),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

@@ -9,8 +9,11 @@ for a ``busNr`` that is left out, whatever is below the expander.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from xml.etree import ElementTree
+
+from lxml import etree
 
 from virt_hooks.guest.topology import picture
 
@@ -24,6 +27,27 @@ class _Bridge:
     index: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Tree:
+    """Bridges of a guest by the bus that they are on.
+
+    ``starts`` are the first numbers of bus 0 and of each expander, by index.
+    """
+
+    starts: Mapping[int, int]
+    below: Mapping[int, list[_Bridge]]
+
+    def walk(self, index: int) -> Iterator[int]:
+        """Yield a bus and all below it, in the order of their numbers."""
+        yield index
+        for bridge in sorted(self.below.get(index, ())):
+            yield from self.walk(bridge.index)
+
+    def list_roots(self) -> list[int]:
+        """Return bus 0 and the expanders, in the order of their numbers."""
+        return sorted(self.starts, key=lambda index: self.starts[index])
+
+
 def predict(text: str) -> Mapping[int, int]:
     """Return the guest's number of each bus, by the index of its controller.
 
@@ -33,33 +57,24 @@ def predict(text: str) -> Mapping[int, int]:
         overlap or end behind the last bus, an expander has no ``busNr``, or
         a controller is below none.
     """
-    starts: dict[int, int] = {0: 0}
-    below: dict[int, list[_Bridge]] = {}
-    for controller in _list_controllers(text):
-        index = int(controller.get("index") or "0")
-        if controller.get("model") == picture.Model.EXPANDER.value:
-            starts[index] = _bus_number(controller, index)
-        elif index:
-            bus, bridge = _parse_bridge(controller, index)
-            below.setdefault(bus, []).append(bridge)
+    tree = _parse_tree(text)
     buses: dict[int, int] = {}
     last = -1
-    for index, start in sorted(starts.items(), key=lambda pair: pair[1]):
+    for root in tree.list_roots():
+        start = tree.starts[root]
         if start <= last:
             raise picture.PictureError(
-                f"busNr {start} of PCI controller {index} is in use: the"
+                f"busNr {start} of PCI controller {root} is in use: the"
                 f" buses before it end at {last}"
             )
-        last = _number(index, start, below, buses)
+        buses.update(zip(tree.walk(root), itertools.count(start)))
+        last = max(buses.values())
     if last > picture.LAST_BUS:
         raise picture.PictureError(
             f"its last bus would be {last}, and {picture.LAST_BUS} is the"
             " last number"
         )
-    if lost := sorted(_list_indexes(text) - buses.keys()):
-        raise picture.PictureError(
-            f"PCI controllers {', '.join(map(str, lost))} are below none"
-        )
+    _check_complete(text, buses)
     return buses
 
 
@@ -79,6 +94,33 @@ def check(text: str) -> None:
         )
 
 
+def renumber(text: str) -> str:
+    """Return a defined domain with the bus numbers that its guest will see.
+
+    The tree stays as it is. It is for domains to which libvirt has added
+    controllers.
+
+    :raises PictureError: there are too many buses, or a controller is below
+        none.
+    """
+    tree = _parse_tree(text)
+    order = itertools.chain.from_iterable(map(tree.walk, tree.list_roots()))
+    buses = {index: number for number, index in enumerate(order)}
+    _check_complete(text, buses)
+    if len(buses) > picture.LAST_BUS + 1:
+        raise picture.PictureError(f"it would need {len(buses)} buses")
+    root = etree.fromstring(text)
+    for controller in root.iterfind("./devices/controller[@type='pci']"):
+        number = str(buses[int(controller.get("index"))])
+        controller.set("index", number)
+        if controller.get("model") == picture.Model.EXPANDER.value:
+            controller.find("target").set("busNr", number)
+    for address in root.iterfind("./devices/*/address[@type='pci']"):
+        bus = int(address.get("bus"), 0)
+        address.set("bus", f"0x{buses[bus]:02x}")
+    return str(etree.tostring(root, encoding="unicode"))
+
+
 def list_gaps(text: str) -> tuple[int, ...]:
     """Return the indexes that libvirt would fill with ports of bus 0.
 
@@ -96,17 +138,24 @@ def has_expander(text: str) -> bool:
     )
 
 
-def _number(
-    index: int,
-    start: int,
-    below: Mapping[int, list[_Bridge]],
-    buses: dict[int, int],
-) -> int:
-    """Number a bus and all below it; return the last number."""
-    buses[index] = last = start
-    for bridge in sorted(below.get(index, ())):
-        last = _number(bridge.index, last + 1, below, buses)
-    return last
+def _parse_tree(text: str) -> _Tree:
+    starts: dict[int, int] = {0: 0}
+    below: dict[int, list[_Bridge]] = {}
+    for controller in _list_controllers(text):
+        index = int(controller.get("index") or "0")
+        if controller.get("model") == picture.Model.EXPANDER.value:
+            starts[index] = _bus_number(controller, index)
+        elif index:
+            bus, bridge = _parse_bridge(controller, index)
+            below.setdefault(bus, []).append(bridge)
+    return _Tree(starts=starts, below=below)
+
+
+def _check_complete(text: str, buses: Mapping[int, int]) -> None:
+    if lost := sorted(_list_indexes(text) - buses.keys()):
+        raise picture.PictureError(
+            f"PCI controllers {', '.join(map(str, lost))} are below none"
+        )
 
 
 def _list_indexes(text: str) -> set[int]:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree
 
 from nova_accel import errors
+from nova_accel.model import flavors
 from virt_hooks.guest import guest_pci
 from virt_hooks.guest.topology import host_tree
 
@@ -27,14 +28,6 @@ LAST_BUS = 0xFF
 # Slots of an expander and ports of a switch (libvirt's
 # src/conf/domain_addr.c, virDomainPCIAddressBusSetModel()).
 MAX_PORTS = 32
-
-
-class Mode(enum.Enum):
-    """Values of ``accelerator:guest_topology``."""
-
-    NONE = "none"
-    NUMA = "numa"
-    PCIE = "pcie"
 
 
 class Model(enum.Enum):
@@ -78,7 +71,7 @@ class Picture:
     """PCI controllers of a guest, and the guest address of each handle.
 
     ``controllers`` are sorted by index. ``expanders`` has the index of each
-    root complex of the host (or of each NUMA node, see ``Mode.NUMA``).
+    root complex of the host (or of each NUMA node, see ``mirror``).
     ``spare_ports`` are the indexes of empty root ports below expanders.
     """
 
@@ -99,7 +92,7 @@ def mirror(
     cells: Mapping[int, int],
     spare_ports: int,
     first_index: int,
-    mode: Mode = Mode.PCIE,
+    topology: flavors.GuestTopology = flavors.GuestTopology.PCIE,
 ) -> Picture:
     """Return the mirror of the devices of a guest.
 
@@ -108,14 +101,14 @@ def mirror(
     :param cells: NUMA nodes of the guest, by those of the host.
     :param spare_ports: number of empty root ports below each expander.
     :param first_index: number of root ports on bus 0, plus one.
-    :param mode: with ``Mode.NUMA`` the devices of one NUMA node are side by
-        side below one expander.
+    :param topology: with NUMA the devices of one NUMA node are side by side
+        below one expander.
     :raises PictureError: the guest has too few buses, or a bridge too few
         ports.
     """
-    if mode is Mode.NONE:
+    if topology is flavors.GuestTopology.NONE:
         return Picture()
-    is_numa = mode is Mode.NUMA
+    is_numa = topology is flavors.GuestTopology.NUMA
     group = host_tree.group_by_node if is_numa else host_tree.build_trees
     builder = _Builder(first_index)
     for name, tree in group(devices).items():

@@ -15,6 +15,7 @@ OVERRIDDEN = {
     "_attach_mediated_devices",
     "_build_device_metadata",
     "_cleanup",
+    "_create_guest",
     "_get_guest_config",
     "_guest_add_mdevs",
     "_hard_reboot",

@@ -15,6 +15,7 @@ import copy
 import errno
 import fcntl
 import functools
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -94,6 +95,9 @@ class Domain(fakelibvirt.Domain):
 
     def XMLDesc(self, flags: int) -> str:
         """Return the guest, or its definition, with all of its hostdevs."""
+        current = self._connection._vms.get(self.name(), self)
+        if current is not self and not self.isActive():  # it was redefined
+            return str(current.XMLDesc(flags))
         root = etree.fromstring(super().XMLDesc(flags))
         devices = root.find("./devices")
         for element in _elements(root):
@@ -103,7 +107,38 @@ class Domain(fakelibvirt.Domain):
             self.defined if is_definition or not self.isActive() else self.live
         )
         devices.extend(copy.deepcopy(elements))
+        devices.extend(self._list_pci_controllers())
         return str(etree.tostring(root, encoding="unicode"))
+
+    def _list_pci_controllers(self) -> list[Any]:
+        """Return the PCI controllers of the definition, with addresses.
+
+        Those without one are in the next slots of bus 0, as by libvirt.
+        """
+        controllers = list(
+            etree.fromstring(self.definition_xml or "<domain/>").iterfind(
+                "./devices/controller[@type='pci']"
+            )
+        )
+        indexes = {c.get("index") for c in controllers}
+        free = (str(n) for n in itertools.count() if str(n) not in indexes)
+        slots = itertools.count(8)
+        for controller in controllers:
+            if controller.get("index") is None:
+                controller.set("index", next(free))
+            if controller.get("index") != "0" and (
+                controller.find("address") is None
+            ):
+                slot, function = divmod(next(slots), 8)
+                etree.SubElement(
+                    controller,
+                    "address",
+                    type="pci",
+                    bus="0x00",
+                    slot=f"0x{slot:02x}",
+                    function=f"0x{function}",
+                )
+        return controllers
 
     @_job
     def createWithFlags(self, flags: int) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bus numbers of a guest are predicted from its XML."""
 
+import re
+
 import pytest
 
 from virt_hooks.guest.topology import guest_buses, picture
@@ -89,3 +91,42 @@ def test_gaps_of_indexes_are_listed() -> None:
 def test_an_expander_is_recognized() -> None:
     assert guest_buses.has_expander(domain(expander(1, 1)))
     assert not guest_buses.has_expander(domain(port(1)))
+
+
+def test_buses_are_renumbered() -> None:
+    """libvirt has added port 4 to bus 0, for the device on it."""
+    device = (
+        '<disk><address type="pci" domain="0" bus="{}" slot="0"/></disk>'
+        '<disk><address type="drive" bus="4"/></disk>'
+    )
+    before = domain(
+        port(1, slot=1),
+        expander(2, 2),
+        port(3, bus=2, slot=0),
+        port(4, slot=1, function=1),
+        device.format(4) + device.format(3),
+    )
+    with pytest.raises(picture.PictureError, match=r"busNr 2 .*end at 2"):
+        guest_buses.check(before)
+    after = guest_buses.renumber(before)
+    guest_buses.check(after)
+    expected = domain(
+        port(1, slot=1),
+        expander(3, 3),
+        port(4, bus=3, slot=0),
+        port(2, slot=1, function=1),
+        device.format(2) + device.format(4),
+    )
+    assert canonical(after) == canonical(expected)
+    assert canonical(guest_buses.renumber(after)) == canonical(after)
+
+
+def canonical(text: str) -> str:
+    """Return XML with equal spellings of equal numbers."""
+    return re.sub(r'"0x([0-9a-f]+)"', lambda m: f'"{int(m[1], 16)}"', text)
+
+
+def test_too_many_buses_are_not_renumbered() -> None:
+    ports = [port(n, slot=n // 8, function=n % 8) for n in range(1, 256)]
+    with pytest.raises(picture.PictureError, match="257 buses"):
+        guest_buses.renumber(domain(*ports, expander(256, 255)))

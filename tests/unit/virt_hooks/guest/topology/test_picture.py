@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nova_accel.model import flavors
 from tests.support import examples
 from tests.unit.virt_hooks.guest.topology import host_trees
 from virt_hooks.guest.topology import guest_buses, host_tree, picture
@@ -118,7 +119,7 @@ def test_each_function_has_a_place_of_its_own(
 def test_by_numa_nodes_there_are_no_switches(
     devices: tuple[host_tree.HostDevice, ...],
 ) -> None:
-    drawn = picture.mirror(devices, CELLS, 1, 5, picture.Mode.NUMA)
+    drawn = picture.mirror(devices, CELLS, 1, 5, flavors.GuestTopology.NUMA)
     assert len(drawn.expanders) == len({d.numa_node for d in devices})
     models = {controller.model for controller in drawn.controllers}
     assert models == {picture.Model.EXPANDER, picture.Model.ROOT_PORT}

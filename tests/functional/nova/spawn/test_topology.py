@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests that see the PCIe topology of their host."""
+
+from typing import Any, ClassVar
+
+from lxml import etree
+
+from tests.functional.nova.support import harness
+from tests.lab import fakehost
+from virt_hooks.guest.topology import guest_buses
+
+TRAIT = "CUSTOM_GPU_PCI_10DE_2330"
+# Two cards below one root port of node 0, and one of node 1.
+SHARED, OWN = "0000:16:01.0", "0000:96:01.0"
+KEY = "accelerator:guest_topology"
+
+
+def card(address: str, port: str, node: int = 0) -> fakehost.PciCard:
+    return fakehost.PciCard(
+        address=address,
+        vendor=0x10DE,
+        device=0x2330,
+        class_code=0x030200,
+        driver="",
+        group=int(address[5:7], 16),
+        numa_node=node,
+        port=port,
+    )
+
+
+CARDS = (
+    card("0000:19:00.0", SHARED),
+    card("0000:1a:00.0", SHARED),
+    card("0000:97:00.0", OWN, node=1),
+)
+
+
+def group(count: int) -> dict[str, str]:
+    """Return the extra specs of a number of whole cards."""
+    specs = {"group_policy": "none"}
+    for number in range(count):
+        specs[f"resources_GPU{number}:PGPU"] = "1"
+        specs[f"trait_GPU{number}:{TRAIT}"] = "required"
+    return specs
+
+
+class TopologyTestBase(harness.AccelTestBase):
+    """Guests of machine type q35."""
+
+    machine_type, libvirt_version = "q35", 9_000_000
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(
+            hw_machine_type=f"x86_64={self.machine_type}", group="libvirt"
+        )
+
+    def _get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        connection = super()._get_connection(*args, **kwargs)
+        connection.fakeLibVersion = self.libvirt_version
+        connection.fakeVersion = 7_002_000
+        return connection
+
+    def definition(self, server: Any) -> Any:
+        return etree.fromstring(self.domain(server).definition_xml)
+
+    def places(self, server: Any) -> dict[str, str]:
+        """Return the guest's bus of each function, by its bus of the host."""
+        places = {}
+        for element in self.definition(server).findall("./devices/hostdev"):
+            address = element.find("./address")
+            source = element.find("./source/address")
+            places[source.get("bus")] = (
+                "" if address is None else address.get("bus")
+            )
+        return places
+
+    def cells(self, server: Any) -> list[str | None]:
+        """Return the NUMA node of each expander, None without one."""
+        return [
+            expander.findtext("./target/node")
+            for expander in self.definition(server).findall(
+                "./devices/controller[@model='pcie-expander-bus']"
+            )
+        ]
+
+    def assert_flat(self, server: Any) -> None:
+        self.assertEqual([], self.cells(server))
+        self.assertEqual({""}, set(self.places(server).values()))
+
+
+class Topology(TopologyTestBase):
+    #: Of a guest with eight ports on bus 0.
+    mirrored: ClassVar = {"0x19": "0x0c", "0x1a": "0x0d", "0x97": "0x10"}
+
+    def test_three_cards_are_mirrored(self) -> None:
+        self.start_host(*CARDS)
+        server = self.boot(group(3))
+        self.assertEqual(self.mirrored, self.places(server))
+        self.assertEqual([None, None], self.cells(server))
+        text = self.domain(server).XMLDesc(0)
+        guest_buses.check(text)
+        self.assertEqual((), guest_buses.list_gaps(text))
+        self._reboot_server(server, hard=True)
+        self.assertEqual(self.mirrored, self.places(server))
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+    def test_buses_that_libvirt_adds_are_corrected(self) -> None:
+        """A port more than the guest was given, before its start."""
+        self.start_host(*CARDS)
+        connection = self.computes["host1"].driver._host.get_connection()
+        define = connection.defineXML
+
+        def add_port(text: str) -> Any:
+            root = etree.fromstring(text)
+            if root.find("./devices/*[@model='pcie-expander-bus']") is not (
+                None
+            ) and not root.findall("./devices/*[@index='18']"):
+                etree.SubElement(
+                    root.find("./devices"),
+                    "controller",
+                    type="pci",
+                    index="18",
+                    model="pcie-root-port",
+                )
+            return define(etree.tostring(root, encoding="unicode"))
+
+        connection.defineXML = add_port
+        server = self.boot(group(3))
+        self.assertIn("renumbering the buses of", self.messages())
+        self.assertEqual(
+            {"0x19": "0x0d", "0x1a": "0x0e", "0x97": "0x11"},
+            self.places(server),
+        )
+        guest_buses.check(self.domain(server).XMLDesc(0))
+
+    def test_one_card_of_a_guest_without_numa_is_on_one_bus(self) -> None:
+        self.start_host(*CARDS)
+        self.assert_flat(self.boot(group(1)))
+
+    def test_an_expander_is_on_the_numa_node_of_the_guest(self) -> None:
+        self.start_host(*CARDS[:2])
+        specs = {"hw:numa_nodes": "1", "accelerator:numa_policy": "required"}
+        server = self.boot(group(1) | specs)
+        self.assertEqual(["0"], self.cells(server))
+
+    def test_a_flavor_can_ask_for_none(self) -> None:
+        self.start_host(*CARDS)
+        self.assert_flat(self.boot(group(3) | {KEY: "none"}))
+
+    def test_a_flavor_can_ask_for_one_card(self) -> None:
+        self.start_host(*CARDS, guest_topology="none")
+        server = self.boot(group(1) | {KEY: "pcie"})
+        self.assertEqual([None], self.cells(server))
+
+    def test_a_host_can_show_numa_nodes_only(self) -> None:
+        self.start_host(*CARDS, guest_topology="numa")
+        server = self.boot(group(3))
+        self.assertEqual(
+            {"0x19": "0x0a", "0x1a": "0x0b", "0x97": "0x0e"},
+            self.places(server),
+        )
+
+
+class Conventional(TopologyTestBase):
+    machine_type = "pc"
+
+    def test_the_default_is_one_bus(self) -> None:
+        self.start_host(*CARDS)
+        self.assert_flat(self.boot(group(3)))
+        self.assertNotIn("on one bus", self.messages())
+
+    def test_the_default_of_a_host_is_one_bus_with_a_warning(self) -> None:
+        self.start_host(*CARDS, guest_topology="pcie")
+        self.assert_flat(self.boot(group(3)))
+        self.assertIn(
+            "has all accelerators on one bus: its machine type is pc, and"
+            " must be q35",
+            self.messages(),
+        )
+
+    def test_the_topology_of_a_flavor_is_refused(self) -> None:
+        self.start_host(*CARDS)
+        server = self.boot(group(1) | {KEY: "numa"}, expected_state="ERROR")
+        self.assertIn(
+            "the flavor asks for accelerator:guest_topology=numa, but its"
+            " machine type is pc, and must be q35",
+            self.messages(),
+        )
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+
+class OldLibvirt(TopologyTestBase):
+    libvirt_version = 8_000_000
+
+    def test_the_topology_of_a_flavor_is_refused(self) -> None:
+        self.start_host(*CARDS)
+        self.assert_flat(self.boot(group(2)))
+        self.boot(group(1) | {KEY: "pcie"}, expected_state="ERROR")
+        self.assertIn(
+            "it needs libvirt 9.0.0, this host has 8.0.0: update it",
+            self.messages(),
+        )

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reader of the places that claimed devices have in the host's PCIe tree.
+
+Only the files of these devices are read, each with a time limit
+(``bounded_calls``).
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from nova_accel import errors, model
+from nova_accel.geometry import topology
+from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.model import pci
+from virt_hooks.guest import guest_pci
+from virt_hooks.guest.topology import host_tree, picture
+
+
+class DeviceReader:
+    """Reads the devices of claims; each call reads them again."""
+
+    def __init__(self, root: str) -> None:
+        """Read the kernel's files below ``root``."""
+        self._source = fs.DiskSource(root)
+
+    def read(
+        self, claims: Iterable[model.Claim]
+    ) -> tuple[host_tree.HostDevice, ...]:
+        """Return the devices of claims that are on the PCI bus.
+
+        :raises PictureError: the place of one can't be read.
+        """
+        files = fs.Files(self._source)
+        return tuple(
+            _read_device(files, *slot)
+            for claim in claims
+            for slot in _list_slots(claim)
+        )
+
+
+def _list_slots(
+    claim: model.Claim,
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield address, handle and other functions of each slot of a claim.
+
+    Functions share a slot of the guest if they are of one slot and one claim,
+    and the first of them is function 0.
+    """
+    if claim.technology == "mdev":
+        if pci.is_address(claim.parent):
+            yield claim.parent, claim.handle, ()
+        return
+    addresses = [pci.parse_address(a) for a in (claim.handle, *claim.members)]
+    shared = list(guest_pci.list_shared_slots([addresses]))
+    for first, *members in shared:
+        yield str(first), str(first), tuple(map(str, members))
+    for address in addresses:
+        if not any(address in functions for functions in shared):
+            yield str(address), str(address), ()
+
+
+def _read_device(
+    files: fs.Files, address: str, handle: str, members: tuple[str, ...]
+) -> host_tree.HostDevice:
+    directory = f"{host_reader.FUNCTIONS}/{address}"
+    try:
+        path = files.resolve(directory)
+    except errors.UnreadableError as error:
+        raise picture.PictureError(
+            f"the bridges above {address} can't be read: {error}"
+        ) from error
+    bridges = topology.parse_bridges(path)
+    if not bridges:
+        raise picture.PictureError(f"no bridges are above {address}: {path}")
+    return host_tree.HostDevice(
+        bridges, address, handle, members, _read_node(files, directory)
+    )
+
+
+def _read_node(files: fs.Files, directory: str) -> int | None:
+    """Return the NUMA node of a function, None if it is unknown (-1)."""
+    with contextlib.suppress(errors.UnreadableError, ValueError):
+        node = int(files.text(f"{directory}/numa_node"))
+        return node if node >= 0 else None
+    return None

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guests that see the PCIe topology of their host."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nova.virt.libvirt import config as vconfig
+
+from nova_accel import errors, model
+from nova_accel.catalog import features
+from nova_accel.config import logs
+from nova_accel.model import flavors
+from virt_hooks.guest import (
+    device_metadata,
+    guest_pci,
+    libvirt_guest,
+)
+from virt_hooks.guest.topology import (
+    device_reader,
+    guest_buses,
+    host_tree,
+    picture,
+    root_ports,
+)
+
+LOG = logging.getLogger(__name__)
+
+#: Empty root ports below each expander, for devices that are attached later.
+SPARE_PORTS = 1
+# Devices of a guest without a NUMA topology from which on it is mirrored.
+_SEVERAL = 2
+_NONE = flavors.GuestTopology.NONE
+_ROOT = '<controller type="pci" index="0" model="pcie-root"/>'
+
+
+class TopologyLayouts(libvirt_guest.GuestLayouts):
+    """Layouts that mirror the PCIe tree of the host."""
+
+    def __init__(self, context: libvirt_guest.LayoutContext) -> None:
+        self._context = context
+        self._reader = device_reader.DeviceReader(context.root)
+
+    def plan(
+        self,
+        config: Any,
+        uuid: str,
+        options: flavors.Options,
+        claims: Iterable[model.Claim],
+    ) -> guest_pci.Places | None:
+        """Add the controllers of a mirror; return the places of devices.
+
+        :raises ClaimError: the guest can't have the topology of its flavor.
+            If it is the default of the host, this is logged.
+        """
+        claims = tuple(claims)
+        if not claims or options.guest_topology is _NONE:
+            return None
+        text = config.to_xml()
+        try:
+            topology, devices = self._choose(text, options, claims)
+            if topology is _NONE or not devices:
+                return None
+            ports = root_ports.count(text)
+            mirrored = picture.mirror(
+                devices,
+                device_metadata.parse_cells(text),
+                SPARE_PORTS,
+                ports + 1,
+                topology,
+            )
+        except picture.PictureError as error:
+            if options.guest_topology is not None:
+                raise errors.ClaimError(
+                    uuid,
+                    f"the flavor asks for {flavors.NAMESPACE}"
+                    f"{flavors.GUEST_TOPOLOGY}="
+                    f"{options.guest_topology.value}, but {error.reason}",
+                    public="its host can't give it the PCIe topology of the"
+                    " flavor",
+                ) from error
+            logs.warning(
+                LOG,
+                "server %s has all accelerators on one bus: %s",
+                uuid,
+                error.reason,
+            )
+            return None
+        _add_root_ports(config, ports)
+        for element in mirrored.to_xml():
+            config.add_device(libvirt_guest.RawElement(element))
+        LOG.info(
+            "server %s sees the topology of %d accelerators: %s",
+            uuid,
+            len(devices),
+            ", ".join(
+                f"{n} is bus {i}" for n, i in mirrored.expanders.items()
+            ),
+        )
+        return mirrored.places
+
+    def correct_buses(self, guest: Any) -> None:
+        """Renumber the buses of a guest where libvirt has added some.
+
+        :raises PictureError: the guest would lose devices.
+        """
+        text = guest.get_xml_desc(dump_inactive=True, dump_sensitive=True)
+        if not guest_buses.has_expander(text):
+            return
+        try:
+            guest_buses.check(text)
+        except picture.PictureError as error:
+            LOG.info("renumbering the buses of %s: %s", guest.name, error)
+            self._context.host.write_instance_config(
+                guest_buses.renumber(text)
+            )
+            guest_buses.check(guest.get_xml_desc(dump_inactive=True))
+
+    def predict_buses(self, text: str) -> Mapping[int, int]:
+        """Return the bus numbers that the guest sees, by libvirt's."""
+        if not guest_pci.parse_guest(text).is_express:
+            return {}
+        try:
+            return guest_buses.predict(text)
+        except picture.PictureError as error:
+            logs.warning(
+                LOG, "the buses of a guest are unknown: %s", error.reason
+            )
+            return {}
+
+    def _choose(
+        self,
+        text: str,
+        options: flavors.Options,
+        claims: tuple[model.Claim, ...],
+    ) -> tuple[flavors.GuestTopology, tuple[host_tree.HostDevice, ...]]:
+        """Return the topology of a guest, and its devices.
+
+        :raises PictureError: the guest can't have it.
+        """
+        topology = options.guest_topology or self._context.topology
+        if topology is _NONE:
+            return _NONE, ()
+        guest = guest_pci.parse_guest(text)
+        obstacle = self._find_obstacle(guest)
+        if topology is not None:
+            if obstacle:
+                raise picture.PictureError(obstacle)
+            return topology, self._reader.read(claims)
+        if obstacle:
+            return _NONE, ()
+        devices = self._reader.read(claims)
+        if guest.cells or len(devices) >= _SEVERAL:
+            return flavors.GuestTopology.PCIE, devices
+        return _NONE, ()
+
+    def _find_obstacle(self, guest: guest_pci.Guest) -> str:
+        """Return why a guest can't have expanders, empty if it can."""
+        if "q35" not in guest.machine:
+            machine = guest.machine or "the default"
+            return f"its machine type is {machine}, and must be q35"
+        host = self._context.hypervisor.read(guest)
+        program, version = host.find_old_program(features.GUEST_TOPOLOGY)
+        if not program:
+            return ""
+        minimum = features.join(features.GUEST_TOPOLOGY.minimum(program))
+        return (
+            f"it needs {program} {minimum}, this host has"
+            f" {features.join(version) or 'an unknown version'}: update it"
+        )
+
+
+def _add_root_ports(config: Any, count: int) -> None:
+    """Give bus 0 of a guest root ports with the lowest indexes."""
+    controllers = [
+        device
+        for device in config.devices
+        if isinstance(device, vconfig.LibvirtConfigGuestController)
+        and device.type == "pci"
+    ]
+    if not any(device.model == "pcie-root" for device in controllers):
+        config.add_device(libvirt_guest.RawElement(_ROOT))
+    ports = [d for d in controllers if d.model == "pcie-root-port"]
+    for index, port in enumerate(ports, 1):
+        port.index = index
+    for index in range(len(ports) + 1, count + 1):
+        config.add_device(
+            libvirt_guest.RawElement(
+                f'<controller type="pci" index="{index}"'
+                ' model="pcie-root-port"/>'
+            )
+        )
