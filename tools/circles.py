@@ -100,11 +100,7 @@ CIRCLES = (
         ),
     ),
     Circle(HOST_COMMANDS, 1),
-    Circle(
-        "doctor",
-        PACKAGES,
-        ("nova_accel.doctor", "nova_accel.discovery.doctor"),
-    ),
+    Circle("doctor", PACKAGES, ("nova_accel.doctor",)),
     Circle(
         "planning",
         PACKAGES,

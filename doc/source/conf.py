@@ -22,9 +22,9 @@ extensions = [
 ]
 # Options that each command has; reference/openstack names them once.
 autoprogram_cliff_ignored = [
-    "--help", "--json", "--timeout", "--format", "--column", "--sort-column",
-    "--sort-ascending", "--sort-descending", "--quote", "--noindent",
-    "--max-width", "--fit-width", "--print-empty", "--prefix",
+    "--help", "--config-file", "--timeout", "--format", "--column",
+    "--sort-column", "--sort-ascending", "--sort-descending", "--quote",
+    "--noindent", "--max-width", "--fit-width", "--print-empty", "--prefix",
 ]  # fmt: skip
 # A text with "--" and quotes is copied into shells.
 smartquotes = False

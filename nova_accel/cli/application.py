@@ -6,8 +6,7 @@ all commands needs the declarations only: a class with a docstring, and the
 name of its ``Action``.
 
 A command about a host is registered for ``nova-accel``, one about the cloud
-for ``openstack``. That program has its own options for credentials, and its
-connection takes the place of those that an ``Action`` has.
+for ``openstack``, whose connection it uses.
 """
 
 import argparse
@@ -38,7 +37,7 @@ from cliff import (
 )
 
 from nova_accel import errors
-from nova_accel.cli import command_manager, time_options
+from nova_accel.cli import command_manager
 
 # Exit statuses; argparse exits with 2, too.
 _FAILED = 1
@@ -105,8 +104,7 @@ class Table(NamedTuple):
     """Output of a command that prints rows.
 
     ``head`` and ``notes`` are printed above and below a table, but not in
-    the formats for programs. ``build_document`` returns what the deprecated
-    option ``--json`` prints.
+    the formats for programs.
     """
 
     columns: Sequence[str]
@@ -114,20 +112,13 @@ class Table(NamedTuple):
     head: str = ""
     notes: str = ""
     status: int = 0
-    build_document: Callable[[], object] | None = None
 
 
 class Record(NamedTuple):
-    """Output of a command that prints one object, field by field.
-
-    ``text``, if there is one, replaces the table of this project's own
-    programs. ``build_document`` is that of a ``Table``.
-    """
+    """Output of a command that prints one object, field by field."""
 
     fields: Mapping[str, object]
-    text: str = ""
     status: int = 0
-    build_document: Callable[[], object] | None = None
 
 
 class Document(NamedTuple):
@@ -147,14 +138,10 @@ Output = str | tuple[str, int] | Table | Record | Document
 
 
 class Action(NamedTuple):
-    """Implementation of a command.
-
-    ``add_credentials`` adds the options that ``openstack`` has itself.
-    """
+    """Implementation of a command."""
 
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Output]
-    add_credentials: Callable[[argparse.ArgumentParser], None] | None = None
 
 
 class Command(command.Command):
@@ -162,8 +149,6 @@ class Command(command.Command):
 
     # MODULE:NAME of the Action.
     action = ""
-    # It prints a ``Document``.
-    has_text = False
     # ``openstack`` authenticates before it runs the command.
     auth_required = True
 
@@ -178,47 +163,20 @@ class Command(command.Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.allow_abbrev = False
-        action = self._load()
-        action.add_arguments(parser)
-        if self.has_text or action.add_credentials is not None:
-            parser.add_argument(
-                "--json",
-                action="store_true",
-                dest="is_old_json",
-                help="deprecated; use -f json",
-            )
-        if action.add_credentials is None:
-            return parser
-        if self._is_own_program:
-            action.add_credentials(parser)
-        else:
-            unused = argparse.ArgumentParser()
-            action.add_credentials(unused)
-            parser.set_defaults(**vars(unused.parse_args([])))
-            time_options.add_timeout(parser)
+        self._load().add_arguments(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Run the action, print its output, and return the exit status."""
-        parsed_args.connection = self._find_connection()
-        if getattr(parsed_args, "is_old_json", False):
-            print_deprecation(self.app, "--json", "-f json")
+        # None in the programs of this project.
+        client = getattr(self.app, "client_manager", None)
+        parsed_args.connection = client and client.accel
         output = self._load().run(parsed_args)
         if isinstance(output, Table | Record | Document):
             return self._print_output(parsed_args, output)
         text, status = (output, 0) if isinstance(output, str) else output
         self._print(text)
         return status
-
-    @property
-    def _is_own_program(self) -> bool:
-        return isinstance(self.app, Application)
-
-    def _find_connection(self) -> Any:
-        """Return the connection of ``openstack``, None in own programs."""
-        if self._is_own_program:
-            return None
-        return self.app.client_manager.accel
 
     def _load(self) -> Action:
         """Return the action.
@@ -237,9 +195,6 @@ class Command(command.Command):
         self.app.stdout.write(_replace_controls(text))
         self.app.stdout.flush()
 
-    def _print_json(self, content: object) -> None:
-        self._print(json.dumps(content, indent=2) + "\n")
-
     def _print_output(
         self,
         parsed_args: argparse.Namespace,
@@ -254,8 +209,6 @@ class DocumentCommand(Command):
     ``is_json`` of its arguments is true for JSON.
     """
 
-    has_text = True
-
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
@@ -268,9 +221,7 @@ class DocumentCommand(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        parsed_args.is_json = (
-            parsed_args.is_old_json or parsed_args.formatter == _JSON
-        )
+        parsed_args.is_json = parsed_args.formatter == _JSON
         return super().take_action(parsed_args)
 
     def _print_output(
@@ -281,18 +232,10 @@ class DocumentCommand(Command):
         if not isinstance(output, Document):
             raise TypeError(type(output))
         if parsed_args.is_json:
-            self._print_json(output.build())
+            self._print(json.dumps(output.build(), indent=2) + "\n")
         else:
             self._print(output.format())
         return output.finish()
-
-
-def print_deprecation(program: app.App, old: str, new: str) -> None:
-    """Print on standard error that one name replaces another."""
-    program.stderr.write(
-        f"{program.NAME}: `{old}` is deprecated and ends with the next"
-        f" release; use `{new}`\n"
-    )
 
 
 @contextlib.contextmanager
@@ -326,10 +269,6 @@ class _FormattedCommand(Command):
     ) -> int:
         if isinstance(output, Document):
             raise TypeError(type(output))
-        is_old_json = getattr(parsed_args, "is_old_json", False)
-        if is_old_json and output.build_document is not None:
-            self._print_json(output.build_document())
-            return output.status
         return self._print_cells(parsed_args, output)
 
     def _print_cells(
@@ -404,15 +343,11 @@ class ShowCommand(_FormattedCommand, show.ShowOne):
     ) -> int:
         if isinstance(output, Table):
             raise TypeError(type(output))
-        is_table = parsed_args.formatter == _TABLE
-        if is_table and self._is_own_program and output.text:
-            self._print(output.text)
-        else:
-            values = [*output.fields.values()]
-            if is_table:
-                values = [_clean_cell(value) for value in values]
-                _limit_width(parsed_args)
-            self._produce(parsed_args, [*output.fields], values)
+        values = [*output.fields.values()]
+        if parsed_args.formatter == _TABLE:
+            values = [_clean_cell(value) for value in values]
+            _limit_width(parsed_args)
+        self._produce(parsed_args, [*output.fields], values)
         return output.status
 
 
@@ -548,11 +483,8 @@ class Application(app.App):
             self.refuse(" ".join(argv))
             raise
         chosen = factory(self, self.options, cmd_name=name)
-        line = f"{self.NAME} {name}"
-        parsed = chosen.get_parser(line).parse_args([*options, *arguments])
-        if replacement := getattr(factory, "replacement", ""):
-            print_deprecation(self, line, replacement)
-        status: int = chosen.run(parsed)
+        parser = chosen.get_parser(f"{self.NAME} {name}")
+        status: int = chosen.run(parser.parse_args([*options, *arguments]))
         return status
 
     def refuse(self, line: str) -> None:

@@ -2,7 +2,7 @@
 """Commands by name, from the entry points of all packages."""
 
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cliff import command, commandmanager
@@ -53,17 +53,13 @@ def explain_import(name: str, place: str, error: Exception) -> CommandError:
 
 
 class CommandPoint(NamedTuple):
-    """Entry point of a command.
-
-    ``replacement`` is the command line that replaces a deprecated name.
-    """
+    """Entry point of a command."""
 
     name: str
     point: importlib.metadata.EntryPoint
-    replacement: str = ""
 
     def load(self) -> type[command.Command]:
-        """Return the class of the command; ``replacement`` is in it, too.
+        """Return the class of the command.
 
         :raises CommandError: it can't be imported, or is no command.
         """
@@ -80,10 +76,7 @@ class CommandPoint(NamedTuple):
                 f"{self.point.value} is no command: it must be a class derived"
                 " from cliff.command.Command",
             )
-        if not self.replacement:
-            return loaded
-        own = {"__doc__": loaded.__doc__, "replacement": self.replacement}
-        return type(loaded.__name__, (loaded,), own)
+        return loaded
 
 
 Points = Mapping[str, CommandPoint]
@@ -107,34 +100,11 @@ def load_points(group: str) -> Points:
 
 
 class CommandManager(commandmanager.CommandManager):
-    """Commands by name; none is imported before it is used.
+    """Commands by name; none is imported before it is used."""
 
-    Help and completion do not list deprecated names.
-    """
-
-    def __init__(
-        self, points: Points, list_deprecated: Callable[[], Points]
-    ) -> None:
-        """:param list_deprecated: returns the deprecated names."""
+    def __init__(self, points: Points) -> None:
         super().__init__("")
         self.commands.update(points)
-        self._list_deprecated = list_deprecated
-
-    def find_command(
-        self, argv: Sequence[str]
-    ) -> tuple[type[command.Command], str, list[str]]:
-        """Return the class of a command, its name, and its arguments.
-
-        :raises ValueError: there is no such command.
-        :raises CommandError: it can't be loaded.
-        """
-        try:
-            factory, name, arguments = super().find_command(list(argv))
-        except ValueError:
-            deprecated = commandmanager.CommandManager("")
-            deprecated.commands.update(self._list_deprecated())
-            factory, name, arguments = deprecated.find_command(list(argv))
-        return factory, name, arguments
 
 
 def split_options(

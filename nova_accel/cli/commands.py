@@ -2,8 +2,7 @@
 """The ``nova-accel`` command, and two of its commands.
 
 Other packages add commands by entry points of the group
-``command_manager.HOST_GROUP``. The commands about the cloud are deprecated
-here; ``openstack`` has them.
+``command_manager.HOST_GROUP``.
 """
 
 import sys
@@ -42,23 +41,11 @@ class Heal(application.Command):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     commands = command_manager.CommandManager(
-        command_manager.load_points(command_manager.HOST_GROUP),
-        _list_deprecated,
+        command_manager.load_points(command_manager.HOST_GROUP)
     )
     return application.Application("nova-accel", _DESCRIPTION, commands).main(
         argv
     )
-
-
-def _list_deprecated() -> command_manager.Points:
-    """Return the commands of ``openstack accel``, without ``accel``."""
-    points = command_manager.load_points(command_manager.CLOUD_GROUP)
-    return {
-        name.removeprefix("accel "): point._replace(
-            replacement=f"openstack {name}"
-        )
-        for name, point in points.items()
-    }
 
 
 if __name__ == "__main__":

@@ -5,10 +5,16 @@ import argparse
 import dataclasses
 import os
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.cli import command_manager, state_dir_option, time_options
+from nova_accel.cli import (
+    application,
+    command_manager,
+    state_dir_option,
+    time_options,
+)
 from nova_accel.config import conf, conf_options
 from nova_accel.discovery import nova_conf
 from placement_sync.cli import progress
@@ -21,24 +27,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command about one host."""
     for flag, name, text in _OPTIONS:
         parser.add_argument(flag, metavar=name, help=text)
-    _add_common(parser, "; none with --root")
-
-
-def add_credentials(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that is not about one host."""
-    parser.set_defaults(
-        **{flag[2:].replace("-", "_"): None for flag, _, _ in _OPTIONS}
+    parser.add_argument(
+        "--config-file",
+        action="append",
+        metavar="FILE",
+        help="read [nova_accel] and [placement] from this nova.conf; may be"
+        f" repeated (default: {nova_conf.DEFAULT_FILES}, if they exist; none"
+        " with --root)",
     )
-    for flag, name, text in _OPTIONS:
-        if flag in _CREDENTIALS:
-            parser.add_argument(flag, metavar=name, help=text)
-    _add_common(parser)
+    time_options.add_timeout(parser)
 
 
-def add_cloud_credentials(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command that reads Placement and Nova's API."""
-    add_credentials(parser)
-    add_compute_endpoint(parser)
+def build_cloud_action(
+    add_own: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], application.Output],
+) -> application.Action:
+    """Return the action of a command of ``openstack``, not about one host.
+
+    :param add_own: adds the options that no other command has.
+    """
+
+    def add_all(parser: argparse.ArgumentParser) -> None:
+        add_own(parser)
+        parser.add_argument(
+            "--config-file",
+            action="append",
+            metavar="FILE",
+            help="read [nova_accel] from this nova.conf, and call nova-compute"
+            " over its message bus; may be repeated",
+        )
+        time_options.add_timeout(parser)
+        unused = [flag[2:].replace("-", "_") for flag, _, _ in _OPTIONS]
+        parser.set_defaults(**dict.fromkeys(unused))
+
+    return application.Action(add_all, run)
 
 
 def add_host_services(parser: argparse.ArgumentParser) -> None:
@@ -75,28 +97,6 @@ def parse_option_seconds(text: str) -> float:
         ) from error
 
 
-def _add_common(
-    parser: argparse.ArgumentParser, without_default: str = ""
-) -> None:
-    """Add the options of every command.
-
-    ``connection`` is openstacksdk's connection of another program.
-
-    :param without_default: when the default files are not read.
-    """
-    parser.add_argument(
-        "--config-file",
-        action="append",
-        metavar="FILE",
-        help="read [nova_accel] and [placement] from this nova.conf; may be"
-        f" repeated (default: {nova_conf.DEFAULT_FILES}, if they"
-        f" exist{without_default})",
-    )
-    time_options.add_timeout(parser)
-    parser.set_defaults(connection=None)
-
-
-_CREDENTIALS = ("--os-cloud", "--os-region-name", "--endpoint")
 _OPTIONS = (
     (
         "--root",

@@ -18,21 +18,12 @@ exit status: 0 success; 1 calls were left undone; 2 the input can't be used,
 and one line on standard error has the correction.
 """
 _RUN = "sync"
-# Commands of ``nova-accel`` that this program had before.
-_DEPRECATED = ("audit", "drain", "status", "undrain")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     points = command_manager.load_points(command_manager.HOST_GROUP)
-    deprecated = {
-        name: point._replace(replacement=f"nova-accel {name}")
-        for name, point in points.items()
-        if name in _DEPRECATED
-    }
-    commands = command_manager.CommandManager(
-        {"run": points[_RUN]}, lambda: deprecated
-    )
+    commands = command_manager.CommandManager({"run": points[_RUN]})
     return application.Application(
         "placement-sync", _DESCRIPTION, commands
     ).main(argv)

@@ -16,7 +16,7 @@ from nova.objects import base
 
 from nova_accel import errors
 from nova_accel.model import rpc_names
-from placement_sync.client import rest
+from placement_sync.client import cloud_client, rest
 from placement_sync.fleet import host_bus
 
 # The same limit as for a connection to Placement.
@@ -84,7 +84,7 @@ class ComputeRpc:
         host: str,
         method: str,
         is_long: bool,
-        identity: host_bus.RequestIdentity | None = None,
+        identity: cloud_client.Identity | None = None,
         timeout_s: float | None = None,
         **arguments: Any,
     ) -> Any:
@@ -291,11 +291,10 @@ def _describe_hosts() -> str:
 
 
 def _build_context(
-    request: host_bus.RequestIdentity | None,
+    identity: cloud_client.Identity | None,
 ) -> context.RequestContext:
-    if request is None:
+    if identity is None:
         return context.get_admin_context()
-    identity = request.identity
     return context.RequestContext(
         user_id=identity.user,
         user_name=identity.user_name or None,
@@ -303,7 +302,6 @@ def _build_context(
         roles=list(identity.roles),
         auth_token=identity.token,
         service_catalog=list(build_v2_catalog(identity.catalog)),
-        is_admin=True if request.is_administrator else None,
     )
 
 

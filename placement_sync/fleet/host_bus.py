@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to the nova-compute of a host: over Nova's bus or the gateway."""
 
-import dataclasses
 from typing import Any, Protocol
 
 from nova_accel import errors
@@ -10,19 +9,6 @@ from placement_sync.client import cloud_client
 
 class RpcRefusedError(errors.ServiceError):
     """nova-compute refuses the request; the reason is its own text."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RequestIdentity:
-    """User in whose name nova-compute works, also towards Glance.
-
-    ``is_administrator`` is true for the credentials of nova.conf: all of
-    Nova trusts a process that can read them and its transport_url. For
-    others Nova's policy decides by their roles.
-    """
-
-    identity: cloud_client.Identity
-    is_administrator: bool
 
 
 class HostBus(Protocol):
@@ -38,15 +24,16 @@ class HostBus(Protocol):
         host: str,
         method: str,
         is_long: bool,
-        identity: RequestIdentity | None = None,
+        identity: cloud_client.Identity | None = None,
         timeout_s: float | None = None,
         **arguments: Any,
     ) -> Any:
         """Call a method of a host's nova-compute and return its result.
 
         :param is_long: whether the method waits for images or guests.
-        :param identity: None for Nova's administrator, who has no token
-            for Glance.
+        :param identity: user in whose name nova-compute works, also towards
+            Glance; Nova's policy decides by the roles. None for Nova's
+            administrator, who has no token for Glance.
         :param timeout_s: wait at most this time instead. Over Nova's bus
             nova-compute does not start the request later.
         :raises RpcRefusedError: nova-compute refuses.

@@ -38,7 +38,7 @@ from tools import circles, refresh_catalog
 def _parse_cloud_command(arguments: Sequence[str]) -> int:
     """Parse the arguments of a command of ``openstack accel``, or exit."""
     points = command_manager.load_points(command_manager.CLOUD_GROUP)
-    manager = command_manager.CommandManager(points, dict)
+    manager = command_manager.CommandManager(points)
     factory, name, options = manager.find_command(["accel", *arguments])
     parser = factory(None, None).get_parser(f"openstack {name}")
     parser.parse_args(options)
@@ -283,7 +283,7 @@ _OPTION = re.compile(
 )
 # Options that the begin of reference/cli explains for all commands.
 _COMMON = re.compile(
-    r"^  (?:-h, --help|--json|-f \{text,json\}).*\n(?:    +.*\n)*"
+    r"^  (?:-h, --help|-f \{text,json\}).*\n(?:    +.*\n)*"
     # Each has its own help below.
     r"|^Commands:\n(?:  .*\n)*"
     r"|^output formatters:\n(?s:.*)",
@@ -331,9 +331,7 @@ def shorten_help(text: str) -> str:
     :data:`OPTION_SETS` are one word of the usage each.
     """
     usage, _, rest = text.partition("\n\n")
-    words = (
-        " ".join(usage.split()).replace("[-h] ", "").replace("[--json] ", "")
-    )
+    words = " ".join(usage.split()).replace("[-h] ", "")
     for name, options in OPTION_SETS.items():
         words = words.replace(options, f"[{name}]")
     words = repeated_options.shorten_usage(words)

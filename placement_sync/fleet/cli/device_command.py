@@ -179,7 +179,7 @@ def _call_hosts(
     :raises ConfigurationError: no message bus is configured.
     :raises ServiceError: Nova or a nova-compute refuses.
     """
-    compute = reader.open_compute()
+    compute = reader.compute
     by_root: dict[str, list[str]] = {}
     for device in devices:
         by_root.setdefault(device.root, []).append(device.uuid)
@@ -220,7 +220,7 @@ def _as_output(
             word, reason = _FAULTED, row["fault"]
         cells = (device.host, device.address, word, reason)
         rows.append(dict(zip(_COLUMNS, cells, strict=True)))
-    return fleet_output.as_output("devices", _COLUMNS, rows, status=status)
+    return fleet_output.as_output(_COLUMNS, rows, status=status)
 
 
 # State that a device must have, by result.
@@ -247,7 +247,7 @@ def _wait(
     migrate = None
     if arguments.migrate:
         migrate = server_migrations.ServerMigrations(
-            reader.open_compute(),
+            reader.compute,
             server_migrations.MigrationKind(arguments.migrate),
         ).advance
         if arguments.wait_empty is None:
@@ -256,9 +256,5 @@ def _wait(
     return _OK if is_done else _UNDONE
 
 
-SET = application.Action(
-    _add_set_arguments, _set, common_options.add_cloud_credentials
-)
-HEAL = application.Action(
-    _add_heal_arguments, _heal, common_options.add_cloud_credentials
-)
+SET = common_options.build_cloud_action(_add_set_arguments, _set)
+HEAL = common_options.build_cloud_action(_add_heal_arguments, _heal)

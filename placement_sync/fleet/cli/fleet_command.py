@@ -2,7 +2,6 @@
 """Commands that list devices, allocations, hosts and projects."""
 
 import argparse
-import contextlib
 import dataclasses
 import datetime
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -163,15 +162,12 @@ class CloudReader:
     """Clients and options of the arguments, and the catalog of vGPU types."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        """Send no request yet.
-
-        :raises ConfigurationError: there are no credentials for Placement.
-        """
+        """Send no request yet."""
         self._arguments = arguments
         self.options = common_options.resolve_options(arguments)
-        self.placement = common_options.open_placement(arguments, self.options)
-        self._compute, self._reason = common_options.open_compute(
-            arguments, self.options
+        self.placement, self.compute, self._identity = (
+            common_options.open_client(arguments, self.options, service)
+            for service in (rest.PLACEMENT, rest.COMPUTE, rest.IDENTITY)
         )
         self.types = offered_devices.VgpuTypes(loader.load())
 
@@ -185,7 +181,7 @@ class CloudReader:
         :param limit: see ``fleet_reader.read``.
         :raises AcceleratorError: the query can't be used, or Placement fails.
         """
-        reports, gap = host_reports.read(self._compute, self._reason)
+        reports, gap = host_reports.read(self.compute)
         query = dataclasses.replace(query, reports=reports)
         fleet = fleet_reader.read(self.placement, query.select, limit)
         gaps = (*fleet.gaps, gap) if gap else fleet.gaps
@@ -196,14 +192,14 @@ class CloudReader:
 
         :raises ServiceError: Placement can't be read.
         """
-        return fleet_reader.read_cloud(
-            self.placement, self._compute, self._reason
-        )
+        return fleet_reader.read_cloud(self.placement, self.compute)
 
     def add_servers(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
         """Return a fleet with the holders' servers; warn of each gap."""
-        fleet = fleet_reader.add_servers(fleet, self._compute, self._reason)
-        names, gaps = self._read_project_names(fleet.servers.values())
+        fleet = fleet_reader.add_servers(fleet, self.compute)
+        names, gaps = fleet_reader.read_project_names(
+            fleet.servers.values(), self._identity
+        )
         fleet = dataclasses.replace(
             fleet, project_names=names, gaps=(*fleet.gaps, *gaps)
         )
@@ -214,26 +210,15 @@ class CloudReader:
         self, servers: Sequence[nova_api.Server]
     ) -> tuple[holder_rows.AllocationRow, ...]:
         """Return what the flavors of servers request; warn of each gap."""
-        names, gaps = self._read_project_names(servers)
+        names, gaps = fleet_reader.read_project_names(servers, self._identity)
         _warn_of_gaps(gaps)
         return holder_rows.list_requested(servers, self.types, names)
-
-    def _read_project_names(
-        self, servers: Iterable[nova_api.Server]
-    ) -> tuple[Mapping[str, str], tuple[str, ...]]:
-        """Open Keystone, which other commands do not need, and read it."""
-        identity: rest.RestClient | None = None
-        with contextlib.suppress(common_options.NoCredentialsError):
-            identity = common_options.open_client(
-                self._arguments, self.options, rest.IDENTITY
-            )
-        return fleet_reader.read_project_names(servers, identity)
 
     @property
     def lists(self) -> host_calls.HostLists:
         """Return the client of many nova-compute services."""
         return host_calls.HostLists(
-            self._arguments, self.options, self.open_compute
+            self._arguments, self.options, self.compute
         )
 
     def add_notes(self, fleet: fleet_state.Fleet) -> fleet_state.Fleet:
@@ -255,7 +240,7 @@ class CloudReader:
         :param has_versions: whether to ask for their versions, too.
         :raises AcceleratorError: there is no such host, or Nova's API fails.
         """
-        services = nova_api.list_services(self.open_compute())
+        services = nova_api.list_services(self.compute)
         return unoffered_list.read(
             fleet, self.lists, services, hosts, has_versions
         )
@@ -277,15 +262,6 @@ class CloudReader:
             for uuid, notes in self.lists.read_notes(drained).drains.items()
         }
         return {uuid: text for uuid, text in texts.items() if text}
-
-    def open_compute(self) -> rest.RestClient:
-        """Return the client of Nova's API.
-
-        :raises ConfigurationError: there are no credentials for it.
-        """
-        if self._compute is None:
-            raise errors.ConfigurationError("[nova]", "(none)", self._reason)
-        return self._compute
 
 
 def _list_devices(arguments: argparse.Namespace) -> application.Output:
@@ -323,7 +299,7 @@ def _list_devices(arguments: argparse.Namespace) -> application.Output:
         cells = fleet_output.add_unoffered(cells, hosts)
         gaps = unoffered_list.list_gaps(hosts)
     note = _note(fleet, gaps) if cells else _explain_none(arguments, gaps)
-    return fleet_output.as_output("devices", columns, cells, note=note)
+    return fleet_output.as_output(columns, cells, note=note)
 
 
 def _check_all(arguments: argparse.Namespace) -> None:
@@ -391,7 +367,7 @@ def _show_device(arguments: argparse.Namespace) -> application.Output:
         )
     fleet = reader.add_notes(reader.add_servers(fleet))
     (row,) = device_rows.list_devices(fleet, reader.types)
-    return fleet_output.as_record(
+    return application.Record(
         fleet_output.build_device_fields(
             row, holder_rows.list_allocations(fleet, reader.types)
         )
@@ -420,7 +396,6 @@ def _list_allocations(arguments: argparse.Namespace) -> application.Output:
     rows = tuple(row for row in rows if _is_selected(arguments, row))
     is_long = arguments.long
     return fleet_output.as_output(
-        "allocations",
         fleet_output.ALLOCATIONS_LONG if is_long else fleet_output.ALLOCATIONS,
         [fleet_output.build_allocation(row) for row in rows],
         note="" if rows else _explain_no_holder(arguments),
@@ -452,9 +427,7 @@ def _read_holders(
     if nova_api.is_uuid(arguments.server):
         consumers = {provider_records.check_uuid(arguments.server)}
     else:
-        server = nova_api.find_single_server(
-            reader.open_compute(), arguments.server
-        )
+        server = nova_api.find_single_server(reader.compute, arguments.server)
         consumers = {server.uuid}
     providers = fleet_reader.find_holders(reader.placement, consumers)
     fleet = fleet_reader.read(
@@ -485,7 +458,7 @@ def _list_own_servers(
         f" ({refusal.reason}): these are the accelerators in the flavors of"
         " your own servers, without hosts, devices and attached accelerators"
     )
-    compute = reader.open_compute()
+    compute = reader.compute
     servers = tuple(
         [nova_api.find_single_server(compute, arguments.server)]
         if arguments.server
@@ -523,7 +496,7 @@ def _list_hosts(arguments: argparse.Namespace) -> application.Output:
         cells = fleet_output.add_versions(cells, hosts)
         gaps = unoffered_list.list_gaps(hosts)
     note = _note(fleet, gaps) if cells else _NO_DEVICE + _describe_gaps(gaps)
-    return fleet_output.as_output("hosts", columns, cells, note=note)
+    return fleet_output.as_output(columns, cells, note=note)
 
 
 def _list_usages(arguments: argparse.Namespace) -> application.Output:
@@ -544,7 +517,6 @@ def _list_usages(arguments: argparse.Namespace) -> application.Output:
         project = projects.select(arguments.project, names)
         rows = tuple(r for r in rows if project and r.project == project)
     return fleet_output.as_output(
-        "usages",
         fleet_output.USAGES,
         [fleet_output.build_usage(row) for row in rows],
         note="" if rows else _explain_no_usage(arguments),
@@ -562,20 +534,16 @@ def _explain_no_usage(arguments: argparse.Namespace) -> str:
     return f"{servers} holds {devices}.\n"
 
 
-DEVICE_LIST = application.Action(
-    _add_device_arguments, _list_devices, common_options.add_cloud_credentials
+DEVICE_LIST = common_options.build_cloud_action(
+    _add_device_arguments, _list_devices
 )
-DEVICE_SHOW = application.Action(
-    _add_show_arguments, _show_device, common_options.add_cloud_credentials
+DEVICE_SHOW = common_options.build_cloud_action(
+    _add_show_arguments, _show_device
 )
-ALLOCATION_LIST = application.Action(
-    _add_allocation_arguments,
-    _list_allocations,
-    common_options.add_cloud_credentials,
+ALLOCATION_LIST = common_options.build_cloud_action(
+    _add_allocation_arguments, _list_allocations
 )
-HOST_LIST = application.Action(
-    _add_host_arguments, _list_hosts, common_options.add_cloud_credentials
-)
-USAGE_LIST = application.Action(
-    _add_usage_arguments, _list_usages, common_options.add_cloud_credentials
+HOST_LIST = common_options.build_cloud_action(_add_host_arguments, _list_hosts)
+USAGE_LIST = common_options.build_cloud_action(
+    _add_usage_arguments, _list_usages
 )

@@ -276,35 +276,18 @@ def build_usage(row: holder_rows.ProjectUsage) -> Cells:
 
 
 def as_output(
-    name: str,
     columns: Sequence[str],
     rows: Sequence[Cells],
     *,
     note: str = "",
     status: int = 0,
 ) -> application.Table:
-    """Return rows as a table.
-
-    :param name: key of the rows in the document.
-    """
+    """Return rows as a table."""
     return application.Table(
         columns=columns,
         rows=[[row[column] for column in columns] for row in rows],
         notes=note,
         status=status,
-        build_document=lambda: {
-            name: [{_key(n): _value(row[n]) for n in columns} for row in rows]
-        },
-    )
-
-
-def as_record(fields: Cells) -> application.Record:
-    """Return the fields of one object."""
-    return application.Record(
-        fields,
-        build_document=lambda: {
-            name: _value(value) for name, value in fields.items()
-        },
     )
 
 

@@ -83,11 +83,7 @@ class HostCalls:
         self.compute = compute
         self._timeout_s = arguments.timeout
         self._bus = server_command.open_bus(arguments, options, command)
-        identity = cloud_client.read_identity(compute)
-        is_own = server_command.is_of_service(arguments, options)
-        self._identity = (
-            host_bus.RequestIdentity(identity, is_own) if identity else None
-        )
+        self._identity = cloud_client.read_identity(compute)
 
     def call(
         self,
@@ -154,11 +150,11 @@ class HostLists:
         self,
         arguments: argparse.Namespace,
         options: common_options.CommandOptions,
-        open_compute: Callable[[], rest.RestClient],
+        compute: rest.RestClient,
     ) -> None:
         """Send no request yet; see ``HostCalls`` for the arguments."""
         self._arguments, self._options = arguments, options
-        self._open_compute = open_compute
+        self._compute = compute
 
     def read_notes(
         self, devices: Collection[offered_devices.OfferedDevice]
@@ -241,7 +237,7 @@ class HostLists:
             calls = HostCalls(
                 self._arguments,
                 self._options,
-                self._open_compute(),
+                self._compute,
                 "device list",
             )
         except errors.ServiceError as error:

@@ -84,7 +84,6 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         columns=(*_COLUMNS, "Traits", "Charges") if is_long else _COLUMNS,
         rows=[_format_row(profile, is_long) for profile in profiles],
         notes=note,
-        build_document=lambda: {"profiles": list(map(_as_dict, profiles))},
     )
 
 
@@ -93,23 +92,6 @@ def _select_model(
 ) -> list[offered_devices.OfferedDevice]:
     trait = lookup.model_trait(model, devices)
     return [d for d in devices if d.model == trait]
-
-
-def _as_dict(profile: profile_list.ListedProfile) -> dict[str, object]:
-    return {
-        "name": profile.terms.name,
-        "kind": profile.terms.kind,
-        "traits": sorted(profile.terms.required),
-        "charges": dict(profile.terms.charges),
-        "unknown_charges": sorted(profile.terms.unknown),
-        "models": list(profile.models),
-        "hosts": list(profile.hosts),
-        "cards": profile.cards,
-        "cards_in_all": profile.cards_in_all,
-        "free": profile.free,
-        "most": profile.most,
-        "is_offered": profile.is_offered,
-    }
 
 
 def _format_row(
@@ -147,6 +129,4 @@ def _format_charges(terms: offered_devices.ProfileTerms) -> Iterator[str]:
         yield f"{name} ?"
 
 
-ACTION = application.Action(
-    _add_arguments, _run, common_options.add_cloud_credentials
-)
+ACTION = common_options.build_cloud_action(_add_arguments, _run)

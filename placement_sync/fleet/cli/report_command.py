@@ -72,7 +72,7 @@ def _read_flavors(
             fleet_report.FlavorSpecs(
                 name=flavor.name, specs=flavor.specs, needs=flavor.needs
             )
-            for flavor in cloud.list_flavors(reader.open_compute())
+            for flavor in cloud.list_flavors(reader.compute)
         ]
     except (errors.ServiceError, errors.ConfigurationError) as error:
         gap = f"flavors ({error})"
@@ -102,6 +102,4 @@ _FORMATS = {
     "json": _as_json,
 }
 
-ACTION = application.Action(
-    _add_arguments, _run, common_options.add_cloud_credentials
-)
+ACTION = common_options.build_cloud_action(_add_arguments, _run)

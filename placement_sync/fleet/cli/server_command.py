@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nova_accel import errors
 from nova_accel.cli import application, command_manager
 from nova_accel.discovery import nova_conf
 from placement_sync.cli import common_options, progress
@@ -92,24 +91,19 @@ def _run(arguments: argparse.Namespace, action: str) -> application.Output:
         server, host = _check_uuid(arguments.server), str(host_option)
         subject = f"nova-compute on {host}"
     else:
-        nova, reason = common_options.open_compute(arguments, options)
-        if nova is None:
-            raise errors.ConfigurationError(
-                "[nova]", "", f"{reason}; or name --host"
-            )
+        nova = common_options.open_client(arguments, options, rest.COMPUTE)
         server, host = find_server(nova, arguments.server, bus.finds_hosts)
         identity = cloud_client.read_identity(nova)
         subject = "its nova-compute"
         if host:
             subject = host_reports.describe_host(nova, host)
-    is_own = is_of_service(arguments, options)
     parameters = _build_parameters(arguments, action, identity is None)
     with progress.waiting_for(_WAIT_SUBJECTS[action].format(subject)):
         answer = bus.call(
             host,
             action,
             action != "show",
-            host_bus.RequestIdentity(identity, is_own) if identity else None,
+            identity,
             arguments.timeout,
             server=server,
             **parameters,
@@ -136,7 +130,7 @@ def _build_parameters(
     if arguments.bitstream and has_no_identity:
         raise command_manager.UsageError(
             "--bitstream is read from Glance with your token; use credentials"
-            " of Keystone, by --os-cloud or nova.conf, and no --host"
+            " of Keystone, and no --host"
         )
     parameters = {"profile": arguments.profile}
     if arguments.bitstream:
@@ -193,22 +187,11 @@ def _find_gateway(
 
     :raises ServiceError: Keystone refuses, or does not answer.
     """
-    compute, _ = common_options.open_compute(arguments, options)
-    if compute is None or not client.is_offered(
-        cloud_client.read_identity(compute)
-    ):
+    compute = common_options.open_client(arguments, options, rest.COMPUTE)
+    if not client.is_offered(cloud_client.read_identity(compute)):
         return None
     return client.GatewayBus(
         common_options.open_client(arguments, options, methods.SERVICE)
-    )
-
-
-def is_of_service(
-    arguments: argparse.Namespace, options: common_options.CommandOptions
-) -> bool:
-    """Return whether the credentials are those of a nova.conf."""
-    return bool(options.files) and not (
-        arguments.os_cloud or arguments.connection
     )
 
 
@@ -263,7 +246,6 @@ def _format_server(server: str, answer: Any) -> application.Table:
         rows=rows,
         head=head,
         notes="" if rows else "It has no accelerator.\n",
-        build_document=lambda: answer,
     )
 
 
@@ -284,18 +266,12 @@ _FORMATS: Mapping[str, Callable[[str, Any], str]] = {
     "detach": _format_detached,
 }
 
-SHOW = application.Action(
-    _add_show_arguments,
-    functools.partial(_run, action="show"),
-    common_options.add_cloud_credentials,
+SHOW = common_options.build_cloud_action(
+    _add_show_arguments, functools.partial(_run, action="show")
 )
-ATTACH = application.Action(
-    _add_attach_arguments,
-    functools.partial(_run, action="attach"),
-    common_options.add_cloud_credentials,
+ATTACH = common_options.build_cloud_action(
+    _add_attach_arguments, functools.partial(_run, action="attach")
 )
-DETACH = application.Action(
-    _add_detach_arguments,
-    functools.partial(_run, action="detach"),
-    common_options.add_cloud_credentials,
+DETACH = common_options.build_cloud_action(
+    _add_detach_arguments, functools.partial(_run, action="detach")
 )

@@ -58,59 +58,48 @@ def read(
 
 
 def read_cloud(
-    placement: rest.RestClient,
-    compute: rest.RestClient | None,
-    no_compute_reason: str = "",
+    placement: rest.RestClient, compute: rest.RestClient
 ) -> tuple[offered_devices.Cloud, str]:
     """Return all devices with the reports of their hosts, and the gap.
 
-    :param compute: see ``add_servers``.
     :raises ServiceError: Placement can't be read.
     """
-    reports, gap = host_reports.read(compute, no_compute_reason)
+    reports, gap = host_reports.read(compute)
     query = fleet_query.FleetQuery(reports=reports)
     return cloud.read(placement, query.select), gap
 
 
 def add_servers(
-    fleet: fleet_state.Fleet,
-    compute: rest.RestClient | None,
-    no_compute_reason: str = "",
+    fleet: fleet_state.Fleet, compute: rest.RestClient
 ) -> fleet_state.Fleet:
     """Return a fleet with the servers among its consumers.
 
     One listing names all of them. Servers that can't be read are a gap, no
     error: the holdings are right without their names.
-
-    :param compute: client of Nova's API; None without credentials, for
-        ``no_compute_reason``.
     """
     if not fleet.holdings:
         return fleet
     try:
-        if compute is None:
-            raise nova_api.NoAnswerError(no_compute_reason)
         consumers = {holding.consumer for holding in fleet.holdings}
         listed = nova_api.list_servers(compute, _ALL_PROJECTS)
         servers = {s.uuid: s for s in listed if s.uuid in consumers}
-    except (errors.ServiceError, nova_api.NoAnswerError) as error:
+    except errors.ServiceError as error:
         gap = f"names and projects of servers ({error})"
         return dataclasses.replace(fleet, gaps=(*fleet.gaps, gap))
     return dataclasses.replace(fleet, servers=servers)
 
 
 def read_project_names(
-    servers: Iterable[nova_api.Server], identity: rest.RestClient | None
+    servers: Iterable[nova_api.Server], identity: rest.RestClient
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Return the names of the servers' projects by id, and the gaps.
 
     Names that can't be read are a gap, no error: the ids say as much.
 
-    :param identity: client of Keystone; None for a cloud without it, in
-        which no project has a name.
+    :param identity: client of Keystone.
     """
     ids = {server.project for server in servers}
-    if identity is None or not ids:
+    if not ids:
         return {}, ()
     try:
         return projects.read_names(identity, ids), ()

@@ -21,17 +21,12 @@ SUBJECT = "last reports of the hosts"
 
 
 def read(
-    compute: rest.RestClient | None, no_compute_reason: str = ""
+    compute: rest.RestClient,
 ) -> tuple[Reports, str]:
     """Return the services of compute nodes by uuid, and why there are none.
 
     Reports that can't be read are a gap, no error: no host is stale then.
-
-    :param compute: client of Nova's API; None without credentials, for
-        ``no_compute_reason``.
     """
-    if compute is None:
-        return {}, f"{SUBJECT} ({no_compute_reason})"
     try:
         return nova_api.list_services(compute), ""
     except errors.ServiceError as error:

@@ -123,7 +123,6 @@ def _run(arguments: argparse.Namespace) -> application.Output:
             for name, value in fields.items()
         },
         status=0 if capacity.total else _FULL,
-        build_document=lambda: fields,
     )
 
 
@@ -153,6 +152,4 @@ def _build_fields(
     }
 
 
-ACTION = application.Action(
-    _add_arguments, _run, common_options.add_cloud_credentials
-)
+ACTION = common_options.build_cloud_action(_add_arguments, _run)

@@ -31,7 +31,7 @@ def open_cloud(arguments: argparse.Namespace) -> "CloudContext":
     reader = fleet_command.CloudReader(arguments)
     return CloudContext(
         reader.placement,
-        reader.open_compute(),
+        reader.compute,
         reader.types,
         reader.options.settings.rules.default.series,
         reader.describe_drains,

@@ -57,7 +57,6 @@ def _run(arguments: argparse.Namespace) -> application.Output:
             import_command.write(context, planned)
         rows.append(import_command.build_row(planned, arguments.dry_run))
     return fleet_output.as_output(
-        "flavors",
         import_command.COLUMNS,
         rows,
         note="" if rows else "No line applies to a flavor.\n",
@@ -91,6 +90,4 @@ def _plan(
     )
 
 
-ACTION = application.Action(
-    _add_arguments, _run, common_options.add_cloud_credentials
-)
+ACTION = common_options.build_cloud_action(_add_arguments, _run)

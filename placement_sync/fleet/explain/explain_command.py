@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from nova_accel import errors
 from nova_accel.catalog import loader, profile_order
@@ -88,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         )
     excluded: Mapping[str, str] = {}
     if server is not None:
-        groups = server_request.read_host_groups(reader.open_compute(), server)
+        groups = server_request.read_host_groups(reader.compute, server)
         excluded = server_request.explain_exclusions(server, groups)
     client = reader.placement
     if simulated.accelerators.groups:
@@ -113,10 +112,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     result = dataclasses.replace(result, notes=tuple(notes))
     return _format(
         result, status, arguments.long, arguments.formatter == "table"
-    )._replace(
-        head=server.describe() if server else "",
-        build_document=functools.partial(_build_document, result, server),
-    )
+    )._replace(head=server.describe() if server else "")
 
 
 def _simulate_choices(
@@ -147,27 +143,6 @@ def _simulate_choices(
     )
 
 
-def _build_document(
-    result: simulation.SimulationResult,
-    server: server_request.ServerRequest | None,
-) -> dict[str, Any]:
-    document = simulation.as_dict(result)
-    if server is not None:
-        document["server"] = _as_dict(server)
-    return document
-
-
-def _as_dict(server: server_request.ServerRequest) -> dict[str, Any]:
-    return {
-        "uuid": server.server.uuid,
-        "name": server.server.name,
-        "status": server.server.status,
-        "zone": server.zone or None,
-        "hints": dict(server.hints),
-        "fault": server.fault or None,
-    }
-
-
 def _find_server(
     arguments: argparse.Namespace, reader: fleet_command.CloudReader
 ) -> server_request.ServerRequest | None:
@@ -183,7 +158,7 @@ def _find_server(
         raise command_manager.UsageError(
             f"{name} and --flavor name two requests; remove one of them"
         )
-    compute = reader.open_compute()
+    compute = reader.compute
     server = server_request.find_request(compute, name)
     if server is None:
         arguments.flavor = name
@@ -274,7 +249,7 @@ def _build_request(
     specs: dict[str, str] = {}
     needs: dict[str, int] = {}
     if arguments.flavor:
-        flavor = cloud.find_flavor(reader.open_compute(), arguments.flavor)
+        flavor = cloud.find_flavor(reader.compute, arguments.flavor)
         specs.update(flavor.specs)
         needs.update(flavor.needs_with_disk)
     return _with_specs(
@@ -329,6 +304,4 @@ def _format(
     )
 
 
-ACTION = application.Action(
-    _add_arguments, _run, common_options.add_cloud_credentials
-)
+ACTION = common_options.build_cloud_action(_add_arguments, _run)

@@ -3,7 +3,6 @@
 
 import argparse
 import dataclasses
-import functools
 from collections.abc import Iterator
 
 from nova_accel import errors
@@ -40,8 +39,6 @@ def _show(arguments: argparse.Namespace) -> application.Output:
             else value
             for name, value in content.items()
         },
-        text=flavor_text.as_text(report, context.types),
-        build_document=functools.partial(flavor_text.as_dict, report),
     )
 
 
@@ -289,18 +286,10 @@ def _format_change(
         yield f"  - {key}\n"
 
 
-SET = application.Action(
-    flavor_options.add_set_arguments,
-    _set,
-    common_options.add_cloud_credentials,
+SET = common_options.build_cloud_action(flavor_options.add_set_arguments, _set)
+CREATE = common_options.build_cloud_action(
+    flavor_options.add_create_arguments, _create
 )
-CREATE = application.Action(
-    flavor_options.add_create_arguments,
-    _create,
-    common_options.add_cloud_credentials,
-)
-SHOW = application.Action(
-    flavor_options.add_show_arguments,
-    _show,
-    common_options.add_cloud_credentials,
+SHOW = common_options.build_cloud_action(
+    flavor_options.add_show_arguments, _show
 )

@@ -96,7 +96,6 @@ def _run(arguments: argparse.Namespace) -> application.Output:
             _warn(context, each, offered)
         rows.append(build_row(each, arguments.dry_run))
     return fleet_output.as_output(
-        "flavors",
         COLUMNS,
         rows,
         note="" if rows else "The file has no flavor.\n",
@@ -306,6 +305,4 @@ def build_row(planned: PlannedFlavor, is_dry: bool) -> Mapping[str, object]:
     return dict(zip(COLUMNS, cells, strict=True))
 
 
-ACTION = application.Action(
-    _add_arguments, _run, common_options.add_cloud_credentials
-)
+ACTION = common_options.build_cloud_action(_add_arguments, _run)

@@ -7,7 +7,6 @@ import datetime
 import http
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from filters.fit import candidate_fit, no_candidates, provider_facts
 from filters.placement import queries
@@ -499,12 +498,3 @@ def _build_notes(request: AcceleratorRequest, is_limited: bool) -> list[str]:
         )
     notes.append("Nova's other filters and its weighers are not replayed")
     return notes
-
-
-def as_dict(result: SimulationResult) -> dict[str, Any]:
-    """Return a result for JSON."""
-    return {
-        "is_possible": result.is_possible,
-        "hosts": [dataclasses.asdict(host) for host in result.hosts],
-        "notes": list(result.notes),
-    }

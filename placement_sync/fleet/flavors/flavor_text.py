@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report on a flavor's accelerators, as text and as JSON."""
+"""Report on a flavor's accelerators: keys, values and their texts."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from nova_accel.inventory import wording
 from nova_accel.model import flavors, names
 from placement_sync.fleet.flavors import flavor_specs, lookup, offered_devices
 
@@ -69,15 +68,6 @@ def as_dict(report: FlavorReport) -> dict[str, object]:
     }
 
 
-def as_text(report: FlavorReport, types: offered_devices.VgpuTypes) -> str:
-    """Return the report as text."""
-    flavor = f"{report.flavor['name']} ({report.flavor['id']})"
-    if not report.contents.groups:
-        return f"{flavor} requests no accelerators\n"
-    lines = [flavor, *(f"  {line}" for line in _format_lines(report, types))]
-    return "\n".join(lines) + "\n"
-
-
 def as_cells(
     report: FlavorReport, types: offered_devices.VgpuTypes
 ) -> Mapping[str, str]:
@@ -88,22 +78,6 @@ def as_cells(
         "devices": _format_pins(report),
     }
     return {name: "\n".join(lines) or "-" for name, lines in cells.items()}
-
-
-def _format_lines(
-    report: FlavorReport, types: offered_devices.VgpuTypes
-) -> Iterator[str]:
-    yield from _format_groups(report, types)
-    yield from _format_settings(report)
-    if report.contents.is_isolated:
-        yield "group_policy: isolate (no two groups on one provider)"
-    for text in _format_pins(report):
-        yield f"device: {text}"
-    if report.refusal:
-        yield f"no host can serve it now: {report.refusal}"
-    elif report.room is not None:
-        yield "can be served: yes"
-        yield f"room now: {wording.count_of(report.room, 'server')} at most"
 
 
 def _format_groups(

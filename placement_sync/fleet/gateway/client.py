@@ -28,7 +28,7 @@ class GatewayBus:
         host: str,
         method: str,
         is_long: bool,
-        identity: host_bus.RequestIdentity | None = None,
+        identity: cloud_client.Identity | None = None,
         timeout_s: float | None = None,
         **arguments: Any,
     ) -> Any:

@@ -84,7 +84,7 @@ class GatewayApplication(json_application.JsonApplication):
             host,
             name,
             method.is_long,
-            host_bus.RequestIdentity(identity, is_administrator=False),
+            identity,
             **about,
         )
 

@@ -229,9 +229,7 @@ def _open_service(arguments: argparse.Namespace) -> rest.RestClient:
     :raises ConfigurationError: there are no credentials.
     """
     options = common_options.resolve_options(arguments)
-    compute, reason = common_options.open_compute(arguments, options)
-    if compute is None:
-        raise errors.ConfigurationError("[nova]", "", reason)
+    compute = common_options.open_client(arguments, options, rest.COMPUTE)
     identity = cloud_client.read_identity(compute)
     if not client.is_offered(identity, stock_file.SERVICE):
         raise command_manager.CommandError(
@@ -272,9 +270,5 @@ def _is_in_stock(rows: Sequence[Mapping[str, Any]]) -> bool:
     return any(row["level"] in levels for row in rows)
 
 
-PUBLISH = application.Action(
-    _add_publish_arguments, _publish, common_options.add_cloud_credentials
-)
-LIST = application.Action(
-    _add_list_arguments, _list, common_options.add_cloud_credentials
-)
+PUBLISH = common_options.build_cloud_action(_add_publish_arguments, _publish)
+LIST = common_options.build_cloud_action(_add_list_arguments, _list)

@@ -151,7 +151,7 @@ def test_servers_keep_what_they_have(
 
 
 def _attach(lab: Site, server: Any) -> None:
-    """Attach a second mdev to a server that runs."""
+    """Attach a second mdev to a server, by the command of before 1.0."""
     lab.commanded(
         *("nova-accel", "server", "attach", server.id, "--profile", MTTY_1),
         f"--config-file={lab.layout.etc / 'nova.conf'}",
@@ -217,8 +217,8 @@ def _observe(
 
 
 def _find_wrong(lab: Site) -> list[Any]:
-    # The release before has no -f json.
-    findings: list[Any] = json.loads(lab.synced("audit", "--json"))["findings"]
+    report = json.loads(lab.synced("audit", "-f", "json"))
+    findings: list[Any] = report["findings"]
     return findings
 
 

@@ -161,23 +161,23 @@ def test_one_more_is_attached_and_detached(lab: Site, two: TwoHosts) -> None:
     def ask(action: str, *words: str) -> str:
         conf = lab.layout.etc / "nova.conf"
         return lab.commanded(
-            *("nova-accel", "server", action, life.server.id, *words),
+            *("openstack", "accel", "server", action, life.server.id, *words),
             f"--config-file={conf}",
         )
 
     ask("attach", "--profile", MTTY_1)
     two.check("attached to a guest that runs", second=both)
     assert agreement.running(two.second) == {life.server.id}
-    accelerators = json.loads(ask("show", "--json"))["accelerators"]
+    accelerators = json.loads(ask("show", "-f", "json"))
     assert [
-        (accelerator["name"], accelerator["state"])
+        (accelerator["Name"], accelerator["State"])
         for accelerator in accelerators
     ] == [
-        ("", "in the guest"),
+        ("(flavor)", "in the guest"),
         ("attached-1", "in the guest"),
     ]
     refused = lab.command(
-        *("nova-accel", "server", "attach", life.server.id),
+        *("openstack", "accel", "server", "attach", life.server.id),
         *("--profile", MTTY_1),
         f"--config-file={lab.layout.etc / 'nova.conf'}",
     )
@@ -245,7 +245,7 @@ def _begin_command(life: Life, action: str, *words: str) -> Iterator[Any]:
     """Ask nova-compute for something, and wait no longer at the end."""
     conf = life.lab.layout.etc / "nova.conf"
     process = life.lab.begin(
-        *("nova-accel", "server", action, life.server.id, *words),
+        *("openstack", "accel", "server", action, life.server.id, *words),
         f"--config-file={conf}",
     )
     try:

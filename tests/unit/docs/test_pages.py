@@ -311,7 +311,6 @@ def test_a_usage_names_common_options_together(
     text = generated.shorten_help(generated.help_of(command))
     usage, _, options = text.partition("\n\n")
     assert f"[{name}]" in usage
-    assert "--json" not in text
     assert "output formatters" not in options
     page = (pages.MANUAL / "reference/cli.rst").read_text()
     begin = page[: page.index("command-help::")]

@@ -202,6 +202,11 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "checks of the limit of candidates, and of traits in flavors",
         ),
         Limit(13_800, "2026-11-28", _CHOICES),
+        Limit(
+            13_350,
+            "2026-11-28",
+            "one way to credentials, and no names that 0.9.0 deprecated",
+        ),
     ),
     "planning": (
         Limit(3_500, "2026-11-28", "plans of moves, and of capacity"),

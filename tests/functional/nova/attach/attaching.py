@@ -134,4 +134,4 @@ class AttachingTestBase(operations.OperationsTestBase):
         return err.getvalue() if status else out.getvalue()
 
     def command_json(self, *words: str) -> Any:
-        return json.loads(self.run_command(*words, "--json"))
+        return json.loads(self.run_command(*words, "-f", "json"))

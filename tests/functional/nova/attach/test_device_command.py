@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nova-accel device set`` and ``heal`` work over Nova's message bus."""
+"""``openstack accel device set`` and ``heal`` work over Nova's message bus."""
 
 import contextlib
 import datetime

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AcceleratorWeigher and ``nova-accel explain`` with real computes."""
+"""AcceleratorWeigher and ``openstack accel explain`` with real computes."""
 
 import contextlib
 import io
@@ -21,14 +21,13 @@ class Weigher(scheduled.CommandTestBase):
         server = self.boot(extra_specs)
         return str(server["OS-EXT-SRV-ATTR:host"])
 
-    def explain(self, *words: str) -> tuple[int, dict[str, Any]]:
-        """Return the command's status and its answer."""
+    def explain(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
+        """Return the command's status and its rows."""
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             status = programs.main(
                 [
-                    "explain",
-                    "--json",
+                    *("explain", "--long", "-f", "json"),
                     *("--endpoint", self.placement.fixture.endpoint),
                     *("--compute-endpoint", self.api_fixture.base_url),
                     *words,
@@ -55,15 +54,17 @@ class Weigher(scheduled.CommandTestBase):
             disk=1,
             ephemeral=0,
         )
-        status, answer = self.explain("--flavor", NAME)
+        status, rows = self.explain("--flavor", NAME)
         self.assertEqual(0, status)
-        hosts = {host["name"]: host for host in answer["hosts"]}
-        self.assertEqual({"host1", "host2"}, set(hosts))
-        (other,) = hosts.keys() - {used}
-        self.assertEqual(2, hosts[other]["fits"])
-        verdicts = [card["verdict"] for card in hosts[used]["cards"]]
-        self.assertEqual({"first", "left out"}, set(verdicts))
-        status, answer = self.explain(
+        fits = {row["Host"]: row["Fits"] for row in rows}
+        self.assertEqual({"host1", "host2"}, set(fits))
+        (other,) = fits.keys() - {used}
+        self.assertEqual(2, fits[other])
+        self.assertEqual(
+            {"first", "left out"},
+            {row["Verdict"] for row in rows if row["Host"] == used},
+        )
+        status, rows = self.explain(
             "--flavor", NAME, "--extra-spec", "resources:MEMORY_MB=99999999"
         )
-        self.assertEqual((1, False), (status, answer["is_possible"]))
+        self.assertEqual((1, {0}), (status, {row["Fits"] for row in rows}))

@@ -39,7 +39,8 @@ class GoneHost(harness.AccelTestBase):
         ):
             exit_status = programs.main(
                 [
-                    *("audit", "--json", "--pause=0", "--host=host1", *words),
+                    *("audit", "-f", "json", "--pause=0", "--host=host1"),
+                    *words,
                     *("--endpoint", self.placement.fixture.endpoint),
                     *("--compute-endpoint", self.api_fixture.base_url),
                     *("--root", str(self.controller)),

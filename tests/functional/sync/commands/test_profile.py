@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``nova-accel profile list`` with captured hosts in Placement."""
+"""Command ``profile list`` with captured hosts in Placement."""
 
 import json
 import pathlib
@@ -30,8 +30,8 @@ class Cloud(captured_hosts.Cloud):
         return self.free_rows("--all", *words)
 
     def free_rows(self, *words: str) -> dict[str, dict[str, Any]]:
-        profiles = json.loads(self.run("--json", *words))["profiles"]
-        return {profile["name"]: profile for profile in profiles}
+        profiles = json.loads(self.run("--long", "-f", "json", *words))
+        return {profile["Profile"]: profile for profile in profiles}
 
 
 @pytest.fixture
@@ -63,14 +63,14 @@ def test_many_hosts_are_three_requests(site: Cloud) -> None:
     assert len(paths) == 4 and paths[3].endswith("/inventories")
     a40 = profiles["A40-8Q"]
     # One partition has no allocation and is reserved.
-    assert (a40["free"], a40["most"]) == (5, 6)
-    assert a40["hosts"] == ["a40-vf-mdev.example.org"]
-    assert a40["charges"] == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}
-    assert profiles["A100-2-10C"]["charges"]["CUSTOM_MIG_SLICE"] == 2
-    assert profiles["8086:37c8-VF"]["kind"] == "VF"
-    assert profiles["region"]["kind"] == "FPGA region"
+    assert (a40["Free"], a40["Most"]) == (5, 6)
+    assert a40["Hosts"] == "a40-vf-mdev.example.org"
+    assert a40["Charges"] == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}
+    assert profiles["A100-2-10C"]["Charges"]["CUSTOM_MIG_SLICE"] == 2
+    assert profiles["8086:37c8-VF"]["Kind"] == "VF"
+    assert profiles["region"]["Kind"] == "FPGA region"
     function = profiles["d8424dc4a4a3c413f89e433683f9040b"]
-    assert function["models"] == ["INTEL ARRIA 10 PAC"]
+    assert function["Model"] == "INTEL ARRIA 10 PAC"
     assert profiles.keys() > site.free_rows().keys()
     assert site.free_rows() == site.free_rows("--free")
     assert set(site.rows("--host", "t4-mdev")) == set(
@@ -106,14 +106,14 @@ def test_hosts_without_free_memory_are_read(site: Cloud) -> None:
     paths = [request.path for request in site.placement.clear()]
     assert len([p for p in paths if p.startswith("/alloc")]) == 3
     assert {"A40-8Q", "T4-4Q", "8086:37c8-VF"} <= profiles.keys()
-    assert profiles["T4-4Q"]["free"] > 0
+    assert profiles["T4-4Q"]["Free"] > 0
 
 
 def test_allocated_units_are_not_free(site: Cloud) -> None:
     root = site.add("a40-vf-mdev", MEMORY_MB=65536)
     card = names.provider_uuid(root, "0000:41:00.0")
     site.allocate(card, VGPU=2, CUSTOM_GPU_MEMORY_MB=16384)
-    assert site.rows()["A40-8Q"]["free"] == 3
+    assert site.rows()["A40-8Q"]["Free"] == 3
     text = site.run("--free", "--long")
     assert "CUSTOM_VGPU_NVIDIA_A40_8Q" in text
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command ``nova-accel server`` without a reachable message bus."""
+"""Command ``openstack accel server`` without a reachable message bus."""
 
 import os
 import pathlib

@@ -83,12 +83,12 @@ def test_nodes_are_devices(site: test_fleet.Site) -> None:
 
 def test_nodes_are_profiles(site: test_fleet.Site) -> None:
     cloud = captured_hosts.Cloud(site.placement, site.place, site.capsys)
-    code, out, err = cloud.execute("profile", "list", "--json")
+    code, out, err = cloud.execute("profile", "list", "-f", "json")
     assert code == 0, err
-    (profile,) = json.loads(out)["profiles"]
-    assert profile["name"] == PROFILE
-    assert profile["kind"] == "bare metal"
-    assert (profile["free"], profile["cards_in_all"]) == (1, 2)
+    (profile,) = json.loads(out)
+    assert profile["Profile"] == PROFILE
+    assert profile["Kind"] == "bare metal"
+    assert (profile["Free"], profile["Cards"]) == (1, "1 of 2")
 
 
 def test_nodes_have_holders_and_projects(site: test_fleet.Site) -> None:

@@ -285,7 +285,7 @@ def test_programs(
     for line in (
         "--help",
         *("inspect -c", "drian", "drain --host", "--host node1"),
-        *("audit --once", "device list", "audit", "audit --endpoint"),
+        *("audit --once", "audit", "audit --endpoint"),
         f"drain {CARD} --reason r --state-dir relative",
         f"drain {CARD} --reason r --state-dir {tmp_path / 'missing'}",
         f"inspect --config-file {tmp_path / 'missing.conf'}",

@@ -140,16 +140,6 @@ def test_help_lists_the_commands_of_all_packages(capsys: Output) -> None:
     assert "flavor set" not in text
 
 
-def test_help_of_profile_list_explains_most(
-    capsys: Output,
-) -> None:
-    assert commands.main(["profile", "list", "--help"]) == 0
-    output = capsys.readouterr()
-    help_text = " ".join(output.out.split())
-    assert "Most" in help_text and "max_slots" in help_text
-    assert output.err == ""  # only the command itself is deprecated
-
-
 @pytest.mark.usefixtures("sample")
 def test_other_commands_run_beside_a_broken_one(
     capsys: Output, tmp_path: pathlib.Path

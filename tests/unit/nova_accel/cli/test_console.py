@@ -136,7 +136,7 @@ def test_the_deprecation_of_eventlet_is_not_printed(
 def test_a_silent_service_is_named_until_ctrl_c() -> None:
     with socket.create_server(("127.0.0.1", 0)) as placement:
         url = f"http://127.0.0.1:{placement.getsockname()[1]}"
-        words = ["device", "list", "--endpoint", url]
+        words = ["audit", "--host", "node1", "--endpoint", url]
         with start("nova-accel", words) as process:
             assert process.stderr is not None
             line = ""
@@ -150,8 +150,8 @@ def test_a_silent_service_is_named_until_ctrl_c() -> None:
 def test_a_command_gives_up_after_its_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as placement:
         url = f"http://127.0.0.1:{placement.getsockname()[1]}"
-        words = ["device", "list", "--endpoint", url, "--timeout", "0.5"]
-        with start("nova-accel", words) as process:
+        words = ["audit", "--host", "node1", "--endpoint", url]
+        with start("nova-accel", [*words, "--timeout", "0.5"]) as process:
             _, text = process.communicate(timeout=50)
     assert process.returncode == 1
     assert "it does not answer" in text or "timed out" in text
@@ -159,8 +159,7 @@ def test_a_command_gives_up_after_its_timeout() -> None:
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon"])
 def test_a_timeout_is_a_time(seconds: str) -> None:
-    words = ["device", "list", "--timeout", seconds]
-    with start("nova-accel", words) as process:
+    with start("nova-accel", ["audit", "--timeout", seconds]) as process:
         _, text = process.communicate(timeout=50)
     assert process.returncode == 2
     assert "--timeout" in text

@@ -56,4 +56,4 @@ def test_the_help_needs_no_library_of_a_host() -> None:
     assert "Example: openstack accel device list" in text
     assert "nova-accel device" not in output
     # ``openstack`` has options for credentials itself.
-    assert "--os-cloud" not in output and "--config-file" not in output
+    assert "--os-cloud" not in output

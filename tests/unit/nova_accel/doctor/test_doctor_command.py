@@ -11,7 +11,7 @@ import pytest
 
 from nova_accel import errors
 from nova_accel.cli import commands
-from nova_accel.discovery import capture, doctor
+from nova_accel.discovery import capture
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.host.sysfs import host_reader
 from tests.support import examples
@@ -201,11 +201,6 @@ def test_another_package_adds_checks(
     install(monkeypatch, ODD)
     check, *_ = registry.list_checks()[len(ALL) :]
     assert check.title == "The card is even"
-
-
-def test_checks_of_packages_that_import_the_former_place_work() -> None:
-    assert doctor.host_checks is host_checks
-    assert doctor.checked_host is checked_host
 
 
 def test_services_are_called_only_if_asked_for(

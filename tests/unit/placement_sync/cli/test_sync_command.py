@@ -37,7 +37,7 @@ def parsed(*words: str) -> argparse.Namespace:
     """Return arguments with the shared options only."""
     parser = argparse.ArgumentParser()
     common_options.add_arguments(parser)
-    return parser.parse_args(words)
+    return parser.parse_args(words, argparse.Namespace(connection=None))
 
 
 def read_help(capsys: Output, *words: str) -> str:
@@ -81,11 +81,11 @@ def test_a_line_without_a_verb_lists_the_verbs(
 
 @pytest.mark.parametrize(
     "words",
-    [["run", "--interval"], ["audit", "--pause"], ["drain", "--wait"]],
+    [["sync", "--interval"], ["audit", "--pause"], ["drain", "--wait"]],
 )
 def test_invalid_seconds_are_named(capsys: Output, words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main.main([*words, "abc"])
+        commands.main([*words, "abc"])
     assert ended.value.code == 2
     error = capsys.readouterr().err
     assert f"{words[-1]}: 'abc' is no number of seconds" in error
@@ -264,7 +264,7 @@ def run_status(
     capsys: Output, state: pathlib.Path, *words: str
 ) -> tuple[str, int]:
     command = ["status", "--root", "/", "--state-dir", str(state), *words]
-    status = main.main(command)
+    status = commands.main(command)
     return capsys.readouterr().out, status
 
 
@@ -397,12 +397,12 @@ def test_an_unwritable_state_dir_is_named(
     (tmp_path / "drained").write_text("")
     options = ["--root", str(root), "--state-dir", str(tmp_path)]
     drain = ["drain", "3b:00.0", "--reason", "r"]
-    assert main.main([*drain, *options]) == 2
+    assert commands.main([*drain, *options]) == 2
     error = capsys.readouterr().err
     assert f": command line --state-dir = {tmp_path}: can't be" in error
     conf = tmp_path / "compute.conf"
     conf.write_text(f"[nova_accel]\nroot = {root}\nstate_dir = {tmp_path}\n")
-    assert main.main([*drain, "--config-file", str(conf)]) == 2
+    assert commands.main([*drain, "--config-file", str(conf)]) == 2
     error = capsys.readouterr().err
     assert f": {conf} [nova_accel] state_dir = {tmp_path}: can't be" in error
 
@@ -413,7 +413,7 @@ def test_a_relative_state_dir_is_refused_and_not_created(
     monkeypatch.chdir(tmp_path)
     root = look.make("t4-mdev", tmp_path / "host")
     options = ["--root", str(root), "--state-dir", "accel"]
-    assert main.main(["drain", "3b:00.0", "--reason", "r", *options]) == 2
+    assert commands.main(["drain", "3b:00.0", "--reason", "r", *options]) == 2
     assert "expected an absolute path" in capsys.readouterr().err
     assert not (tmp_path / "accel").exists()
 
