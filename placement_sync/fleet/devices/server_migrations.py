@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of servers off drained devices, by Nova's API.
+"""Moves of servers by Nova's API: off drained devices, or to a named host.
 
 Nova accepts a migration before it begins: while it runs, the server has a
 task, or the status VERIFY_RESIZE. A server that still holds a device with
@@ -30,13 +30,23 @@ class MigrationKind(enum.StrEnum):
 
 #: Moves to another host.
 MOVES = (MigrationKind.COLD, MigrationKind.LIVE)
-_ACTIONS: Mapping[MigrationKind, Mapping[str, object]] = {
-    MigrationKind.COLD: {"migrate": None},
-    MigrationKind.LIVE: {
-        "os-migrateLive": {"host": None, "block_migration": "auto"}
-    },
-    MigrationKind.SHELVE: {"shelve": None},
-}
+
+
+def _build_action(kind: MigrationKind, host: str) -> Mapping[str, object]:
+    """Return the action that begins a move.
+
+    From microversion 2.68 on, nova-scheduler checks a named host as any other
+    one: no action here goes round it.
+
+    :param host: the only host to move to, "" for the scheduler's choice.
+    """
+    if kind is MigrationKind.SHELVE:
+        return {"shelve": None}
+    if kind is MigrationKind.COLD:
+        return {"migrate": {"host": host} if host else None}
+    return {
+        "os-migrateLive": {"host": host or None, "block_migration": "auto"}
+    }
 
 
 class ServerMigrations:
@@ -45,11 +55,22 @@ class ServerMigrations:
     ``failures`` are the servers that can't be migrated, with the reason.
     """
 
-    def __init__(self, compute: rest.RestClient, kind: MigrationKind) -> None:
-        """Request nothing yet."""
+    def __init__(
+        self,
+        compute: rest.RestClient,
+        kind: MigrationKind,
+        host: str = "",
+        requested: Iterable[str] = (),
+    ) -> None:
+        """Request nothing yet.
+
+        :param host: name of the service of the only host to move to.
+        :param requested: uuids of servers whose migration was requested
+            before: it is not requested again.
+        """
         self._compute = compute
-        self._kind = kind
-        self._requested: set[str] = set()
+        self._action = _build_action(kind, host)
+        self._requested = {*requested}
         self.failures: dict[str, str] = {}
 
     def advance(self, consumers: Iterable[str]) -> None:
@@ -95,9 +116,7 @@ class ServerMigrations:
         if server.task:
             return
         try:
-            nova_api.request_action(
-                self._compute, server.uuid, _ACTIONS[self._kind]
-            )
+            nova_api.request_action(self._compute, server.uuid, self._action)
         except errors.ServiceError as error:
             if error.status is None:
                 raise

@@ -8,7 +8,7 @@ are all cards that are possible, and a profile fits if it fits on each.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import model
 from nova_accel.catalog import mdev_names, vgpu_types
@@ -195,13 +195,13 @@ def build_card(
     if state is None or device is None or not state.is_certain:
         return None
     device = _name_partitions(device)
+    placed = collections.Counter(p.profile for p in device.partitions)
     holders = {}
     for holding in holdings:
-        profile = _find_profile(device, holding.amounts)
+        profile = _find_profile(device, holding.amounts, placed)
         if profile is None:
             return None
         holders[holding.consumer] = profile.name
-    placed = collections.Counter(p.profile for p in device.partitions)
     if placed != collections.Counter(holders.values()):
         return None
     return KnownCard(
@@ -252,16 +252,19 @@ def _name_partitions(device: model.Device) -> model.Device:
 
 
 def _find_profile(
-    device: model.Device, amounts: Mapping[str, int]
+    device: model.Device, amounts: Mapping[str, int], placed: Collection[str]
 ) -> model.Profile | None:
     """Return the profile of one partition with these charges.
 
     None without exactly one: a server may have several partitions.
+
+    :param placed: names of the profiles that the card has.
     """
     profiles = [
         profile
         for profile in device.profiles
-        if dict(profile.charges) == {n: a for n, a in amounts.items() if a}
+        if profile.name in placed
+        and dict(profile.charges) == {n: a for n, a in amounts.items() if a}
     ]
     return profiles[0] if len(profiles) == 1 else None
 

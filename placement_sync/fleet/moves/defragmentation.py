@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from nova_accel import errors
 from nova_accel.catalog import mdev_names, vgpu_types
 from nova_accel.geometry import vgpu_geometry
+from nova_accel.inventory import wording
 from placement_sync.fleet.devices import device_rows, fleet_state
 from placement_sync.fleet.flavors import offered_devices
 from placement_sync.fleet.moves import (
@@ -27,9 +28,13 @@ _OK = "ok"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMove:
-    """Move of a server's partition, of ``memory_mb``, to another card."""
+    """Move of a server's partition, of ``memory_mb``, to another card.
+
+    ``profile`` is its name in the series of the server's flavor.
+    """
 
     server: movable_servers.MovableServer
+    profile: str
     source: offered_devices.OfferedDevice
     target: offered_devices.OfferedDevice
     memory_mb: int
@@ -139,12 +144,12 @@ class Defragmentation:
             state = self._search.dive(goal, most)
         if state is None:
             raise NoPlanError(
-                f"no plan of at most {most} moves makes {vgpu_type.name} fit"
-                f" {count} times; it fits"
-                f" {self._search.count(self._begin, goal)} times now",
+                f"no plan of at most {_moves(most)} after which"
+                f" {vgpu_type.name} fits {_times(count)}; now it fits"
+                f" {_times(self._search.count(self._begin, goal))}",
                 result.is_complete,
             )
-        return self._build(state, goal, vgpu_type.name, result.is_complete)
+        return self._build(state, goal, vgpu_type, result.is_complete)
 
     def raise_largest(self, gpu: str, most: int) -> Rearrangement:
         """Return the fewest moves after which a larger profile fits.
@@ -163,7 +168,7 @@ class Defragmentation:
                 is_complete = is_complete and result.is_complete
                 if result.state is not None:
                     return self._build(
-                        result.state, goal, vgpu_type.name, is_complete
+                        result.state, goal, vgpu_type, is_complete
                     )
             if not is_complete:
                 break
@@ -171,13 +176,44 @@ class Defragmentation:
             goal = self._build_goal(vgpu_type, 1)
             state = self._search.dive(goal, most)
             if state is not None:
-                return self._build(state, goal, vgpu_type.name, False)
+                return self._build(state, goal, vgpu_type, False)
         largest = self._find_largest(gpu, self._begin)
         raise NoPlanError(
-            f"no plan of at most {most} moves raises the largest profile of"
-            f" {gpu} that fits: {largest or 'none'}",
+            f"no plan of at most {_moves(most)} after which a larger profile"
+            f" of {gpu} fits than {largest or 'none'}",
             is_complete,
         )
+
+    def raise_any_largest(
+        self, gpus: Iterable[str], most: int
+    ) -> Rearrangement:
+        """Return the fewest moves after which a larger profile fits.
+
+        Of a model, and of those the ones with the largest profile.
+
+        :param gpus: the catalog's keys of the models.
+        :raises NoPlanError: there are none.
+        """
+        plans: list[Rearrangement] = []
+        failures: list[NoPlanError] = []
+        for gpu in gpus:
+            try:
+                plans.append(self.raise_largest(gpu, most))
+            except NoPlanError as error:
+                failures.append(error)
+            else:
+                most = min(most, len(plans[-1].moves))
+        if plans:
+            return min(plans, key=lambda p: (len(p.moves), -self._size(p)))
+        raise NoPlanError(
+            "; ".join(map(str, failures))
+            or "no card in service has partitions that are all known",
+            all(error.is_certain for error in failures),
+        )
+
+    def _size(self, plan: Rearrangement) -> int:
+        vgpu_type = self._types.catalog.find(plan.profile)
+        return vgpu_type.framebuffer_mb if vgpu_type else 0
 
     def replay(self, moves: Iterable[tuple[str, str]]) -> move_state.MoveState:
         """Return the state after moves, each to the card that Nova chooses.
@@ -307,13 +343,13 @@ class Defragmentation:
         self,
         state: move_state.MoveState,
         goal: move_search.Goal,
-        profile: str,
+        vgpu_type: vgpu_types.CatalogVgpuType,
         is_shortest: bool,
     ) -> Rearrangement:
-        gpu = self._site.cards[next(iter(goal.profiles))].gpu
+        gpu = vgpu_type.gpu
         return Rearrangement(
             moves=tuple(self._build_move(*move) for move in state.moves),
-            profile=profile,
+            profile=vgpu_type.name,
             before=self._search.count(self._begin, goal),
             after=self._search.count(state, goal),
             largest_before=self._find_largest(gpu, self._begin),
@@ -331,9 +367,17 @@ class Defragmentation:
         source = self._site.cards[server.card]
         return ServerMove(
             server=server,
+            profile=self._name_profile(server),
             source=source.row.device,
             target=self._site.cards[target].row.device,
             memory_mb=source.profiles[server.profile].size,
+        )
+
+    def _name_profile(self, server: movable_servers.MovableServer) -> str:
+        vgpu_types = map(self._types.by_trait.get, server.group.required)
+        return next(
+            (each.name for each in vgpu_types if each is not None),
+            server.profile,
         )
 
     def _name_card(self, uuid: str) -> str:
@@ -341,6 +385,14 @@ class Defragmentation:
         if card is None:
             return f"card {uuid} (not in service, or not known)"
         return f"{card.row.device.host}/{card.row.device.address}"
+
+
+def _moves(number: int) -> str:
+    return wording.count_of(number, "move")
+
+
+def _times(number: int) -> str:
+    return wording.count_of(number, "time")
 
 
 def _shape_of(

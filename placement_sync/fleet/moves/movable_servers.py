@@ -130,6 +130,10 @@ class ServerTerms:
                 else:
                     self.movable[uuid] = self._build(server, card, profile)
 
+    def count_fixed(self) -> list[tuple[str, int]]:
+        """Return the reasons why servers stay, with the number of servers."""
+        return sorted(collections.Counter(self.fixed.values()).items())
+
     def _explain(
         self, uuid: str, card: card_contents.KnownCard, profile: str
     ) -> str:

@@ -56,6 +56,13 @@ ELSEWHERE: dict[Words, str] = {
         "tests/functional/sync/fleet/test_stock.py",
     ),
     (
+        *("openstack", "accel", "plan", "defragment"),
+        *("--profile", "--output"),
+    ): "tests/functional/sync/fleet/test_defragmentation.py",
+    (
+        *("openstack", "accel", "plan", "apply"),
+    ): "tests/functional/sync/fleet/test_defragmentation.py",
+    (
         *("python", "-m"),
         "--root",
     ): "tests/unit/nova_accel/conformance/test_command.py",

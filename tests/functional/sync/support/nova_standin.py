@@ -32,7 +32,9 @@ class Nova:
     the device names of the volumes that servers have attached. ``hidden``
     servers belong to other projects: a user who is no admin can't see them.
     ``access`` are the projects of private flavors, by id. ``before`` is called
-    with each path first.
+    with each path first, and ``act`` with the server and the body of an
+    action; it returns status and body. ``failures`` are the reasons why the
+    last actions of servers failed.
     """
 
     servers: dict[str, dict[str, Any]] = dataclasses.field(
@@ -57,6 +59,8 @@ class Nova:
     is_user: bool = False
     project: str = "p"
     before: Callable[[str], object] = str
+    act: Callable[[str, dict[str, Any]], tuple[int, Any]] | None = None
+    failures: dict[str, str] = dataclasses.field(default_factory=dict)
     url: str = ""
 
     def add_host(self, uuid: str, node: str) -> None:
@@ -142,6 +146,12 @@ class Nova:
         if name in ("servers", "os-hypervisors", "os-migrations", "flavors"):
             return 200, self._page(name, query)
         bodies: dict[str, Any] = {
+            "os-server-groups": {
+                "server_groups": [
+                    {"id": uuid, **group}
+                    for uuid, group in self.groups.items()
+                ][int(query.get("offset", 0)) :][:PAGE]
+            },
             "os-aggregates": {"aggregates": self.aggregates},
             "os-services": {
                 "services": list(map(self._service, self.services))
@@ -159,8 +169,12 @@ class Nova:
             "updated_at": self.down.get(host, now.isoformat()),
         }
 
-    def _part(self, name: str, uuid: str, part: str = "") -> tuple[int, Any]:
+    def _part(
+        self, name: str, uuid: str, part: str = "", request: str = ""
+    ) -> tuple[int, Any]:
         """Return a server, its volumes, a flavor, or a hypervisor."""
+        if part == "os-instance-actions":
+            return 200, self._list_actions(uuid, request)
         if part == "os-volume_attachments":
             devices = self.volumes.get(uuid, ())
             return 200, {"volumeAttachments": [{"device": d} for d in devices]}
@@ -168,6 +182,15 @@ class Nova:
             rows = [{"tenant_id": each} for each in self.access[uuid]]
             return 200, {"flavor_access": rows}
         return show(name, self._find(name, uuid))
+
+    def _list_actions(self, uuid: str, request: str) -> dict[str, Any]:
+        """Return the actions of a server, or the events of one."""
+        reason = self.failures.get(uuid)
+        if request:
+            event = {"result": "Error", "details": reason}
+            return {"instanceAction": {"events": [event]}}
+        requests = [{"request_id": "req-1"}] if reason else []
+        return {"instanceActions": requests}
 
     def _find(self, name: str, uuid: str) -> dict[str, Any] | None:
         """Return a record, None if it can't be seen."""
@@ -239,9 +262,17 @@ def serve() -> Iterator[Nova]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             url = parse.urlsplit(self.path)
-            status, body = nova.answer(
-                url.path, dict(parse.parse_qsl(url.query))
+            self._send(
+                *nova.answer(url.path, dict(parse.parse_qsl(url.query)))
             )
+
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            body = json.loads(self.rfile.read(length))
+            assert nova.act is not None, "no actions are expected"
+            self._send(*nova.act(self.path.split("/")[2], body))
+
+        def _send(self, status: int, body: Any) -> None:
             content = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

@@ -365,6 +365,7 @@ def test_why_there_is_no_plan() -> None:
         lambda: moves.replay([(fleets.consumer(1), card)]),
         lambda: moves.replay([(fleets.consumer(1), "another")]),
         lambda: search(fleet_state.Fleet()).find_type("A40-8Q"),
+        lambda: search(fleet_state.Fleet()).raise_any_largest((), 4),
     ):
         with pytest.raises(errors.AcceleratorError) as caught:
             call()
