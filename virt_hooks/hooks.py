@@ -117,7 +117,10 @@ class Hooks:
         self.suspend = suspend.Suspend(partitions, domains)
         self.live_migration = live_moves.load(
             live_moves.MoveContext(
-                partitions=partitions, virtapi=virtapi, settings=settings
+                partitions=partitions,
+                virtapi=virtapi,
+                settings=settings,
+                layouts=layouts,
             )
         )
         self.rebuilt_servers = rebuild.RebuiltServers(

@@ -8,7 +8,7 @@ takes a ``LayoutContext``.
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from lxml import etree
@@ -163,6 +163,22 @@ class LayoutContext:
     topology: flavors.GuestTopology | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A guest on its way to this host, and the devices that it gets here.
+
+    ``described`` is the text of ``GuestLayouts.describe_guest`` of its
+    source. ``handles`` has the new handles by the old ones, ``cells`` the
+    NUMA nodes of the guest by those of this host.
+    """
+
+    uuid: str
+    described: str
+    claims: Sequence[model.Claim]
+    handles: Mapping[str, str]
+    cells: Mapping[int, int]
+
+
 class GuestLayouts:
     """Layouts of a host whose guests have all devices on one bus."""
 
@@ -193,6 +209,23 @@ class GuestLayouts:
 
         :param guest: a ``nova.virt.libvirt.guest.Guest``.
         :raises AcceleratorError: the guest would lose devices.
+        """
+
+    def describe_guest(
+        self, text: str, options: flavors.Options, handles: Collection[str]
+    ) -> str:
+        """Return what a guest sees of some devices, for another host.
+
+        Empty for devices on one bus.
+
+        :param text: XML of a domain that libvirt has defined.
+        """
+        return ""
+
+    def check_arrival(self, arrival: Arrival) -> None:
+        """Check that the devices of this host are as the guest sees them.
+
+        :raises ClaimError: they are not, with what differs.
         """
 
     def predict_buses(self, text: str) -> Mapping[int, int]:

@@ -12,6 +12,7 @@ from nova import exception
 
 from nova_accel.config import conf, extensions
 from virt_hooks.error_guards import Stock
+from virt_hooks.guest import libvirt_guest
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import server_partitions
 
@@ -25,6 +26,7 @@ class MoveContext:
     partitions: server_partitions.ServerPartitions
     virtapi: Any
     settings: conf.Settings
+    layouts: libvirt_guest.GuestLayouts
 
 
 class LiveMoves:

@@ -102,7 +102,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_560, "2026-11-28", "a server with a card to itself"),
         Limit(57_460, "2026-11-28", "the template of a driver is no driver"),
         Limit(57_900, "2026-11-28", _DESCRIBED),
-        Limit(59_100, "2026-11-28", _TOPOLOGY),
+        Limit(59_900, "2026-11-28", _TOPOLOGY),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -149,7 +149,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "losses of hosts are computed once for the servers of a request",
         ),
         Limit(39_700, "2026-11-28", _DESCRIBED),
-        Limit(40_000, "2026-11-28", _TOPOLOGY),
+        Limit(40_100, "2026-11-28", _TOPOLOGY),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

@@ -5,6 +5,8 @@
 - ``picture``: ``mirror``: PCI controllers of the guest, and the place of each
   device
 - ``guest_buses``: bus numbers that the guest will see, from its XML
+- ``clusters``: devices that share a root complex or a switch, compared before
+  a live migration
 - ``root_ports``: number of root ports of bus 0
 - ``device_reader``: places of claimed devices in the host's tree
 - ``guest_topology``: ``TopologyLayouts``, which nova-compute loads by the

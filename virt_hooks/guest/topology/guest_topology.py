@@ -2,7 +2,7 @@
 """Guests that see the PCIe topology of their host."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from nova.virt.libvirt import config as vconfig
@@ -17,6 +17,7 @@ from virt_hooks.guest import (
     libvirt_guest,
 )
 from virt_hooks.guest.topology import (
+    clusters,
     device_reader,
     guest_buses,
     host_tree,
@@ -115,6 +116,58 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
                 guest_buses.renumber(text)
             )
             guest_buses.check(guest.get_xml_desc(dump_inactive=True))
+
+    def describe_guest(
+        self, text: str, options: flavors.Options, handles: Collection[str]
+    ) -> str:
+        """Return the tree that a guest sees, empty for one bus."""
+        tree = clusters.GuestTree(
+            topology=options.guest_topology
+            or self._context.topology
+            or flavors.GuestTopology.PCIE,
+            clusters=clusters.parse_clusters(text, handles),
+        )
+        return clusters.to_text(tree) if tree.clusters else ""
+
+    def check_arrival(self, arrival: libvirt_guest.Arrival) -> None:
+        """Check that the devices of this host have the tree of a guest.
+
+        :raises ClaimError: they have not, with what differs.
+        """
+        if not arrival.described:
+            return
+        try:
+            differences = self._compare(arrival)
+        except (picture.PictureError, ValueError) as error:
+            differences = (str(error),)
+        if differences:
+            raise errors.ClaimError(
+                arrival.uuid,
+                "its devices here are not where the guest sees them:"
+                f" {'; '.join(differences)}",
+                public="the destination has not the PCIe topology that the"
+                " guest sees",
+            )
+
+    def _compare(self, arrival: libvirt_guest.Arrival) -> tuple[str, ...]:
+        """Return how the tree of a guest differs from that of its devices.
+
+        :raises PictureError: the devices here have no tree.
+        :raises ValueError: the text of the source has another format.
+        """
+        tree = clusters.parse_text(arrival.described)
+        tree = tree.renamed(arrival.handles)
+        devices = self._reader.read(arrival.claims)
+        drawn = picture.mirror(
+            [d for d in devices if d.handle in tree.handles],
+            arrival.cells,
+            SPARE_PORTS,
+            1,
+            tree.topology,
+        )
+        return clusters.explain(
+            tree.clusters, clusters.list_clusters(drawn, tree.handles)
+        )
 
     def predict_buses(self, text: str) -> Mapping[int, int]:
         """Return the bus numbers that the guest sees, by libvirt's."""

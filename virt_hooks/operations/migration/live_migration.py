@@ -40,12 +40,12 @@ class LiveMigration(live_moves.LiveMoves):
         partitions, settings = context.partitions, context.settings
         self._partitions = partitions
         self._accel, self._host = partitions.accel, partitions.host
-        self._virtapi = context.virtapi
+        self._virtapi, self._layouts = context.virtapi, context.layouts
         self._host_abilities = migration_partitions.HostAbilities(
             settings.root
         )
         self.migrating = migration_partitions.MigrationPartitions(
-            self._accel, self._host_abilities
+            self._accel, self._host_abilities, context.layouts
         )
         #: Speed of the link between the hosts in MiB/s, 0 if unknown.
         self.link_speed = settings.live_migration_link
@@ -74,12 +74,14 @@ class LiveMigration(live_moves.LiveMoves):
         source_text = ""
         if instance_request.has_accelerator_slots(instance.resources):
             with _as_precheck_error():
+                server = self._partitions.parse(instance)
                 source_text = self.migrating.describe_departure(
-                    self._partitions.parse(instance),
+                    server,
                     self._partitions.read_domain(instance),
                     self._read_host(),
                     self._limits(),
                     _read_text(dest_check_data, "target_mdevs"),
+                    self._describe_guest(instance, server),
                 )
         migrate_data = stock()
         if source_text:
@@ -114,6 +116,7 @@ class LiveMigration(live_moves.LiveMoves):
                     self._arriving_server(ctxt, instance, allocs),
                     self._read_host(),
                     source_text,
+                    _read_cells(ctxt, instance),
                 )
             migrate_data.source_mdev_types = {}
         elif instance_request.has_accelerator_slots(instance.resources):
@@ -232,6 +235,16 @@ class LiveMigration(live_moves.LiveMoves):
         """Skip the stock method for a guest without a NUMA topology."""
         return migrate_data if instance.numa_topology is None else stock()
 
+    def _describe_guest(
+        self, instance: Any, server: instance_request.InstanceRequest
+    ) -> str:
+        """Return what the guest of a server sees of its devices."""
+        return self._layouts.describe_guest(
+            self._host.get_guest(instance).get_xml_desc(),
+            server.options,
+            {claim.handle for claim in self._accel.claims_of(server.uuid)},
+        )
+
     def _read_host(self) -> migration.MigrationHost:
         libvirt = self._host.get_connection()
         return self._host_abilities.read_host(
@@ -270,6 +283,20 @@ class LiveMigration(live_moves.LiveMoves):
         )
         instance_request.check_carried(instance, instance.flavor, slots)
         return self._partitions.parse(instance, allocs, slots=slots)
+
+
+def _read_cells(context: Any, instance: Any) -> Mapping[int, int]:
+    """Return the NUMA nodes of an arriving guest by those of this host.
+
+    Nova numbers those of a guest in the order of its cells, whose ids are the
+    host's (nova/virt/libvirt/driver.py, _get_guest_numa_config).
+    """
+    migration_context = objects.MigrationContext.get_by_instance_uuid(
+        context, instance.uuid
+    )
+    topology = migration_context and migration_context.new_numa_topology
+    cells = topology.cells if topology else ()
+    return {cell.id: number for number, cell in enumerate(cells)}
 
 
 def _read_text(data: Any, field: str) -> str | None:

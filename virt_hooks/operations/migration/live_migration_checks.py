@@ -55,23 +55,22 @@ def check_departure(
 
 def check_arrival(
     server: instance_request.InstanceRequest,
-    source_text: str,
+    source: live_migration_wire.WireHost,
     destination: live_migration_wire.WireHost,
-) -> None:
+) -> Mapping[str, str]:
     """Check that the slots claimed here fit the server's partitions.
 
-    :param source_text: text that the source has sent.
+    :param source: host that the server leaves.
     :param destination: this host, with the partitions planned here.
-    :raises MalformedError: the text has another format.
+    :returns: the new handles by the old ones.
     """
-    source = live_migration_wire.parse_text(source_text)
     _refuse(
         server,
         migration.check_destination(
             source.parts, source.host, destination.parts, destination.host
         ),
     )
-    pair_handles(server, source.parts, destination.parts)
+    return pair_handles(server, source.parts, destination.parts)
 
 
 def check_complete(

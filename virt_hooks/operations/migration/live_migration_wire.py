@@ -20,10 +20,14 @@ _SUBJECT = "data of the other host of a live migration"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WireHost:
-    """A host, and the partitions that it has or could make."""
+    """A host, and the partitions that it has or could make.
+
+    ``topology`` is the text of ``GuestLayouts.describe_guest``.
+    """
 
     host: migration.MigrationHost
     parts: tuple[migration.MigrationPartition, ...]
+    topology: str = ""
 
 
 # Hosts with different versions of the format refuse each other.

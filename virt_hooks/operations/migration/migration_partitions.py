@@ -5,14 +5,14 @@
 ``live_migration_checks`` compares.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nova_accel import errors, model
 from nova_accel.catalog import features
 from nova_accel.claims import claim_plan, matching, migration
 from nova_accel.host.sysfs import fs, host_reader, modules
 from nova_accel.model import names
-from virt_hooks.guest import connection
+from virt_hooks.guest import connection, libvirt_guest
 from virt_hooks.instance import instance_request
 from virt_hooks.operations.migration import (
     live_migration_checks,
@@ -68,9 +68,11 @@ class MigrationPartitions:
         self,
         accel: lifecycle.Lifecycle,
         abilities: HostAbilities,
+        layouts: libvirt_guest.GuestLayouts,
     ) -> None:
         self._accel = accel
         self._abilities = abilities
+        self._layouts = layouts
 
     def describe_offers(
         self,
@@ -100,19 +102,21 @@ class MigrationPartitions:
         host: migration.MigrationHost,
         limits: migration.MigrationLimits,
         destination_text: str | None,
+        topology: str = "",
     ) -> str:
         """Return the text of a server's partitions, for its destination.
 
         :param use: the hostdevs of its domain.
         :param destination_text: text that the destination has sent, None
             without any.
+        :param topology: as of ``live_migration_wire.WireHost``.
         :raises ClaimError: it can't leave, or not to that destination.
         :raises MalformedError: the text has another format.
         """
         claims = self._accel.claims_of(server.uuid)
         live_migration_checks.check_complete(server, claims, use)
         source = live_migration_wire.WireHost(
-            host=host, parts=self._read_parts(claims)
+            host=host, parts=self._read_parts(claims), topology=topology
         )
         live_migration_checks.check_departure(
             server, source, limits, destination_text
@@ -124,6 +128,7 @@ class MigrationPartitions:
         server: instance_request.InstanceRequest,
         host: migration.MigrationHost,
         source_text: str,
+        cells: Mapping[int, int],
     ) -> None:
         """Check that the slots claimed here fit the server's partitions.
 
@@ -131,6 +136,7 @@ class MigrationPartitions:
         another call.
 
         :param source_text: text that the source has sent.
+        :param cells: NUMA nodes of the guest by those of this host.
         :raises ClaimError: they do not fit.
         :raises MalformedError: the text has another format.
         """
@@ -155,12 +161,22 @@ class MigrationPartitions:
             state,
             server.allocated,
         )
-        live_migration_checks.check_arrival(
+        source = live_migration_wire.parse_text(source_text)
+        handles = live_migration_checks.check_arrival(
             server,
-            source_text,
+            source,
             live_migration_wire.WireHost(
                 host=host, parts=self._read_parts(planned)
             ),
+        )
+        self._layouts.check_arrival(
+            libvirt_guest.Arrival(
+                uuid=server.uuid,
+                described=source.topology,
+                claims=planned,
+                handles=handles,
+                cells=cells,
+            )
         )
 
     def make_partitions(

@@ -23,7 +23,7 @@ from tests.support.hosts.simulated import (
     asks,
     slot,
 )
-from virt_hooks.guest import connection
+from virt_hooks.guest import connection, libvirt_guest
 from virt_hooks.instance import instance_request
 from virt_hooks.operations.migration import (
     live_migration_checks,
@@ -50,6 +50,8 @@ COMING = dataclasses.replace(
 )
 Partitions = migration_partitions.MigrationPartitions
 
+FLAT = libvirt_guest.GuestLayouts()
+
 
 @pytest.fixture
 def facts(kernel: fakehost.Controller) -> migration_partitions.HostAbilities:
@@ -68,7 +70,7 @@ def here(
     life: lifecycle.Lifecycle, facts: migration_partitions.HostAbilities
 ) -> Partitions:
     life.ensure(A, SERVER.groups, SERVER.slots)
-    return Partitions(life, facts)
+    return Partitions(life, facts, FLAT)
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def there(
     other = simulated.started(kernel)
     other.adopt(THERE)
     other.host.refresh()
-    return Partitions(other, facts), other
+    return Partitions(other, facts, FLAT), other
 
 
 def use(life: lifecycle.Lifecycle, *others: str) -> connection.HostdevUse:
@@ -124,7 +126,7 @@ def test_the_whole_way(
     departure = here.describe_departure(
         SERVER, use(life), host, LIMITS, offers
     )
-    partitions.verify_arrival(COMING, host, departure)
+    partitions.verify_arrival(COMING, host, departure, {})
     assert kernel.mdevs() == before
 
     pairs = partitions.make_partitions(COMING, departure)
@@ -212,5 +214,5 @@ def test_a_destination_without_slots(
     )
     none = dataclasses.replace(COMING, slots=())
     with pytest.raises(errors.ClaimError) as caught:
-        partitions.verify_arrival(none, host, departure)
+        partitions.verify_arrival(none, host, departure, {})
     assert "claimed no slot on this host" in caught.value.reason
