@@ -89,7 +89,7 @@ STEPS: Mapping[str, Step] = {
             "tests/functional/sync",
             "tests/functional/test_activation.py",
             "tests/functional/test_privsep_nova.py",
-            "tests/functional/test_xml_libvirt.py",
+            "tests/functional/guests/test_xml_libvirt.py",
         ),
         pages=(
             "doc/source/admin/fleet-report-host.png",
@@ -118,7 +118,7 @@ STEPS: Mapping[str, Step] = {
             "tests/functional/fakehost",
         ),
     ),
-    "guests": Step(tests=("tests/functional/guests",)),
+    "guests": Step(tests=("tests/functional/guests/booted",)),
     "lab": Step(
         tests=("tests/e2e", "tests/functional/images"),
         pages=(

@@ -21,9 +21,9 @@ from nova_accel.doctor import checked_host
 from nova_accel.host import host_paths
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import flavors
-from tests.functional import test_xml_libvirt
 from tests.functional.contrib.packages import package_root
-from tests.functional.test_xml_libvirt import VNC
+from tests.functional.guests import test_xml_libvirt
+from tests.functional.guests.test_xml_libvirt import VNC
 from tests.unit.virt_hooks.guest.test_hostdev import (
     CARD,
     FIRMWARE,

@@ -7,8 +7,8 @@ import tempfile
 import libvirt
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.lab.guests import boot_files, live_guest
 from tests.support import examples
-from tests.support.guests import boot_files, live_guest
 from tests.unit.virt_hooks.guest.topology import host_trees, test_picture
 from virt_hooks.guest import guest_pci
 from virt_hooks.guest.topology import host_tree, picture

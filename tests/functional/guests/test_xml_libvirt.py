@@ -16,7 +16,6 @@ from nova_accel import model
 from nova_accel.catalog import features
 from nova_accel.model import flavors
 from tests.support import examples, strategies
-from tests.support.guests import embedded
 from tests.unit.virt_hooks.guest.test_hostdev import (
     CARD,
     FIRMWARE,
@@ -102,19 +101,6 @@ def host() -> Iterator[libvirt.virConnect]:
     connected = libvirt.open("test:///default")
     yield connected
     connected.close()
-
-
-@pytest.fixture(scope="module")
-def qemu(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[libvirt.virConnect]:
-    """Return libvirt's QEMU driver, embedded in this process."""
-    root = tmp_path_factory.mktemp("qemu")
-    try:
-        with embedded.open_driver(root) as connected:
-            yield connected
-    except libvirt.libvirtError as error:
-        pytest.skip(f"no QEMU driver of libvirt here: {error}")
 
 
 def define(host: libvirt.virConnect, text: str) -> str:

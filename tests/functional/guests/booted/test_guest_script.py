@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 import libvirt
 import pytest
 
-from tests.functional.guests import test_mirrored_guests as mirrored
-from tests.functional.guests.test_silent_failures import NIC
-from tests.support.guests import boot_files, live_guest
+from tests.functional.guests.booted import test_mirrored_guests as mirrored
+from tests.functional.guests.booted.test_silent_failures import NIC
+from tests.lab.guests import boot_files, live_guest
 from tests.unit.house import sources
 from virt_hooks.guest import device_description, host_links
 from virt_hooks.guest.topology import host_tree, picture

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import libvirt
 import pytest
 
-from tests.functional.guests import test_mirrored_guests as mirrored
-from tests.support.guests import boot_files, live_guest
+from tests.functional.guests.booted import test_mirrored_guests as mirrored
+from tests.lab.guests import boot_files, live_guest
 from virt_hooks.guest.topology import guest_buses, picture
 
 NIC = (
@@ -92,16 +92,24 @@ def test_a_port_that_libvirt_adds(
     files: boot_files.BootFiles,
     tmp_path: pathlib.Path,
 ) -> None:
-    """Five interfaces, and root ports of bus 0 for four devices."""
+    """One interface more than root ports; renumbered, all devices exist."""
     drawn = mirrored.mirror(mirrored.HOST)
     spare = len(drawn.spare_ports)
     nics = [NIC] * (mirrored.ROOT_PORTS + spare + 1)
     devices = [*mirrored.build_devices(drawn), *nics]
     with live_guest.boot(qemu, files, tmp_path, devices) as guest:
+        text = guest.xml
         present = list_memories(guest.await_report())
-        assert len(present) < len(list_slots(guest.xml))
+        assert len(present) < len(list_slots(text))
         with pytest.raises(picture.PictureError, match="is in use"):
-            guest_buses.predict(guest.xml)
+            guest_buses.predict(text)
+    renumbered = guest_buses.renumber(text)
+    guest_buses.check(renumbered)
+    console = tmp_path / "console"
+    with live_guest.start(qemu, renumbered, console) as guest:
+        report = guest.await_report()
+    assert list_memories(report) == predict(renumbered)
+    assert len(list_memories(report)) == len(list_slots(text))
 
 
 def test_ports_of_a_switch_have_a_slow_link(
@@ -109,7 +117,7 @@ def test_ports_of_a_switch_have_a_slow_link(
     files: boot_files.BootFiles,
     tmp_path: pathlib.Path,
 ) -> None:
-    """What NCCL would believe without its topology file."""
+    """NCCL would believe it without its topology file."""
     devices = mirrored.build_devices(mirrored.mirror(mirrored.HOST))
     with live_guest.boot(qemu, files, tmp_path, devices) as guest:
         functions = guest.await_report().functions.values()

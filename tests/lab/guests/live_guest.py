@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Domain of a small guest, and what the guest prints of itself.
 
-Devices are emulated: shared memory (ivshmem) of a chosen size stands for each
-function. BARs, buses and NUMA nodes are real, VFIO is not.
+Devices are emulated: each function is shared memory (ivshmem) of a chosen
+size. BARs, buses and NUMA nodes are real, VFIO is not.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import libvirt
 
-from tests.support.guests import boot_files
+from tests.lab.guests import boot_files
 from virt_hooks.guest import guest_pci
 from virt_hooks.guest.topology import picture
 
@@ -225,6 +225,16 @@ def boot(
     """
     console = place / "console"
     text = build_domain(files, console, devices, words)
+    with start(connection, text, console) as guest:
+        yield guest
+
+
+@contextlib.contextmanager
+def start(
+    connection: libvirt.virConnect, text: str, console: pathlib.Path
+) -> Iterator[LiveGuest]:
+    """Start a guest from its XML, and destroy it at the end."""
+    console.unlink(missing_ok=True)
     domain = connection.createXML(text)
     try:
         yield LiveGuest(domain, console)
