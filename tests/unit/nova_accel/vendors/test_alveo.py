@@ -5,9 +5,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.config import policy
@@ -17,7 +15,6 @@ from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names
 from nova_accel.vendors.amd_alveo import alveo_driver
 from tests.hosts import build, look
-from tests.support import examples
 
 U250, U250_USER = "0000:d8:00.0", "0000:d8:00.1"
 U280 = "0000:5e:00.0"
@@ -31,7 +28,6 @@ AWAY = "0000:1a:00.0"
 FUNCTION = "5a3c1f0e6f1d4b6c8f0e0c3b1d5e7a90"
 INTERFACE = "08cd2b8e0d6c4b8f9a6a3e2e4b4d5b8d"
 # Without one of these a function is unknown as a whole.
-IDENTITY = ("vendor", "device", "class")
 CARDS = (
     U250, U280, IN_GUEST, GOLDEN, OFFLINE, UNMANAGED, NO_USER, SHARED, AWAY,
 )  # fmt: skip
@@ -356,61 +352,3 @@ def test_a_bitstream_is_loaded_through_the_hosts_driver(
     assert driver.plan_release(claim) == driver.plan_prepare(claim)
     host = host_reader.HostReader(tmp_path)
     assert driver.plan_arrange(host, policy.DeviceRules()) == ()
-
-
-@pytest.fixture(name="root", scope="module")
-def fixture_root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    return look.make("alveo-cards", tmp_path_factory.mktemp("laws"))
-
-
-def places(root: pathlib.Path) -> list[pathlib.Path]:
-    top = root / "sys/devices"
-    return sorted(p for p in top.rglob("*") if p.is_file() or p.is_symlink())
-
-
-@hypothesis.settings(
-    max_examples=examples.examples(120),
-    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
-    deadline=None,
-)
-@hypothesis.given(data=st.data())
-def test_no_unreadable_file_loses_a_card_or_raises(
-    root: pathlib.Path, data: st.DataObject
-) -> None:
-    """Unknown is not absent: each card is described or unknown."""
-    chosen = data.draw(
-        st.lists(st.sampled_from(places(root)), min_size=1, max_size=4)
-    )
-    fault = data.draw(st.sampled_from(["EIO", "junk", "EISDIR", "circle"]))
-    contents = {
-        p: p.readlink() if p.is_symlink() else p.read_text() for p in chosen
-    }
-    for place in contents:
-        place.unlink()
-        build.FAULTS[fault](place)
-    try:
-        state = look.read(root)
-    finally:
-        for place, content in contents.items():
-            restore(place, content)
-    reported = {d.address for d in state.devices} | state.unknown
-    lost = {p.parent.name for p in contents if p.name in IDENTITY}
-    readable = {c for c in CARDS if c not in lost}
-    assert readable <= reported
-    assert {names.region_address(c, 0) for c in readable} <= reported
-    assert not [p for p in state.problems if p.where.startswith("driver ")]
-    for card in readable:
-        if region_of(state, card).is_programmable:
-            assert region(state, card).counters == {"FPGA": 1}
-            assert look.device(state, card).driver == "xclmgmt"
-
-
-def restore(place: pathlib.Path, content: pathlib.Path | str) -> None:
-    if place.is_dir() and not place.is_symlink():
-        place.rmdir()
-    else:
-        place.unlink()
-    if isinstance(content, pathlib.Path):
-        place.symlink_to(content)
-    else:
-        place.write_text(content)
