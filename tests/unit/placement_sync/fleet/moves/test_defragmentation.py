@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves that make room: applied to the cards, they do what they say."""
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from placement_sync.fleet.moves import defragmentation, movable_servers
 from tests.support import examples, golden
 from tests.support.placement import fleets, fragmented
 from tests.support.placement.fragmented import CATALOG, TYPES, World, fill
+from tests.support.scheduler import brute_force
 
 PLACE = golden.PLACE / "fleet" / "moves"
 RULES = movable_servers.MoveRules()
@@ -75,7 +77,30 @@ def apply(
         after[source] = device_capacity.remove_partitions(
             after[source], [move.server.uuid]
         )
+        check_valid(after[source])
+        check_valid(after[target])
     return after
+
+
+def check_valid(device: model.Device) -> None:
+    """Check a card by the rules of the catalog alone."""
+    layout = device.geometry.layout
+    profiles = {p.name: p for p in device.profiles}
+    counts = collections.Counter(p.profile for p in device.partitions)
+    for name, number in counts.items():
+        assert number <= (profiles[name].limit or number)
+    if layout is model.Layout.MIXED:
+        brute_force.units(device)
+    elif layout is model.Layout.MIG:
+        brute_force.slices(device)
+        inside = collections.Counter(p.instance for p in device.partitions)
+        kinds = {p.instance: profiles[p.profile] for p in device.partitions}
+        for instance in device.geometry.instances:
+            profile = kinds[instance.handle]
+            assert instance.kind == profile.instance
+            assert inside[instance.handle] <= profile.per_instance
+    else:
+        assert len(counts) <= 1
 
 
 def count(devices: Mapping[str, model.Device], profile: str) -> int:
@@ -123,7 +148,8 @@ def test_a_profile_fits_so_many_times(
         for vgpu_type in TYPES.of_device(device)
     ]
     name = data.draw(st.sampled_from(sorted({*types})))
-    number = data.draw(st.integers(1, 4))
+    now = count(world.devices, name)
+    number = max(1, now + data.draw(st.integers(0, 2)))
     try:
         plan = moves.make_room(moves.find_type(name), number, 3)
     except errors.MalformedError:
