@@ -128,7 +128,6 @@ class Catalog:
         return self._types.get(name)
 
     def by_trait(self) -> dict[str, CatalogVgpuType]:
-        """Return all types by their traits."""
         return {
             vgpu_type.trait: vgpu_type for vgpu_type in self._types.values()
         }

@@ -83,7 +83,6 @@ class Rule:
     line: str = ""
 
     def offers(self, profile: str) -> bool:
-        """Return whether a profile of that name is offered."""
         return self.selects(profile) and is_licensed(profile, self.series)
 
     def selects(self, profile: str) -> bool:

@@ -93,7 +93,6 @@ class DriverUnderTest:
         )
 
     def describe_card(self, card: host_reader.HostReader) -> CallResult:
-        """Call ``describe`` for one card."""
         return call(
             lambda: tuple(self.driver.describe(card, self.rules, frozenset()))
         )

@@ -78,7 +78,6 @@ def _remedy(
 def count_levels(
     results: Iterable[host_checks.CheckResult],
 ) -> dict[str, int]:
-    """Return the number of checks by level."""
     counts = collections.Counter(result.level for result in results)
     return {level.value: counts[level] for level in _ORDER}
 

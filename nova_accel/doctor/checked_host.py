@@ -115,7 +115,6 @@ class CheckedHost:
         return self._read(files.names, place, ())
 
     def exists(self, path: str) -> bool:
-        """Return whether a path exists."""
         files, place = self._find(path)
         return files.exists(place)
 
@@ -294,7 +293,6 @@ class CheckedHost:
         )
 
     def vfs(self, card: pci.PciFunction) -> Iterator[pci.PciFunction]:
-        """Yield the VFs of a card."""
         for address in card.virtual_functions:
             if str(address) in self.functions:
                 yield self.functions[str(address)]
@@ -363,7 +361,6 @@ class CheckedHost:
         return self.exists(self.sys("module/kernel"))
 
     def is_loaded(self, module: str) -> bool:
-        """Return whether a module is loaded."""
         return self.exists(self.sys("module", module))
 
     def parameter(self, module: str, name: str) -> str:

@@ -13,7 +13,6 @@ def is_planned(partition: model.Partition) -> bool:
 
 
 def count_partitions(device: model.Device, profile: str) -> int:
-    """Return the number of a device's partitions of a profile."""
     return [p.profile for p in device.partitions].count(profile)
 
 

@@ -151,7 +151,6 @@ def replace(
 def remove(
     attachments: Iterable[Attachment], removed: Attachment
 ) -> tuple[Attachment, ...]:
-    """Return attachments without the one of that number."""
     return tuple(a for a in attachments if a.number != removed.number)
 
 
@@ -180,7 +179,6 @@ def with_location(
 
 
 def with_state(attachment: Attachment, state: AttachmentState) -> Attachment:
-    """Return an attachment in another state."""
     return dataclasses.replace(attachment, state=state)
 
 

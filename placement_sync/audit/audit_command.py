@@ -208,7 +208,6 @@ def as_text(
     report: findings.AuditReport,
     results: Iterable[heal.HealResult],
 ) -> str:
-    """Return the report as text."""
     lines = list(_format_results(results))
     count = len(report.findings)
     text = wording.count_of(count, "finding") if count else "no findings"

@@ -83,7 +83,6 @@ class CollectedState:
     unread: Mapping[StateSource, str] = dataclasses.field(default_factory=dict)
 
     def has(self, source: StateSource) -> bool:
-        """Return whether a source was read."""
         return getattr(self, _FIELDS[source]) is not None
 
 

@@ -280,7 +280,6 @@ def _list_host_gauges(status: Status) -> Iterator[Family]:
 
 
 def _list_device_gauges(status: Status) -> Iterator[Family]:
-    """Yield the metrics of each device."""
     yield (
         "nova_accel_device_info",
         "Model and state of a device; always 1",

@@ -29,7 +29,6 @@ class Durations:
     sum_s: float = 0.0
 
     def add(self, seconds: float) -> "Durations":
-        """Return the durations with another one."""
         return Durations(
             counts=tuple(
                 count + (seconds <= bound)

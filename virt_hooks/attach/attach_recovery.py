@@ -383,5 +383,4 @@ def _slots(attached: attachment.Attachment) -> tuple[model.Slot, ...]:
 
 
 def is_claim_of(claim: model.Claim, attached: attachment.Attachment) -> bool:
-    """Return whether a claim is an attachment's."""
     return (claim.provider, claim.slot) == (attached.provider, attached.slot)

@@ -296,7 +296,6 @@ class HotAttach:
     def _make_partition(
         self, context: Any, instance: Any, attached: attachment.Attachment
     ) -> model.Claim:
-        """Make the partition of an attachment; return its claim."""
         request = instance_request.parse(
             instance,
             self._accel.root,

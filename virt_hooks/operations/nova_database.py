@@ -39,7 +39,6 @@ class Restorable:
     awaited: ledger.Slots = ()
 
     def without(self, slots: Iterable[model.Slot]) -> "Restorable":
-        """Return it without some slots."""
         return dataclasses.replace(
             self,
             slots=_exclude(self.slots, slots),

@@ -313,7 +313,6 @@ def in_slots(
 def has_claims_on(
     claims: Iterable[model.Claim], slots: Iterable[model.Slot]
 ) -> bool:
-    """Return whether each of some slots has a claim."""
     claimed = frozenset((claim.provider, claim.slot) for claim in claims)
     return claimed.issuperset(s.key for s in slots)
 

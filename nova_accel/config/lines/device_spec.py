@@ -249,7 +249,6 @@ def parse_command(line: str, fields: Fields, key: str) -> str:
 
 
 def has_effect(key: str, use: str) -> bool:
-    """Return whether a key has an effect for a use."""
     return use in _USES_OF_KEY.get(key, (use,))
 
 

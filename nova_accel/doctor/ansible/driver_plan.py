@@ -101,6 +101,5 @@ def list_technologies(plan: Iterable[PlannedRole]) -> frozenset[str]:
 
 
 def format_reasons(planned: PlannedRole) -> Iterator[str]:
-    """Yield the reasons for a role, as text."""
     yield from planned.checks
     yield from (f"no driver for {address}" for address in planned.cards)

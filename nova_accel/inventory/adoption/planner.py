@@ -170,7 +170,6 @@ class Planner(abc.ABC):
     def build_request(
         self, partition: records.AdoptedPartition
     ) -> profile_requests.ProfileRequest:
-        """Return the request of a partition's profile."""
         trait = next(
             profile.trait
             for device in self.devices

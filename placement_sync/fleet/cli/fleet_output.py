@@ -282,7 +282,6 @@ def as_output(
     note: str = "",
     status: int = 0,
 ) -> application.Table:
-    """Return rows as a table."""
     return application.Table(
         columns=columns,
         rows=[[row[column] for column in columns] for row in rows],

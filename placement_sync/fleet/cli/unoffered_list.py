@@ -108,7 +108,6 @@ def read(
 def _complete(
     host: HostAccelerators, answers: host_calls.Answers
 ) -> HostAccelerators:
-    """Return a host with its answers."""
     unoffered = answers[host_calls.UNOFFERED]
     versions = answers.get(host_calls.VERSION, host_calls.HostAnswer()).rows
     return dataclasses.replace(

@@ -223,7 +223,6 @@ class PageViews:
 
 
 def find_pattern(state: str) -> str:
-    """Return the class of a state's pattern."""
     return state if state in PATTERNS else OTHER
 
 

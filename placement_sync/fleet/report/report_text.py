@@ -54,7 +54,6 @@ def describe_fragmentation(item: fleet_report.Fragmentation) -> str:
 
 
 def as_text(report: fleet_report.FleetReport) -> str:
-    """Return the report as text."""
     return "\n".join(_list_lines(report)) + "\n"
 
 
