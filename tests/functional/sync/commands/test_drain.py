@@ -12,7 +12,6 @@ from nova_accel import model
 from nova_accel.cli import registered_readers
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
-from placement_sync.cli import main as placement_sync
 from tests.functional.sync.commands import programs
 from tests.functional.sync.support import nova_standin
 from tests.functional.sync.support.sites import (
@@ -315,16 +314,6 @@ def test_sync_is_the_run_of_placement_sync(site: Site) -> None:
     ]
     assert calls and site.once(*NODE)["calls"] == []
     assert "placement-sync: fresh" in site.run("status")
-
-
-def test_a_verb_of_placement_sync_prints_its_present_name(site: Site) -> None:
-    words = ["--config-file", str(site.conf)]
-    drain = ["drain", CARD, "--reason", "r", *words]
-    assert placement_sync.main(drain) == 0
-    output = site.capsys.readouterr()
-    assert "No server uses it" in output.out or CARD in output.out
-    assert output.err.count("\n") == 1 and "`nova-accel drain`" in output.err
-    assert site.run("undrain", CARD)
 
 
 def test_metrics_are_written_to_a_file(
