@@ -9,7 +9,7 @@ groups.
 import argparse
 import dataclasses
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors
@@ -38,6 +38,18 @@ class PlannedCloud:
     groups: tuple[movable_servers.ServerGroup, ...]
     services: Mapping[str, str]
     hosts: Mapping[str, str]
+
+    def restrict(self, nodes: Collection[str]) -> "PlannedCloud":
+        """Return the cloud without the devices of other compute nodes.
+
+        :param nodes: uuids of compute nodes.
+        """
+        offered = self.fleet.cloud
+        devices = tuple(d for d in offered.devices if d.root in nodes)
+        offered = dataclasses.replace(offered, devices=devices)
+        return dataclasses.replace(
+            self, fleet=dataclasses.replace(self.fleet, cloud=offered)
+        )
 
 
 class PlanningReader:

@@ -8,7 +8,7 @@ targets is excluded then, the search is repeated without it.
 
 import datetime
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from nova_accel.config import library_version
 from placement_sync.fleet.flavors import offered_devices
@@ -29,15 +29,20 @@ class MovePlanner:
         reader: cloud_reader.PlanningReader,
         seconds: float,
         has_cold: bool = False,
+        nodes: Collection[str] | None = None,
     ) -> None:
         """Read the cloud.
 
         :param seconds: time for the search; afterwards the plan may not be
             the shortest.
+        :param nodes: uuids of the compute nodes whose devices have a part,
+            None for all.
         :raises ServiceError: Placement or Nova can't be read.
         """
         self._reader = reader
         self._cloud = reader.read()
+        if nodes is not None:
+            self._cloud = self._cloud.restrict(nodes)
         self._seconds = seconds
         self._has_cold = has_cold
 

@@ -111,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
             reader, arguments.time_limit, arguments.cold
         )
         try:
-            result = planner.find(functools.partial(_search, arguments))
+            result = planner.find(functools.partial(find_moves, arguments))
         except defragmentation.NoPlanError as error:
             reasons = list(_explain(error, planner))
             return application.Document(
@@ -128,10 +128,14 @@ def _run(arguments: argparse.Namespace) -> application.Output:
     )
 
 
-def _search(
+def find_moves(
     arguments: argparse.Namespace, search: defragmentation.Defragmentation
 ) -> defragmentation.Rearrangement:
-    """Return the moves that the arguments request."""
+    """Return the moves that the arguments request.
+
+    :raises NoPlanError: there are none.
+    :raises MalformedError: no card is of the model, or offers the profile.
+    """
     if arguments.profile is not None:
         return search.make_room(
             search.find_type(arguments.profile),
