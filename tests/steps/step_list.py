@@ -102,7 +102,7 @@ STEPS: Mapping[str, Step] = {
     "metering": Step(tests=("tests/functional/contrib/monitoring/metering",)),
     "nova": _HARNESS,
     "nova-own": Step(tests=("tests/functional/nova_own",)),
-    "watcher": Step(tests=("tests/functional/watcher",)),
+    "watcher": Step(tests=("tests/functional/contrib/watcher",)),
     "ironic": Step(
         tests=("tests/functional/ironic",),
         pages=("doc/source/admin/ironic.rst",),

@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 _PLANNER = "accelerator_sequence"
 
 
-class AcceleratorDefragmentation(base.BaseStrategy):
+class FewestMoves(base.BaseStrategy):
     """Plan of ``openstack accel plan defragment`` as actions of Watcher.
 
     Cards of hosts outside of the audit's scope neither give nor get a server.
