@@ -28,6 +28,8 @@ COMPUTE = "nova-compute"
 COMPUTE_READY = "Join ServiceGroup membership for this service compute"
 _CONDUCTOR_READY = "Starting conductor node"
 _SCHEDULER_READY = "Starting scheduler node"
+#: Module of the network service without networks.
+_NETWORK = "lab_network"
 _PLUGIN = "[sqlalchemy.plugins]\nlab_sqlite = lab_sqlite:SharedSqlite\n"
 
 
@@ -102,10 +104,24 @@ class Cloud:
         self.processes.stop("nova-api")
         self._api(overlay)
 
-    def restart_scheduler(self) -> None:
-        """End nova-scheduler and start it again."""
+    def restart_scheduler(self, overlay: Path | None = None) -> None:
+        """End nova-scheduler and start it again.
+
+        An overlay is a further configuration file whose values win.
+        """
         self.processes.stop("nova-scheduler")
-        self._scheduler()
+        self._scheduler(overlay)
+
+    def restart_network(
+        self, python: Path | None = None, module: str = _NETWORK
+    ) -> None:
+        """End the network service and start it again, or another one.
+
+        :param python: interpreter of the other one; ``module`` has its
+            WSGI application.
+        """
+        self.processes.stop("network")
+        self._serve("network", module, 2, python)
 
     def map_hosts(self) -> None:
         """Map compute hosts that are new into their cell."""
@@ -115,7 +131,7 @@ class Cloud:
         layout = self.layout
         if layout.log.exists():
             shutil.rmtree(layout.log)
-        plugin = layout.state / "site" / "lab_sqlite-1.0.dist-info"
+        site = layout.state / "site"
         for path in (
             layout.log,
             layout.etc,
@@ -124,13 +140,9 @@ class Cloud:
             layout.instances,
             layout.images,
             layout.state / "locks",
-            plugin,
         ):
             path.mkdir(parents=True)
-        (plugin / "entry_points.txt").write_text(_PLUGIN)
-        (plugin / "METADATA").write_text(
-            "Metadata-Version: 2.1\nName: lab-sqlite\nVersion: 1.0\n"
-        )
+        write_distribution(site, "lab-sqlite", _PLUGIN)
         options.save(layout)
 
     def _steps(
@@ -168,7 +180,7 @@ class Cloud:
             "placement", (), serve("placement", "placement.wsgi.api", 4)
         )
         yield Step("glance", (), lambda: self._glance(snapshots))
-        yield Step("network", (), serve("network", "lab_network", 2))
+        yield Step("network", (), serve("network", _NETWORK, 2))
         queue = ("rabbitmq", "nova databases")
         yield Step(
             "nova-conductor",
@@ -193,24 +205,35 @@ class Cloud:
             lambda: self._prepare("seed", IMAGE, FLAVOR),
         )
 
-    def _serve(self, name: str, module: str, threads: int, **env: str) -> None:
-        """Start a WSGI service and wait until it answers."""
+    def _serve(
+        self,
+        name: str,
+        module: str,
+        threads: int,
+        python: Path | None = None,
+        **env: str,
+    ) -> None:
+        """Start a WSGI service and wait until it answers.
+
+        :param python: another interpreter than that of Nova.
+        """
+        program = [str(python)] if python else self.nova.argv("python")
         process = self.processes.spawn(
             name,
-            self.nova.argv(
-                "python",
+            [
+                *program,
                 str(self.layout.inside / "lab_serve.py"),
                 f"{module}:application",
                 str(self.layout.port(name)),
                 str(threads),
-            ),
+            ],
             env,
         )
         probe = http_answers(self.layout.url(name, "/"))
         self.processes.wait(name, probe, process)
 
-    def _scheduler(self) -> None:
-        self._nova("nova-scheduler", _SCHEDULER_READY)
+    def _scheduler(self, overlay: Path | None = None) -> None:
+        self._nova("nova-scheduler", _SCHEDULER_READY, overlay)
 
     def _api(self, overlay: Path | None = None) -> None:
         files = ["api-paste.ini", "nova.conf"]
@@ -337,6 +360,19 @@ class Cloud:
     def libvirt_uri(self) -> str:
         """Return the URI of the libvirt that runs the servers."""
         return self._compute_host().libvirt_uri
+
+
+def write_distribution(site: Path, name: str, entry_points: str) -> None:
+    """Write the metadata of a distribution whose modules are elsewhere.
+
+    :param site: a directory of Python's path.
+    """
+    place = site / f"{name.replace('-', '_')}-1.0.dist-info"
+    place.mkdir(parents=True)
+    (place / "entry_points.txt").write_text(entry_points)
+    (place / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    )
 
 
 def status(cloud: Cloud) -> Iterator[str]:

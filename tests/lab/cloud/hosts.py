@@ -24,12 +24,15 @@ class Host:
     """One of them: the lab's own is number 0.
 
     ``nova`` is what its nova-compute is started from; None for that of the
-    control plane.
+    control plane. A further host has PCI functions where they can migrate,
+    or with ``has_cards``.
     """
 
     cloud: Cloud
     number: int
     nova: Installation | None = None
+    has_cards: bool = False
+    processors: int = 1
 
     @property
     def name(self) -> str:
@@ -46,9 +49,10 @@ class Host:
         """Return the URI of its libvirt."""
         return layout.libvirt_uri(self.number)
 
-    def start(self) -> None:
+    def start(self, overlay: Path | None = None) -> None:
         """Start a further host, from nothing, and map it into Nova's cell.
 
+        :param overlay: a further configuration file whose values win.
         :raises LabError: it does not come up.
         """
         place = self.cloud.layout
@@ -67,7 +71,7 @@ class Host:
             )
         text = settings.further_compute(place, options, reached, self.number)
         (place.etc / f"{self._process}.conf").write_text(text)
-        self.start_compute()
+        self.start_compute(overlay)
         self.cloud.map_hosts()
 
     def stop(self) -> None:
@@ -124,8 +128,8 @@ class Host:
                 share=place.instances,
                 number=self.number,
                 is_disk_kept=is_disk_kept,
-                # Of use only where they can migrate.
-                has_cards=options.root != layout.STOCK,
+                has_cards=self.has_cards or options.root != layout.STOCK,
+                processors=self.processors,
             )
         except errors.LabVmError as error:
             raise LabError(f"{self.node}: {error}") from error

@@ -134,8 +134,9 @@ class Layout:
                 MARK_VARIABLE: str(self.state),
             }
         )
-        for project in ("NOVA", "PLACEMENT", "GLANCE", "KEYSTONE"):
+        for project in ("NOVA", "PLACEMENT", "GLANCE", "KEYSTONE", "NEUTRON"):
             env[f"OS_{project}_CONFIG_DIR"] = str(self.etc)
+        env["OS_NEUTRON_CONFIG_FILES"] = "neutron.conf"
         return env
 
 

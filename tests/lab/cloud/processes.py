@@ -223,11 +223,11 @@ def http_answers(url: str) -> Callable[[], bool]:
     return probe
 
 
-def tcp_answers(port: int) -> Callable[[], bool]:
-    """Return a probe: does the port on the loopback accept connections?"""
+def tcp_answers(port: int, address: str = "127.0.0.1") -> Callable[[], bool]:
+    """Return a probe: does a port on the loopback accept connections?"""
 
     def probe() -> bool:
-        socket.create_connection(("127.0.0.1", port), 1).close()
+        socket.create_connection((address, port), 1).close()
         return True
 
     return probe

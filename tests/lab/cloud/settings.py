@@ -96,7 +96,7 @@ def simulated_compute(
     Its servers are in Nova's driver for tests, its devices in a directory
     that placement-sync reads; nova-compute itself knows nothing of them.
     """
-    ini = _nova_common(layout)
+    ini = nova_common(layout)
     state = simulated_state(layout, name)
     ini["DEFAULT"] |= {
         "host": name,
@@ -241,7 +241,8 @@ def _glance(layout: Layout) -> Ini:
     }
 
 
-def _nova_common(layout: Layout) -> Ini:
+def nova_common(layout: Layout) -> Ini:
+    """Return what all of Nova's services are configured with."""
     credentials = _credentials(layout)
     rabbit = f"rabbit://guest:guest@127.0.0.1:{layout.port('rabbitmq')}/"
     return {
@@ -289,7 +290,7 @@ def _nova_common(layout: Layout) -> Ini:
 
 def _nova_control(layout: Layout, options: Options) -> Ini:
     """Return nova.conf: the API, the conductor and the scheduler."""
-    ini = _nova_common(layout)
+    ini = nova_common(layout)
     ini["api_database"] = {"connection": database(layout, "nova_api")}
     ini["database"] = {"connection": database(layout, "nova_cell1")}
     ini["conductor"] = {"workers": "1"}
@@ -321,7 +322,7 @@ def _nova_compute(
     name: str = "nova-compute",
 ) -> Ini:
     """Return nova-compute's file: no database is named in it."""
-    ini = _nova_common(layout)
+    ini = nova_common(layout)
     own = ini["DEFAULT"]
     own |= {
         "resource_tracker_workers": "1",

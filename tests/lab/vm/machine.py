@@ -24,6 +24,9 @@ MAC = "52:54:00:6c:61:62"
 #: addresses end with a number that begins here
 _WIRED = (0, 1)
 _WIRE_NETWORK, _WIRE_MAC, _WIRE_FIRST = "10.0.3", "52:54:00:6c:62", 10
+#: the network card for the guests' own network
+_GUESTS_MAC = "52:54:00:6c:63"
+_TUN = pathlib.Path("/dev/net/tun")
 
 #: QEMU 7.2's own virtiofsd (Debian 12)
 VIRTIOFSD = pathlib.Path("/usr/lib/qemu/virtiofsd")
@@ -42,6 +45,11 @@ def host_name(number: int = 0) -> str:
 def wire_address(number: int = 0) -> str:
     """Return a machine's address on the wire between the first two."""
     return f"{_WIRE_NETWORK}.{_WIRE_FIRST + number}"
+
+
+def guests_tap(number: int = 0) -> str:
+    """Return the name here of the network card for a machine's guests."""
+    return f"lab{layout.port_base(number)}"
 
 
 def has_kvm() -> bool:
@@ -98,6 +106,8 @@ class Machine:
     run_dir: pathlib.Path
     devices: topology.Topology = topology.STANDARD
     memory_mib: int = MEMORY_MIB
+    #: without KVM; one is faster than two
+    processors: int = 1
     #: a directory that is read-write inside at the same path
     share: pathlib.Path | None = None
     #: another root directory than the layout's; ``files`` are this computer's
@@ -145,7 +155,7 @@ class Machine:
             args += ["-chardev", listen, "-device"]
             args += [f"virtserialport,chardev={name},name={name}"]
         args += self._network()
-        return [*args, *self.devices.arguments()]
+        return [*args, *self.devices.arguments(), *self._guests_card()]
 
     def _preload(self) -> list[str]:
         """Return env(1) and what it sets for QEMU alone."""
@@ -162,9 +172,10 @@ class Machine:
             machine += ",kernel-irqchip=split"
             cpu = ["-accel", "kvm", "-cpu", "host", "-smp", "2"]
         else:
-            # one processor is faster than two under TCG; "max" has SVM
+            # "max" has SVM
             tcg = "tcg,thread=multi,tb-size=512"
-            cpu = ["-accel", tcg, "-cpu", "max", "-smp", "1"]
+            cpu = ["-accel", tcg, "-cpu", "max"]
+            cpu += ["-smp", str(self.processors)]
         size = f"{self.memory_mib}M"
         uuid = f"{HOST_UUID[:-2]}{self.place.number:02x}"
         return [
@@ -269,6 +280,19 @@ class Machine:
         mac = f"{_WIRE_MAC}:{_WIRE_FIRST + number:02x}"
         nic = f"virtio-net-pci,netdev=wire,romfile=,mac={mac}"
         return ["-netdev", wire, "-device", nic]
+
+    def _guests_card(self) -> list[str]:
+        """Return a network card that a test connects with this computer.
+
+        It is the last device: the others have the same slots without it.
+        """
+        if not self.forwards or not os.access(_TUN, os.W_OK):
+            return []
+        number = self.place.number
+        tap = f"tap,id=guests,ifname={guests_tap(number)}"
+        mac = f"{_GUESTS_MAC}:{number:02x}"
+        nic = f"virtio-net-pci,netdev=guests,romfile=,mac={mac}"
+        return ["-netdev", f"{tap},script=no,downscript=no", "-device", nic]
 
 
 def _share_9p(tag: str, path: pathlib.Path, options: str = "") -> list[str]:

@@ -10,6 +10,7 @@ beside it, small ones, which have mtty's devices, and the cards on request.
 """
 
 import contextlib
+import dataclasses
 import pathlib
 import shlex
 import shutil
@@ -93,6 +94,7 @@ def start(
     number: int = 0,
     is_disk_kept: bool = False,
     has_cards: bool = False,
+    processors: int = 1,
     timeout_s: float = 300,
 ) -> None:
     """Boot a served machine and mount its /sys; nothing if it is up.
@@ -120,7 +122,9 @@ def start(
     shutil.copy(layout.GUEST_FILES / "serve", place.serve / "job")
     _copy_capabilities(lab, place)
     try:
-        _boot(_machine(place, shared, has_cards), timeout_s)
+        boot = _machine(place, shared, has_cards)
+        boot = dataclasses.replace(boot, processors=processors)
+        _boot(boot, timeout_s)
         say.say("lab VM ready: libvirtd, devices")
         _mount_sysfs(place)
     except BaseException:

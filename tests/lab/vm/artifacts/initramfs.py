@@ -72,11 +72,12 @@ def build_initramfs(place: layout.Layout, release: str) -> None:
     files = module_files(place, release)
     names = [_install_module(path, tree / "mods") for path in files]
     (tree / "mods/order").write_text("".join(f"{n}\n" for n in names))
-    _pack(tree, place.initrd)
+    pack(tree, place.initrd)
     shutil.rmtree(tree)
 
 
-def _pack(tree: pathlib.Path, image: pathlib.Path) -> None:
+def pack(tree: pathlib.Path, image: pathlib.Path) -> None:
+    """Write a directory as an initramfs."""
     listing = "\n".join(
         str(path.relative_to(tree)) for path in sorted(tree.rglob("*"))
     )
