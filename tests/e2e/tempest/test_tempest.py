@@ -5,8 +5,8 @@ import pathlib
 
 import pytest
 
-from tests.e2e.support import tempest_suite
 from tests.e2e.support.site import Site
+from tests.e2e.tempest import suite
 
 pytestmark = [
     pytest.mark.lab,
@@ -33,13 +33,13 @@ ABSENT = (
 
 
 @pytest.fixture(scope="module")
-def tempest(lab: Site) -> tempest_suite.Tempest:
-    suite = tempest_suite.Tempest(lab)
-    suite.install()
-    return suite
+def tempest(lab: Site) -> suite.Tempest:
+    installed = suite.Tempest(lab)
+    installed.install()
+    return installed
 
 
-def check(results: tempest_suite.Results, minimum: int) -> None:
+def check(results: suite.Results, minimum: int) -> None:
     assert not results.failed, results.output[-20_000:]
     assert len(results.passed) >= minimum, results.output[-5_000:]
     unexplained = {
@@ -51,7 +51,7 @@ def check(results: tempest_suite.Results, minimum: int) -> None:
 
 
 def test_servers_without_accelerators(
-    lab: Site, tempest: tempest_suite.Tempest, tmp_path: pathlib.Path
+    lab: Site, tempest: suite.Tempest, tmp_path: pathlib.Path
 ) -> None:
     """Tempest's smoke tests of compute."""
     flavor, other = (lab.flavor(name) for name in ("plain", "other"))
@@ -67,7 +67,7 @@ def test_servers_without_accelerators(
 
 
 def test_servers_with_an_mdev(
-    lab: Site, tempest: tempest_suite.Tempest, tmp_path: pathlib.Path
+    lab: Site, tempest: suite.Tempest, tmp_path: pathlib.Path
 ) -> None:
     """Each action of a server and each state in which one is deleted."""
     specs = {

@@ -8,14 +8,14 @@ import pathlib
 import re
 import subprocess
 import venv
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from tests.e2e.support.site import SERVER_SECONDS, Site
 from tests.lab.cloud import settings
 from tests.lab.cloud.processes import run
 
 # Newer ones know the same releases of Nova.
-VERSION = "47.0.0"
+_TEMPEST = "tempest==47.0.0"
 # Without Neutron, Nova accepts a server since 2.37 (networks: none).
 _MIN_MICROVERSION = "2.37"
 # Tests that need what the lab has not, and do not ask for it: a network for
@@ -24,7 +24,7 @@ _EXCLUDED = (
     r"test_rebuild_server|security_groups|images\.test_image_metadata\."
 )
 _RESULT = re.compile(
-    r"^\{\d+\} (?:setUpClass \()?(?P<name>tempest\.[\w.]+)\)?.*\.\.\. "
+    r"^\{\d+\} (?:setUpClass \()?(?P<name>\w+\.[\w.]+)\)?.*\.\.\. "
     r"(?P<verdict>ok|FAILED|SKIPPED)(?:: (?P<reason>.*))?$",
     re.MULTILINE,
 )
@@ -41,25 +41,33 @@ class Results:
 
 
 class Tempest:
-    """Tempest in an environment of its own below the lab's directory."""
+    """Tempest in an environment of its own below the lab's directory.
 
-    def __init__(self, site: Site) -> None:
+    :param name: of the directory.
+    :param plugins: requirements of its plugins.
+    """
+
+    def __init__(
+        self, site: Site, name: str = "tempest", plugins: Sequence[str] = ()
+    ) -> None:
         self._site = site
-        self._place = site.layout.lab / "tempest"
+        self._requirements = (_TEMPEST, *plugins)
+        self._place = site.layout.lab / name
         self._bin = self._place / "venv" / "bin"
 
     def install(self) -> None:
-        """Install it, if this version is not there."""
+        """Install it, if these versions are not there."""
         stamp = self._place / "stamp"
-        if stamp.is_file() and stamp.read_text() == VERSION:
+        text = " ".join(self._requirements)
+        if stamp.is_file() and stamp.read_text() == text:
             return
         venv.create(self._bin.parent, with_pip=True, clear=True)
         uv = self._site.layout.program("uv")
         python = str(self._bin / "python")
         command = (uv, "pip", "install", "--python", python)
-        installed = run([*command, f"tempest=={VERSION}"])
+        installed = run([*command, *self._requirements])
         assert installed.returncode == 0, installed.stderr
-        stamp.write_text(VERSION)
+        stamp.write_text(text)
 
     def run(
         self,
@@ -68,6 +76,8 @@ class Tempest:
         flavor: str,
         other: str,
         without: Collection[str] = (),
+        options: settings.Ini | None = None,
+        path: str = "",
     ) -> Results:
         """Return the results of all tests that a pattern matches.
 
@@ -75,10 +85,15 @@ class Tempest:
         :param flavor: id of the flavor of all servers.
         :param other: id of the one to which they are resized.
         :param without: further features that the servers lack.
+        :param options: further options, which win.
+        :param path: Python's path, for plugins of a test.
         """
-        env = os.environ | {"OS_LOG_PATH": str(workspace)}
+        env = os.environ | {"OS_LOG_PATH": str(workspace), "PYTHONPATH": path}
         self._call(env, "init", str(workspace))
-        self._configure(workspace, flavor, other, without)
+        config = self._configure(workspace, flavor, other, without)
+        config.read_dict(options or {})
+        with open(workspace / "etc" / "tempest.conf", "w") as file:
+            config.write(file)
         text = self._call(
             env,
             *("run", "--serial", "--regex", pattern),
@@ -128,7 +143,7 @@ class Tempest:
         flavor: str,
         other: str,
         without: Collection[str],
-    ) -> None:
+    ) -> configparser.ConfigParser:
         image = self._site.lab_image
         enabled = {
             name: str(name in {"glance", "nova", "placement"})
@@ -180,5 +195,4 @@ class Tempest:
                 "placement": {"max_microversion": "latest"},
             }
         )
-        with open(workspace / "etc" / "tempest.conf", "w") as file:
-            config.write(file)
+        return config
