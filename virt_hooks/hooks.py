@@ -104,6 +104,7 @@ class Hooks:
                 partitions=partitions,
                 virtapi=virtapi,
                 moves=moves,
+                layouts=layouts,
                 build_metadata=build_metadata,
                 state_dir=settings.state_dir,
             )

@@ -12,10 +12,10 @@ from virt_hooks.guest import (
     connection,
     guest_pci,
     hostdev,
-    hypervisor,
     libvirt_guest,
     plug,
 )
+from virt_hooks.operations import server_partitions
 
 _ROOT_PORT = "<controller"
 
@@ -24,7 +24,8 @@ def add(
     host: Any,
     instance: Any,
     claim: model.Claim,
-    reader: hypervisor.HypervisorReader,
+    partitions: server_partitions.ServerPartitions,
+    layouts: libvirt_guest.GuestLayouts,
 ) -> None:
     """Add the devices of a claim to a server's domain, and verify.
 
@@ -34,7 +35,8 @@ def add(
 
     :param host: Nova's ``nova.virt.libvirt.host.Host``.
     :raises DomainsError: libvirt refuses, or does not show the devices.
-    :raises ClaimError: the guest can't have the devices.
+    :raises ClaimError: the guest can't have the devices, or not while it
+        runs.
     """
     guest = _find_guest(host, instance)
     if guest is None:
@@ -44,8 +46,22 @@ def add(
         is_running = guest.is_active()
         definition = guest.get_xml_desc(dump_inactive=True)
         machine = guest_pci.parse_guest(definition)
+        claims = partitions.accel.claims_of(instance.uuid)
+        places = layouts.place_attached(
+            libvirt_guest.Attached(
+                uuid=instance.uuid,
+                text=definition,
+                claim=claim,
+                others=[c for c in claims if c.key != claim.key],
+                is_running=is_running,
+            )
+        )
         elements = hostdev.plan_elements(
-            (claim,), machine, flavors.Options(), reader.read(machine)
+            (claim,),
+            machine,
+            flavors.Options(),
+            partitions.hypervisor.read(machine),
+            places,
         )
         if is_running and any(e.startswith(_ROOT_PORT) for e in elements):
             raise errors.ClaimError(

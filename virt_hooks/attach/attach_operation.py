@@ -41,6 +41,7 @@ class AttachOperation:
             self._recovery,
             devices,
             context.build_metadata,
+            context.layouts,
         )
         self.attach_show = attach_show.AttachShow(partitions, self._recovery)
         self.attach_endpoint = attach_rpc.Endpoint(

@@ -28,6 +28,7 @@ from virt_hooks.attach import (
     attach_recovery,
     unified_limits,
 )
+from virt_hooks.guest import libvirt_guest
 from virt_hooks.instance import instance_request
 from virt_hooks.operations import cold_migration, server_partitions
 
@@ -47,9 +48,10 @@ class HotAttach:
         recovery: attach_recovery.AttachRecovery,
         devices: attach_devices.AttachDevices,
         build_metadata: Callable[[Any, Any], Any],
+        layouts: libvirt_guest.GuestLayouts,
     ) -> None:
         """:param build_metadata: see ``virt_hooks.hooks.Hooks``."""
-        self._build_metadata = build_metadata
+        self._build_metadata, self._layouts = build_metadata, layouts
         self._partitions = partitions
         self._devices = devices
         self._accel, self._host = partitions.accel, partitions.host
@@ -94,7 +96,8 @@ class HotAttach:
                         self._host,
                         instance,
                         claim,
-                        self._partitions.hypervisor,
+                        self._partitions,
+                        self._layouts,
                     )
                     self._set_metadata(context, instance)
                     self._save_state(

@@ -179,6 +179,21 @@ class Arrival:
     cells: Mapping[int, int]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """A claim that is attached to a guest.
+
+    ``text`` is the XML of its definition, ``others`` are the claims of the
+    devices that it has.
+    """
+
+    uuid: str
+    text: str
+    claim: model.Claim
+    others: Sequence[model.Claim]
+    is_running: bool
+
+
 class GuestLayouts:
     """Layouts of a host whose guests have all devices on one bus."""
 
@@ -210,6 +225,15 @@ class GuestLayouts:
         :param guest: a ``nova.virt.libvirt.guest.Guest``.
         :raises AcceleratorError: the guest would lose devices.
         """
+
+    def place_attached(self, attached: Attached) -> guest_pci.Places | None:
+        """Return the places of an attached claim.
+
+        None for those of ``guest_pci.plan_layout``.
+
+        :raises ClaimError: the guest has no room for it while it runs.
+        """
+        return None
 
     def describe_guest(
         self, text: str, options: flavors.Options, handles: Collection[str]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from nova_accel.config import extensions
 from virt_hooks import error_guards
+from virt_hooks.guest import libvirt_guest
 from virt_hooks.operations import cold_migration, server_partitions
 
 GROUP = "nova_accel.operations"
@@ -30,6 +31,7 @@ class OperationContext:
     partitions: server_partitions.ServerPartitions
     virtapi: Any
     moves: cold_migration.ColdMigration
+    layouts: libvirt_guest.GuestLayouts
     build_metadata: Callable[[Any, Any], Any]
     state_dir: str
 

@@ -8,6 +8,8 @@
 - ``clusters``: devices that share a root complex or a switch, compared before
   a live migration
 - ``root_ports``: number of root ports of bus 0
+- ``spare_ports``: empty ports for devices that are attached
+- ``bars``: memory of functions, and the room for it in running guests
 - ``device_reader``: places of claimed devices in the host's tree
 - ``guest_topology``: ``TopologyLayouts``, which nova-compute loads by the
   entry point group ``nova_accel.guest_layouts``

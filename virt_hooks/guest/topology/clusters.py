@@ -133,7 +133,7 @@ def parse_clusters(text: str, handles: Collection[str]) -> frozenset[Cluster]:
     places = {
         handle: int(address.get("bus") or "0", 0)
         for hostdev in root.iterfind("./devices/hostdev")
-        if (handle := _parse_handle(hostdev)) in handles
+        if (handle := parse_handle(hostdev)) in handles
         and (address := hostdev.find("./address[@type='pci']")) is not None
     }
     return _group(above, kinds, places)
@@ -175,7 +175,7 @@ def _group(
     )
 
 
-def _parse_handle(hostdev: ElementTree.Element) -> str:
+def parse_handle(hostdev: ElementTree.Element) -> str:
     """Return the uuid or the host's address of a hostdev, empty without."""
     address = hostdev.find("./source/address")
     if address is None:

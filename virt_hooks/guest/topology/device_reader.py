@@ -13,7 +13,7 @@ from nova_accel.geometry import topology
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import pci
 from virt_hooks.guest import guest_pci
-from virt_hooks.guest.topology import host_tree, picture
+from virt_hooks.guest.topology import bars, host_tree, picture
 
 
 class DeviceReader:
@@ -36,6 +36,20 @@ class DeviceReader:
             for claim in claims
             for slot in _list_slots(claim)
         )
+
+    def find_largest_bar(self, claim: model.Claim) -> tuple[str, int]:
+        """Return the function with the largest BAR, and its size.
+
+        The size is 0 if it is unknown, and for an mdev.
+        """
+        if claim.technology == "mdev":
+            return claim.handle, 0
+        files = fs.Files(self._source)
+        size, address = max(
+            (bars.read_largest(files, handle), handle)
+            for handle in (claim.handle, *claim.members)
+        )
+        return address, size
 
 
 def _list_slots(

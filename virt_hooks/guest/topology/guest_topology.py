@@ -17,12 +17,14 @@ from virt_hooks.guest import (
     libvirt_guest,
 )
 from virt_hooks.guest.topology import (
+    bars,
     clusters,
     device_reader,
     guest_buses,
     host_tree,
     picture,
     root_ports,
+    spare_ports,
 )
 
 LOG = logging.getLogger(__name__)
@@ -116,6 +118,63 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
                 guest_buses.renumber(text)
             )
             guest_buses.check(guest.get_xml_desc(dump_inactive=True))
+
+    def place_attached(
+        self, attached: libvirt_guest.Attached
+    ) -> guest_pci.Places | None:
+        """Return a free port below the expander of an attached claim.
+
+        :raises ClaimError: it has a BAR for which the guest has no room
+            while it runs.
+        """
+        is_express = guest_pci.parse_guest(attached.text).is_express
+        if attached.is_running and is_express:
+            self._check_bars(attached)
+        if not guest_buses.has_expander(attached.text):
+            return None
+        places: guest_pci.Places = {}
+        try:
+            devices = self._reader.read((attached.claim,))
+            if len(devices) == 1 and not (
+                attached.is_running and devices[0].members
+            ):
+                places = spare_ports.choose(
+                    spare_ports.parse(attached.text),
+                    devices[0],
+                    self._reader.read(attached.others),
+                    device_metadata.parse_cells(attached.text),
+                )
+        except picture.PictureError as error:
+            LOG.info("%s", error)
+        if not places:
+            LOG.info(
+                "%s is attached to server %s on any bus: no port is free below"
+                " its root complex",
+                attached.claim.handle,
+                attached.uuid,
+            )
+        return places or None
+
+    def _check_bars(self, attached: libvirt_guest.Attached) -> None:
+        handle, size = self._reader.find_largest_bar(attached.claim)
+        room = bars.format_size(bars.NO_ROOM)
+        if size >= bars.NO_ROOM:
+            raise errors.ClaimError(
+                attached.uuid,
+                f"{handle} has a BAR of {bars.format_size(size)}, and a guest"
+                f" that runs has room for less than {room}; stop the server"
+                " first",
+                public="the memory of the device does not fit into its guest"
+                " while it runs; stop the server first",
+            )
+        if size >= bars.UNSURE:
+            LOG.warning(
+                "the guest of server %s may have no room for %s while it runs:"
+                " its BAR is %s; if its driver fails, reboot the server",
+                attached.uuid,
+                handle,
+                bars.format_size(size),
+            )
 
     def describe_guest(
         self, text: str, options: flavors.Options, handles: Collection[str]

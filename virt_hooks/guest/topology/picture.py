@@ -129,6 +129,27 @@ def mirror(
     )
 
 
+def place(port: int, device: host_tree.HostDevice) -> guest_pci.Places:
+    """Return the places of a device below a port, by handle.
+
+    Drivers find the other functions of a card by their numbers.
+    """
+    has_members = bool(device.members)
+    functions = {
+        handle: int(handle[-1]) if has_members else 0
+        for handle in device.handles
+    }
+    return {
+        handle: guest_pci.GuestPciAddress(
+            bus=port,
+            slot=0,
+            function=function,
+            is_first=has_members and function == 0,
+        )
+        for handle, function in functions.items()
+    }
+
+
 class _Builder:
     """Gives indexes depth first."""
 
@@ -163,7 +184,7 @@ class _Builder:
     def _fill(self, port: int, branch: host_tree.Branch) -> None:
         """Add a device or a switch below a port."""
         if branch.device is not None:
-            self._place(port, branch.device)
+            self.places.update(place(port, branch.device))
             return
         if len(branch.branches) > MAX_PORTS:
             raise PictureError(
@@ -173,18 +194,6 @@ class _Builder:
         upstream = self._add(Model.UPSTREAM, port, 0)
         for slot, below in enumerate(branch.branches):
             self._fill(self._add(Model.DOWNSTREAM, upstream, slot), below)
-
-    def _place(self, port: int, device: host_tree.HostDevice) -> None:
-        # Drivers find the other functions of a card by their numbers.
-        has_members = bool(device.members)
-        for handle in device.handles:
-            function = int(handle[-1]) if has_members else 0
-            self.places[handle] = guest_pci.GuestPciAddress(
-                bus=port,
-                slot=0,
-                function=function,
-                is_first=has_members and function == 0,
-            )
 
     def _add(
         self,

@@ -107,38 +107,12 @@ class Domain(fakelibvirt.Domain):
             self.defined if is_definition or not self.isActive() else self.live
         )
         devices.extend(copy.deepcopy(elements))
-        devices.extend(self._list_pci_controllers())
+        definition = etree.fromstring(self.definition_xml or "<domain/>")
+        devices.extend(_list_pci_controllers(definition))
+        kind = definition.find("./os/type")
+        if kind is not None and kind.get("machine"):
+            root.find("./os/type").set("machine", kind.get("machine"))
         return str(etree.tostring(root, encoding="unicode"))
-
-    def _list_pci_controllers(self) -> list[Any]:
-        """Return the PCI controllers of the definition, with addresses.
-
-        Those without one are in the next slots of bus 0, as by libvirt.
-        """
-        controllers = list(
-            etree.fromstring(self.definition_xml or "<domain/>").iterfind(
-                "./devices/controller[@type='pci']"
-            )
-        )
-        indexes = {c.get("index") for c in controllers}
-        free = (str(n) for n in itertools.count() if str(n) not in indexes)
-        slots = itertools.count(8)
-        for controller in controllers:
-            if controller.get("index") is None:
-                controller.set("index", next(free))
-            if controller.get("index") != "0" and (
-                controller.find("address") is None
-            ):
-                slot, function = divmod(next(slots), 8)
-                etree.SubElement(
-                    controller,
-                    "address",
-                    type="pci",
-                    bus="0x00",
-                    slot=f"0x{slot:02x}",
-                    function=f"0x{function}",
-                )
-        return controllers
 
     @_job
     def createWithFlags(self, flags: int) -> None:
@@ -408,3 +382,30 @@ def _device(root: Path, element: Any) -> Any:
         "{:04x}:{:02x}:{:02x}.{:x}".format(*parts),
         element.get("managed") == "yes",
     )
+
+
+def _list_pci_controllers(definition: Any) -> list[Any]:
+    """Return the PCI controllers of a definition, with addresses.
+
+    Those without one are in the next slots of bus 0, as by libvirt.
+    """
+    controllers = definition.findall("./devices/controller[@type='pci']")
+    indexes = {controller.get("index") for controller in controllers}
+    free = (str(n) for n in itertools.count() if str(n) not in indexes)
+    slots = itertools.count(8)
+    for controller in controllers:
+        if controller.get("index") is None:
+            controller.set("index", next(free))
+        if controller.get("index") != "0" and (
+            controller.find("address") is None
+        ):
+            slot, function = divmod(next(slots), 8)
+            etree.SubElement(
+                controller,
+                "address",
+                type="pci",
+                bus="0x00",
+                slot=f"0x{slot:02x}",
+                function=f"0x{function}",
+            )
+    return list(controllers)

@@ -55,6 +55,7 @@ class PciIdentity:
     subsystem_device: int = 0
     revision: int = 0
     serial: int = 0
+    bar: int = 0
 
     @property
     def modalias(self) -> str:
@@ -156,6 +157,8 @@ def _location(function: PciFunction) -> dict[str, Attr]:
     rows = [zero.strip()] * 13
     if function.physfn is None:
         rows[0] = "0x00000000c0000000 0x00000000c0ffffff 0x0000000000040200"
+    if size := function.identity.bar:
+        rows[2] = f"0x{size:016x} 0x{2 * size - 1:016x} 0x000000000014220c"
     files = {
         "resource": constant("\n".join(rows)),
         "local_cpulist": constant(function.cpulist),

@@ -45,7 +45,8 @@ class PciCard:
     gim: a module option sets the number of VFs). ``made_vfs`` is how many
     the driver makes whatever it is asked for (QAT), 0 for what is asked.
     ``port`` is the root port's address, "" puts it on the root bus.
-    ``serial`` is its Device Serial Number, 0 for none. ``reset_methods``
+    ``serial`` is its Device Serial Number, 0 for none, ``bar`` the size of
+    its prefetchable memory in bytes. ``reset_methods``
     are those that the kernel has found, none for a function without reset.
     """
 
@@ -72,6 +73,7 @@ class PciCard:
     made_vfs: int = 0
     port: str = ""
     serial: int = 0
+    bar: int = 0
     reset_methods: tuple[str, ...] = ("flr",)
 
     def build(self, kernel: Kernel) -> None:
@@ -105,6 +107,7 @@ class PciCard:
                 subsystem_device=self.subsystem_device,
                 revision=self.revision,
                 serial=self.serial,
+                bar=self.bar,
             ),
             bridge=self._bridge(),
             group=kernel.iommu.allocate() if group is None else group,

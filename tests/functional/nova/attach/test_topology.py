@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attach and detach in guests that see the PCIe topology of their host."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+from tests.functional.nova.attach import attaching
+from tests.functional.nova.spawn import test_topology
+from tests.lab import fakehost
+from virt_hooks.guest.topology import guest_buses
+
+CARDS = test_topology.CARDS
+PROFILE = "10de:2330"
+
+
+class AttachTopologyBase(
+    attaching.AttachingTestBase, test_topology.TopologyTestBase
+):
+    cards: ClassVar[tuple[fakehost.PciCard, ...]] = CARDS
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_host(*self.cards)
+        self.server = self.boot(
+            test_topology.group(1) | {test_topology.KEY: "pcie"}
+        )
+
+    def host_of(self, _server: Any) -> str:
+        return "host1"
+
+    def list_places(self) -> dict[str, str]:
+        """Return the guest's bus of each function, "" for any."""
+        return {
+            hostdev.find("./source/address").get("bus"): ""
+            if hostdev.find("./address") is None
+            else hostdev.find("./address").get("bus")
+            for hostdev in self.hostdevs(self.server)
+        }
+
+
+class AttachTopology(AttachTopologyBase):
+    def test_a_device_is_attached_below_its_root_complex(self) -> None:
+        before = self.list_places()
+        self.attach(self.server, PROFILE)
+        self.attach(self.server, PROFILE)
+        places = self.list_places()
+        self.assertEqual(3, len(places))
+        # One spare port, of the root complex of the first one.
+        self.assertEqual("0x0b", sorted(places.values())[-1])
+        self.assertEqual("", sorted(places.values())[0])
+        self.assertIn("on any bus: no port is free", self.messages())
+        guest_buses.check(self.domain(self.server).XMLDesc(0))
+        for record in self.list_accelerators(self.server):
+            if record[0].startswith("attached"):
+                self.detach(self.server, record[0])
+        self.assertEqual(before, self.list_places())
+        guest_buses.check(self.domain(self.server).XMLDesc(0))
+
+
+class LargeBar(AttachTopologyBase):
+    cards: ClassVar[tuple[fakehost.PciCard, ...]] = tuple(
+        dataclasses.replace(card, bar=128 << 30) for card in CARDS
+    )
+
+    def test_a_large_bar_is_refused_while_the_guest_runs(self) -> None:
+        before = self.collect_state(self.server)
+        reason = self.refused(
+            self.server, "attach", **self.attach_arguments(PROFILE)
+        )
+        self.assertIn(
+            "has a BAR of 128 GiB, and a guest that runs has room for less"
+            " than 1 GiB; stop the server first",
+            reason,
+        )
+        self.assertEqual(before, self.collect_state(self.server))
