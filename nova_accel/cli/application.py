@@ -53,7 +53,7 @@ _CONTROLS = re.compile(
 )
 
 
-def _replace_controls(text: str) -> str:
+def replace_controls(text: str) -> str:
     """Return a text without control characters but tabs and line ends.
 
     Captured hosts and scheduler hints of users contain any characters.
@@ -72,7 +72,7 @@ class Cell(columns.FormattableColumn):
         self._text = text
 
     def human_readable(self) -> str:
-        return _replace_controls(self._text)
+        return replace_controls(self._text)
 
 
 def _flatten(cell: object) -> object:
@@ -86,7 +86,7 @@ def _flatten(cell: object) -> object:
 
 
 def _clean_cell(cell: object) -> object:
-    return _replace_controls(cell) if isinstance(cell, str) else cell
+    return replace_controls(cell) if isinstance(cell, str) else cell
 
 
 def build_cell(value: object) -> object:
@@ -192,7 +192,7 @@ class Command(command.Command):
         return action
 
     def _print(self, text: str) -> None:
-        self.app.stdout.write(_replace_controls(text))
+        self.app.stdout.write(replace_controls(text))
         self.app.stdout.flush()
 
     def _print_output(
@@ -500,7 +500,7 @@ class Application(app.App):
     def _fail(self, error: Exception, status: int, head: str = "") -> int:
         if self.options.debug:
             traceback.print_exception(error, file=self.stderr)
-        line = _replace_controls(" ".join(str(error).split()))
+        line = replace_controls(" ".join(str(error).split()))
         self.stderr.write(f"{self.NAME}: {head}{line}\n")
         return status
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from nova_accel import errors
+from nova_accel.cli import application
 
 # A command that ends earlier prints its result only; after 3 s there is a
 # line.
@@ -110,5 +111,6 @@ def warn(*texts: str) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print a text on standard error."""
-    print(f"nova-accel: {text}", file=sys.stderr, flush=True)
+    """Print a text on standard error, without control characters."""
+    line = application.replace_controls(f"nova-accel: {text}")
+    print(line, file=sys.stderr, flush=True)

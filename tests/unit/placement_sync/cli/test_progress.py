@@ -58,3 +58,11 @@ def test_slow_answers_of_a_service_are_one_line(
         "nova-accel: waiting for Placement: GET /a",
         "nova-accel: waiting for Nova: GET /c",
     ]
+
+
+def test_a_name_changes_nothing_on_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Users choose the names of servers, which operators read."""
+    progress.print_line("live vm\x1b]0;title\x07\x9b2J")
+    assert capsys.readouterr().err == "nova-accel: live vm?]0;title??2J\n"
