@@ -6,6 +6,7 @@ cloud differ only in ``created``.
 """
 
 import dataclasses
+import enum
 import os
 from collections.abc import Mapping
 
@@ -15,6 +16,15 @@ from nova_accel.model import json_codec
 
 _MODE = 0o644
 _MAX_BYTES = 1 << 20
+# Of files that others may have changed.
+_LIMITS = json_codec.Limits(text=1024, items=1000, rows=10_000)
+
+
+class MoveKind(enum.StrEnum):
+    """Kind of a move: that of a running server, or of one that is shut off."""
+
+    LIVE = "live"
+    COLD = "cold"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +51,8 @@ class PlannedCard:
 class PlannedMove:
     """Move of a server with one partition.
 
-    ``kind`` is ``live`` or ``cold``, ``resources`` are the units that the
-    server has of the card. ``memory_mb`` is the guest's memory,
+    ``resources`` are the units that the server has of the card.
+    ``memory_mb`` is the guest's memory,
     ``framebuffer_mb`` that of the partition; a cold migration sends none of
     them. ``pause_ms`` is how long the guest stops at most for the framebuffer,
     None if the throughput between the hosts is not known.
@@ -50,7 +60,7 @@ class PlannedMove:
 
     server: str
     name: str
-    kind: str
+    kind: MoveKind
     profile: str
     source: PlannedCard
     target: PlannedCard
@@ -91,7 +101,7 @@ class MovePlan:
 
 
 #: A release that changes a meaning raises the version.
-FORMAT = json_codec.Format(kind=MovePlan)
+FORMAT = json_codec.Format(kind=MovePlan, limits=_LIMITS)
 
 
 def read(path: str) -> MovePlan:

@@ -126,7 +126,7 @@ class MovePlanner:
         return move_plan.PlannedMove(
             server=server.uuid,
             name=server.name,
-            kind=server.kind.value,
+            kind=move_plan.MoveKind(server.kind.value),
             profile=move.profile,
             source=self._build_card(move.source),
             target=self._build_card(move.target),

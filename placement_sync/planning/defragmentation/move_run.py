@@ -26,7 +26,10 @@ from placement_sync.planning.defragmentation import (
     plan_text,
 )
 
-_STATUSES = {"live": "ACTIVE", "cold": "SHUTOFF"}
+_STATUSES = {
+    move_plan.MoveKind.LIVE: "ACTIVE",
+    move_plan.MoveKind.COLD: "SHUTOFF",
+}
 _CONFIRMABLE = "VERIFY_RESIZE"
 # A host publishes a card that a server has left within seconds.
 _PUBLISH_SECONDS = 120.0

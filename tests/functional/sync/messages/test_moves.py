@@ -78,6 +78,8 @@ def test_moves(
     cloud.run_all(f"plan apply {plan}")
     plan.write_text(json.dumps({**json.loads(text), "format": 2}))
     cloud.run_all(f"plan apply {plan}")
+    plan.write_text(text.replace('"kind": "live"', '"kind": "evacuation"'))
+    cloud.run_all(f"plan apply {plan}")
     plan.write_text(text)
 
     # Differences before the first move.
