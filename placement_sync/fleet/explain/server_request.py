@@ -20,6 +20,9 @@ _MICROVERSION = "2.100"
 _DEFAULT_ZONE = "nova"
 # AggregateMultiTenancyIsolation reads the keys with this prefix.
 _TENANT_KEY = "filter_tenant_id"
+ANTI_AFFINITY = "anti-affinity"
+#: Why a host can't get a second server of a group.
+SAME_GROUP = "anti-affinity: the host has a server of the group"
 _GROUP, _SAME, _DIFFERENT = "group", "same_host", "different_host"
 _HOST_HINTS = frozenset({_GROUP, _SAME, _DIFFERENT})
 
@@ -59,6 +62,11 @@ class ServerRequest:
                 "DISK_GB": root_gb + flavor.other_gb,
             },
         )
+
+    @property
+    def group(self) -> str:
+        """Return the id of its server group, empty without one."""
+        return _parse_group_id(self.hints) if _GROUP in self.hints else ""
 
     def describe(self) -> str:
         """Return the lines above the verdicts."""
@@ -144,21 +152,26 @@ def _parse(server: nova_api.Server, body: Any) -> ServerRequest:
 
 
 def read_host_groups(
-    compute: rest.RestClient, request: ServerRequest
+    compute: rest.RestClient,
+    request: ServerRequest,
+    former: HostGroups | None = None,
 ) -> HostGroups:
     """Return the hosts, aggregates and server groups of a request.
 
+    :param former: those of another request: hosts and aggregates are the same.
     :raises ServiceError: Nova can't be read, or refuses.
     """
     hints = request.hints
     policy, members = "", frozenset[str]()
-    if _GROUP in hints:
-        group = provider_records.quote_name(_parse_group_id(hints))
+    if request.group:
+        group = provider_records.quote_name(request.group)
         path = f"/os-server-groups/{group}"
         policy, members = compute.find(path, _parse_group) or ("", members)
     return HostGroups(
-        services=dict(nova_api.list_hypervisors(compute)),
-        aggregates=read_aggregates(compute),
+        services=former.services
+        if former
+        else dict(nova_api.list_hypervisors(compute)),
+        aggregates=former.aggregates if former else read_aggregates(compute),
         placed={
             name: _find_hosts(compute, servers - {request.server.uuid})
             for name, servers in (
@@ -259,8 +272,8 @@ def _explain_hints(
     if _SAME in request.hints and host not in placed.get(_SAME, ()):
         return "hint same_host: the host has no such server"
     members = placed.get(_GROUP, frozenset())
-    if groups.policy == "anti-affinity" and host in members:
-        return "anti-affinity: the host has a server of the group"
+    if groups.policy == ANTI_AFFINITY and host in members:
+        return SAME_GROUP
     if groups.policy == "affinity" and members and host not in members:
         return "affinity: the servers of the group are on another host"
     return ""

@@ -176,15 +176,54 @@ def simulate(
     by_host, is_limited, problems = _fetch_candidates(
         get, simulated, context, tree
     )
-    host_facts = candidate_fit.HostFacts(
+    answer = CandidateAnswer(
+        by_host=by_host,
         facts=_collect_facts(get, request, by_host, context, types),
-        geometry=types.geometry,
+        is_limited=is_limited,
+    )
+    notes = [
+        *list_limits(request, is_limited),
+        "Nova's other filters and its weighers are not replayed",
+        *problems,
+    ]
+    return SimulationResult(
+        hosts=judge_hosts(simulated, context, answer, types),
+        notes=tuple(notes),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateAnswer:
+    """Allocation candidates of a request, by the uuid of their host.
+
+    ``facts`` are the providers of the candidates. ``is_limited`` is true if
+    there may be more candidates.
+    """
+
+    by_host: Mapping[str, Sequence[provider_facts.Candidate]]
+    facts: provider_facts.Facts
+    is_limited: bool = False
+
+
+def judge_hosts(
+    simulated: SimulatedRequest,
+    context: SimulationContext,
+    answer: CandidateAnswer,
+    types: offered_devices.VgpuTypes,
+) -> tuple[HostVerdict, ...]:
+    """Return the verdict of the filter on each host with requested classes.
+
+    :raises MalformedError: an extra spec has a value that is not allowed.
+    """
+    request = simulated.accelerators
+    host_facts = candidate_fit.HostFacts(
+        facts=answer.facts, geometry=types.geometry
     )
     hosts = []
     context = _exclude_stale(context)
     for uuid, devices in _group_devices(request, context.cloud).items():
         is_excluded = uuid in context.excluded
-        candidates = [] if is_excluded else by_host.get(uuid, [])
+        candidates = () if is_excluded else answer.by_host.get(uuid, ())
         fitting, rejections = candidate_fit.select(
             request, candidates, host_facts
         )
@@ -196,11 +235,10 @@ def simulate(
             rejections=rejections,
             explainer=card_explainer.CardExplainer(types=types),
             drains=context.drains,
-            is_limited=is_limited,
+            is_limited=answer.is_limited,
         )
         hosts.append(_judge_host(uuid, devices, reasons))
-    notes = [*_build_notes(request, is_limited), *problems]
-    return SimulationResult(hosts=tuple(hosts), notes=tuple(notes))
+    return tuple(hosts)
 
 
 def _candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
@@ -226,19 +264,31 @@ def _candidates_path(simulated: SimulatedRequest, tree: str = "") -> str:
         query |= params
         if params and tree:
             query[f"in_tree{group.suffix}"] = tree
+    if policy := read_group_policy(simulated):
+        query[flavor_specs.POLICY] = policy
+    return provider_records.build_path("/allocation_candidates", query)
+
+
+def read_group_policy(simulated: SimulatedRequest) -> str:
+    """Return the policy of a request's groups, empty for none.
+
+    :raises RejectedError: Placement requires one.
+    """
     policy = simulated.specs.get(flavor_specs.POLICY)
     if policy in _POLICIES:
-        query[flavor_specs.POLICY] = policy
-    elif (
-        count := sum(any(g.resources.values()) for g in groups.values())
-    ) > 1:
-        # Placement would refuse the query. Nova ignores another value.
+        return policy
+    # Placement would refuse the query. Nova ignores another value.
+    count = sum(
+        bool(group.suffix) and any(group.resources.values())
+        for group in flavors.parse_groups(simulated.specs)
+    )
+    if count > 1:
         raise RejectedError(
             f"the flavor has {count} request groups and no group_policy, which"
             " Placement requires; set group_policy=none, so that groups may"
             " share a card, or group_policy=isolate"
         )
-    return provider_records.build_path("/allocation_candidates", query)
+    return ""
 
 
 def fetch_candidates(
@@ -479,7 +529,8 @@ def _judge_host(
     )
 
 
-def _build_notes(request: AcceleratorRequest, is_limited: bool) -> list[str]:
+def list_limits(request: AcceleratorRequest, is_limited: bool) -> list[str]:
+    """Return what the judgement of a request does not consider."""
     notes = []
     if request.policy.numa is not flavors.NumaPolicy.NONE:
         notes.append(
@@ -496,5 +547,4 @@ def _build_notes(request: AcceleratorRequest, is_limited: bool) -> list[str]:
             f"Placement was asked for {MAX_CANDIDATES} candidates, as Nova"
             " does ([scheduler] max_placement_results), and may have more"
         )
-    notes.append("Nova's other filters and its weighers are not replayed")
     return notes
