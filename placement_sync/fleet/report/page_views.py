@@ -111,7 +111,13 @@ class ProblemGroup:
 class PageViews:
     """Views of a report, with the names and colors of its projects."""
 
-    def __init__(self, report: fleet_report.FleetReport) -> None:
+    def __init__(
+        self, report: fleet_report.FleetReport, prefix: str = ""
+    ) -> None:
+        """Take a report.
+
+        :param prefix: begins the ids of cards, if the page has two reports.
+        """
         self._report = report
         projects = sorted({usage.project for usage in report.projects} - {""})
         self.colors = {name: n % COLORS for n, name in enumerate(projects)}
@@ -119,7 +125,7 @@ class PageViews:
         bars = (bar for section in report.hosts for bar in section.bars)
         #: Ids of the cards in the page, by uuid.
         self.anchors = {
-            bar.row.device.uuid: f"card-{number}"
+            bar.row.device.uuid: f"{prefix}card-{number}"
             for number, bar in enumerate(bars, 1)
         }
 

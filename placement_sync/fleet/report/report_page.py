@@ -4,7 +4,9 @@
 The template escapes all names: those of servers are their users' text.
 """
 
+import dataclasses
 import importlib
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -18,8 +20,43 @@ from placement_sync.fleet.report import (
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PageTable:
+    """Table of texts above the hosts."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
 def render(report: fleet_report.FleetReport) -> str:
     """Return the page.
+
+    :raises ConfigurationError: the template engine is not installed.
+    """
+    return _render(report, "Accelerators", (), None)
+
+
+def render_change(
+    title: str,
+    tables: Sequence[PageTable],
+    before: fleet_report.FleetReport,
+    after: fleet_report.FleetReport,
+) -> str:
+    """Return a page with the hosts after a change and before it.
+
+    :raises ConfigurationError: the template engine is not installed.
+    """
+    return _render(after, title, tables, before)
+
+
+def _render(
+    report: fleet_report.FleetReport,
+    title: str,
+    tables: Sequence[PageTable],
+    before: fleet_report.FleetReport | None,
+) -> str:
+    """Return the page of a report, with the one before a change if any.
 
     :raises ConfigurationError: the template engine is not installed.
     """
@@ -46,6 +83,9 @@ def render(report: fleet_report.FleetReport) -> str:
         template.read_text(encoding="utf-8")
     ).render(
         report=report,
+        title=title,
+        tables=tables,
+        former=page_views.PageViews(before, "before-") if before else None,
         views=views,
         hosts=views.list_hosts(),
         problems=tuple(views.list_problems()),
