@@ -170,6 +170,8 @@ class Command(command.Command):
         """Run the action, print its output, and return the exit status."""
         # None in the programs of this project.
         client = getattr(self.app, "client_manager", None)
+        if not self.auth_required:
+            client = None
         parsed_args.connection = client and client.accel
         output = self._load().run(parsed_args)
         if isinstance(output, Table | Record | Document):

@@ -58,7 +58,7 @@ def test_each_command_is_run_or_an_illustration() -> None:
     """The numbers show when a page gets commands that no test runs."""
     classified = own_commands.classify()
     run_here = [words for words in classified.here if words[0] != "python"]
-    assert len(run_here) == len(classified.here) == 86
+    assert len(run_here) == len(classified.here) == 89
     assert (len(classified.lab), len(classified.elsewhere)) == (5, 22)
     assert len(classified.illustrations) == 7
 
@@ -142,6 +142,8 @@ def fill_cloud(
     (place / "profiles.json").write_text(profiles)
     assert json.loads(profiles)
     (place / "lines.json").write_text(native_flavors.EXAMPLE)
+    archive = ("--root", str(place / NODE), "-o", str(place / "host.tar.gz"))
+    assert run(programs.main, ["capture", *archive]) == 0
     return cloud
 
 

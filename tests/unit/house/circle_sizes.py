@@ -207,9 +207,19 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "2026-11-28",
             "one way to credentials, and no names that 0.9.0 deprecated",
         ),
+        Limit(
+            13_450,
+            "2026-11-28",
+            "verdicts on the candidates of plans, and the page of a change",
+        ),
     ),
     "planning": (
         Limit(3_500, "2026-11-28", "plans of moves, and of capacity"),
+        Limit(
+            6_000,
+            "2026-11-28",
+            "the snapshot, the scheduler's choice on it, and new hardware",
+        ),
     ),
     "audit": (Limit(2_790, "2026-11-27", _PACKAGE),),
     "adoption": (
