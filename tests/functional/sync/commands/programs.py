@@ -100,8 +100,8 @@ def main(words: Sequence[str]) -> int:
     """
     if words and words[0] == "run":
         return placement_sync.main(words)
-    first = {name.partition(" ")[0] for name in _list_points()}
-    if first.isdisjoint(words):
+    line = f" {' '.join(words)} "
+    if not any(f" {name} " in line for name in _list_points()):
         return commands.main(words)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--os-cloud", "--endpoint", "--compute-endpoint"):
