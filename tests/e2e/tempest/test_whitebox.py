@@ -86,6 +86,7 @@ class Whitebox:
             },
             "compute-feature-enabled": {
                 "cold_migration": "True",
+                "resize": "True",
                 "console_output": "True",
                 "vgpu_cold_migration_supported": "True",
             },
