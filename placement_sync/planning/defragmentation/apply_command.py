@@ -2,6 +2,7 @@
 """Command ``openstack accel plan apply``."""
 
 import argparse
+import time
 from collections.abc import Sequence
 
 from nova_accel.cli import application, time_options
@@ -18,6 +19,7 @@ from placement_sync.planning.defragmentation import (
 
 _SECONDS = 1800.0
 _OK, _LESS = 0, 1
+_POLL_S = 1.0
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,13 +83,14 @@ def _execute(
         lines += [f"To do: {plan_text.describe_move(m)}" for m in waiting]
         if running:
             return _LESS
-        return _add_end(lines, reader, run.plan, waiting)
+        return _add_end(lines, reader, run.plan, waiting, has_moved=False)
     for move in run.execute(running):
         lines.append(f"Moved {move.name} to {move.target}")
-    _count(reader, run.plan, waiting)
+    _count(reader, run.plan, waiting, has_moved=bool(running))
     for move in run.execute(waiting):
         lines.append(f"Moved {move.name} to {move.target}")
-    return _add_end(lines, reader, run.plan, ())
+    has_moved = bool(running or waiting)
+    return _add_end(lines, reader, run.plan, (), has_moved)
 
 
 def _add_end(
@@ -95,9 +98,10 @@ def _add_end(
     reader: cloud_reader.PlanningReader,
     plan: move_plan.MovePlan,
     moves: Sequence[move_plan.PlannedMove],
+    has_moved: bool,
 ) -> int:
     """Add how often the profile fits after moves; return the status."""
-    count = _count(reader, plan, moves)
+    count = _count(reader, plan, moves, has_moved)
     verb = "would fit" if moves else "fits"
     text = f"{plan.gain.profile} {verb} {wording.count_of(count, 'time')}"
     is_reached = count >= plan.gain.after
@@ -111,11 +115,35 @@ def _count(
     reader: cloud_reader.PlanningReader,
     plan: move_plan.MovePlan,
     moves: Sequence[move_plan.PlannedMove],
+    has_moved: bool,
 ) -> int:
     """Return how often the plan's profile fits after moves.
 
+    :param has_moved: whether servers have just moved: their hosts publish the
+        cards soon after.
     :raises DifferenceError: one of them is not possible in this cloud.
     """
+    seconds = move_run.PUBLISH_SECONDS if has_moved else 0.0
+    until = time.monotonic() + seconds
+    while True:
+        is_over = time.monotonic() >= until
+        try:
+            count = _count_now(reader, plan, moves)
+        except move_run.DifferenceError:
+            if is_over:
+                raise
+        else:
+            if count >= plan.gain.after or is_over:
+                return count
+        time.sleep(_POLL_S)
+
+
+def _count_now(
+    reader: cloud_reader.PlanningReader,
+    plan: move_plan.MovePlan,
+    moves: Sequence[move_plan.PlannedMove],
+) -> int:
+    """Return ``_count`` as the cloud is now."""
     with progress.waiting_for("the plan to be checked against the cloud"):
         search = move_planner.MovePlanner(reader, 0, True).open_search()
         try:

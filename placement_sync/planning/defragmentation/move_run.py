@@ -31,8 +31,8 @@ _STATUSES = {
     move_plan.MoveKind.COLD: "SHUTOFF",
 }
 _CONFIRMABLE = "VERIFY_RESIZE"
-# A host publishes a card that a server has left within seconds.
-_PUBLISH_SECONDS = 120.0
+#: A host publishes a card that a server has left within seconds.
+PUBLISH_SECONDS = 120.0
 
 
 class Progress(enum.StrEnum):
@@ -134,7 +134,7 @@ class MoveRun:
         for move in moves:
             state = self.find_progress(move)
             if state is Progress.WAITING:
-                self.check_target(move, _PUBLISH_SECONDS)
+                self.check_target(move, PUBLISH_SECONDS)
                 state = self.find_progress(move)
             if state is not Progress.DONE:
                 self._migrate(move, state is Progress.RUNNING)

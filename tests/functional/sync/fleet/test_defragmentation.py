@@ -165,8 +165,7 @@ def test_a_difference_between_two_moves_stops_the_next(site: Site) -> None:
     site.nova.before = drain
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "placement_sync.planning.defragmentation.move_run"
-            "._PUBLISH_SECONDS",
+            "placement_sync.planning.defragmentation.move_run.PUBLISH_SECONDS",
             1.0,
         )
         status, out, _ = site.execute("plan", "apply", site.plan)

@@ -54,7 +54,7 @@ def site(
 def test_moves(
     site: test_defragmentation.Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(move_run, "_PUBLISH_SECONDS", 0.0)
+    monkeypatch.setattr(move_run, "PUBLISH_SECONDS", 0.0)
     cloud = Cloud(site)
     plan, nowhere = pathlib.Path(site.plan), f"{site.place}/nowhere/p.json"
     half = site.nova.servers[VM[1]]
