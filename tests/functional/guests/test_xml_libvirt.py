@@ -451,3 +451,30 @@ def test_libvirt_fills_a_gap_of_indexes(qemu: libvirt.virConnect) -> None:
     root = ElementTree.fromstring(define(qemu, text))
     ports = root.findall("./devices/controller[@model='pcie-root-port']")
     assert len(ports) == 7
+
+
+VOLUME = (
+    '<disk type="file"><source file="/x/vdx"/>'
+    '<target dev="vdx" bus="virtio"/></disk>'
+)
+
+
+@pytest.mark.parametrize("element", [VOLUME, NIC])
+def test_volumes_and_ports_are_attached_to_bus_0(
+    qemu: libvirt.virConnect, element: str
+) -> None:
+    """As Nova attaches them, without an address."""
+    device = host_tree.HostDevice(
+        ("pci0000:16", "0000:16:01.0"), "0000:17:00.0", "0000:17:00.0"
+    )
+    _, text = build_mirror((device,), NIC)
+    defined = qemu.defineXML(text)
+    try:
+        defined.attachDeviceFlags(element, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+        after = defined.XMLDesc(0)
+    finally:
+        defined.undefine()
+    guest_buses.check(after)
+    buses = {bus for _, (bus, _, _) in list_addresses(after)}
+    # The port of the device, and none of the spare ports of the expander.
+    assert {6, 7} & buses == {6}
