@@ -46,10 +46,20 @@ class DeviceReader:
             return claim.handle, 0
         files = fs.Files(self._source)
         size, address = max(
-            (bars.read_largest(files, handle), handle)
+            (max(bars.read_sizes(files, handle), default=0), handle)
             for handle in (claim.handle, *claim.members)
         )
         return address, size
+
+    def sum_bars(self, claims: Iterable[model.Claim]) -> int:
+        """Return the size of all BARs of claims, without mdevs."""
+        files = fs.Files(self._source)
+        return sum(
+            sum(bars.read_sizes(files, handle))
+            for claim in claims
+            if claim.technology != "mdev"
+            for handle in (claim.handle, *claim.members)
+        )
 
 
 def _list_slots(

@@ -53,13 +53,17 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
     ) -> guest_pci.Places | None:
         """Add the controllers of a mirror; return the places of devices.
 
-        :raises ClaimError: the guest can't have the topology of its flavor.
-            If it is the default of the host, this is logged.
+        :raises ClaimError: the guest can't have the topology of its flavor,
+            or its address space is too small. If the topology is the default
+            of the host, this is logged.
         """
         claims = tuple(claims)
-        if not claims or options.guest_topology is _NONE:
+        if not claims:
             return None
         text = config.to_xml()
+        self._check_room(uuid, text, claims)
+        if options.guest_topology is _NONE:
+            return None
         try:
             topology, devices = self._choose(text, options, claims)
             if topology is _NONE or not devices:
@@ -154,6 +158,25 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
                 attached.uuid,
             )
         return places or None
+
+    def _check_room(
+        self, uuid: str, text: str, claims: tuple[model.Claim, ...]
+    ) -> None:
+        """Check that the address space of a guest has room for BARs."""
+        space = bars.parse_space(text)
+        total = self._reader.sum_bars(claims) if space.bits else 0
+        if reason := space.find_shortage(total):
+            raise errors.ClaimError(uuid, reason, public=reason)
+        if space.is_doubtful(total):
+            LOG.warning(
+                "the firmware of server %s may have no room for the BARs of"
+                " its accelerators, %s, in %d address bits: set"
+                " hw:maxphysaddr_bits of the flavor to %d or more",
+                uuid,
+                bars.format_size(total),
+                space.bits,
+                (total - 1).bit_length() + 3,
+            )
 
     def _check_bars(self, attached: libvirt_guest.Attached) -> None:
         handle, size = self._reader.find_largest_bar(attached.claim)

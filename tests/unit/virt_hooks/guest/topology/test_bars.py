@@ -27,7 +27,40 @@ PORTS = "0x0000000000003000 0x000000000000307f 0x0000000000040101\n"
     [(H100, 128 << 30), (PORTS, 0), ("", 0), ("x y z\n1 2\n", 0)],
 )
 def test_the_largest_memory_bar(text: str, size: int) -> None:
-    assert bars.parse_largest(text) == size
+    assert max(bars.parse_sizes(text), default=0) == size
+
+
+GUEST = (
+    "<domain><memory>{}</memory><os>{}</os>"
+    '<cpu><maxphysaddr mode="emulate" bits="{}"/></cpu></domain>'
+)
+UEFI = '<loader type="pflash">x</loader>'
+
+
+def space(gib: int, bits: int, firmware: str = "") -> bars.AddressSpace:
+    return bars.parse_space(GUEST.format(gib << 20, firmware, bits))
+
+
+def test_memory_and_bars_have_room_in_the_address_space() -> None:
+    assert space(64, 40).find_shortage(960 << 30) == ""
+    assert space(64, 40).find_shortage(961 << 30) == (
+        "its memory of 64 GiB and the BARs of its devices, 961 GiB, need more"
+        " than 40 address bits: set hw:maxphysaddr_bits of the flavor to 41"
+        " or more"
+    )
+
+
+def test_unknown_bits_are_no_shortage() -> None:
+    unknown = bars.parse_space("<domain><memory>1</memory></domain>")
+    assert unknown.find_shortage(1 << 60) == ""
+    assert not unknown.is_doubtful(1 << 60)
+
+
+def test_the_top_eighth_is_for_bars_with_uefi() -> None:
+    """Measured: 192 GiB get no BAR with 40 bits, and all with 42."""
+    assert space(1, 40, UEFI).is_doubtful(192 << 30)
+    assert not space(1, 42, UEFI).is_doubtful(192 << 30)
+    assert not space(1, 40).is_doubtful(192 << 30)
 
 
 def test_a_size_in_words() -> None:
