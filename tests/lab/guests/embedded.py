@@ -11,7 +11,7 @@ import libvirt
 # libvirt compares whether QEMU had KVM when it was asked with whether its user
 # may open /dev/kvm, and asks QEMU anew at each device if they differ. The rest
 # leaves this computer's files, groups and mounts as they are.
-_SETTINGS = """\
+SETTINGS = """\
 user = "root"
 group = "root"
 stdio_handler = "file"
@@ -41,7 +41,7 @@ def open_driver(root: pathlib.Path) -> Iterator[libvirt.virConnect]:
     loop = threading.Thread(target=serve, daemon=True)
     loop.start()
     (root / "etc").mkdir(exist_ok=True)
-    (root / "etc/qemu.conf").write_text(_SETTINGS)
+    (root / "etc/qemu.conf").write_text(SETTINGS)
     try:
         connected = libvirt.open(f"qemu:///embed?root={root}")
         yield connected
