@@ -25,6 +25,7 @@ from placement_sync.daemon import status
 from placement_sync.fleet.gateway import methods
 from placement_sync.fleet.removal import removal_files
 from placement_sync.fleet.stock import stock_file
+from placement_sync.planning.defragmentation import move_plan
 from tests.unit.docs import pages
 from tests.unit.house import sources
 from virt_hooks.ironic import node_report
@@ -52,6 +53,7 @@ FORMATS: dict[str, json_codec.Format[Any]] = {
     "usage samples": usage.FORMAT,
     "record of a removal": removal_files._FORMAT,
     "stock of flavors": stock_file.FORMAT,
+    "plan of moves": move_plan.FORMAT,
     "status of passes": status.FORMAT,
     "report of a node": node_report.FORMAT,
     "host of a live migration": (live_migration_wire._FORMAT),
