@@ -12,10 +12,10 @@ from typing import Any
 import setuptools
 
 # Number of the release, which has the tag of this name. Other commits have
-# their number and hash behind it: 0.9.0+912.g31debac. They come from git, from
+# their number and hash behind it: 1.0.0+912.g31debac. They come from git, from
 # PKG-INFO of an sdist or from .git_archival.txt of `git archive`; a tree that
 # has none of these is NUMBER.
-NUMBER = "0.9.0"
+NUMBER = "1.0.0"
 
 _SHARE = "share/nova-accel"
 _CACHE = "__pycache__"

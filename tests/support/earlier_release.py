@@ -6,7 +6,7 @@ from pathlib import Path
 
 # The one before the packages were arranged anew.
 COMMIT = "92ab40bcd611844c8c20e09827d78ad400a8916a"
-# The last release, 0.9.0: a clone may have no tags.
+# The release before, 0.9.0: a clone may have no tags.
 LAST = "d115d70309d6f099610fd3749a2fb3c02ccffb0e"
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
