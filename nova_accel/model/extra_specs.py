@@ -125,12 +125,12 @@ _PACKING = _choices(
 
 _TOPOLOGY = _choices(
     {
+        flavors.GuestTopology.NONE: "The guest sees all devices on one bus.",
+        flavors.GuestTopology.NUMA: "It sees their NUMA nodes.",
         flavors.GuestTopology.PCIE: (
-            "The guest sees the root complexes and the switches of its"
-            " devices, each root complex on its NUMA node."
+            "It sees their root complexes, each on its NUMA node, and the"
+            " switches."
         ),
-        flavors.GuestTopology.NUMA: "It sees only their NUMA nodes.",
-        flavors.GuestTopology.NONE: "It sees all devices on one bus.",
     }
 )
 
@@ -225,7 +225,7 @@ TABLE: tuple[ExtraSpec, ...] = (
             "``guest_topology`` in ``[nova_accel]`` of the host decides"
         ),
         example="pcie",
-        since="0.10.0",
+        since="1.0.0",
     ),
     ExtraSpec(
         key=flavors.MEMORY_NODES,
@@ -256,7 +256,7 @@ TABLE: tuple[ExtraSpec, ...] = (
         form_in_words="up to 16 vGPU types, separated by commas",
         default_in_words="the type of the groups only",
         example="H100-80C,A100D-80C,*-80C",
-        since="0.10.0",
+        since="1.0.0",
     ),
     ExtraSpec(
         key=flavors.BITSTREAM,

@@ -9,6 +9,7 @@ from nova_accel import errors
 from placement_sync.client import nova_api, rest
 from placement_sync.fleet.explain import server_request, simulation
 from placement_sync.fleet.flavors import cloud, offered_devices
+from placement_sync.fleet.moves import movable_servers
 from placement_sync.planning import snapshot
 from placement_sync.planning.capacity import capacity_plan
 
@@ -61,7 +62,7 @@ class Evictions:
     def _free(self, uuid: str, server: nova_api.Server) -> None:
         """Give back the CPU, memory and disk that a server had of a host."""
         host = self._snapshot.hosts[uuid]
-        needs = _list_needs(server)
+        needs = movable_servers.list_needs(server)
         self._snapshot.add_host(
             dataclasses.replace(
                 host,
@@ -111,7 +112,7 @@ class Evictions:
             id="",
             name=server.flavor.name,
             specs=server.flavor.extra_specs,
-            needs=_list_needs(server),
+            needs=movable_servers.list_needs(server),
         )
         try:
             choices = build_choices(flavor, self._snapshot)
@@ -171,16 +172,3 @@ def build_choices(
         simulation.SimulatedRequest(specs=choice.specs, needs=choice.needs)
         for _, choice in cloud.list_choices(flavor, planned.types.catalog)
     )
-
-
-def _list_needs(server: nova_api.Server) -> dict[str, int]:
-    """Return a server's amounts on its compute node, as far as known."""
-    flavor = server.flavor
-    if flavor is None:
-        return {}
-    root_gb = 0 if server.is_volume_backed else flavor.root_gb
-    return {
-        "VCPU": flavor.vcpus,
-        "MEMORY_MB": flavor.memory_mb,
-        "DISK_GB": root_gb + flavor.other_gb,
-    }
