@@ -172,7 +172,8 @@ class CapacityPlanner:
         while request.count is None or by_host.total() < request.count:
             server = nova_api.Server(
                 uuid=str(uuid.uuid5(_PLANNED, str(len(self.placed)))),
-                name=f"{request.name} {by_host.total() + 1} (planned)",
+                name=f"{request.name} {by_host.total() + 1}",
+                project="planned",
                 flavor=request.flavor,
             )
             host = self._place(server, request.request)
