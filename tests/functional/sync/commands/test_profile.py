@@ -154,7 +154,7 @@ def test_a_drained_card_offers_nothing_and_keeps_its_totals(
     site.placement.call("PUT", f"{path}/traits", body)
     site.set_inventories(card.uuid, VGPU=-6, CUSTOM_GPU_MEMORY_MB=-49152)
     assert site.free_rows() == {}
-    assert not site.rows()["A40-8Q"]["is_offered"]
+    assert not site.rows()["A40-8Q"]["Offered"]
     assert site.run().startswith("No card takes servers now; see")
     (card,) = cloud.read(client).devices
     assert card.root == root and card.is_unavailable

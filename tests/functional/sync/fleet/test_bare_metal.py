@@ -88,7 +88,7 @@ def test_nodes_are_profiles(site: test_fleet.Site) -> None:
     (profile,) = json.loads(out)
     assert profile["Profile"] == PROFILE
     assert profile["Kind"] == "bare metal"
-    assert (profile["Free"], profile["Cards"]) == (1, "1 of 2")
+    assert (profile["Free"], profile["Cards"]) == (1, "1 of 3")
 
 
 def test_nodes_have_holders_and_projects(site: test_fleet.Site) -> None:
