@@ -22,8 +22,7 @@ BELOW_TWO = (
 SPECS = {
     **harness.vgpu_group("_A", "4Q"),
     **harness.vgpu_group("_B", "4Q"),
-    "accelerator:locality": "different_card",
-    "group_policy": "none",
+    "group_policy": "isolate",
 }
 
 

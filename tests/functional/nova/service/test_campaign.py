@@ -89,7 +89,7 @@ _BOOT = '["boot", "host1", "small", [], null]'
 
 
 # Nova loses the first server, whose guest goes on.
-_LOST = '["boot", "host1", "small", ["libvirt:7:10000:before:2"], null]'
+_LOST = '["boot", "host1", "small", ["libvirt:8:10000:before:2"], null]'
 _RESTART = '["restart", "host1", "", [], null]'
 
 
