@@ -40,9 +40,9 @@ class DeviceReader:
     def find_largest_bar(self, claim: model.Claim) -> tuple[str, int]:
         """Return the function with the largest BAR, and its size.
 
-        The size is 0 if it is unknown, and for an mdev.
+        The size is 0 if it is unknown.
         """
-        if claim.technology == "mdev":
+        if _has_emulated_bars(claim):
             return claim.handle, 0
         files = fs.Files(self._source)
         size, address = max(
@@ -52,14 +52,22 @@ class DeviceReader:
         return address, size
 
     def sum_bars(self, claims: Iterable[model.Claim]) -> int:
-        """Return the size of all BARs of claims, without mdevs."""
+        """Return the size of all BARs of claims, as far as it is known."""
         files = fs.Files(self._source)
         return sum(
             sum(bars.read_sizes(files, handle))
             for claim in claims
-            if claim.technology != "mdev"
+            if not _has_emulated_bars(claim)
             for handle in (claim.handle, *claim.members)
         )
+
+
+def _has_emulated_bars(claim: model.Claim) -> bool:
+    """Return whether a driver of the host shows a guest other BARs.
+
+    Those of an mdev, and of a VF that has a vGPU type.
+    """
+    return claim.technology == "mdev" or bool(claim.type_id)
 
 
 def _list_slots(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes of BARs are read from the kernel's resource files."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,19 @@ def test_the_function_with_the_largest_bar(tmp_path: Path) -> None:
     reader = device_reader.DeviceReader(str(tmp_path))
     assert reader.find_largest_bar(CARD) == ("0000:65:00.1", 128 << 30)
     assert reader.find_largest_bar(MDEV) == (MDEV.handle, 0)
+
+
+def test_a_vgpu_has_the_bars_of_its_driver(tmp_path: Path) -> None:
+    """Those of its VF are not what the guest sees."""
+    add(tmp_path, f"{PORT}/0000:65:00.4")
+    path = tmp_path / "sys/bus/pci/devices/0000:65:00.4/resource"
+    path.write_text(H100)
+    vf = dataclasses.replace(WHOLE, handle="0000:65:00.4", members=())
+    vgpu = dataclasses.replace(vf, type_id="1155")
+    reader = device_reader.DeviceReader(str(tmp_path))
+    assert reader.find_largest_bar(vf)[1] == 128 << 30
+    assert reader.find_largest_bar(vgpu) == (vgpu.handle, 0)
+    assert reader.sum_bars([vgpu]) == 0 < reader.sum_bars([vf])
 
 
 def test_a_function_without_a_file_has_an_unknown_size(
