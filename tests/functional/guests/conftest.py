@@ -26,7 +26,7 @@ def files(
 
 
 @pytest.fixture(scope="session")
-def qemu(
+def embedded_qemu(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[libvirt.virConnect]:
     """Return libvirt's QEMU driver; a process can embed it once."""
@@ -36,3 +36,9 @@ def qemu(
             yield connected
     except libvirt.libvirtError as error:
         pytest.skip(f"no QEMU driver of libvirt here: {error}")
+
+
+@pytest.fixture(scope="session")
+def qemu(embedded_qemu: libvirt.virConnect) -> libvirt.virConnect:
+    """Return the libvirt of this computer."""
+    return embedded_qemu

@@ -24,12 +24,11 @@ def trixie() -> pathlib.Path:
 @pytest.fixture(scope="session", params=["stock", "trixie"])
 def qemu(
     request: pytest.FixtureRequest,
-    qemu: libvirt.virConnect,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[libvirt.virConnect]:
     """Return the libvirt of this computer, then that of Debian 13."""
     if request.param == "stock":
-        yield qemu
+        yield request.getfixturevalue("embedded_qemu")
         return
     root = request.getfixturevalue("trixie")
     place = tmp_path_factory.mktemp("libvirtd")
