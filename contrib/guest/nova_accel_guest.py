@@ -111,8 +111,8 @@ def read_metadata(source: str) -> Any:
 def find_metadata(drive: str = DRIVE) -> Any:
     """Return the metadata of the service, or else of the config drive.
 
-    The service has what is attached now, a config drive what the server was
-    created with.
+    The service lists the present devices, a config drive those of the
+    server's creation.
 
     :raises OSError: neither can be read.
     """

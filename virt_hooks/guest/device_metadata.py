@@ -126,7 +126,7 @@ def _list_devices(
     cells: Mapping[int, int],
     state: snapshot.Snapshot,
 ) -> tuple[device_description.GuestDevice, ...]:
-    """Return what is described of some functions of a guest."""
+    """Return a guest device for each function."""
     reader = state.open_reader()
     devices = {d.address: d for d in state.state.devices}
     cards = {

@@ -42,7 +42,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> application.Output:
-    """Carry out a plan; return what was done.
+    """Carry out a plan; return the progress of each move.
 
     :raises AcceleratorError: the file can't be used, or a service fails.
     """

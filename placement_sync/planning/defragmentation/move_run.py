@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Execution of a plan of moves: one after another, each checked before.
 
-Nothing is stored: what was done is read from Nova and Placement, so a run
+Nothing is stored: finished moves are read from Nova and Placement, so a run
 that was interrupted is continued by running it again.
 """
 
