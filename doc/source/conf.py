@@ -8,7 +8,13 @@ _HERE = Path(__file__).resolve().parent
 # Modules beside the installed packages: extensions, and tools/.
 sys.path[:0] = [str(_HERE / "_ext"), str(_HERE.parents[1])]
 
+# After sys.path.
+from tools import man_pages as _pages  # noqa: E402
+
 project = "nova-accel"
+# The theme's own reading of git has no number without tags.
+openstackdocs_auto_version = False
+version = release = _pages.read_number()
 author = "nova-accel contributors"
 copyright = "nova-accel contributors, Apache License 2.0"
 extensions = [
