@@ -4,6 +4,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
+from nova_accel.model import names
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.spawn import test_topology
 from tests.lab import fakehost
@@ -21,8 +22,13 @@ class AttachTopologyBase(
     def setUp(self) -> None:
         super().setUp()
         self.start_host(*self.cards)
+        # Two of the three cards are of node 0, below one root complex.
         self.server = self.boot(
-            test_topology.group(1) | {test_topology.KEY: "pcie"}
+            test_topology.group(1)
+            | {
+                test_topology.KEY: "pcie",
+                f"trait_GPU0:{names.NUMA_PREFIX}0": "required",
+            }
         )
 
     def host_of(self, _server: Any) -> str:
