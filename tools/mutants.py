@@ -1,37 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutants of the code that decides who holds a device, and their survivors.
 
-    tox run -e mutants -- --count 150 --seed 1 [--area claims --processes 2]
+    tox run -e mutants -- --count 150 --seed 1 [--area claims]
 
-A mutant is a copy of the tree with one change by cosmic-ray: a comparison, a
-condition, a number, a loop that runs no time. The tests of the area run on
-it; a mutant on which all pass survives. Mutants are drawn by seed, as many
-from each area as its share of places; one place has one mutant. Survivors
-are printed as differences. Some say nothing about the tests: the mutant
-behaves as the original (a faster way is skipped, a log line changes).
+A mutant is one change by cosmic-ray: a comparison, a condition, a number, a
+loop that runs no time. The tests of the area that run its line are run on it
+until one fails (trials.py); a mutant on which all pass survives. Mutants are
+drawn by seed, as many from each area as its share of places; one place has
+one mutant. Survivors are printed as differences. Some say nothing about the
+tests: the mutant behaves as the original (a faster way is skipped, a log line
+changes).
 """
 
 import argparse
-import concurrent.futures
+import contextlib
 import dataclasses
 import difflib
+import multiprocessing
+import os
 import pathlib
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent import futures
 
+import pytest
 from cosmic_ray import ast as cosmic_ast
 from cosmic_ray import mutating, plugins
 
+from tools import trials
+
+_FORK = multiprocessing.get_context("fork")
 ROOT = pathlib.Path(__file__).parents[1]
 # Changes here are seen by no caller that is right.
 _SAME = re.compile(r"strict=True|@dataclasses\.dataclass|kw_only=True")
-# The slowest area takes 10 s of a processor; a mutant may loop, or wait.
-CPU_SECONDS, SECONDS = 120, 1200
 _OPERATORS = (
     "core/AddNot",
     "core/NumberReplacer",
@@ -147,64 +152,43 @@ def draw_mutants(areas: Sequence[str], count: int, seed: int) -> list[Mutant]:
         changed = mutating.mutate_code(
             source, plugins.get_operator(operator)(), number
         )
-        mutants.append(Mutant(area, relative, line, source, changed))
+        with contextlib.suppress(SyntaxError):  # of "not" before a walrus
+            compile(changed, relative, "exec")
+            mutants.append(Mutant(area, relative, line, source, changed))
     return mutants
 
 
-def passes(folder: pathlib.Path, area: str) -> bool:
-    """Return whether all tests of an area pass in a copy of the tree."""
-    command = [
-        "prlimit",
-        f"--cpu={CPU_SECONDS}",
-        sys.executable,
-        "-B",
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-    ]
-    command += ["-p", "no:cacheprovider", *AREAS[area].tests]
-    try:
-        result = subprocess.run(  # noqa: S603
-            command,
-            check=False,
-            cwd=folder,
-            capture_output=True,
-            timeout=SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return result.returncode == 0
+def try_area(area: str, mutants: Sequence[Mutant]) -> int:
+    """Print survivors of an area; return their number.
 
-
-class Copies:
-    """Copies of the tree, one for each mutant that is tried at a time.
-
-    :raises RuntimeError: the tests of an area fail without any change.
+    :raises RuntimeError: tests of the area fail without any change.
     """
+    survivors = 0
 
-    def __init__(self, folder: pathlib.Path, count: int) -> None:
-        self._free = [folder / str(number) for number in range(count)]
-        environments = shutil.ignore_patterns(".*", "__pycache__")
-        for copy in self._free:
-            shutil.copytree(ROOT, copy, ignore=environments)
+    def work(runs: trials.Trials) -> None:
+        nonlocal survivors
+        runs.measure(sorted({mutant.path for mutant in mutants}))
+        for number, mutant in enumerate(mutants, 1):
+            result = runs.judge(
+                mutant.path, mutant.line, mutant.source, mutant.changed
+            )
+            if not result.is_killed:
+                survivors += 1
+                print(mutant.difference, flush=True)
+            print(
+                f"{area} {number} of {len(mutants)}: {mutant.path}:"
+                f"{mutant.line} {'killed' if result.is_killed else 'survived'}"
+                f", {result.tests} tests, {result.seconds:.1f} s",
+                file=sys.stderr,
+                flush=True,
+            )
 
-    def check(self, areas: Sequence[str]) -> None:
-        """Check that the tests of each area pass on the tree as it is."""
-        for area in areas:
-            if not passes(self._free[0], area):
-                raise RuntimeError(f"tests of {area} fail without a mutant")
-
-    def survives(self, mutant: Mutant) -> bool:
-        """Return whether all tests pass with a mutant."""
-        copy = self._free.pop()
-        module = copy / mutant.path
-        try:
-            module.write_text(mutant.changed, encoding="utf-8")
-            return passes(copy, mutant.area)
-        finally:
-            module.write_text(mutant.source, encoding="utf-8")
-            self._free.append(copy)
+    plugin = trials.Trials(pathlib.Path.cwd(), work)
+    options = ["-q", "-p", "no:cacheprovider", "--basetemp=.tests"]
+    code = pytest.main([*options, *AREAS[area].tests], [plugin])
+    if code:
+        raise RuntimeError(f"pytest ends with {code}: tests of {area}")
+    return survivors
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -212,7 +196,6 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--area", choices=sorted(AREAS), action="append")
     return parser.parse_args()
 
@@ -223,21 +206,21 @@ def main() -> int:
     areas = arguments.area or sorted(AREAS)
     mutants = draw_mutants(areas, arguments.count, arguments.seed)
     survived = dict.fromkeys(areas, 0)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool,
-    ):
-        copies = Copies(pathlib.Path(folder), arguments.processes)
-        copies.check(areas)
-        results = pool.map(copies.survives, mutants)
-        for number, (mutant, survives) in enumerate(
-            zip(mutants, results, strict=True), 1
-        ):
-            if survives:
-                survived[mutant.area] += 1
-                print(mutant.difference, flush=True)
-            if number % 10 == 0:
-                print(f"{number} of {len(mutants)} mutants", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        # Processes that tests start import the mutant, too.
+        copy = pathlib.Path(folder, "copy")
+        ignored = shutil.ignore_patterns(".*", "__pycache__")
+        shutil.copytree(ROOT, copy, ignore=ignored)
+        os.chdir(copy)
+        sys.path.insert(0, str(copy))
+        os.environ["PYTHONPATH"] = str(copy)
+        sys.dont_write_bytecode = True
+        for area in areas:
+            own = [mutant for mutant in mutants if mutant.area == area]
+            if own:
+                with futures.ProcessPoolExecutor(1, _FORK) as pool:
+                    survived[area] = pool.submit(try_area, area, own).result()
+        os.chdir(ROOT)
     print(f"{'area':10}{'mutants':>9}{'survivors':>11}")
     for area in areas:
         total = sum(mutant.area == area for mutant in mutants)
