@@ -147,9 +147,8 @@ class BusFunctions:
 
     @property
     def _count(self) -> str:
-        return {1: "one", 2: "both"}.get(
-            len(self.functions), f"all {len(self.functions)}"
-        )
+        count = len(self.functions)
+        return {2: "both"}.get(count, f"all {count}")
 
 
 def find_unresettable(

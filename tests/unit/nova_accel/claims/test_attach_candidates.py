@@ -45,6 +45,36 @@ def test_only_devices_with_room_are_ranked_the_cheapest_first(
     assert attach_candidates.rank(offers, set()) == ()
 
 
+def test_the_card_that_loses_least_of_large_profiles_is_first() -> None:
+    """The other one would lose none of its small ones."""
+
+    def counted(address: str, count: int, most_small: int) -> model.Device:
+        card = strategies.card(address, most_small, 4, 4)
+        profiles = tuple(
+            dataclasses.replace(profile, charges={"VGPU": charge})
+            for charge, profile in enumerate(card.profiles, 1)
+        )
+        return dataclasses.replace(
+            card, counters={"VGPU": count}, profiles=profiles
+        )
+
+    cards = counted("0000:3b:00.0", 4, 1), counted("0000:5e:00.0", 5, 4)
+    losses = [
+        [
+            device_capacity.remaining(card)[name]
+            - device_capacity.remaining(card, ["P-2"])[name]
+            for name in ("P-3", "P-1")
+        ]
+        for card in cards
+    ]
+    assert losses == [[1, 0], [0, 1]]
+    offers = attach_candidates.find(
+        "P-2", ROOT, model.HostState(devices=cards)
+    )
+    ranked = attach_candidates.rank(offers, {o.provider for o in offers})
+    assert [offer.device for offer in ranked] == [cards[1], cards[0]]
+
+
 @given(strategies.claim_inputs())
 def test_drained_and_faulty_devices_are_refused(
     claim_input: strategies.ClaimInput,
@@ -70,8 +100,9 @@ def test_drained_and_faulty_devices_are_refused(
             provider=names.provider_uuid(ROOT.uuid, device.address),
         )
         assert attach_candidates.rank([offer], {offer.provider}) == ()
-        (reason,) = attach_candidates.list_refusals([offer], {offer.provider})
-        assert word in reason
+        for room in ({offer.provider}, set()):
+            (reason,) = attach_candidates.list_refusals([offer], room)
+            assert word in reason
 
 
 def test_a_profile_that_no_device_has_is_an_error() -> None:

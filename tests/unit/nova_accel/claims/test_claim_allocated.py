@@ -197,6 +197,7 @@ def test_a_claim_without_an_allocation_is_found() -> None:
     twice = ("server-1", "server-1")
     assert missing({"server-1": 1}, *twice) == [("server-1", "slot-1")]
     assert missing({"server-1": 2}, *twice) == []
+    assert missing({"server-2": 1}, *SERVERS[:2]) == [("server-1", "slot-0")]
 
 
 @pytest.mark.parametrize("name", CHARGES)

@@ -297,6 +297,13 @@ def test_devices_are_paired_by_profile(
     profiles = {p.handle: p.profile for p in (*before, *after)}
     for old, new in pairs.items():
         assert profiles[old] == profiles[new]
+    # Equal devices keep their order.
+    for profile in {*profiles.values()}:
+        old_handles, new_handles = (
+            [part.handle for part in side if part.profile == profile]
+            for side in (before, after)
+        )
+        assert [pairs[handle] for handle in old_handles] == new_handles
 
 
 @given(st.lists(kinds, max_size=4), st.lists(kinds, max_size=4))
@@ -404,7 +411,7 @@ def test_a_migration_to_an_equal_host_finds_its_device(
     assert not any("no card" in reason for reason in reasons)
 
 
-A, B, C = (f"0000:41:00.{n}" for n in (4, 5, 6))
+A, B, C, D = (f"0000:41:00.{n}" for n in (4, 5, 6, 7))
 
 
 def replaced(guest: list[str], steps: dict[str, str]) -> list[str]:
@@ -446,6 +453,7 @@ def test_a_device_that_stays_needs_no_step() -> None:
 
 
 def test_without_a_cycle_there_is_no_detour() -> None:
+    assert migration.plan_pci_changes({A: B, C: D}) == {A: B, C: D}
     assert list(migration.plan_pci_changes({A: B, B: C}).items()) == [
         (B, C),
         (A, B),
