@@ -162,6 +162,8 @@ _WRITE_ERRORS = (errno.EIO, errno.EBUSY, errno.ENOSPC, errno.EAGAIN)
 _LIE = len(_WRITE_ERRORS)
 #: The code of a call that is done twice, as when a request is sent again.
 TWICE = _LIE + 1
+#: The code of a kill after which the service stays down.
+DOWN = TWICE + 1
 #: Nothing can be read back of these: a lie can't be noticed.
 _UNSEEN = ("reset", "reset_subordinate", "drivers_probe")
 _READ_ERRORS = (errno.EIO, errno.ENODEV, errno.EACCES)
@@ -176,9 +178,9 @@ class Fault:
     """Calls of one kind that fail, from the ``first`` on, ``length`` times.
 
     :ivar is_after: the call is done, and only its answer is lost.
-    :ivar code: which of the errors that such a call can fail with. That of
-        a kill is not used: the service is killed before the ``first`` call
-        of any kind.
+    :ivar code: which of the errors that such a call can fail with. The
+        service is killed before the ``first`` call of any kind, and started
+        again unless the code is ``DOWN``.
     """
 
     kind: str

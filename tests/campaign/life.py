@@ -19,7 +19,7 @@ from nova.tests.functional.api import client
 from nova_accel.model import names, rpc_names
 from tests.campaign import cards
 from tests.campaign import world as worlds
-from tests.campaign.faults import Fault, KilledError, has_points
+from tests.campaign.faults import DOWN, Fault, KilledError, has_points
 from tests.functional.nova.support import harness
 
 LOG = logging.getLogger(__name__)
@@ -223,8 +223,12 @@ class Life(cards.CardChanges):
             for fault in step.faults
             if step.further and fault.kind != "kill"
         ]
+        stays_down = any(fault.code == DOWN for fault in step.faults)
         for host in list(self.world.injector.killed):
-            self.world.revive(host)
+            if stays_down:
+                self.host_down(Step("down", host))
+            else:
+                self.world.revive(host)
         self.log.append(f"   servers {', '.join(self._list_states())}")
 
     def _list_states(self) -> Iterator[str]:

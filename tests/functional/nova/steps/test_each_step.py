@@ -2,7 +2,8 @@
 """Law: what fails anywhere is undone at once, or ended by the next pass.
 
 Each step of an operation fails, loses its answer, is done twice, or is never
-reached, since nova-compute is killed before it. Afterwards Nova, Placement,
+reached, since nova-compute is killed before it; then the server may be
+deleted before the next nova-compute starts. Afterwards Nova, Placement,
 claims, kernel and guests agree, the server serves, and its delete leaves
 nothing: this is what the judge of the campaign compares.
 """
@@ -19,6 +20,7 @@ from tests.functional.nova.steps import trials
 from tests.support import examples
 from virt_hooks.operations import server_partitions
 from virt_hooks.report import claim_checks
+from virt_hooks.spawn import orphan_cleanup
 
 #: Operations and technologies that run each time.
 _USUAL = {("mdev", "boot"), ("mdev", "attach"), ("whole", "delete")}
@@ -84,3 +86,31 @@ def test_a_step_that_is_not_undone_is_found(
 
     campaign.in_a_world("mdev", body)
     assert any(text.startswith("leaked: mdev") for text in findings)
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_an_orphan_of_a_killed_service_is_found(
+    monkeypatch: pytest.MonkeyPatch, is_removed: bool
+) -> None:
+    """Its server is gone: only the cleanup of orphans can remove it."""
+    if not is_removed:
+        monkeypatch.setattr(
+            orphan_cleanup.OrphanCleanup, "run", lambda *_, **__: None
+        )
+    findings: list[str] = []
+
+    def body(place: world.World) -> None:
+        operation = trials.OPERATIONS["boot"]
+        (trial,) = (
+            trial
+            for trial in trials.list_trials(trials.record(place, operation))
+            if trial.law == trials.FORGOTTEN
+            and trial.step.endswith("defineXML")
+        )
+        report = trials.run(place, operation, trial)
+        assert report.struck
+        findings.extend(report.findings)
+
+    campaign.in_a_world("mdev", body)
+    leaks = [text for text in findings if text.startswith("leaked: mdev")]
+    assert leaks if not is_removed else findings == []

@@ -35,6 +35,10 @@ _CHANGES: Mapping[str, frozenset[str]] = {
 _REPEATED = frozenset({"save", "placement", "note"})
 
 
+#: The law after which the server is deleted while its host is down.
+FORGOTTEN = "is killed, the server deleted"
+
+
 @dataclasses.dataclass(frozen=True)
 class Operation:
     """The operation that is tried, and those that come before it."""
@@ -95,7 +99,8 @@ def list_trials(trace: list[tuple[str, str]]) -> Iterator[Trial]:
     """Yield the trials of an operation that took these calls.
 
     Each step fails; it is done and its answer is lost; nova-compute is
-    killed before it; it is done twice.
+    killed before it, and the server may be deleted before the next one
+    starts; it is done twice.
     """
     numbers: collections.Counter[str] = collections.Counter()
     for place, (kind, name) in enumerate(trace):
@@ -108,6 +113,7 @@ def list_trials(trace: list[tuple[str, str]]) -> Iterator[Trial]:
         yield Trial("fails", step, Fault(kind, number))
         yield Trial("is lost", step, Fault(kind, number, is_after=True))
         yield Trial("is killed", step, Fault("kill", place))
+        yield Trial(FORGOTTEN, step, Fault("kill", place, code=faults.DOWN))
         if kind in _REPEATED:
             twice = Fault(kind, number, code=faults.TWICE)
             yield Trial("is done twice", step, twice)
@@ -129,7 +135,8 @@ def run(
 ) -> campaign.Report:
     """Return what an operation with a fault left, as the judge says."""
     tried = dataclasses.replace(operation.tried, faults=(trial.fault,))
-    schedule = lives.to_text([*operation.before, tried])
+    ends = [Step("delete", 0)] if trial.law == FORGOTTEN else []
+    schedule = lives.to_text([*operation.before, tried, *ends])
     technology = world.technology.name
     return campaign.live(
         world, campaign.Chunk(0, technology, (0,), schedule), 0
