@@ -92,6 +92,8 @@ class Hooks:
             libvirt_guest.LayoutContext(
                 host=host,
                 hypervisor=partitions.hypervisor,
+                state=accel.host,
+                get=allocations.get(),
                 root=settings.root,
                 topology=settings.guest_topology,
             )

@@ -203,16 +203,22 @@ def explain_mismatch(
         return ""
     if locality is flavors.Locality.NVLINK:
         has_addresses = first.address and second.address
-        is_linked = _has_link(first, second) or _has_link(second, first)
+        is_linked = has_link(first, second)
         return (
             "no NVLink between them" if has_addresses and not is_linked else ""
         )
     return _compare_traits(locality, first, second)
 
 
-def _has_link(device: LocatedDevice, peer: LocatedDevice) -> bool:
-    return names.nvlink_trait(peer.address) in device.traits or (
-        names.NVLINK_SWITCH in device.traits & peer.traits
+def has_link(first: LocatedDevice, second: LocatedDevice) -> bool:
+    """Return whether the cards of two devices have an NVLink by their traits.
+
+    A card has none to itself.
+    """
+    return first.card != second.card and (
+        names.nvlink_trait(second.address) in first.traits
+        or names.nvlink_trait(first.address) in second.traits
+        or names.NVLINK_SWITCH in first.traits & second.traits
     )
 
 

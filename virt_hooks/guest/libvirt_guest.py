@@ -17,7 +17,9 @@ from nova.virt.libvirt import config as vconfig
 
 from nova_accel import errors, model
 from nova_accel.config import extensions
+from nova_accel.discovery import snapshot
 from nova_accel.model import flavors, pci
+from placement_sync.client import provider_records
 from virt_hooks.guest import connection, guest_pci, hostdev, hypervisor
 
 LAYOUTS_GROUP = "nova_accel.guest_layouts"
@@ -153,12 +155,15 @@ def replace_mdevs(text: str, functions: Mapping[str, str]) -> str:
 class LayoutContext:
     """Objects of one nova-compute.
 
+    ``state`` is the last reading of the host, ``get`` reads Placement.
     ``root`` is the directory that holds ``sys``. ``topology`` is the default
     of the host, None if it depends on the guest.
     """
 
     host: Any
     hypervisor: hypervisor.HypervisorReader
+    state: snapshot.Snapshot
+    get: provider_records.Get
     root: str = "/"
     topology: flavors.GuestTopology | None = None
 

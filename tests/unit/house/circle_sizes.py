@@ -56,6 +56,10 @@ _UNCALLED = (
     " remedies in a text, versions, domains, an ended service, applied plans"
 )
 _TOPOLOGY = "the host's PCIe topology in guests, and its place in the heart"
+_CHOSEN = (
+    "NVLink peers in guests, and cards of a live migration that the guest's"
+    " tree chooses"
+)
 _USABLE = (
     "hosts and cards are chosen by what usual requests could use: density"
     " above FGD's as installed"
@@ -103,6 +107,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_460, "2026-11-28", "the template of a driver is no driver"),
         Limit(57_900, "2026-11-28", _DESCRIBED),
         Limit(59_900, "2026-11-28", _TOPOLOGY),
+        Limit(60_200, "2026-11-28", _CHOSEN),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -150,6 +155,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         ),
         Limit(39_700, "2026-11-28", _DESCRIBED),
         Limit(40_100, "2026-11-28", _TOPOLOGY),
+        Limit(40_200, "2026-11-28", _CHOSEN),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),

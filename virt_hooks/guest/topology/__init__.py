@@ -7,6 +7,7 @@
 - ``guest_buses``: bus numbers that the guest will see, from its XML
 - ``clusters``: devices that share a root complex or a switch, compared before
   a live migration
+- ``nvlinks``: NVLinks between the devices of a guest
 - ``root_ports``: number of root ports of bus 0
 - ``spare_ports``: empty ports for devices that are attached
 - ``bars``: memory of functions, and the room for it in running guests

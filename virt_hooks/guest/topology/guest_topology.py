@@ -22,6 +22,7 @@ from virt_hooks.guest.topology import (
     device_reader,
     guest_buses,
     host_tree,
+    nvlinks,
     picture,
     root_ports,
     spare_ports,
@@ -43,6 +44,10 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
     def __init__(self, context: libvirt_guest.LayoutContext) -> None:
         self._context = context
         self._reader = device_reader.DeviceReader(context.root)
+        self._nvlinks = nvlinks.NvlinkReader(self._list_devices, context.get)
+
+    def _list_devices(self) -> Iterable[model.Device]:
+        return self._context.state.state.devices
 
     def plan(
         self,
@@ -75,6 +80,7 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
                 SPARE_PORTS,
                 ports + 1,
                 topology,
+                self._read_peers(claims, devices),
             )
         except picture.PictureError as error:
             if options.guest_topology is not None:
@@ -246,10 +252,21 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
             SPARE_PORTS,
             1,
             tree.topology,
+            self._read_peers(arrival.claims, devices),
         )
         return clusters.explain(
             tree.clusters, clusters.list_clusters(drawn, tree.handles)
         )
+
+    def _read_peers(
+        self,
+        claims: Iterable[model.Claim],
+        devices: Iterable[host_tree.HostDevice],
+    ) -> host_tree.Peers:
+        """Return the NVLink peers of devices where the tree depends on it."""
+        if not host_tree.has_root_ports(devices):
+            return host_tree.NO_PEERS
+        return self._nvlinks.read(claims)
 
     def predict_buses(self, text: str) -> Mapping[int, int]:
         """Return the bus numbers that the guest sees, by libvirt's."""

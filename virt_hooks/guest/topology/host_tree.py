@@ -3,14 +3,22 @@
 
 A root complex is named as its directory in sysfs (``pci0000:16``), a bridge
 by its PCI address.
+
+The tree has one place that the host's has not: the root ports above NVLink
+peers are below one bridge. Peers of two root complexes stay apart, as each is
+on a NUMA node.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import types
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel.geometry import topology
 
 parse_bridges = topology.parse_bridges
+#: Handles of the NVLink peers of a handle; each is a peer of its peers.
+Peers = Mapping[str, Collection[str]]
+NO_PEERS: Peers = types.MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -59,7 +67,9 @@ class Branch:
             yield from branch.list_devices()
 
 
-def build_trees(devices: Iterable[HostDevice]) -> Mapping[str, Branch]:
+def build_trees(
+    devices: Iterable[HostDevice], peers: Peers = NO_PEERS
+) -> Mapping[str, Branch]:
     """Return the tree of each root complex, by name.
 
     The order of the devices has no effect. A bridge above one branch is left
@@ -69,7 +79,9 @@ def build_trees(devices: Iterable[HostDevice]) -> Mapping[str, Branch]:
     for device in sorted(devices):
         by_complex.setdefault(device.root_complex, []).append(device)
     return {
-        name: Branch(branches=tuple(_list_branches(members, 1)))
+        name: Branch(
+            branches=_join_peers(tuple(_list_branches(members, 1)), peers)
+        )
         for name, members in by_complex.items()
     }
 
@@ -83,6 +95,49 @@ def group_by_node(devices: Iterable[HostDevice]) -> Mapping[str, Branch]:
     return {
         f"node{node:+d}": Branch(branches=tuple(branches))
         for node, branches in sorted(by_node.items())
+    }
+
+
+def has_root_ports(devices: Iterable[HostDevice]) -> bool:
+    """Return whether two devices are below two root ports of one complex."""
+    return any(
+        len(tree.branches) > 1 for tree in build_trees(devices).values()
+    )
+
+
+def _join_peers(
+    branches: tuple[Branch, ...], peers: Peers
+) -> tuple[Branch, ...]:
+    """Return branches with those that have NVLink peers in one, in order."""
+    groups: list[list[Branch]] = []
+    for branch in branches:
+        reachable = {
+            peer
+            for handle in _list_handles([branch])
+            for peer in peers.get(handle, ())
+        }
+        linked = [g for g in groups if reachable & _list_handles(g)]
+        if not linked:
+            groups.append([branch])
+            continue
+        for other in linked[1:]:
+            linked[0] += other
+            groups.remove(other)
+        linked[0].append(branch)
+    return tuple(
+        Branch(branches=tuple(sorted(group, key=branches.index)))
+        if len(group) > 1
+        else group[0]
+        for group in groups
+    )
+
+
+def _list_handles(branches: Iterable[Branch]) -> set[str]:
+    return {
+        handle
+        for branch in branches
+        for device in branch.list_devices()
+        for handle in device.handles
     }
 
 

@@ -3,7 +3,7 @@
 
 The guest sees the host's tree, restricted to its devices: an expander
 (``pcie-expander-bus``) for each root complex, and a switch for each bridge
-that two or more of its devices share.
+that two or more of its devices share, and for root ports of NVLink peers.
 
 Firmware numbers the buses depth first, those of bus 0 from 1 and those of an
 expander from its ``busNr``, and reports no overlap: devices are missing then.
@@ -14,6 +14,7 @@ would be filled by libvirt with root ports of bus 0.
 
 import dataclasses
 import enum
+import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree
@@ -93,6 +94,7 @@ def mirror(
     spare_ports: int,
     first_index: int,
     topology: flavors.GuestTopology = flavors.GuestTopology.PCIE,
+    peers: host_tree.Peers = host_tree.NO_PEERS,
 ) -> Picture:
     """Return the mirror of the devices of a guest.
 
@@ -109,7 +111,11 @@ def mirror(
     if topology is flavors.GuestTopology.NONE:
         return Picture()
     is_numa = topology is flavors.GuestTopology.NUMA
-    group = host_tree.group_by_node if is_numa else host_tree.build_trees
+    group = (
+        host_tree.group_by_node
+        if is_numa
+        else functools.partial(host_tree.build_trees, peers=peers)
+    )
     builder = _Builder(first_index)
     for name, tree in group(devices).items():
         nodes = {

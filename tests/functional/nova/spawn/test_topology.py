@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from lxml import etree
 
+from nova_accel.model import names
 from tests.functional.nova.support import harness
 from tests.lab import fakehost
 from virt_hooks.guest.topology import guest_buses
@@ -42,6 +43,23 @@ def group(count: int) -> dict[str, str]:
         specs[f"resources_GPU{number}:PGPU"] = "1"
         specs[f"trait_GPU{number}:{TRAIT}"] = "required"
     return specs
+
+
+def link(
+    test: harness.AccelTestBase, cards: tuple[Any, ...], host: str = "host1"
+) -> None:
+    """Give providers the traits that they had with NVIDIA's driver."""
+    for own in cards:
+        links = {
+            names.nvlink_trait(peer.address)
+            for peer in cards
+            if peer is not own
+        }
+        for trait in links:
+            test._create_trait(trait)
+        uuid = test.provider(own.address, host)
+        traits = test._get_provider_traits(uuid)
+        test._set_provider_traits(uuid, [*traits, *links])
 
 
 class TopologyTestBase(harness.AccelTestBase):
@@ -160,6 +178,31 @@ class Topology(TopologyTestBase):
         self.assertEqual(
             {"0x19": "0x0a", "0x1a": "0x0b", "0x97": "0x0e"},
             self.places(server),
+        )
+
+
+class NvlinkPeers(TopologyTestBase):
+    """Cards that are bound to no driver: NVML does not see their links."""
+
+    cards = (CARDS[0], card("0000:1b:00.0", "0000:16:02.0"), CARDS[2])
+
+    def test_peers_of_one_root_complex_are_below_one_switch(self) -> None:
+        self.start_host(*self.cards)
+        link(self, self.cards)
+        server = self.boot(group(3))
+        peers = {"0x19": "0x0c", "0x1b": "0x0d", "0x97": "0x10"}
+        self.assertEqual(peers, self.places(server))
+        self.assertEqual([None, None], self.cells(server))
+        self.restart()
+        self.run_periodics()
+        self._reboot_server(server, hard=True)
+        self.assertEqual(peers, self.places(server))
+
+    def test_without_nvlink_each_is_below_its_root_port(self) -> None:
+        self.start_host(*self.cards)
+        self.assertEqual(
+            {"0x19": "0x0a", "0x1b": "0x0b", "0x97": "0x0e"},
+            self.places(self.boot(group(3))),
         )
 
 

@@ -3,7 +3,8 @@
 
 A cluster is a kind (``complex`` or ``bridge``) and the handles below it. Two
 trees without bridges above one branch have the same form if, and only if,
-their clusters are equal.
+their clusters are equal. The root ports above NVLink peers of one complex
+count as if they were below a bridge.
 """
 
 import itertools
@@ -67,10 +68,25 @@ def hosts(draw: st.DrawFn) -> tuple[host_tree.HostDevice, ...]:
     return tuple(devices)
 
 
+@st.composite
+def peers(
+    draw: st.DrawFn, devices: tuple[host_tree.HostDevice, ...]
+) -> dict[str, set[str]]:
+    """Draw NVLinks between devices, of any root complexes."""
+    linked: dict[str, set[str]] = {}
+    pairs = st.tuples(st.sampled_from(devices), st.sampled_from(devices))
+    for first, second in draw(st.lists(pairs, max_size=4)):
+        linked.setdefault(first.handle, set()).add(second.handle)
+        linked.setdefault(second.handle, set()).add(first.handle)
+    return linked
+
+
 def list_host_clusters(
     devices: Iterable[host_tree.HostDevice],
+    linked: host_tree.Peers = host_tree.NO_PEERS,
 ) -> set[Cluster]:
     """Return the clusters of a host, restricted to some devices."""
+    devices = tuple(devices)
     below: dict[str, set[host_tree.HostDevice]] = {}
     for device in devices:
         for bridge in device.bridges:
@@ -82,7 +98,39 @@ def list_host_clusters(
         )
         for bridge, shared in below.items()
         if bridge.startswith("pci") or len(shared) > 1
+    } | {
+        ("bridge", frozenset(h for each in joined for h in each.handles))
+        for joined in _join_ports(devices, linked)
     }
+
+
+def _join_ports(
+    devices: tuple[host_tree.HostDevice, ...], linked: host_tree.Peers
+) -> Iterator[set[host_tree.HostDevice]]:
+    """Yield the devices below root ports that NVLinks join."""
+    ports = {
+        device: (*device.bridges, device.address)[:2] for device in devices
+    }
+    seen: set[host_tree.HostDevice] = set()
+    for device in devices:
+        joined = set() if device in seen else {device}
+        while reached := {
+            other
+            for other in devices
+            if other not in joined
+            and any(
+                ports[other] == ports[each]
+                or (
+                    other.handle in linked.get(each.handle, ())
+                    and other.root_complex == each.root_complex
+                )
+                for each in joined
+            )
+        }:
+            joined |= reached
+        seen |= joined
+        if len({ports[each] for each in joined}) > 1:
+            yield joined
 
 
 def list_guest_clusters(drawn: picture.Picture) -> set[Cluster]:

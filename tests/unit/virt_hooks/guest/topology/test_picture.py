@@ -24,9 +24,12 @@ def device(
 
 
 def mirror(
-    *devices: host_tree.HostDevice, spare: int = 1, first: int = 5
+    *devices: host_tree.HostDevice,
+    spare: int = 1,
+    first: int = 5,
+    peers: host_tree.Peers = host_tree.NO_PEERS,
 ) -> picture.Picture:
-    return picture.mirror(devices, CELLS, spare, first)
+    return picture.mirror(devices, CELLS, spare, first, peers=peers)
 
 
 @st.composite
@@ -38,36 +41,47 @@ def guests(draw: st.DrawFn) -> tuple[host_tree.HostDevice, ...]:
     )
 
 
+Linked = tuple[tuple[host_tree.HostDevice, ...], host_tree.Peers]
+
+
+@st.composite
+def linked_guests(
+    draw: st.DrawFn,
+) -> Linked:
+    """Draw some of the devices of a host, and NVLinks between them."""
+    devices = draw(guests())
+    return devices, draw(host_trees.peers(devices))
+
+
 # -- laws ------------------------------------------------------------------
 
 
-@given(devices=guests(), spare=st.integers(0, 2), first=st.integers(1, 17))
+@given(linked=linked_guests(), spare=st.integers(0, 2))
 @LAW
-def test_the_trees_have_the_same_form(
-    devices: tuple[host_tree.HostDevice, ...], spare: int, first: int
-) -> None:
-    drawn = mirror(*devices, spare=spare, first=first)
+def test_the_trees_have_the_same_form(linked: Linked, spare: int) -> None:
+    devices, peers = linked
+    drawn = mirror(*devices, spare=spare, peers=peers)
     assert host_trees.list_guest_clusters(
         drawn
-    ) == host_trees.list_host_clusters(devices)
+    ) == host_trees.list_host_clusters(devices, peers)
 
 
-@given(devices=guests(), seed=st.integers())
+@given(linked=linked_guests(), seed=st.integers())
 @LAW
 def test_the_order_of_the_devices_has_no_effect(
-    devices: tuple[host_tree.HostDevice, ...], seed: int
+    linked: Linked, seed: int
 ) -> None:
+    devices, peers = linked
     shuffled = list(devices)
     random.Random(seed).shuffle(shuffled)  # noqa: S311 - no secret
-    assert mirror(*shuffled) == mirror(*devices)
+    assert mirror(*shuffled, peers=peers) == mirror(*devices, peers=peers)
 
 
-@given(devices=guests(), spare=st.integers(0, 2))
+@given(linked=linked_guests(), spare=st.integers(0, 2))
 @LAW
-def test_no_controller_is_superfluous(
-    devices: tuple[host_tree.HostDevice, ...], spare: int
-) -> None:
-    drawn = mirror(*devices, spare=spare)
+def test_no_controller_is_superfluous(linked: Linked, spare: int) -> None:
+    devices, peers = linked
+    drawn = mirror(*devices, spare=spare, peers=peers)
     children = collections.Counter(c.bus for c in drawn.controllers)
     of = picture.Model
     for controller in drawn.controllers:
@@ -84,12 +98,12 @@ def test_no_controller_is_superfluous(
     assert len(empty) == spare * len(drawn.expanders)
 
 
-@given(devices=guests(), first=st.integers(1, 17))
+@given(linked=linked_guests(), first=st.integers(1, 17))
 @LAW
 def test_indexes_have_no_gap_and_are_the_buses(
-    devices: tuple[host_tree.HostDevice, ...], first: int
+    linked: Linked, first: int
 ) -> None:
-    drawn = mirror(*devices, first=first)
+    drawn = mirror(*linked[0], first=first, peers=linked[1])
     indexes = [controller.index for controller in drawn.controllers]
     assert indexes == [*range(first, first + len(indexes))]
     text = as_defined(drawn, first - 1)
@@ -179,6 +193,42 @@ def test_a_switch_that_two_devices_share() -> None:
 
 def test_a_switch_of_one_device_is_left_out() -> None:
     assert len(mirror(GPU).controllers) == 3
+
+
+def test_nvlink_peers_of_one_root_complex_are_below_one_switch() -> None:
+    """A card without NVLink is beside it, and one elsewhere stays there."""
+    beside = device(ROOT, "0000:16:03.0", at="0000:2a:00.0")
+    alone = device(ROOT, "0000:16:05.0", at="0000:3a:00.0")
+    cards = {GPU.handle, beside.handle, ALONE.handle}
+    drawn = mirror(
+        *(GPU, NIC, beside, alone, ALONE),
+        peers={card: cards - {card} for card in cards},
+    )
+    of = picture.Model
+    assert [(c.index, c.model, c.bus) for c in drawn.controllers] == [
+        (5, of.EXPANDER, 0),
+        (6, of.ROOT_PORT, 5),
+        (7, of.UPSTREAM, 6),
+        (8, of.DOWNSTREAM, 7),
+        (9, of.UPSTREAM, 8),
+        (10, of.DOWNSTREAM, 9),
+        (11, of.DOWNSTREAM, 9),
+        (12, of.DOWNSTREAM, 7),
+        (13, of.ROOT_PORT, 5),
+        (14, of.ROOT_PORT, 5),
+        (15, of.EXPANDER, 0),
+        (16, of.ROOT_PORT, 15),
+        (17, of.ROOT_PORT, 15),
+    ]
+    assert {h: place.bus for h, place in drawn.places.items()} == {
+        **{GPU.handle: 10, NIC.handle: 11, NIC.members[0]: 11},
+        **{beside.handle: 12, alone.handle: 13, ALONE.handle: 16},
+    }
+
+
+def test_nvlink_peers_below_one_bridge_need_no_other() -> None:
+    peers = {GPU.handle: {NIC.handle}, NIC.handle: {GPU.handle}}
+    assert mirror(GPU, NIC, peers=peers) == mirror(GPU, NIC)
 
 
 def test_an_expander_of_an_unknown_node_has_none() -> None:
