@@ -75,6 +75,11 @@ class MigrationPartition:
     device_api: str = ""
     handle: str = ""
 
+    @property
+    def kind(self) -> str:
+        """Return what is equal for partitions that are interchangeable."""
+        return "/".join(_kind(self))
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationHost:

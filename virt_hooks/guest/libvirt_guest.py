@@ -173,14 +173,16 @@ class Arrival:
     """A guest on its way to this host, and the devices that it gets here.
 
     ``described`` is the text of ``GuestLayouts.describe_guest`` of its
-    source. ``handles`` has the new handles by the old ones, ``cells`` the
-    NUMA nodes of the guest by those of this host.
+    source. ``handles`` has the new handles by the old ones, and ``kinds`` a
+    kind of each old one: those of one kind are interchangeable. ``cells`` has
+    the NUMA nodes of the guest by those of this host.
     """
 
     uuid: str
     described: str
     claims: Sequence[model.Claim]
     handles: Mapping[str, str]
+    kinds: Mapping[str, str]
     cells: Mapping[int, int]
 
 
@@ -251,11 +253,14 @@ class GuestLayouts:
         """
         return ""
 
-    def check_arrival(self, arrival: Arrival) -> None:
-        """Check that the devices of this host are as the guest sees them.
+    def pair_handles(self, arrival: Arrival) -> Mapping[str, str]:
+        """Return the new handles of a guest's devices by the old ones.
+
+        So that the devices of this host are as the guest sees them.
 
         :raises ClaimError: they are not, with what differs.
         """
+        return arrival.handles
 
     def predict_buses(self, text: str) -> Mapping[int, int]:
         """Return the bus numbers that the guest sees, by libvirt's.

@@ -10,6 +10,7 @@ devices of the destination.
 import dataclasses
 import json
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 from xml.etree import ElementTree
 
 from nova_accel.model import flavors, pci
@@ -137,6 +138,86 @@ def parse_clusters(text: str, handles: Collection[str]) -> frozenset[Cluster]:
         and (address := hostdev.find("./address[@type='pci']")) is not None
     }
     return _group(above, kinds, places)
+
+
+def pair(
+    guest: Iterable[Cluster],
+    here: Iterable[Cluster],
+    handles: Mapping[str, str],
+    kinds: Mapping[str, str],
+) -> Mapping[str, str]:
+    """Return the new handles by the old ones, so that both trees are equal.
+
+    Handles of one kind are interchangeable. The given pairs are returned if
+    no others make the trees equal.
+
+    :param guest: clusters of the old handles.
+    :param here: clusters of the new ones.
+    :param handles: new handles by old ones.
+    :param kinds: kinds of the old handles.
+    """
+    new_kinds = {handles[old]: kind for old, kind in kinds.items()}
+    old_tree = _sort(tuple(guest), kinds)
+    new_tree = _sort(tuple(here), new_kinds)
+    if old_tree.form != new_tree.form:
+        return handles
+    return dict(zip(old_tree.handles, new_tree.handles, strict=True))
+
+
+# Kind, NUMA node, kind of a handle, and forms of the branches.
+_Form = tuple[str, int, str, tuple[Any, ...]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _SortedTree:
+    """Form of a cluster, and its handles in the order of its branches."""
+
+    form: _Form
+    handles: tuple[str, ...]
+
+
+def _sort(
+    clusters: tuple[Cluster, ...], kinds: Mapping[str, str]
+) -> _SortedTree:
+    """Return a tree in the order of its forms.
+
+    :param kinds: kinds of all handles, in an order for equal forms.
+    """
+    order = {handle: number for number, handle in enumerate(kinds)}
+    # A root complex comes before a switch of the same devices.
+    remaining = sorted(clusters, key=lambda c: (-len(c.handles), c.kind))
+
+    def build(top: Cluster, inner: list[Cluster]) -> _SortedTree:
+        branches: list[_SortedTree] = []
+        rest = set(top.handles)
+        for cluster in inner:
+            if not cluster.handles <= rest:
+                continue
+            rest -= cluster.handles
+            below = [
+                c
+                for c in inner[inner.index(cluster) + 1 :]
+                if c.handles <= cluster.handles
+            ]
+            branches.append(build(cluster, below))
+        branches += (
+            _SortedTree(form=("", -1, kinds[h], ()), handles=(h,))
+            for h in rest
+        )
+        branches.sort(
+            key=lambda b: (b.form, min(map(order.__getitem__, b.handles)))
+        )
+        return _SortedTree(
+            form=(
+                top.kind,
+                -1 if top.cell is None else top.cell,
+                "",
+                tuple(b.form for b in branches),
+            ),
+            handles=tuple(h for b in branches for h in b.handles),
+        )
+
+    return build(Cluster(kind="", handles=frozenset(kinds)), remaining)
 
 
 def explain(

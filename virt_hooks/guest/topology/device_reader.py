@@ -37,6 +37,20 @@ class DeviceReader:
             for slot in _list_slots(claim)
         )
 
+    def read_cards(
+        self, addresses: Iterable[str]
+    ) -> tuple[host_tree.HostDevice, ...]:
+        """Return cards, each with its address as the handle.
+
+        :raises PictureError: the place of one can't be read.
+        """
+        files = fs.Files(self._source)
+        return tuple(
+            _read_device(files, address, address, ())
+            for address in addresses
+            if pci.is_address(address)
+        )
+
     def find_largest_bar(self, claim: model.Claim) -> tuple[str, int]:
         """Return the function with the largest BAR, and its size.
 

@@ -217,17 +217,19 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
         )
         return clusters.to_text(tree) if tree.clusters else ""
 
-    def check_arrival(self, arrival: libvirt_guest.Arrival) -> None:
-        """Check that the devices of this host have the tree of a guest.
+    def pair_handles(
+        self, arrival: libvirt_guest.Arrival
+    ) -> Mapping[str, str]:
+        """Return new handles by old ones, so that the guest's tree is kept.
 
-        :raises ClaimError: they have not, with what differs.
+        :raises ClaimError: the devices here can't have it, with what differs.
         """
         if not arrival.described:
-            return
+            return arrival.handles
         try:
-            differences = self._compare(arrival)
+            pairs, differences = self._pair(arrival)
         except (picture.PictureError, ValueError) as error:
-            differences = (str(error),)
+            pairs, differences = {}, (str(error),)
         if differences:
             raise errors.ClaimError(
                 arrival.uuid,
@@ -236,26 +238,55 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
                 public="the destination has not the PCIe topology that the"
                 " guest sees",
             )
+        return pairs
 
-    def _compare(self, arrival: libvirt_guest.Arrival) -> tuple[str, ...]:
-        """Return how the tree of a guest differs from that of its devices.
+    def _pair(
+        self, arrival: libvirt_guest.Arrival
+    ) -> tuple[Mapping[str, str], tuple[str, ...]]:
+        """Return new handles by old ones, and how the trees differ then.
+
+        A guest that was defined before its cards had NVLinks sees none.
 
         :raises PictureError: the devices here have no tree.
         :raises ValueError: the text of the source has another format.
         """
         tree = clusters.parse_text(arrival.described)
-        tree = tree.renamed(arrival.handles)
-        devices = self._reader.read(arrival.claims)
-        drawn = picture.mirror(
-            [d for d in devices if d.handle in tree.handles],
-            arrival.cells,
-            SPARE_PORTS,
-            1,
-            tree.topology,
-            self._read_peers(arrival.claims, devices),
+        new = {arrival.handles[old] for old in tree.handles}
+        devices = [
+            d for d in self._reader.read(arrival.claims) if d.handle in new
+        ]
+        result = _compare(arrival, tree, devices, host_tree.NO_PEERS)
+        if result[1]:
+            peers = self._read_peers(arrival.claims, devices)
+            result = _compare(arrival, tree, devices, peers)
+        pairs, differences = result
+        if differences:
+            differences = (*differences, *self._describe_cards(arrival))
+        return {**arrival.handles, **pairs}, differences
+
+    def _describe_cards(
+        self, arrival: libvirt_guest.Arrival
+    ) -> tuple[str, ...]:
+        """Return which cards for a guest share something on this host."""
+        profiles = sorted({claim.profile for claim in arrival.claims})
+        addresses = [
+            device.address
+            for device in self._list_devices()
+            if any(map(device.profile, profiles))
+        ]
+        try:
+            cards = self._reader.read_cards(addresses)
+            drawn = picture.mirror(cards, arrival.cells, 0, 1)
+        except picture.PictureError:
+            return ()
+        shared = sorted(
+            str(cluster)
+            for cluster in clusters.list_clusters(drawn, drawn.places)
+            if len(cluster.handles) > 1
         )
-        return clusters.explain(
-            tree.clusters, clusters.list_clusters(drawn, tree.handles)
+        return (
+            f"the cards here that make {', '.join(profiles)}:"
+            f" {'; '.join(shared) or 'none share a root complex'}",
         )
 
     def _read_peers(
@@ -320,6 +351,26 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
             f"it needs {program} {minimum}, this host has"
             f" {features.join(version) or 'an unknown version'}: update it"
         )
+
+
+def _compare(
+    arrival: libvirt_guest.Arrival,
+    tree: clusters.GuestTree,
+    devices: Iterable[host_tree.HostDevice],
+    peers: host_tree.Peers,
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    """Return new handles by those of a tree, and how the trees differ then."""
+    drawn = picture.mirror(
+        devices, arrival.cells, SPARE_PORTS, 1, tree.topology, peers
+    )
+    here = clusters.list_clusters(drawn, drawn.places)
+    pairs = clusters.pair(
+        tree.clusters,
+        here,
+        {old: arrival.handles[old] for old in tree.handles},
+        {o: kind for o, kind in arrival.kinds.items() if o in tree.handles},
+    )
+    return pairs, clusters.explain(tree.renamed(pairs).clusters, here)
 
 
 def _add_root_ports(config: Any, count: int) -> None:

@@ -160,6 +160,7 @@ class LiveMigration(live_moves.LiveMoves):
             pairs = self.migrating.make_partitions(
                 self._arriving_server(context, instance, allocations),
                 source_text,
+                _read_cells(context, instance),
             )
         _set_handle_pairs(migrate_data, pairs)
         self._partitions.publish(context)

@@ -57,12 +57,11 @@ def check_arrival(
     server: instance_request.InstanceRequest,
     source: live_migration_wire.WireHost,
     destination: live_migration_wire.WireHost,
-) -> Mapping[str, str]:
+) -> None:
     """Check that the slots claimed here fit the server's partitions.
 
     :param source: host that the server leaves.
     :param destination: this host, with the partitions planned here.
-    :returns: the new handles by the old ones.
     """
     _refuse(
         server,
@@ -70,7 +69,6 @@ def check_arrival(
             source.parts, source.host, destination.parts, destination.host
         ),
     )
-    return pair_handles(server, source.parts, destination.parts)
 
 
 def check_complete(

@@ -5,7 +5,7 @@
 ``live_migration_checks`` compares.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors, model
 from nova_accel.catalog import features
@@ -162,31 +162,22 @@ class MigrationPartitions:
             server.allocated,
         )
         source = live_migration_wire.parse_text(source_text)
-        handles = live_migration_checks.check_arrival(
-            server,
-            source,
-            live_migration_wire.WireHost(
-                host=host, parts=self._read_parts(planned)
-            ),
+        destination = live_migration_wire.WireHost(
+            host=host, parts=self._read_parts(planned)
         )
-        self._layouts.check_arrival(
-            libvirt_guest.Arrival(
-                uuid=server.uuid,
-                described=source.topology,
-                claims=planned,
-                handles=handles,
-                cells=cells,
-            )
-        )
+        live_migration_checks.check_arrival(server, source, destination)
+        self._pair_handles(server, source, planned, cells)
 
     def make_partitions(
         self,
         server: instance_request.InstanceRequest,
         source_text: str,
+        cells: Mapping[int, int],
     ) -> live_migration_checks.HandlePairs:
         """Make a server's partitions; return new handles by old ones.
 
         :param source_text: text that the source has sent.
+        :param cells: as of ``verify_arrival``.
         :raises ClaimError: they can't be made, or don't fit the server's.
         :raises ActionError: the kernel refused.
         :raises MalformedError: the text has another format.
@@ -195,15 +186,38 @@ class MigrationPartitions:
         made = self._accel.ensure(
             server.uuid, server.groups, server.slots, server.allocated
         )
-        handles = live_migration_checks.pair_handles(
-            server, source.parts, self._read_parts(made)
-        )
+        handles = self._pair_handles(server, source, made, cells)
         mdevs = {p.handle for p in source.parts if p.technology == "mdev"}
         return live_migration_checks.HandlePairs(
             mdevs={old: new for old, new in handles.items() if old in mdevs},
             functions={
                 old: new for old, new in handles.items() if old not in mdevs
             },
+        )
+
+    def _pair_handles(
+        self,
+        server: instance_request.InstanceRequest,
+        source: live_migration_wire.WireHost,
+        claims: Sequence[model.Claim],
+        cells: Mapping[int, int],
+    ) -> Mapping[str, str]:
+        """Return new handles by old ones: the same before and after the make.
+
+        :raises ClaimError: the claims don't fit the server's partitions.
+        """
+        handles = live_migration_checks.pair_handles(
+            server, source.parts, self._read_parts(claims)
+        )
+        return self._layouts.pair_handles(
+            libvirt_guest.Arrival(
+                uuid=server.uuid,
+                described=source.topology,
+                claims=claims,
+                handles=handles,
+                kinds={part.handle: part.kind for part in source.parts},
+                cells=cells,
+            )
         )
 
     def _read_parts(

@@ -129,14 +129,14 @@ def test_the_whole_way(
     partitions.verify_arrival(COMING, host, departure, {})
     assert kernel.mdevs() == before
 
-    pairs = partitions.make_partitions(COMING, departure)
+    pairs = partitions.make_partitions(COMING, departure, {})
     (old,), (new,) = life.claims(), other.claims()
     assert pairs == live_migration_checks.HandlePairs(
         mdevs={old.handle: new.handle}, functions={}
     )
     assert kernel.mdevs()[new.handle]["type"] == "nvidia-232"
     # Once more: the same.
-    assert partitions.make_partitions(COMING, departure) == pairs
+    assert partitions.make_partitions(COMING, departure, {}) == pairs
 
 
 def refused(

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trees of two hosts are compared by their clusters."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nova_accel.model import flavors
 from tests.support import examples
@@ -56,6 +59,57 @@ def test_a_domain_has_the_clusters_of_its_picture(
         ("complex" if c.kind == "root complex" else "bridge", c.handles)
         for c in parsed
     } == host_trees.list_host_clusters(devices)
+
+
+@given(devices=guests(), seed=st.integers())
+@settings(deadline=None, max_examples=examples.examples(300))
+def test_handles_are_paired_so_that_the_trees_are_equal(
+    devices: tuple[host_tree.HostDevice, ...], seed: int
+) -> None:
+    """Other hosts have the same tree, and list its devices in any order."""
+    drawn = mirror(*devices)
+    old = sorted(drawn.places)
+    shuffled = random.Random(seed).sample(old, len(old))  # noqa: S311
+    names = {handle: f"{handle}-new" for handle in old}
+    guest = clusters.GuestTree(
+        topology=flavors.GuestTopology.PCIE,
+        clusters=clusters.list_clusters(drawn, drawn.places.keys()),
+    )
+    here = guest.renamed(names).clusters
+    kinds = {handle: str(n % 2) for n, handle in enumerate(old)}
+    given_pairs: dict[str, str] = {}
+    for kind in ("0", "1"):
+        given_pairs |= zip(
+            (h for h in old if kinds[h] == kind),
+            (names[h] for h in shuffled if kinds[h] == kind),
+            strict=True,
+        )
+    pairs = clusters.pair(guest.clusters, here, given_pairs, kinds)
+    assert guest.renamed(pairs).clusters == here
+    assert sorted(pairs.values()) == sorted(names.values())
+    assert all(
+        kinds[new.removesuffix("-new")] == kinds[o] for o, new in pairs.items()
+    )
+
+
+def test_the_pairs_remain_without_equal_trees() -> None:
+    cards = {GPU.handle, NIC.handle, ALONE.handle}
+    here = clusters.list_clusters(mirror(GPU, ALONE), cards)
+    pairs = {handle: handle for handle in cards}
+    assert (
+        clusters.pair(TREE.clusters, here, pairs, dict.fromkeys(cards, ""))
+        == pairs
+    )
+
+
+def test_a_handle_of_another_kind_is_no_substitute() -> None:
+    """The switch has the small one and a large one here."""
+    kinds = {GPU.handle: "4Q", NIC.handle: "4Q", ALONE.handle: "8Q"}
+    here = TREE.renamed(
+        {GPU.handle: "a", NIC.handle: "large", ALONE.handle: "b"}
+    ).clusters
+    pairs = {GPU.handle: "a", NIC.handle: "b", ALONE.handle: "large"}
+    assert clusters.pair(TREE.clusters, here, pairs, kinds) == pairs
 
 
 def test_a_tree_is_sent_as_text() -> None:

@@ -85,3 +85,17 @@ def test_an_unreadable_node_is_unknown(tmp_path: Path) -> None:
     add(tmp_path, f"{PORT}/0000:65:00.0", "?")
     (device,) = read(tmp_path, WHOLE)
     assert device.numa_node is None
+
+
+def test_cards_are_devices_without_partitions(tmp_path: Path) -> None:
+    add(tmp_path, f"{PORT}/0000:65:00.0")
+    reader = device_reader.DeviceReader(str(tmp_path))
+    assert reader.read_cards(["0000:65:00.0", "mtty"]) == (
+        host_tree.HostDevice(
+            ("pci0000:64", "0000:64:01.0"),
+            "0000:65:00.0",
+            "0000:65:00.0",
+            (),
+            1,
+        ),
+    )
