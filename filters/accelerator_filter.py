@@ -27,11 +27,13 @@ from oslo_log import log as logging
 from filters import (
     attached_profiles,
     candidate_capture,
+    moved_server,
     native_flavors,
     profile_order,
 )
 from filters.fit import (
     candidate_fit,
+    device_shape,
     no_candidates,
     preferred_traits,
     provider_facts,
@@ -200,7 +202,11 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
         for host in hosts:
             _restore_candidates(host, spec, state)
         selection = _Selection(
-            request=request, spec=spec, state=state, geometry=self._geometry
+            request=request,
+            spec=spec,
+            state=state,
+            geometry=self._geometry,
+            shape=moved_server.read_shape(spec, request.classes, self._get),
         )
         selection.read(hosts, self._names)
         passed = [host for host in hosts if selection.prune(host)]
@@ -288,12 +294,17 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
 
 @dataclasses.dataclass(kw_only=True)
 class _Selection:
-    """Selection of the candidates of one server."""
+    """Selection of the candidates of one server.
+
+    ``shape`` is that of its present devices if candidates with the same one
+    come first, None for no preference.
+    """
 
     request: AcceleratorRequest
     spec: Any
     state: request_state.RequestState
     geometry: vgpu_geometry.VgpuGeometry
+    shape: device_shape.Shape | None = None
     ranks: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def read(
@@ -355,12 +366,20 @@ class _Selection:
                     if id(candidate) not in fitting_ids
                 ),
             ]
+        if self.shape is not None:
+            fitting.sort(key=self._has_other_shape)
         host.allocation_candidates = fitting
         if self.find_ambiguous(host):
             self.state.doubtful.add(host.uuid)
         else:
             self.state.doubtful.discard(host.uuid)
         return bool(fitting)
+
+    def _has_other_shape(self, candidate: provider_facts.Candidate) -> bool:
+        shape = device_shape.of_candidate(
+            candidate, self.state.facts, self.request.classes
+        )
+        return shape != self.shape
 
     def find_ambiguous(self, host: Any) -> str:
         """Return an ambiguous card of a host's first candidate, or ""."""
