@@ -79,3 +79,32 @@ class LargeBar(AttachTopologyBase):
             reason,
         )
         self.assertEqual(before, self.collect_state(self.server))
+
+
+class SpawnedBefore(
+    attaching.AttachingTestBase, test_topology.TopologyTestBase
+):
+    """A server whose guest was defined before its host had topologies."""
+
+    def test_it_keeps_its_form_until_a_hard_reboot(self) -> None:
+        self.start_host(*CARDS, guest_topology="none")
+        server = self.boot(test_topology.group(2))
+        self.assert_flat(server)
+        defined = self.domain(server).definition_xml
+        self.flags(guest_topology="auto", group="nova_accel")
+        self.restart()
+        self._reboot_server(server, hard=False)
+        self.attach(server, PROFILE)
+        self.run_periodics()
+        self.assertEqual(defined, self.domain(server).definition_xml)
+        self.assert_flat(server)
+        self.assertEqual(3, len(self.hostdevs(server)))
+        addresses = [h.find("./address") for h in self.hostdevs(server)]
+        self.assertEqual([None] * 3, addresses)
+
+        self._reboot_server(server, hard=True)
+        self.assertEqual([None, None], self.cells(server))
+        self.assertEqual(
+            {"0x19": "0x0c", "0x1a": "0x0d", "0x97": "0x10"},
+            self.places(server),
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live migrations of guests that see the PCIe topology of their host."""
+"""Moves of guests that see the PCIe topology of their host."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -7,8 +7,11 @@ from typing import Any, ClassVar
 from nova.tests.functional.api import client
 
 from tests.functional.nova.operations import moving
-from tests.functional.nova.support import harness
-from virt_hooks.guest.topology import guest_buses
+from tests.functional.nova.scheduling import scheduled
+from tests.functional.nova.spawn import test_topology
+from tests.functional.nova.support import harness, operations
+from tests.lab import fakehost
+from virt_hooks.guest.topology import clusters, guest_buses
 
 PORT, OTHER_PORT = "0000:3a:00.0", "0000:3a:01.0"
 BELOW_ONE = tuple(
@@ -19,6 +22,15 @@ BELOW_TWO = (
     BELOW_ONE[0],
     dataclasses.replace(BELOW_ONE[1], port=OTHER_PORT),
 )
+# By address: the first one is alone on one host, the last one on the other.
+_ADDRESSES = ("0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0")
+FIRST_ALONE, LAST_ALONE = (
+    tuple(
+        fakehost.NvidiaGpu(address=address, model="T4", port=port)
+        for address, port in zip(_ADDRESSES, ports, strict=True)
+    )
+    for ports in ((OTHER_PORT, PORT, PORT), (PORT, PORT, OTHER_PORT))
+)
 SPECS = {
     **harness.vgpu_group("_A", "4Q"),
     **harness.vgpu_group("_B", "4Q"),
@@ -26,18 +38,23 @@ SPECS = {
 }
 
 
-class LiveTopology(moving.LiveBase):
+class LiveTopologyBase(moving.LiveBase):
+    """A server of host1 that sees the PCIe of its host."""
+
     #: By host.
     cards: ClassVar = {"host1": BELOW_ONE, "host2": BELOW_ONE}
+    specs: ClassVar = SPECS
 
     def setUp(self) -> None:
         super().setUp()
-        self.server = self.boot(SPECS, host="host1")
+        self.server = self.boot(self.specs, host="host1")
 
     def start_host(self, *_: Any, name: str = "host1", **words: Any) -> Any:
         self.flags(hw_machine_type="x86_64=q35", group="libvirt")
         return super().start_host(*self.cards[name], name=name, **words)
 
+
+class LiveTopology(LiveTopologyBase):
     def test_a_host_with_the_same_tree_gets_the_guest(self) -> None:
         before = self.domain(self.server).XMLDesc(0)
         self.assertTrue(guest_buses.has_expander(before))
@@ -47,17 +64,143 @@ class LiveTopology(moving.LiveBase):
         self.assertTrue(guest_buses.has_expander(sent))
 
 
-class OtherTree(LiveTopology):
+class OtherOrder(LiveTopologyBase):
+    cards: ClassVar = {"host1": FIRST_ALONE, "host2": LAST_ALONE}
+    specs: ClassVar = SPECS | harness.vgpu_group("_C", "4Q")
+
+    def test_each_vgpu_gets_a_card_at_its_place(self) -> None:
+        """Equal vGPUs are paired so that the guest's switch has both of its.
+
+        The order of providers, which are random, has no effect.
+        """
+        self._live_migrate(self.server)
+        (sent,) = self.destination_xmls
+        kernel = self.hosts["host2"].mdevs()
+        shared = [
+            {kernel[handle]["parent"] for handle in cluster.handles}
+            for cluster in clusters.parse_clusters(sent, kernel)
+            if cluster.kind == "switch"
+        ]
+        self.assertEqual([{*_ADDRESSES[:2]}], shared)
+        self.assertEqual(3, len(self.mdevs_of(self.server, "host2")))
+        self.be_on("host2")
+        self._reboot_server(self.server, hard=True)
+        self.run_periodics()
+        self._delete_server(self.server)
+        self.assert_nothing_left("host2")
+
+
+class ChosenCards(scheduled.ScheduledTestBase, LiveTopologyBase):
+    cards: ClassVar = {"host1": BELOW_ONE, "host2": LAST_ALONE}
+
+    def test_the_cards_are_chosen_by_the_tree_of_the_guest(self) -> None:
+        """Two of the three cards have a common root port, as on host1."""
+        self._live_migrate(self.server)
+        kernel = self.hosts["host2"].mdevs()
+        parents = {record["parent"] for record in kernel.values()}
+        self.assertEqual({*_ADDRESSES[:2]}, parents)
+
+
+class OtherTree(LiveTopologyBase):
     cards: ClassVar = {"host1": BELOW_ONE, "host2": BELOW_TWO}
 
-    def test_a_host_with_the_same_tree_gets_the_guest(self) -> None:
-        """It has another one, so nothing happens."""
+    def test_a_host_with_another_tree_is_refused(self) -> None:
         before = self.mdevs_of(self.server)
         self.assertRaises(
             client.OpenStackApiException, self._live_migrate, self.server
         )
         self.assertIn("its devices here are not where", self.messages())
         self.assertIn("below one switch", self.messages())
+        self.assertIn(
+            "the cards here that make T4-4Q: 0000:3b:00.0 and 0000:3c:00.0"
+            " below one root complex",
+            self.messages(),
+        )
         self.assertEqual([], self.destination_xmls)
         self.assertEqual(before, self.mdevs_of(self.server))
         self.assert_nothing_left("host2")
+
+
+class NvlinkPeers(moving.LiveBase):
+    """Two cards of each host, below two root ports of one root complex."""
+
+    CARDS = BELOW_TWO
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(hw_machine_type="x86_64=q35", group="libvirt")
+
+    def test_a_guest_that_sees_a_switch_needs_peers(self) -> None:
+        test_topology.link(self, BELOW_TWO)
+        server = self.boot(SPECS, host="host1")
+        self.assertRaises(
+            client.OpenStackApiException, self._live_migrate, server
+        )
+        self.assertIn("below one switch", self.messages())
+        self.assert_nothing_left("host2")
+        test_topology.link(self, BELOW_TWO, "host2")
+        self._live_migrate(server)
+        self.assertEqual(2, len(self.mdevs_of(server, "host2")))
+
+    def test_a_guest_that_was_defined_before_needs_none(self) -> None:
+        server = self.boot(SPECS, host="host1")
+        test_topology.link(self, BELOW_TWO, "host2")
+        self._live_migrate(server)
+        self.assertEqual(2, len(self.mdevs_of(server, "host2")))
+
+
+class ColdTopology(operations.OperationsTestBase):
+    """A server that moves between hosts with two trees while it is off."""
+
+    switches: ClassVar = {"host1": 1, "host2": 0}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(hw_machine_type="x86_64=q35", group="libvirt")
+        self.power_off_to_move()
+        self.start_host(*BELOW_ONE, name="host1")
+        self.start_host(*BELOW_TWO, name="host2")
+        self.server = self.boot(SPECS, host="host1")
+        self.assert_sees("host1")
+
+    def _get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        connection = super()._get_connection(*args, **kwargs)
+        connection.fakeLibVersion = moving.LIBVIRT
+        connection.fakeVersion = moving.QEMU
+        return connection
+
+    def assert_sees(self, host: str) -> None:
+        """Check that the server's guest sees the tree of a host."""
+        self.assertEqual(host, self.host_of(self.server))
+        mdevs = self.hosts[host].mdevs()
+        text = self.domain(self.server, host).definition_xml
+        guest = clusters.parse_clusters(text, mdevs)
+        kinds = [cluster.kind for cluster in guest]
+        self.assertEqual(1, kinds.count("root complex"))
+        self.assertEqual(self.switches[host], kinds.count("switch"))
+        self.assertEqual(
+            mdevs.keys(), set().union(*(c.handles for c in guest))
+        )
+        guest_buses.check(self.domain(self.server, host).XMLDesc(0))
+
+    def test_a_migrated_guest_sees_the_other_host(self) -> None:
+        self.migrate(self.server)
+        self.assert_sees("host2")
+        self.revert(self.server)
+        self.assert_sees("host1")
+        self.migrate(self.server)
+        self.confirm(self.server)
+        self.assert_sees("host2")
+
+    def test_a_resized_guest_sees_the_other_host(self) -> None:
+        self.resize(self.server, SPECS | {"hw:cpu_policy": "shared"})
+        self.confirm(self.server)
+        self.assert_sees("host2")
+
+    def test_an_evacuated_guest_sees_the_other_host(self) -> None:
+        self.computes["host1"].stop()
+        self.force_down(True, "host1")
+        self.be_on("host2")
+        self._evacuate_server(self.server, expected_host="host2")
+        self._start_server(self.server)
+        self.assert_sees("host2")
