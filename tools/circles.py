@@ -74,7 +74,11 @@ CIRCLES = (
         1,
         ("nova_accel.claims.migration", "virt_hooks.operations.migration"),
     ),
-    Circle("topology", 1, ("virt_hooks.guest.topology",)),
+    Circle(
+        "topology",
+        1,
+        ("nova_accel.geometry.address_space", "virt_hooks.guest.topology"),
+    ),
     Circle(
         "FPGA",
         1,

@@ -26,6 +26,8 @@ BOOT_FILES = (
     "/etc/kernel/cmdline",
 )
 MOUNTS = "/proc/self/mountinfo"
+# A kilobyte and more for each processor.
+PROCESSORS = "/proc/cpuinfo"
 # libvirt's description of each QEMU (src/qemu/qemu_capabilities.c).
 QEMU_CAPABILITIES = "/var/cache/libvirt/qemu/capabilities"
 MODPROBE = (
@@ -44,6 +46,7 @@ NVSWITCHES = "/proc/driver/nvidia-nvswitch/devices"
 _FILES = allowed_paths.NOVA.files | {
     *NOVA_CONF,
     *BOOT_FILES,
+    PROCESSORS,
     "/proc/self",
     "/proc/driver/nvidia/version",
     "/etc/os-release",
@@ -97,6 +100,8 @@ _ABOVE = (
 )
 
 _BOOT_VARIABLE = re.compile(r"\s*(GRUB_CMDLINE_LINUX\w*)=(.*)")
+# Of arch/x86/kernel/cpu/proc.c; all processors have the same.
+_ADDRESS_SIZES = "address sizes"
 _MOUNT_POINTS = re.compile(
     r"/|/sys|/dev(/vfio)?|/run/udev|(/usr)?/lib/modules|/var/lib/nova(/.*)?"
 )
@@ -144,6 +149,10 @@ def _select_boot_lines(lines: list[str]) -> Iterator[str]:
                 allowed_paths.select_arguments([match[2].strip("\"' ")])
             )
             yield f"{match[1]}={words}"
+
+
+def _select_address_sizes(lines: list[str]) -> Iterator[str]:
+    yield from [x for x in lines if x.startswith(_ADDRESS_SIZES)][:1]
 
 
 def _select_mounts(lines: list[str]) -> Iterator[str]:
@@ -212,7 +221,7 @@ ALL = allowed_paths.AllowedPaths(
     above=_ABOVE,
     large=re.compile(
         rf"{allowed_paths.NOVA.large.pattern}|{STATE_DIR}/book\.json"
-        rf"|{QEMU_CAPABILITIES}/.*|/proc/.*/mountinfo",
+        rf"|{QEMU_CAPABILITIES}/.*|{PROCESSORS}|/proc/.*/mountinfo",
         re.S,
     ),
     reducers=(
@@ -227,6 +236,7 @@ ALL = allowed_paths.AllowedPaths(
             allowed_paths.select_arguments,
         ),
         (re.compile(r"/etc/default/grub(\.d/.*)?"), _select_boot_lines),
+        (re.compile(PROCESSORS), _select_address_sizes),
         (re.compile(r"/proc/\w+/mountinfo"), _select_mounts),
         (re.compile(rf"{QEMU_CAPABILITIES}/[\w.-]+"), _select_qemu_lines),
     ),

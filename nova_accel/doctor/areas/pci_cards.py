@@ -17,6 +17,8 @@ from nova_accel.doctor.host_checks import (
     unknown,
     warn,
 )
+from nova_accel.geometry import address_space
+from nova_accel.host import host_paths
 from nova_accel.host.sysfs import allowed_paths, attributes
 from nova_accel.inventory import wording
 from nova_accel.model import pci
@@ -33,7 +35,9 @@ _BARS, _VF_BARS = slice(0, 6), slice(7, 13)
 # include/linux/ioport.h: IORESOURCE_MEM, IORESOURCE_UNSET.
 _MEMORY, _UNSET = 0x200, 0x20000000
 _GONE = b"\xff\xff"
-_LARGE_BAR = 64 << 30
+_GIB = 1 << 30
+# arch/x86/kernel/cpu/proc.c.
+_ADDRESS_SIZES = re.compile(r"address sizes\s*: (\d+) bits physical")
 _MANY_ERRORS = 1000
 # Drivers whose VFs other checks report.
 _CHECKED_BY_VENDOR = ("nvidia", "i915", "amdgpu")
@@ -113,19 +117,50 @@ def check_vf_bars(host: _Host) -> _Results:
 
 @AREA.check(
     "large-bars",
-    why="a guest needs as many address bits as the BARs take",
-    remedy="set hw:maxphysaddr_mode=passthrough in flavors of whole cards"
-    " (libvirt 8.7)",
+    why="a guest sees a card without BARs, and no error, if its address space"
+    " has no room for them",
+    remedy="see what is printed for the cards",
 )
 def check_large_bars(host: _Host) -> _Results:
     """BARs of whole cards fit into the address space of any guest."""
-    for card in host.cards:
-        size = max(_sizes(host, card, _BARS), default=0)
-        if card.is_vfio_bound and size > _LARGE_BAR:
-            yield note(
-                f"{card.address} has a BAR of {size >> 30} GiB",
-                host.path(card, "resource"),
-            )
+    whole = [card for card in host.cards if card.is_vfio_bound]
+    large = [c for c in whole if max(_sizes(host, c, _BARS), default=0) > _GIB]
+    demand = address_space.sum_functions(
+        host.attribute(card, "resource") for card in large
+    )
+    needs = [
+        address_space.AddressSpace(memory=0, has_uefi=has_uefi)
+        for has_uefi in (True, False)
+    ]
+    uefi, bios = (space.choose_bits(demand) for space in needs)
+    if uefi <= address_space.DEFAULT_BITS:
+        return
+    text = host.text(host_paths.PROCESSORS)
+    match = _ADDRESS_SIZES.match(text)
+    bits = int(match[1]) if match else 0
+    least = needs[0].find_least_bits(demand)
+    observe = warn if 0 < bits < least else note
+    yield observe(
+        f"BARs of {wording.count_of(len(large), 'whole card')},"
+        f" {address_space.format_size(demand.total)}, need {uefi} address bits"
+        f" in a guest with UEFI, {bios} with BIOS; the processor has"
+        f" {bits or 'an unknown number'}",
+        *(host.path(card, "resource") for card in large),
+        host_paths.PROCESSORS,
+        remedy=_explain_room(bits, least, uefi),
+    )
+
+
+def _explain_room(bits: int, least: int, enough: int) -> str:
+    """Return what to do about BARs that take many address bits."""
+    if 0 < bits < least:
+        return "give a guest fewer of these cards, or boot it without UEFI"
+    return (
+        "nothing for the guests of flavors without hw:maxphysaddr_mode: they"
+        " get the bits that their BARs need (libvirt 8.7); to choose hosts by"
+        " their bits, set hw:maxphysaddr_mode=emulate and"
+        f" hw:maxphysaddr_bits={min(enough, bits or enough)} in the flavor"
+    )
 
 
 @AREA.check(

@@ -64,6 +64,7 @@ _USABLE = (
     "hosts and cards are chosen by what usual requests could use: density"
     " above FGD's as installed"
 )
+_ADDRESS_BITS = "address bits that BARs need, set in guests and printed"
 _DESCRIBED = "guests read links, switches and NUMA nodes of their host"
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
@@ -108,6 +109,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(57_900, "2026-11-28", _DESCRIBED),
         Limit(59_900, "2026-11-28", _TOPOLOGY),
         Limit(60_200, "2026-11-28", _CHOSEN),
+        Limit(60_600, "2026-11-28", _ADDRESS_BITS),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -167,6 +169,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
             "the method of nova-scheduler that the filter wraps",
         ),
         Limit(6_440, "2026-11-28", "the second method that the filter wraps"),
+        Limit(6_480, "2026-11-28", _ADDRESS_BITS),
     ),
     "fleet": (
         Limit(9_720, "2026-11-27", _PACKAGE),

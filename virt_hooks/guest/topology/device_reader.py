@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 
 from nova_accel import errors, model
-from nova_accel.geometry import topology
+from nova_accel.geometry import address_space, topology
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import pci
 from virt_hooks.guest import guest_pci
@@ -60,19 +60,25 @@ class DeviceReader:
             return claim.handle, 0
         files = fs.Files(self._source)
         size, address = max(
-            (max(bars.read_sizes(files, handle), default=0), handle)
-            for handle in (claim.handle, *claim.members)
+            (
+                max(
+                    address_space.parse_bars(bars.read_resource(files, f)),
+                    default=0,
+                ),
+                f,
+            )
+            for f in (claim.handle, *claim.members)
         )
         return address, size
 
-    def sum_bars(self, claims: Iterable[model.Claim]) -> int:
-        """Return the size of all BARs of claims, as far as it is known."""
+    def sum_bars(self, claims: Iterable[model.Claim]) -> address_space.Demand:
+        """Return what the BARs of claims need, as far as it is known."""
         files = fs.Files(self._source)
-        return sum(
-            sum(bars.read_sizes(files, handle))
+        return address_space.sum_functions(
+            bars.read_resource(files, function)
             for claim in claims
             if not _has_emulated_bars(claim)
-            for handle in (claim.handle, *claim.members)
+            for function in (claim.handle, *claim.members)
         )
 
 

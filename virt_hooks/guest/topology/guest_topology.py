@@ -10,6 +10,7 @@ from nova.virt.libvirt import config as vconfig
 from nova_accel import errors, model
 from nova_accel.catalog import features
 from nova_accel.config import logs
+from nova_accel.geometry import address_space
 from nova_accel.model import flavors
 from virt_hooks.guest import (
     device_metadata,
@@ -17,6 +18,7 @@ from virt_hooks.guest import (
     libvirt_guest,
 )
 from virt_hooks.guest.topology import (
+    address_bits,
     bars,
     clusters,
     device_reader,
@@ -65,8 +67,14 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
         claims = tuple(claims)
         if not claims:
             return None
+        address_bits.ensure_room(
+            config,
+            uuid,
+            self._context.host,
+            self._context.hypervisor,
+            self._reader.sum_bars(claims),
+        )
         text = config.to_xml()
-        self._check_room(uuid, text, claims)
         if options.guest_topology is _NONE:
             return None
         try:
@@ -165,44 +173,25 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
             )
         return places or None
 
-    def _check_room(
-        self, uuid: str, text: str, claims: tuple[model.Claim, ...]
-    ) -> None:
-        """Check that the address space of a guest has room for BARs."""
-        space = bars.parse_space(text)
-        total = self._reader.sum_bars(claims) if space.bits else 0
-        if reason := space.find_shortage(total):
-            raise errors.ClaimError(uuid, reason, public=reason)
-        if space.is_doubtful(total):
-            LOG.warning(
-                "the firmware of server %s may have no room for the BARs of"
-                " its accelerators, %s, in %d address bits: set"
-                " hw:maxphysaddr_bits of the flavor to %d or more",
-                uuid,
-                bars.format_size(total),
-                space.bits,
-                (total - 1).bit_length() + 3,
-            )
-
     def _check_bars(self, attached: libvirt_guest.Attached) -> None:
-        handle, size = self._reader.find_largest_bar(attached.claim)
-        room = bars.format_size(bars.NO_ROOM)
-        if size >= bars.NO_ROOM:
+        handle, largest = self._reader.find_largest_bar(attached.claim)
+        size = address_space.format_size(largest)
+        if largest >= bars.NO_ROOM:
+            room = address_space.format_size(bars.NO_ROOM)
             raise errors.ClaimError(
                 attached.uuid,
-                f"{handle} has a BAR of {bars.format_size(size)}, and a guest"
-                f" that runs has room for less than {room}; stop the server"
-                " first",
+                f"{handle} has a BAR of {size}, and a guest that runs has room"
+                f" for less than {room}; stop the server first",
                 public="the memory of the device does not fit into its guest"
                 " while it runs; stop the server first",
             )
-        if size >= bars.UNSURE:
+        if largest >= bars.UNSURE:
             LOG.warning(
                 "the guest of server %s may have no room for %s while it runs:"
                 " its BAR is %s; if its driver fails, reboot the server",
                 attached.uuid,
                 handle,
-                bars.format_size(size),
+                size,
             )
 
     def describe_guest(

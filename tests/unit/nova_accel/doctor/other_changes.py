@@ -4,6 +4,7 @@
 from nova_accel.doctor.host_checks import Level
 from tests.support.hosts.prepared import L40S, QAT, T4, at
 from tests.unit.nova_accel.doctor.changes import (
+    CASES,
     FAIL,
     LINK,
     NOTE,
@@ -22,6 +23,20 @@ from tests.unit.nova_accel.doctor.changes import (
 
 #: Further causes of a check, which print other texts than its case.
 CAUSES: tuple[tuple[str, Case], ...] = (
+    *(
+        (
+            "pci.large-bars",
+            Case(
+                level,
+                {
+                    **CASES["pci.large-bars"].change,
+                    "/proc/cpuinfo": "processor\t: 0\naddress sizes\t:"
+                    f" {bits} bits physical, 48 bits virtual\n",
+                },
+            ),
+        )
+        for level, bits in ((NOTE, 46), (WARN, 39))
+    ),
     (
         "nova.driver",
         Case(NOTE, {NOVA_CONF: "[DEFAULT]\ncompute_driver = a.B\n"}),
