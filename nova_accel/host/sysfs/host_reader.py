@@ -27,6 +27,8 @@ from nova_accel.model import pci
 __all__ = ["HostReader", "Mdev", "MdevParent", "MdevType"]
 
 FUNCTIONS = "/sys/bus/pci/devices"
+# NUMA nodes.
+NODES = "/sys/devices/system/node"
 PARENTS = "/sys/class/mdev_bus"
 _ACCELERATORS = "/sys/class/accel"
 _MDEVS = "/sys/bus/mdev/devices"

@@ -13,7 +13,7 @@ from nova_accel.geometry import address_space, topology
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import pci
 from virt_hooks.guest import guest_pci
-from virt_hooks.guest.topology import bars, host_tree, picture
+from virt_hooks.guest.topology import bars, distances, host_tree, picture
 
 
 class DeviceReader:
@@ -80,6 +80,10 @@ class DeviceReader:
             if not _has_emulated_bars(claim)
             for function in (claim.handle, *claim.members)
         )
+
+    def read_distances(self) -> distances.Distances:
+        """Return the distances between the NUMA nodes of the host."""
+        return distances.read(fs.Files(self._source))
 
 
 def _has_emulated_bars(claim: model.Claim) -> bool:

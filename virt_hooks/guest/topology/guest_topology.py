@@ -22,6 +22,7 @@ from virt_hooks.guest.topology import (
     bars,
     clusters,
     device_reader,
+    distances,
     guest_buses,
     host_tree,
     nvlinks,
@@ -82,9 +83,10 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
             if topology is _NONE or not devices:
                 return None
             ports = root_ports.count(text)
+            cells = device_metadata.parse_cells(text)
             mirrored = picture.mirror(
                 devices,
-                device_metadata.parse_cells(text),
+                cells,
                 SPARE_PORTS,
                 ports + 1,
                 topology,
@@ -107,9 +109,8 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
                 error.reason,
             )
             return None
-        _add_root_ports(config, ports)
-        for element in mirrored.to_xml():
-            config.add_device(libvirt_guest.RawElement(element))
+        distances.add(config, cells, self._reader.read_distances())
+        _add_controllers(config, ports, mirrored)
         LOG.info(
             "server %s sees the topology of %d accelerators: %s",
             uuid,
@@ -362,8 +363,10 @@ def _compare(
     return pairs, clusters.explain(tree.renamed(pairs).clusters, here)
 
 
-def _add_root_ports(config: Any, count: int) -> None:
-    """Give bus 0 of a guest root ports with the lowest indexes."""
+def _add_controllers(
+    config: Any, count: int, mirrored: picture.Picture
+) -> None:
+    """Add a mirror, and root ports of bus 0 with the lowest indexes."""
     controllers = [
         device
         for device in config.devices
@@ -382,3 +385,5 @@ def _add_root_ports(config: Any, count: int) -> None:
                 ' model="pcie-root-port"/>'
             )
         )
+    for element in mirrored.to_xml():
+        config.add_device(libvirt_guest.RawElement(element))
