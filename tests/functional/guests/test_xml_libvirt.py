@@ -27,7 +27,7 @@ from tests.unit.virt_hooks.guest.test_hostdev import (
     VF,
     WHOLE,
 )
-from tests.unit.virt_hooks.guest.topology import host_trees
+from tests.unit.virt_hooks.guest.topology import test_picture
 from virt_hooks.guest import (
     connection,
     guest_pci,
@@ -359,10 +359,12 @@ ROOT_PORTS = '<controller type="pci" index="0" model="pcie-root"/>' + "".join(
 
 
 def build_mirror(
-    devices: tuple[host_tree.HostDevice, ...], *beside: str
+    devices: tuple[host_tree.HostDevice, ...],
+    *beside: str,
+    peers: host_tree.Peers = host_tree.NO_PEERS,
 ) -> tuple[picture.Picture, str]:
     """Return the picture of devices, and a domain with it."""
-    drawn = picture.mirror(devices, {0: 0, 1: 1}, 1, PORTS + 1)
+    drawn = picture.mirror(devices, {0: 0, 1: 1}, 1, PORTS + 1, peers=peers)
     hostdevs = "".join(
         f'<hostdev mode="subsystem" {source(handle)}'
         f'<address type="pci" bus="{place.bus}" slot="0"'
@@ -388,22 +390,24 @@ def source(handle: str) -> str:
     )
 
 
-@given(devices=host_trees.hosts())
+@given(linked=test_picture.linked_guests())
 @settings(SHARED, max_examples=examples.examples(1000))
 def test_pictures_match_the_schema(
-    form: etree.RelaxNG, devices: tuple[host_tree.HostDevice, ...]
+    form: etree.RelaxNG, linked: test_picture.Linked
 ) -> None:
-    _, text = build_mirror(devices)
+    devices, peers = linked
+    _, text = build_mirror(devices, peers=peers)
     assert form.validate(etree.fromstring(text)), form.error_log
 
 
-@given(devices=host_trees.hosts())
+@given(linked=test_picture.linked_guests())
 @SHARED
 def test_qemu_driver_keeps_each_bus_of_a_picture(
-    qemu: libvirt.virConnect, devices: tuple[host_tree.HostDevice, ...]
+    qemu: libvirt.virConnect, linked: test_picture.Linked
 ) -> None:
     """libvirt adds no port, and the guest sees the buses as written."""
-    drawn, text = build_mirror(devices, NIC)
+    devices, peers = linked
+    drawn, text = build_mirror(devices, NIC, peers=peers)
     defined = define(qemu, text)
     buses = guest_buses.predict(defined)
     last = drawn.controllers[-1].index
