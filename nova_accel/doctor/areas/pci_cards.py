@@ -160,6 +160,7 @@ def _explain_room(bits: int, least: int, enough: int) -> str:
         " get the bits that their BARs need (libvirt 8.7); to choose hosts by"
         " their bits, set hw:maxphysaddr_mode=emulate and"
         f" hw:maxphysaddr_bits={min(enough, bits or enough)} in the flavor"
+        " (--os-compute-api-version 2.85: Nova 34 refuses them in later ones)"
     )
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guests that see the PCIe topology of their host."""
 
+import dataclasses
 from typing import Any, ClassVar
 
 from lxml import etree
@@ -246,3 +247,56 @@ class OldLibvirt(TopologyTestBase):
             "it needs libvirt 9.0.0, this host has 8.0.0: update it",
             self.messages(),
         )
+
+
+class LargeBars(TopologyTestBase):
+    """Cards with 3 TiB of BARs, for which no guest has room by default."""
+
+    host_bits = 46
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.flags(virt_type="kvm", cpu_mode="host-model", group="libvirt")
+        self.start_host(
+            *(dataclasses.replace(card, bar=1 << 40) for card in CARDS)
+        )
+
+    def _get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        connection = super()._get_connection(*args, **kwargs)
+        text = connection.getCapabilities()
+        size = f'<maxphysaddr mode="emulate" bits="{self.host_bits}"/>'
+        connection.getCapabilities = lambda: text.replace(
+            "<cpu>", f"<cpu>{size}", 1
+        )
+        return connection
+
+    def test_the_guest_gets_the_address_bits_of_its_bars(self) -> None:
+        server = self.boot(group(3))
+        size = self.definition(server).find("./cpu/maxphysaddr")
+        self.assertEqual({"mode": "emulate", "bits": "42"}, dict(size.attrib))
+        self._reboot_server(server, hard=True)
+        size = self.definition(server).find("./cpu/maxphysaddr")
+        self.assertEqual("42", size.get("bits"))
+
+    def test_too_few_bits_of_a_flavor_are_refused(self) -> None:
+        specs = {"hw:maxphysaddr_mode": "emulate", "hw:maxphysaddr_bits": "41"}
+        # Nova has no validator for them.
+        server = self.boot(
+            group(3) | specs, is_checked=False, expected_state="ERROR"
+        )
+        self.assertIn(
+            "need 42 address bits or more with BIOS, and hw:maxphysaddr_bits"
+            " is 41: set it to 42",
+            self.messages(),
+        )
+        self._delete_server(server)
+        self.assert_nothing_left()
+
+
+class SmallProcessor(LargeBars):
+    host_bits = 41
+
+    def test_the_guest_gets_the_address_bits_of_its_bars(self) -> None:
+        """Not on this host."""
+        self.boot(group(3), expected_state="ERROR")
+        self.assertIn("and the processor of this host has 41", self.messages())
