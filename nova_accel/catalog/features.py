@@ -160,8 +160,8 @@ ADDRESS_SIZE = Feature(
     name="the address size of guests (hw:maxphysaddr_mode)",
     condition="passthrough",
     floors={LIBVIRT: _nova((8, 7, 0), "MIN_LIBVIRT_MAXPHYSADDR")},
-    trial=Trial.NONE,
-    place="Nova writes the XML",
+    trial=Trial.REAL,
+    place="Debian 12 and 13, with emulated devices",
 )
 VARIANT_DRIVER = Feature(
     name="VFIO variant drivers, bound by libvirt",

@@ -9,8 +9,9 @@ SeaBIOS places windows anywhere above the memory. OVMF takes an eighth of the
 address space at its end (edk2, OvmfPkg/Library/PlatformInitLib/MemDetect.c,
 PlatformDynamicMmioWindow). It does not believe the 40 bits that QEMU gives a
 processor of Intel by default, and has 32 GiB then; it believes 41 or more,
-and uses 46 at most (PlatformAddressWidthFromCpuid). Measured with SeaBIOS
-1.16.2 and 1.16.3, OVMF 2022.11 and 2025.02.
+and uses 46 at most, 40 without pages of 1 GiB, which old models of processors
+lack (PlatformAddressWidthFromCpuid). Measured with SeaBIOS 1.16.2 and 1.16.3,
+OVMF 2022.11 and 2025.02.
 """
 
 import dataclasses

@@ -61,6 +61,14 @@ def fetch_kernel(place: pathlib.Path) -> pathlib.Path:
     return here.kernel
 
 
+def fetch_ovmf(place: pathlib.Path) -> pathlib.Path:
+    """Unpack Debian's OVMF below a directory; return that of its files."""
+    here = layout.Layout(root=place)
+    for deb in apt.download(here, ["ovmf"]):
+        apt.unpack(deb, place)
+    return place / "usr/share/OVMF"
+
+
 def build(kernel: pathlib.Path, place: pathlib.Path) -> BootFiles:
     """Write the initramfs of a guest that prints its functions."""
     return _pack(kernel, _start_tree(place), place / "initrd.img")

@@ -30,6 +30,7 @@ _WORDS = (
     " random.trust_cpu=on cryptomgr.notests tsc=reliable"
 )
 _REPORT = re.compile(r"^BEGIN ([\d.]+)$(.*?)^END$", re.MULTILINE | re.DOTALL)
+_DISTANCES = re.compile(r"^N (\d+) ([\d ]+)$", re.MULTILINE)
 _NAMES = itertools.count()
 
 T = TypeVar("T")
@@ -59,10 +60,14 @@ class GuestFunction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """All functions of a guest by address, and its uptime in seconds."""
+    """All functions of a guest by address, and its uptime in seconds.
+
+    ``distances`` has those of each NUMA node to all.
+    """
 
     uptime: float
     functions: dict[str, GuestFunction]
+    distances: dict[int, list[int]]
 
 
 def parse_reports(text: str) -> list[Report]:
@@ -74,6 +79,10 @@ def parse_reports(text: str) -> list[Report]:
                 function.address: function
                 for function in map(_parse, body.split("\n"))
                 if function is not None
+            },
+            {
+                int(node): list(map(int, row.split()))
+                for node, row in _DISTANCES.findall(body)
             },
         )
         for uptime, body in _REPORT.findall(text.replace("\r", ""))
