@@ -10,8 +10,15 @@
 - ``nvlinks``: NVLinks between the devices of a guest
 - ``root_ports``: number of root ports of bus 0
 - ``spare_ports``: empty ports for devices that are attached
+- ``address_bits``: address space of guests, for the memory of functions
+- ``distances``: distances between the NUMA nodes of a guest
 - ``bars``: memory of functions, and the room for it in running guests
 - ``device_reader``: places of claimed devices in the host's tree
 - ``guest_topology``: ``TopologyLayouts``, which nova-compute loads by the
   entry point group ``nova_accel.guest_layouts``
+
+The NUMA node of a card is that of its expander (``_PXM``). QEMU has no other
+place for it: an SMBIOS slot (``-smbios type=9``, QEMU 9.0; libvirt has no
+element) has no field for a node, and ``acpi-index`` makes a ``_DSM`` on bus 0
+only, not below an expander (tried with QEMU 7.2 and 10.0).
 """
