@@ -388,6 +388,9 @@ def test_each_state_of_nova(
 
 def test_a_deleted_server_with_a_migration_has_nothing() -> None:
     assert build((), (LEFT, IN_PLACE, LIVE_ARRIVING)) == {}
+    unknown = migration(HERE, THERE, instance_uuid=uuid_of("deleted"))
+    moved = server(host=THERE, migration_context=move())
+    assert build((moved,), (unknown, LEFT)) == build((moved,), (LEFT,)) != {}
 
 
 CONTESTED = (

@@ -94,6 +94,12 @@ def test_a_failed_write_is_logged_once(
     file.write(ROOT, [claim("a")], [])
     assert file.read().claims == (claim("a"),)
     assert len(caplog.records) == 1
+    # The next failure is another one.
+    (tmp_path / "accel" / claims_file.NAME).unlink()
+    (tmp_path / "accel").rmdir()
+    (tmp_path / "accel").write_text("another file")
+    file.write(ROOT, [claim("a")], [])
+    assert len(caplog.records) == 2
 
 
 GOOD = {

@@ -59,6 +59,12 @@ def test_one_service_has_the_lock(
     assert "no other nova-compute runs" in caplog.messages[-1]
 
 
+def test_a_missing_directory_is_created(tmp_path: pathlib.Path) -> None:
+    lock = service_lock.ServiceLock(str(tmp_path / "new" / "accel"))
+    assert lock.acquire()
+    assert pathlib.Path(lock.path).is_file()
+
+
 def test_the_older_service_detects_its_successor(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -133,6 +133,8 @@ def test_an_unreadable_directory_of_notes_is_an_error(
     with pytest.raises(errors.ConfigurationError) as caught:
         state_dir.check(configure(tmp_path, tmp_path))
     assert f"({name}: {os.strerror(20)})" in str(caught.value)
+    obstacle = state_dir.find_obstacle(configure(tmp_path, tmp_path))
+    assert str(obstacle) == str(caught.value)
 
 
 def test_a_missing_state_dir_is_created_and_left_empty(
