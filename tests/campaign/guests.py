@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of running guests: another server must not get one."""
+"""Devices of running guests and of claims: no other server gets one."""
 
+import collections
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nova_accel import model
 from nova_accel.claims import matching
+from nova_accel.host.state import claims_file
 from nova_accel.model import names
 from tests.campaign import world as worlds
 from virt_hooks.guest import connection
+from virt_hooks.spawn import lifecycle
 
 #: A provider and the identifier of one of its slots.
 Place = tuple[str, str]
@@ -58,6 +61,30 @@ def list_handles(claims: Iterable[model.Claim]) -> set[str]:
     return {
         handle for claim in claims for handle in (claim.handle, *claim.members)
     }
+
+
+def list_double(accel: lifecycle.Lifecycle) -> Iterator[str]:
+    """Yield the slots that two claims have."""
+    counts = collections.Counter((c.provider, c.slot) for c in accel.claims())
+    for place, count in counts.items():
+        if count > 1:
+            yield f"{place} is claimed {count} times"
+
+
+def list_unpublished(
+    accel: lifecycle.Lifecycle, state_dir: str
+) -> Iterator[str]:
+    """Yield why other processes do not read the claims of nova-compute."""
+    published = claims_file.ClaimsFile(state_dir).read()
+    if not published.is_known:
+        yield f"the claims file: {published.reason}"
+        return
+    claims, own = (
+        {(claim.consumer, claim.handle) for claim in each}
+        for each in (published.claims, accel.claims())
+    )
+    if claims != own:
+        yield f"the claims file has {claims}, nova-compute {own}"
 
 
 def count_taken(world: worlds.World, provider: str) -> int:

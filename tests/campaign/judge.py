@@ -59,13 +59,14 @@ class Judge:
             self._note("unusable", text)
         self._check_servers()
         self._delete_all()
-        self._tidy_nova()
+        self.of_nova += nova_endings.tidy(self._world)
         self._life.host_restore(None)  # what guests had hindered
         for _ in range(2):
             self._pass()
         self._check_empty()
         if self.findings:
             self._mark_unrepaired()
+        self._world.note_programmings()
         self.findings += self._world.scrubs.violations
         self._world.scrubs.violations = []
         return self.findings
@@ -264,11 +265,11 @@ class Judge:
         return claimed
 
     def _check_claims(self, host: str) -> None:
-        claims = self._accel(host).claims()
-        counts = collections.Counter((c.provider, c.slot) for c in claims)
-        for place, count in counts.items():
-            if count > 1:
-                self._note("double", f"{place} is claimed {count} times")
+        for text in guests.list_double(self._accel(host)):
+            self._note("double", text)
+        state = self._world._directories[host]["state_dir"]
+        for text in guests.list_unpublished(self._accel(host), state):
+            self._note("lost", f"{text} on {host}")
 
     def _check_server(
         self, host: str, who: str, slots: Any, claimed: Any, placement: Any
@@ -456,21 +457,6 @@ class Judge:
             return str(error)[:200]
         return ""
 
-    def _tidy_nova(self) -> None:
-        """Do what Nova leaves to its operator, accelerators or not."""
-        for host in worlds.HOSTS:
-            vms = self._world.connection(host)._vms
-            for domain in list(vms.values()):
-                self.of_nova.append(f"domain {domain.UUIDString()} on {host}")
-                domain._release_devices()
-                vms.pop(domain.name(), None)
-        for root in self._world.roots.values():
-            path = f"/resource_providers/{root}/allocations"
-            allocations = self._world.placement.get(path).body["allocations"]
-            for consumer in allocations:
-                self.of_nova.append(f"allocations of {consumer}")
-                self._world.placement.delete(f"/allocations/{consumer}")
-
     def _check_empty(self) -> None:
         for host in worlds.HOSTS:
             where = f"on {host}"
@@ -511,6 +497,7 @@ class Judge:
     def _check_clean(self, host: str, where: str) -> None:
         """Check that what is not clean is set aside."""
         root = str(self._world.hosts[host].root)
+        self._world.note_programmings()
         if self._world.scrubs.is_kept:
             return
         faulted = self._faulted(host)

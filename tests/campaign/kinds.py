@@ -155,6 +155,11 @@ ALVEO = Technology(
     other=_xclbin(test_fpga.BLUE),
     settings=technologies.REGION.settings,
 )
+#: Regions that are blanked when their server is gone.
+BLANKED = dataclasses.replace(technologies.REGION, name="blanked_region")
+BLANK, BLANK_INTERFACE = test_fpga.NLB0, test_fpga.INTERFACE
+#: Technologies of which what is loaded into regions is watched.
+FPGAS = (technologies.REGION.name, ALVEO.name, BLANKED.name)
 #: A host with several kinds of cards.
 MIXED = Technology(
     name="mixed",
@@ -185,6 +190,7 @@ ALL = (
         technologies.WHOLE, cards=technologies.WHOLE.cards[:2]
     ),
     technologies.REGION,
+    BLANKED,
     MDEV_ON_VF,
     MIG,
     NVME,

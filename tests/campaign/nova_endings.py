@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ends of operations that only Nova decides about."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from nova import context as nova_context
 from nova import exception, objects
 from nova.compute import task_states
+
+from tests.campaign import world as worlds
 
 
 def was_ended_as_evacuated(host: str, who: str) -> bool:
@@ -41,3 +44,18 @@ def given_back(who: str, placement: Any) -> Any:
         return None
     is_reverting = instance.task_state == task_states.RESIZE_REVERTING
     return placement.get(who) if is_reverting else None
+
+
+def tidy(world: worlds.World) -> Iterator[str]:
+    """Do what Nova leaves to its operator, accelerators or not."""
+    for host in worlds.HOSTS:
+        vms = world.connection(host)._vms
+        for domain in list(vms.values()):
+            yield f"domain {domain.UUIDString()} on {host}"
+            domain._release_devices()
+            vms.pop(domain.name(), None)
+    for root in world.roots.values():
+        path = f"/resource_providers/{root}/allocations"
+        for consumer in world.placement.get(path).body["allocations"]:
+            yield f"allocations of {consumer}"
+            world.placement.delete(f"/allocations/{consumer}")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that guests have used and that are not scrubbed yet."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 Key = tuple[str, str]
 
@@ -20,6 +21,10 @@ class Ledger:
         self.is_kept = False
         #: Whether VFs hold vGPUs, which are made empty.
         self.is_vgpu = False
+        #: The function that is loaded when a server is gone, "" for none.
+        self.blank = ""
+        #: Programmings that were noted, by host.
+        self._programmed: dict[str, int] = {}
 
     def take(self, root: str, name: str, guest: str) -> None:
         """Note that a guest runs with a function."""
@@ -42,6 +47,21 @@ class Ledger:
                 self.dirty.pop((root, function.name), None)
         elif name == "current_vgpu_type" and text.strip() == "0":
             self.dirty.pop((root, path.parent.parent.name), None)
+
+    def note_programmings(
+        self, root: str, programmings: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Note what was loaded into regions since the last call.
+
+        None may be loaded while a guest has the region. The blank removes
+        what a guest left; every other bitstream is for a server.
+        """
+        for each in programmings[self._programmed.get(root, 0) :]:
+            if each["is_group_open"] or each["driver"] == "vfio-pci":
+                self.violations.append(f"programmed under a guest: {each}")
+            if each["function"] == self.blank:
+                self.dirty.pop((root, each["slot"]), None)
+        self._programmed[root] = len(programmings)
 
     def lose_vgpus(self, root: str, card: str, mdevs: Collection[str]) -> None:
         """Note that a card was taken out: its vGPUs are gone with it.

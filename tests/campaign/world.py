@@ -2,6 +2,7 @@
 """A cloud with two hosts, shared by many lives of the campaign."""
 
 import contextlib
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from tests.campaign import faults, kinds, messages, scrubbed
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.operations import moving
 from tests.functional.nova.support import harness, libvirtd, technologies
+from tests.lab.fakehost import fpga
 
 HOSTS = ("host1", "host2")
 _SERVES = ("compute", "compute-alt", rpc_names.TOPIC)
@@ -106,7 +108,13 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
             self.useFixture(fixtures.MonkeyPatch(name, value))
 
     def settings(self, name: str) -> dict[str, Any]:
-        return dict(self.technology.settings)
+        settings = dict(self.technology.settings)
+        if self.technology is kinds.BLANKED:
+            blank = Path(self.useFixture(fixtures.TempDir()).join("blank.gbs"))
+            blank.write_bytes(fpga.gbs(kinds.BLANK, kinds.BLANK_INTERFACE))
+            settings["device_spec"] = [json.dumps({"blank": str(blank)})]
+            self.scrubs.blank = kinds.BLANK
+        return settings
 
     def _setup_services(self) -> None:
         self.bus = messages.Bus(self._around, self._answered)
@@ -305,6 +313,7 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
         stock, scrubs = libvirtd.Domain._take, self.scrubs
 
         def take(domain: Any, element: Any) -> None:
+            self.note_programmings()
             stock(domain, element)
             source = libvirtd._source(element)
             name = (
@@ -350,6 +359,13 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
             "nova.scheduler.filters.compute_filter.ComputeFilter.host_passes",
             passes,
         )
+
+    def note_programmings(self) -> None:
+        """Note what was loaded into the regions of each host."""
+        if self.technology.name in kinds.FPGAS:
+            for host in self.hosts.values():
+                loaded = host.programmings()
+                self.scrubs.note_programmings(str(host.root), loaded)
 
     def _note_write(self, path: str, text: str) -> None:
         for host in self.hosts.values():

@@ -174,27 +174,6 @@ class Fpga(harness.AccelTestBase):
         self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION))
         self.assert_nothing_left()
 
-    @pytest.mark.long
-    def test_a_hard_reboot_loads_nothing(self) -> None:
-        self.start_fpga()
-        server = self.boot(self.region_specs(ANY, self.image(RED)))
-        self._reboot_server(server, hard=True)
-        self.assertEqual([CARD], self.functions_of(server))
-        self.assertEqual(1, len(self.hosts["host1"].programmings()))
-
-    @pytest.mark.long
-    def test_a_restart_of_the_service_changes_nothing(self) -> None:
-        self.start_fpga()
-        server = self.boot(self.region_specs(ANY, self.image(RED)))
-        self.restart()
-        self.run_periodics()
-        self.assertEqual({names.fpga_function_trait(RED)}, self.functions())
-        self.assertEqual({"FPGA": (1, 0)}, self.amounts(REGION))
-        self._reboot_server(server, hard=True)
-        self.assertEqual(1, len(self.hosts["host1"].programmings()))
-        self._delete_server(server)
-        self.assert_nothing_left()
-
     def test_a_blank_is_loaded_when_the_server_is_gone(self) -> None:
         self._start_blanking()
         server = self.boot(self.region_specs(ANY, self.image(RED)))

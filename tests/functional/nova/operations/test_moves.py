@@ -107,16 +107,15 @@ class SameHost(operations.OperationsTestBase):
         self.assert_nothing_left()
 
 
-for case in (Moves, Leaves, SameHost):
+_ALSO = (technologies.TYPED_VF, technologies.PLAIN_VF, technologies.WHOLE)
+globals().update(
+    technologies.matrix(
+        Moves, technologies.MDEV, technologies.REGION, also=_ALSO
+    )
+)
+for case in (Leaves, SameHost):
     globals().update(
         technologies.matrix(
-            case,
-            technologies.MDEV,
-            also=(
-                technologies.TYPED_VF,
-                technologies.PLAIN_VF,
-                technologies.WHOLE,
-                technologies.REGION,
-            ),
+            case, technologies.MDEV, also=(*_ALSO, technologies.REGION)
         )
     )

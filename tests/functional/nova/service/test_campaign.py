@@ -12,10 +12,12 @@ if not releases.is_on_threads():
     pytest.skip("the campaign has native threads", allow_module_level=True)
 
 from nova_accel import errors
+from nova_accel.host.state import claims_file
 from tests.campaign import campaign, world
 from virt_hooks import nova_driver
 from virt_hooks.attach import hot_attach
 from virt_hooks.guest import connection
+from virt_hooks.operations.fpga import region_programs
 from virt_hooks.report import claim_checks
 from virt_hooks.spawn import lifecycle
 
@@ -174,3 +176,26 @@ def test_a_device_that_can_not_be_attached_is_found(
     monkeypatch.setattr(hot_attach.HotAttach, "attach", attach)
     findings = _failures(campaign.Chunk(SEED, "whole", (0,), f"[{_BOOT}]"))
     assert any("unusable: active server" in finding for finding in findings)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("broken", "finding"),
+    [
+        (
+            (region_programs.RegionPrograms, "plan_blanking", {}),
+            "unscrubbed: ",
+        ),
+        ((claims_file.ClaimsFile, "write", None), "the claims file"),
+    ],
+)
+def test_what_the_judge_reads_outside_nova_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    broken: tuple[type, str, object],
+    finding: str,
+) -> None:
+    owner, name, result = broken
+    monkeypatch.setattr(owner, name, lambda *_, **__: result)
+    steps = f'[{_BOOT}, ["delete", 0, "", [], null], {_BOOT}]'
+    chunk = campaign.Chunk(SEED, "blanked_region", (0,), steps)
+    assert any(finding in text for text in _failures(chunk))

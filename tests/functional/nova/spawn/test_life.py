@@ -9,48 +9,6 @@ SMALL = harness.vgpu_group("_A", "4Q")
 
 
 class Life(harness.AccelTestBase):
-    def test_reboot_stop_start(self) -> None:
-        self.start_host(harness.TWO_T4[0], *harness.GPU_CARDS)
-        server = self.boot(
-            SMALL | harness.whole_gpu_group("_B") | {"group_policy": "none"}
-        )
-        (mdev,) = self.mdevs_of(server)
-        slots = self.slots(server)
-        wrote = len(self.hosts["host1"].writes())
-
-        def check() -> None:
-            self.assertEqual([mdev], self.mdevs_of(server))
-            self.assertEqual(
-                [harness.GPU, harness.GPU_AUDIO],
-                sorted(self.functions_of(server)),
-            )
-            self.assertEqual({mdev}, set(self.hosts["host1"].mdevs()))
-            self.assertEqual(slots, self.slots(server))
-            self.assertEqual(
-                {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096},
-                self.usages(harness.T4),
-            )
-            self.assertEqual((4, 0), self.amounts(harness.T4)["VGPU"])
-
-        self._reboot_server(server, hard=True)
-        check()
-        self._reboot_server(server, hard=False)
-        check()
-        self._stop_server(server)
-        check()
-        self.run_periodics()
-        check()
-        self._start_server(server)
-        check()
-        mdev_writes = [
-            w
-            for w in self.hosts["host1"].writes()[wrote:]
-            if "mdev" in w["path"] or "remove" in w["path"]
-        ]
-        self.assertEqual([], mdev_writes)
-        self._delete_server(server)
-        self.assert_nothing_left()
-
     def test_restart_below_servers(self) -> None:
         self.start_host(*harness.TWO_T4)
         running = self.boot(SMALL)

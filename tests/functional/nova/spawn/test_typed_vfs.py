@@ -41,34 +41,6 @@ class Vfio(harness.AccelTestBase):
         details = self.api.get_server(server["id"])
         return str(details.get("fault", {}).get("message", ""))
 
-    @pytest.mark.each_release
-    def test_life(self) -> None:
-        self.start_host(CARD)
-        server = self.boot(typed_group("8Q"))
-        (function,) = self.functions_of(server)
-        self.assertEqual({function: EIGHT}, self.vgpu_types())
-        (element,) = self.hostdevs(server)
-        self.assertEqual("no", element.get("managed"))
-        self.assertEqual("nvidia", self._driver(function))
-        self.assertEqual(
-            {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 8192}, self.usages(L40S)
-        )
-
-        wrote = self.hosts["host1"].writes()
-        self._reboot_server(server, hard=True)
-        self._stop_server(server)
-        self.run_periodics()
-        self.restart()
-        self.run_periodics()
-        self._start_server(server)
-        self.assertEqual({function: EIGHT}, self.vgpu_types())
-        self.assertEqual([function], self.functions_of(server))
-        self.assertEqual(wrote, self.hosts["host1"].writes())
-
-        self._delete_server(server)
-        self.assertEqual({}, self.vgpu_types())
-        self.assert_nothing_left()
-
     @pytest.mark.long
     def test_a_function_that_can_not_be_read_at_the_start(self) -> None:
         """Its server's claim is restored once the function is readable."""
@@ -136,28 +108,6 @@ class Vfio(harness.AccelTestBase):
         self.assertEqual(typed, self.vgpu_types())
         self._delete_server(server)
         self.assertEqual({}, self.vgpu_types())
-        self.assert_nothing_left()
-
-    @pytest.mark.long
-    def test_delete_while_the_service_is_down(self) -> None:
-        """Nova deletes it locally; its domain names its function."""
-        compute = self.start_host(CARD)
-        server = self.boot(typed_group("8Q"))
-        compute.stop()
-        self.force_down(True)
-        self.api.delete_server(server["id"])
-        self._wait_until_deleted(server)
-        self.force_down(False)
-        self.flags(running_deleted_instance_action="reap")
-        self.restart()
-        self.run_periodics()
-        self.assertEqual(1, len(self.vgpu_types()), "its guest still runs")
-        self.computes["host1"].manager._cleanup_running_deleted_instances(
-            self.context
-        )
-        self.run_periodics()
-        self.assertEqual({}, self.vgpu_types())
-        self.assertEqual((4, 0), self.amounts(L40S)["VGPU"])
         self.assert_nothing_left()
 
     @pytest.mark.long
@@ -286,37 +236,6 @@ AMD = fakehost.PciCard(
 
 class GenericVfs(harness.AccelTestBase):
     """VFs that guests get unchanged."""
-
-    def test_life(self) -> None:
-        self.start_host(AMD)
-        (trait,) = self.profiles(S7150)
-        specs = {"resources_A:VGPU": "1", "trait_A:" + trait: "required"}
-        self.assertEqual((2, 0), self.amounts(S7150)["VGPU"])
-        first, second = self.boot(specs), self.boot(specs)
-        assigned = [self.functions_of(server) for server in (first, second)]
-        self.assertEqual(
-            [["0000:9a:00.1"], ["0000:9a:00.2"]], sorted(assigned)
-        )
-        (element,) = self.hostdevs(first)
-        self.assertEqual("yes", element.get("managed"))
-        refused = self.boot(specs, expected_state="ERROR")
-
-        self._reboot_server(first, hard=True)
-        self._stop_server(second)
-        self.run_periodics()
-        self.restart()
-        self.run_periodics()
-        self.assertEqual(assigned[0], self.functions_of(first))
-        self.assertEqual((2, 0), self.amounts(S7150)["VGPU"])
-        self._start_server(second)
-
-        for server in (first, second, refused):
-            self._delete_server(server)
-        self.assert_nothing_left()
-        functions = self.hosts["host1"].functions()
-        self.assertFalse(any(f["in_use"] for f in functions.values()))
-        self._delete_server(self.boot(specs))
-        self.assert_nothing_left()
 
     @pytest.mark.long
     def test_no_vfs_are_removed_before_claims_are_restored(self) -> None:

@@ -47,6 +47,9 @@ class OperationsTestBase(agreement.AgreementTestBase):
     def start(self, server: Any) -> None:
         self._start_server(server)
 
+    def restart_service(self, _: Any) -> None:
+        self.restart()
+
     def snapshot(self, server: Any) -> None:
         self._snapshot_server(server, "picture")
         self._wait_for_server_parameter(

@@ -10,7 +10,7 @@ from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
 from tests.lab import fakehost
-from tests.support.hosts import domains
+from tests.support.hosts import domains, simulated
 from tests.support.hosts.simulated import (
     EIGHT_Q,
     FOUR_Q,
@@ -23,7 +23,7 @@ from tests.support.hosts.simulated import (
     stopped,
 )
 from virt_hooks.guest import connection
-from virt_hooks.spawn import lifecycle
+from virt_hooks.spawn import host_access, lifecycle
 
 
 def test_a_reassigned_slot_belongs_to_its_new_server(
@@ -58,6 +58,23 @@ def test_a_partition_in_a_guest_is_not_removed(
     assert life.claims() == (claim,), "the server whose guest runs keeps it"
     life.release(A, (slot(),), stopped, domain=use)
     assert kernel.mdevs() == {}, "it was the server's own domain that had it"
+
+
+def test_an_orphan_stays_while_a_guest_has_it(
+    kernel: fakehost.Controller,
+    life: lifecycle.Lifecycle,
+    libvirt: domains.SimulatedDomains,
+) -> None:
+    """Its server was deleted while no nova-compute ran."""
+    (claim,) = life.ensure(A, (asks(FOUR_Q),), (slot(),))
+    libvirt.set_use(connection.HostdevUse(mdevs=frozenset({claim.handle})))
+    access = host_access.HostAccess(domains=libvirt)
+    later = simulated.started(kernel, access=access)
+    later.clean_up()
+    assert set(kernel.mdevs()) == {claim.handle}
+    libvirt.set_use(connection.HostdevUse())
+    later.clean_up()
+    assert kernel.mdevs() == {}
 
 
 def test_a_leftover_that_cannot_be_removed_is_not_assigned(
