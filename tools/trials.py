@@ -41,7 +41,7 @@ class TooLongError(BaseException):
 
 @dataclasses.dataclass
 class Test:
-    """What a test runs and takes, without mutants."""
+    """Lines and seconds of a test, without mutants."""
 
     lines: dict[str, set[int]] = dataclasses.field(default_factory=dict)
     cpu_seconds: float = 0.0
@@ -118,7 +118,7 @@ def patch(path: pathlib.Path, source: str, changed: str) -> bool:
     )
     if codes is None:
         return False
-    wanted = {(c.co_qualname, c.co_firstlineno): c for c in codes}
+    codes_by_name = {(c.co_qualname, c.co_firstlineno): c for c in codes}
     gc.unfreeze()
     functions = [
         value
@@ -129,7 +129,7 @@ def patch(path: pathlib.Path, source: str, changed: str) -> bool:
     patched = 0
     for function in functions:
         code = function.__code__
-        new = wanted.get((code.co_qualname, code.co_firstlineno))
+        new = codes_by_name.get((code.co_qualname, code.co_firstlineno))
         if new is None:
             continue
         if new.co_freevars != code.co_freevars:
