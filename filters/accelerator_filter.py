@@ -15,7 +15,7 @@ list that the last filter returns.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import nova.conf
@@ -199,8 +199,10 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
                     *scores.read_size(spec), request.groups
                 )
             )
-        for host in hosts:
-            _restore_candidates(host, spec, state)
+        if request.policy.numa is flavors.NumaPolicy.REQUIRED:
+            for host in hosts:
+                _restore_candidates(host, spec, state)
+        changed = state.list_changed(hosts)
         selection = _Selection(
             request=request,
             spec=spec,
@@ -208,8 +210,9 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
             geometry=self._geometry,
             shape=moved_server.read_shape(spec, request.classes, self._get),
         )
-        selection.read(hosts, self._names)
-        passed = [host for host in hosts if selection.prune(host)]
+        selection.read(changed, self._names)
+        refused = {id(h) for h in changed if not selection.prune(h)}
+        passed = [host for host in hosts if id(host) not in refused]
         if not is_repeat:
             passed = self._confirm(passed, selection)
         self._log_refusals(hosts, passed, state, is_repeat=is_repeat)
@@ -256,8 +259,8 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
 
     def _log_refusals(
         self,
-        hosts: Iterable[Any],
-        passed: Iterable[Any],
+        hosts: Sequence[Any],
+        passed: Sequence[Any],
         state: request_state.RequestState,
         *,
         is_repeat: bool,
@@ -266,6 +269,8 @@ class AcceleratorFilter(host_filters.BaseHostFilter):
 
         Names of cards are read for some hosts, if no host passes.
         """
+        if len(passed) == len(hosts):
+            return
         passing = {id(host) for host in passed}
         refused = [host for host in hosts if id(host) not in passing]
         named: dict[str, str] = {}
@@ -317,9 +322,7 @@ class _Selection:
         uuids = provider_facts.list_providers(
             self.request.classes,
             itertools.chain.from_iterable(
-                host.allocation_candidates or ()
-                for host in hosts
-                if not self.state.is_unchanged(host)
+                host.allocation_candidates or () for host in hosts
             ),
         )
         facts = self.state.find_all(uuids)
@@ -339,8 +342,6 @@ class _Selection:
         """
         if not host.allocation_candidates:
             return host.uuid not in self.state.hosts
-        if self.state.is_unchanged(host):
-            return True
         fitting, rejections = candidate_fit.select(
             self.request,
             host.allocation_candidates,

@@ -141,9 +141,11 @@ class AcceleratorWeigher(host_weights.BaseHostWeigher):
         if any(by_function):
             by_group = preferred_traits.read(spec._context, request)
             traits = frozenset(by_group.values())
-        weights: _Weights = [
-            _DOUBT * (host.uuid in state.doubtful) for host in hosts
-        ]
+        weights: _Weights = [0.0] * len(hosts)
+        if state.doubtful:
+            weights = [
+                _DOUBT * (host.uuid in state.doubtful) for host in hosts
+            ]
         if traits:
             functions = [
                 float(scores.trait_share(request, candidates, cards, traits))

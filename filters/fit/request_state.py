@@ -12,7 +12,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from oslo_log import log as logging
 
@@ -27,14 +27,6 @@ from nova_accel.model import names, providers
 from placement_sync.client.provider_records import Get
 
 LOG = logging.getLogger(__name__)
-
-
-class _OfferedHost(NamedTuple):
-    """A host that passed, with its servers and its first candidate."""
-
-    host: Any
-    servers: int
-    candidate: provider_facts.Candidate | None
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,7 +72,9 @@ class RequestState:
         self._changed: dict[str, providers.Provider] = {}
         self._servers: set[str] = set()
         self._server = ""
-        self._offered: list[_OfferedHost] = []
+        #: Hosts that passed, and their numbers of servers at that time.
+        self._offered: Sequence[Any] = ()
+        self._servers_before: Sequence[int] = ()
         self._accelerators: (
             Mapping[str, Mapping[str, providers.Provider]] | None
         ) = None
@@ -135,12 +129,15 @@ class RequestState:
             self._accelerators = self._summaries.list_accelerators()
         return self._accelerators.get(host, {})
 
-    def is_unchanged(self, host: Any) -> bool:
-        """Return whether a host passed, and nothing of it changed since."""
-        candidates = self._unchanged.get(host.uuid)
-        return (
-            candidates is not None and candidates is host.allocation_candidates
-        )
+    def list_changed(self, hosts: Iterable[Any]) -> list[Any]:
+        """Return the hosts that did not pass before, or changed since."""
+        unchanged = self._unchanged
+        return [
+            host
+            for host in hosts
+            if (candidates := host.allocation_candidates) is None
+            or candidates is not unchanged.get(host.uuid)
+        ]
 
     def mark_changed(self, host: Any) -> None:
         """Let a host be filtered again."""
@@ -157,14 +154,17 @@ class RequestState:
         :raises ServiceError: that query failed.
         """
         if self.captured is not None:
-            for offered in self._offered:
-                if (
-                    offered.candidate is not None
-                    and offered.host.num_instances > offered.servers
-                ):
-                    self._claim(self._server, offered.candidate)
-                    self.mark_changed(offered.host)
-        self._offered.clear()
+            for host in [
+                host
+                for host, servers in zip(
+                    self._offered, self._servers_before, strict=True
+                )
+                if host.num_instances > servers
+            ]:
+                if candidates := self._unchanged.get(host.uuid):
+                    self._claim(self._server, candidates[0])
+                    self.mark_changed(host)
+        self._offered = self._servers_before = ()
         is_repeat = server in self._servers
         self._servers.add(server)
         self._server = server
@@ -176,19 +176,12 @@ class RequestState:
             self._accelerators = None
         return is_repeat
 
-    def offer(self, hosts: Iterable[Any]) -> None:
+    def offer(self, hosts: Sequence[Any]) -> None:
         """Record the hosts that passed, before Nova claims one of them."""
-        self._offered = [
-            _OfferedHost(
-                host,
-                host.num_instances,
-                next(iter(host.allocation_candidates or ()), None),
-            )
-            for host in hosts
-        ]
+        self._offered = hosts
+        self._servers_before = [host.num_instances for host in hosts]
         self._unchanged = {
-            host.host.uuid: host.host.allocation_candidates
-            for host in self._offered
+            host.uuid: host.allocation_candidates for host in hosts
         }
 
     def replace(self, provider: providers.Provider) -> None:

@@ -2,6 +2,7 @@
 """Scores of hosts for a request: numbers from 0 to 1."""
 
 import functools
+import operator
 from collections.abc import (
     Callable,
     Collection,
@@ -137,6 +138,13 @@ def read_room(host: Any) -> usable_share.HostRoom:
     return usable_share.HostRoom(vcpus, memory)
 
 
+# What ``read_room`` reads, as one tuple.
+_read_fields = operator.attrgetter(
+    *("vcpus_total", "vcpus_used", "cpu_allocation_ratio"),
+    *("total_usable_ram_mb", "free_ram_mb", "ram_allocation_ratio"),
+)
+
+
 class RequestLosses:
     """Losses of the hosts that get a server of one request.
 
@@ -152,7 +160,7 @@ class RequestLosses:
         self._request = request
         self._losses = losses
         self._by_host: dict[
-            str, tuple[object, usable_share.HostRoom, usable_share.HostLoss]
+            str, tuple[object, object, usable_share.HostLoss]
         ] = {}
 
     def compute(
@@ -165,10 +173,11 @@ class RequestLosses:
 
         :param size: vCPUs and MiB of the server.
         """
-        candidates, room = host.allocation_candidates, read_room(host)
+        candidates, fields = host.allocation_candidates, _read_fields(host)
         stored = self._by_host.get(host.uuid)
-        if stored and stored[0] is candidates and stored[1] == room:
+        if stored and stored[0] is candidates and stored[1] == fields:
             return stored[2]
+        room = read_room(host)
         added = (
             provider_facts.list_added(self._request.groups, candidates[0])
             if candidates and self._request.groups
@@ -182,7 +191,7 @@ class RequestLosses:
                 room.vcpus - size[0], room.memory_mb - size[1]
             ),
         )
-        self._by_host[host.uuid] = candidates, room, loss
+        self._by_host[host.uuid] = candidates, fields, loss
         return loss
 
 
