@@ -16,6 +16,7 @@ from nova_accel.inventory import tree_builder
 from nova_accel.model import names, providers
 from placement_sync.client import calls
 from placement_sync.sync import diff
+from tests.benchmark.schedule import goals
 from tests.hosts import look
 from tests.support import strategies
 from tests.support.hosts import shapes
@@ -394,18 +395,13 @@ def test_planned_claims_count_for_max_instances() -> None:
     assert "T4-1B" not in offered(rule, ("T4-1B",), claims)
 
 
-# Traits of a card besides those of its profiles. Placement returns all traits
-# of a host's providers for each server that the host could get, with or
-# without accelerators.
-MOST_TRAITS = 8
-
-
 @pytest.mark.parametrize(
     "name", ["l40s-vendor-vfio", "t4-mdev", "a100-mig-mdev", "passthrough"]
 )
 def test_a_card_has_few_traits_besides_its_profiles(
     name: str, tmp_path: pathlib.Path
 ) -> None:
+    """Placement returns them for each server that the host could get."""
     host = look.read(look.make(name, tmp_path))
     tree = tree_builder.build_tree(strategies.ROOT, host, NO_RULES)
     for node in tree.nodes:
@@ -415,7 +411,7 @@ def test_a_card_has_few_traits_besides_its_profiles(
             if not t.startswith((*names.PROFILE_PREFIXES, "CUSTOM_MINE"))
             and not t.startswith(names.SUPPORTED_PREFIX)
         }
-        assert len(fixed) <= MOST_TRAITS, sorted(fixed)
+        assert len(fixed) <= goals.TRAITS[-1].limit, sorted(fixed)
 
 
 def test_cards_on_a_switch_have_one_trait_for_all_peers() -> None:
