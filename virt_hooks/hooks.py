@@ -68,7 +68,8 @@ class Hooks:
         options = nova.conf.CONF
         settings = conf.read_settings(options)
         domains = connection.LibvirtDomains(host)
-        accel = setup.read_node(options, host.get_connection, domains)
+        watched = connection.WatchedDomains(host)
+        accel = setup.read_node(options, host.get_connection, domains, watched)
         writer = provider_writer.ProviderWriter(virtapi, options)
         allocations = server_allocations.ServerAllocations(virtapi)
         self.adoption = adoption = host_adoption.load(
@@ -117,7 +118,7 @@ class Hooks:
         self.device_metadata = device_metadata.DeviceMetadata(
             host, accel.claims_of, accel.host, layouts.predict_buses
         )
-        self.suspend = suspend.Suspend(partitions, domains)
+        self.suspend = suspend.Suspend(partitions, watched)
         self.live_migration = live_moves.load(
             live_moves.MoveContext(
                 partitions=partitions,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guests: their XML, their host devices, and the connection to libvirt.
 
-- ``connection``: ``HostdevUse``, ``LibvirtDomains``, ``NodeDevices``; the
-  only import of libvirt
+- ``connection``: ``HostdevUse``, ``LibvirtDomains``, ``WatchedDomains``,
+  ``NodeDevices``; the only import of libvirt
 - ``hostdev``: ``plan_elements``, the XML of claims
 - ``guest_checks``: ``check``, whether a guest can have its devices
 - ``hypervisor``: ``HypervisorReader``, libvirt and QEMU of the host

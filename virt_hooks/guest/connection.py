@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
+import time
 from collections.abc import (
     Callable,
     Collection,
@@ -27,6 +28,14 @@ LOG = logging.getLogger(__name__)
 # (node_device_driver.c, LINUX_NEW_DEVICE_WAIT_TIME); mdevctl itself takes
 # a tenth of a second.
 _TIMEOUT_S = 10.0
+# Events after which a running domain has other devices. libvirt sends none
+# when the definition of a domain gets a device.
+_EVENTS = (
+    libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
+    libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED,
+)
+# Seconds after which XML is read again without an event: one may be lost.
+_REREAD_S = 600.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +103,112 @@ class LibvirtDomains:
         return read_hostdevs(self._host.get_connection(), is_running=True)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """Host devices of a running domain, read at ``time``.
+
+    ``number`` is that of its present run.
+    """
+
+    number: int
+    time: float
+    use: HostdevUse
+
+
+class WatchedDomains:
+    """The domains of one libvirt, whose XML is read after changes only.
+
+    Each reading asks libvirt for the list of its domains. The XML of a
+    running domain is read after it has started, after an event of its
+    devices, and again after ten minutes; that of another domain each time.
+    It may be older than an event that has not arrived: what removes or
+    cleans a device reads ``LibvirtDomains``. Where libvirt sends no events,
+    and after a new connection, all XML is read. Thread-safe.
+    """
+
+    def __init__(
+        self, host: Any, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Read through the connection of Nova's ``libvirt.host.Host``.
+
+        :param clock: returns seconds.
+        """
+        self._host = host
+        self._clock = clock
+        self._connection: Any = None
+        self._has_events = False
+        self._readings: dict[str, _Reading] = {}
+        #: UUIDs of domains with an event. libvirt's thread adds to it
+        #: without the lock: it must not wait for a reading.
+        self._changed: set[str] = set()
+        self._lock = threading.Lock()
+
+    def read_use(self) -> HostdevUse:
+        """Return the host devices of all domains."""
+        return self._read(0)
+
+    def read_running(self) -> HostdevUse:
+        """Return the host devices of the domains that run."""
+        return self._read(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+
+    def _read(self, flags: int) -> HostdevUse:
+        with self._lock:
+            connection = self._host.get_connection()
+            if connection is not self._connection:
+                self._readings = {}
+                self._has_events = self._register(connection)
+                self._connection = connection
+            while self._changed:
+                self._readings.pop(self._changed.pop(), None)
+            oldest = self._clock() - _REREAD_S
+            readings: dict[str, _Reading] = {}
+            uses = []
+            for domain in connection.listAllDomains(flags):
+                uuid, number = domain.UUIDString(), domain.ID()
+                reading = self._readings.get(uuid)
+                if (
+                    reading is None
+                    or reading.number != number
+                    or reading.time <= oldest
+                ):
+                    reading = self._read_domain(domain, number)
+                if reading is not None:
+                    uses.append(reading.use)
+                    if number >= 0:
+                        readings[uuid] = reading
+            self._readings = readings if self._has_events else {}
+            return _join(uses)
+
+    def _read_domain(self, domain: Any, number: int) -> _Reading | None:
+        text = _read_xml(domain)
+        if text is None:
+            return None
+        return _Reading(
+            number=number, time=self._clock(), use=parse_hostdevs(text)
+        )
+
+    def _register(self, connection: Any) -> bool:
+        """Ask for events; return whether libvirt sends all of them."""
+        try:
+            for event in _EVENTS:
+                connection.domainEventRegisterAny(
+                    None, event, self._note_change, None
+                )
+        except libvirt.libvirtError as error:
+            LOG.info(
+                "libvirt sends no events of its domains, each pass reads the"
+                " XML of all: %s",
+                error,
+            )
+            return False
+        return True
+
+    def _note_change(
+        self, _connection: Any, domain: Any, *_details: Any
+    ) -> None:
+        self._changed.add(domain.UUIDString())
+
+
 class _NoDomains:
     def read_use(self) -> HostdevUse:
         return HostdevUse()
@@ -152,18 +267,28 @@ def read_hostdevs(connection: Any, is_running: bool = False) -> HostdevUse:
     :param is_running: skip domains that are defined but do not run.
     :raises libvirt.libvirtError: libvirt can't list its domains.
     """
+    flags = libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE if is_running else 0
+    texts = map(_read_xml, connection.listAllDomains(flags))
+    return _join(parse_hostdevs(text) for text in texts if text is not None)
+
+
+def _read_xml(domain: Any) -> str | None:
+    """Return a domain's XML, None if it ended since it was listed."""
+    try:
+        text: str = domain.XMLDesc(0)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        raise
+    return text
+
+
+def _join(uses: Iterable[HostdevUse]) -> HostdevUse:
+    """Return the host devices of several domains together."""
     mdevs: set[str] = set()
     functions: set[str] = set()
     by_domain: dict[str, frozenset[str]] = {}
-    flags = libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE if is_running else 0
-    for domain in connection.listAllDomains(flags):
-        try:
-            text = domain.XMLDesc(0)
-        except libvirt.libvirtError as error:
-            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-                continue  # it ended since it was listed
-            raise
-        use = parse_hostdevs(text)
+    for use in uses:
         mdevs |= use.mdevs
         functions |= use.functions
         by_domain |= use.by_domain

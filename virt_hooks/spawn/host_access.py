@@ -18,6 +18,8 @@ class HostAccess:
     """Readers and stores of one compute node; each may be missing.
 
     :ivar domains: reads which host devices the host's domains have.
+    :ivar watched: the same for passes, whose answer may be older; by default
+        ``domains``.
     :ivar read_host: returns a fresh reader of the host; without it cards
         stay in the mode they are in.
     :ivar faults: notes on devices at fault and on unclean functions, in
@@ -29,6 +31,7 @@ class HostAccess:
     """
 
     domains: connection.HostdevReader = connection.NO_DOMAINS
+    watched: connection.HostdevReader | None = None
     read_host: Callable[[], host_reader.HostReader] | None = None
     faults: FaultNotes = dataclasses.field(default_factory=FaultNotes)
     programs: Programs = dataclasses.field(default_factory=Programs)

@@ -72,7 +72,7 @@ class Lifecycle(claim_store.NodeClaims):
             self.store, self._release, self.programs, host
         )
         self._orphan_cleanup = orphan_cleanup.OrphanCleanup(
-            self.store, self._locks, self._release
+            self.store, self._locks, self._release, access.domains
         )
         self._mode_setter: card_modes.CardModeSetter | None = None
         if access.read_host is not None:
@@ -446,9 +446,10 @@ class Lifecycle(claim_store.NodeClaims):
     def clean_up(self) -> None:
         """Remove partitions that are provably owned and unused.
 
-        It reads the hostdevs of all domains. Partitions that are released
-        meanwhile count as unused; whole functions in a domain are reserved
-        unless a claim has them. Not reentrant.
+        It reads the hostdevs of all domains, those of a pass first and those
+        of now before a removal. Partitions that are released meanwhile count
+        as unused; whole functions in a domain are reserved unless a claim
+        has them. Not reentrant.
         """
         use = self._use.read()
         if self.is_alone and not self._has_checked_scrubs:

@@ -40,10 +40,16 @@ class OrphanCleanup:
         store: claim_store.ClaimStore,
         locks: device_locks.DeviceLocks,
         release: release.PartitionRelease,
+        domains: connection.HostdevReader,
     ) -> None:
+        """Clean up nothing yet.
+
+        :param domains: read again before anything is removed or cleaned.
+        """
         self._store = store
         self._locks = locks
         self._release = release
+        self._domains = domains
         #: Unowned partitions that were logged.
         self._unowned: set[str] = set()
         self._clean_until = 0.0
@@ -60,7 +66,7 @@ class OrphanCleanup:
         A card whose lock is held is skipped until the next pass.
 
         :param read_host: returns the last reading; no I/O.
-        :param use: the host devices of the host's domains.
+        :param use: the host devices of the host's domains, in a pass.
         :param is_alone: returns whether no other nova-compute runs. One
             may start meanwhile, and this process does not have its claims.
         """
@@ -98,6 +104,10 @@ class OrphanCleanup:
         made = self._release.made(host, notes or {})
         claims = self._store.claims()
         orphans = ownership.find_orphans(root, host, claims, use, made)
+        if orphans:
+            orphans = ownership.find_orphans(
+                root, host, claims, self._domains.read_use(), made
+            )
         for partition in orphans:
             LOG.warning(
                 "%s %s on %s belongs to no server: removing it",
@@ -212,7 +222,16 @@ class OrphanCleanup:
                     ):
                         self._note(claim)
                 elif not device.fault and time.monotonic() < self._clean_until:
-                    self._release.retire((claim,), host)
+                    self._retire_unused(device, claim)
+
+    def _retire_unused(self, device: model.Device, claim: model.Claim) -> None:
+        """Clean a function unless a guest has it by now."""
+        functions = self._domains.read_use().functions
+        if claim.slot not in tree_builder.find_assigned_slots(
+            device, functions
+        ):
+            host = model.HostState(devices=(device,))
+            self._release.retire((claim,), host)
 
     def _note(self, claim: model.Claim) -> None:
         try:

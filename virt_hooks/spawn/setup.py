@@ -37,12 +37,14 @@ def read_node(
     options: Any,
     connect: Callable[[], Any],
     domains: connection.HostdevReader,
+    watched: connection.HostdevReader,
 ) -> lifecycle.Lifecycle:
     """Return the Lifecycle of this host; the host is not read yet.
 
     :param options: the service's parsed ``oslo_config.cfg.ConfigOpts``.
     :param connect: returns the connection to this host's libvirt.
     :param domains: reads the host devices of this host's domains.
+    :param watched: the same for passes.
     :raises ConfigurationError: a setting can't be used.
     """
     settings, drivers = service_start.load(options)
@@ -80,6 +82,7 @@ def read_node(
     )
     access = host_access.HostAccess(
         domains=domains,
+        watched=watched,
         read_host=detector.open_reader,
         faults=faulted,
         programs=programmed,

@@ -3,6 +3,7 @@
 
 import pathlib
 import tempfile
+import threading
 
 import libvirt
 from hypothesis import HealthCheck, Phase, given, settings
@@ -154,3 +155,32 @@ def test_hot_attach_to_a_spare_port(
             function = guest.await_report(number + 2).functions[spell(place)]
             assert function.node == number
             assert function.bars[2] == 1 << 20
+
+
+def test_libvirt_sends_an_event_of_a_device_that_is_plugged_in(
+    embedded_qemu: libvirt.virConnect,
+    files: boot_files.BootFiles,
+    tmp_path: pathlib.Path,
+) -> None:
+    """``WatchedDomains`` reads the XML of the guest again then."""
+    drawn = mirror(HOST)
+    names: list[str] = []
+    is_sent = threading.Event()
+
+    def note(_: object, domain: libvirt.virDomain, *_details: object) -> None:
+        names.append(domain.UUIDString())
+        is_sent.set()
+
+    number = embedded_qemu.domainEventRegisterAny(
+        None, libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, note, None
+    )
+    try:
+        with live_guest.boot(
+            embedded_qemu, files, tmp_path, build_devices(drawn), "watch"
+        ) as guest:
+            place = build_place(drawn.spare_ports[0])
+            guest.domain.attachDevice(live_guest.build_memory(1, place))
+            assert is_sent.wait(60)
+            assert names == [guest.domain.UUIDString()]
+    finally:
+        embedded_qemu.domainEventDeregisterAny(number)

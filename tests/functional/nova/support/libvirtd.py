@@ -10,6 +10,7 @@ its definition: some come and go while it runs, and a guest that has any
 can't be saved.
 """
 
+import collections
 import contextlib
 import copy
 import errno
@@ -26,6 +27,8 @@ from lxml import etree
 from nova.tests.fixtures import libvirt as fakelibvirt
 
 _VFIO = "vfio-pci"
+# VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, which Nova's fixture does not have.
+_DEVICE_ADDED = 19
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _ACTIVE = (fakelibvirt.VIR_DOMAIN_RUNNING, fakelibvirt.VIR_DOMAIN_PAUSED)
 
@@ -38,6 +41,27 @@ class Connection(fakelibvirt.Connection):
         self.root = root
         #: As libvirt's job of a domain, though one for all of them.
         self.job = threading.RLock()
+        self._callbacks: dict[tuple[int, str], tuple[Any, Any]] = {}
+        #: Number of requests for the XML of each domain.
+        self.xml_requests: collections.Counter[str] = collections.Counter()
+
+    def domainEventRegisterAny(
+        self, domain: Any, event: int, callback: Any, opaque: Any
+    ) -> int:
+        """Add a callback in place of the same one of an ended service."""
+        key = event, callback.__qualname__
+        self._callbacks[key] = callback, opaque
+        return 0
+
+    def emit(self, kind: int, domain: Any, *details: Any) -> None:
+        """Call all callbacks of an event."""
+        for (event, _), (callback, opaque) in [*self._callbacks.items()]:
+            if event == kind:
+                callback(self, domain, *details, opaque)
+
+    def _emit_lifecycle(self, domain: Any, event: int, detail: int) -> None:
+        kind = fakelibvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE
+        self.emit(kind, domain, event, detail)
 
     def defineXML(self, xml: str) -> "Domain":
         domain = Domain(self, xml, running=False, transient=False)
@@ -93,8 +117,13 @@ class Domain(fakelibvirt.Domain):
     def isActive(self) -> int:
         return int(self._state in _ACTIVE)
 
+    def ID(self) -> int:
+        """Return the number of this run, -1 for a guest that is off."""
+        return int(self._id) if self.isActive() else -1
+
     def XMLDesc(self, flags: int) -> str:
         """Return the guest, or its definition, with all of its hostdevs."""
+        self._connection.xml_requests[self.UUIDString()] += 1
         current = self._connection._vms.get(self.name(), self)
         if current is not self and not self.isActive():  # it was redefined
             return str(current.XMLDesc(flags))
@@ -134,6 +163,7 @@ class Domain(fakelibvirt.Domain):
             for element in taken:
                 _device(self._connection.root, element).give_back()
             raise failed(f"host device of {self.name()}: {error}") from error
+        self._id = self._connection._id_counter
         super().createWithFlags(flags)
         self.live, self.saved = list(elements), None
 
@@ -195,6 +225,7 @@ class Domain(fakelibvirt.Domain):
                     f"host device of {self.name()}: {error}"
                 ) from error
             self.live.append(element)
+            self._connection.emit(_DEVICE_ADDED, self, "hostdev0")
 
     @_job
     def detachDeviceFlags(self, xml: str, flags: int) -> None:
@@ -226,6 +257,8 @@ class Domain(fakelibvirt.Domain):
         if is_listening and not self.is_stubborn:
             self.live.remove(matches[0])
             self._give(matches[0])
+            kind = fakelibvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED
+            self._connection.emit(kind, self, "hostdev0")
 
     def _check_flags(self, flags: int) -> None:
         valid_flags = (
