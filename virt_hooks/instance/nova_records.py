@@ -12,7 +12,7 @@ from typing import Any
 import nova.conf
 from nova import context as nova_context
 from nova import exception, objects
-from nova.compute import task_states
+from nova.compute import task_states, vm_states
 
 # Attributes of an instance that the ledger needs.
 SLOTS = ("resources", "migration_context")
@@ -70,6 +70,25 @@ def read(
             if instance := find_instance(uuid, attributes):
                 instances[uuid] = instance
     return Records(instances=instances, migrations=migrations)
+
+
+def is_idle(records: Records, consumers: Collection[str]) -> bool:
+    """Return whether no operation of some consumers is in progress.
+
+    None that has failed either: the server is in error.
+
+    :param consumers: uuids of servers and migrations.
+    """
+    is_moving = any(
+        move.status != "error"
+        and not {move.uuid, move.instance_uuid}.isdisjoint(consumers)
+        for move in records.migrations
+    )
+    return not is_moving and all(
+        instance.task_state is None and instance.vm_state != vm_states.ERROR
+        for uuid, instance in records.instances.items()
+        if uuid in consumers
+    )
 
 
 def read_reverting(attributes: Iterable[str] = SLOTS) -> Records:

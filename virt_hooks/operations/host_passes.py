@@ -2,6 +2,7 @@
 """Start of the service, and the periodic passes over this host."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,11 @@ from virt_hooks.operations import (
     suspend,
 )
 from virt_hooks.report import claim_checks, notifications
+
+# Seconds until claims are compared with Nova again if nothing has changed.
+# What ends without a call of the driver is found then: a failed move that
+# another host has ended, or records that were deleted by hand.
+COMPARE_S = 300.0
 
 
 class HostPasses:
@@ -45,6 +51,10 @@ class HostPasses:
         self._list_nodes = list_nodes
         self._state_dir = state_dir
         self._refresh_lock = threading.Lock()
+        #: Versions of the claims that Nova backed in the last comparison,
+        #: if no operation was in progress; valid for some time.
+        self._backed: Mapping[str, int] = {}
+        self._compare_at = 0.0
         self._device_events = notifications.DeviceEvents(self._accel)
 
     def start(self, nodes: Mapping[str, str]) -> None:
@@ -103,15 +113,28 @@ class HostPasses:
         notifications.send_events(events)
 
     def _compare_with_nova(self) -> None:
+        """Release the claims that Nova does not back any more.
+
+        Nova is asked after a change of claims or a release, while an
+        operation of their servers is in progress or has failed, and every
+        five minutes.
+        """
         versions = self._accel.store.versions()
-        if not versions:
+        is_due = time.monotonic() >= self._compare_at
+        if not versions or (versions == self._backed and not is_due):
             return
+        self._backed = {}
         records = nova_records.read(
             self._list_nodes(), consumers=versions.keys()
         )
         with error_guards.log_errors("can't end failed resizes"):
             self._moves.end_failed_resizes(records)
         self._consumers.release_unbacked(versions, records)
+        if not self._accel.unbacked_consumers and nova_records.is_idle(
+            records, versions.keys()
+        ):
+            self._backed = versions
+            self._compare_at = time.monotonic() + COMPARE_S
 
     def _adopt(self, nodes: Mapping[str, str]) -> None:
         for uuid, name in nodes.items():

@@ -374,6 +374,7 @@ class ServerPartitions:
             )
             if released:
                 self.wake_ups.wake()
+        self.accel.store.renew(uuid)  # a release may have failed
 
     def read_domain(self, instance: Any) -> connection.HostdevUse:
         """Return the hostdevs of the server's domain, none after an error."""

@@ -243,6 +243,15 @@ class ClaimStore:
         }
         return tuple(claim for claim in claims if claim.handle not in others)
 
+    def renew(self, consumer: str) -> None:
+        """Give a consumer's claims a new version, if it has any.
+
+        A pass compares them with Nova then.
+        """
+        with self._guard:
+            if consumer in self._versions:
+                self._versions[consumer] = next(self._numbers)
+
     def _set(self, consumer: str, claims: tuple[model.Claim, ...]) -> None:
         if claims:
             self._claims[consumer] = claims
@@ -346,7 +355,7 @@ class NodeClaims:
         self.unbacked_consumers: frozenset[str] = frozenset()
         #: Claimed amounts that Placement has not allocated.
         self.unallocated: Mapping[model.ClassKey, int] = {}
-        self._use = connection.TrackedUse(access.domains)
+        self._use = connection.TrackedUse(access.watched or access.domains)
         self._has_read_use = False
         self._claims_file = access.claims_file
         self._publish_lock = threading.Lock()
