@@ -65,6 +65,7 @@ _USABLE = (
     " above FGD's as installed"
 )
 _ADDRESS_BITS = "address bits that BARs need, set in guests and printed"
+_QUIET = "passes that read servers and guests only after changes"
 _DESCRIBED = "guests read links, switches and NUMA nodes of their host"
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
@@ -110,6 +111,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(59_900, "2026-11-28", _TOPOLOGY),
         Limit(60_200, "2026-11-28", _CHOSEN),
         Limit(60_600, "2026-11-28", _ADDRESS_BITS),
+        Limit(60_700, "2026-11-28", _QUIET),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -158,6 +160,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(39_700, "2026-11-28", _DESCRIBED),
         Limit(40_100, "2026-11-28", _TOPOLOGY),
         Limit(40_200, "2026-11-28", _CHOSEN),
+        Limit(40_400, "2026-11-28", _QUIET),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
