@@ -10,10 +10,12 @@ processor time, a fifth of a test; servers, notes and Nova's configuration of
 the test before would cost more to remove than they cost to start.
 """
 
+import functools
 import sys
 import threading
 import time
 import types
+from importlib import metadata
 from typing import Any
 
 import fixtures
@@ -21,8 +23,10 @@ import futurist
 import sqlalchemy
 from oslo_db.sqlalchemy import engines
 from oslo_messaging._drivers import impl_fake
-from sqlalchemy import pool, util
+from sqlalchemy import util
 from sqlalchemy.dialects.sqlite import pysqlite
+
+from tests.functional.sync.support import placement_app
 
 # First pause of a loop in seconds; each of its next is twice as long.
 _FIRST_PAUSE_S = 0.05
@@ -33,6 +37,7 @@ _IDLE_THREAD_S = 0.05
 # Nova has some 2,500 patterns: routes, and properties of flavors. Python
 # compiles a pattern again that was not among the last 512.
 _PATTERNS = 1 << 13
+_ENTRY_POINTS = metadata.entry_points
 # Statements of Nova and Placement, as SQLAlchemy compiled them. A run of the
 # whole harness has some 700.
 _STATEMENTS: util.LRUCache[Any, Any] = util.LRUCache(1 << 12)
@@ -42,9 +47,11 @@ class Speed(fixtures.Fixture):
     """All fixtures of this module."""
 
     def _setUp(self) -> None:
+        placement_app.spare_work()
         self.useFixture(BackOff())
         self.useFixture(PromptMessages())
         self.useFixture(PooledConnections())
+        self.useFixture(ReadOnce())
         self.useFixture(fixtures.MonkeyPatch("re._MAXCACHE", _PATTERNS))
         # requests reads the whole environment before each request.
         self.useFixture(
@@ -118,11 +125,25 @@ class PromptMessages(fixtures.Fixture):
 
 
 class PooledConnections(fixtures.Fixture):
-    """oslo.db opens a file of SQLite anew for each transaction."""
+    """oslo.db opens a file of SQLite anew for each transaction.
+
+    It also lets another greenlet run after each, which threads do anyway.
+    """
+
+    def _setUp(self) -> None:
+        for owner, name, value in (
+            (engines.pool, "NullPool", placement_app.UncheckedPool),
+            (engines, "_thread_yield", lambda *_: None),
+        ):
+            self.useFixture(fixtures.MockPatchObject(owner, name, value))
+
+
+class ReadOnce(fixtures.Fixture):
+    """Entry points, which a nova-compute that starts reads eight times."""
 
     def _setUp(self) -> None:
         self.useFixture(
-            fixtures.MockPatchObject(engines.pool, "NullPool", _Pool)
+            fixtures.MockPatchObject(metadata, "entry_points", _entry_points)
         )
 
 
@@ -150,11 +171,13 @@ class SharedStatements(fixtures.Fixture):
         return engine
 
 
-class _Pool(pool.QueuePool):
-    """As many connections as threads need at once."""
+def _entry_points(**selected: str) -> Any:
+    return _read_entry_points(tuple(sys.path), **selected)
 
-    def __init__(self, creator: Any, **words: Any) -> None:
-        super().__init__(creator, **words | {"max_overflow": -1})
+
+@functools.cache
+def _read_entry_points(_path: tuple[str, ...], **selected: str) -> Any:
+    return _ENTRY_POINTS(**selected)
 
 
 def let_threads_idle() -> None:
