@@ -87,7 +87,13 @@ AREAS = {
     ),
     "tree": Area(
         ("nova_accel/inventory/*.py", "placement_sync/sync/*.py"),
-        ("tests/unit/nova_accel/inventory", "tests/unit/placement_sync/sync"),
+        (
+            "tests/unit/nova_accel/inventory",
+            "tests/unit/nova_accel/discovery/hosts/test_printed_remedies.py",
+            "tests/unit/placement_sync/sync",
+            "tests/unit/virt_hooks/ironic/test_node_traits.py",
+            "tests/functional/sync/passes/test_pass.py",
+        ),
     ),
 }
 

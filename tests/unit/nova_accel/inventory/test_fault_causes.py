@@ -63,5 +63,6 @@ def test_a_device_without_a_fault_has_no_trait() -> None:
 
 
 def test_causes_of_a_later_release_are_no_error() -> None:
-    traits = {f"{names.FAULT_PREFIX}MELTED", f"{names.FAULT_PREFIX}XID_13"}
+    causes = ("MELTED", "XID_13", "XID_", "XID_A", "12")
+    traits = {f"{names.FAULT_PREFIX}{cause}" for cause in causes}
     assert health.describe_causes(traits) == ""

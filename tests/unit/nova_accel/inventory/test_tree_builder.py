@@ -87,6 +87,13 @@ def test_profiles_outside_the_catalog_have_a_trait_while_there_is_no_room(
             is_full = profile.trait not in node.traits | in_catalog
             trait = names.supported_trait(profile.trait)
             assert (trait in node.traits) is is_full
+    none_offered = policy.parse_rules(['{"profiles": "no-such-*"}'])
+    tree = tree_builder.build_tree(strategies.ROOT, host, none_offered)
+    assert not any(
+        trait.startswith(names.SUPPORTED_PREFIX)
+        for node in tree.nodes
+        for trait in node.traits
+    )
 
 
 @given(strategies.hosts(), st.integers(1, 5))

@@ -28,6 +28,31 @@ def test_a_refused_call_is_tried_twice() -> None:
     assert problem.where == "n"
 
 
+def test_a_call_that_may_succeed_later_is_not_given_up() -> None:
+    refused = refusals.RefusedCalls()
+    later = errors.ServiceError("PUT", "/x", 503, "busy")
+    concurrent = errors.ServiceError("PUT", "/x", 409, "", refusals.CONCURRENT)
+    for _ in range(2):
+        refused.begin_attempt()
+        refused.add(AMOUNTS, later)
+        refused.add(CREATE, concurrent)
+    assert not refused.is_given_up(AMOUNTS)
+    assert not refused.is_given_up(CREATE)
+
+
+def test_a_changed_state_is_read_by_another_attempt() -> None:
+    refused = refusals.RefusedCalls()
+    assert refused.is_final
+    refused.request_attempt()
+    assert not refused.is_final
+
+
+def test_names_have_no_provider() -> None:
+    for call, provider in ((calls.CreateTrait(name="T"), ""), (CREATE, "u")):
+        refusal = refusals.RefusedCall(call=call, error=REFUSED)
+        assert refusal.provider == provider
+
+
 @pytest.mark.parametrize("owner", [None, OWN, OTHER])
 @pytest.mark.parametrize("error", [TAKEN, REFUSED])
 @pytest.mark.parametrize("call", [CREATE, AMOUNTS])
