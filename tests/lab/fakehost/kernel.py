@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from pathlib import Path
 
@@ -34,6 +35,8 @@ SKELETON = (
     "module/vfio_iommu_type1",
     "module/vfio_pci",
 )
+#: Distances of each NUMA node to all.
+DISTANCES = ("10 32", "32 10")
 #: How long a write that sent uevents waits before it returns, where they go
 #: to listeners. libvirt waits for udevd's queue (udevadm) and then looks
 #: for the new device; without udevd it waits for nothing and sleeps 5 s.
@@ -51,6 +54,9 @@ class Kernel:
         self.tree = Tree()
         for path in SKELETON:
             self.tree.mkdir(path)
+        for number, row in enumerate(DISTANCES):
+            path = f"devices/system/node/node{number}/distance"
+            self.tree.add(path, Attr(functools.partial(str, f"{row}\n")))
         self.faults = Faults()
         self.uevents = Uevents(netlink=netlink)
         self.tree.add(

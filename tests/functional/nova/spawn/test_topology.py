@@ -164,6 +164,27 @@ class Topology(TopologyTestBase):
         server = self.boot(group(1) | specs)
         self.assertEqual(["0"], self.cells(server))
 
+    def test_cells_have_the_distances_of_the_host(self) -> None:
+        self.start_host(*CARDS)
+        flavor = self._create_flavor(
+            extra_spec=group(3) | {"hw:numa_nodes": "2"},
+            memory_mb=512,
+            vcpu=2,
+            disk=1,
+            ephemeral=0,
+        )
+        server = self._create_server(
+            image_uuid=harness.IMAGE, flavor_id=flavor, networks="none"
+        )
+        siblings = self.definition(server).findall(
+            "./cpu/numa/cell/distances/sibling"
+        )
+        self.assertEqual(
+            [("0", "10"), ("1", "32"), ("0", "32"), ("1", "10")],
+            [(each.get("id"), each.get("value")) for each in siblings],
+        )
+        self.assertEqual({"0", "1"}, set(self.cells(server)))
+
     def test_a_flavor_can_ask_for_none(self) -> None:
         self.start_host(*CARDS)
         self.assert_flat(self.boot(group(3) | {KEY: "none"}))
