@@ -36,6 +36,7 @@ class Switched(base.ServersTestBase):
     def setUp(self) -> None:
         self._state = self.useFixture(fixtures.TempDir()).path
         self.useFixture(speed.SharedStatements())
+        self.useFixture(speed.ReadOnce())
         super().setUp()
         # Nova's libvirt sends no event when a device is detached.
         self.flags(device_detach_timeout=1, group="libvirt")

@@ -108,6 +108,7 @@ class AccelTestBase(base.ServersTestBase):
         self.hosts: dict[str, fakehost.Controller] = {}
         self._directories: dict[str, dict[str, str]] = {}
         self.useFixture(speed.SharedStatements())
+        self.useFixture(speed.ReadOnce())
         if releases.is_on_threads():
             # Before services start, and for their end.
             self.useFixture(speed.Speed())
