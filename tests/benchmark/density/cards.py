@@ -3,7 +3,7 @@
 
     python -m tests.benchmark.density [--requests 20000 --seeds 5 --hosts 1]
     python -m tests.benchmark.density --trace NODES REQUESTS
-        [--expected FILE --seeds 10]
+        [--expected FILE --seeds 10 --policy best_remaining]
 
 The second form replays a trace of a cluster: see ``trace_replay``. The rest is
 about the first.
@@ -445,11 +445,23 @@ def main(words: Sequence[str] | None = None) -> None:
         metavar="FILE",
         help="CSV file with published results of the trace",
     )
+    policies = [packing.value for packing in trace_replay.POLICIES]
+    parser.add_argument(
+        "--policy",
+        action="append",
+        choices=policies,
+        help="policy to replay the trace with, may be repeated; default: all",
+    )
     options = parser.parse_args(words)
     if options.trace:
         nodes, requests = options.trace
         for line in trace_replay.measure(
-            nodes, requests, options.expected, options.seeds, options.workers
+            nodes,
+            requests,
+            options.expected,
+            options.policy or policies,
+            options.seeds,
+            options.workers,
         ):
             print(line, flush=True)
         return

@@ -15,6 +15,7 @@ placement.
 import concurrent.futures
 import dataclasses
 import functools
+import itertools
 import pathlib
 import random
 import statistics
@@ -363,12 +364,14 @@ def measure(
     nodes: pathlib.Path,
     requests: pathlib.Path,
     expected: pathlib.Path | None,
+    policies: Sequence[str],
     seeds: int,
     workers: int,
 ) -> Iterator[str]:
     """Yield the lines of the table: published policies, then the library's.
 
     :param expected: published results, None for none.
+    :param policies: values of ``POLICIES``.
     """
     published = (
         traces.read_published(expected, requests.stem) if expected else {}
@@ -376,23 +379,23 @@ def measure(
     yield f"{requests.stem}: % of all GPUs allocated at {LOAD:.0%} load"
     for name, share in published.items():
         yield f"{name:20}{share:8.2f}"
-    policies = [packing.value for packing in POLICIES]
     jobs = [
         (nodes, requests, policy, FIRST_SEED + seed)
         for policy in policies
         for seed in range(seeds)
     ]
     with concurrent.futures.ProcessPoolExecutor(workers) as pool:
-        results = list(pool.map(_replay_files, jobs))
-    for number, policy in enumerate(policies):
-        of_policy = results[number * seeds : (number + 1) * seeds]
-        shares = [result.share for result in of_policy]
-        yield (
-            f"{policy:20}{statistics.fmean(shares):8.2f}"
-            f"   {min(shares):.2f} to {max(shares):.2f},"
-            f" {sum(r.invalid for r in of_policy)} invalid placements,"
-            f" {statistics.fmean(r.seconds for r in of_policy):.0f} s a seed"
-        )
+        results = pool.map(_replay_files, jobs)
+        for policy in policies:
+            of_policy = list(itertools.islice(results, seeds))
+            shares = [result.share for result in of_policy]
+            seconds = statistics.fmean(r.seconds for r in of_policy)
+            yield (
+                f"{policy:20}{statistics.fmean(shares):8.2f}"
+                f"   {min(shares):.2f} to {max(shares):.2f},"
+                f" {sum(r.invalid for r in of_policy)} invalid placements,"
+                f" {seconds:.0f} s a seed"
+            )
 
 
 def _replay_files(
