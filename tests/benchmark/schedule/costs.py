@@ -232,7 +232,7 @@ class Side:
 
 @contextlib.contextmanager
 def time_own_methods() -> Iterator[list[float]]:
-    """Yield a list that gets the processor time of each call of ours."""
+    """Yield a list that gets the processor time of each own call."""
     spent: list[float] = []
 
     def time_calls(stock: Any) -> Any:
