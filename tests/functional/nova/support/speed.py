@@ -138,7 +138,7 @@ class PooledConnections(fixtures.Fixture):
 
 
 class ReadOnce(fixtures.Fixture):
-    """What does not change: entry points, and Placement's schemas and tables.
+    """Entry points, and Placement's schemas and tables: none changes.
 
     A nova-compute that starts reads the entry points eight times.
     """
