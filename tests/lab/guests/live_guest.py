@@ -146,17 +146,17 @@ def build_controllers(drawn: picture.Picture, root_ports: int) -> list[str]:
 
 
 class LiveGuest:
-    """A guest of this process's libvirt."""
+    """A guest of this process's libvirt.
+
+    ``xml`` is that of its start: libvirt forgets a guest that has printed its
+    last report and powered itself off.
+    """
 
     def __init__(
         self, domain: libvirt.virDomain, console: pathlib.Path
     ) -> None:
         self.domain, self._console = domain, console
-
-    @property
-    def xml(self) -> str:
-        text: str = self.domain.XMLDesc(0)
-        return text
+        self.xml: str = domain.XMLDesc(0)
 
     def read_console(self) -> str:
         try:
