@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
-_GIB = 1 << 30
+_GIB, _MIB = 1 << 30, 1 << 20
 #: Address bits that QEMU gives a processor by default, or more
 #: (target/i386/cpu.c, x86_cpu_realizefn).
 DEFAULT_BITS = 40
@@ -52,6 +52,11 @@ def parse_bars(text: str, flags: int = _MEMORY) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def parse_high_bars(text: str) -> tuple[int, ...]:
+    """Return the sizes of the BARs that a bridge can have above 4 GiB."""
+    return parse_bars(text, _HIGH)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """BARs that devices need above the memory of a guest, in bytes.
@@ -64,6 +69,18 @@ class Demand:
     total: int = 0
     windows: int = 0
     largest: int = 0
+
+    def add_windows(self, size: int, count: int) -> "Demand":
+        """Return the demand with windows of empty ports.
+
+        OVMF rounds their size up to a power of two.
+        """
+        window = 1 << _count_bits(size)
+        return Demand(
+            total=self.total + size * count,
+            windows=2 * (self.windows + window * count),
+            largest=max(self.largest, window),
+        )
 
 
 def sum_functions(resources: Iterable[str]) -> Demand:
@@ -129,7 +146,9 @@ def parse_space(text: str) -> AddressSpace:
 
 
 def format_size(size: int) -> str:
-    """Return a size in GiB as text: ``64 GiB``."""
+    """Return a size as text: ``64 GiB``, ``16 MiB``."""
+    if size < _GIB:
+        return f"{size / _MIB:g} MiB"
     return f"{size / _GIB:g} GiB"
 
 

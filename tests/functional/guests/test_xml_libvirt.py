@@ -35,7 +35,13 @@ from virt_hooks.guest import (
     hypervisor,
     nodedev,
 )
-from virt_hooks.guest.topology import guest_buses, host_tree, picture
+from virt_hooks.guest.topology import (
+    bars,
+    guest_buses,
+    host_tree,
+    picture,
+    port_windows,
+)
 
 SCHEMAS = Path("/usr/share/libvirt/schemas")
 VERSION = features.parse_number(libvirt.getVersion())
@@ -445,16 +451,40 @@ def test_a_conventional_device_is_recognized(
     guest_buses.check(define(qemu, guest_buses.renumber(defined)))
 
 
-def test_libvirt_fills_a_gap_of_indexes(qemu: libvirt.virConnect) -> None:
-    text = domain(
-        "q35",
-        ROOT_PORTS,
-        '<controller type="pci" index="7" model="pcie-root-port"/>',
+def test_a_gap_of_indexes_is_recognized(qemu: libvirt.virConnect) -> None:
+    """libvirt fills it with root ports of bus 0."""
+    device = host_tree.HostDevice(
+        ("pci0000:16", "0000:16:01.0"), "0000:17:00.0", "0000:17:00.0"
     )
-    assert guest_buses.list_gaps(text) == (5, 6)
-    root = ElementTree.fromstring(define(qemu, text))
+    late = '<controller type="pci" index="20" model="pcie-root-port"/>'
+    _, text = build_mirror((device,), late)
+    defined = define(qemu, text)
+    root = ElementTree.fromstring(defined)
     ports = root.findall("./devices/controller[@model='pcie-root-port']")
-    assert len(ports) == 7
+    assert len(ports) > PORTS + 3
+    with pytest.raises(picture.PictureError, match="busNr 5"):
+        guest_buses.check(defined)
+    guest_buses.check(define(qemu, guest_buses.renumber(defined)))
+
+
+def test_windows_of_empty_ports_match_the_schema(
+    qemu: libvirt.virConnect, form: etree.RelaxNG
+) -> None:
+    """libvirt keeps them when it attaches a device."""
+    device = host_tree.HostDevice(
+        ("pci0000:16", "0000:16:01.0"), "0000:17:00.0", "0000:17:00.0"
+    )
+    drawn, text = build_mirror((device,), NIC)
+    windows = bars.Windows(memory=32 << 20, prefetchable=256 << 30)
+    text = port_windows.reserve(text, drawn.spare_ports, windows)
+    assert form.validate(etree.fromstring(text)), form.error_log
+    defined = qemu.defineXML(text)
+    try:
+        defined.attachDeviceFlags(NIC, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+        after = defined.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
+    finally:
+        defined.undefine()
+    assert port_windows.parse(after) == {drawn.spare_ports[0]: windows}
 
 
 VOLUME = (

@@ -112,6 +112,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(60_200, "2026-11-28", _CHOSEN),
         Limit(60_600, "2026-11-28", _ADDRESS_BITS),
         Limit(60_700, "2026-11-28", _QUIET),
+        Limit(60_970, "2026-11-28", "room for BARs in guests that run"),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),

@@ -12,7 +12,8 @@
 - ``spare_ports``: empty ports for devices that are attached
 - ``address_bits``: address space of guests, for the memory of functions
 - ``distances``: distances between the NUMA nodes of a guest
-- ``bars``: memory of functions, and the room for it in running guests
+- ``bars``: memory of functions, and the room for it in guests
+- ``port_windows``: room that empty ports have for attached devices
 - ``device_reader``: places of claimed devices in the host's tree
 - ``guest_topology``: ``TopologyLayouts``, which nova-compute loads by the
   entry point group ``nova_accel.guest_layouts``

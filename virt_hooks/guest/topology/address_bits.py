@@ -7,6 +7,7 @@ that its devices need. Devices that migrate live have no BARs of their host,
 or small ones: their guests have QEMU's default, and may go to any host.
 """
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -92,6 +93,16 @@ def ensure_room(
         size.bits,
         address_space.format_size(demand.total),
     )
+
+
+def read_space(text: str, host: Any) -> address_space.AddressSpace:
+    """Return the address space of a domain, with bits that it has at least.
+
+    :param host: Nova's ``nova.virt.libvirt.host.Host``.
+    """
+    space = address_space.parse_space(text)
+    bits = _read_host_bits(host) if space.is_host else space.bits
+    return dataclasses.replace(space, bits=bits or address_space.DEFAULT_BITS)
 
 
 def _read_host_bits(host: Any) -> int:

@@ -71,11 +71,40 @@ class DeviceReader:
         )
         return address, size
 
-    def sum_bars(self, claims: Iterable[model.Claim]) -> address_space.Demand:
-        """Return what the BARs of claims need, as far as it is known."""
+    def read_windows(self, claim: model.Claim) -> bars.Windows:
+        """Return the windows that a function of a claim needs.
+
+        Those of a claim with several functions are not known: they are
+        attached only while their guest is stopped.
+        """
+        if _has_emulated_bars(claim):
+            return bars.Windows()
+        files = fs.Files(self._source)
+        return bars.parse_windows(bars.read_resource(files, claim.handle))
+
+    def list_windows(self) -> frozenset[bars.Windows]:
+        """Return the windows that each function of the host needs."""
+        files = fs.Files(self._source)
+        with contextlib.suppress(errors.UnreadableError):
+            return frozenset(
+                bars.parse_windows(bars.read_resource(files, address))
+                for address in files.names(host_reader.FUNCTIONS)
+            )
+        return frozenset()
+
+    def sum_functions(self, handles: Iterable[str]) -> address_space.Demand:
+        """Return what the BARs of functions need; mdevs have none."""
         files = fs.Files(self._source)
         return address_space.sum_functions(
-            bars.read_resource(files, function)
+            bars.read_resource(files, handle)
+            for handle in handles
+            if pci.is_address(handle)
+        )
+
+    def sum_bars(self, claims: Iterable[model.Claim]) -> address_space.Demand:
+        """Return what the BARs of claims need, as far as it is known."""
+        return self.sum_functions(
+            function
             for claim in claims
             if not _has_emulated_bars(claim)
             for function in (claim.handle, *claim.members)

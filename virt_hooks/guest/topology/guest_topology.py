@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guests that see the PCIe topology of their host."""
 
+import itertools
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -27,6 +28,7 @@ from virt_hooks.guest.topology import (
     host_tree,
     nvlinks,
     picture,
+    port_windows,
     root_ports,
     spare_ports,
 )
@@ -124,19 +126,37 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
     def correct_buses(self, guest: Any) -> None:
         """Renumber the buses of a guest where libvirt has added some.
 
+        Its empty ports get windows for the devices of this host.
+
         :raises PictureError: the guest would lose devices.
         """
-        text = guest.get_xml_desc(dump_inactive=True, dump_sensitive=True)
-        if not guest_buses.has_expander(text):
+        defined = guest.get_xml_desc(dump_inactive=True, dump_sensitive=True)
+        if not guest_buses.has_expander(defined):
             return
+        text = defined
         try:
             guest_buses.check(text)
         except picture.PictureError as error:
             LOG.info("renumbering the buses of %s: %s", guest.name, error)
-            self._context.host.write_instance_config(
-                guest_buses.renumber(text)
-            )
+            text = guest_buses.renumber(text)
+        # A guest that is resumed has its windows.
+        if not port_windows.parse(text):
+            text = self._reserve_windows(text)
+        if text != defined:
+            self._context.host.write_instance_config(text)
             guest_buses.check(guest.get_xml_desc(dump_inactive=True))
+
+    def _reserve_windows(self, text: str) -> str:
+        """Return a domain whose empty ports have room for attachments."""
+        parsed = spare_ports.parse(text)
+        ports = tuple(itertools.chain(*parsed.free_ports.values()))
+        windows = bars.choose_windows(
+            address_bits.read_space(text, self._context.host),
+            self._reader.sum_functions(parsed.expanders),
+            self._reader.list_windows(),
+            len(ports),
+        )
+        return port_windows.reserve(text, ports, windows)
 
     def place_attached(
         self, attached: libvirt_guest.Attached
@@ -146,11 +166,23 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
         :raises ClaimError: it has a BAR for which the guest has no room
             while it runs.
         """
+        places = self._choose_port(attached)
         is_express = guest_pci.parse_guest(attached.text).is_express
         if attached.is_running and is_express:
-            self._check_bars(attached)
+            reserved = port_windows.parse(attached.text)
+            buses = {place.bus for place in places.values()}
+            self._check_bars(
+                attached,
+                reserved.get(min(buses, default=0), bars.Windows()),
+            )
+        return places or None
+
+    def _choose_port(
+        self, attached: libvirt_guest.Attached
+    ) -> guest_pci.Places:
+        """Return the places of an attached claim, empty for any."""
         if not guest_buses.has_expander(attached.text):
-            return None
+            return {}
         places: guest_pci.Places = {}
         try:
             devices = self._reader.read((attached.claim,))
@@ -172,17 +204,25 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
                 attached.claim.handle,
                 attached.uuid,
             )
-        return places or None
+        return places
 
-    def _check_bars(self, attached: libvirt_guest.Attached) -> None:
+    def _check_bars(
+        self, attached: libvirt_guest.Attached, reserved: bars.Windows
+    ) -> None:
+        """Check that the windows of a port have room for a device.
+
+        :param reserved: those of the port that it gets.
+        """
+        if reserved.holds(self._reader.read_windows(attached.claim)):
+            return
         handle, largest = self._reader.find_largest_bar(attached.claim)
         size = address_space.format_size(largest)
-        if largest >= bars.NO_ROOM:
-            room = address_space.format_size(bars.NO_ROOM)
+        has_uefi = address_space.parse_space(attached.text).has_uefi
+        if largest >= bars.NO_ROOM or not has_uefi:
             raise errors.ClaimError(
                 attached.uuid,
-                f"{handle} has a BAR of {size}, and a guest that runs has room"
-                f" for less than {room}; stop the server first",
+                f"{handle} has a BAR of {size}, and no root port of its guest"
+                " has room for it while the guest runs; stop the server first",
                 public="the memory of the device does not fit into its guest"
                 " while it runs; stop the server first",
             )

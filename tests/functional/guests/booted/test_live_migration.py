@@ -11,8 +11,14 @@ import pytest
 from tests.functional.guests.booted import test_mirrored_guests as mirrored
 from tests.lab.guests import boot_files, live_guest, private_libvirtd
 from virt_hooks.guest import guest_pci
-from virt_hooks.guest.topology import guest_buses, picture
+from virt_hooks.guest.topology import (
+    bars,
+    guest_buses,
+    picture,
+    port_windows,
+)
 
+WINDOWS = bars.Windows(memory=4 << 20, prefetchable=128 << 20)
 Hosts = tuple[libvirt.virConnect, libvirt.virConnect]
 
 
@@ -86,6 +92,7 @@ def start(
     text = live_guest.build_domain(files, console, devices, "watch").replace(
         f'path="{console}"', f'path="{console}" append="on"'
     )
+    text = port_windows.reserve(text, drawn.spare_ports, WINDOWS)
     return live_guest.LiveGuest(host.createXML(text), console)
 
 
@@ -99,7 +106,10 @@ def test_there_and_back(
     before = list_places(guest.await_report())
     guest.domain = migrate(guest.domain, second, tmp_path / "there")
     assert not first.listAllDomains()
-    guest_buses.check(guest.xml)
+    text = guest.domain.XMLDesc(0)
+    guest_buses.check(text)
+    reserved = dict.fromkeys(drawn.spare_ports, WINDOWS)
+    assert port_windows.parse(text) == reserved
     there = list_places(attach(guest, drawn.spare_ports[0], 2))
     assert before.items() < there.items()
     guest.domain = migrate(guest.domain, first, tmp_path / "back")
@@ -108,3 +118,4 @@ def test_there_and_back(
     assert there.items() < back.items()
     nodes = [back[f"0000:{bus:02x}:00.0"][2] for bus in drawn.spare_ports]
     assert nodes == [0, 1]
+    assert port_windows.parse(guest.domain.XMLDesc(0)) == reserved

@@ -30,6 +30,7 @@ _VFIO = "vfio-pci"
 # VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, which Nova's fixture does not have.
 _DEVICE_ADDED = 19
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+_OVERRIDE = "{http://libvirt.org/schemas/domain/qemu/1.0}override"
 _ACTIVE = (fakelibvirt.VIR_DOMAIN_RUNNING, fakelibvirt.VIR_DOMAIN_PAUSED)
 
 
@@ -138,6 +139,9 @@ class Domain(fakelibvirt.Domain):
         devices.extend(copy.deepcopy(elements))
         definition = etree.fromstring(self.definition_xml or "<domain/>")
         devices.extend(_list_pci_controllers(definition))
+        root.extend(copy.deepcopy(definition.findall(f"./{_OVERRIDE}")))
+        if is_definition:
+            root.extend(copy.deepcopy(definition.findall("./cpu")))
         kind = definition.find("./os/type")
         if kind is not None and kind.get("machine"):
             root.find("./os/type").set("machine", kind.get("machine"))

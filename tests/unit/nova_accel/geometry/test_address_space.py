@@ -117,4 +117,4 @@ def test_the_address_space_of_a_guest(
 
 def test_a_size_in_words() -> None:
     assert address_space.format_size(128 << 30) == "128 GiB"
-    assert address_space.format_size(256 << 20) == "0.25 GiB"
+    assert address_space.format_size(256 << 20) == "256 MiB"

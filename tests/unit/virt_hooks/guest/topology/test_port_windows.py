@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows of empty ports are written into a domain, and read again."""
+
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lxml import etree
+
+from tests.unit.virt_hooks.guest.topology import (
+    test_address_bits,
+    test_spare_ports,
+)
+from tests.unit.virt_hooks.guest.topology.test_bars import H100
+from tests.unit.virt_hooks.guest.topology.test_bars import WINDOWS as LARGE
+from tests.unit.virt_hooks.guest.topology.test_device_reader import PORT, add
+from tests.unit.virt_hooks.guest.topology.test_picture import (
+    ALONE,
+    GPU,
+    mirror,
+)
+from virt_hooks.guest import hypervisor, libvirt_guest
+from virt_hooks.guest.topology import bars, guest_topology, port_windows
+
+DOMAIN = '<domain type="kvm"><name>x</name><devices/></domain>'
+WINDOWS = bars.Windows(memory=32 << 20, prefetchable=256 << 30)
+ROW = (
+    '<qemu:device alias="pci.{}"><qemu:frontend><qemu:property'
+    ' name="pref64-reserve" type="unsigned" value="{}"/></qemu:frontend>'
+    "</qemu:device>"
+)
+
+
+def test_windows_are_read_as_written() -> None:
+    text = port_windows.reserve(DOMAIN, (7, 10), WINDOWS)
+    assert port_windows.parse(text) == {7: WINDOWS, 10: WINDOWS}
+
+
+def test_the_rest_of_a_domain_is_kept() -> None:
+    text = port_windows.reserve(
+        DOMAIN, (7,), bars.Windows(prefetchable=256 << 30)
+    )
+    row = ROW.format(7, 256 << 30)
+    expected = DOMAIN.replace(
+        "<domain",
+        '<domain xmlns:qemu="http://libvirt.org/schemas/domain/qemu/1.0"',
+    ).replace("</domain>", f"<qemu:override>{row}</qemu:override></domain>")
+    assert etree.canonicalize(text) == etree.canonicalize(expected)
+
+
+def test_overrides_of_other_devices_are_kept() -> None:
+    other = port_windows.reserve(DOMAIN, (3,), WINDOWS).replace(
+        'alias="pci.3"', 'alias="ua-disk"'
+    )
+    text = port_windows.reserve(other, (7,), WINDOWS)
+    assert 'alias="ua-disk"' in text
+    assert port_windows.parse(text) == {7: WINDOWS}
+
+
+def test_windows_of_the_firmware_change_nothing() -> None:
+    assert port_windows.reserve(DOMAIN, (7,), bars.Windows()) == DOMAIN
+    assert port_windows.parse(DOMAIN) == {}
+
+
+def start(root: Path, text: str) -> list[str]:
+    """Return what a host defines before the start of a guest."""
+    defined: list[str] = []
+    host: Any = test_address_bits.build_host(46)
+    unused: Any = None
+    host.write_instance_config = defined.append
+    guest = types.SimpleNamespace(
+        name="guest", get_xml_desc=lambda **_: [text, *defined][-1]
+    )
+    context = libvirt_guest.LayoutContext(
+        host=host,
+        hypervisor=hypervisor.HypervisorReader(host),
+        root=str(root),
+        state=unused,
+        get=unused,
+    )
+    guest_topology.TopologyLayouts(context).correct_buses(guest)
+    return defined
+
+
+@pytest.mark.parametrize(
+    ("size", "windows"),
+    [
+        ('mode="emulate" bits="43"', LARGE),
+        ('mode="passthrough"', LARGE),
+        ('mode="emulate" bits="40"', None),
+    ],
+)
+def test_empty_ports_have_room_for_a_card_of_the_host(
+    tmp_path: Path, size: str, windows: bars.Windows | None
+) -> None:
+    """Before the start, and again if the guest is resumed."""
+    add(tmp_path, f"{PORT}/0000:65:00.0")
+    path = tmp_path / "sys/bus/pci/devices/0000:65:00.0/resource"
+    path.write_text(H100)
+    drawn = mirror(GPU, ALONE)
+    text = test_spare_ports.define(GPU, ALONE).replace(
+        "<devices>", f"<cpu><maxphysaddr {size}/></cpu><devices>"
+    )
+    defined = start(tmp_path, text)
+    if windows is None:
+        assert not defined
+        return
+    (after,) = defined
+    expected = dict.fromkeys(drawn.spare_ports, windows)
+    assert port_windows.parse(after) == expected
+    assert not start(tmp_path, after)
