@@ -121,15 +121,6 @@ def renumber(text: str) -> str:
     return str(etree.tostring(root, encoding="unicode"))
 
 
-def list_gaps(text: str) -> tuple[int, ...]:
-    """Return the indexes that libvirt would fill with ports of bus 0.
-
-    :param text: XML of a domain that is not defined yet.
-    """
-    indexes = _list_indexes(text) | {0}
-    return tuple(n for n in range(max(indexes)) if n not in indexes)
-
-
 def has_expander(text: str) -> bool:
     """Return whether a domain has an expander."""
     return any(

@@ -87,6 +87,26 @@ def test_buses_with_other_numbers_than_their_controllers(
             guest_buses.check(guest.xml)
 
 
+def test_a_bus_that_libvirt_chooses(
+    qemu: libvirt.virConnect,
+    files: boot_files.BootFiles,
+    tmp_path: pathlib.Path,
+) -> None:
+    """It leaves one bus for an expander, whatever is below it."""
+    drawn = mirrored.mirror(mirrored.HOST)
+    _, second = sorted(drawn.expanders.values())
+    devices = [
+        element.replace(f' busNr="{second}"', "")
+        for element in mirrored.build_devices(drawn)
+    ]
+    with live_guest.boot(qemu, files, tmp_path, devices) as guest:
+        present = list_memories(guest.await_report())
+    assert len(present) < len(list_slots(guest.xml))
+    with pytest.raises(picture.PictureError, match="is in use"):
+        guest_buses.check(guest.xml)
+    guest_buses.check(guest_buses.renumber(guest.xml))
+
+
 def test_a_port_that_libvirt_adds(
     qemu: libvirt.virConnect,
     files: boot_files.BootFiles,
@@ -110,6 +130,30 @@ def test_a_port_that_libvirt_adds(
         report = guest.await_report()
     assert list_memories(report) == predict(renumbered)
     assert len(list_memories(report)) == len(list_slots(text))
+
+
+def test_a_gap_of_indexes(
+    qemu: libvirt.virConnect,
+    files: boot_files.BootFiles,
+    tmp_path: pathlib.Path,
+) -> None:
+    """libvirt fills it with root ports, whose buses are an expander's."""
+    drawn = mirrored.mirror(mirrored.HOST)
+    gap = f'index="{mirrored.ROOT_PORTS}"'
+    devices = [
+        element
+        for element in mirrored.build_devices(drawn)
+        if gap not in element
+    ]
+    devices.append(
+        '<controller type="pci" index="30" model="pcie-root-port"/>'
+    )
+    with live_guest.boot(qemu, files, tmp_path, devices) as guest:
+        present = list_memories(guest.await_report())
+    assert len(present) < len(list_slots(guest.xml))
+    with pytest.raises(picture.PictureError, match="is in use"):
+        guest_buses.check(guest.xml)
+    guest_buses.check(guest_buses.renumber(guest.xml))
 
 
 def test_ports_of_a_switch_have_a_slow_link(

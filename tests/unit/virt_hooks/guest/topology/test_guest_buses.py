@@ -83,11 +83,6 @@ def test_a_controller_below_none_is_refused() -> None:
         guest_buses.predict(domain(port(2, bus=7)))
 
 
-def test_gaps_of_indexes_are_listed() -> None:
-    assert guest_buses.list_gaps(domain(port(1), port(4))) == (2, 3)
-    assert guest_buses.list_gaps(domain(port(1), port(2))) == ()
-
-
 def test_an_expander_is_recognized() -> None:
     assert guest_buses.has_expander(domain(expander(1, 1)))
     assert not guest_buses.has_expander(domain(port(1)))

