@@ -184,3 +184,40 @@ def test_libvirt_sends_an_event_of_a_device_that_is_plugged_in(
             assert names == [guest.domain.UUIDString()]
     finally:
         embedded_qemu.domainEventDeregisterAny(number)
+
+
+def test_volumes_and_ports_are_attached_beside_the_mirror(
+    qemu: libvirt.virConnect,
+    files: boot_files.BootFiles,
+    tmp_path: pathlib.Path,
+) -> None:
+    """As Nova attaches them, without an address: they are on bus 0's ports."""
+    volume = tmp_path / "volume"
+    volume.write_bytes(bytes(1 << 20))
+    drawn = mirror(HOST)
+    devices = build_devices(drawn)
+    with live_guest.boot(qemu, files, tmp_path, devices, "watch") as guest:
+        before = guest.await_report().functions
+        for number, (element, class_code) in enumerate(
+            (
+                (
+                    f'<disk type="file"><source file="{volume}"/>'
+                    '<target dev="vdb" bus="virtio"/></disk>',
+                    "0x010000",
+                ),
+                (
+                    '<interface type="user"><model type="virtio"/>'
+                    "</interface>",
+                    "0x020000",
+                ),
+            )
+        ):
+            guest.domain.attachDevice(element)
+            after = guest.await_report(number + 2)
+            (address,) = after.functions.keys() - before.keys()
+            function = after.functions[address]
+            assert function.class_code == class_code
+            assert int(address[5:7], 16) <= ROOT_PORTS
+            assert function.bars
+            before = after.functions
+        check(after, HOST, drawn)
