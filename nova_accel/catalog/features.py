@@ -161,7 +161,7 @@ ADDRESS_SIZE = Feature(
     condition="passthrough",
     floors={LIBVIRT: _nova((8, 7, 0), "MIN_LIBVIRT_MAXPHYSADDR")},
     trial=Trial.REAL,
-    place="Debian 12 and 13, with emulated devices",
+    place=f"{_DEBIAN_12}; QEMU 10.0, with emulated devices",
 )
 VARIANT_DRIVER = Feature(
     name="VFIO variant drivers, bound by libvirt",
