@@ -10,7 +10,7 @@ from nova.virt.libvirt import config as vconfig
 
 from nova_accel import errors
 from nova_accel.geometry import address_space
-from tests.unit.virt_hooks.guest.topology.test_bars import H100
+from tests.unit.nova_accel.geometry.test_address_space import H100
 from virt_hooks.guest import hypervisor
 from virt_hooks.guest.topology import address_bits
 

@@ -5,23 +5,11 @@ import dataclasses
 from pathlib import Path
 
 from nova_accel.geometry import address_space
+from tests.unit.nova_accel.geometry.test_address_space import H100, PORTS
 from tests.unit.virt_hooks.guest.test_hostdev import CARD, MDEV, WHOLE
 from tests.unit.virt_hooks.guest.topology.test_device_reader import PORT, add
 from virt_hooks.guest.topology import bars, device_reader
 
-# Of an H100: BAR 0 of 16 MiB, BAR 2 of 128 GiB, BAR 4 of 32 MiB.
-H100 = """\
-0x00000000a2000000 0x00000000a2ffffff 0x0000000000140204
-0x0000000000000000 0x0000000000000000 0x0000000000000000
-0x0000220000000000 0x0000221fffffffff 0x000000000014220c
-0x0000000000000000 0x0000000000000000 0x0000000000000000
-0x0000222000000000 0x0000222001ffffff 0x000000000014220c
-0x0000000000000000 0x0000000000000000 0x0000000000000000
-0x00000000a3000000 0x000000bfffffffff 0x0000000000046200
-"""
-
-
-PORTS = "0x0000000000003000 0x000000000000307f 0x0000000000040101\n"
 WINDOWS = bars.Windows(memory=32 << 20, prefetchable=(256 << 30) + (32 << 20))
 
 

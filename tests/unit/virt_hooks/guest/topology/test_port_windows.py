@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from lxml import etree
 
+from tests.unit.nova_accel.geometry.test_address_space import H100
 from tests.unit.virt_hooks.guest.topology import (
     test_address_bits,
     test_spare_ports,
 )
-from tests.unit.virt_hooks.guest.topology.test_bars import H100
 from tests.unit.virt_hooks.guest.topology.test_bars import WINDOWS as LARGE
 from tests.unit.virt_hooks.guest.topology.test_device_reader import PORT, add
 from tests.unit.virt_hooks.guest.topology.test_picture import (
