@@ -55,7 +55,7 @@ class VolumesAndPortsBase(
     def define(self, server: Any, *attached: str) -> tuple[str, ...]:
         """Return a server's domain, and after each attachment."""
         root = self.useFixture(fixtures.TempDir()).path
-        text = self.domain(server).definition_xml
+        text = self.domain(server).nova_xml
         return replay.define(pathlib.Path(root), text, attached, correct)
 
     def test_volume_and_port(self) -> None:

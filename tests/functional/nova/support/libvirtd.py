@@ -31,6 +31,8 @@ _VFIO = "vfio-pci"
 _DEVICE_ADDED = 19
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _OVERRIDE = "{http://libvirt.org/schemas/domain/qemu/1.0}override"
+# Nova's fixture describes each domain with it, and Nova writes none.
+_DESCRIBED = "<on_poweroff>"
 _ACTIVE = (fakelibvirt.VIR_DOMAIN_RUNNING, fakelibvirt.VIR_DOMAIN_PAUSED)
 
 
@@ -66,9 +68,11 @@ class Connection(fakelibvirt.Connection):
 
     def defineXML(self, xml: str) -> "Domain":
         domain = Domain(self, xml, running=False, transient=False)
-        domain.definition_xml = xml
+        domain.definition_xml = domain.nova_xml = xml
         old = self._vms.get(domain.name())
         if old is not None:
+            if _DESCRIBED in xml:
+                domain.nova_xml = old.nova_xml
             domain.groups = old.groups  # the running guest goes on
             domain.saved = old.saved
             domain._has_saved_state = old._has_saved_state
@@ -108,6 +112,8 @@ class Domain(fakelibvirt.Domain):
         self.groups: dict[str, int] = {}
         #: As it was defined: Nova's fixture drops unknown elements.
         self.definition_xml = ""
+        #: As Nova has built it, before a change of what this libvirt prints.
+        self.nova_xml = ""
         self.defined = _elements(etree.fromstring(xml))
         #: Host devices of the running guest, and of the saved one.
         self.live: list[Any] = []
