@@ -92,11 +92,6 @@ globals().update(
     technologies.matrix(
         Life,
         technologies.MDEV,
-        also=(
-            technologies.TYPED_VF,
-            technologies.PLAIN_VF,
-            technologies.WHOLE,
-            technologies.REGION,
-        ),
+        also=technologies.ALL[1:],
     )
 )

@@ -226,11 +226,6 @@ for case in (Mirrored, Flat):
         technologies.matrix(
             case,
             technologies.MDEV,
-            also=(
-                technologies.TYPED_VF,
-                technologies.PLAIN_VF,
-                technologies.WHOLE,
-                technologies.REGION,
-            ),
+            also=technologies.ALL[1:],
         )
     )

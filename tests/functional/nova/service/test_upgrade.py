@@ -89,14 +89,7 @@ class UpgradeOlder(Upgrade):
     release = earlier_release.COMMIT
 
 
-_ALL = (
-    technologies.MDEV,
-    technologies.TYPED_VF,
-    technologies.PLAIN_VF,
-    technologies.WHOLE,
-    technologies.REGION,
-)
 globals().update(
-    technologies.matrix(Upgrade, *_ALL[:1], also=_ALL[1:])
-    | technologies.matrix(UpgradeOlder, also=_ALL)
+    technologies.matrix(Upgrade, technologies.MDEV, also=technologies.ALL[1:])
+    | technologies.matrix(UpgradeOlder, also=technologies.ALL)
 )
