@@ -35,13 +35,15 @@ def ensure_room(
     :param host: Nova's ``nova.virt.libvirt.host.Host``.
     :raises ClaimError: its own bits are too few, or those of the host.
     """
+    if not demand.total:
+        return
     text = config.to_xml()
     space = address_space.parse_space(text)
+    least, enough = space.find_least_bits(demand), space.choose_bits(demand)
+    if enough <= address_space.DEFAULT_BITS:
+        return
     host_bits = _read_host_bits(host)
     bits = host_bits if space.is_host else space.bits
-    least, enough = space.find_least_bits(demand), space.choose_bits(demand)
-    if not demand.total or enough <= address_space.DEFAULT_BITS:
-        return
     sizes = (
         f"its memory of {address_space.format_size(space.memory)} and the"
         f" BARs of its devices, {address_space.format_size(demand.total)},"
