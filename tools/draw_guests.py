@@ -37,7 +37,7 @@ class Host:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Row of a tree: its depth, and what is on it."""
+    """Row of a tree: its depth, kind and text."""
 
     depth: int
     kind: str
@@ -122,7 +122,7 @@ def print_tree(host: Host) -> str:
 
 
 class _Guest:
-    """Buses of a guest and what is on each."""
+    """Buses of a guest, and the bridges on each."""
 
     def __init__(self, host: Host) -> None:
         self.names, self.drawn = host.names, mirror(host)

@@ -77,7 +77,7 @@ class MigrationPartition:
 
     @property
     def kind(self) -> str:
-        """Return what is equal for partitions that are interchangeable."""
+        """Return a text that interchangeable partitions have in common."""
         return "/".join(_kind(self))
 
 

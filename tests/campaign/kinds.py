@@ -158,7 +158,7 @@ ALVEO = Technology(
 #: Regions that are blanked when their server is gone.
 BLANKED = dataclasses.replace(technologies.REGION, name="blanked_region")
 BLANK, BLANK_INTERFACE = test_fpga.NLB0, test_fpga.INTERFACE
-#: Technologies of which what is loaded into regions is watched.
+#: Technologies whose loads of regions are watched.
 FPGAS = (technologies.REGION.name, ALVEO.name, BLANKED.name)
 #: A host with several kinds of cards.
 MIXED = Technology(

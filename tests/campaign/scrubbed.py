@@ -51,7 +51,7 @@ class Ledger:
     def note_programmings(
         self, root: str, programmings: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Note what was loaded into regions since the last call.
+        """Note the images loaded into regions since the last call.
 
         None may be loaded while a guest has the region. The blank removes
         what a guest left; every other bitstream is for a server.

@@ -361,7 +361,7 @@ class World(moving.LiveBase, attaching.AttachingTestBase):
         )
 
     def note_programmings(self) -> None:
-        """Note what was loaded into the regions of each host."""
+        """Note the images loaded into the regions of each host."""
         if self.technology.name in kinds.FPGAS:
             for host in self.hosts.values():
                 loaded = host.programmings()

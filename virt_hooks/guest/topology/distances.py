@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Distances between the NUMA nodes of a guest, as those of its host.
 
-Nova writes none, and a guest takes 20 for each. libvirt keeps what is
-written here over a live migration, as the guest does until its next start.
+Nova writes none, and a guest takes 20 for each. libvirt keeps these over a
+live migration, as the guest does until its next start.
 """
 
 import contextlib

@@ -358,7 +358,7 @@ def test_only_shrinking_providers_need_their_allocations(
 
 
 def test_calls_wait_for_a_stopped_provider() -> None:
-    """Those on it and below it, and the deletes of what is above it."""
+    """Those on it and below it, and the deletes of providers above it."""
     parents = {"root": "", "card": "root", "region": "card", "other": "root"}
     nodes = tuple(
         providers.ProviderNode(
