@@ -46,5 +46,6 @@ man_pages = [
 ]
 html_theme = "openstackdocs"
 html_search_scorer = str(_HERE / "_ext/search_scorer.js")
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 exclude_patterns: list[str] = ["_ext"]
