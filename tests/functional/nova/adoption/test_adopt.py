@@ -96,6 +96,7 @@ class Adopt(adopting.AdoptionTestBase):
         self.undo()
         self.assertEqual(before, self.snapshot(*servers))
 
+    @pytest.mark.long
     def test_nova_goes_on_after_an_undo(self) -> None:
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
         server = self.boot(stock_driver.NATIVE_FLAVOR)
@@ -204,6 +205,7 @@ class Life(adopting.AdoptionTestBase):
         self.assert_nothing_left()
         self.assertEqual({}, self.snapshot()["defined"])
 
+    @pytest.mark.long
     def test_a_cold_migration(self) -> None:
         first, _ = self.adopt_two(
             stock_driver.ON_FUNCTION, stock_driver.T4_TYPE
@@ -223,6 +225,7 @@ class Life(adopting.AdoptionTestBase):
 class Scheduled(scheduled.ScheduledTestBase, adopting.AdoptionTestBase):
     """With nova-scheduler as the manual configures it."""
 
+    @pytest.mark.long
     def test_shelve_and_unshelve(self) -> None:
         """Nova keeps the flavor of the first request."""
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
@@ -262,6 +265,7 @@ class Undo(adopting.AdoptionTestBase):
         self.assertEqual(mdevs, self.mdevs_of(new))
         self.assertEqual(1, len(self.mdevs_of(server)))
 
+    @pytest.mark.long
     def test_a_server_of_another_type_is_named(self) -> None:
         self.start_stock(harness.TWO_T4, stock_driver.T4_TYPE)
         self.boot(stock_driver.NATIVE_FLAVOR)
@@ -275,6 +279,7 @@ class Undo(adopting.AdoptionTestBase):
         self.run_command("undo")
         self.assertEqual("undoing", self.state())
 
+    @pytest.mark.long
     def test_a_host_that_was_handed_back_does_not_start(self) -> None:
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
         self.boot(stock_driver.NATIVE_FLAVOR)
@@ -306,6 +311,7 @@ class Refusals(adopting.AdoptionTestBase):
         report = json.loads(self.run_command("status", "-f", "json"))
         self.assertEqual("planned", report["state"])
 
+    @pytest.mark.long
     def test_an_enabled_host_is_not_adopted(self) -> None:
         self.run_command("plan")
         self.assertIn("--disable host1", self.run_command("apply", status=2))
@@ -317,6 +323,7 @@ class Refusals(adopting.AdoptionTestBase):
         self._delete_server(self.server)
         self.assertIn("have changed", self.run_command("apply", status=2))
 
+    @pytest.mark.long
     def test_an_mdev_that_a_deleted_server_left_is_named(self) -> None:
         (mdev,) = self.mdevs_of(self.server)
         self._delete_server(self.server)
@@ -325,10 +332,12 @@ class Refusals(adopting.AdoptionTestBase):
         text = self.run_command("apply", status=1)
         self.assertIn(f"mdevctl stop --uuid {mdev}", text)
 
+    @pytest.mark.long
     def test_commands_without_a_plan(self) -> None:
         for words in (["apply"], ["undo"], ["status"]):
             self.assertIn("has no plan", self.run_command(*words, status=2))
 
+    @pytest.mark.long
     def test_a_resize_that_waits_is_named(self) -> None:
         self.flags(allow_resize_to_same_host=True)
         self.power_off_to_move()
@@ -379,6 +388,7 @@ class Interrupted(adopting.AdoptionTestBase):
         self.assertEqual("applying", self.state())
         self.assertEqual([[]] * 4, [self.slots(s) for s in self.servers])
 
+    @pytest.mark.long
     def test_a_plan_that_does_not_hold_ends_the_service(self) -> None:
         native = next(iter(self.native_providers().values()))["uuid"]
         path = f"/allocations/{self.servers[0]['id']}"

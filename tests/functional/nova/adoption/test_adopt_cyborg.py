@@ -67,6 +67,7 @@ class AdoptCyborg(adopting.AdoptionTestBase):
             self._delete_server(server)
         self.assertEqual([], self.cyborg.arqs)
 
+    @pytest.mark.long
     def test_a_server_with_two_devices_is_unshelved_on_its_host(self) -> None:
         """nova-conductor still asks Cyborg for the device profile."""
         self.start()
@@ -80,6 +81,7 @@ class AdoptCyborg(adopting.AdoptionTestBase):
         self.assertEqual({*functions}, {*self.functions_of(server)})
         self.assertEqual(2, len(self.slots(server)))
 
+    @pytest.mark.long
     def test_a_new_server_with_a_profile_keeps_the_host(self) -> None:
         """Cyborg has no request for it: only its end leads back."""
         self.start()
@@ -91,6 +93,7 @@ class AdoptCyborg(adopting.AdoptionTestBase):
         self._delete_server(new)
         self.undo()
 
+    @pytest.mark.long
     def test_a_card_that_is_off_stays_with_cyborg(self) -> None:
         self.start()
         server = self.boot(FLAVOR)

@@ -128,6 +128,7 @@ class Adopt(PciTestBase):
         self.undo()
         self.assertEqual(before, self.snapshot(*servers))
 
+    @pytest.mark.long
     def test_a_plan_has_the_line_of_its_flavors(self) -> None:
         self.start_cards(*TWO_GPUS)
         server = self.boot(ALIAS)
@@ -188,6 +189,7 @@ class AdoptTwoFunctions(PciTestBase):
     specs = (SPEC, AUDIO)
     aliases = (SPEC | {"name": "gpu"}, AUDIO | {"name": "audio"})
 
+    @pytest.mark.long
     def test_they_are_one_slot(self) -> None:
         self.start_cards(*harness.GPU_CARDS)
         server = self.boot({"pci_passthrough:alias": "gpu:1,audio:1"})
@@ -277,6 +279,7 @@ class AdoptTypedVfs(PciTestBase):
         place = bus / "0000:3d:00.4/nvidia/current_vgpu_type"
         libvirtd.store(place, test_typed_vfs.EIGHT)
 
+    @pytest.mark.long
     def test_a_server_keeps_its_type(self) -> None:
         self.start_cards(test_typed_vfs.CARD)
         self.type_vf()
@@ -331,6 +334,7 @@ class Interrupted(PciTestBase):
         self.run_periodics()
         self.assertEqual(self.before, self.snapshot(*servers))
 
+    @pytest.mark.long
     def test_functions_that_nova_assigned_otherwise(self) -> None:
         self.start_planned()
         node = objects.ComputeNode.get_by_nodename(self.context, "host1")
@@ -344,6 +348,7 @@ class Interrupted(PciTestBase):
         self.assertEqual("applying", self.state())
         self.assertNotIn(None, {row[1] for row in self.rows().values()})
 
+    @pytest.mark.long
     def test_an_undo_without_nova_s_lines_is_refused(self) -> None:
         self.start_cards(*TWO_GPUS)
         self.boot(ALIAS)
@@ -365,6 +370,7 @@ class Life(scheduled.ScheduledTestBase, PciTestBase):
 
     more_filters = ("PciPassthroughFilter",)
 
+    @pytest.mark.long
     def test_reboot_restart_stop_and_delete(self) -> None:
         self.start_cards(*TWO_GPUS)
         first, second = (self.boot(ALIAS) for _ in range(2))
@@ -419,6 +425,7 @@ class Life(scheduled.ScheduledTestBase, PciTestBase):
         self.assertEqual(allocations, self.allocations(server))
         self.assertEqual(2, len(self.functions_of(server)))
 
+    @pytest.mark.long
     def test_adopted_and_stock_hosts_side_by_side(self) -> None:
         self.start_cards(*TWO_GPUS[:1])
         adopted = self.boot(ALIAS)

@@ -3,6 +3,8 @@
 
 import os
 
+import pytest
+
 from tests.functional.nova.adoption import adopting
 from tests.functional.nova.switch import stock_driver
 
@@ -38,6 +40,7 @@ class RemoveAdopted(adopting.AdoptionTestBase):
         self.assertEqual(mdevs, self.mdevs_of(server))
         self._delete_server(server)
 
+    @pytest.mark.long
     def test_they_stay_without_an_undo(self) -> None:
         """Nova's own driver keeps the mdevs, and leaves them behind."""
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)

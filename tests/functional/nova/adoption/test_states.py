@@ -3,6 +3,8 @@
 
 import os
 
+import pytest
+
 from nova_accel.host.state import adoption_plan
 from tests.functional.nova.adoption import adopting
 from tests.functional.nova.support import harness
@@ -10,6 +12,7 @@ from tests.functional.nova.switch import stock_driver
 
 
 class States(adopting.AdoptionTestBase):
+    @pytest.mark.long
     def test_a_rescued_server_is_adopted(self) -> None:
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
         server = self.boot(stock_driver.NATIVE_FLAVOR)
@@ -25,6 +28,7 @@ class States(adopting.AdoptionTestBase):
         self.undo()
         self.assertEqual(before["providers"], self.snapshot()["providers"])
 
+    @pytest.mark.long
     def test_an_undo_that_has_begun_goes_on(self) -> None:
         """It can't be cancelled; a host that was handed back is adopted."""
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)

@@ -82,6 +82,7 @@ class Moves(CarriedTestBase):
         self.assert_carried(server, "reboot")
         self.detach_and_check(server)
 
+    @pytest.mark.long
     def test_resize_and_revert(self) -> None:
         server = self.boot_with_attachment()
         before = self.slots(server)
@@ -93,6 +94,7 @@ class Moves(CarriedTestBase):
         self.assert_nothing_left("host2")
         self.detach_and_check(server)
 
+    @pytest.mark.long
     def test_offload_and_unshelve(self) -> None:
         server = self.boot_with_attachment()
         self.offload(server)
@@ -115,6 +117,7 @@ globals().update(
 class OneCard(CarriedTestBase):
     """Attachments beside the same, another or no profile of the flavor."""
 
+    @pytest.mark.long
     def test_a_flavor_without_accelerators(self) -> None:
         self.start_hosts("host1", "host2")
         server = self.boot({}, host="host1")
@@ -150,6 +153,7 @@ class OneCard(CarriedTestBase):
             self.assert_carried(server, end)
         self.detach_and_check(server)
 
+    @pytest.mark.long
     def test_a_record_that_nova_did_not_save(self) -> None:
         """The new nova-compute ended before Nova saved the server."""
         server = self.boot_with_attachment()
@@ -192,6 +196,7 @@ class FailedMoves(CarriedTestBase, test_middle.Failing):
         self.assert_carried(server, "recovery")
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_attach_and_detach_after_a_resize_that_failed(self) -> None:
         """Both are refused until its slots and allocations agree again."""
         self.flags(allow_resize_to_same_host=True)
@@ -269,6 +274,7 @@ class LiveMoves(moving.LiveBase, CarriedTestBase):
         self.until(lambda: self.assert_nothing_left("host1"))
         self.assert_carried(server, "live migration")
 
+    @pytest.mark.long
     def test_a_guest_that_does_not_arrive(self) -> None:
         server = self.boot(FOUR, host="host1")
         self.attach(server, PROFILE)
@@ -313,6 +319,7 @@ class Evacuations(CarriedTestBase):
         self.be_on("host2")
         self.detach_and_check(server)
 
+    @pytest.mark.long
     def test_without_room(self) -> None:
         """It is left behind, which is an action of its own."""
         server = self.boot_with_attachment()
@@ -342,6 +349,7 @@ class PreferredHosts(CarriedTestBase):
 
     weighers = ("filters.accelerator_weigher.AcceleratorWeigher",)
 
+    @pytest.mark.long
     def test_an_evacuation_goes_where_the_device_is(self) -> None:
         """Other servers without accelerators go elsewhere."""
         self.start_hosts("host1", "host2")
@@ -362,6 +370,7 @@ class RegionEvacuations(Evacuations):
 
     technology = technologies.REGION
 
+    @pytest.mark.long
     def test_with_room(self) -> None:
         """The image is fetched on the new host."""
         server = self.boot_region()
@@ -370,6 +379,7 @@ class RegionEvacuations(Evacuations):
         self.assert_agreement("evacuate", False, "host2")
         self.return_host()
 
+    @pytest.mark.long
     def test_without_room(self) -> None:
         server = self.boot_region()
         (image,) = self.loads
@@ -394,6 +404,7 @@ class NoRoom(CarriedTestBase):
     # Otherwise the caller of a cast would get its error.
     CAST_AS_CALL = False
 
+    @pytest.mark.long
     def test_the_server_runs_on(self) -> None:
         server = self.boot_with_attachment()
         self.boot(harness.vgpu_group("_A", "16Q"), host="host2")
@@ -439,6 +450,7 @@ class NoFilter(attaching.AttachingTestBase):
         self.assertEqual(1, len(self.attachments(server)))
         self.assert_nothing_left("host1")
 
+    @pytest.mark.long
     def test_moves_are_refused(self) -> None:
         self.start_hosts("host1", "host2")
         self.power_off_to_move()

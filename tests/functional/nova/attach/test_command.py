@@ -83,6 +83,7 @@ class Command(attaching.AttachingTestBase):
         self.assert_agreement("detach", is_passed=True)
         self.assertEqual(1, len(self.mdevs_of(server)))
 
+    @pytest.mark.long
     def test_show_has_licence_and_driver_of_the_guest(self) -> None:
         server = self.boot_server()
         (mdev,) = self.mdevs_of(server)
@@ -154,6 +155,7 @@ server show plain
             )
         }
 
+    @pytest.mark.long
     def test_a_name_is_one_of_the_own_project(self) -> None:
         own = self.boot_server()
         others = [self.boot_for("films", n) for n in ("painter", "sculptor")]
@@ -234,6 +236,7 @@ server show plain
         self.assertIn(rpc_names.RESULT, endpoint.show(chief, server["id"]))
         self.assert_agreement("refusals")
 
+    @pytest.mark.long
     def test_a_role_counts_in_its_own_project_only(self) -> None:
         server = self.boot_server()
         endpoint = (
@@ -260,6 +263,7 @@ server show plain
         self.assertIn(rpc_names.RESULT, endpoint.show(artist, server["id"]))
         self.assert_agreement("refusals")
 
+    @pytest.mark.long
     def test_a_rule_may_name_the_owner(self) -> None:
         """The rule applies; an owner does not see details of the host."""
         self.start_host(harness.TWO_T4[0])
@@ -318,6 +322,7 @@ server show plain
         self.assertIn(harness.T4, refused[rpc_names.REFUSED])
         self.assert_agreement("refusals")
 
+    @pytest.mark.long
     def test_a_late_request_is_not_carried_out(self) -> None:
         server = self.boot_server()
         before = self.collect_state(server)
@@ -400,6 +405,7 @@ server show plain
         self.assert_agreement("detach of all", is_passed=True)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_profiles_of_one_card_keep_their_slots(self) -> None:
         """The attached profile is on the card of the flavor's profile."""
         self.start_host(

@@ -53,6 +53,7 @@ def make_identity(
 class Context(attaching.AttachingTestBase):
     technology = technologies.MDEV
 
+    @pytest.mark.long
     def test_catalog_version_2_has_the_same_endpoints(self) -> None:
         old = service_catalog.ServiceCatalogV2(
             list(compute_rpc.build_v2_catalog(CATALOG))

@@ -152,6 +152,7 @@ class DeviceCommand(DeviceCommandBase):
         self.run_pass()
         self.assertNotIn(names.DRAINED_TRAIT, self.traits(harness.T4))
 
+    @pytest.mark.long
     def test_a_wait_that_ends_too_early(self) -> None:
         self.start_host(harness.TWO_T4[0])
         server = self.boot(SMALL)
@@ -163,6 +164,7 @@ class DeviceCommand(DeviceCommandBase):
         self.assertIn("drained", out)
         self.assertIn(f"in use by {server['id']}", err)
 
+    @pytest.mark.long
     def test_a_faulted_device_is_offered_again(self) -> None:
         self.start_host(harness.TWO_T4[0])
         faulted = faults.FaultNotes(self.state_dir())
@@ -179,6 +181,7 @@ class DeviceCommand(DeviceCommandBase):
         self.run_pass()
         self.assertNotIn(names.FAULTED_TRAIT, self.traits(harness.T4))
 
+    @pytest.mark.long
     def test_the_servers_of_a_device_are_migrated(self) -> None:
         self.start_host(harness.TWO_T4[0])
         self.start_host(harness.TWO_T4[0], name="host2")
@@ -195,6 +198,7 @@ class DeviceCommand(DeviceCommandBase):
             {self.provider(harness.T4, "host2")}, set(self.allocations(server))
         )
 
+    @pytest.mark.long
     def test_a_server_without_another_host_is_named(self) -> None:
         self.start_host(harness.TWO_T4[0])
         self.boot(SMALL, name="painter")
@@ -267,6 +271,7 @@ class LiveDrain(moving.LiveBase, DeviceCommandBase):
         self.assert_holds(server, harness.T4, "host2")
         self.assertEqual({}, self.usages(harness.T4, "host1"))
 
+    @pytest.mark.long
     def test_a_live_migration_that_fails_is_named(self) -> None:
         self.arrives = False
         self.boot(SMALL, host="host1", name="painter")
@@ -385,6 +390,7 @@ class DrainNotes(DeviceCommandBase):
         self.assertEqual(0, status)
         self.assertIn("fan fails (ops, 2d)", out)
 
+    @pytest.mark.long
     def test_only_hosts_with_a_drained_device_are_called(self) -> None:
         called: list[str] = []
         for name, compute in self.computes.items():
@@ -404,6 +410,7 @@ class DrainNotes(DeviceCommandBase):
         self.list_devices()
         self.assertEqual(["host1"], called)
 
+    @pytest.mark.long
     def test_notes_that_are_not_known(self) -> None:
         words = "device list --host host1 --long -f json -c Drains -c Fault"
 
@@ -466,6 +473,7 @@ class HostLists(DeviceCommandBase):
         self.limit("_HOST_SECONDS", 1.5)
         self.rpc_server(name).stop()
 
+    @pytest.mark.long
     def test_accelerators_that_are_not_offered(self) -> None:
         _, out, err = self.execute("list", "--all")
         self.assertEqual("", err)
@@ -526,6 +534,7 @@ class HostLists(DeviceCommandBase):
         self.assertEqual(1, len(host2["Not offered"]))
         self.assertEqual(2, len(self.read("device", "--all", note=gap)))
 
+    @pytest.mark.long
     def test_a_silent_host_is_asked_once(self) -> None:
         """Not once for each of the columns that are read from it."""
         self.stop("host2")
@@ -542,6 +551,7 @@ class HostLists(DeviceCommandBase):
         self.read("host", "--long", note=gap)
         self.assertEqual({"list_unoffered"}, {*endpoint.methods})
 
+    @pytest.mark.long
     def test_filters_of_offered_devices(self) -> None:
         status, _, err = self.execute("list", "--all", "--free")
         self.assertEqual(2, status)
@@ -549,6 +559,7 @@ class HostLists(DeviceCommandBase):
         _, _, err = self.execute("list", "--all", "--host", "nope")
         self.assertIn("'nope'", err)
 
+    @pytest.mark.long
     def test_the_whole_text_of_a_fault(self) -> None:
         text = "the scrub of 0000:3b:00.0 failed: exit status 7"
         faults.FaultNotes(self.state_dir()).put(harness.T4, text, None)

@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import fixtures
+import pytest
 from nova.api.metadata import base
 
 from contrib.guest import nova_accel_guest
@@ -49,6 +50,7 @@ class GuestMetadata(attaching.AttachingTestBase):
         self.assertEqual([tags], self.list_tags(server))
         self.assertEqual([], self.list_tags(plain))
 
+    @pytest.mark.long
     def test_the_address_is_that_of_the_guest(self) -> None:
         """Libvirt chooses it; the guests of Nova's fixture have none."""
         self.start_hosts("host1")
@@ -98,6 +100,7 @@ class GuestMetadata(attaching.AttachingTestBase):
             description,
         )
 
+    @pytest.mark.long
     def test_the_script_of_guests_reads_both_ways(self) -> None:
         self.start_hosts("host1")
         server = self.boot(harness.vgpu_group("_A", "4Q"))

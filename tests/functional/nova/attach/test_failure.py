@@ -64,6 +64,7 @@ class Attaching(FailingTestBase):
         self.attach(server, PROFILE)
         self.assert_agreement("attach after all")
 
+    @pytest.mark.long
     def test_placement_refuses(self) -> None:
         def refuse(_: Any, __: Any, ___: Any, **____: Any) -> Any:
             return mock.Mock(status_code=500, text="no database", json=dict)
@@ -172,6 +173,7 @@ class Attaching(FailingTestBase):
         )
         self.assertEqual(len(slots), len(self.assigned("host1")))
 
+    @pytest.mark.long
     def test_the_answer_to_the_slot_is_lost(self) -> None:
         """Its slot is released once: the next server keeps its own."""
         server = self.boot_server()
@@ -195,6 +197,7 @@ class Attaching(FailingTestBase):
         self.assert_tracked(server, *others)
         self.assert_agreement("lost answer", is_passed=True)
 
+    @pytest.mark.long
     def test_the_service_ends_while_a_complete_attachment_is_undone(
         self,
     ) -> None:
@@ -222,6 +225,7 @@ class Attaching(FailingTestBase):
         self.run_periodics()
         self.assert_as_before(server, before, "the end of its undo")
 
+    @pytest.mark.long
     def test_the_answer_to_the_release_is_lost(self) -> None:
         """A later pass gives back the rest."""
         server = self.boot_server()
@@ -262,6 +266,7 @@ class Detaching(FailingTestBase):
             self.refused(server, "detach", name="")
         self.assert_as_before(server, before, "definition keeps it")
 
+    @pytest.mark.long
     def test_placement_fails_late(self) -> None:
         """The device is gone; the rest follows with the next pass."""
         server = self.boot_server()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fixtures
+import pytest
 import requests
 from nova import context
 from nova.tests import fixtures as nova_fixtures
@@ -143,6 +144,7 @@ class Gateway(attaching.AttachingTestBase):
         )
         self.assertEqual({}, marks)
 
+    @pytest.mark.long
     def test_an_operator_sees_what_is_not_offered(self) -> None:
         listed = ("--all", "--os-cloud", "north")
         self.become_operator()

@@ -52,6 +52,7 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
         )
         return reason
 
+    @pytest.mark.long
     def test_evacuation(self) -> None:
         """The server keeps its record and its slots."""
         server = self.boot_server()
@@ -93,6 +94,7 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
         self.detach(server)
         self.assert_agreement("detach", is_passed=True)
 
+    @pytest.mark.long
     def test_rebuild_after_a_migration_that_failed(self) -> None:
         """Without attachments the server keeps its devices."""
         server = self.boot_server()

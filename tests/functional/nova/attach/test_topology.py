@@ -4,6 +4,8 @@
 import dataclasses
 from typing import Any, ClassVar
 
+import pytest
+
 from nova_accel.model import names
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.spawn import test_topology
@@ -91,6 +93,7 @@ class SpawnedBefore(
 ):
     """A server whose guest was defined before its host had topologies."""
 
+    @pytest.mark.long
     def test_it_keeps_its_form_until_a_hard_reboot(self) -> None:
         self.start_host(*CARDS, guest_topology="none")
         server = self.boot(test_topology.group(2))

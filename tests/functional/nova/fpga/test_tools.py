@@ -46,6 +46,7 @@ class Fpgaconf(_Tools):
         content = fpga.gbs(function, test_fpga.INTERFACE, directive)
         return self.image(function, content=content)
 
+    @pytest.mark.long
     def test_a_bitstream_is_loaded(self) -> None:
         self.start(INTEL, "fpgaconf")
         server = self.boot(self.region_specs(self.ANY, self.gbs(RED)))

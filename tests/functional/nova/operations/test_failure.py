@@ -39,6 +39,7 @@ class Failures(operations.OperationsTestBase):
         self.assertIn("is drained: a loud fan", self.messages())
         self.assertEqual({}, self.hosts["host2"].mdevs())
 
+    @pytest.mark.long
     def test_a_resize_in_place_whose_new_partition_fails(self) -> None:
         """Nova drops the old slots; a hard reboot creates the partition.
 
@@ -60,6 +61,7 @@ class Failures(operations.OperationsTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_resize_in_place_that_its_host_refuses(self) -> None:
         """The server has its old slot, which no other server gets."""
         self.flags(allow_resize_to_same_host=True)

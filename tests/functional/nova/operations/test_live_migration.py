@@ -69,6 +69,7 @@ class LiveMdev(moving.LiveBase):
         self.run_periodics()
         self.assertEqual(self.empty["host2"], self.stable_providers("host2"))
 
+    @pytest.mark.long
     def test_the_device_is_created_before_it_starts(self) -> None:
         self.meanwhile = self.check_destination
         self._live_migrate(self.server)
@@ -231,6 +232,7 @@ class LiveFunctions(moving.LiveBase):
             ]
         }
 
+    @pytest.mark.long
     def test_profiles_swap_their_addresses(self) -> None:
         """The addresses are the same on both hosts, the profiles not."""
         both = typed_group("8Q") | typed_group("4Q", "_B")
@@ -312,6 +314,7 @@ class LiveMdevToVf(moving.LiveBase):
         connection.fakeLibVersion = self.lib_version
         return connection
 
+    @pytest.mark.long
     def test_completed(self) -> None:
         server = self.boot(typed_group("8Q"), host="host1")
         (before,) = self.mdevs_of(server)

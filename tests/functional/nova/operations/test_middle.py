@@ -241,6 +241,7 @@ class MiddleInPlace(Failing):
         self.recover(server)
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_allocations_that_can_not_be_restored_at_once(self) -> None:
         """They are reserved then, and no allocation of them has room."""
         self.technology = technologies.WHOLE
@@ -260,6 +261,7 @@ class MiddleInPlace(Failing):
         self.assert_agreement("restored")
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_a_pass_while_a_rebuilt_server_is_offloaded(self) -> None:
         """Nova removes the allocations before the server has no host.
 
@@ -388,6 +390,7 @@ class MiddleOfMoves(Failing):
             self.recover(server)
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_the_source_restarts_in_a_revert(self) -> None:
         """Nova's message to the source waits while that is restarted."""
         server = self.boot_server("host1", "host2")

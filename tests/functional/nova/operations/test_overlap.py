@@ -131,6 +131,7 @@ class Overlap(operations.OperationsTestBase):
     def test_unshelve(self) -> None:
         self.check(self.unshelve, self.offload)
 
+    @pytest.mark.long
     def test_migration(self) -> None:
         self.check(self.migrate, host="host2")
 
@@ -139,6 +140,7 @@ class Overlap(operations.OperationsTestBase):
         self.start_hosts("host2")
         self.check(self.revert, self.migrate)
 
+    @pytest.mark.long
     def test_spawn(self) -> None:
         """The server is new: its domain is the only one of the host."""
         self.start_hosts("host1")

@@ -4,6 +4,7 @@
 import pathlib
 
 import fixtures
+import pytest
 from nova.tests.fixtures import libvirt
 
 from tests.functional.nova.attach import test_device_command
@@ -59,6 +60,7 @@ class LivePlan(
         self.assertEqual(1, len(self.destination_xmls))
         self.boot(harness.vgpu_group("_A", "16Q"), host="host1")
 
+    @pytest.mark.long
     def test_a_migration_that_fails_ends_the_run(self) -> None:
         server = self.boot(SMALL, host="host1")
         self.boot(SMALL, host="host2")
@@ -77,6 +79,7 @@ class LivePlan(
         self.plan("apply", self.path)
         self.assert_holds(server, harness.T4, "host2")
 
+    @pytest.mark.long
     def test_a_target_that_is_full_meanwhile_ends_the_run(self) -> None:
         self.boot(SMALL, host="host1")
         self.boot(SMALL, host="host2")

@@ -90,6 +90,7 @@ class Saves(test_middle.Failing):
             self.start_host(harness.TWO_T4[0], name=name)
         self.check_each_save()
 
+    @pytest.mark.long
     def test_in_place(self) -> None:
         self.flags(allow_resize_to_same_host=True)
         self.start_hosts("host1")

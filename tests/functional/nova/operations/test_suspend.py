@@ -74,6 +74,7 @@ class Suspend(operations.OperationsTestBase):
         self.assertIn(public, self.reason(server))
         self.assertEqual(2, len(domain.live))
 
+    @pytest.mark.long
     def test_libvirt_fails_until_the_suspend_has_failed(self) -> None:
         """The guest lacks its device until a pass puts it back."""
         server = self.start()

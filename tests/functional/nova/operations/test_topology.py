@@ -4,6 +4,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
+import pytest
 from nova.tests.functional.api import client
 
 from tests.functional.nova.operations import moving
@@ -68,6 +69,7 @@ class OtherOrder(LiveTopologyBase):
     cards: ClassVar = {"host1": FIRST_ALONE, "host2": LAST_ALONE}
     specs: ClassVar = SPECS | harness.vgpu_group("_C", "4Q")
 
+    @pytest.mark.long
     def test_each_vgpu_gets_a_card_at_its_place(self) -> None:
         """Equal vGPUs are paired so that the guest's switch has both of its.
 
@@ -93,6 +95,7 @@ class OtherOrder(LiveTopologyBase):
 class ChosenCards(scheduled.ScheduledTestBase, LiveTopologyBase):
     cards: ClassVar = {"host1": BELOW_ONE, "host2": LAST_ALONE}
 
+    @pytest.mark.long
     def test_the_cards_are_chosen_by_the_tree_of_the_guest(self) -> None:
         """Two of the three cards have a common root port, as on host1."""
         self._live_migrate(self.server)
@@ -130,6 +133,7 @@ class NvlinkPeers(moving.LiveBase):
         super().setUp()
         self.flags(hw_machine_type="x86_64=q35", group="libvirt")
 
+    @pytest.mark.long
     def test_a_guest_that_sees_a_switch_needs_peers(self) -> None:
         test_topology.link(self, BELOW_TWO)
         server = self.boot(SPECS, host="host1")
@@ -142,6 +146,7 @@ class NvlinkPeers(moving.LiveBase):
         self._live_migrate(server)
         self.assertEqual(2, len(self.mdevs_of(server, "host2")))
 
+    @pytest.mark.long
     def test_a_guest_that_was_defined_before_needs_none(self) -> None:
         server = self.boot(SPECS, host="host1")
         test_topology.link(self, BELOW_TWO, "host2")
@@ -192,11 +197,13 @@ class ColdTopology(operations.OperationsTestBase):
         self.confirm(self.server)
         self.assert_sees("host2")
 
+    @pytest.mark.long
     def test_a_resized_guest_sees_the_other_host(self) -> None:
         self.resize(self.server, SPECS | {"hw:cpu_policy": "shared"})
         self.confirm(self.server)
         self.assert_sees("host2")
 
+    @pytest.mark.long
     def test_an_evacuated_guest_sees_the_other_host(self) -> None:
         self.computes["host1"].stop()
         self.force_down(True, "host1")

@@ -3,6 +3,7 @@
 
 from typing import Any
 
+import pytest
 from nova.tests import fixtures as nova_fixtures
 
 from nova_accel import errors
@@ -46,6 +47,7 @@ class Exclusive(scheduled.ScheduledTestBase):
             self.messages(),
         )
 
+    @pytest.mark.long
     def test_no_profile_is_attached_beside_it(self) -> None:
         self.start_host(harness.TWO_T4[0])
         self.boot(ALONE)
@@ -58,6 +60,7 @@ class Exclusive(scheduled.ScheduledTestBase):
             WHOLE, self.usages(harness.T4)["CUSTOM_GPU_MEMORY_MB"]
         )
 
+    @pytest.mark.long
     def test_quota_counts_the_whole_card(self) -> None:
         self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
         keystone = self.useFixture(nova_fixtures.UnifiedLimitsFixture())

@@ -5,6 +5,8 @@ import contextlib
 import io
 import uuid
 
+import pytest
+
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import harness
 from tests.functional.sync.commands import programs
@@ -49,6 +51,7 @@ class ExplainServer(scheduled.CommandTestBase):
         self.assertIn("zone nova, the server was requested", whys["host1"])
         self.assertIn("CUSTOM_VGPU_NVIDIA_T4_16Q", whys["host2"])
 
+    @pytest.mark.long
     def test_a_name_is_one_of_the_own_project(self) -> None:
         self.start_host(harness.TWO_T4[0])
         small = harness.vgpu_group("_A", "4Q")
@@ -67,6 +70,7 @@ class ExplainServer(scheduled.CommandTestBase):
                 self.explain(name, status=2)
             self.assertIn(f"{name!r} is not a flavor", err.getvalue())
 
+    @pytest.mark.long
     def test_a_name_may_be_that_of_a_flavor(self) -> None:
         self.start_host(harness.TWO_T4[0])
         self._create_flavor(
@@ -80,6 +84,7 @@ class ExplainServer(scheduled.CommandTestBase):
         table, _ = self.explain("gpu.small", status=0)
         self.assertIn("1 of 1 hosts can serve", table)
 
+    @pytest.mark.long
     def test_a_server_does_not_hide_the_flavor_of_its_name(self) -> None:
         self.start_host(harness.TWO_T4[0])
         server = self.boot(harness.vgpu_group("_A", "4Q"))

@@ -157,6 +157,7 @@ class FlavorCommand(scheduled.CommandTestBase):
         for flavor, specs in flavors.values():
             self.assertEqual(specs, self.specs(flavor))
 
+    @pytest.mark.long
     def test_imported_flavors_get_their_servers(self) -> None:
         self.start_host(*harness.TWO_T4)
         specs = {
@@ -189,6 +190,7 @@ class FlavorCommand(scheduled.CommandTestBase):
         error = self.import_flavors(content, status=2)
         self.assertIn("Nova can't change the sizes", error)
 
+    @pytest.mark.long
     def test_what_commands_print_is_imported(self) -> None:
         self.start_host(*harness.TWO_T4)
         flavor = self.add_flavor(**harness.vgpu_group("_GPU1", "4Q"))
@@ -230,6 +232,7 @@ class FlavorCommand(scheduled.CommandTestBase):
         )
         self.assertIn("T4-4Q needs a licence of series Q", error)
 
+    @pytest.mark.long
     def test_a_flavor_that_is_set_gets_its_server(self) -> None:
         self.start_host(*harness.TWO_T4)
         flavor = self.add_flavor(**{"hw:cpu_policy": "shared"})
@@ -259,6 +262,7 @@ class FlavorCommand(scheduled.CommandTestBase):
         self.assertIn("numa_policy: preferred (default)", text)
         self.assertRegex(text, r"\| room +\| 7 ")
 
+    @pytest.mark.long
     def test_an_exclusive_flavor_takes_the_whole_card(self) -> None:
         self.start_host(*harness.TWO_T4)
         flavor = self.add_flavor()
@@ -355,6 +359,7 @@ class FlavorCommand(scheduled.CommandTestBase):
             "flavor", "set", "nix", "--profile", "T4-4Q", status=2
         )
 
+    @pytest.mark.long
     def test_a_flavor_that_no_host_can_serve_is_set_with_a_warning(
         self,
     ) -> None:

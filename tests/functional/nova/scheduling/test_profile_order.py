@@ -70,6 +70,7 @@ class ProfileOrder(scheduled.ScheduledTestBase):
         self._delete_server(second)
         self.assertEqual({}, self.hosts["host2"].mdevs())
 
+    @pytest.mark.long
     def test_a_choice_that_another_filter_refuses_is_not_taken(self) -> None:
         self.start_both()
         (service,) = self.api.get_services(binary="nova-compute", host="host1")
@@ -77,6 +78,7 @@ class ProfileOrder(scheduled.ScheduledTestBase):
         server = self.boot(T4_FIRST)
         self.assertEqual("host2", self.find_host(server))
 
+    @pytest.mark.long
     def test_a_size_of_all_models_is_the_last_choice(self) -> None:
         """With equal amounts the card decides what was given."""
         self.start_host(*stock_driver.ON_VFS, name="host2")
@@ -89,6 +91,7 @@ class ProfileOrder(scheduled.ScheduledTestBase):
             "trait_GPU1:CUSTOM_VGPU_NVIDIA_A40_4Q", self.read_specs(server)
         )
 
+    @pytest.mark.long
     def test_a_shelved_server_comes_back_with_its_model(self) -> None:
         self.start_both()
         blocking = self.fill_t4()
@@ -98,6 +101,7 @@ class ProfileOrder(scheduled.ScheduledTestBase):
         self._unshelve_server(server)
         self.assertEqual("host2", self.find_host(server))
 
+    @pytest.mark.long
     def test_an_evacuated_server_keeps_its_model(self) -> None:
         """Nova kept the flavor of the first request."""
         self.start_both()
@@ -122,6 +126,7 @@ class ProfileOrder(scheduled.ScheduledTestBase):
         ):
             self.api.post_server_action(server["id"], {"migrate": None})
 
+    @pytest.mark.long
     def test_a_resize_chooses_anew(self) -> None:
         self.power_off_to_move()
         self.start_both()
@@ -148,6 +153,7 @@ class ProfileOrder(scheduled.ScheduledTestBase):
         self.assertIn("T4-4Q: ", message)
         self.assertNotIn("host1", message)
 
+    @pytest.mark.long
     def test_a_list_that_can_t_be_used_is_refused(self) -> None:
         self.start_both()
         for value in ("T4-4Q,A40-9Q", "A40-4Q,T4-4Q"):

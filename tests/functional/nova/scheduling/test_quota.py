@@ -92,6 +92,7 @@ class Quota(harness.AccelTestBase):
         self.assertEqual("ACTIVE", record["status"])
         self.assertIsNone(record["OS-EXT-STS:task_state"])
 
+    @pytest.mark.long
     def test_two_hot_attaches_do_not_exceed_the_limit_together(self) -> None:
         self.register("class:VGPU", 3)
         self.register("class:CUSTOM_GPU_MEMORY_MB", 9 * MIB)
@@ -126,6 +127,7 @@ class Quota(harness.AccelTestBase):
             [], [n for n, _, _ in self.slots(first)][1:], "no second slot"
         )
 
+    @pytest.mark.long
     def test_limits_that_cant_be_read_refuse_a_hot_attach(self) -> None:
         self.start_host(harness.TWO_T4[0])
         server = self.boot({})

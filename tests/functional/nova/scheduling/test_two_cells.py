@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import fixtures
+import pytest
 from nova import context, objects
 from nova.api.validation.extra_specs import validators
 
@@ -66,6 +67,7 @@ class TwoCells(scheduled.ScheduledTestBase):
 
 
 class OtherServices(scheduled.ScheduledTestBase):
+    @pytest.mark.long
     def test_a_conductor_needs_nothing_of_this_library(self) -> None:
         script = _CONDUCTOR.format(names=top_packages.NAMES)
         done = subprocess.run(  # noqa: S603 - this Python
@@ -109,6 +111,7 @@ class OtherServices(scheduled.ScheduledTestBase):
         server = self.boot({**SMALL, f"{flavors.NAMESPACE}packing": "pack"})
         self.assertEqual(1, len(self.mdevs_of(server)))
 
+    @pytest.mark.long
     def test_without_validators_the_scheduler_names_the_value(self) -> None:
         """The typo is found when a server is built, and not before."""
         self.remove_validators()

@@ -67,6 +67,7 @@ def test_a_device_may_be_allocated_before_it_is_reserved() -> None:
     assert _replay(_FORGOTTEN, second, last) == []
 
 
+@pytest.mark.long
 def test_a_device_that_is_offered_twice_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -145,6 +146,7 @@ def test_mig_mode_changes_under_guests() -> None:
     assert report.log.count("set_mig host1 ") == 3
 
 
+@pytest.mark.long
 def test_a_server_that_can_not_be_used_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -54,6 +54,7 @@ class Configuration(harness.AccelTestBase):
             device_spec=[line],
         )
 
+    @pytest.mark.long
     def test_an_alias_of_an_offered_device_is_logged(self) -> None:
         alias = {"name": "t4", "vendor_id": "10de", "product_id": "1eb8"}
         self.flags(alias=[json.dumps(alias)], group="pci")
@@ -75,6 +76,7 @@ class Configuration(harness.AccelTestBase):
             "[devices] enabled_mdev_types = nvidia-232", harness.T4
         )
 
+    @pytest.mark.long
     def test_a_type_of_a_parent_off_the_pci_bus_is_refused(self) -> None:
         self.flags(enabled_mdev_types=["mtty-2"], group="devices")
         self.assert_refused(
@@ -83,6 +85,7 @@ class Configuration(harness.AccelTestBase):
             cards=[fakehost.Mtty()],
         )
 
+    @pytest.mark.long
     def test_a_type_of_other_cards_is_nova_s(self) -> None:
         """Nova uses a type only on the addresses that it names."""
         self.flags(

@@ -52,6 +52,7 @@ class Missing(harness.AccelTestBase):
         root = self._get_provider_inventory(self.compute_rp_uuids["host1"])
         self.assertEqual(reserved_mb, root["MEMORY_MB"]["reserved"])
 
+    @pytest.mark.long
     def test_a_server_for_cards_that_could_not_be_read(self) -> None:
         """Placement offers them as before; Nova claims no slot of them."""
         self.start_host(*harness.TWO_T4)
@@ -82,6 +83,7 @@ class Missing(harness.AccelTestBase):
         for _ in range(4):
             self.assertEqual(harness.T4, self.card_of(self.boot(SMALL)))
 
+    @pytest.mark.long
     def test_a_server_that_was_scheduled_to_such_a_card(self) -> None:
         self.start_host(harness.TWO_T4[0])
         self.lose_uevents()
@@ -297,6 +299,7 @@ class Missing(harness.AccelTestBase):
         self.run_periodics()
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_server_is_deleted_meanwhile(self) -> None:
         self.force_full_reads()
         self.start_host(*harness.TWO_T4)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Restarts with another device_spec while servers are stopped."""
 
+import pytest
+
 from nova_accel.model import names
 from tests.functional.nova.spawn.test_typed_vfs import FLEX, FLEX_CARD
 from tests.functional.nova.support import harness
@@ -14,6 +16,7 @@ ANY = names.interface_trait(dfl_card.A10)
 class Restarted(harness.AccelTestBase):
     """Cards of stopped servers are not rearranged."""
 
+    @pytest.mark.long
     def test_a_port_behind_the_pf(self) -> None:
         """A stopped server has the whole PF; then num_vfs is set."""
         self.start_host(fakehost.DflCard(address=PAC))

@@ -188,6 +188,7 @@ class TwoServices(harness.AccelTestBase):
         )
         self.assertIn("Another nova-compute", self.stdlog.logger.output)
 
+    @pytest.mark.long
     def test_orphans_are_removed_after_the_other_service(self) -> None:
         self.start_host(harness.TWO_T4[0])
         server = self.boot(harness.vgpu_group("_A", "4Q"))
@@ -200,6 +201,7 @@ class TwoServices(harness.AccelTestBase):
         self.run_periodics()
         self.assertEqual({}, self.hosts["host1"].mdevs())
 
+    @pytest.mark.long
     def test_an_unclean_function_is_cleaned_for_a_server_that_comes(
         self,
     ) -> None:

@@ -29,6 +29,7 @@ class Sync(syncing.SyncTestBase):
         (status,) = heartbeat.read(self.state_dir())
         self.assertEqual("ok", status.outcome)
 
+    @pytest.mark.long
     def test_records_wiped_by_hand_are_restored(self) -> None:
         """The pass restores them, and nova-compute's periodic task agrees."""
         self.start_host(*harness.TWO_T4)
@@ -54,6 +55,7 @@ class Sync(syncing.SyncTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_another_writer_creates_a_provider_before_nova(
         self,
     ) -> None:
@@ -82,6 +84,7 @@ class Sync(syncing.SyncTestBase):
         self.run_pass()
         self.assert_in_step()
 
+    @pytest.mark.long
     def test_a_name_of_a_former_registration_stops_nothing_else(
         self,
     ) -> None:
@@ -161,6 +164,7 @@ class Sync(syncing.SyncTestBase):
         self.assertEqual({"PGPU": (1, 0)}, self.amounts(harness.GPU))
         self.assert_in_step()
 
+    @pytest.mark.long
     def test_each_class_that_is_not_allocated_is_reserved(self) -> None:
         self.start_host(*harness.TWO_T4)
         server = self.boot(SMALL)

@@ -15,6 +15,7 @@ CREATE = f"class/mdev_bus/{harness.T4}/mdev_supported_types/nvidia-232/create"
 
 
 class Failures(harness.AccelTestBase):
+    @pytest.mark.long
     def test_kernel_refuses(self) -> None:
         self.start_host(harness.TWO_T4[0])
         before = self.profiles(harness.T4)
@@ -93,6 +94,7 @@ class Failures(harness.AccelTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_lost_race(self) -> None:
         """The card got an mdev between scheduling and claiming."""
         self.start_host(harness.TWO_T4[0])

@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 
 import fixtures
+import pytest
 
 from nova_accel.model import names
 from tests.functional.nova.support import harness
@@ -41,6 +42,7 @@ class FullStateDir(harness.AccelTestBase):
             self.assertEqual(total if is_closed else 0, reserved)
         self.assertEqual(set(), self.traits(harness.T4) & NO_NOTES)
 
+    @pytest.mark.long
     def test_whole_cards_are_not_scheduled_until_there_is_room(self) -> None:
         self.start()
         self.run_periodics()

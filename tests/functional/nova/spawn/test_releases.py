@@ -102,6 +102,7 @@ class Releases(operations.OperationsTestBase):
         self.assert_released()
         self.assert_clean(functions)
 
+    @pytest.mark.long
     def test_delete_before_a_start_defines_the_guest(self) -> None:
         """The guest runs nevertheless, and ends outside Nova."""
         functions = self.delete_during_start(
@@ -192,6 +193,7 @@ class Releases(operations.OperationsTestBase):
         self.until(lambda: self.assertEqual([], self.api.get_servers()))
         self.assert_released()
 
+    @pytest.mark.long
     def test_reverting_a_resize_in_place_fails(self) -> None:
         """The old flavor has no accelerators, so no later change releases."""
         self.flags(allow_resize_to_same_host=True)
@@ -276,6 +278,7 @@ class OtherClaims(operations.OperationsTestBase):
         self.assertNotIn(slot, offered)
         self.assertTrue(offered)
 
+    @pytest.mark.long
     def test_a_resize_in_place_whose_end_is_not_saved(self) -> None:
         """Nova has deleted the allocations of the old flavor."""
         self.flags(allow_resize_to_same_host=True)
@@ -303,6 +306,7 @@ class OtherClaims(operations.OperationsTestBase):
         self.run_periodics()
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_the_answer_to_the_last_save_of_a_spawn_is_lost(self) -> None:
         """Nova leaves the guest running: its device stays reserved."""
         self.start_hosts("host1")

@@ -3,6 +3,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from nova_accel.cli import commands
 from nova_accel.model import names
 from tests.functional.nova.support import harness
@@ -71,6 +73,7 @@ class Scrub(harness.AccelTestBase):
             "snd_hda_intel", functions[harness.GPU_AUDIO]["driver"]
         )
 
+    @pytest.mark.long
     def test_a_refused_reset_is_one_of_the_bus(self) -> None:
         """The kernel lists a method, and its write says ENOTTY."""
         self.start_host(*harness.GPU_CARDS)
@@ -78,6 +81,7 @@ class Scrub(harness.AccelTestBase):
             self.hosts["host1"].fail(f"bus/pci/devices/{name}/reset", "ENOTTY")
         self.assert_reset_together()
 
+    @pytest.mark.long
     def test_functions_without_their_own_reset_are_reset_together(
         self,
     ) -> None:

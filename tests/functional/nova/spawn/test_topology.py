@@ -4,6 +4,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
+import pytest
 from lxml import etree
 
 from nova_accel.model import names
@@ -123,6 +124,7 @@ class Topology(TopologyTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_buses_that_libvirt_adds_are_corrected(self) -> None:
         """A port more than the guest was given, before its start."""
         self.start_host(*CARDS)
@@ -152,6 +154,7 @@ class Topology(TopologyTestBase):
         )
         guest_buses.check(self.domain(server).XMLDesc(0))
 
+    @pytest.mark.long
     def test_one_card_of_a_guest_without_numa_is_on_one_bus(self) -> None:
         self.start_host(*CARDS)
         self.assert_flat(self.boot(group(1)))
@@ -162,6 +165,7 @@ class Topology(TopologyTestBase):
         server = self.boot(group(1) | specs)
         self.assertEqual(["0"], self.cells(server))
 
+    @pytest.mark.long
     def test_cells_have_the_distances_of_the_host(self) -> None:
         self.start_host(*CARDS)
         flavor = self._create_flavor(
@@ -192,6 +196,7 @@ class Topology(TopologyTestBase):
         server = self.boot(group(1) | {KEY: "pcie"})
         self.assertEqual([None], self.cells(server))
 
+    @pytest.mark.long
     def test_a_host_can_show_numa_nodes_only(self) -> None:
         self.start_host(*CARDS, guest_topology="numa")
         server = self.boot(group(3))
@@ -218,6 +223,7 @@ class NvlinkPeers(TopologyTestBase):
         self._reboot_server(server, hard=True)
         self.assertEqual(peers, self.places(server))
 
+    @pytest.mark.long
     def test_without_nvlink_each_is_below_its_root_port(self) -> None:
         self.start_host(*self.cards)
         self.assertEqual(
@@ -241,6 +247,7 @@ class Windows(TopologyTestBase):
         room = bars.Windows(memory=32 << 20)
         self.assertEqual({14: room, 17: room}, self.windows())
 
+    @pytest.mark.long
     def test_a_small_address_space_has_no_room_for_it(self) -> None:
         windows = self.windows(128 << 30).values()
         self.assertTrue(all(not each.prefetchable for each in windows))
@@ -254,6 +261,7 @@ class Conventional(TopologyTestBase):
         self.assert_flat(self.boot(group(3)))
         self.assertNotIn("on one bus", self.messages())
 
+    @pytest.mark.long
     def test_the_default_of_a_host_is_one_bus_with_a_warning(self) -> None:
         self.start_host(*CARDS, guest_topology="pcie")
         self.assert_flat(self.boot(group(3)))
@@ -263,6 +271,7 @@ class Conventional(TopologyTestBase):
             self.messages(),
         )
 
+    @pytest.mark.long
     def test_the_topology_of_a_flavor_is_refused(self) -> None:
         self.start_host(*CARDS)
         server = self.boot(group(1) | {KEY: "numa"}, expected_state="ERROR")
@@ -317,6 +326,7 @@ class LargeBars(TopologyTestBase):
         size = self.definition(server).find("./cpu/maxphysaddr")
         self.assertEqual("42", size.get("bits"))
 
+    @pytest.mark.long
     def test_too_few_bits_of_a_flavor_are_refused(self) -> None:
         specs = {"hw:maxphysaddr_mode": "emulate", "hw:maxphysaddr_bits": "41"}
         # Nova has no validator for them.
@@ -332,6 +342,7 @@ class LargeBars(TopologyTestBase):
         self.assert_nothing_left()
 
 
+@pytest.mark.long
 class SmallProcessor(LargeBars):
     host_bits = 41
 

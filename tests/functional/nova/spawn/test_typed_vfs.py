@@ -182,6 +182,7 @@ class Vfio(harness.AccelTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_whole_card_is_one_slot_of_the_guest(self) -> None:
         for machine, bus in (("pc", "0x00"), ("q35", "0x01")):
             self.flags(hw_machine_type=[f"x86_64={machine}"], group="libvirt")

@@ -97,11 +97,13 @@ class Vendordata(VendordataTestBase):
         self.assertEqual({"cloud-init": script, "static": {}}, answer)
         self.assertEqual(answer, json.loads(drive[PATH]))
 
+    @pytest.mark.long
     def test_a_server_without_a_vgpu_has_no_token(self) -> None:
         self.start_host(*harness.TWO_T4)
         metadata = self.read(self.boot({}))
         self.assertEqual("", self.lookup(metadata)["cloud-init"])
 
+    @pytest.mark.long
     def test_the_file_of_the_command_is_static_vendordata(self) -> None:
         place = pathlib.Path(self.useFixture(fixtures.TempDir()).path)
         token = license_tokens.write(place, "t", self.text)

@@ -83,6 +83,7 @@ class GoneHost(harness.AccelTestBase):
         self.remove_service()
         self.assertEqual(["host2"], self.list_names())
 
+    @pytest.mark.long
     def test_what_is_left_is_removed_from_a_controller(self) -> None:
         self.start_host(harness.TWO_T4[0])
         self.start_host(name="host2")

@@ -134,6 +134,7 @@ class Leaving(leaving.LeavingTestBase):
         self.end_service()
         return store
 
+    @pytest.mark.long
     def test_a_return_knows_which_functions_are_not_clean(self) -> None:
         self.start()
         self.leave_unclean()
@@ -144,6 +145,7 @@ class Leaving(leaving.LeavingTestBase):
         self.boot(WHOLE, expected_state="ERROR")
         self.boot(SMALL)
 
+    @pytest.mark.long
     def test_the_last_host_takes_flavors_and_names(self) -> None:
         self.start()
         flavor = self._create_flavor(extra_spec=SMALL)
@@ -167,6 +169,7 @@ class Leaving(leaving.LeavingTestBase):
         after = self.list_own_names(), self._get_all_providers()
         self.assertEqual(before, after)
 
+    @pytest.mark.long
     def test_one_of_two_hosts_leaves_alone(self) -> None:
         self.use(stock_driver.ACCEL)
         self.start_host(*CARDS, name="host2")
@@ -289,6 +292,7 @@ class Leaving(leaving.LeavingTestBase):
         # The driver has erased the vGPU of the VF.
         self.assert_cleaned_by_hand(harness.GPU, region)
 
+    @pytest.mark.long
     def test_a_running_daemon_would_undo_a_removal(self) -> None:
         self.start()
         self.end_service()
@@ -318,6 +322,7 @@ class Leaving(leaving.LeavingTestBase):
         record = self.api.get_server(server["id"])
         return str(record["OS-EXT-SRV-ATTR:host"])
 
+    @pytest.mark.long
     def test_servers_are_shelved(self) -> None:
         self.flags(shelved_offload_time=-1)
         self.start()
@@ -330,6 +335,7 @@ class Leaving(leaving.LeavingTestBase):
         self.apply()
         self.assert_removed()
 
+    @pytest.mark.long
     def test_servers_that_no_host_takes_are_named(self) -> None:
         self.start()
         server = self.boot(SMALL)
@@ -407,6 +413,7 @@ class Leaving(leaving.LeavingTestBase):
                 )
             )
 
+    @pytest.mark.long
     def test_adopted_servers_are_handed_back_by_an_undo(self) -> None:
         self.start()
         server = self.boot(SMALL)
@@ -421,6 +428,7 @@ class Leaving(leaving.LeavingTestBase):
         self.apply()
         self.assert_removed()
 
+    @pytest.mark.long
     def test_other_resources_of_a_server_stay(self) -> None:
         """Persistent memory is a resource of the compute node itself."""
         self.start()
@@ -442,6 +450,7 @@ class Leaving(leaving.LeavingTestBase):
         (slot,) = self.slots(server)
         self.assertEqual("CUSTOM_PMEM_NAMESPACE_4GB", slot[1])
 
+    @pytest.mark.long
     def test_a_stock_nova_compute_is_found_and_its_host_closed(self) -> None:
         """By mistake: the driver was changed, and nothing else was done."""
         self.start()
@@ -470,6 +479,7 @@ class Leaving(leaving.LeavingTestBase):
         self.assert_open()
         self.boot(SMALL)
 
+    @pytest.mark.long
     def test_the_audit_finds_and_heals_it(self) -> None:
         self.start()
         self.assertEqual([], audit.run(self, status=0)["findings"])

@@ -4,6 +4,8 @@
 import dataclasses
 from typing import Any
 
+import pytest
+
 from tests.campaign import kinds
 from tests.functional.nova.spawn import test_typed_vfs
 from tests.functional.nova.support import technologies
@@ -35,6 +37,7 @@ class LeavingCards(leaving.LeavingTestBase):
             for path in bus.glob("*/sriov_numvfs")
         }
 
+    @pytest.mark.long
     def test_gpu_instances_of_an_operator_stay(self) -> None:
         """A boot script made them; the vGPUs in them are removed."""
         self.start(kinds.MIG.cards[0])
@@ -51,6 +54,7 @@ class LeavingCards(leaving.LeavingTestBase):
         self.assertEqual(before, after["instances"])
         self.assertTrue(after["mig"])
 
+    @pytest.mark.long
     def test_vfs_that_an_operator_enabled_stay(self) -> None:
         self.start(*technologies.PLAIN_VF.cards)
         before = self.vf_counts()

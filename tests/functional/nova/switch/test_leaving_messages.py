@@ -133,6 +133,7 @@ remove plan
         )
         self.written.check("remove: servers with whole functions")
 
+    @pytest.mark.long
     def test_servers_that_are_shelved(self) -> None:
         self.flags(shelved_offload_time=-1)
         self.start()
@@ -141,6 +142,7 @@ remove plan
         self.run_all("remove apply --shelve --wait 60")
         self.written.check("remove: shelved servers")
 
+    @pytest.mark.long
     def test_adopted_servers(self) -> None:
         self.start()
         server = self.boot_named(leaving.SMALL, "vm-c")
@@ -151,6 +153,7 @@ remove plan
         self.run_all("remove apply")
         self.written.check("remove: adopted servers")
 
+    @pytest.mark.long
     def test_consumers_without_a_server_or_claims(self) -> None:
         self.start()
         plain = self.boot_named({}, "vm-d")
@@ -161,6 +164,7 @@ remove plan
             self.allocate(consumer, 0)
         self.written.check("remove: leaked allocations")
 
+    @pytest.mark.long
     def test_servers_that_migrate(self) -> None:
         self.start_other()
         server = self.boot_named(leaving.SMALL, "vm-e")

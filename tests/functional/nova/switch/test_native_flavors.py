@@ -99,6 +99,7 @@ class ServedFlavors(FlavorsTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_the_first_line_that_applies_counts(self) -> None:
         self.start_host(*stock_driver.ON_FUNCTION)
         self.boot(NATIVE | LARGE)
@@ -148,6 +149,7 @@ class ServedFlavors(FlavorsTestBase):
         self.assertEqual(4096, self.memory_used())
         self.assertEqual(1, len(self.mdevs_of(server)))
 
+    @pytest.mark.long
     def test_a_live_migration_keeps_the_kind_of_the_device(self) -> None:
         server = self.boot_on_stock_host()
         with self.assertRaisesRegex(

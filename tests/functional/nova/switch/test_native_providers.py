@@ -79,6 +79,7 @@ class NativeProviders(stock_driver.StockTestBase):
         self.run_periodics()
         self.assertEqual(2, len(self.errors_about(CLOSED)))
 
+    @pytest.mark.long
     def test_vfs_of_one_card_are_one_error(self) -> None:
         self.start_stock(stock_driver.ON_VFS, stock_driver.A40_TYPE)
         servers = [self.boot(stock_driver.NATIVE_FLAVOR) for _ in range(2)]
@@ -156,6 +157,7 @@ class NativeProviders(stock_driver.StockTestBase):
         )
         return uuid
 
+    @pytest.mark.long
     def test_allocations_to_be_moved_are_not_missing(self) -> None:
         """A full card whose servers have slots, as after an adoption.
 
