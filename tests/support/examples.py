@@ -19,9 +19,9 @@ def examples(count: int) -> int:
     return max(LEAST, count * SHARE // 100)
 
 
-def share(cases: Sequence[Case]) -> Sequence[Case]:
+def share(cases: Sequence[Case], least: int = LEAST) -> Sequence[Case]:
     """Return the cases of this run: first, last, and some between."""
-    count = max(1, examples(len(cases)) - 1)
+    count = max(1, max(least, len(cases) * SHARE // 100) - 1)
     last = len(cases) - 1
     return [
         cases[n]

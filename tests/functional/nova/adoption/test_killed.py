@@ -120,7 +120,7 @@ class KilledAtEachWrite(adopting.AdoptionTestBase):
             for number in range(max(adopting_writes, undo_writes))
             for is_after in (False, True)
         ]
-        chosen = examples.share(trials)
+        chosen = examples.share(trials, least=3)
         for number, is_after in chosen:
             self.switch(stock_driver.STOCK, self.kind)
             self.run_periodics()

@@ -178,6 +178,7 @@ class OneCard(CarriedTestBase):
 
 
 class FailedMoves(CarriedTestBase, test_middle.Failing):
+    @pytest.mark.long
     def test_a_guest_that_does_not_start(self) -> None:
         """A hard reboot on the new host starts it with both profiles."""
         server = self.boot_with_attachment()

@@ -195,6 +195,7 @@ server show plain
             for event in action["events"]
         ]
 
+    @pytest.mark.long
     def test_attach_and_detach_are_instance_actions(self) -> None:
         server = self.boot_server()
         self.run_command("attach", "painter", "--profile", PROFILE)

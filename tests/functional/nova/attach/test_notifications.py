@@ -3,6 +3,8 @@
 
 from typing import Any
 
+import pytest
+
 from nova_accel.host.state import drains
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import technologies
@@ -57,6 +59,7 @@ class Notified(attaching.AttachingTestBase):
         for name in ("device", "partition", "profile", "resources"):
             self.assertEqual(end[2][name], finish[2][name])
 
+    @pytest.mark.long
     def test_drained_devices(self) -> None:
         self.start_hosts("host1")
         server = self.boot(self.technology.small(self))

@@ -259,6 +259,7 @@ class LiveFunctions(moving.LiveBase):
         self.assertEqual({}, self.vgpu_types("host2"))
         self.assert_nothing_left("host2")
 
+    @pytest.mark.long
     def test_failure_on_the_way(self) -> None:
         server = self.boot(typed_group("8Q"), host="host1")
         typed = self.vgpu_types("host1")

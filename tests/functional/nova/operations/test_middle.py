@@ -362,6 +362,7 @@ class MiddleOfMoves(Failing):
         self.assertEqual({}, self.hosts["host1"].mdevs())
         self.delete_and_check(server)
 
+    @pytest.mark.long
     def test_evacuate(self) -> None:
         server = self.boot_server("host1", "host2")
         self.computes["host1"].stop()

@@ -221,11 +221,7 @@ class Flat(VolumesAndPortsBase):
         self.flags(num_pcie_ports=16, group="libvirt")
 
 
-for case in (Mirrored, Flat):
-    globals().update(
-        technologies.matrix(
-            case,
-            technologies.MDEV,
-            also=technologies.ALL[1:],
-        )
-    )
+globals().update(
+    technologies.matrix(Mirrored, technologies.MDEV, also=technologies.ALL[1:])
+    | technologies.matrix(Flat, also=technologies.ALL)
+)

@@ -37,6 +37,7 @@ class Scheduler(scheduled.ScheduledTestBase):
         )
         return {cell.id for cell in instance.numa_topology.cells}
 
+    @pytest.mark.long
     def test_two_servers_at_once_on_two_cards(self) -> None:
         """Nova alone offers both the same card (its bug 1874664)."""
         self.start_host(*harness.TWO_T4)

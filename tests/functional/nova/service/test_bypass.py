@@ -217,6 +217,7 @@ class OtherClasses(Lives):
         self.flags(provider_config_location=place, group="compute")
         return {}
 
+    @pytest.mark.long
     def test_all_other_functions_fail(self) -> None:
         """All but those that find out whether a flavor names accelerators."""
         others = {

@@ -60,6 +60,7 @@ def _replay(*steps: str) -> list[str]:
     return _failures(campaign.Chunk(SEED, "region", (0,), schedule))
 
 
+@pytest.mark.long
 def test_a_device_may_be_allocated_before_it_is_reserved() -> None:
     """Nova loses the request to delete the last server's allocation."""
     second = '["boot", "host1", "small", [], null]'

@@ -287,6 +287,7 @@ class Conventional(TopologyTestBase):
 class OldLibvirt(TopologyTestBase):
     libvirt_version = 8_000_000
 
+    @pytest.mark.long
     def test_the_topology_of_a_flavor_is_refused(self) -> None:
         self.start_host(*CARDS)
         self.assert_flat(self.boot(group(2)))

@@ -24,7 +24,7 @@ from virt_hooks.spawn import orphan_cleanup
 
 #: Operations and technologies that run each time.
 _USUAL = {
-    *(("mdev", name) for name in ("boot", "attach", "resize_there, confirm")),
+    *(("mdev", name) for name in ("boot", "resize_there, confirm")),
     ("whole", "delete"),
 }
 #: Technologies that differ in what they do to the kernel.
@@ -93,6 +93,7 @@ def test_a_step_that_is_not_undone_is_found(
     assert any(text.startswith("leaked: mdev") for text in findings)
 
 
+@pytest.mark.long
 def test_an_orphan_of_a_killed_service_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -234,6 +234,7 @@ class Leaving(leaving.LeavingTestBase):
         self.boot({})
         self.assertEqual(errors, self.list_errors())
 
+    @pytest.mark.long
     def test_servers_with_whole_functions_are_named(self) -> None:
         self.start()
         server = self.boot(WHOLE)
@@ -262,6 +263,7 @@ class Leaving(leaving.LeavingTestBase):
         self._delete_server(server)
         self.assert_cleaned_by_hand(harness.GPU)
 
+    @pytest.mark.long
     def test_servers_of_each_technology_can_stay(self) -> None:
         """A typed VF and an FPGA region are whole functions to Nova."""
         self.use(stock_driver.ACCEL)

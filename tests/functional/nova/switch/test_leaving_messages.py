@@ -92,6 +92,7 @@ class LeavingMessages(leaving.LeavingTestBase):
         )
         self.assertEqual(204, answer.status, answer.body)
 
+    @pytest.mark.long
     def test_servers_with_mdevs(self) -> None:
         self.start()
         server = self.boot_named(leaving.SMALL, "vm-a")
@@ -212,6 +213,7 @@ remove plan
         self.assertEqual(200, answer.status, answer.body)
         return str(answer.body["uuid"])
 
+    @pytest.mark.long
     def test_mdevs_that_are_open(self) -> None:
         self.start()
         server = self.boot_named(leaving.SMALL, "vm-f")

@@ -116,6 +116,7 @@ class NativeProviders(stock_driver.StockTestBase):
         server = self.boot(harness.vgpu_group("_A", "4Q"))
         self.assertEqual(harness.T4, self.card_of(server))
 
+    @pytest.mark.long
     def test_providers_of_others_stay(self) -> None:
         """Of Nova's cards, with other classes, other names."""
         self.use(stock_driver.ACCEL)
