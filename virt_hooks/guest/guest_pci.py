@@ -200,5 +200,15 @@ def _indexes(root: ElementTree.Element) -> set[int]:
     return indexes
 
 
+def parse_address(element: ElementTree.Element) -> pci.PciAddress:
+    """Return the PCI address in an ``<address>`` of libvirt."""
+    return pci.PciAddress(
+        domain=_number(element, "domain"),
+        bus=_number(element, "bus"),
+        slot=_number(element, "slot"),
+        function=_number(element, "function"),
+    )
+
+
 def _number(address: ElementTree.Element, name: str) -> int:
     return int(address.get(name) or "0", 0)

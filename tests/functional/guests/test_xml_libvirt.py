@@ -36,7 +36,6 @@ from virt_hooks.guest import (
     nodedev,
 )
 from virt_hooks.guest.topology import (
-    bars,
     guest_buses,
     host_tree,
     picture,
@@ -475,7 +474,7 @@ def test_windows_of_empty_ports_match_the_schema(
         ("pci0000:16", "0000:16:01.0"), "0000:17:00.0", "0000:17:00.0"
     )
     drawn, text = build_mirror((device,), NIC)
-    windows = bars.Windows(memory=32 << 20, prefetchable=256 << 30)
+    windows = port_windows.Windows(memory=32 << 20, prefetchable=256 << 30)
     text = port_windows.reserve(text, drawn.spare_ports, windows)
     assert form.validate(etree.fromstring(text)), form.error_log
     defined = qemu.defineXML(text)

@@ -8,17 +8,27 @@ devices of the destination.
 """
 
 import dataclasses
-import json
+import enum
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
-from xml.etree import ElementTree
 
-from nova_accel.model import flavors, pci
+from nova_accel.model import flavors, json_codec
 from virt_hooks.guest.topology import picture
 
+# More than the buses of a guest, and than the characters of a handle.
+_LIMITS = json_codec.Limits(text=64, items=256, rows=8192)
+
+
+class Kind(enum.Enum):
+    """Object of PCIe that devices share."""
+
+    ROOT_COMPLEX = "root complex"
+    SWITCH = "switch"
+
+
 _KINDS = {
-    picture.Model.EXPANDER.value: "root complex",
-    picture.Model.UPSTREAM.value: "switch",
+    picture.Model.EXPANDER: Kind.ROOT_COMPLEX,
+    picture.Model.UPSTREAM: Kind.SWITCH,
 }
 
 
@@ -30,7 +40,7 @@ class Cluster:
     none and for a switch.
     """
 
-    kind: str
+    kind: Kind
     handles: frozenset[str]
     cell: int | None = None
 
@@ -38,7 +48,10 @@ class Cluster:
         """Return the cluster in words: ``A and B below one switch``."""
         node = "" if self.cell is None else f" on node {self.cell}"
         handles = " and ".join(sorted(self.handles))
-        return f"{handles} below one {self.kind}{node}"
+        return f"{handles} below one {self.kind.value}{node}"
+
+
+Clusters = frozenset[Cluster]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,34 +59,21 @@ class GuestTree:
     """Clusters of a guest, and the topology from which they come."""
 
     topology: flavors.GuestTopology
-    clusters: frozenset[Cluster]
+    clusters: tuple[Cluster, ...]
 
     @property
     def handles(self) -> frozenset[str]:
         """Return the handles of all devices below root complexes."""
         return frozenset().union(*(c.handles for c in self.clusters))
 
-    def renamed(self, handles: Mapping[str, str]) -> "GuestTree":
-        """Return the tree with other handles, by those of now."""
-        return dataclasses.replace(
-            self,
-            clusters=frozenset(
-                dataclasses.replace(
-                    cluster,
-                    handles=frozenset(handles[h] for h in cluster.handles),
-                )
-                for cluster in self.clusters
-            ),
-        )
+
+_FORMAT = json_codec.Format(kind=GuestTree, limits=_LIMITS)
 
 
-def to_text(tree: GuestTree) -> str:
+def to_text(topology: flavors.GuestTopology, clusters: Clusters) -> str:
     """Return a tree as one line of JSON."""
-    rows = [
-        (cluster.kind, cluster.cell, sorted(cluster.handles))
-        for cluster in sorted(tree.clusters, key=str)
-    ]
-    return json.dumps({"topology": tree.topology.value, "clusters": rows})
+    ordered = tuple(sorted(clusters, key=str))
+    return _FORMAT.encode(GuestTree(topology=topology, clusters=ordered))
 
 
 def parse_text(text: str) -> GuestTree:
@@ -82,62 +82,44 @@ def parse_text(text: str) -> GuestTree:
     :raises ValueError: the text has another format.
     """
     try:
-        record = json.loads(text)
-        return GuestTree(
-            topology=flavors.GuestTopology(record["topology"]),
-            clusters=frozenset(
-                Cluster(kind=kind, cell=cell, handles=frozenset(handles))
-                for kind, cell, handles in record["clusters"]
-            ),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return _FORMAT.decode(text)
+    except ValueError as error:
         raise ValueError(
             f"unknown format of the source ({error}): run one nova-accel on"
             " both"
         ) from error
 
 
-def list_clusters(
-    drawn: picture.Picture, handles: Collection[str]
-) -> frozenset[Cluster]:
-    """Return the clusters of some devices of a picture."""
-    return _group(
-        {c.index: c.bus for c in drawn.controllers if c.slot is not None},
-        {
-            c.index: Cluster(kind=kind, handles=frozenset(), cell=c.cell)
-            for c in drawn.controllers
-            if (kind := _KINDS.get(c.model.value))
-        },
-        {
-            handle: place.bus
-            for handle, place in drawn.places.items()
-            if handle in handles
-        },
+def rename(
+    clusters: Iterable[Cluster], handles: Mapping[str, str]
+) -> Clusters:
+    """Return clusters with other handles, by those of now."""
+    return frozenset(
+        dataclasses.replace(
+            cluster, handles=frozenset(handles[h] for h in cluster.handles)
+        )
+        for cluster in clusters
     )
 
 
-def parse_clusters(text: str, handles: Collection[str]) -> frozenset[Cluster]:
-    """Return the clusters of some devices of a defined domain."""
-    root = ElementTree.fromstring(text)  # noqa: S314 - libvirtd's
-    above: dict[int, int] = {}
-    kinds: dict[int, Cluster] = {}
-    for controller in root.iterfind("./devices/controller[@type='pci']"):
-        index = int(controller.get("index") or "0")
-        kind = _KINDS.get(controller.get("model") or "")
-        if kind is not None:
-            node = controller.findtext("./target/node")
-            cell = None if node is None else int(node)
-            kinds[index] = Cluster(kind=kind, handles=frozenset(), cell=cell)
-        address = controller.find("address")
-        if address is not None:
-            above[index] = int(address.get("bus") or "0", 0)
-    places = {
-        handle: int(address.get("bus") or "0", 0)
-        for hostdev in root.iterfind("./devices/hostdev")
-        if (handle := parse_handle(hostdev)) in handles
-        and (address := hostdev.find("./address[@type='pci']")) is not None
-    }
-    return _group(above, kinds, places)
+def list_clusters(
+    drawn: picture.Picture, handles: Collection[str]
+) -> Clusters:
+    """Return the clusters of some devices of a picture."""
+    tops = {c.index: c for c in drawn.controllers if c.model in _KINDS}
+    below: dict[int, set[str]] = {}
+    for handle in drawn.places.keys() & set(handles):
+        for bus in drawn.list_above(drawn.places[handle].bus):
+            below.setdefault(bus, set()).add(handle)
+    return frozenset(
+        Cluster(
+            kind=_KINDS[top.model],
+            handles=frozenset(below[index]),
+            cell=top.cell,
+        )
+        for index, top in tops.items()
+        if len(below.get(index, ())) > (top.model is picture.Model.UPSTREAM)
+    )
 
 
 def pair(
@@ -185,21 +167,24 @@ def _sort(
     """
     order = {handle: number for number, handle in enumerate(kinds)}
     # A root complex comes before a switch of the same devices.
-    remaining = sorted(clusters, key=lambda c: (-len(c.handles), c.kind))
+    remaining = sorted(clusters, key=lambda c: (-len(c.handles), c.kind.value))
 
-    def build(top: Cluster, inner: list[Cluster]) -> _SortedTree:
+    def build(
+        handles: frozenset[str],
+        inner: list[Cluster],
+        kind: str = "",
+        cell: int | None = None,
+    ) -> _SortedTree:
         branches: list[_SortedTree] = []
-        rest = set(top.handles)
-        for cluster in inner:
+        rest = set(handles)
+        for number, cluster in enumerate(inner, 1):
             if not cluster.handles <= rest:
                 continue
             rest -= cluster.handles
-            below = [
-                c
-                for c in inner[inner.index(cluster) + 1 :]
-                if c.handles <= cluster.handles
-            ]
-            branches.append(build(cluster, below))
+            below = [c for c in inner[number:] if c.handles <= cluster.handles]
+            branches.append(
+                build(cluster.handles, below, cluster.kind.value, cluster.cell)
+            )
         branches += (
             _SortedTree(form=("", -1, kinds[h], ()), handles=(h,))
             for h in rest
@@ -209,60 +194,20 @@ def _sort(
         )
         return _SortedTree(
             form=(
-                top.kind,
-                -1 if top.cell is None else top.cell,
+                kind,
+                -1 if cell is None else cell,
                 "",
                 tuple(b.form for b in branches),
             ),
             handles=tuple(h for b in branches for h in b.handles),
         )
 
-    return build(Cluster(kind="", handles=frozenset(kinds)), remaining)
+    return build(frozenset(kinds), remaining)
 
 
-def explain(
-    guest: Iterable[Cluster], here: Iterable[Cluster]
-) -> tuple[str, ...]:
+def explain(guest: Clusters, here: Clusters) -> tuple[str, ...]:
     """Return how the clusters of a guest differ from those of a host."""
-    expected, actual = frozenset(guest), frozenset(here)
     return (
-        *(f"the guest sees {c}" for c in sorted(map(str, expected - actual))),
-        *(f"here are {c}" for c in sorted(map(str, actual - expected))),
+        *(f"the guest sees {c}" for c in sorted(map(str, guest - here))),
+        *(f"here are {c}" for c in sorted(map(str, here - guest))),
     )
-
-
-def _group(
-    above: Mapping[int, int],
-    kinds: Mapping[int, Cluster],
-    places: Mapping[str, int],
-) -> frozenset[Cluster]:
-    """Return the clusters of devices.
-
-    :param above: the bus that each controller is on.
-    :param kinds: empty clusters, by the controller that is their top.
-    :param places: the bus of each handle.
-    """
-    below: dict[int, set[str]] = {}
-    for handle, place in places.items():
-        bus: int | None = place
-        while bus:
-            if bus in kinds:
-                below.setdefault(bus, set()).add(handle)
-            bus = above.get(bus)
-    return frozenset(
-        dataclasses.replace(kinds[bus], handles=frozenset(members))
-        for bus, members in below.items()
-        if len(members) > 1 or kinds[bus].kind == "root complex"
-    )
-
-
-def parse_handle(hostdev: ElementTree.Element) -> str:
-    """Return the uuid or the host's address of a hostdev, empty without."""
-    address = hostdev.find("./source/address")
-    if address is None:
-        return ""
-    if (uuid := address.get("uuid")) is not None:
-        return uuid.lower()
-    fields = ("domain", "bus", "slot", "function")
-    numbers = {name: int(address.get(name) or "0", 0) for name in fields}
-    return str(pci.PciAddress(**numbers))

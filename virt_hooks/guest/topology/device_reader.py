@@ -13,7 +13,12 @@ from nova_accel.geometry import address_space, topology
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import pci
 from virt_hooks.guest import guest_pci
-from virt_hooks.guest.topology import bars, distances, host_tree, picture
+from virt_hooks.guest.topology import (
+    distances,
+    host_tree,
+    picture,
+    port_windows,
+)
 
 
 class DeviceReader:
@@ -62,7 +67,7 @@ class DeviceReader:
         size, address = max(
             (
                 max(
-                    address_space.parse_bars(bars.read_resource(files, f)),
+                    address_space.parse_bars(_read_resource(files, f)),
                     default=0,
                 ),
                 f,
@@ -71,32 +76,40 @@ class DeviceReader:
         )
         return address, size
 
-    def read_windows(self, claim: model.Claim) -> bars.Windows:
+    def read_windows(self, claim: model.Claim) -> port_windows.Windows:
         """Return the windows that a function of a claim needs.
 
         Those of a claim with several functions are not known: they are
         attached only while their guest is stopped.
         """
         if _has_emulated_bars(claim):
-            return bars.Windows()
+            return port_windows.Windows()
         files = fs.Files(self._source)
-        return bars.parse_windows(bars.read_resource(files, claim.handle))
+        return port_windows.parse_resource(_read_resource(files, claim.handle))
 
-    def list_windows(self) -> frozenset[bars.Windows]:
-        """Return the windows that each function of the host needs."""
+    def list_windows(
+        self, devices: Iterable[model.Device]
+    ) -> frozenset[port_windows.Windows]:
+        """Return the windows that devices need which can be attached.
+
+        All VFs of a device have the same BARs. Mdevs, and VFs with a vGPU
+        type, have none of the host's; devices of several functions are not
+        attached to running guests.
+        """
         files = fs.Files(self._source)
-        with contextlib.suppress(errors.UnreadableError):
-            return frozenset(
-                bars.parse_windows(bars.read_resource(files, address))
-                for address in files.names(host_reader.FUNCTIONS)
-            )
-        return frozenset()
+        return frozenset(
+            port_windows.parse_resource(_read_resource(files, address))
+            for device in devices
+            if device.technology in model.UNDIVIDED and not device.members
+            for address in device.slots[:1]
+            if pci.is_address(address)
+        )
 
     def sum_functions(self, handles: Iterable[str]) -> address_space.Demand:
         """Return what the BARs of functions need; mdevs have none."""
         files = fs.Files(self._source)
         return address_space.sum_functions(
-            bars.read_resource(files, handle)
+            _read_resource(files, handle)
             for handle in handles
             if pci.is_address(handle)
         )
@@ -168,3 +181,11 @@ def _read_node(files: fs.Files, directory: str) -> int | None:
         node = int(files.text(f"{directory}/numa_node"))
         return node if node >= 0 else None
     return None
+
+
+def _read_resource(files: fs.Files, address: str) -> str:
+    """Return the resource file of a function, empty if unknown."""
+    try:
+        return files.text(f"{host_reader.FUNCTIONS}/{address}/resource")
+    except errors.UnreadableError:
+        return ""

@@ -8,44 +8,12 @@ in the guest (its kernel logs "can not insert"). libvirt chooses 254, 252, …
 for a ``busNr`` that is left out, whatever is below the expander.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
-from xml.etree import ElementTree
 
 from lxml import etree
 
 from virt_hooks.guest.topology import picture
-
-
-@dataclasses.dataclass(frozen=True, slots=True, order=True)
-class _Bridge:
-    """A controller that has an address: where it is, and its index."""
-
-    slot: int
-    function: int
-    index: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Tree:
-    """Bridges of a guest by the bus that they are on.
-
-    ``starts`` are the first numbers of bus 0 and of each expander, by index.
-    """
-
-    starts: Mapping[int, int]
-    below: Mapping[int, list[_Bridge]]
-
-    def walk(self, index: int) -> Iterator[int]:
-        """Yield a bus and all below it, in the order of their numbers."""
-        yield index
-        for bridge in sorted(self.below.get(index, ())):
-            yield from self.walk(bridge.index)
-
-    def list_roots(self) -> list[int]:
-        """Return bus 0 and the expanders, in the order of their numbers."""
-        return sorted(self.starts, key=lambda index: self.starts[index])
 
 
 def predict(text: str) -> Mapping[int, int]:
@@ -57,24 +25,21 @@ def predict(text: str) -> Mapping[int, int]:
         overlap or end behind the last bus, an expander has no ``busNr``, or
         a controller is below none.
     """
-    tree = _parse_tree(text)
     buses: dict[int, int] = {}
     last = -1
-    for root in tree.list_roots():
-        start = tree.starts[root]
+    for start, below in _list_roots(text):
         if start <= last:
             raise picture.PictureError(
-                f"busNr {start} of PCI controller {root} is in use: the"
+                f"busNr {start} of PCI controller {below[0]} is in use: the"
                 f" buses before it end at {last}"
             )
-        buses.update(zip(tree.walk(root), itertools.count(start)))
-        last = max(buses.values())
+        buses.update(zip(below, itertools.count(start)))
+        last = start + len(below) - 1
     if last > picture.LAST_BUS:
         raise picture.PictureError(
             f"its last bus would be {last}, and {picture.LAST_BUS} is the"
             " last number"
         )
-    _check_complete(text, buses)
     return buses
 
 
@@ -103,10 +68,8 @@ def renumber(text: str) -> str:
     :raises PictureError: there are too many buses, or a controller is below
         none.
     """
-    tree = _parse_tree(text)
-    order = itertools.chain.from_iterable(map(tree.walk, tree.list_roots()))
+    order = itertools.chain.from_iterable(b for _, b in _list_roots(text))
     buses = {index: number for number, index in enumerate(order)}
-    _check_complete(text, buses)
     if len(buses) > picture.LAST_BUS + 1:
         raise picture.PictureError(f"it would need {len(buses)} buses")
     root = etree.fromstring(text)
@@ -123,64 +86,43 @@ def renumber(text: str) -> str:
 
 def has_expander(text: str) -> bool:
     """Return whether a domain has an expander."""
-    return any(
-        controller.get("model") == picture.Model.EXPANDER.value
-        for controller in _list_controllers(text)
-    )
+    return bool(picture.parse(text).list_expanders())
 
 
-def _parse_tree(text: str) -> _Tree:
+def _list_roots(text: str) -> list[tuple[int, list[int]]]:
+    """Return bus 0 and each expander in the order of their numbers.
+
+    Each is its number, and the indexes of it and all below it, in the order
+    of theirs.
+    """
+    controllers = picture.parse(text).controllers
     starts: dict[int, int] = {0: 0}
-    below: dict[int, list[_Bridge]] = {}
-    for controller in _list_controllers(text):
-        index = int(controller.get("index") or "0")
-        if controller.get("model") == picture.Model.EXPANDER.value:
-            starts[index] = _bus_number(controller, index)
+    below: dict[int, list[picture.Controller]] = {}
+    for controller in controllers:
+        index = controller.index
+        if controller.model is picture.Model.EXPANDER:
+            if controller.start is None:
+                raise picture.PictureError(f"expander {index} has no busNr")
+            starts[index] = controller.start
         elif index:
-            bus, bridge = _parse_bridge(controller, index)
-            below.setdefault(bus, []).append(bridge)
-    return _Tree(starts=starts, below=below)
+            if controller.slot is None:
+                raise picture.PictureError(
+                    f"PCI controller {index} has no address yet"
+                )
+            below.setdefault(controller.bus, []).append(controller)
 
+    def walk(index: int) -> Iterator[int]:
+        yield index
+        bridges = below.get(index, [])
+        for bridge in sorted(bridges, key=lambda c: (c.slot or 0, c.function)):
+            yield from walk(bridge.index)
 
-def _check_complete(text: str, buses: Mapping[int, int]) -> None:
-    if lost := sorted(_list_indexes(text) - buses.keys()):
+    order = sorted(starts.items(), key=lambda item: item[1])
+    roots = [(start, list(walk(index))) for index, start in order]
+    lost = {c.index for c in controllers}.difference(*(b for _, b in roots))
+    if lost:
         raise picture.PictureError(
-            f"PCI controllers {', '.join(map(str, lost))} are below none"
+            f"PCI controllers {', '.join(map(str, sorted(lost)))} are below"
+            " none"
         )
-
-
-def _list_indexes(text: str) -> set[int]:
-    return {
-        int(index)
-        for controller in _list_controllers(text)
-        if (index := controller.get("index")) is not None
-    }
-
-
-def _list_controllers(text: str) -> Iterator[ElementTree.Element]:
-    root = ElementTree.fromstring(text)  # noqa: S314 - Nova's or libvirtd's
-    return root.iterfind("./devices/controller[@type='pci']")
-
-
-def _bus_number(controller: ElementTree.Element, index: int) -> int:
-    target = controller.find("target")
-    number = target.get("busNr") if target is not None else None
-    if number is None:
-        raise picture.PictureError(f"expander {index} has no busNr")
-    return int(number)
-
-
-def _parse_bridge(
-    controller: ElementTree.Element, index: int
-) -> tuple[int, _Bridge]:
-    """Return the bus that a controller is on, and its place there."""
-    address = controller.find("address[@type='pci']")
-    if address is None:
-        raise picture.PictureError(
-            f"PCI controller {index} has no address yet"
-        )
-    bus, slot, function = (
-        int(address.get(name) or "0", 0)
-        for name in ("bus", "slot", "function")
-    )
-    return bus, _Bridge(slot, function, index)
+    return roots

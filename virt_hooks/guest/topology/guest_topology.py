@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guests that see the PCIe topology of their host."""
 
-import itertools
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -11,8 +10,7 @@ from nova.virt.libvirt import config as vconfig
 from nova_accel import errors, model
 from nova_accel.catalog import features
 from nova_accel.config import logs
-from nova_accel.geometry import address_space
-from nova_accel.model import flavors
+from nova_accel.model import flavors, json_codec
 from virt_hooks.guest import (
     device_metadata,
     guest_pci,
@@ -20,7 +18,6 @@ from virt_hooks.guest import (
 )
 from virt_hooks.guest.topology import (
     address_bits,
-    bars,
     clusters,
     device_reader,
     distances,
@@ -28,7 +25,6 @@ from virt_hooks.guest.topology import (
     host_tree,
     nvlinks,
     picture,
-    port_windows,
     root_ports,
     spare_ports,
 )
@@ -49,6 +45,7 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
     def __init__(self, context: libvirt_guest.LayoutContext) -> None:
         self._context = context
         self._reader = device_reader.DeviceReader(context.root)
+        self._spare_ports = spare_ports.SparePorts(self._reader, context.host)
         self._nvlinks = nvlinks.NvlinkReader(self._list_devices, context.get)
 
     def _list_devices(self) -> Iterable[model.Device]:
@@ -139,24 +136,10 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
         except picture.PictureError as error:
             LOG.info("renumbering the buses of %s: %s", guest.name, error)
             text = guest_buses.renumber(text)
-        # A guest that is resumed has its windows.
-        if not port_windows.parse(text):
-            text = self._reserve_windows(text)
+        text = self._spare_ports.reserve(text, self._list_devices())
         if text != defined:
             self._context.host.write_instance_config(text)
             guest_buses.check(guest.get_xml_desc(dump_inactive=True))
-
-    def _reserve_windows(self, text: str) -> str:
-        """Return a domain whose empty ports have room for attachments."""
-        parsed = spare_ports.parse(text)
-        ports = tuple(itertools.chain(*parsed.free_ports.values()))
-        windows = bars.choose_windows(
-            address_bits.read_space(text, self._context.host),
-            self._reader.sum_functions(parsed.expanders),
-            self._reader.list_windows(),
-            len(ports),
-        )
-        return port_windows.reserve(text, ports, windows)
 
     def place_attached(
         self, attached: libvirt_guest.Attached
@@ -166,86 +149,19 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
         :raises ClaimError: it has a BAR for which the guest has no room
             while it runs.
         """
-        places = self._choose_port(attached)
-        is_express = guest_pci.parse_guest(attached.text).is_express
-        if attached.is_running and is_express:
-            reserved = port_windows.parse(attached.text)
-            buses = {place.bus for place in places.values()}
-            self._check_bars(
-                attached,
-                reserved.get(min(buses, default=0), bars.Windows()),
-            )
-        return places or None
-
-    def _choose_port(
-        self, attached: libvirt_guest.Attached
-    ) -> guest_pci.Places:
-        """Return the places of an attached claim, empty for any."""
-        if not guest_buses.has_expander(attached.text):
-            return {}
-        places: guest_pci.Places = {}
-        try:
-            devices = self._reader.read((attached.claim,))
-            if len(devices) == 1 and not (
-                attached.is_running and devices[0].members
-            ):
-                places = spare_ports.choose(
-                    spare_ports.parse(attached.text),
-                    devices[0],
-                    self._reader.read(attached.others),
-                    device_metadata.parse_cells(attached.text),
-                )
-        except picture.PictureError as error:
-            LOG.info("%s", error)
-        if not places:
-            LOG.info(
-                "%s is attached to server %s on any bus: no port is free below"
-                " its root complex",
-                attached.claim.handle,
-                attached.uuid,
-            )
-        return places
-
-    def _check_bars(
-        self, attached: libvirt_guest.Attached, reserved: bars.Windows
-    ) -> None:
-        """Check that the windows of a port have room for a device.
-
-        :param reserved: those of the port that it gets.
-        """
-        if reserved.holds(self._reader.read_windows(attached.claim)):
-            return
-        handle, largest = self._reader.find_largest_bar(attached.claim)
-        size = address_space.format_size(largest)
-        has_uefi = address_space.parse_space(attached.text).has_uefi
-        if largest >= bars.NO_ROOM or not has_uefi:
-            raise errors.ClaimError(
-                attached.uuid,
-                f"{handle} has a BAR of {size}, and no root port of its guest"
-                " has room for it while the guest runs; stop the server first",
-                public="the memory of the device does not fit into its guest"
-                " while it runs; stop the server first",
-            )
-        if largest >= bars.UNSURE:
-            LOG.warning(
-                "the guest of server %s may have no room for %s while it runs:"
-                " its BAR is %s; if its driver fails, reboot the server",
-                attached.uuid,
-                handle,
-                size,
-            )
+        return self._spare_ports.place(attached) or None
 
     def describe_guest(
         self, text: str, options: flavors.Options, handles: Collection[str]
     ) -> str:
         """Return the tree that a guest sees, empty for one bus."""
-        tree = clusters.GuestTree(
-            topology=options.guest_topology
+        seen = clusters.list_clusters(picture.parse(text), handles)
+        topology = (
+            options.guest_topology
             or self._context.topology
-            or flavors.GuestTopology.PCIE,
-            clusters=clusters.parse_clusters(text, handles),
+            or flavors.GuestTopology.PCIE
         )
-        return clusters.to_text(tree) if tree.clusters else ""
+        return clusters.to_text(topology, seen) if seen else ""
 
     def pair_handles(
         self, arrival: libvirt_guest.Arrival
@@ -278,9 +194,16 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
         A guest that was defined before its cards had NVLinks sees none.
 
         :raises PictureError: the devices here have no tree.
-        :raises ValueError: the text of the source has another format.
+        :raises ValueError: the text of the source has another format, or
+            names other devices than those of the server.
         """
         tree = clusters.parse_text(arrival.described)
+        unknown = sorted(tree.handles.difference(arrival.handles))
+        if unknown:
+            raise ValueError(
+                f"the source describes {json_codec.quote(unknown[0])}, which"
+                " is none of the server's accelerators: migrate again"
+            )
         new = {arrival.handles[old] for old in tree.handles}
         devices = [
             d for d in self._reader.read(arrival.claims) if d.handle in new
@@ -400,7 +323,7 @@ def _compare(
         {old: arrival.handles[old] for old in tree.handles},
         {o: kind for o, kind in arrival.kinds.items() if o in tree.handles},
     )
-    return pairs, clusters.explain(tree.renamed(pairs).clusters, here)
+    return pairs, clusters.explain(clusters.rename(tree.clusters, pairs), here)
 
 
 def _add_controllers(

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PCI controllers of a guest, and the places of its devices.
 
+A picture is drawn for a guest (``mirror``), or is that of a domain that
+libvirt has defined (``parse``).
+
 The guest sees the host's tree, restricted to its devices: an expander
 (``pcie-expander-bus``) for each root complex, and a switch for each bridge
 that two or more of its devices share, and for root ports of NVLink peers.
@@ -16,7 +19,7 @@ import dataclasses
 import enum
 import functools
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from xml.etree import ElementTree
 
 from nova_accel import errors
@@ -32,12 +35,16 @@ MAX_PORTS = 32
 
 
 class Model(enum.Enum):
-    """Models of PCI controllers, as libvirt spells them."""
+    """Models of PCI controllers, as libvirt spells them.
+
+    OTHER has none of a picture's own.
+    """
 
     EXPANDER = "pcie-expander-bus"
     ROOT_PORT = "pcie-root-port"
     UPSTREAM = "pcie-switch-upstream-port"
     DOWNSTREAM = "pcie-switch-downstream-port"
+    OTHER = ""
 
 
 class PictureError(errors.AcceleratorError):
@@ -56,24 +63,27 @@ class Controller:
     """One PCI controller.
 
     ``index`` is its bus; it is itself in ``slot`` of ``bus``. ``slot`` is
-    None for an expander: libvirt chooses one of bus 0. ``cell`` is the NUMA
-    node of the guest that an expander belongs to, None without one.
+    None before libvirt has chosen one of bus 0, as for an expander. ``cell``
+    is the NUMA node of the guest that an expander belongs to, None without
+    one. ``start`` is the ``busNr`` that its domain has, None for another.
     """
 
     index: int
     model: Model
     bus: int = 0
     slot: int | None = None
+    function: int = 0
     cell: int | None = None
+    start: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """PCI controllers of a guest, and the guest address of each handle.
 
-    ``controllers`` are sorted by index. ``expanders`` has the index of each
-    root complex of the host (or of each NUMA node, see ``mirror``).
-    ``spare_ports`` are the indexes of empty root ports below expanders.
+    ``expanders`` has the index of each root complex of the host (or of each
+    NUMA node, see ``mirror``); it is empty for a domain. ``spare_ports`` are
+    the indexes of empty root ports below expanders, in their order.
     """
 
     controllers: tuple[Controller, ...] = ()
@@ -86,6 +96,16 @@ class Picture:
     def to_xml(self) -> tuple[str, ...]:
         """Return the XML element of each controller."""
         return tuple(map(_to_xml, self.controllers))
+
+    def list_above(self, bus: int) -> Iterator[int]:
+        """Yield a bus and those above it, without bus 0."""
+        above = {c.index: c.bus for c in self.controllers}
+        while bus:
+            yield bus
+            bus = above.get(bus, 0)
+
+    def list_expanders(self) -> tuple[Controller, ...]:
+        return tuple(c for c in self.controllers if c.model is Model.EXPANDER)
 
 
 def mirror(
@@ -132,6 +152,72 @@ def mirror(
         places=builder.places,
         expanders=builder.expanders,
         spare_ports=tuple(builder.spare_ports),
+    )
+
+
+def parse(text: str) -> Picture:
+    """Return the picture of a domain that libvirt has defined."""
+    root = ElementTree.fromstring(text)  # noqa: S314 - Nova's or libvirtd's
+    controllers = tuple(
+        map(
+            _parse_controller,
+            root.iterfind("./devices/controller[@type='pci']"),
+        )
+    )
+    places = {
+        handle: guest_pci.parse_address(address)
+        for hostdev in root.iterfind("./devices/hostdev")
+        if (handle := parse_handle(hostdev))
+        and (address := hostdev.find("./address[@type='pci']")) is not None
+    }
+    used = {
+        guest_pci.parse_address(address).bus
+        for address in root.iterfind("./devices/*/address[@type='pci']")
+    }
+    starts = {c.index for c in controllers if c.model is Model.EXPANDER}
+    return Picture(
+        controllers=controllers,
+        places={
+            handle: guest_pci.GuestPciAddress(
+                bus=at.bus, slot=at.slot, function=at.function, is_first=False
+            )
+            for handle, at in places.items()
+        },
+        spare_ports=tuple(
+            sorted(
+                c.index
+                for c in controllers
+                if c.model is Model.ROOT_PORT
+                and c.bus in starts
+                and c.index not in used
+            )
+        ),
+    )
+
+
+def parse_handle(hostdev: ElementTree.Element) -> str:
+    """Return the uuid or the host's address of a hostdev, empty without."""
+    address = hostdev.find("./source/address")
+    if address is None:
+        return ""
+    uuid = address.get("uuid")
+    return uuid.lower() if uuid else str(guest_pci.parse_address(address))
+
+
+def _parse_controller(element: ElementTree.Element) -> Controller:
+    model = element.get("model")
+    target, address = element.find("target"), element.find("address")
+    start = None if target is None else target.get("busNr")
+    cell = element.findtext("./target/node")
+    at = None if address is None else guest_pci.parse_address(address)
+    return Controller(
+        index=int(element.get("index") or "0"),
+        model=next((m for m in Model if m.value == model), Model.OTHER),
+        bus=at.bus if at else 0,
+        slot=at.slot if at else None,
+        function=at.function if at else 0,
+        cell=None if cell is None else int(cell),
+        start=None if start is None else int(start),
     )
 
 

@@ -30,8 +30,11 @@ class WireHost:
     topology: str = ""
 
 
+# More than a server has partitions, or a host kinds of them; the longest text
+# is the topology of a guest with 256 buses.
+_LIMITS = json_codec.Limits(text=65_536, items=512, rows=8192)
 # Hosts with different versions of the format refuse each other.
-_FORMAT = json_codec.Format(kind=WireHost, key="form")
+_FORMAT = json_codec.Format(kind=WireHost, key="form", limits=_LIMITS)
 
 
 def to_text(host: WireHost) -> str:

@@ -12,13 +12,12 @@ from tests.functional.guests.booted import test_mirrored_guests as mirrored
 from tests.lab.guests import boot_files, live_guest, private_libvirtd
 from virt_hooks.guest import guest_pci
 from virt_hooks.guest.topology import (
-    bars,
     guest_buses,
     picture,
     port_windows,
 )
 
-WINDOWS = bars.Windows(memory=4 << 20, prefetchable=128 << 20)
+WINDOWS = port_windows.Windows(memory=4 << 20, prefetchable=128 << 20)
 Hosts = tuple[libvirt.virConnect, libvirt.virConnect]
 
 

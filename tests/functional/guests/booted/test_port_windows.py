@@ -12,7 +12,7 @@ import libvirt_qemu
 
 from tests.functional.guests.booted import test_mirrored_guests as mirrored
 from tests.lab.guests import boot_files, live_guest
-from virt_hooks.guest.topology import bars, picture, port_windows
+from virt_hooks.guest.topology import picture, port_windows
 
 MIB = 1 << 20
 # With 40, SeaBIOS 1.16.3 has the windows where QEMU reserves memory for AMD.
@@ -20,9 +20,9 @@ ADDRESS_BITS = '<maxphysaddr mode="emulate" bits="42"/>'
 # Resource files of 1 GiB, prefetchable, and of 4 MiB, as the guest shows them.
 MEMORY = "0x40000000 0x7fffffff 0x14220c"
 FUNCTIONS = "0x400000 0x7fffff 0x40200"
-WINDOWS = bars.Windows(
-    memory=bars.parse_windows(FUNCTIONS).memory,
-    prefetchable=bars.parse_windows(MEMORY).prefetchable,
+WINDOWS = port_windows.Windows(
+    memory=port_windows.parse_resource(FUNCTIONS).memory,
+    prefetchable=port_windows.parse_resource(MEMORY).prefetchable,
 )
 
 
@@ -107,8 +107,8 @@ def test_a_port_of_bus_0_has_two_small_windows(
             sizes += list_sizes(guest.await_report(number + 2), bus)
     assert sizes == [(0, 2), (0, 0), (0, 0)]
     needs = [
-        bars.parse_windows(f"0x0 {size * MIB - 1:#x} 0x14220c")
+        port_windows.parse_resource(f"0x0 {size * MIB - 1:#x} 0x14220c")
         for size in (2, 8, 256)
     ]
-    reserved = [bars.Windows().holds(need) for need in needs]
+    reserved = [port_windows.Windows().holds(need) for need in needs]
     assert reserved == [True, False, False]

@@ -12,7 +12,7 @@ from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.spawn import test_topology
 from tests.functional.nova.support import harness, operations
 from tests.lab import fakehost
-from virt_hooks.guest.topology import clusters, guest_buses
+from virt_hooks.guest.topology import clusters, guest_buses, picture
 
 PORT, OTHER_PORT = "0000:3a:00.0", "0000:3a:01.0"
 BELOW_ONE = tuple(
@@ -80,8 +80,8 @@ class OtherOrder(LiveTopologyBase):
         kernel = self.hosts["host2"].mdevs()
         shared = [
             {kernel[handle]["parent"] for handle in cluster.handles}
-            for cluster in clusters.parse_clusters(sent, kernel)
-            if cluster.kind == "switch"
+            for cluster in clusters.list_clusters(picture.parse(sent), kernel)
+            if cluster.kind is clusters.Kind.SWITCH
         ]
         self.assertEqual([{*_ADDRESSES[:2]}], shared)
         self.assertEqual(3, len(self.mdevs_of(self.server, "host2")))
@@ -179,10 +179,12 @@ class ColdTopology(operations.OperationsTestBase):
         self.assertEqual(host, self.host_of(self.server))
         mdevs = self.hosts[host].mdevs()
         text = self.domain(self.server, host).definition_xml
-        guest = clusters.parse_clusters(text, mdevs)
+        guest = clusters.list_clusters(picture.parse(text), mdevs)
         kinds = [cluster.kind for cluster in guest]
-        self.assertEqual(1, kinds.count("root complex"))
-        self.assertEqual(self.switches[host], kinds.count("switch"))
+        self.assertEqual(1, kinds.count(clusters.Kind.ROOT_COMPLEX))
+        self.assertEqual(
+            self.switches[host], kinds.count(clusters.Kind.SWITCH)
+        )
         self.assertEqual(
             mdevs.keys(), set().union(*(c.handles for c in guest))
         )

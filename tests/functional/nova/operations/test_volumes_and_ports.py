@@ -17,7 +17,7 @@ from nova_accel.model import flavors
 from tests.functional.nova.spawn import test_topology
 from tests.functional.nova.support import libvirtd, operations, technologies
 from tests.lab.guests import replay
-from virt_hooks.guest.topology import clusters, guest_buses, spare_ports
+from virt_hooks.guest.topology import clusters, guest_buses, picture
 
 VOLUME = nova_fixtures.CinderFixture.IMAGE_BACKED_VOL
 PORT = nova_fixtures.NeutronFixture.port_2
@@ -126,8 +126,10 @@ class VolumesAndPortsBase(
         self.assertNotEqual([], handles)
         self.assertEqual(handles, list_handles(after))
         self.assertEqual(
-            clusters.parse_clusters(before, handles),
-            clusters.parse_clusters(after, handles),
+            *(
+                clusters.list_clusters(picture.parse(text), handles)
+                for text in (before, after)
+            )
         )
         self.assertEqual(
             len(list_expander_ports(before)), len(list_expander_ports(after))
@@ -181,14 +183,13 @@ def list_ports(text: str) -> set[int]:
 
 def list_expander_ports(text: str) -> list[int]:
     """Return the free ports of expanders."""
-    ports = spare_ports.parse(text).free_ports.values()
-    return [port for free in ports for port in free]
+    return [*picture.parse(text).spare_ports]
 
 
 def list_handles(text: str) -> list[str]:
     return sorted(
         map(
-            clusters.parse_handle,
+            picture.parse_handle,
             ElementTree.fromstring(text).iterfind("./devices/hostdev"),
         )
     )

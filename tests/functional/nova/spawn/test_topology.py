@@ -10,7 +10,7 @@ from lxml import etree
 from nova_accel.model import names
 from tests.functional.nova.support import harness
 from tests.lab import fakehost
-from virt_hooks.guest.topology import bars, guest_buses, port_windows
+from virt_hooks.guest.topology import guest_buses, port_windows
 
 TRAIT = "CUSTOM_GPU_PCI_10DE_2330"
 # Two cards below one root port of node 0, and one of node 1.
@@ -244,7 +244,7 @@ class Windows(TopologyTestBase):
         return port_windows.parse(self.domain(server).definition_xml)
 
     def test_empty_ports_have_room_for_a_card_of_the_host(self) -> None:
-        room = bars.Windows(memory=32 << 20)
+        room = port_windows.Windows(memory=32 << 20)
         self.assertEqual({14: room, 17: room}, self.windows())
 
     @pytest.mark.long

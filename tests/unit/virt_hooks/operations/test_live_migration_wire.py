@@ -39,6 +39,10 @@ wire_hosts = st.builds(
 )
 
 
+PART = {"technology": "", "driver": "", "profile": ""}
+LONG = "x" * 65_537
+
+
 @given(wire_hosts)
 def test_a_wire_host_is_parsed_as_written(
     wire_host: live_migration_wire.WireHost,
@@ -60,6 +64,8 @@ def test_a_wire_host_is_parsed_as_written(
         '{"form": 1, "host": {"drivers": {"nvidia": 550}}, "parts": []}',
         '{"form": 1, "host": {}, "parts": [{"technology": "mdev"}]}',
         '{"form": 1, "parts": []}',
+        json.dumps({"form": 1, "host": {}, "parts": [PART] * 513}),
+        json.dumps({"form": 1, "host": {}, "parts": [], "topology": LONG}),
     ],
 )
 def test_other_texts_are_refused(text: str) -> None:

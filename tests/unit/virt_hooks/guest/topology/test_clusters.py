@@ -20,12 +20,8 @@ from tests.unit.virt_hooks.guest.topology.test_picture import (
 )
 from virt_hooks.guest.topology import clusters, host_tree, picture
 
-TREE = clusters.GuestTree(
-    topology=flavors.GuestTopology.PCIE,
-    clusters=clusters.list_clusters(
-        mirror(GPU, NIC, ALONE), {d.handle for d in (GPU, NIC, ALONE)}
-    ),
-)
+HANDLES = {d.handle for d in (GPU, NIC, ALONE)}
+GUEST = clusters.list_clusters(mirror(GPU, NIC, ALONE), HANDLES)
 
 
 def hostdev(handle: str, bus: int) -> str:
@@ -52,11 +48,14 @@ def test_a_domain_has_the_clusters_of_its_picture(
     text = as_defined(drawn, 4).replace(
         "</devices>", f"{''.join(hostdevs)}</devices>"
     )
-    parsed = clusters.parse_clusters(text, drawn.places.keys())
+    parsed = clusters.list_clusters(picture.parse(text), drawn.places.keys())
     assert parsed == clusters.list_clusters(drawn, drawn.places.keys())
     # One slot of several functions below a port is no cluster of a switch.
     assert {
-        ("complex" if c.kind == "root complex" else "bridge", c.handles)
+        (
+            "complex" if c.kind is clusters.Kind.ROOT_COMPLEX else "bridge",
+            c.handles,
+        )
         for c in parsed
     } == host_trees.list_host_clusters(devices)
 
@@ -71,11 +70,8 @@ def test_handles_are_paired_so_that_the_trees_are_equal(
     old = sorted(drawn.places)
     shuffled = random.Random(seed).sample(old, len(old))  # noqa: S311
     names = {handle: f"{handle}-new" for handle in old}
-    guest = clusters.GuestTree(
-        topology=flavors.GuestTopology.PCIE,
-        clusters=clusters.list_clusters(drawn, drawn.places.keys()),
-    )
-    here = guest.renamed(names).clusters
+    guest = clusters.list_clusters(drawn, drawn.places.keys())
+    here = clusters.rename(guest, names)
     kinds = {handle: str(n % 2) for n, handle in enumerate(old)}
     given_pairs: dict[str, str] = {}
     for kind in ("0", "1"):
@@ -84,8 +80,8 @@ def test_handles_are_paired_so_that_the_trees_are_equal(
             (names[h] for h in shuffled if kinds[h] == kind),
             strict=True,
         )
-    pairs = clusters.pair(guest.clusters, here, given_pairs, kinds)
-    assert guest.renamed(pairs).clusters == here
+    pairs = clusters.pair(guest, here, given_pairs, kinds)
+    assert clusters.rename(guest, pairs) == here
     assert sorted(pairs.values()) == sorted(names.values())
     assert all(
         kinds[new.removesuffix("-new")] == kinds[o] for o, new in pairs.items()
@@ -93,44 +89,60 @@ def test_handles_are_paired_so_that_the_trees_are_equal(
 
 
 def test_the_pairs_remain_without_equal_trees() -> None:
-    cards = {GPU.handle, NIC.handle, ALONE.handle}
-    here = clusters.list_clusters(mirror(GPU, ALONE), cards)
-    pairs = {handle: handle for handle in cards}
-    assert (
-        clusters.pair(TREE.clusters, here, pairs, dict.fromkeys(cards, ""))
-        == pairs
-    )
+    here = clusters.list_clusters(mirror(GPU, ALONE), HANDLES)
+    pairs = {handle: handle for handle in HANDLES}
+    kinds = dict.fromkeys(HANDLES, "")
+    assert clusters.pair(GUEST, here, pairs, kinds) == pairs
 
 
 def test_a_handle_of_another_kind_is_no_substitute() -> None:
     """The switch has the small one and a large one here."""
     kinds = {GPU.handle: "4Q", NIC.handle: "4Q", ALONE.handle: "8Q"}
-    here = TREE.renamed(
-        {GPU.handle: "a", NIC.handle: "large", ALONE.handle: "b"}
-    ).clusters
+    here = clusters.rename(
+        GUEST, {GPU.handle: "a", NIC.handle: "large", ALONE.handle: "b"}
+    )
     pairs = {GPU.handle: "a", NIC.handle: "b", ALONE.handle: "large"}
-    assert clusters.pair(TREE.clusters, here, pairs, kinds) == pairs
+    assert clusters.pair(GUEST, here, pairs, kinds) == pairs
 
 
 def test_a_tree_is_sent_as_text() -> None:
-    assert clusters.parse_text(clusters.to_text(TREE)) == TREE
-    handles = {handle: f"{handle}-new" for handle in TREE.handles}
-    assert TREE.renamed(handles).handles == {*handles.values()}
+    text = clusters.to_text(flavors.GuestTopology.PCIE, GUEST)
+    tree = clusters.parse_text(text)
+    assert tree.topology is flavors.GuestTopology.PCIE
+    assert frozenset(tree.clusters) == GUEST
+    assert tree.handles == HANDLES
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"topology": "x"}'])
+SENT = clusters.to_text(flavors.GuestTopology.PCIE, GUEST)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"format":1,"topology":"x","clusters":[]}',
+        SENT.replace('"cell":0', '"cell":1e400'),
+        SENT.replace('"switch"', '"\\n"'),
+        SENT.replace(GPU.handle, "x" * 65),
+        SENT.replace(
+            f'"{GPU.handle}"', ",".join(f'"{n}"' for n in range(257))
+        ),
+    ],
+)
 def test_a_text_of_another_format_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="run one nova-accel on both"):
         clusters.parse_text(text)
 
 
 def test_differences_are_explained() -> None:
-    assert clusters.explain(TREE.clusters, TREE.clusters) == ()
+    assert clusters.explain(GUEST, GUEST) == ()
     beside = host_tree.HostDevice(
         ("pci0000:16", "0000:16:02.0"), NIC.address, NIC.handle, (), 0
     )
-    here = clusters.list_clusters(mirror(GPU, beside, ALONE), TREE.handles)
-    assert clusters.explain(TREE.clusters, here) == (
+    here = clusters.list_clusters(mirror(GPU, beside, ALONE), HANDLES)
+    assert clusters.explain(GUEST, here) == (
         "the guest sees 0000:19:00.0 and 0000:1a:00.0 below one switch",
     )
 

@@ -14,11 +14,14 @@ BUS = "sys/bus/pci/devices"
 PORT = "pci0000:64/0000:64:01.0"
 
 
-def add(root: Path, path: str, numa_node: str = "1\n") -> None:
+def add(
+    root: Path, path: str, numa_node: str = "1\n", resource: str = ""
+) -> None:
     """Add a function of the kernel at a path below ``devices``."""
     directory = root / "sys/devices" / path
     directory.mkdir(parents=True)
     (directory / "numa_node").write_text(numa_node)
+    (directory / "resource").write_text(resource)
     bus = root / BUS
     bus.mkdir(parents=True, exist_ok=True)
     (bus / directory.name).symlink_to(f"../../../devices/{path}")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Windows of empty ports are written into a domain, and read again."""
 
+import dataclasses
 import types
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from lxml import etree
 
+from nova_accel import model
 from tests.unit.nova_accel.geometry.test_address_space import H100
 from tests.unit.virt_hooks.guest.topology import (
     test_address_bits,
@@ -15,16 +17,17 @@ from tests.unit.virt_hooks.guest.topology import (
 )
 from tests.unit.virt_hooks.guest.topology.test_bars import WINDOWS as LARGE
 from tests.unit.virt_hooks.guest.topology.test_device_reader import PORT, add
+from tests.unit.virt_hooks.guest.topology.test_nvlinks import CARD
 from tests.unit.virt_hooks.guest.topology.test_picture import (
     ALONE,
     GPU,
     mirror,
 )
 from virt_hooks.guest import hypervisor, libvirt_guest
-from virt_hooks.guest.topology import bars, guest_topology, port_windows
+from virt_hooks.guest.topology import guest_topology, port_windows
 
 DOMAIN = '<domain type="kvm"><name>x</name><devices/></domain>'
-WINDOWS = bars.Windows(memory=32 << 20, prefetchable=256 << 30)
+WINDOWS = port_windows.Windows(memory=32 << 20, prefetchable=256 << 30)
 ROW = (
     '<qemu:device alias="pci.{}"><qemu:frontend><qemu:property'
     ' name="pref64-reserve" type="unsigned" value="{}"/></qemu:frontend>'
@@ -39,7 +42,7 @@ def test_windows_are_read_as_written() -> None:
 
 def test_the_rest_of_a_domain_is_kept() -> None:
     text = port_windows.reserve(
-        DOMAIN, (7,), bars.Windows(prefetchable=256 << 30)
+        DOMAIN, (7,), port_windows.Windows(prefetchable=256 << 30)
     )
     row = ROW.format(7, 256 << 30)
     expected = DOMAIN.replace(
@@ -59,7 +62,7 @@ def test_overrides_of_other_devices_are_kept() -> None:
 
 
 def test_windows_of_the_firmware_change_nothing() -> None:
-    assert port_windows.reserve(DOMAIN, (7,), bars.Windows()) == DOMAIN
+    assert port_windows.reserve(DOMAIN, (7,), port_windows.Windows()) == DOMAIN
     assert port_windows.parse(DOMAIN) == {}
 
 
@@ -67,6 +70,11 @@ def start(root: Path, text: str) -> list[str]:
     """Return what a host defines before the start of a guest."""
     defined: list[str] = []
     host: Any = test_address_bits.build_host(46)
+    card = dataclasses.replace(
+        CARD, technology="passthrough", slots=("0000:65:00.0",)
+    )
+    host_state = model.HostState(devices=(card,))
+    state: Any = types.SimpleNamespace(state=host_state)
     unused: Any = None
     host.write_instance_config = defined.append
     guest = types.SimpleNamespace(
@@ -76,7 +84,7 @@ def start(root: Path, text: str) -> list[str]:
         host=host,
         hypervisor=hypervisor.HypervisorReader(host),
         root=str(root),
-        state=unused,
+        state=state,
         get=unused,
     )
     guest_topology.TopologyLayouts(context).correct_buses(guest)
@@ -92,12 +100,10 @@ def start(root: Path, text: str) -> list[str]:
     ],
 )
 def test_empty_ports_have_room_for_a_card_of_the_host(
-    tmp_path: Path, size: str, windows: bars.Windows | None
+    tmp_path: Path, size: str, windows: port_windows.Windows | None
 ) -> None:
     """Before the start, and again if the guest is resumed."""
-    add(tmp_path, f"{PORT}/0000:65:00.0")
-    path = tmp_path / "sys/bus/pci/devices/0000:65:00.0/resource"
-    path.write_text(H100)
+    add(tmp_path, f"{PORT}/0000:65:00.0", resource=H100)
     drawn = mirror(GPU, ALONE)
     text = test_spare_ports.define(GPU, ALONE).replace(
         "<devices>", f"<cpu><maxphysaddr {size}/></cpu><devices>"

@@ -17,7 +17,12 @@ from tests.unit.virt_hooks.guest.topology.test_picture import (
     as_defined,
     mirror,
 )
-from virt_hooks.guest.topology import guest_buses, host_tree, spare_ports
+from virt_hooks.guest.topology import (
+    guest_buses,
+    host_tree,
+    picture,
+    spare_ports,
+)
 
 
 def define(*devices: host_tree.HostDevice) -> str:
@@ -33,7 +38,7 @@ def choose(
     device: host_tree.HostDevice, *others: host_tree.HostDevice
 ) -> dict[str, int]:
     places = spare_ports.choose(
-        spare_ports.parse(define(*others)), device, others, CELLS
+        picture.parse(define(*others)), device, others, CELLS
     )
     return {handle: place.bus for handle, place in places.items()}
 
@@ -59,7 +64,7 @@ def test_a_port_of_the_same_numa_node_otherwise() -> None:
 
 def test_a_port_of_the_guests_node_after_all_devices_are_detached() -> None:
     text = as_defined(mirror(GPU, ALONE), 4)
-    places = spare_ports.choose(spare_ports.parse(text), OTHER, (), CELLS)
+    places = spare_ports.choose(picture.parse(text), OTHER, (), CELLS)
     assert [place.bus for place in places.values()] == [6]
 
 
@@ -67,8 +72,8 @@ def test_without_a_free_port_there_is_no_place() -> None:
     full = define(GPU).replace(
         "</devices>", f"{hostdev('0000:77:00.0', 7)}</devices>"
     )
-    parsed = spare_ports.parse(full)
-    assert spare_ports.choose(parsed, OTHER, (GPU,), CELLS) == {}
+    drawn = picture.parse(full)
+    assert spare_ports.choose(drawn, OTHER, (GPU,), CELLS) == {}
 
 
 def test_a_device_of_another_node_has_no_place() -> None:
@@ -88,15 +93,17 @@ def test_an_attached_device_changes_no_bus(
     if not any(d.root_complex == device.root_complex for d in others):
         return
     before = define(*others)
-    places = spare_ports.choose(
-        spare_ports.parse(before), device, others, CELLS
-    )
+    places = spare_ports.choose(picture.parse(before), device, others, CELLS)
     assert places.keys() == set(device.handles)
     after = before.replace(
         "</devices>",
         "".join(hostdev(h, p.bus) for h, p in places.items()) + "</devices>",
     )
     guest_buses.check(after)
-    parsed = spare_ports.parse(after)
     sibling = next(d for d in others if d.root_complex == device.root_complex)
-    assert parsed.expanders[device.handle] == parsed.expanders[sibling.handle]
+    drawn = picture.parse(after)
+    expander, other = (
+        [*drawn.list_above(drawn.places[each.handle].bus)][-1]
+        for each in (device, sibling)
+    )
+    assert expander == other
