@@ -284,7 +284,16 @@ def find_versions(place: Path) -> list[str]:
     return [path.name.removesuffix(".tar.gz").split("-")[1] for path in made]
 
 
-@pytest.mark.parametrize("kind", ["clone", "shallow", "worktree", "archive"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "clone",
+        *(
+            pytest.param(kind, marks=pytest.mark.long)
+            for kind in ("shallow", "worktree", "archive")
+        ),
+    ],
+)
 def test_the_version_names_the_commit(
     repository: Path, tmp_path: Path, kind: str
 ) -> None:
@@ -323,6 +332,7 @@ def test_wheel_beside_nova_by_name(
     assert "ShimFinder" not in answer["finders"]
 
 
+@pytest.mark.long
 def test_wheel_beside_nova_by_source(
     beside_nova: Installation, tmp_path: Path
 ) -> None:
@@ -363,14 +373,25 @@ def test_beside_a_distributions_nova_by_source(
     assert answer["finders"].count("ShimFinder") == 1
 
 
-@pytest.mark.parametrize("text", [BY_NAME, BY_SOURCE], ids=["name", "source"])
+@pytest.mark.parametrize(
+    "text",
+    [BY_NAME, pytest.param(BY_SOURCE, marks=pytest.mark.long)],
+    ids=["name", "source"],
+)
 def test_editable(editable: Installation, tmp_path: Path, text: str) -> None:
     answer = editable.load(tmp_path, text)
     assert answer["loaded"] == LOADED
     assert answer["shim"].endswith("virt_hooks/shim/__init__.py")
 
 
-@pytest.mark.parametrize("where", ["beside_nova", "elsewhere", "editable"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "beside_nova",
+        pytest.param("elsewhere", marks=pytest.mark.long),
+        pytest.param("editable", marks=pytest.mark.long),
+    ],
+)
 def test_installed_but_not_named_changes_nothing(
     where: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

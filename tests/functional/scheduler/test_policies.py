@@ -44,8 +44,14 @@ HERE, THERE = (
             "nvlink",
             [(A,), (B, names.nvlink_trait(C)), (C, names.nvlink_trait(B))],
         ),
-        ("pcie", [(A, HERE), (B, THERE), (C, THERE)]),
-        ("numa", [(A, node(0)), (B, node(1)), (C, node(1))]),
+        pytest.param(
+            *("pcie", [(A, HERE), (B, THERE), (C, THERE)]),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *("numa", [(A, node(0)), (B, node(1)), (C, node(1))]),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_two_cards_are_near_each_other(
@@ -105,7 +111,12 @@ def test_a_single_card_is_not_different_cards(
     ("packing", "chosen"),
     # Spread: the empty card. Pack: the fullest card. Best remaining: the
     # card on which a 24Q still fits afterwards.
-    [("spread", A), ("pack", B), ("best_remaining", C), ("", C)],
+    [
+        pytest.param("spread", A, marks=pytest.mark.long),
+        ("pack", B),
+        pytest.param("best_remaining", C, marks=pytest.mark.long),
+        ("", C),
+    ],
 )
 def test_packing_chooses_the_card_of_a_small_profile(
     cloud: Cloud, scheduler: Scheduler, packing: str, chosen: str
@@ -228,7 +239,9 @@ def test_allocations_are_read_until_a_card_is_sure(
     assert count_reads() == 0
 
 
-@pytest.mark.parametrize("crowded", range(3))
+@pytest.mark.parametrize(
+    "crowded", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))]
+)
 def test_a_later_server_of_a_request_is_refused_by_allocations(
     cloud: Cloud,
     scheduler: Scheduler,

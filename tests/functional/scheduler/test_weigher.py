@@ -253,6 +253,7 @@ def test_hosts_with_the_function_are_preferred(
     assert landed == ["holder", "holder"]
 
 
+@pytest.mark.long
 def test_the_region_with_the_function_is_allocated(
     cloud: Cloud, weighing: Weighing, glance: glances.StandIn
 ) -> None:

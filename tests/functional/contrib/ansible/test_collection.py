@@ -90,6 +90,7 @@ def test_a_failed_task_is_named_with_its_output(
     assert "broken" in result.failure
 
 
+@pytest.mark.long
 def test_a_run_that_ends_in_the_middle_is_a_failure(
     destination: pathlib.Path,
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_run_that_ends_in_the_middle_is_a_failure(
     assert result.failure
 
 
+@pytest.mark.long
 def test_a_check_changes_nothing(destination: pathlib.Path) -> None:
     lines: list[str] = []
     run(destination, lines, is_check=True)

@@ -79,6 +79,7 @@ def test_a_conf_without_transport_url_is_refused(
     assert "gateway" in words and words.count("\n") == 1
 
 
+@pytest.mark.long
 def test_each_command_of_a_shell_reads_its_own_conf(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -123,6 +124,7 @@ def test_an_unreachable_bus_is_named_in_time(
     assert "(no answer in 10 s)" in words
 
 
+@pytest.mark.long
 def test_a_user_at_a_terminal_sees_that_the_bus_is_slow(
     tmp_path: pathlib.Path, silent: int
 ) -> None:

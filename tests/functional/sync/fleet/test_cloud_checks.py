@@ -100,6 +100,7 @@ def test_services_that_are_away_fail(tmp_path: pathlib.Path) -> None:
     assert "127.0.0.1:1 can't be reached" in results["cloud.message-bus"][1]
 
 
+@pytest.mark.long
 def test_flavors_without_memory_nodes_are_named(
     placement: servers.Server, tmp_path: pathlib.Path
 ) -> None:
@@ -144,7 +145,12 @@ def test_flavors_with_traits_that_cards_lack_are_named(
 
 
 @pytest.mark.parametrize(
-    ("limit", "verdict"), [(1, "warn"), (2, "note"), (4, "")]
+    ("limit", "verdict"),
+    [
+        (1, "warn"),
+        pytest.param(2, "note", marks=pytest.mark.long),
+        pytest.param(4, "", marks=pytest.mark.long),
+    ],
 )
 def test_more_cards_than_candidates_are_noted(
     placement: servers.Server,

@@ -190,6 +190,7 @@ def test_a_run_is_continued(site: Site) -> None:
     assert "is on node" in out and "Moved vm-1" in out
 
 
+@pytest.mark.long
 def test_a_stopped_server_moves_by_a_cold_migration(site: Site) -> None:
     for record in site.nova.servers.values():
         record["status"] = "SHUTOFF"

@@ -37,6 +37,8 @@ FLAVORS = tuple(
 )
 # Of a laptop, and the least width of Chromium's window.
 WIDE, NARROW = (1280, 800), (500, 800)
+#: Numbers of cards.
+COUNTS = [1, 30, pytest.param(1000, marks=pytest.mark.long)]
 # Pictures of the manual: number of cards, width and height of the window.
 PICTURES = {
     "doc/source/admin/fleet-report.png": (240, *WIDE),
@@ -169,7 +171,7 @@ def measure(
 
 
 @pytest.mark.parametrize("window", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("count", [1, 30, 1000])
+@pytest.mark.parametrize("count", COUNTS)
 def test_nothing_of_the_folded_page_overflows(
     count: int, window: tuple[int, int], tmp_path: Path
 ) -> None:
@@ -180,7 +182,7 @@ def test_nothing_of_the_folded_page_overflows(
         assert glance[fault] == 0, fault
 
 
-@pytest.mark.parametrize("count", [1, 30, 1000])
+@pytest.mark.parametrize("count", COUNTS)
 def test_the_name_of_each_server_can_be_read(
     count: int, tmp_path: Path
 ) -> None:

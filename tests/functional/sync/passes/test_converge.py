@@ -78,7 +78,7 @@ def test_a_restarted_service_writes_nothing(
     placement: servers.Server,
 ) -> None:
     tables = judge.Tables(placement.database)
-    for number in range(10):
+    for number in range(examples(10)):
         life = lives.Life(placement, tables, f"start{number}")
         life.build()
         life.desired = trees.draw_desired(life.dice, life.root)
@@ -97,7 +97,7 @@ def test_a_dry_run_returns_calls_and_writes_nothing(
 ) -> None:
     tables = judge.Tables(placement.database)
     client = cloud_client.from_endpoint(placement.url)
-    for number in range(10):
+    for number in range(examples(10)):
         life = lives.Life(placement, tables, f"dry{number}")
         life.build()
         life.desired = trees.draw_desired(life.dice, life.root)
