@@ -50,6 +50,7 @@ globals().update(
         technologies.MDEV,
         technologies.TYPED_VF,
         technologies.PLAIN_VF,
-        also=(technologies.WHOLE, technologies.REGION),
+        technologies.REGION,
+        also=(technologies.WHOLE,),
     )
 )

@@ -107,15 +107,7 @@ class SameHost(operations.OperationsTestBase):
         self.assert_nothing_left()
 
 
-_ALSO = (technologies.TYPED_VF, technologies.PLAIN_VF, technologies.WHOLE)
-globals().update(
-    technologies.matrix(
-        Moves, technologies.MDEV, technologies.REGION, also=_ALSO
-    )
-)
-for case in (Leaves, SameHost):
-    globals().update(
-        technologies.matrix(
-            case, technologies.MDEV, also=(*_ALSO, technologies.REGION)
-        )
-    )
+_ALSO = technologies.ALL[1:]
+for case in (Moves, Leaves):
+    globals().update(technologies.matrix(case, technologies.MDEV, also=_ALSO))
+globals().update(technologies.matrix(SameHost, also=technologies.ALL))

@@ -9,6 +9,7 @@ import pytest
 from tests.benchmark import passes
 
 
+@pytest.mark.long
 def test_an_unchanged_pass_is_one_request(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
