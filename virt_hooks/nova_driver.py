@@ -64,7 +64,7 @@ from virt_hooks.report import (
     config_checks,
     host_adoption,
     nova_provider_tree,
-    tracker_allocations,
+    server_allocations,
 )
 
 LOG = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
             self.is_started = False
             return
         with log_errors("Nova reads allocations that it does not use"):
-            tracker_allocations.read_on_use(self.virtapi.reportclient)
+            server_allocations.read_on_use(self.virtapi.reportclient)
         with log_errors("can't check this host"):
             self._hooks.reconciler.record_checks(
                 config_checks.log_failed_checks(nova.conf.CONF)

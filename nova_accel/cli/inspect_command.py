@@ -18,7 +18,7 @@ from nova_accel.cli import (
 )
 from nova_accel.config import conf, policy
 from nova_accel.discovery import nova_conf, scan, unoffered_devices
-from nova_accel.host.state import claims_file, drains, error_baseline, faults
+from nova_accel.host.state import claims_file, device_notes
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.host.sysfs import error_counters, host_reader
 from nova_accel.inventory import conditions, tree_builder
@@ -96,7 +96,7 @@ def _read_rules(
     :raises UnreadableError: a file of that machine can't be read.
     """
     if arguments.root is None:
-        notes = faults.FaultNotes(settings.state_dir)
+        notes = device_notes.FaultNotes(settings.state_dir)
         # Unreadable notes are reported with those on faults.
         with contextlib.suppress(errors.UnreadableError):
             return dataclasses.replace(
@@ -126,14 +126,14 @@ def _mark_devices(
         compute host, and a missing state_dir is no problem.
     """
     state_dir = settings.state_dir
-    baseline = error_baseline.ErrorBaseline(state_dir)
+    baseline = device_notes.ErrorBaseline(state_dir)
     state = conditions.mark_unhealthy(
         state, error_counters.find_faults(host, state.devices, baseline)
     )
     try:
-        faulted = faults.FaultNotes(state_dir).read()
-        drained = drains.DrainNotes(state_dir).read()
-        faults.FaultNotes(state_dir).read_unreleased()
+        faulted = device_notes.FaultNotes(state_dir).read()
+        drained = device_notes.DrainNotes(state_dir).read()
+        device_notes.FaultNotes(state_dir).read_unreleased()
     except errors.UnreadableError as error:
         return conditions.mark_unknown(state, str(error), is_first=True)
     hint = (

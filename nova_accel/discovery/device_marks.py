@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.config import policy
-from nova_accel.host.state import drains, error_baseline, faults, state_dir
+from nova_accel.host.state import device_notes, state_dir
 from nova_accel.host.sysfs import error_counters, host_reader
 from nova_accel.inventory import conditions
 from nova_accel.model import names
@@ -27,7 +27,7 @@ class DeviceMarks:
         state_dir: str,
         read_host: Callable[[], host_reader.HostReader],
         read_unassigned: Callable[[], model.HostState],
-        faulted: faults.FaultNotes | None = None,
+        faulted: device_notes.FaultNotes | None = None,
     ) -> None:
         """Use the notes below a directory; nothing is read yet.
 
@@ -40,9 +40,9 @@ class DeviceMarks:
         self._state_dir = state_dir
         self._read_host = read_host
         self._read_unassigned = read_unassigned
-        self._drained = drains.DrainNotes(state_dir)
-        self._faulted = faulted or faults.FaultNotes(state_dir)
-        self._baseline = error_baseline.ErrorBaseline(state_dir)
+        self._drained = device_notes.DrainNotes(state_dir)
+        self._faulted = faulted or device_notes.FaultNotes(state_dir)
+        self._baseline = device_notes.ErrorBaseline(state_dir)
 
     def list_addresses(self, host: model.HostState) -> frozenset[str]:
         """Return the devices of the host, and those that notes name.

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol, TypeVar
 
 from nova_accel import errors, model
-from nova_accel.host.state import drains, error_baseline, faults
+from nova_accel.host.state import device_notes
 from nova_accel.inventory import conditions
 
 LOG = logging.getLogger(__name__)
@@ -78,9 +78,9 @@ class NoteStores:
     acknowledged.
     """
 
-    faulted: faults.FaultNotes | None = None
-    drained: drains.DrainNotes | None = None
-    baseline: error_baseline.ErrorBaseline | None = None
+    faulted: device_notes.FaultNotes | None = None
+    drained: device_notes.DrainNotes | None = None
+    baseline: device_notes.ErrorBaseline | None = None
 
     def check(self) -> None:
         """Check that the notes on devices can be read.
@@ -132,7 +132,7 @@ def _read_store(
 
 
 def _read_assigned(
-    store: faults.FaultNotes | None, last: frozenset[str]
+    store: device_notes.FaultNotes | None, last: frozenset[str]
 ) -> frozenset[str]:
     """Return the functions that servers have; the last ones on an error."""
     if store is None:

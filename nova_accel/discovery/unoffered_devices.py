@@ -16,7 +16,7 @@ from nova_accel.catalog import loader, pci_ids
 from nova_accel.config import policy, remedy
 from nova_accel.discovery import plugin, scan
 from nova_accel.host import bounded_calls, nvml_gpus
-from nova_accel.host.state import error_baseline
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import error_counters, fs, host_reader, hwdata
 from nova_accel.inventory import conditions, unoffered
 from nova_accel.model import actions, pci
@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 def mark_read_faults(
     host: host_reader.HostReader,
     state: model.HostState,
-    baseline: error_baseline.ErrorBaseline | None = None,
+    baseline: device_notes.ErrorBaseline | None = None,
 ) -> model.HostState:
     """Return a host with the faults that its devices show.
 

@@ -9,8 +9,35 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from nova_accel import model
-from nova_accel.claims import reported
+from nova_accel.catalog import mdev_names
 from nova_accel.host import nvml_gpus
+
+
+def find_claims(
+    claims: Iterable[model.Claim],
+    device: str,
+    handle: str,
+    server: str,
+    profile: str = "",
+) -> tuple[model.Claim, ...]:
+    """Return the claims that a reported partition can be of.
+
+    NVML has no handle of a VF with a vendor-specific VFIO driver. It is of
+    one of its server's claims on the device: of several equal ones it is
+    not known which.
+
+    :param handle: the mdev's uuid or the VF's address; "" if not reported.
+    :param profile: without its brand; "" if it is not reported.
+    """
+    if handle:
+        return tuple(claim for claim in claims if claim.handle == handle)
+    return tuple(
+        claim
+        for claim in claims
+        if (claim.consumer, claim.device) == (server, device)
+        and profile in ("", mdev_names.strip_brand(claim.profile))
+    )
+
 
 # States in which NVIDIA's driver limits the guest, now or after some time.
 UNLICENSED = "unlicensed"
@@ -58,7 +85,7 @@ def list_guests(
     by_claim: dict[model.Claim, list[nvml_gpus.NvmlVgpu]] = {}
     for address, gpu in gpus.items():
         for vgpu in gpu.vgpus or ():
-            for claim in reported.find_claims(
+            for claim in find_claims(
                 all_claims, address, vgpu.mdev, vgpu.server
             ):
                 by_claim.setdefault(claim, []).append(vgpu)

@@ -26,7 +26,7 @@ from nova_accel.discovery import (
 )
 from nova_accel.doctor.sources import state_files
 from nova_accel.host import host_paths
-from nova_accel.host.state import error_baseline
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import (
     allowed_paths,
     attributes,
@@ -219,7 +219,7 @@ class CheckedHost:
         state = scan.read(self.reader, self._drivers, self.device_rules)
         baseline = None
         if self.is_this_machine:
-            baseline = error_baseline.ErrorBaseline(self.state_dir)
+            baseline = device_notes.ErrorBaseline(self.state_dir)
         return unoffered_devices.mark_read_faults(self.reader, state, baseline)
 
     @functools.cached_property

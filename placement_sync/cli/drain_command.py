@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nova_accel import errors, model
 from nova_accel.cli import application, command_manager, state_dir_option
-from nova_accel.host.state import claims_file, drains
+from nova_accel.host.state import claims_file, device_notes
 from nova_accel.inventory import conditions
 from nova_accel.model import names
 from placement_sync.cli import (
@@ -71,7 +71,7 @@ def _run_drain(arguments: argparse.Namespace) -> application.Output:
     :raises ServiceError: Placement can't be read for the compute node.
     """
     options = common_options.resolve_options(arguments)
-    notes = drains.DrainNotes(options.drains_dir)
+    notes = device_notes.DrainNotes(options.drains_dir)
     is_waiting = not (arguments.wait is None and arguments.wait_empty is None)
     if not arguments.address:
         if is_waiting:
@@ -138,7 +138,7 @@ def _run_undrain(arguments: argparse.Namespace) -> application.Output:
     """
     options = common_options.resolve_options(arguments)
     _check_state_dir(options)
-    notes = drains.DrainNotes(options.drains_dir)
+    notes = device_notes.DrainNotes(options.drains_dir)
     drained = notes.read()
     host = _read_host(options)
     addresses = []
@@ -360,7 +360,7 @@ def _open_drained(
     return drained_providers.DrainedProviders(placement, {root: uuids})
 
 
-def _build_drains(notes: drains.DrainNotes) -> dict[str, object]:
+def _build_drains(notes: device_notes.DrainNotes) -> dict[str, object]:
     return {
         "drained": [
             {
@@ -374,7 +374,7 @@ def _build_drains(notes: drains.DrainNotes) -> dict[str, object]:
     }
 
 
-def _format_drains(notes: drains.DrainNotes) -> str:
+def _format_drains(notes: device_notes.DrainNotes) -> str:
     return (
         "".join(
             f"{d.address}  since {d.when or '?'}"

@@ -16,12 +16,7 @@ from nova_accel.cli import command_manager, host_source
 from nova_accel.config import conf, conf_options, policy
 from nova_accel.discovery import change_detection, note_stores
 from nova_accel.host.nvml import xid_events
-from nova_accel.host.state import (
-    claims_file,
-    drains,
-    error_baseline,
-    faults,
-)
+from nova_accel.host.state import claims_file, device_notes
 from nova_accel.host.state import state_dir as state_dirs
 from nova_accel.inventory import health, tree_builder
 from nova_accel.model import names, providers
@@ -221,18 +216,20 @@ def open_node(
     source, read_gpus, meta = host_source.open_source(root, settings)
     name = str(meta.get("hostname") or "")
     notes_dir = drains_dir or state_dir
-    drained = drains.DrainNotes(notes_dir) if notes_dir else None
+    drained = device_notes.DrainNotes(notes_dir) if notes_dir else None
     stores = note_stores.NoteStores(drained=drained)
     last_state = _LastState()
     claims = None
     if state_dir is not None:
         claims = claims_file.ClaimsFile(state_dir)
-        faulted = (_ReadOnlyFaults if is_dry else faults.FaultNotes)(state_dir)
+        faulted = (_ReadOnlyFaults if is_dry else device_notes.FaultNotes)(
+            state_dir
+        )
         stores = note_stores.NoteStores(
             faulted=faulted,
             drained=drained,
             baseline=(
-                _ReadOnlyBaseline if is_dry else error_baseline.ErrorBaseline
+                _ReadOnlyBaseline if is_dry else device_notes.ErrorBaseline
             )(state_dir),
         )
         if is_lasting and os.path.realpath(root) == "/":
@@ -245,7 +242,7 @@ def open_node(
     return OutsideHost(detector, settings.rules, claims, name, last_state)
 
 
-class _ReadOnlyFaults(faults.FaultNotes):
+class _ReadOnlyFaults(device_notes.FaultNotes):
     """Read-only notes on faulted devices."""
 
     def heal(self, addresses: Iterable[str]) -> frozenset[str]:
@@ -256,7 +253,7 @@ class _ReadOnlyFaults(faults.FaultNotes):
         return state_dirs.find_write_error(path, is_dry=True)
 
 
-class _ReadOnlyBaseline(error_baseline.ErrorBaseline):
+class _ReadOnlyBaseline(device_notes.ErrorBaseline):
     """Read-only notes on acknowledged errors."""
 
     def forget(self, addresses: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from nova_accel import errors, model
 from nova_accel.cli import application, command_manager, time_options
 from nova_accel.config import conf
-from nova_accel.host.state import directories, drains, notes, state_dir
+from nova_accel.host.state import device_notes, directories, notes, state_dir
 from nova_accel.model import providers
 from placement_sync.cli import common_options, outside_host
 from placement_sync.client import (
@@ -78,7 +78,7 @@ class _LockedPasses:
         )
         #: Watches for devices that an operator drains or undrains.
         self.drains = notes.NoteWatch(
-            drains.DrainNotes(options.drains_dir).path
+            device_notes.DrainNotes(options.drains_dir).path
         )
         self._sync = sync_pass.Synchronizer(self._placement)
         self._compute, _ = common_options.open_compute(arguments, options)

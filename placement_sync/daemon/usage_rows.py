@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import model
-from nova_accel.claims import reported
+from nova_accel.discovery import vgpu_guests
 from nova_accel.geometry import device_capacity
 from nova_accel.model import names, providers, usage
 
@@ -186,7 +186,7 @@ def _match(
     get none.
     """
     for partition in partitions:
-        candidates = reported.find_claims(
+        candidates = vgpu_guests.find_claims(
             claims,
             partition.device,
             partition.handle,

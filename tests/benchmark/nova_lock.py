@@ -39,7 +39,7 @@ from nova_accel.model import names, providers
 from tests.benchmark import hosts, inventory_pass, namespace, placement_calls
 from tests.functional.sync.support import servers
 from virt_hooks import nova_driver
-from virt_hooks.report import tracker_allocations
+from virt_hooks.report import server_allocations
 
 MODULE = "tests.benchmark.nova_lock"
 CONTEXT = nova_context.get_admin_context()
@@ -143,7 +143,7 @@ def make_accel_driver(client: Any) -> Any:
             )
             assert accel.restore(str(uuid.uuid4()), [slot])
     accel.clean_up()
-    tracker_allocations.read_on_use(client)
+    server_allocations.read_on_use(client)
     return driver
 
 

@@ -16,7 +16,7 @@ from nova.tests.functional.api import client
 
 from nova_accel.discovery import change_detection
 from nova_accel.host import bounded_calls
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from tests.campaign import guests, nova_endings, uses
 from tests.campaign import life as lives
 from tests.campaign import world as worlds
@@ -545,7 +545,7 @@ class Judge:
             state = world._directories[host]["state_dir"]
             faulted = self._faulted(host)
             if faulted:
-                faults.FaultNotes(state).heal(faulted)
+                device_notes.FaultNotes(state).heal(faulted)
                 with world.at(host):
                     driver = world.computes[host].driver
                     driver._accel.host.refresh()

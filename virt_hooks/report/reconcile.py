@@ -12,7 +12,7 @@ from typing import Any
 
 from nova_accel import model
 from nova_accel.config import conf
-from nova_accel.host.state import drains, notes
+from nova_accel.host.state import device_notes, notes
 from nova_accel.host.sysfs import udev
 from placement_sync.daemon import heartbeat, loop
 from placement_sync.sync import sync_pass
@@ -93,7 +93,7 @@ class Reconciler:
             return
         for extension in self._extensions:
             extension.start()
-        drained = drains.DrainNotes(self._settings.state_dir)
+        drained = device_notes.DrainNotes(self._settings.state_dir)
         self._loop = loop.Loop(
             self.run,
             seconds,

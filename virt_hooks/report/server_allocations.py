@@ -3,15 +3,22 @@
 
 The only reader of allocations in nova-compute. Each method raises
 ServiceError if Placement can't be read, or refuses.
+
+Nova's tracker reads those of a whole tree in each update, under the lock of
+all claims: one request for each provider and for each of their consumers
+(_update_to_placement). It uses them for a reshape, and with
+``[pci]report_in_placement``; otherwise ``read_on_use`` saves the requests.
 """
 
-import logging
+import copy
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova import context as nova_context
 from nova import utils
 from nova.compute import resource_tracker
+from oslo_log import log as logging
 
 from nova_accel import errors
 from placement_sync.client import nova_getter, provider_records
@@ -149,3 +156,76 @@ class ServerAllocations:
         LOG.info("Dropping the failed migration of server %s", instance.uuid)
         instance.drop_migration_context()
         return True
+
+
+_METHOD = "get_allocations_for_provider_tree"
+
+
+class TrackerAllocations(dict[str, Any]):
+    """Allocations by consumer, read by the first use.
+
+    A plain dictionary from then on: Nova changes it, and sends it to
+    Placement. json's encoder sees no subclass, so it must not be the first
+    user; Nova sends allocations only after it has changed them.
+    """
+
+    def __init__(self, read: Callable[[], dict[str, Any]]) -> None:
+        super().__init__()
+        self._read: Callable[[], dict[str, Any]] | None = read
+
+    def load(self) -> None:
+        """Read the allocations, if they were not read.
+
+        :raises Exception: what Nova's client raises; the next use reads
+            again.
+        """
+        if self._read is not None:
+            allocations = self._read()
+            self._read = None
+            self.update(allocations)
+
+    def __deepcopy__(self, memo: Any) -> dict[str, Any]:
+        return {name: copy.deepcopy(row, memo) for name, row in self.items()}
+
+
+def _load_first(name: str) -> Callable[..., Any]:
+    stock = getattr(dict, name)
+
+    @functools.wraps(stock)
+    def method(self: TrackerAllocations, *args: Any, **kwargs: Any) -> Any:
+        self.load()
+        return stock(self, *args, **kwargs)
+
+    return method
+
+
+for _name in (
+    *("__contains__", "__delitem__", "__eq__", "__getitem__", "__ior__"),
+    *("__iter__", "__len__", "__ne__", "__or__", "__repr__", "__ror__"),
+    *("__reversed__", "__setitem__", "clear", "copy", "get", "items"),
+    *("keys", "pop", "popitem", "setdefault", "update", "values"),
+):
+    setattr(TrackerAllocations, _name, _load_first(_name))
+
+
+def read_on_use(client: Any) -> None:
+    """Let Nova's client return allocations that their first use reads.
+
+    Nova's tracker is their only reader. An error of this module does not
+    reach it: then they are read at once.
+
+    :param client: ``nova.scheduler.client.report.SchedulerReportClient``.
+    """
+    if _METHOD in vars(client):
+        return
+    read = getattr(client, _METHOD)
+
+    def build(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        try:
+            return TrackerAllocations(functools.partial(read, *args, **kwargs))
+        except Exception:
+            LOG.exception("Allocations for Nova's tracker are read at once")
+            allocations: dict[str, Any] = read(*args, **kwargs)
+            return allocations
+
+    setattr(client, _METHOD, build)

@@ -11,7 +11,7 @@ from nova_accel.host.execute import action_executor
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, pci, providers
 from virt_hooks.guest import connection
-from virt_hooks.spawn import device_locks, ownership
+from virt_hooks.spawn import host_access, ownership
 
 LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class CardModeSetter:
         drivers: Mapping[str, plugin.Driver],
         rules: policy.DeviceRules,
         executor: action_executor.Executor,
-        locks: device_locks.DeviceLocks,
+        locks: host_access.DeviceLocks,
         read_host: Callable[[], host_reader.HostReader],
     ) -> None:
         self._drivers = drivers

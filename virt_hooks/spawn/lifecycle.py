@@ -26,7 +26,6 @@ from virt_hooks.guest import connection
 from virt_hooks.spawn import (
     card_modes,
     claim_store,
-    device_locks,
     host_access,
     orphan_cleanup,
     ownership,
@@ -60,7 +59,7 @@ class Lifecycle(claim_store.NodeClaims):
         self.uevents = access.uevents
         self.faults = access.faults
         self.programs = access.programs
-        self._locks = device_locks.DeviceLocks()
+        self._locks = host_access.DeviceLocks()
         self._release = release.PartitionRelease(
             drivers,
             scrubbing.Scrubber(executor, rules, host),

@@ -14,8 +14,8 @@ from nova_accel.model import providers
 from virt_hooks.guest import connection
 from virt_hooks.spawn import (
     claim_store,
-    device_locks,
     function_notes,
+    host_access,
     ownership,
     release,
 )
@@ -38,7 +38,7 @@ class OrphanCleanup:
     def __init__(
         self,
         store: claim_store.ClaimStore,
-        locks: device_locks.DeviceLocks,
+        locks: host_access.DeviceLocks,
         release: release.PartitionRelease,
         domains: connection.HostdevReader,
     ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from nova_accel import model
 from nova_accel.config import conf, extensions
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from virt_hooks.guest import connection
 
 GROUP = "nova_accel.programs"
@@ -24,7 +24,7 @@ class ProgramContext:
 
     settings: conf.BitstreamSettings
     domains: connection.HostdevReader
-    faults: faults.FaultNotes
+    faults: device_notes.FaultNotes
 
 
 class Programs:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from nova_accel import errors, model
 from nova_accel.cli import registered_readers
 from nova_accel.doctor import checked_host
-from nova_accel.host.state import claims_file, drains
+from nova_accel.host.state import claims_file, device_notes
 from nova_accel.model import domains
 
 _REASON = "nova-accel driver"
@@ -75,7 +75,7 @@ class HeldDevices:
         self._host = host
         self._addresses = None if addresses is None else frozenset(addresses)
         self._file = claims_file.ClaimsFile(state_dir)
-        self._notes = drains.DrainNotes(state_dir)
+        self._notes = device_notes.DrainNotes(state_dir)
         self._read_domains = read_domains
         self._open_drains = open_drains
 

@@ -18,7 +18,7 @@ from nova_accel.doctor.host_checks import (
     warn,
 )
 from nova_accel.host import host_paths
-from nova_accel.host.state import claims_file, drains, notes, state_dir
+from nova_accel.host.state import claims_file, device_notes, notes, state_dir
 from nova_accel.inventory import wording
 from nova_accel.model import json_codec
 
@@ -291,7 +291,7 @@ def check_offered(host: _Host) -> _Results:
     """The devices of this host are closed in Placement."""
     path = f"{host.state_dir}/drained"
     has_left = any(
-        drains.LEAVING in host.text(f"{path}/{name}")
+        device_notes.LEAVING in host.text(f"{path}/{name}")
         for name in host.names(path)
     )
     claims = _claims(host)

@@ -17,11 +17,7 @@ from nova_accel import errors
 from nova_accel.claims import card_reset, scrub
 from nova_accel.config import extensions, logs, policy
 from nova_accel.host import nvml_gpus
-from nova_accel.host.execute import (
-    function_actions,
-    handlers,
-    readback,
-)
+from nova_accel.host.execute import function_actions, handlers
 from nova_accel.model import actions
 
 LOG = logging.getLogger(__name__)
@@ -72,7 +68,7 @@ class Executor:
         self.root = root
         self._host = handlers.Host(
             root=root,
-            state=readback.Readback(root),
+            state=handlers.Readback(root),
             read_gpus=read_gpus,
             nodedev=nodedev,
             program_s=program_s,

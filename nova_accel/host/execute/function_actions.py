@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_accel import errors
-from nova_accel.host.execute import privileged, readback, reset_checks
+from nova_accel.host.execute import handlers, privileged, reset_checks
 from nova_accel.host.execute.handlers import (
     RIGHTS,
     Handler,
@@ -132,7 +132,7 @@ def _restore_gpu(host: Host, gpu: str) -> Iterator[actions.Action]:
 def _is_bound(host: Host, action: actions.BindDriver, _is_new: bool) -> bool:
     override = host.state.attribute(action.function, "driver_override")
     return host.state.driver(action.function) == action.driver and (
-        bool(action.driver) or override in readback.NO_OVERRIDE
+        bool(action.driver) or override in handlers.NO_OVERRIDE
     )
 
 

@@ -25,7 +25,7 @@ from nova_accel import errors
 from nova_accel.config import logs
 from nova_accel.host import nvml_gpus
 from nova_accel.host.nvml import nvml_library
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.inventory import health
 
 LOG = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class XidWatcher:
 def listening(
     read_gpus: nvml_gpus.ReadGpus,
     in_use: Callable[[], Iterable[str]],
-    faulted: faults.FaultNotes,
+    faulted: device_notes.FaultNotes,
 ) -> nvml_gpus.ReadGpus:
     """Return a GPU reader that sets aside GPUs with a fatal Xid error.
 
@@ -155,7 +155,7 @@ def listening(
     return read
 
 
-def set_aside(xids: Iterable[Xid], faulted: faults.FaultNotes) -> None:
+def set_aside(xids: Iterable[Xid], faulted: device_notes.FaultNotes) -> None:
     """Store faults of the GPUs; Xids caused by applications are ignored."""
     for xid in xids:
         reason = health.judge_xid(xid.number)
@@ -167,7 +167,7 @@ def set_aside(xids: Iterable[Xid], faulted: faults.FaultNotes) -> None:
             )
 
 
-def _stored_reason(faulted: faults.FaultNotes, address: str) -> str:
+def _stored_reason(faulted: device_notes.FaultNotes, address: str) -> str:
     with contextlib.suppress(errors.UnreadableError, LookupError):
         return faulted.read()[address].reason
     return ""

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from nova_accel import errors, model
 from nova_accel.host import bounded_calls, nvml_gpus
-from nova_accel.host.state import error_baseline
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import host_reader
 from nova_accel.inventory import health
 from nova_accel.model import pci
@@ -36,7 +36,7 @@ _NVIDIA, _NVIDIA_DRIVER = "10de", "nvidia"
 def find_faults(
     reader: host_reader.HostReader,
     devices: tuple[model.Device, ...],
-    baseline: error_baseline.ErrorBaseline | None = None,
+    baseline: device_notes.ErrorBaseline | None = None,
 ) -> Mapping[str, model.Fault]:
     """Return the faults of devices by address; healthy devices have none.
 
@@ -59,7 +59,7 @@ def find_faults(
 
 
 def _prune(
-    baseline: error_baseline.ErrorBaseline,
+    baseline: device_notes.ErrorBaseline,
     readings: Iterable[tuple[health.HealthReading, ...]],
 ) -> Mapping[str, int]:
     """Remove outdated counts from the baseline; return the others.

@@ -18,7 +18,7 @@ from nova_accel.claims import claim_plan
 from nova_accel.cli import command_manager
 from nova_accel.discovery import plugin
 from nova_accel.host.execute import action_executor, open_files, privileged
-from nova_accel.host.state import drains, ended_service
+from nova_accel.host.state import device_notes, ended_service
 from nova_accel.model import providers
 from placement_sync.cli import (
     drain_command,
@@ -83,12 +83,14 @@ class HostRemoval:
             can't be used.
         """
         leaving, options = self._leaving, self._options
-        notes = drains.DrainNotes(options.drains_dir)
+        notes = device_notes.DrainNotes(options.drains_dir)
         state = leaving.host.read()
         devices = {d.address for d in state.devices} | state.unknown
         with drain_command.translate_write_errors(options):
             for address in sorted(devices - notes.read().keys()):
-                notes.put(address, drains.LEAVING, drain_command.find_author())
+                notes.put(
+                    address, device_notes.LEAVING, drain_command.find_author()
+                )
         with sync_command.hold_lock(options):
             result = sync_pass.Synchronizer(self._placement).run(
                 *self._read_closed(), is_shared=True, reread=self._read_closed

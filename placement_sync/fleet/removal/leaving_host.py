@@ -9,7 +9,7 @@ from nova_accel import errors, model
 from nova_accel.cli import command_manager, host_source, registered_readers
 from nova_accel.discovery import nova_conf
 from nova_accel.doctor import checked_host, host_checks, registry
-from nova_accel.host.state import adoption_plan, faults
+from nova_accel.host.state import adoption_plan, device_notes
 from nova_accel.inventory.adoption import records
 from nova_accel.model import names, providers
 from placement_sync.cli import common_options, outside_host
@@ -56,7 +56,7 @@ class LeavingHost:
             )
         self.options = options
         self.state_dir: str = options.state_dir
-        self.notes = faults.FaultNotes(self.state_dir)
+        self.notes = device_notes.FaultNotes(self.state_dir)
         node = outside_host.find_own_node(arguments, options)
         self.host, self.placement, self.root = (
             node.host,

@@ -22,7 +22,7 @@ from nova_accel.discovery import (
     snapshot,
 )
 from nova_accel.host.execute import action_executor
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import fs
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names
@@ -114,7 +114,7 @@ class Cloud:
         self._drivers: Mapping[str, plugin.Driver] = plugin.load(
             ("dfl", "alveo")
         )
-        self.faulted = faults.FaultNotes(str(place / "state"))
+        self.faulted = device_notes.FaultNotes(str(place / "state"))
         self.servers: dict[str, Server] = {}
         self._born = 0
         #: Whether the host is unchanged since it was last read.

@@ -24,7 +24,7 @@ from nova_accel.discovery import (
     snapshot,
 )
 from nova_accel.host.execute import action_executor, privileged
-from nova_accel.host.state import drains, faults
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import actions, flavors, names
 from tests.lab import fakehost
@@ -155,8 +155,8 @@ def started(
 ) -> lifecycle.Lifecycle:
     """Return the Lifecycle of a nova-compute that has just started."""
     drivers = plugin.load()
-    faulted = faults.FaultNotes(str(state_dir) if state_dir else None)
-    drained = drains.DrainNotes(str(state_dir)) if state_dir else None
+    faulted = device_notes.FaultNotes(str(state_dir) if state_dir else None)
+    drained = device_notes.DrainNotes(str(state_dir)) if state_dir else None
 
     def read_host() -> host_reader.HostReader:
         return host_reader.HostReader(root)

@@ -3,7 +3,7 @@
 
 import pathlib
 
-from nova_accel.host.state import error_baseline
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import error_counters, host_reader
 from tests.hosts import build, look
 
@@ -42,7 +42,7 @@ def _tree(root: pathlib.Path) -> build.Tree:
 
 
 def find(
-    root: pathlib.Path, seen_to: error_baseline.ErrorBaseline | None = None
+    root: pathlib.Path, seen_to: device_notes.ErrorBaseline | None = None
 ) -> dict[str, str]:
     state = look.read(root)
     reader = host_reader.HostReader(root)

@@ -10,7 +10,7 @@ from nova_accel.discovery import (
     snapshot,
 )
 from nova_accel.host.execute import action_executor
-from nova_accel.host.state import drains, faults
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import fs
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
@@ -45,8 +45,10 @@ def started(
     """
     rules = policy.DeviceRules()
     access = access or host_access.HostAccess()
-    faulted = faults.FaultNotes(state_dir) if state_dir else access.faults
-    drained = drains.DrainNotes(state_dir) if state_dir else None
+    faulted = (
+        device_notes.FaultNotes(state_dir) if state_dir else access.faults
+    )
+    drained = device_notes.DrainNotes(state_dir) if state_dir else None
     drivers: dict[str, plugin.Driver] = {
         "nvidia_mdev": mdev_driver.NvidiaMdevDriver(),
         "nvidia_vfio": vfio_driver.NvidiaVfioDriver(),

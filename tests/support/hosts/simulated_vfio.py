@@ -10,7 +10,7 @@ from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.discovery import change_detection, note_stores, snapshot
 from nova_accel.host.execute import action_executor
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import actions, flavors, names
 from nova_accel.vendors.nvidia import vfio_driver
@@ -60,7 +60,7 @@ def started(
 
     :param state_dir: the directory of its notes; without it there are none.
     """
-    faulted = faults.FaultNotes(state_dir or None)
+    faulted = device_notes.FaultNotes(state_dir or None)
     drivers = {"nvidia_vfio": vfio_driver.NvidiaVfioDriver()}
 
     def read_host() -> host_reader.HostReader:

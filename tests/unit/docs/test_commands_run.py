@@ -10,7 +10,7 @@ import pytest
 
 from nova_accel.cli import commands
 from nova_accel.config.lines import native_flavors
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.model import names as model_names
 from placement_sync.cli import main as placement_sync
 from tests.functional.sync.commands import programs
@@ -215,7 +215,9 @@ def test_commands_of_a_host_run(
         list_commands("nova-accel", "placement-sync"),
         key=lambda words: not {"capture", "run"} & {*words},
     ):
-        faults.FaultNotes(str(site.state)).put(sites.CARD, "of a test", None)
+        device_notes.FaultNotes(str(site.state)).put(
+            sites.CARD, "of a test", None
+        )
         if "undrain" in words:
             drain = [
                 "nova-accel",

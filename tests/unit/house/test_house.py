@@ -62,7 +62,7 @@ SEAMS = {
     "virt_hooks/spawn/lifecycle.py": "the undo runs after any failure",
     "virt_hooks/attach/attach_allocations.py": "Nova's client raises anything",
     "virt_hooks/bypass.py": "other servers never fail",
-    "virt_hooks/report/tracker_allocations.py": "other servers never fail",
+    "virt_hooks/report/server_allocations.py": "other servers never fail",
     "virt_hooks/attach/attach_rpc.py": "a caller gets an answer, always",
     "virt_hooks/operations/fpga/bitstream_images.py": (
         "Nova's image API raises all"

@@ -14,7 +14,7 @@ from typing import Any
 from nova_accel import errors, model
 from nova_accel.catalog.fpga import bitstreams, regions
 from nova_accel.host.bitstreams import bitstream_cache
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from virt_hooks.guest import connection
 from virt_hooks.operations.fpga import bitstream_images
 from virt_hooks.spawn import programs
@@ -26,7 +26,7 @@ class RegionPrograms(programs.Programs):
     def __init__(
         self,
         domains: connection.HostdevReader,
-        faulted: faults.FaultNotes,
+        faulted: device_notes.FaultNotes,
         read_bitstream: Callable[[str], model.Bitstream] | None = None,
     ) -> None:
         """Load nothing yet.

@@ -13,7 +13,7 @@ from nova_accel.host.nvml import (
     usage_reader,
     xid_events,
 )
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.model import usage
 
 _SILENT = {
@@ -32,7 +32,7 @@ _NO_USAGE = usage.UsageSample(
 
 
 def open_reader(
-    in_use: Callable[[], Iterable[str]], faulted: faults.FaultNotes
+    in_use: Callable[[], Iterable[str]], faulted: device_notes.FaultNotes
 ) -> nvml_gpus.ReadGpus:
     """Return ``read_gpus`` that sets aside GPUs with a fatal Xid error.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nova_accel.config import logs
-from nova_accel.host.execute import privileged, readback
+from nova_accel.host.execute import handlers, privileged
 from nova_accel.host.execute.handlers import (
     RIGHTS,
     Handler,
@@ -20,7 +20,7 @@ from nova_accel.model import actions
 LOG = logging.getLogger(__name__)
 
 _MdevAction = actions.CreateMdev | actions.RemoveMdev
-_FREE = readback.FREE
+_FREE = handlers.FREE
 _TAKEN = (
     "the function holds a vGPU already: of a concurrent spawn, or an orphan"
     " (`nova-accel inspect`)"
@@ -104,19 +104,19 @@ def _restore_vgpu(
     function = undo.function
     yield undo
     if isinstance(undo, actions.SetVgpuType):
-        start = host.state.vgpu_file(function, readback.PLACEMENT) or ""
+        start = host.state.vgpu_file(function, handlers.PLACEMENT) or ""
         if start.isdecimal():
             yield actions.SetVgpuPlacementId(
                 function=function, start=int(start)
             )
-    if params := host.state.vgpu_file(function, readback.PARAMS):
+    if params := host.state.vgpu_file(function, handlers.PARAMS):
         yield actions.SetVgpuParams(target=function, params=params)
 
 
 def _has_params(
     host: Host, action: actions.SetVgpuParams, _is_new: bool
 ) -> bool:
-    present = host.state.vgpu_file(action.target, readback.PARAMS)
+    present = host.state.vgpu_file(action.target, handlers.PARAMS)
     is_equal = _split(present or "") == _split(action.params)
     return is_equal and (present is not None or not action.params)
 
@@ -130,7 +130,7 @@ def _split(text: str) -> frozenset[tuple[str, str]]:
 def _restore_params(
     host: Host, undo: actions.SetVgpuParams
 ) -> Iterator[actions.Action]:
-    params = host.state.vgpu_file(undo.target, readback.PARAMS) or ""
+    params = host.state.vgpu_file(undo.target, handlers.PARAMS) or ""
     yield dataclasses.replace(undo, params=params)
 
 
@@ -211,7 +211,7 @@ HANDLERS: Mapping[type[actions.Action], Handler[Any]] = {
             host.root, action.function, action.start
         ),
         is_done=lambda host, action, _: (
-            host.state.vgpu_file(action.function, readback.PLACEMENT)
+            host.state.vgpu_file(action.function, handlers.PLACEMENT)
             == str(action.start)
         ),
     ),

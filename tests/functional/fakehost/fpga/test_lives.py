@@ -18,7 +18,7 @@ from nova_accel.discovery import (
     snapshot,
 )
 from nova_accel.host.execute.technologies import fpga_privileged
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import names
 from tests.lab import fakehost
@@ -61,7 +61,7 @@ def start(
 
     def started() -> lifecycle.Lifecycle:
         root, drivers = kernel.root, plugin.load()
-        faulted = faults.FaultNotes(str(tmp_path / "state"))
+        faulted = device_notes.FaultNotes(str(tmp_path / "state"))
         detector = change_detection.ChangeDetector(
             fs.DiskSource(root),
             drivers,
@@ -154,7 +154,7 @@ def test_a_region_that_was_silent_at_the_release_is_blanked_later(
     release(life, ONE, slot)
     silence(kernel, is_silent=False)
     assert region(life).fault == ""
-    notes = faults.FaultNotes(str(tmp_path / "state")).read_unreleased()
+    notes = device_notes.FaultNotes(str(tmp_path / "state")).read_unreleased()
     assert [*notes] == [slot.identifier]
     ensure(
         life, TWO, simulated.PAC, simulated.bitstream(tmp_path, simulated.B)
@@ -202,12 +202,14 @@ def test_a_server_that_never_got_a_region_does_not_clean_it(
     )
     life = start()
     release(life, TWO, slot)
-    notes = faults.FaultNotes(str(tmp_path / "state")).read_unreleased()
+    notes = device_notes.FaultNotes(str(tmp_path / "state")).read_unreleased()
     assert [*notes] == [slot.identifier]
     before = len(kernel.programmings())
     life.clean_up()
     assert len(kernel.programmings()) == before + 1
-    assert not faults.FaultNotes(str(tmp_path / "state")).read_unreleased()
+    assert not device_notes.FaultNotes(
+        str(tmp_path / "state")
+    ).read_unreleased()
 
 
 def test_another_build_of_a_function_is_loaded(
@@ -258,7 +260,7 @@ def test_a_card_that_came_back_is_set_aside_until_it_is_healed(
     kernel.heal()
     kernel.plug()
     assert region(life).fault
-    assert faults.FaultNotes(str(tmp_path / "state")).heal([REGION])
+    assert device_notes.FaultNotes(str(tmp_path / "state")).heal([REGION])
     assert not region(life).fault
     ensure(
         life, TWO, simulated.PAC, simulated.bitstream(tmp_path, simulated.B)

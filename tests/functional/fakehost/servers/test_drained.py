@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host.state import drains
+from nova_accel.host.state import device_notes
 from nova_accel.inventory import conditions
 from nova_accel.model import names
 from tests.lab.fakehost import Controller
@@ -56,7 +56,7 @@ def test_a_drained_region_leaves_the_others(
         life.host.state, simulated.SPLIT_VFS[1]
     )
     assert address == names.region_address(simulated.SPLIT, 1)
-    drains.DrainNotes(str(tmp_path)).put(address, "x")
+    device_notes.DrainNotes(str(tmp_path)).put(address, "x")
     with pytest.raises(errors.ClaimError, match="takes no new server"):
         spawn(life, TWO, 1, bitstream)
     assert spawn(life, ONE, 0, bitstream)

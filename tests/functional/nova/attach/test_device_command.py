@@ -18,7 +18,7 @@ from webob import exc
 
 from nova_accel import model
 from nova_accel.config import library_version
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.model import names, rpc_names
 from tests.functional.nova.operations import moving
 from tests.functional.nova.scheduling import scheduled
@@ -167,7 +167,7 @@ class DeviceCommand(DeviceCommandBase):
     @pytest.mark.long
     def test_a_faulted_device_is_offered_again(self) -> None:
         self.start_host(harness.TWO_T4[0])
-        faulted = faults.FaultNotes(self.state_dir())
+        faulted = device_notes.FaultNotes(self.state_dir())
         faulted.put(harness.T4, "its reset failed", None)
         self.run_pass()
         self.assertIn(names.FAULTED_TRAIT, self.traits(harness.T4))
@@ -419,7 +419,7 @@ class DrainNotes(DeviceCommandBase):
             self.write("device list -c Address -c State -c 'Still fits'")
 
         self.drain()
-        notes = faults.FaultNotes(self.state_dir())
+        notes = device_notes.FaultNotes(self.state_dir())
         notes.put(harness.T4_B, "its reset failed", None)
         self.run_pass()
         # Placement has the traits until the next pass.
@@ -562,7 +562,7 @@ class HostLists(DeviceCommandBase):
     @pytest.mark.long
     def test_the_whole_text_of_a_fault(self) -> None:
         text = "the scrub of 0000:3b:00.0 failed: exit status 7"
-        faults.FaultNotes(self.state_dir()).put(harness.T4, text, None)
+        device_notes.FaultNotes(self.state_dir()).put(harness.T4, text, None)
         self.run_pass()
         card, *_ = self.read("device", "--long")
         self.assertEqual(text, card["Fault"])

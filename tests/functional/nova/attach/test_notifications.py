@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel.host.state import drains
+from nova_accel.host.state import device_notes
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import technologies
 
@@ -65,7 +65,7 @@ class Notified(attaching.AttachingTestBase):
         server = self.boot(self.technology.small(self))
         card = self.card_of(server)
         self.run_periodics()
-        notes = drains.DrainNotes(self.state_dir("host1"))
+        notes = device_notes.DrainNotes(self.state_dir("host1"))
         self.assertEqual([], self.list_events())
         notes.put(card, "a fan is loud")
         self.run_periodics()

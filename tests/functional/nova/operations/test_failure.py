@@ -8,7 +8,7 @@ import pytest
 from nova import exception
 from nova.virt.libvirt import driver
 
-from nova_accel.host.state import drains
+from nova_accel.host.state import device_notes
 from tests.functional.nova.support import harness, operations, technologies
 
 EIGHT = "mdev_supported_types/nvidia-233/create"
@@ -34,7 +34,9 @@ class Failures(operations.OperationsTestBase):
         server = self.boot(harness.vgpu_group("_A", "4Q"), host="host1")
         self.run_periodics()
         for card in (harness.T4, harness.T4_B):
-            drains.DrainNotes(self.state_dir("host2")).put(card, "a loud fan")
+            device_notes.DrainNotes(self.state_dir("host2")).put(
+                card, "a loud fan"
+            )
         self.fail_move(server, {"migrate": None})
         self.assertIn("is drained: a loud fan", self.messages())
         self.assertEqual({}, self.hosts["host2"].mdevs())

@@ -10,7 +10,7 @@ from nova import exception, objects
 from nova.compute import task_states
 from nova.tests.functional.api import client
 
-from nova_accel.host.state import drains
+from nova_accel.host.state import device_notes
 from nova_accel.model import pci
 from tests.functional.nova.operations import moving
 from tests.functional.nova.spawn.test_failure import CREATE
@@ -439,7 +439,7 @@ class Refusals(moving.LiveBase):
     def test_a_card_drained_meanwhile(self) -> None:
         """Placement is not updated yet; Nova's own claim is dropped."""
         server = self.boot(SMALL, host="host1")
-        card = drains.DrainNotes(self.state_dir("host2"))
+        card = device_notes.DrainNotes(self.state_dir("host2"))
         card.put(harness.T4, "a fan is loud")
         self.computes["host2"].driver._accel.host.refresh()
         self.assert_refused(server, "a fan is loud", "takes no new server")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drained cards keep their servers and get no new ones."""
 
-from nova_accel.host.state import drains
+from nova_accel.host.state import device_notes
 from nova_accel.model import names
 from tests.functional.nova.support import harness
 
@@ -9,8 +9,8 @@ SMALL = harness.vgpu_group("_A", "4Q")
 
 
 class Drained(harness.AccelTestBase):
-    def read_notes(self, name: str = "host1") -> drains.DrainNotes:
-        return drains.DrainNotes(self.state_dir(name))
+    def read_notes(self, name: str = "host1") -> device_notes.DrainNotes:
+        return device_notes.DrainNotes(self.state_dir(name))
 
     def drain(self, card: str) -> None:
         self.read_notes().put(card, "a fan is loud")

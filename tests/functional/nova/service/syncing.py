@@ -6,7 +6,7 @@ from typing import Any
 from keystoneauth1 import loading
 
 from nova_accel.config import conf
-from nova_accel.host.state import drains
+from nova_accel.host.state import device_notes
 from nova_accel.model import providers
 from placement_sync.sync import sync_pass
 from tests.functional.nova.service import writers
@@ -60,9 +60,9 @@ class SyncTestBase(harness.AccelTestBase):
             self.assertEqual((0, ()), (result.writes, result.problems))
         self.assertEqual(before, self.providers())
 
-    def drains(self, name: str = "host1") -> drains.DrainNotes:
+    def drains(self, name: str = "host1") -> device_notes.DrainNotes:
         """Return the drain notes that the operator's commands write."""
-        return drains.DrainNotes(self.state_dir(name))
+        return device_notes.DrainNotes(self.state_dir(name))
 
     # -- changes by an operator-------------------------------------------
 

@@ -15,7 +15,7 @@ import pytest
 from nova import objects
 
 from nova_accel.host.execute import action_executor
-from nova_accel.host.state import directories, faults
+from nova_accel.host.state import device_notes, directories
 from nova_accel.inventory.adoption import records
 from nova_accel.model import names
 from placement_sync.cli import sync_command
@@ -127,9 +127,9 @@ class Leaving(leaving.LeavingTestBase):
         self.apply("--cleaned", harness.GPU)
         self.assert_removed()
 
-    def leave_unclean(self) -> faults.FaultNotes:
+    def leave_unclean(self) -> device_notes.FaultNotes:
         """End nova-compute of host1 while it scrubs a GPU."""
-        store = faults.FaultNotes(self.state_dir())
+        store = device_notes.FaultNotes(self.state_dir())
         store.begin_scrub(harness.GPU, harness.GPU)
         self.end_service()
         return store

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nova_accel.host.state import claims_file, faults
+from nova_accel.host.state import claims_file, device_notes
 from nova_accel.inventory.adoption import records
 from placement_sync.cli import sync_command
 from placement_sync.daemon import heartbeat
@@ -121,7 +121,7 @@ remove apply --keep-servers
         server = self.boot_named(leaving.WHOLE, "vm-b")
         self.run_all("remove plan")
         self._delete_server(server)
-        store = faults.FaultNotes(self.state_dir())
+        store = device_notes.FaultNotes(self.state_dir())
         store.begin_scrub(harness.GPU, harness.GPU)
         self.end_service()
         self.run_all(

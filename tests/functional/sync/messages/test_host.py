@@ -13,7 +13,7 @@ import pytest
 
 from nova_accel.cli.commands import main
 from nova_accel.doctor.ansible import manifests
-from nova_accel.host.state import claims_file, faults
+from nova_accel.host.state import claims_file, device_notes
 from nova_accel.model import providers, usage
 from placement_sync.cli.main import main as sync_main
 from placement_sync.daemon import status
@@ -105,7 +105,7 @@ undrain {CARD} --timeout 0
 def test_faults(host: Host) -> None:
     host.site.state.mkdir()
     host.run_all(f"heal\nheal {CARD}")
-    notes = faults.FaultNotes(str(host.site.state))
+    notes = device_notes.FaultNotes(str(host.site.state))
     notes.put(CARD, "its reset failed", None)
     host.run_all(f"heal 0000:af:00.0\nheal {CARD}")
     device = host.site.root / "sys/bus/pci/devices" / CARD

@@ -11,7 +11,7 @@ from nova_accel.config import policy
 from nova_accel.conformance import template
 from nova_accel.discovery import change_detection, note_stores, snapshot
 from nova_accel.host import nvml_gpus
-from nova_accel.host.state import error_baseline
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import fs, host_reader
 from tests.hosts import look
 from tests.support import strategies
@@ -300,7 +300,7 @@ def test_a_kernel_error_is_detected_without_a_uevent(
 ) -> None:
     root = look.make("t4-mdev", tmp_path / "host")
     send_uevent(root)
-    baseline = error_baseline.ErrorBaseline(str(tmp_path / "state"), "boot")
+    baseline = device_notes.ErrorBaseline(str(tmp_path / "state"), "boot")
     detector = change_detection.ChangeDetector(
         fs.DiskSource(root),
         look.DRIVERS,

@@ -7,14 +7,14 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.discovery import device_marks
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import fs, host_reader
 
 CARD, GONE = "0000:3b:00.0", "0000:99:00.0"
 
 
 def open_marks(
-    place: pathlib.Path, faulted: faults.FaultNotes | None = None
+    place: pathlib.Path, faulted: device_notes.FaultNotes | None = None
 ) -> device_marks.DeviceMarks:
     """Return the marks of a host without devices."""
     root = place / "host"
@@ -41,7 +41,7 @@ def test_notes_name_devices_that_the_host_lacks(
 def test_a_fault_that_was_never_written_is_healed(
     tmp_path: pathlib.Path,
 ) -> None:
-    faulted = faults.FaultNotes(str(tmp_path / "state"))
+    faulted = device_notes.FaultNotes(str(tmp_path / "state"))
     marks = open_marks(tmp_path, faulted)
     (tmp_path / "state").write_text("no directory")
     faulted.put(CARD, "its reset failed", None)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from nova_accel.host.state import drains
+from nova_accel.host.state import device_notes
 from tests.support.hosts import prepared
 from tests.unit.nova_accel.doctor.changes import (
     DIRECTORY,
@@ -43,7 +43,7 @@ CLAIMS: Mapping[str, Any] = {
     ],
     "occupied": [],
 }
-LEFT = {"format": 1, "address": prepared.GPU, "reason": drains.LEAVING}
+LEFT = {"format": 1, "address": prepared.GPU, "reason": device_notes.LEAVING}
 CASES: Mapping[str, Case] = {
     "remove.claims": Case(
         FAIL,

@@ -11,7 +11,7 @@ import pytest
 from nova_accel import errors
 from nova_accel.config import policy
 from nova_accel.discovery import change_detection, note_stores
-from nova_accel.host.state import claims_file, drains, faults
+from nova_accel.host.state import claims_file, device_notes
 from nova_accel.host.sysfs import fs
 from nova_accel.model import names, providers
 from placement_sync.cli import outside_host
@@ -47,8 +47,8 @@ def outside(
             life.drivers,
             life.rules,
             stores=note_stores.NoteStores(
-                faulted=faults.FaultNotes(str(state_dir)),
-                drained=drains.DrainNotes(str(state_dir)),
+                faulted=device_notes.FaultNotes(str(state_dir)),
+                drained=device_notes.DrainNotes(str(state_dir)),
             ),
         ),
         life.rules,

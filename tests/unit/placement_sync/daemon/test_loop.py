@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.host.state import drains, notes
+from nova_accel.host.state import device_notes, notes
 from placement_sync.daemon import loop
 
 DEBOUNCE_S = 0.05
@@ -98,7 +98,7 @@ def test_the_first_pass_runs_at_once(
 
 
 def test_a_drain_wakes_the_loop(tmp_path: pathlib.Path) -> None:
-    drained = drains.DrainNotes(str(tmp_path))
+    drained = device_notes.DrainNotes(str(tmp_path))
     watch = notes.NoteWatch(drained.path)
     run = Pass()
     started_loop = loop.Loop(

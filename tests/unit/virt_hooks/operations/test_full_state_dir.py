@@ -14,7 +14,7 @@ from nova_accel import errors, model
 from nova_accel.claims import attach_candidates
 from nova_accel.config import policy
 from nova_accel.discovery import device_marks, plugin, scan
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import host_reader
 from nova_accel.inventory import conditions
 from nova_accel.model import names
@@ -112,7 +112,7 @@ def test_a_server_keeps_its_function_and_releases_it(
     life.release(A, (simulated_vfio.slot(FIRST),), stopped)
     assert not simulated_vfio.types(kernel)
     assert life.claims() == ()
-    assert not faults.FaultNotes(str(small.path)).read_unreleased()
+    assert not device_notes.FaultNotes(str(small.path)).read_unreleased()
     small.free()
     assert not card(life).unnoted
     assert spawn(life, B, FIRST)
@@ -141,7 +141,7 @@ def test_a_device_command_gets_the_reason(
 ) -> None:
     """``nova-accel heal`` says that the device stays closed, and why."""
     small.fill()
-    noted = faults.FaultNotes(str(small.path))
+    noted = device_notes.FaultNotes(str(small.path))
     noted.try_write()
 
     def read() -> host_reader.HostReader:

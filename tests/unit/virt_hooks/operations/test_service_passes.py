@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nova_accel.config import policy
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from tests.lab import fakehost
 from tests.support.fpga import simulated
 from tests.support.hosts import domains, simulated_scrub
@@ -122,7 +122,7 @@ def test_a_pass_does_not_wait_for_a_locked_card(
 
 
 def wait_begun(state: Path) -> None:
-    notes = faults.FaultNotes(str(state))
+    notes = device_notes.FaultNotes(str(state))
     until = time.monotonic() + 10
     while not notes.read_scrubs():
         assert time.monotonic() < until

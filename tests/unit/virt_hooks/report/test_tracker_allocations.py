@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from virt_hooks.report import tracker_allocations
+from virt_hooks.report import server_allocations
 
 ROWS = {"server": {"allocations": {"card": {"resources": {"VGPU": 1}}}}}
 _UNREAD = {
@@ -54,7 +54,7 @@ class Client:
 
 
 def read(client: Client) -> Any:
-    tracker_allocations.read_on_use(client)
+    server_allocations.read_on_use(client)
     return client.get_allocations_for_provider_tree(None, nodename="node")
 
 
@@ -88,7 +88,7 @@ def test_each_use_reads_once_and_sees_all(use: Callable[[Any], Any]) -> None:
 
 
 def test_no_method_of_a_dictionary_skips_the_reading() -> None:
-    own = vars(tracker_allocations.TrackerAllocations)
+    own = vars(server_allocations.TrackerAllocations)
     assert {*dir(dict)} - own.keys() <= _UNREAD
 
 

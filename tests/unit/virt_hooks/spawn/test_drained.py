@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host.state import drains, faults
+from nova_accel.host.state import device_notes
 from nova_accel.model import names
 from tests.lab import fakehost
 from tests.support.hosts.simulated import (
@@ -44,8 +44,10 @@ def accel(kernel: fakehost.Controller, state_dir: str) -> lifecycle.Lifecycle:
 def close(request: pytest.FixtureRequest, state_dir: str) -> Put:
     """Return a function that withdraws the first GPU from new servers."""
     if request.param == "drained":
-        return lambda: drains.DrainNotes(state_dir).put(GPU, "a fan is loud")
-    return lambda: faults.FaultNotes(state_dir).put(GPU, "ill", None)
+        return lambda: device_notes.DrainNotes(state_dir).put(
+            GPU, "a fan is loud"
+        )
+    return lambda: device_notes.FaultNotes(state_dir).put(GPU, "ill", None)
 
 
 @pytest.fixture
@@ -53,8 +55,8 @@ def reopen(state_dir: str) -> Put:
     """Return a function that offers the first GPU again."""
 
     def both() -> None:
-        drains.DrainNotes(state_dir).remove([GPU])
-        faults.FaultNotes(state_dir).heal([GPU])
+        device_notes.DrainNotes(state_dir).remove([GPU])
+        device_notes.FaultNotes(state_dir).heal([GPU])
 
     return both
 
@@ -201,7 +203,7 @@ def test_a_server_whose_slot_was_reassigned_is_a_new_one(
 def test_a_device_off_the_pci_bus_is_drained_by_its_name(
     accel: lifecycle.Lifecycle, state_dir: str
 ) -> None:
-    drains.DrainNotes(state_dir).put("mtty", "x")
+    device_notes.DrainNotes(state_dir).put("mtty", "x")
     accel.host.refresh_changed()
     assert [d.address for d in accel.host.state.devices if d.drain] == ["mtty"]
     assert names.DRAINED_TRAIT in node(accel, "mtty").traits

@@ -11,7 +11,7 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.cli import commands
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from tests.lab import fakehost
 from tests.support.hosts import simulated_scrub
 from tests.support.hosts.simulated import A, B, node, stopped
@@ -58,7 +58,7 @@ def interrupted(
 
 def list_scrubs(state: Path) -> list[str]:
     """Return the functions whose scrub has begun."""
-    notes = faults.FaultNotes(str(state))
+    notes = device_notes.FaultNotes(str(state))
     return [scrub.address for scrub in notes.read_scrubs()]
 
 
@@ -111,7 +111,7 @@ def test_a_function_of_a_deleted_server_is_set_aside(
 def test_a_note_that_cannot_be_read_counts(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    notes = faults.FaultNotes(str(state))
+    notes = device_notes.FaultNotes(str(state))
     notes.begin_scrub(FLEX_VF, FLEX)
     (path,) = (state / "scrubbing").iterdir()
     assert json.loads(path.read_text())["device"] == FLEX
@@ -124,7 +124,7 @@ def test_a_later_pass_ignores_a_running_scrub(
 ) -> None:
     life = started(kernel, state)
     life.clean_up()
-    faults.FaultNotes(str(state)).begin_scrub(GPU, GPU)
+    device_notes.FaultNotes(str(state)).begin_scrub(GPU, GPU)
     life.clean_up()
     assert list_scrubs(state) == [GPU]
     life.host.refresh()
@@ -138,8 +138,8 @@ def test_a_function_is_scrubbed_without_notes(
     life = started(kernel, state)
     vf_slot = slot(life, FLEX, FLEX_VF)
     before = node(life, FLEX)
-    faults.FaultNotes(str(state)).begin_scrub(FLEX_VF, FLEX)
-    faults.FaultNotes(str(state)).end_scrub(FLEX_VF)
+    device_notes.FaultNotes(str(state)).begin_scrub(FLEX_VF, FLEX)
+    device_notes.FaultNotes(str(state)).end_scrub(FLEX_VF)
     life.clean_up()
     assert node(life, FLEX) == before
     life.release(A, (vf_slot,), stopped)

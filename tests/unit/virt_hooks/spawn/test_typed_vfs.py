@@ -9,7 +9,7 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.host.execute import privileged
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from tests.lab import fakehost
 from tests.support.hosts import domains, simulated_vfio
 from tests.support.hosts.simulated import A, B, node, stopped
@@ -100,7 +100,7 @@ def test_a_server_of_an_older_release_gets_a_note(
     """Otherwise its VF stays typed if it goes while the service is down."""
     before = started(kernel, state_dir=str(tmp_path))
     before.ensure(A, (asks(),), (slot(),))
-    faults.FaultNotes(str(tmp_path)).note_clean(FIRST)
+    device_notes.FaultNotes(str(tmp_path)).note_clean(FIRST)
     upgraded = started(kernel, state_dir=str(tmp_path))
     upgraded.restore(A, (slot(),))
     upgraded.clean_up()

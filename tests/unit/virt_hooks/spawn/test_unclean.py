@@ -16,7 +16,7 @@ import pytest
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan
 from nova_accel.config import policy
-from nova_accel.host.state import directories, faults
+from nova_accel.host.state import device_notes, directories
 from nova_accel.model import flavors, names
 from tests.hosts import look
 from tests.lab import fakehost
@@ -51,7 +51,7 @@ def test_after_a_restart_a_pass_scrubs_unclaimed_functions(
     later = started(kernel, state)
     later.clean_up()
     assert GPU in resets(kernel)
-    assert dict(faults.FaultNotes(str(state)).read_unreleased()) == {}
+    assert dict(device_notes.FaultNotes(str(state)).read_unreleased()) == {}
     count = len(resets(kernel))
     later.clean_up()
     give(later, slot(later, GPU), B)
@@ -83,7 +83,7 @@ def test_after_a_restart_the_next_server_gets_it_clean(
     later = started(kernel, state)
     give(later, slot(later, address, function), B)
     assert (function or address) in resets(kernel)
-    (note,) = faults.FaultNotes(str(state)).read_unreleased().values()
+    (note,) = device_notes.FaultNotes(str(state)).read_unreleased().values()
     assert (note.address, note.consumer) == (function or address, B)
 
 
@@ -109,7 +109,7 @@ def test_a_region_is_not_cleaned_while_its_card_is_locked(
     (claim,) = claim_plan.find_existing(
         A, (slot(life, address, PAC),), ROOT, life.host.state
     )
-    notes = faults.FaultNotes(str(state))
+    notes = device_notes.FaultNotes(str(state))
     notes.note_assigned(claim)
     with life._locks.hold([names.provider_uuid(ROOT.uuid, PAC)]):
         life.clean_up()
@@ -144,7 +144,9 @@ def test_a_function_seen_in_a_guest_counts_as_unclean(
     life = started(kernel, state, domains=libvirt)
     libvirt.set_use(connection.HostdevUse(functions=frozenset({FLEX_VF})))
     life.clean_up()
-    assert [*faults.FaultNotes(str(state)).read_unreleased()] == [FLEX_VF]
+    assert [*device_notes.FaultNotes(str(state)).read_unreleased()] == [
+        FLEX_VF
+    ]
     libvirt.set_use(IDLE)
     life.clean_up()
     assert resets(kernel) == [FLEX_VF]
@@ -181,7 +183,7 @@ def test_an_unclean_whole_card_is_not_offered_in_parts(
         later = start_with_use(kernel, state, '"vf", "num_vfs": 2')
         assert "its use was changed" in fault(later, FLEX)
         assert simulated_scrub.reserved(later, FLEX)
-        notes = faults.FaultNotes(str(state))
+        notes = device_notes.FaultNotes(str(state))
         assert not notes.read_unreleased()
         notes.heal([FLEX])
         healed = start_with_use(kernel, state, '"vf", "num_vfs": 2')
@@ -196,7 +198,7 @@ def test_a_spawn_before_the_first_pass_gets_no_part_of_an_unclean_card(
         claim = give(before, slot(before, FLEX))
         before.release(A, (slot(before, FLEX),), stopped)
         later = start_with_use(kernel, state, '"vf", "num_vfs": 2')
-        faults.FaultNotes(str(state)).note_assigned(claim)
+        device_notes.FaultNotes(str(state)).note_assigned(claim)
         with pytest.raises(errors.ClaimError, match="its use was changed"):
             give(later, slot(later, FLEX, FLEX_VF), B)
 
@@ -213,7 +215,7 @@ def test_the_scrub_of_a_card_covers_its_former_vfs(
             kernel, state, '"passthrough", "scrub": "reset"'
         )
         assert resets(kernel) == [FLEX]
-        assert not faults.FaultNotes(str(state)).read_unreleased()
+        assert not device_notes.FaultNotes(str(state)).read_unreleased()
         give(later, slot(later, FLEX), B)
 
 
@@ -376,7 +378,7 @@ def test_a_function_in_the_server_s_own_domain_is_its_own(
         assert give(later, slot(later, card, vf)).handle == claim.handle
     later.clean_up()
     assert resets(kernel) == []
-    notes = faults.FaultNotes(str(state)).read_unreleased()
+    notes = device_notes.FaultNotes(str(state)).read_unreleased()
     assert [(n.address, n.consumer) for n in notes.values()] == [
         (vf or card, A)
     ]
@@ -451,7 +453,7 @@ def test_no_server_gets_a_function_while_the_directory_is_unreadable(
 def test_interrupted_scrubs_are_asked_for_until_they_are_known(
     kernel: fakehost.Controller, state: Path
 ) -> None:
-    faults.FaultNotes(str(state)).begin_scrub(GPU, GPU)
+    device_notes.FaultNotes(str(state)).begin_scrub(GPU, GPU)
     later = started(kernel, state)
     with pytest.MonkeyPatch.context() as patched:
         _fail_directory(errno.EIO)(state, patched)

@@ -9,7 +9,7 @@ import pytest
 from nova_accel import errors
 from nova_accel.cli import commands
 from nova_accel.config import policy
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.model import names
 from tests.lab import fakehost
 from tests.support.fpga import simulated
@@ -284,7 +284,7 @@ def test_heal_says_why_a_card_without_reset_stays_set_aside(
     named.clean_up()
     assert fault(named, card) == ""
     assert not reserved(named, card)
-    assert dict(faults.FaultNotes(str(state)).read_unreleased()) == {}
+    assert dict(device_notes.FaultNotes(str(state)).read_unreleased()) == {}
     give(named, slot(named, card, vf), B)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.claims import claim_plan, matching
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.model import flavors, names
 from tests.support.fpga import card as fpga
 from tests.support.hosts import domains
@@ -38,7 +38,9 @@ def served(
 ) -> model.Claim:
     """Return the planned claim."""
     libvirt = domains.SimulatedDomains(lambda: defined, lambda: running)
-    programs = region_programs.RegionPrograms(libvirt, faults.FaultNotes())
+    programs = region_programs.RegionPrograms(
+        libvirt, device_notes.FaultNotes()
+    )
     images = {fpga.IMAGE: fpga.bitstream()}
     (claim,) = programs.plan(
         planned(host, group), before, images, holders, host
@@ -188,7 +190,7 @@ def test_other_devices_are_ignored() -> None:
         fpga.asks(image=fpga.IMAGE), dataclasses.replace(fpga.card())
     )
     programs = region_programs.RegionPrograms(
-        connection.NO_DOMAINS, faults.FaultNotes()
+        connection.NO_DOMAINS, device_notes.FaultNotes()
     )
     assert programs.plan((), (), {}, (), fpga.host()) == ()
 

@@ -13,7 +13,7 @@ from nova_accel import errors, model
 from nova_accel.cli import registered_readers
 from nova_accel.discovery.capture import RecordedDirectory
 from nova_accel.doctor.ansible import device_use, roles
-from nova_accel.host.state import claims_file, drains
+from nova_accel.host.state import claims_file, device_notes
 from nova_accel.model import domains, providers
 from tests.support.hosts import prepared
 
@@ -82,7 +82,7 @@ def guest(
 
 
 def drained(place: pathlib.Path) -> set[str]:
-    return set(drains.DrainNotes(str(place)).read())
+    return set(device_notes.DrainNotes(str(place)).read())
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_devices_are_drained_and_offered_again(
 
 def test_a_drain_of_the_operator_stays(tmp_path: pathlib.Path) -> None:
     publish(tmp_path)
-    drains.DrainNotes(str(tmp_path)).put(prepared.QAT, "repair")
+    device_notes.DrainNotes(str(tmp_path)).put(prepared.QAT, "repair")
     use = use_of(tmp_path, "qat")
     use.undrain(use.drain(0, print))
     assert drained(tmp_path) == {prepared.QAT}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors
 from nova_accel.host.execute import serials
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.model import pci
 from tests.lab import fakehost
 from tests.support.hosts.simulated import A, B, stopped
@@ -62,7 +62,7 @@ def booted(
 
 def numbers_of(root: pathlib.Path) -> serials.SerialNumbers:
     """Return the serial numbers of a host, with its notes."""
-    notes = faults.FaultNotes(str(root / "state"))
+    notes = device_notes.FaultNotes(str(root / "state"))
     return serials.SerialNumbers(notes.serials, str(root))
 
 

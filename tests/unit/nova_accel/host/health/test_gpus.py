@@ -22,7 +22,7 @@ from nova_accel.host.nvml import (
     xid_events,
     xid_listener,
 )
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import error_counters, fs, host_reader
 from tests.hosts import look
 from tests.support.hosts import ailing
@@ -327,11 +327,11 @@ def xid(number: int, address: str = GPU) -> xid_events.Xid:
 def test_a_failed_gpu_is_faulted_until_it_is_healed(
     tmp_path: pathlib.Path,
 ) -> None:
-    faulted = faults.FaultNotes(str(tmp_path))
+    faulted = device_notes.FaultNotes(str(tmp_path))
     xid_events.set_aside([xid(43), xid(79, DEAF)], faulted)
     assert faulted.read().keys() == {DEAF}
     xid_events.set_aside([xid(119, DEAF), xid(79, DEAF)], faulted)
-    later = faults.FaultNotes(str(tmp_path))
+    later = device_notes.FaultNotes(str(tmp_path))
     reason = later.read()[DEAF].reason
     assert reason.count("Xid 79: ") == reason.count("Xid 119: ") == 1
     later.heal([DEAF])
@@ -343,7 +343,7 @@ def test_a_fault_that_cant_be_written_counts(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")
-    faulted = faults.FaultNotes(str(tmp_path))
+    faulted = device_notes.FaultNotes(str(tmp_path))
     xid_events.set_aside([xid(79)], faulted)
     (tmp_path / "faulted").unlink()
     assert faulted.read().keys() == {GPU}
@@ -355,7 +355,7 @@ def test_a_pass_detects_an_xid_without_a_uevent(
     card = CARDS[0]
     (root / "sys/kernel").mkdir(exist_ok=True)
     (root / "sys/kernel/uevent_seqnum").write_text("1\n")
-    faulted = faults.FaultNotes(str(ill / "state"))
+    faulted = device_notes.FaultNotes(str(ill / "state"))
     errors: list[xid_events.Xid] = []
 
     def read_gpus() -> nvml_gpus.NvmlGpus:
@@ -386,7 +386,7 @@ def test_a_pass_detects_an_xid_without_a_uevent(
 def test_each_reading_starts_listeners_of_gpus_in_use(
     ill: pathlib.Path, listeners: Callable[[], set[int]]
 ) -> None:
-    faulted = faults.FaultNotes(str(ill / "state"))
+    faulted = device_notes.FaultNotes(str(ill / "state"))
     in_use = {GPU}
     read_gpus = xid_events.listening(
         lambda: nvml_gpus.NvmlGpus({}), lambda: in_use, faulted

@@ -13,7 +13,7 @@ from nova_accel import model
 from nova_accel.cli import commands
 from nova_accel.config import policy
 from nova_accel.discovery import capture, change_detection, note_stores
-from nova_accel.host.state import drains, error_baseline, faults
+from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import error_counters, fs, host_reader
 from nova_accel.inventory import tree_builder
 from nova_accel.model import names
@@ -37,12 +37,12 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def acknowledged(tmp_path: pathlib.Path) -> error_baseline.ErrorBaseline:
-    return error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="one")
+def acknowledged(tmp_path: pathlib.Path) -> device_notes.ErrorBaseline:
+    return device_notes.ErrorBaseline(str(tmp_path / "state"), boot="one")
 
 
 def test_acknowledged_errors_do_not_count(
-    root: pathlib.Path, acknowledged: error_baseline.ErrorBaseline
+    root: pathlib.Path, acknowledged: device_notes.ErrorBaseline
 ) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(2)})
     acknowledged.put({CARD: 2})
@@ -52,7 +52,7 @@ def test_acknowledged_errors_do_not_count(
 
 
 def test_a_reset_counter_needs_a_new_acknowledgment(
-    root: pathlib.Path, acknowledged: error_baseline.ErrorBaseline
+    root: pathlib.Path, acknowledged: device_notes.ErrorBaseline
 ) -> None:
     acknowledged.put({CARD: 2})
     put(root, CARD, {"aer_dev_fatal": errors_of(0)})
@@ -64,24 +64,24 @@ def test_a_reset_counter_needs_a_new_acknowledgment(
 def test_another_boot_needs_a_new_acknowledgment(
     root: pathlib.Path,
     tmp_path: pathlib.Path,
-    acknowledged: error_baseline.ErrorBaseline,
+    acknowledged: device_notes.ErrorBaseline,
 ) -> None:
     put(root, CARD, {"aer_dev_fatal": errors_of(2)})
     acknowledged.put({CARD: 2})
-    later = error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="two")
+    later = device_notes.ErrorBaseline(str(tmp_path / "state"), boot="two")
     assert "2 uncorrectable" in find(root, later)[CARD]
 
 
 def test_acknowledgments_survive_a_restart(
-    tmp_path: pathlib.Path, acknowledged: error_baseline.ErrorBaseline
+    tmp_path: pathlib.Path, acknowledged: device_notes.ErrorBaseline
 ) -> None:
     acknowledged.put({CARD: 2, OTHER: 0})
-    later = error_baseline.ErrorBaseline(str(tmp_path / "state"), boot="one")
+    later = device_notes.ErrorBaseline(str(tmp_path / "state"), boot="one")
     assert later.read() == {CARD: 2, OTHER: 0}
 
 
 def test_unreadable_acknowledgments_keep_their_last_value(
-    tmp_path: pathlib.Path, acknowledged: error_baseline.ErrorBaseline
+    tmp_path: pathlib.Path, acknowledged: device_notes.ErrorBaseline
 ) -> None:
     acknowledged.put({CARD: 2})
     assert acknowledged.read() == {CARD: 2}
@@ -102,7 +102,7 @@ def test_unreadable_acknowledgments_keep_their_last_value(
 
 def test_an_outdated_acknowledgment_that_cant_be_removed_is_ignored(
     root: pathlib.Path,
-    acknowledged: error_baseline.ErrorBaseline,
+    acknowledged: device_notes.ErrorBaseline,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     acknowledged.put({CARD: 2})
@@ -120,8 +120,8 @@ def test_an_outdated_acknowledgment_that_cant_be_removed_is_ignored(
 
 
 def test_the_boot_id_is_read_from_the_kernel(tmp_path: pathlib.Path) -> None:
-    assert error_baseline.read_boot_id() == error_baseline.read_boot_id() != ""
-    assert error_baseline.read_boot_id(str(tmp_path / "none")) == ""
+    assert device_notes.read_boot_id() == device_notes.read_boot_id() != ""
+    assert device_notes.read_boot_id(str(tmp_path / "none")) == ""
 
 
 events = st.lists(
@@ -146,7 +146,7 @@ def test_a_card_is_faulty_after_errors_since_the_last_heal(
             place / "host",
         )  # fmt: skip
         count, is_ill = 0, False
-        acknowledged = error_baseline.ErrorBaseline(directory, boot="one")
+        acknowledged = device_notes.ErrorBaseline(directory, boot="one")
         for what, number in course:
             if what == "fail":
                 count, is_ill = count + number, True
@@ -156,7 +156,7 @@ def test_a_card_is_faulty_after_errors_since_the_last_heal(
             elif what == "again":
                 count, is_ill = 0, False
             else:
-                acknowledged = error_baseline.ErrorBaseline(
+                acknowledged = device_notes.ErrorBaseline(
                     directory, boot="one"
                 )
             put(root, CARD, {"aer_dev_fatal": errors_of(count)})
@@ -174,9 +174,9 @@ def detector_of(
         look.DRIVERS,
         policy.DeviceRules(),
         stores=note_stores.NoteStores(
-            faulted=faults.FaultNotes(str(state_dir)),
-            drained=drains.DrainNotes(str(state_dir)),
-            baseline=error_baseline.ErrorBaseline(str(state_dir)),
+            faulted=device_notes.FaultNotes(str(state_dir)),
+            drained=device_notes.DrainNotes(str(state_dir)),
+            baseline=device_notes.ErrorBaseline(str(state_dir)),
         ),
     )
     (root / "sys/kernel").mkdir(exist_ok=True)
@@ -204,7 +204,7 @@ def test_a_pass_detects_faults_and_heals(
     assert not changed(detector).fault
     put(root, CARD, {"aer_dev_fatal": errors_of(1)})
     assert "fatal error" in changed(detector).fault
-    error_baseline.ErrorBaseline(str(tmp_path / "state")).put({CARD: 1})
+    device_notes.ErrorBaseline(str(tmp_path / "state")).put({CARD: 1})
     assert not changed(detector).fault
     assert detector.read_changed() is None
 
@@ -283,7 +283,7 @@ def test_heal_removes_both_kinds_of_faults(
 ) -> None:
     state_dir = tmp_path / "state"
     put(root, CARD, {"aer_dev_fatal": errors_of(2)}, WELL)
-    faults.FaultNotes(str(state_dir)).put(CARD, "Xid 79", None)
+    device_notes.FaultNotes(str(state_dir)).put(CARD, "Xid 79", None)
     fault = look.device(detector_of(root, state_dir).read(), CARD).fault
     assert "Xid 79" in fault
     assert "2 uncorrectable" in fault

@@ -18,7 +18,7 @@ from nova_accel import errors, model
 from nova_accel.cli import commands
 from nova_accel.config import policy
 from nova_accel.discovery import change_detection, note_stores
-from nova_accel.host.state import drains, faults, notes
+from nova_accel.host.state import device_notes, notes
 from nova_accel.host.sysfs import fs
 from tests.hosts import look
 from tests.support.fpga import card
@@ -28,8 +28,8 @@ OTHER_USER = 12345
 
 
 @pytest.fixture
-def drained(tmp_path: pathlib.Path) -> drains.DrainNotes:
-    return drains.DrainNotes(str(tmp_path / "state"))
+def drained(tmp_path: pathlib.Path) -> device_notes.DrainNotes:
+    return device_notes.DrainNotes(str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_symlink_placed_meanwhile_changes_no_other_file(
 
     swap.act = exchange
     with pytest.raises(OSError):
-        drains.DrainNotes(str(place)).put(GPU, "x")
+        device_notes.DrainNotes(str(place)).put(GPU, "x")
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
@@ -82,7 +82,7 @@ def test_a_symlink_is_not_read(tmp_path: pathlib.Path) -> None:
     secret = tmp_path / "secret"
     fields = {"address": GPU, "reason": "secret", "when": "today"}
     secret.write_text(json.dumps(fields))
-    drained = drains.DrainNotes(str(tmp_path))
+    drained = device_notes.DrainNotes(str(tmp_path))
     drained.put(GPU, "x")
     (note,) = pathlib.Path(drained.path).iterdir()
     note.unlink()
@@ -101,9 +101,9 @@ def test_root_follows_symlinks_in_its_own_directories_only(
         place.mkdir()
         (place / "state").symlink_to(target)
         os.chown(place, owner, owner)
-    drains.DrainNotes(str(tmp_path / "root/state")).put(GPU, "x")
-    assert drains.DrainNotes(str(target)).read().keys() == {GPU}
-    other = drains.DrainNotes(str(tmp_path / "service/state"))
+    device_notes.DrainNotes(str(tmp_path / "root/state")).put(GPU, "x")
+    assert device_notes.DrainNotes(str(target)).read().keys() == {GPU}
+    other = device_notes.DrainNotes(str(tmp_path / "service/state"))
     for change in (
         lambda: other.put("mtty", "x"),
         lambda: other.remove([GPU]),
@@ -113,7 +113,7 @@ def test_root_follows_symlinks_in_its_own_directories_only(
         ) as caught:
             change()
         assert other.path in str(caught.value)
-    assert drains.DrainNotes(str(target)).read().keys() == {GPU}
+    assert device_notes.DrainNotes(str(target)).read().keys() == {GPU}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is at risk")
@@ -134,7 +134,7 @@ def test_a_directory_of_root_keeps_its_owner(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "mkdir", exchange)
-        drains.DrainNotes(str(tmp_path / "state")).put(GPU, "x")
+        device_notes.DrainNotes(str(tmp_path / "state")).put(GPU, "x")
     status = (tmp_path / "state").stat()
     assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o700)
 
@@ -154,7 +154,7 @@ def test_a_directory_gets_its_owner_after_a_kill(
             raise KeyboardInterrupt
         real(*arguments)
 
-    drained = drains.DrainNotes(str(tmp_path / "state"))
+    drained = device_notes.DrainNotes(str(tmp_path / "state"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fchown", kill)
         with pytest.raises(KeyboardInterrupt):
@@ -167,29 +167,31 @@ def test_a_directory_gets_its_owner_after_a_kill(
         assert stat.S_IMODE(status.st_mode) == 0o750
 
 
-def test_a_drain_survives_a_restart(drained: drains.DrainNotes) -> None:
+def test_a_drain_survives_a_restart(drained: device_notes.DrainNotes) -> None:
     drained.put(GPU, "a fan is loud", "ann")
-    notes = drains.DrainNotes(os.path.dirname(drained.path)).read()
+    notes = device_notes.DrainNotes(os.path.dirname(drained.path)).read()
     assert notes.keys() == {GPU}
     assert (notes[GPU].address, notes[GPU].reason) == (GPU, "a fan is loud")
     assert notes[GPU].author == "ann"
     assert notes[GPU].when.endswith("+00:00")
 
 
-def test_nothing_is_drained_at_first(drained: drains.DrainNotes) -> None:
+def test_nothing_is_drained_at_first(drained: device_notes.DrainNotes) -> None:
     assert drained.read() == {}
     assert drained.remove([GPU]) == frozenset()
     assert not os.path.exists(drained.path)
 
 
-def test_the_last_reason_is_stored(drained: drains.DrainNotes) -> None:
+def test_the_last_reason_is_stored(drained: device_notes.DrainNotes) -> None:
     drained.put(GPU, "a fan is loud")
     drained.put(GPU, "it is sold")
     assert drained.read()[GPU].reason == "it is sold"
     assert len(os.listdir(drained.path)) == 1
 
 
-def test_remove_returns_the_removed_drains(drained: drains.DrainNotes) -> None:
+def test_remove_returns_the_removed_drains(
+    drained: device_notes.DrainNotes,
+) -> None:
     for address in (GPU, card.REGION, card.CARD):
         drained.put(address, "x")
     assert drained.remove([GPU, card.REGION, "mtty"]) == {GPU, card.REGION}
@@ -203,7 +205,7 @@ def test_notes_of_root_are_readable_by_the_service(
     if os.geteuid():
         pytest.skip("only root gives its directories away")
     os.chown(tmp_path, OTHER_USER, OTHER_USER)
-    drained = drains.DrainNotes(str(tmp_path / "accel/state"))
+    drained = device_notes.DrainNotes(str(tmp_path / "accel/state"))
     drained.put(GPU, "x")
     for path in (tmp_path / "accel", tmp_path / "accel/state"):
         assert path.stat().st_uid == path.stat().st_gid == OTHER_USER
@@ -233,7 +235,7 @@ def test_notes_of_root_are_readable_by_the_service(
     ids=lambda content: content[:60],
 )
 def test_an_unreadable_note_counts(
-    drained: drains.DrainNotes, content: bytes
+    drained: device_notes.DrainNotes, content: bytes
 ) -> None:
     drained.put(GPU, "x")
     (path,) = pathlib.Path(drained.path).iterdir()
@@ -244,7 +246,9 @@ def test_an_unreadable_note_counts(
     assert drained.remove([GPU]) == {GPU}
 
 
-def test_a_note_that_is_a_directory_counts(drained: drains.DrainNotes) -> None:
+def test_a_note_that_is_a_directory_counts(
+    drained: device_notes.DrainNotes,
+) -> None:
     place = pathlib.Path(drained.path)
     (place / f"{GPU}.json").mkdir(parents=True)
     assert drained.read().keys() == {GPU}
@@ -253,7 +257,7 @@ def test_a_note_that_is_a_directory_counts(drained: drains.DrainNotes) -> None:
 
 
 def test_a_note_created_by_hand_counts_and_is_removed(
-    drained: drains.DrainNotes,
+    drained: device_notes.DrainNotes,
 ) -> None:
     place = pathlib.Path(drained.path)
     place.mkdir(parents=True)
@@ -264,7 +268,9 @@ def test_a_note_created_by_hand_counts_and_is_removed(
     assert drained.read() == {}
 
 
-def test_a_partial_note_does_not_count(drained: drains.DrainNotes) -> None:
+def test_a_partial_note_does_not_count(
+    drained: device_notes.DrainNotes,
+) -> None:
     """The writer was killed before the rename."""
     drained.put(GPU, "x")
     pathlib.Path(drained.path, ".tmp123").write_text("{")
@@ -275,7 +281,7 @@ def test_an_unwritable_directory_is_an_error(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "drained").write_text("no directory")
-    drained = drains.DrainNotes(str(tmp_path))
+    drained = device_notes.DrainNotes(str(tmp_path))
     with pytest.raises(OSError, match="irectory"):
         drained.put(GPU, "x")
     with pytest.raises(errors.UnreadableError):
@@ -284,7 +290,9 @@ def test_an_unwritable_directory_is_an_error(
         drained.remove([GPU])
 
 
-def test_a_reason_is_one_line_of_text(drained: drains.DrainNotes) -> None:
+def test_a_reason_is_one_line_of_text(
+    drained: device_notes.DrainNotes,
+) -> None:
     drained.put(GPU, "  a fan\n\tis loud \udcff")
     assert drained.read()[GPU].reason == "a fan is loud ?"
     (path,) = pathlib.Path(drained.path).iterdir()
@@ -292,7 +300,7 @@ def test_a_reason_is_one_line_of_text(drained: drains.DrainNotes) -> None:
 
 
 def test_a_fifo_does_not_block(
-    drained: drains.DrainNotes,
+    drained: device_notes.DrainNotes,
 ) -> None:
     drained.put(GPU, "x")
     (path,) = pathlib.Path(drained.path).iterdir()
@@ -302,7 +310,7 @@ def test_a_fifo_does_not_block(
 
 
 def test_control_characters_of_a_note_are_replaced(
-    drained: drains.DrainNotes,
+    drained: device_notes.DrainNotes,
 ) -> None:
     drained.put(GPU, "x")
     (path,) = pathlib.Path(drained.path).iterdir()
@@ -311,14 +319,18 @@ def test_control_characters_of_a_note_are_replaced(
     assert drained.read()[GPU].reason == "a fan?[2J?"
 
 
-def test_a_failed_write_leaves_no_file(drained: drains.DrainNotes) -> None:
+def test_a_failed_write_leaves_no_file(
+    drained: device_notes.DrainNotes,
+) -> None:
     drained.put("mtty", "x")
     with pytest.raises(UnicodeEncodeError):
         drained.put("\udcff", "x")
     assert os.listdir(drained.path) == ["mtty.json"]
 
 
-def test_concurrent_writers_lose_nothing(drained: drains.DrainNotes) -> None:
+def test_concurrent_writers_lose_nothing(
+    drained: device_notes.DrainNotes,
+) -> None:
     failed: list[BaseException] = []
     addresses = [f"0000:{n:02x}:00.0" for n in range(8)]
 
@@ -354,7 +366,7 @@ def drains_by(host: model.HostState) -> dict[str, str]:
 
 
 def detector_of(
-    root: pathlib.Path, drained: drains.DrainNotes
+    root: pathlib.Path, drained: device_notes.DrainNotes
 ) -> change_detection.ChangeDetector:
     """Return the detector of a host whose kernel counts uevents."""
     (root / "sys/kernel").mkdir(exist_ok=True)
@@ -368,7 +380,7 @@ def detector_of(
 
 
 def test_a_drain_is_detected_without_a_uevent(
-    tmp_path: pathlib.Path, drained: drains.DrainNotes
+    tmp_path: pathlib.Path, drained: device_notes.DrainNotes
 ) -> None:
     detector = detector_of(look.make("t4-mdev", tmp_path / "host"), drained)
     before = detector.read()
@@ -385,7 +397,7 @@ def test_a_drain_is_detected_without_a_uevent(
 
 
 def test_a_region_read_alone_has_the_drain_of_its_card(
-    tmp_path: pathlib.Path, drained: drains.DrainNotes
+    tmp_path: pathlib.Path, drained: device_notes.DrainNotes
 ) -> None:
     detector = detector_of(look.make("dfl-pac", tmp_path / "host"), drained)
     (part, *_) = (d for d in detector.read().devices if d.parent)
@@ -398,7 +410,7 @@ def test_a_region_read_alone_has_the_drain_of_its_card(
 
 def test_unreadable_drains_keep_their_last_value(
     tmp_path: pathlib.Path,
-    drained: drains.DrainNotes,
+    drained: device_notes.DrainNotes,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     detector = detector_of(look.make("t4-mdev", tmp_path / "host"), drained)
@@ -416,10 +428,12 @@ def test_unreadable_drains_keep_their_last_value(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("kind", [drains.DrainNotes, faults.FaultNotes])
+@pytest.mark.parametrize(
+    "kind", [device_notes.DrainNotes, device_notes.FaultNotes]
+)
 def test_unreadable_marks_are_unknown_and_not_drained(
     tmp_path: pathlib.Path,
-    kind: type[drains.DrainNotes] | type[faults.FaultNotes],
+    kind: type[device_notes.DrainNotes] | type[device_notes.FaultNotes],
 ) -> None:
     """Unknown is not absent."""
     root = look.make("t4-mdev", tmp_path / "host")
@@ -432,8 +446,8 @@ def test_unreadable_marks_are_unknown_and_not_drained(
         look.DRIVERS,
         policy.DeviceRules(),
         stores=note_stores.NoteStores(
-            faulted=notes_on.get(faults.FaultNotes),  # type: ignore[arg-type]
-            drained=notes_on.get(drains.DrainNotes),  # type: ignore[arg-type]
+            faulted=notes_on.get(device_notes.FaultNotes),  # type: ignore[arg-type]
+            drained=notes_on.get(device_notes.DrainNotes),  # type: ignore[arg-type]
         ),
     )
     before = detector.read()
@@ -455,7 +469,7 @@ def test_unreadable_marks_are_unknown_and_not_drained(
 
 def test_inspect_prints_drained_devices(
     tmp_path: pathlib.Path,
-    drained: drains.DrainNotes,
+    drained: device_notes.DrainNotes,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     conf = tmp_path / "nova.conf"

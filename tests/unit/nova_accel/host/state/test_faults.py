@@ -11,7 +11,7 @@ from nova_accel import errors, model
 from nova_accel.cli import commands
 from nova_accel.config import policy
 from nova_accel.discovery import nova_conf
-from nova_accel.host.state import faults
+from nova_accel.host.state import device_notes
 from nova_accel.inventory import conditions, tree_builder
 from nova_accel.model import names, providers
 from placement_sync.sync import diff
@@ -20,8 +20,8 @@ from tests.support.placement import applied_plans
 
 
 @pytest.fixture
-def notes(tmp_path: pathlib.Path) -> faults.FaultNotes:
-    return faults.FaultNotes(str(tmp_path / "state"))
+def notes(tmp_path: pathlib.Path) -> device_notes.FaultNotes:
+    return device_notes.FaultNotes(str(tmp_path / "state"))
 
 
 def node(host: model.HostState) -> providers.ProviderNode:
@@ -31,22 +31,22 @@ def node(host: model.HostState) -> providers.ProviderNode:
     return provider
 
 
-def test_a_fault_survives_a_restart(notes: faults.FaultNotes) -> None:
+def test_a_fault_survives_a_restart(notes: device_notes.FaultNotes) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
-    again = faults.FaultNotes(os.path.dirname(notes.path)).read()
+    again = device_notes.FaultNotes(os.path.dirname(notes.path)).read()
     assert again.keys() == {fpga.REGION}
     fault = again[fpga.REGION]
     assert (fault.reason, fault.function) == ("it failed", fpga.OLD)
     assert fault.when
 
 
-def test_there_are_no_faults_at_first(notes: faults.FaultNotes) -> None:
+def test_there_are_no_faults_at_first(notes: device_notes.FaultNotes) -> None:
     assert notes.read() == {}
     assert not os.path.exists(notes.path)
 
 
 def test_an_unreadable_note_counts(
-    notes: faults.FaultNotes,
+    notes: device_notes.FaultNotes,
 ) -> None:
     notes.put(fpga.REGION, "it failed", None)
     (name,) = os.listdir(notes.path)
@@ -58,7 +58,7 @@ def test_a_note_that_cant_be_written_counts_until_the_restart(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")
-    notes = faults.FaultNotes(str(tmp_path))
+    notes = device_notes.FaultNotes(str(tmp_path))
     notes.put(fpga.REGION, "it failed", None)
     with pytest.raises(errors.UnreadableError):
         notes.read()
@@ -69,7 +69,7 @@ def test_a_note_that_cant_be_written_counts_until_the_restart(
 
 
 def test_a_faulted_region_is_reserved_and_marked(
-    notes: faults.FaultNotes,
+    notes: device_notes.FaultNotes,
 ) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
     marked, healed = conditions.mark_faults(fpga.host(), notes.read())
@@ -165,13 +165,13 @@ def test_traits_of_a_region_in_use_stay() -> None:
 # -- the command ------------------------------------------------------------
 
 
-def heal(notes: faults.FaultNotes, *arguments: str) -> int:
+def heal(notes: device_notes.FaultNotes, *arguments: str) -> int:
     place = os.path.dirname(notes.path)
     return commands.main(["heal", *arguments, "--state-dir", place])
 
 
 def test_heal_lists_and_removes_faults(
-    notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
+    notes: device_notes.FaultNotes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkdir(os.path.dirname(notes.path))
     assert heal(notes) == 0
@@ -185,7 +185,7 @@ def test_heal_lists_and_removes_faults(
 
 
 def test_a_device_without_a_fault_cannot_be_healed(
-    notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
+    notes: device_notes.FaultNotes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     notes.put(fpga.REGION, "it failed", None)
     assert heal(notes, fpga.CARD) == 2
@@ -194,7 +194,7 @@ def test_a_device_without_a_fault_cannot_be_healed(
 
 
 def test_heal_refuses_a_state_dir_that_is_missing(
-    notes: faults.FaultNotes, capsys: pytest.CaptureFixture[str]
+    notes: device_notes.FaultNotes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert heal(notes) == 2
     captured = capsys.readouterr()
@@ -218,7 +218,7 @@ def test_heal_names_the_file_of_a_state_dir_that_is_missing(
 
 
 def test_heal_reads_the_nova_conf_of_this_machine(
-    notes: faults.FaultNotes,
+    notes: device_notes.FaultNotes,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -232,7 +232,9 @@ def test_heal_reads_the_nova_conf_of_this_machine(
     assert f"{fpga.REGION}  since 2" in capsys.readouterr().out
 
 
-def test_a_note_is_json_with_the_address(notes: faults.FaultNotes) -> None:
+def test_a_note_is_json_with_the_address(
+    notes: device_notes.FaultNotes,
+) -> None:
     notes.put(fpga.REGION, "it failed", fpga.OLD)
     (path,) = pathlib.Path(notes.path).iterdir()
     note = json.loads(path.read_text(encoding="utf-8"))
@@ -253,9 +255,9 @@ def test_a_note_written_later_can_be_healed(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "faulted").write_text("no directory")
-    notes = faults.FaultNotes(str(tmp_path))
+    notes = device_notes.FaultNotes(str(tmp_path))
     notes.put(fpga.REGION, "first", None)
     (tmp_path / "faulted").unlink()
     notes.put(fpga.REGION, "second", None)
-    assert faults.FaultNotes(str(tmp_path)).heal([fpga.REGION])
+    assert device_notes.FaultNotes(str(tmp_path)).heal([fpga.REGION])
     assert notes.read() == {}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nova_accel import errors, model
-from nova_accel.host.state import faults, notes
+from nova_accel.host.state import device_notes, notes
 
 ADDRESS, OTHER = "0000:3b:00.0", "0000:af:00.0"
 KINDS = [value for value in vars(notes).values() if type(value) is notes.Kind]
@@ -138,7 +138,7 @@ def test_notes_without_a_directory_are_in_memory(
 def test_unclean_functions_are_forgotten_by_hand(
     tmp_path: pathlib.Path,
 ) -> None:
-    marks = faults.FaultNotes(str(tmp_path))
+    marks = device_notes.FaultNotes(str(tmp_path))
     marks.put(ADDRESS, "it does not answer", None)
     marks.begin_scrub(OTHER, ADDRESS)
     unclean = marks.read_unclean()
@@ -149,7 +149,7 @@ def test_unclean_functions_are_forgotten_by_hand(
 
 
 def test_the_story_of_a_function(tmp_path: pathlib.Path) -> None:
-    marks = faults.FaultNotes(str(tmp_path))
+    marks = device_notes.FaultNotes(str(tmp_path))
     claim = model.Claim(
         consumer="server-1",
         provider="provider-1",
@@ -176,7 +176,7 @@ def test_the_story_of_a_function(tmp_path: pathlib.Path) -> None:
     marks.begin_scrub(ADDRESS, ADDRESS)
     marks.end_scrub(ADDRESS, is_clean=True)
     stories.append(marks.read_story(ADDRESS, ADDRESS))
-    assert stories[3] == faults.FunctionStory(
+    assert stories[3] == device_notes.FunctionStory(
         unreleased=None, serial=None, scrub=None, fault=None
     )
     assert [

@@ -14,10 +14,8 @@ import pytest
 from nova_accel.host.bitstreams import bitstream_cache
 from nova_accel.host.state import (
     claims_file,
+    device_notes,
     directories,
-    drains,
-    error_baseline,
-    faults,
     rebuild_allocations,
     state_dir,
 )
@@ -113,16 +111,16 @@ def test_a_file_that_is_removed_before_it_is_locked_is_created_again(
 
 def test_each_directory_of_the_state_is_cleaned(tmp_path: Path) -> None:
     place = str(tmp_path)
-    fault_notes = faults.FaultNotes(place)
+    fault_notes = device_notes.FaultNotes(place)
     written = [
         os.path.dirname(claims_file.ClaimsFile(place).path),
         fault_notes.path,
         fault_notes._scrubs.path,
         fault_notes.unreleased.path,
-        drains.DrainNotes(place).path,
+        device_notes.DrainNotes(place).path,
         fault_notes.serials.path,
         rebuild_allocations.RebuildAllocations(place).path,
-        error_baseline.ErrorBaseline(place).path,
+        device_notes.ErrorBaseline(place).path,
         os.path.dirname(heartbeat.Heartbeat(place, "test", 60.0).path),
     ]
     assert len(set(written)) == len(written)

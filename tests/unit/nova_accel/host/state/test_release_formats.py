@@ -17,9 +17,7 @@ from nova_accel import model
 from nova_accel.host.bitstreams import bitstream_cache
 from nova_accel.host.state import (
     claims_file,
-    drains,
-    error_baseline,
-    faults,
+    device_notes,
     notes,
     rebuild_allocations,
 )
@@ -76,7 +74,7 @@ def test_claims_are_read(place: pathlib.Path) -> None:
 
 
 def test_faults_are_read(place: pathlib.Path) -> None:
-    stored = faults.FaultNotes(str(place))
+    stored = device_notes.FaultNotes(str(place))
     assert stored.read() == {
         GPU: model.Fault(address=GPU, reason="NVML is lost", when=WHEN),
         REGION: model.Fault(
@@ -89,7 +87,7 @@ def test_faults_are_read(place: pathlib.Path) -> None:
 
 
 def test_functions_to_scrub_are_read(place: pathlib.Path) -> None:
-    stored = faults.FaultNotes(str(place))
+    stored = device_notes.FaultNotes(str(place))
     assert stored.read_scrubs() == (
         notes.ScrubInProgress(
             address=NVME,
@@ -111,15 +109,13 @@ def test_functions_to_scrub_are_read(place: pathlib.Path) -> None:
 
 
 def test_drains_are_read(place: pathlib.Path) -> None:
-    assert drains.DrainNotes(str(place)).read() == {
+    assert device_notes.DrainNotes(str(place)).read() == {
         GPU: model.Drain(address=GPU, reason="a fan is loud", when=WHEN)
     }
 
 
 def test_acknowledged_errors_are_read(place: pathlib.Path) -> None:
-    assert error_baseline.ErrorBaseline(str(place), "boot-1").read() == {
-        GPU: 3
-    }
+    assert device_notes.ErrorBaseline(str(place), "boot-1").read() == {GPU: 3}
 
 
 def test_allocations_of_rebuilt_servers_are_read(place: pathlib.Path) -> None:
@@ -129,7 +125,7 @@ def test_allocations_of_rebuilt_servers_are_read(place: pathlib.Path) -> None:
 
 
 def test_serial_numbers_are_read(place: pathlib.Path) -> None:
-    assert faults.FaultNotes(str(place)).serials.read() == {
+    assert device_notes.FaultNotes(str(place)).serials.read() == {
         NVME: notes.Assignment(
             address=NVME,
             reason="a server was given this device",
@@ -185,16 +181,16 @@ def test_the_status_of_passes_is_read(place: pathlib.Path) -> None:
 
 def read_all(place: pathlib.Path) -> dict[str, Any]:
     """Return the content of each file of a state directory."""
-    stored = faults.FaultNotes(str(place))
+    stored = device_notes.FaultNotes(str(place))
     return {
         "claims": claims_file.ClaimsFile(str(place)).read(),
         "faults": stored.read(),
         "scrubs": stored.read_scrubs(),
         "unreleased": stored.read_unreleased(),
-        "drains": drains.DrainNotes(str(place)).read(),
-        "errors": error_baseline.ErrorBaseline(str(place), "boot-1").read(),
+        "drains": device_notes.DrainNotes(str(place)).read(),
+        "errors": device_notes.ErrorBaseline(str(place), "boot-1").read(),
         "rebuilt": rebuild_allocations.RebuildAllocations(str(place)).read(),
-        "serials": faults.FaultNotes(str(place)).serials.read(),
+        "serials": device_notes.FaultNotes(str(place)).serials.read(),
         "bitstream": bitstream_cache.BitstreamCache(
             str(place / "bitstreams"), cached_images.LIMIT
         ).facts(cached_images.A),

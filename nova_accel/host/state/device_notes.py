@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices at fault, scrubs in progress, functions not yet released.
+"""Notes on devices: faults, scrubs, drains, acknowledged error counts.
+
+Below ``state_dir``: devices at fault (``faulted``), functions that are being
+scrubbed (``scrubbing``) or not seen clean since a server (``unreleased``),
+devices that the operator drains (``drained``), and error counts that the
+operator acknowledged (``acknowledged``).
 
 Nova stores which server has a device. Only these notes store that a device
 must not be assigned to another server.
@@ -11,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 from nova_accel import model
 from nova_accel.host.state import notes, state_dir
-from nova_accel.inventory import conditions
+from nova_accel.inventory import conditions, health
 
 LOG = logging.getLogger(__name__)
 
@@ -231,3 +236,134 @@ class FaultNotes:
         :raises UnreadableError: the directory can't be listed.
         """
         return self.unreleased.read()
+
+
+# Reason of the devices of a host that nova-accel is removed from.
+LEAVING = "nova-accel is removed from this host"
+
+
+class DrainNotes:
+    """Drain marks of one host's devices. Thread-safe.
+
+    Root writes them (``nova-accel drain``), nova-compute's user reads
+    them.
+    """
+
+    def __init__(self, state_dir: str) -> None:
+        """Use ``drained`` below a directory; the first write creates it."""
+        self._notes = notes.NoteStore(state_dir, notes.DRAINED)
+        self.path = self._notes.path
+
+    def read(self) -> Mapping[str, model.Drain]:
+        """Return the drains by address, unreadable notes included.
+
+        :raises UnreadableError: the directory can't be listed.
+        """
+        return {
+            address: dataclasses.replace(
+                drain, author=notes.single_line(drain.author)
+            )
+            for address, drain in self._notes.read().items()
+        }
+
+    def put(self, address: str, reason: str, author: str = "") -> None:
+        """Drain a device: it takes no new server from now on.
+
+        :param address: see ``conditions.resolve_address``; a card's also
+            drains its regions.
+        :param reason: text for the operator; stored as one line.
+        :param author: name of the operator, "" if it is not known.
+        :raises OSError: the note can't be written.
+        """
+        line = notes.single_line(reason)
+        self._notes.write(
+            model.Drain(
+                address=address,
+                reason=line,
+                when=notes.now(),
+                author=notes.single_line(author),
+            )
+        )
+        LOG.info("%s is drained: %s", address, line)
+
+    def remove(self, addresses: Iterable[str]) -> frozenset[str]:
+        """End the drain of some devices; return those that were drained.
+
+        :raises OSError: a note can't be removed.
+        :raises UnreadableError: the directory can't be listed.
+        """
+        removed = frozenset(a for a in addresses if self._notes.remove(a))
+        for address in sorted(removed):
+            LOG.info("%s is no longer drained", address)
+        return removed
+
+
+# An id that each boot changes (Documentation/admin-guide/sysctl/
+# kernel.rst). Counters start at 0 with a boot.
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+def read_boot_id(path: str = _BOOT_ID) -> str:
+    """Return the id of this boot of the kernel, empty if unknown."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+class ErrorBaseline:
+    """Acknowledged fatal errors of each function. Thread-safe.
+
+    The kernel never resets its counters. ``nova-accel heal`` stores the count
+    of a device here; only errors above this baseline are a fault.
+    """
+
+    def __init__(self, state_dir: str, boot: str | None = None) -> None:
+        """Use ``acknowledged`` below a directory.
+
+        :param boot: the boot's id; None for this machine's.
+        """
+        self._notes = notes.NoteStore(state_dir, notes.ACKNOWLEDGED)
+        self.path = self._notes.path
+        self._boot = read_boot_id() if boot is None else boot
+
+    def read(self) -> Mapping[str, int]:
+        """Return the acknowledged counts by the function's address.
+
+        Notes of another boot are ignored. If the directory can't be read,
+        the counts of the last reading are returned.
+        """
+        by_address = self._notes.read_last(
+            "acknowledged error counts are not updated"
+        )
+        return {
+            address: note.count
+            for address, note in by_address.items()
+            if note.boot == self._boot
+        }
+
+    def put(self, counts: Mapping[str, int]) -> None:
+        """Acknowledge the present errors of some functions.
+
+        :param counts: numbers of fatal errors by the function's address.
+        :raises OSError: a note can't be written.
+        """
+        for address, count in counts.items():
+            self._notes.write(
+                health.Acknowledgment(
+                    address=address,
+                    reason="the operator has acknowledged these errors",
+                    when=notes.now(),
+                    fatal=str(count),
+                    boot=self._boot,
+                )
+            )
+
+    def forget(self, addresses: Iterable[str]) -> None:
+        """Remove the acknowledgments of some functions.
+
+        A note that can't be removed is ignored from now on.
+        """
+        for address in addresses:
+            self._notes.remove_or_ignore(address)
