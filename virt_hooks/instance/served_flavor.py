@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 def replace(
     instance: Any,
     allocated: model.Allocations,
-    replacements: Iterable[native_flavors.Replacement],
+    replacements: Collection[native_flavors.Replacement],
     list_devices: Callable[[], Collection[model.Device]],
 ) -> None:
     """Store the profile that nova-scheduler chose in a server's flavor.
@@ -38,7 +38,10 @@ def replace(
     :raises MalformedError: the flavor's list of choices can't be used.
     :raises nova.exception.NovaException: the instance can't be saved.
     """
-    specs = native_flavors.apply(replacements, instance.flavor.extra_specs)
+    before = instance.flavor.extra_specs
+    specs = (
+        native_flavors.apply(replacements, before) if replacements else None
+    )
     if specs is not None and _is_allocated(specs, allocated):
         _store(instance, specs)
     if profile_order.KEY in instance.flavor.extra_specs:

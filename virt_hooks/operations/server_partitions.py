@@ -127,7 +127,9 @@ class ServerPartitions:
             request.groups,
             request.slots,
             request.allocated,
-            self.accel.programs.read_cached(request.images),
+            self.accel.programs.read_cached(request.images)
+            if request.images
+            else {},
         )
         self._operation.claims = claims
         return claims

@@ -139,7 +139,8 @@ class Lifecycle(claim_store.NodeClaims):
                 for claim in claims
             )
             self.store.set_claims(consumer, made)
-            self.programs.note_loaded(made)
+            if any(claim.bitstream for claim in made):
+                self.programs.note_loaded(made)
             spawn_plan.refresh_cards(self.host, root, slots)
         return made
 

@@ -60,7 +60,7 @@ class Programs:
     ) -> tuple[model.Claim, ...]:
         """Return a server's claims with the bitstreams to load for them.
 
-        :param claims: the planned claims.
+        :param claims: the planned claims, of which some have a region.
         :param before: the claims that the server had.
         :param bitstreams: those on this host, by image.
         :param holders: the claims of all servers of this host.

@@ -76,13 +76,11 @@ class SpawnPlanner:
             self._store.without_claims_of_others(consumer, host),
             request.allocations,
         )
-        claims = self._programs.plan(
-            ownership.plan_unless_made(before, claims),
-            before,
-            request.bitstreams,
-            self._store.claims(),
-            host,
-        )
+        claims = ownership.plan_unless_made(before, claims)
+        if any(claim.region for claim in claims):
+            claims = self._programs.plan(
+                claims, before, request.bitstreams, self._store.claims(), host
+            )
         self._release.notes.check_serials(claims)
         self._release.notes.note_assigned(ownership.exclude(claims, before))
         return claims

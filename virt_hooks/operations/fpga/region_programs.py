@@ -54,8 +54,6 @@ class RegionPrograms(programs.Programs):
         still has the function that was loaded for the server. All other
         regions are checked.
         """
-        if not any(claim.region for claim in claims):
-            return claims
         made = {
             claim.handle: claim
             for claim in before
