@@ -12,7 +12,8 @@ from typing import Any
 from nova import exception
 from nova.api.validation.extra_specs import base
 
-from nova_accel.model import extra_specs, flavors
+from nova_accel.catalog import extra_specs
+from nova_accel.model import flavors
 
 # Both patterns match the empty string: the suffix has the pattern of Nova's
 # own validators of "resources{group}", and the key is all after the colon.

@@ -11,7 +11,8 @@ import json
 import pathlib
 from typing import Any
 
-from nova_accel.model import extra_specs, flavors
+from nova_accel.catalog import extra_specs
+from nova_accel.model import flavors
 
 ROOT = pathlib.Path(__file__).parents[1]
 PATH = ROOT / "filters/metadefs/compute-accelerators.json"

@@ -10,7 +10,7 @@ from typing import TypeVar
 from nova_accel import errors
 from nova_accel.model import names
 
-# Namespace of the library's keys; nova_accel.model.extra_specs lists them.
+# Namespace of the library's keys; nova_accel.catalog.extra_specs lists them.
 NAMESPACE = "accelerator:"
 BITSTREAM = "fpga_bitstream"
 GUEST_TOPOLOGY = "guest_topology"

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Page of extra specs, filled from nova_accel.model.extra_specs."""
+"""Page of extra specs, filled from nova_accel.catalog.extra_specs."""
 
 import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from nova_accel.model import extra_specs, flavors
+from nova_accel.catalog import extra_specs
+from nova_accel.model import flavors
 
 #: The line of the page that the table replaces, a comment to Sphinx.
-MARK = ".. extra specs of nova_accel.model.extra_specs\n"
+MARK = ".. extra specs of nova_accel.catalog.extra_specs\n"
 _WIDTH = 77
 
 

@@ -8,9 +8,10 @@ import subprocess
 
 import pytest
 
+from nova_accel.catalog import extra_specs
 from nova_accel.doctor import checked_host, registry
 from nova_accel.host.sysfs import host_reader
-from nova_accel.model import extra_specs, flavors
+from nova_accel.model import flavors
 from tests.hosts import recorded
 from tests.unit.docs import pages
 from tests.unit.house import test_commands as test_house

@@ -13,7 +13,8 @@ from nova import exception
 from nova.api.validation.extra_specs import base, validators
 
 from filters import extra_specs as seam
-from nova_accel.model import extra_specs, flavors
+from nova_accel.catalog import extra_specs
+from nova_accel.model import flavors
 
 suffixes = st.from_regex(f"({flavors.SUFFIX})?", fullmatch=True)
 # Characters that Nova's API accepts in keys and values.

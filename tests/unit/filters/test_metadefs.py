@@ -3,7 +3,7 @@
 
 import re
 
-from nova_accel.model import extra_specs
+from nova_accel.catalog import extra_specs
 from tests.support import golden
 from tools import metadata_definitions
 

@@ -3,7 +3,8 @@
 
 from nova.tests.functional.api import client
 
-from nova_accel.model import extra_specs, flavors
+from nova_accel.catalog import extra_specs
+from nova_accel.model import flavors
 from tests.functional.nova.support import harness
 
 

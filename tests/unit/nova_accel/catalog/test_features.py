@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from nova_accel.catalog import features
+from nova_accel.catalog import extra_specs, features
 from nova_accel.config import conf_options
-from nova_accel.model import extra_specs
 from tests.unit.docs import pages
 
 generated = pages.extension("generated")

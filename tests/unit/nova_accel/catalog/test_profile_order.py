@@ -4,8 +4,7 @@
 import pytest
 
 from nova_accel import errors
-from nova_accel.catalog import loader, profile_order
-from nova_accel.model import extra_specs
+from nova_accel.catalog import extra_specs, loader, profile_order
 
 CATALOG = loader.load()
 A40 = {

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import errors
-from nova_accel.model import extra_specs, flavors
+from nova_accel.catalog import extra_specs
+from nova_accel.model import flavors
 
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "doc/source/user/extra-specs.rst"
