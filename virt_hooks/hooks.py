@@ -23,12 +23,7 @@ from nova_accel.discovery import (
 )
 from nova_accel.host import nvml_gpus
 from nova_accel.host.execute import action_executor
-from nova_accel.host.state import (
-    claims_file,
-    device_notes,
-    rebuild_allocations,
-    service_lock,
-)
+from nova_accel.host.state import claims_file, device_notes, service_lock
 from nova_accel.host.sysfs import fs, udev
 from nova_accel.inventory import health
 from virt_hooks.guest import (
@@ -222,7 +217,7 @@ class Hooks:
         self.rebuilt_servers = rebuild.RebuiltServers(
             accel,
             allocations,
-            rebuild_allocations.RebuildAllocations(settings.state_dir),
+            rebuild.RebuildAllocations(settings.state_dir),
             partitions.reporter.publish,
         )
         self.reboot = reboot.Reboot(partitions, self.rebuilt_servers, moves)

@@ -4,19 +4,67 @@
 Nova's periodic task sends the changes of this service. This pass also
 reads changes that others made in Placement, and devices that were added to
 or removed from the host. It holds none of Nova's locks.
+
+Packages extend the status of the passes by entry points of the group
+``nova_accel.status_extensions``, classes that take an ``ExtensionContext``:
+samples of usage and metrics are one.
 """
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from nova_accel import model
-from nova_accel.config import conf
+from nova_accel.config import conf, extensions
 from nova_accel.host.state import device_notes, notes
 from nova_accel.host.sysfs import udev
-from placement_sync.daemon import heartbeat, loop
+from placement_sync.daemon import heartbeat, loop, operations
 from placement_sync.sync import sync_pass
-from virt_hooks.report import reporter, status_extensions
+from virt_hooks.report import reporter
+from virt_hooks.spawn import lifecycle
+
+GROUP = "nova_accel.status_extensions"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionContext:
+    """Objects of one nova-compute that an extension may use.
+
+    ``operations`` counts operations on servers. ``read_projects`` returns the
+    known projects by server, without I/O.
+    """
+
+    settings: conf.Settings
+    accel: lifecycle.Lifecycle
+    beat: heartbeat.Heartbeat
+    operations: operations.Operations
+    read_projects: Callable[[], Mapping[str, str]]
+
+
+class StatusExtension(Protocol):
+    """Reader of each new status, with work of its own."""
+
+    def start(self) -> None:
+        """Begin, before the first pass."""
+
+    def stop(self) -> None:
+        """End, after the last pass."""
+
+    def publish(self, status: heartbeat.Status) -> None:
+        """Publish the status of a new pass."""
+
+    def update(self, status: heartbeat.Status) -> None:
+        """Publish a status whose pass was published before."""
+
+
+def load_extensions(context: ExtensionContext) -> tuple[StatusExtension, ...]:
+    """Return the extensions of the installed packages, by name.
+
+    :raises ConfigurationError: one can't be loaded.
+    """
+    return tuple(build(context) for build in extensions.load(GROUP).values())
+
 
 LOG = logging.getLogger(__name__)
 
@@ -69,8 +117,8 @@ class Reconciler:
             self._publish_status,
             self._update_status,
         )
-        self._extensions = status_extensions.load(
-            status_extensions.ExtensionContext(
+        self._extensions = load_extensions(
+            ExtensionContext(
                 settings=self._settings,
                 accel=accel,
                 beat=self._heartbeat,

@@ -16,16 +16,16 @@ from nova_accel.host.execute.technologies import nvml_privileged, qat_telemetry
 from nova_accel.host.sysfs import fs, usage_files
 from nova_accel.model import usage
 from placement_sync.daemon import heartbeat, loop, metrics
-from virt_hooks.report import status_extensions
+from virt_hooks.report import reconcile
 from virt_hooks.spawn import lifecycle
 
 LOG = logging.getLogger(__name__)
 
 
 class UsageExtension:
-    """``status_extensions.StatusExtension`` of usage and metrics."""
+    """``reconcile.StatusExtension`` of usage and metrics."""
 
-    def __init__(self, context: status_extensions.ExtensionContext) -> None:
+    def __init__(self, context: reconcile.ExtensionContext) -> None:
         self._settings = context.settings.sync
         self._operations = context.operations
         self._metrics: metrics.Metrics | None = None

@@ -12,12 +12,7 @@ from nova_accel import model
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import actions, names
-from nova_accel.vendors.intel_dfl import (
-    card_ports,
-    fpga_card,
-    port_regions,
-    vf_counts,
-)
+from nova_accel.vendors.intel_dfl import card_ports, fpga_card, port_regions
 
 
 class DflDriver:
@@ -73,8 +68,8 @@ class DflDriver:
             action
             for card, rule in _find_cards(host, rules)
             if rule.num_vfs is not None
-            and not vf_counts.check_change(card, rule.num_vfs, host)
-            for action in vf_counts.plan_change(card, rule.num_vfs, host)
+            and not card_ports.check_change(card, rule.num_vfs, host)
+            for action in card_ports.plan_change(card, rule.num_vfs, host)
         )
 
 
@@ -124,9 +119,9 @@ def _list_card_problems(
         )
         return
     requested = rule.num_vfs
-    if requested is None or not vf_counts.plan_change(card, requested, host):
+    if requested is None or not card_ports.plan_change(card, requested, host):
         return
-    obstacle = vf_counts.check_change(card, requested, host)
+    obstacle = card_ports.check_change(card, requested, host)
     yield model.Problem.of_device(
         card.address,
         f"device_spec asks for {requested} virtual functions,"

@@ -17,7 +17,7 @@ from nova_accel.host.fpga import dfl
 from nova_accel.host.sysfs import host_reader
 from nova_accel.model import names, pci
 from nova_accel.vendors.common import iommu_group, reset_policy
-from nova_accel.vendors.intel_dfl import card_ports, fpga_card, vf_counts
+from nova_accel.vendors.intel_dfl import card_ports, fpga_card
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def list_regions(
     manager = card.manager
     rule = rules.rule(card.address, manager.vendor, manager.product)
     explain_change = functools.partial(
-        vf_counts.explain_change, card, rule, host
+        card_ports.explain_change, card, rule, host
     )
     assigned = {vf for vfs in ports.region_vfs.values() for vf in vfs}
     for number in ports.numbers:

@@ -16,10 +16,10 @@ from nova_accel.host.state import (
     claims_file,
     device_notes,
     directories,
-    rebuild_allocations,
     state_dir,
 )
 from placement_sync.daemon import heartbeat
+from virt_hooks.operations import rebuild
 
 OLD = ".0123456789abcdef"
 _WAIT = """
@@ -119,7 +119,7 @@ def test_each_directory_of_the_state_is_cleaned(tmp_path: Path) -> None:
         fault_notes.unreleased.path,
         device_notes.DrainNotes(place).path,
         fault_notes.serials.path,
-        rebuild_allocations.RebuildAllocations(place).path,
+        rebuild.RebuildAllocations(place).path,
         device_notes.ErrorBaseline(place).path,
         os.path.dirname(heartbeat.Heartbeat(place, "test", 60.0).path),
     ]

@@ -10,26 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nova_accel.host.state import rebuild_allocations
+from virt_hooks.operations import rebuild
 
 SERVER, OTHER = (f"{n * 8}-0000-4000-8000-000000000000" for n in "ab")
 ALLOCATIONS = {"a provider": {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}}
 
 
 @pytest.fixture
-def store(tmp_path: pathlib.Path) -> rebuild_allocations.RebuildAllocations:
-    return rebuild_allocations.RebuildAllocations(str(tmp_path / "state"))
+def store(tmp_path: pathlib.Path) -> rebuild.RebuildAllocations:
+    return rebuild.RebuildAllocations(str(tmp_path / "state"))
 
 
 def again(
-    store: rebuild_allocations.RebuildAllocations,
-) -> rebuild_allocations.RebuildAllocations:
+    store: rebuild.RebuildAllocations,
+) -> rebuild.RebuildAllocations:
     """Return the store of the next service."""
-    return rebuild_allocations.RebuildAllocations(os.path.dirname(store.path))
+    return rebuild.RebuildAllocations(os.path.dirname(store.path))
 
 
 def test_allocations_survive_a_restart(
-    store: rebuild_allocations.RebuildAllocations,
+    store: rebuild.RebuildAllocations,
 ) -> None:
     store.put(SERVER, ALLOCATIONS)
     store.put(OTHER, {})
@@ -39,7 +39,7 @@ def test_allocations_survive_a_restart(
 
 
 def test_there_are_no_allocations_at_first(
-    store: rebuild_allocations.RebuildAllocations,
+    store: rebuild.RebuildAllocations,
 ) -> None:
     assert store.read() == {}
     store.remove(SERVER)
@@ -47,7 +47,7 @@ def test_there_are_no_allocations_at_first(
 
 
 def test_removed_allocations_are_not_read(
-    store: rebuild_allocations.RebuildAllocations,
+    store: rebuild.RebuildAllocations,
 ) -> None:
     store.put(SERVER, ALLOCATIONS)
     store.put(OTHER, ALLOCATIONS)
@@ -69,7 +69,7 @@ def test_the_last_allocations_are_stored(
     course: list[tuple[str, dict[str, dict[str, int]]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
-        store = rebuild_allocations.RebuildAllocations(place)
+        store = rebuild.RebuildAllocations(place)
         for server, amounts in course:
             store.put(server, amounts)
         assert store.read() == again(store).read() == dict(course)
@@ -99,7 +99,7 @@ def with_amounts(text: str) -> str:
     ids=lambda text: text[:70],
 )
 def test_a_damaged_note_is_logged_and_not_removed(
-    store: rebuild_allocations.RebuildAllocations,
+    store: rebuild.RebuildAllocations,
     text: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_damaged_note_is_logged_and_not_removed(
     "amounts", ['"x"', "[]", '{"p": 1}', '{"p": {"c": []}}']
 )
 def test_damaged_amounts_are_logged(
-    store: rebuild_allocations.RebuildAllocations,
+    store: rebuild.RebuildAllocations,
     amounts: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -131,7 +131,7 @@ def test_damaged_amounts_are_logged(
 
 
 def test_allocations_that_cant_be_written_count_until_the_restart(
-    store: rebuild_allocations.RebuildAllocations,
+    store: rebuild.RebuildAllocations,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pathlib.Path(store.path).parent.write_text("a file")
@@ -146,5 +146,5 @@ def test_an_unlistable_directory_is_logged(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "booked").write_text("a file")
-    assert rebuild_allocations.RebuildAllocations(str(tmp_path)).read() == {}
+    assert rebuild.RebuildAllocations(str(tmp_path)).read() == {}
     assert "can't be read" in caplog.text

@@ -15,15 +15,11 @@ import pytest
 
 from nova_accel import model
 from nova_accel.host.bitstreams import bitstream_cache
-from nova_accel.host.state import (
-    claims_file,
-    device_notes,
-    notes,
-    rebuild_allocations,
-)
+from nova_accel.host.state import claims_file, device_notes, notes
 from placement_sync.daemon import heartbeat, status
 from tests.support import strategies
 from tests.support.fpga import bitstream_files, cached_images
+from virt_hooks.operations import rebuild
 
 RELEASE = pathlib.Path(__file__).with_name("release_0e38010")
 EARLIER = RELEASE.with_name("release_92ab40b")
@@ -119,7 +115,7 @@ def test_acknowledged_errors_are_read(place: pathlib.Path) -> None:
 
 
 def test_allocations_of_rebuilt_servers_are_read(place: pathlib.Path) -> None:
-    assert rebuild_allocations.RebuildAllocations(str(place)).read() == {
+    assert rebuild.RebuildAllocations(str(place)).read() == {
         SERVER: {"a provider": {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}}
     }
 
@@ -189,7 +185,7 @@ def read_all(place: pathlib.Path) -> dict[str, Any]:
         "unreleased": stored.read_unreleased(),
         "drains": device_notes.DrainNotes(str(place)).read(),
         "errors": device_notes.ErrorBaseline(str(place), "boot-1").read(),
-        "rebuilt": rebuild_allocations.RebuildAllocations(str(place)).read(),
+        "rebuilt": rebuild.RebuildAllocations(str(place)).read(),
         "serials": device_notes.FaultNotes(str(place)).serials.read(),
         "bitstream": bitstream_cache.BitstreamCache(
             str(place / "bitstreams"), cached_images.LIMIT
