@@ -3,7 +3,7 @@
 
 The only place of these versions: the checks of hosts, of guests and of live
 migrations read them, and the support matrix of the manual is generated from
-``TABLE``.
+``TABLE``, which is ``data/features.json``.
 
 A number is compared only where nothing shows the feature itself: distributions
 add features to older versions. VFIO of the kernel is shown by its files
@@ -18,6 +18,10 @@ property ``enable-migration`` of ``vfio-pci``).
 
 import dataclasses
 import enum
+from collections.abc import Mapping
+
+from nova_accel.catalog import loader
+from nova_accel.model import json_codec
 
 Version = tuple[int, ...]
 
@@ -55,9 +59,9 @@ class Feature:
 
     name: str
     condition: str
-    floors: dict[str, Floor]
     trial: Trial
     place: str
+    floors: Mapping[str, Floor] = dataclasses.field(default_factory=dict)
     nova: int = 31
     is_required: bool = False
     flag: str = ""
@@ -83,198 +87,29 @@ def join(version: Version) -> str:
     return ".".join(map(str, version))
 
 
-def _floor(minimum: Version, source: str) -> Floor:
-    return Floor(minimum=minimum, source=source)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _FeaturesFile:
+    """Content of the data file, in the order of the manual.
+
+    The features of kernel drivers, which are live migrations, have the name
+    of the driver as their key.
+    """
+
+    features: Mapping[str, Feature]
 
 
-def _nova(minimum: Version, name: str) -> Floor:
-    source = f"nova 34.0.0, nova/virt/libvirt/driver.py, {name}"
-    return _floor(minimum, source)
-
-
-def _kernel(minimum: Version, path: str) -> Floor:
-    return _floor(minimum, f"Linux {join(minimum)}, {path}")
-
-
-def _news(*minimum: int) -> Floor:
-    return _floor(minimum, f"libvirt {join(minimum)}, NEWS.rst")
-
-
-_DEBIAN_12 = "Debian 12: Linux 6.1, libvirt 9.0, QEMU 7.2"
-_DEBIAN_13 = "Debian 13: Linux 6.12, libvirt 11.3, QEMU 10.0"
-# Debian's kernels have no IOMMUFD (live-migration.rst).
-_MIGRATED = (
-    f"{_DEBIAN_13}, whose QEMU gets enable-migration=on and"
-    " x-device-dirty-page-tracking=off"
+_FILE: _FeaturesFile = json_codec.decode(
+    _FeaturesFile, json_codec.loads(loader.text("features.json"))
 )
-_SID = "libvirt 12.8 and QEMU 11.1 of sid"
-_NO_DRIVER = "libvirt is Nova's fake, and the driver emulated"
-_NO_DEVICE = "no such device"
-_VARIANT_FLOORS = {
-    LIBVIRT: _nova((10, 0, 0), "MIN_VFIO_PCI_VARIANT_LIBVIRT_VERSION"),
-    QEMU: _nova((8, 2, 2), "MIN_VFIO_PCI_VARIANT_QEMU_VERSION"),
-}
-_MDEV_FLOORS = {
-    LIBVIRT: _nova((8, 6, 0), "MIN_MDEV_LIVEMIG_LIBVIRT_VERSION"),
-    QEMU: _nova((8, 1, 0), "MIN_MDEV_LIVEMIG_QEMU_VERSION"),
-}
-# iommufd and acpi-generic-initiator.
-_NEW_OBJECTS = _floor((9, 0, 0), "QEMU 9.0, qapi/qom.json")
-# The interface by which QEMU moves the state of devices.
-_MIGRATION_V2 = _kernel(
-    (5, 18), "include/uapi/linux/vfio.h (VFIO_DEVICE_FEATURE_MIGRATION)"
-)
-
-NOVA = Feature(
-    name="Nova 31 to 34",
-    condition="card",
-    floors={
-        LIBVIRT: _nova((8, 0, 0), "MIN_LIBVIRT_VERSION"),
-        QEMU: _nova((6, 2, 0), "MIN_QEMU_VERSION"),
-    },
-    is_required=True,
-    trial=Trial.REAL,
-    place=f"{_DEBIAN_12}; {_DEBIAN_13}",
-)
-TYPED_VF = Feature(
-    name="typed VFs, which keep the driver of their vendor",
-    condition="typed-vf",
-    floors={
-        LINUX: _kernel((6, 1), "drivers/vfio/vfio_main.c (class vfio-dev)"),
-        LIBVIRT: _floor(
-            (10, 0, 0), "libvirt 10.0.0, src/util/virpci.c (vfio-dev)"
-        ),
-    },
-    is_required=True,
-    trial=Trial.REAL,
-    place=f"{_DEBIAN_13}, with an emulated driver",
-)
-DISPLAY = Feature(
-    name="the console of a typed VF (display, ramfb)",
-    condition="typed-vf",
-    floors={LIBVIRT: _news(10, 3, 0)},
-    trial=Trial.TEXT,
-    place=f"Debian 13's libvirt 11.3; {_SID}",
-)
-ADDRESS_SIZE = Feature(
-    name="the address size of guests (hw:maxphysaddr_mode)",
-    condition="passthrough",
-    floors={LIBVIRT: _nova((8, 7, 0), "MIN_LIBVIRT_MAXPHYSADDR")},
-    trial=Trial.REAL,
-    place=f"{_DEBIAN_12}; QEMU 10.0, with emulated devices",
-)
-VARIANT_DRIVER = Feature(
-    name="VFIO variant drivers, bound by libvirt",
-    condition="variant-driver",
-    floors={LIBVIRT: _VARIANT_FLOORS[LIBVIRT]},
-    trial=Trial.NONE,
-    place=_NO_DEVICE,
-)
-MEMORY_NODES = Feature(
-    name="NUMA nodes for the memory of a GPU (accelerator:memory_nodes)",
-    condition="coherent-gpu",
-    is_required=True,
-    floors={
-        LIBVIRT: _news(11, 8, 0),
-        QEMU: _NEW_OBJECTS,
-    },
-    flag="acpi-generic-initiator",
-    trial=Trial.TEXT,
-    place=_SID,
-)
-GUEST_TOPOLOGY = Feature(
-    name="PCIe topology of the host in guests (accelerator:guest_topology)",
-    condition="passthrough",
-    floors={
-        LIBVIRT: _floor((9, 0, 0), "the oldest libvirt that was tried"),
-        QEMU: _floor((7, 2, 0), "the oldest QEMU that was tried"),
-    },
-    trial=Trial.REAL,
-    place=f"{_DEBIAN_12}; QEMU 10.0, with emulated devices",
-)
-IOMMUFD = Feature(
-    name="PCI functions by IOMMUFD (use_iommufd)",
-    condition="passthrough",
-    floors={
-        LINUX: _kernel((6, 6), "drivers/vfio/Kconfig (VFIO_DEVICE_CDEV)"),
-        LIBVIRT: _news(12, 1, 0),
-        QEMU: _NEW_OBJECTS,
-    },
-    flag="iommufd",
-    trial=Trial.TEXT,
-    place=_SID,
-)
-# It needs IOMMUFD, whose floors are not repeated in the checks of hosts.
-ENCRYPTED = Feature(
-    name="PCI functions in guests with SEV-SNP or TDX, by IOMMUFD",
-    condition="passthrough",
-    floors={},
-    trial=Trial.TEXT,
-    place=f"{_SID}, in guests without encryption",
-    nova=34,
-)
-MDEV_MIGRATION = Feature(
-    name="live migration of mdevs",
-    condition="mdev",
-    floors=_MDEV_FLOORS | {LINUX: _MIGRATION_V2},
-    trial=Trial.REAL,
-    place=f"{_MIGRATED}, with the kernel's sample mtty",
-)
-TYPED_MIGRATION = Feature(
-    name="live migration of typed VFs",
-    condition="typed-vf",
-    floors=_VARIANT_FLOORS | {LINUX: _MIGRATION_V2},
-    trial=Trial.REAL,
-    place=f"{_MIGRATED}, with an emulated driver",
-)
-MDEV_TO_VF = Feature(
-    name="live migration from an mdev to a typed VF",
-    condition="typed-vf",
-    floors=_VARIANT_FLOORS | {LINUX: _MIGRATION_V2, LIBVIRT: _news(11, 0, 0)},
-    trial=Trial.HARNESS,
-    place=_NO_DRIVER,
-)
-
-
-def _driver(name: str, kernel: Version, is_mdev: bool = False) -> Feature:
-    """Return the live migration of the devices of a kernel driver."""
-    path = "samples/vfio-mdev/mtty.c" if is_mdev else "drivers/vfio/pci"
-    floors = _MDEV_FLOORS if is_mdev else _VARIANT_FLOORS
-    return Feature(
-        name=f"live migration with {name}",
-        condition=name,
-        floors=floors | {LINUX: _kernel(kernel, path)},
-        trial=Trial.REAL if is_mdev else Trial.NONE,
-        place=_MIGRATED if is_mdev else _NO_DEVICE,
-    )
-
-
+TABLE: tuple[Feature, ...] = tuple(_FILE.features.values())
 #: Live migration, by the kernel driver that holds a device.
-DRIVERS = {
-    name: _driver(name, kernel)
-    for name, kernel in (
-        ("hisi_acc_vfio_pci", (5, 18)),
-        ("mlx5_vfio_pci", (5, 18)),
-        ("pds_vfio_pci", (6, 6)),
-        ("qat_vfio_pci", (6, 10)),
-        ("virtio_vfio_pci", (6, 13)),
-        ("xe_vfio_pci", (6, 19)),
-    )
-} | {"mtty": _driver("mtty", (6, 7), is_mdev=True)}
-
-#: In the order of the manual.
-TABLE: tuple[Feature, ...] = (
-    NOVA,
-    TYPED_VF,
-    DISPLAY,
-    ADDRESS_SIZE,
-    VARIANT_DRIVER,
-    MEMORY_NODES,
-    GUEST_TOPOLOGY,
-    IOMMUFD,
-    ENCRYPTED,
-    MDEV_MIGRATION,
-    TYPED_MIGRATION,
-    MDEV_TO_VF,
-    *DRIVERS.values(),
-)
+DRIVERS = {k: f for k, f in _FILE.features.items() if k == f.condition}
+TYPED_VF = _FILE.features["TYPED_VF"]
+DISPLAY = _FILE.features["DISPLAY"]
+ADDRESS_SIZE = _FILE.features["ADDRESS_SIZE"]
+MEMORY_NODES = _FILE.features["MEMORY_NODES"]
+GUEST_TOPOLOGY = _FILE.features["GUEST_TOPOLOGY"]
+IOMMUFD = _FILE.features["IOMMUFD"]
+MDEV_MIGRATION = _FILE.features["MDEV_MIGRATION"]
+TYPED_MIGRATION = _FILE.features["TYPED_MIGRATION"]
+MDEV_TO_VF = _FILE.features["MDEV_TO_VF"]
