@@ -108,7 +108,7 @@ class PlacementClient:
                 self.client.fetch, provider_records.check_uuid(uuid)
             )
             generation, by_consumer = answer or (None, {})
-            cached = self._cache.find([uuid]).get(uuid)
+            cached = self._cache.get(uuid)
             if cached is not None and cached.generation == generation:
                 allocations = tuple(by_consumer.values())
                 self._update(cached, allocations=allocations)
@@ -120,7 +120,7 @@ class PlacementClient:
         "No" is cached until its generation changes.
         """
         with self._lock:
-            cached = self._cache.find_fresh([uuid]).get(uuid)
+            cached = self._cache.get_fresh(uuid)
             if cached is not None and cached.allocations == ():
                 return False
             return bool(self.fetch_allocations(uuid))
@@ -212,7 +212,7 @@ class PlacementClient:
         created = provider_records.parse_answer(
             "POST", path, answer.body, provider_records.parse_provider
         )
-        self._cache.store([created])
+        self._cache.store(created)
 
     def _find_equal(
         self, call: calls.CreateProvider
@@ -237,7 +237,7 @@ class PlacementClient:
         stored = provider_records.parse_answer(
             "PUT", path, answer.body, provider_records.parse_provider
         )
-        for cached in self._cache.find([call.uuid]).values():
+        if cached := self._cache.get(call.uuid):
             self._update(
                 cached,
                 name=stored.name,
@@ -277,7 +277,7 @@ class PlacementClient:
         self._update(provider, generation=generation, traits=traits)
 
     def _update(self, provider: providers.Provider, **changes: Any) -> None:
-        self._cache.store([dataclasses.replace(provider, **changes)])
+        self._cache.store(dataclasses.replace(provider, **changes))
 
     def _delete(self, uuid: str) -> None:
         try:
@@ -288,7 +288,7 @@ class PlacementClient:
         self._cache.remove(uuid)
 
     def _get_provider(self, call: calls.ProviderCall) -> providers.Provider:
-        provider = self._cache.find([call.uuid]).get(call.uuid)
+        provider = self._cache.get(call.uuid)
         provider = provider or self._reader.fetch(
             providers.Provider(uuid=call.uuid, name=call.name)
         )
@@ -379,7 +379,7 @@ class TreeReader:
         if provider is None:
             self._cache.remove(identity.uuid)
         else:
-            self._cache.store([provider])
+            self._cache.store(provider)
         return provider
 
     def _list(self, root: str) -> dict[str, providers.Provider]:
@@ -412,7 +412,7 @@ class TreeReader:
         change with each server. One query lists those with our trait, when
         a provider appears or is renamed.
         """
-        cached = self._cache.find(listed)
+        cached = {uuid for uuid in listed if self._cache.get(uuid)}
         unclassified = {
             p.uuid
             for p in listed.values()
@@ -428,7 +428,7 @@ class TreeReader:
             marked = {p.uuid for p in rows} & unclassified
         self._foreign |= {u: listed[u].name for u in unclassified - marked}
         own = {}
-        for provider in self._refresh(listed, proved | marked | cached.keys()):
+        for provider in self._refresh(listed, proved | marked | cached):
             uuid = provider.uuid
             if uuid not in proved and names.OWNER_TRAIT not in provider.traits:
                 self._foreign[uuid] = provider.name
@@ -441,12 +441,8 @@ class TreeReader:
         self, listed: Mapping[str, providers.Provider], uuids: set[str]
     ) -> Iterable[providers.Provider]:
         """Yield providers of the listed generation, or of a newer one."""
-        cached = self._cache.compare(listed, uuids)
-        for uuid in uuids:
-            provider: providers.Provider | None = cached.providers.get(uuid)
-            if uuid in cached.changed:
-                provider = self.fetch(listed[uuid])
-            if provider is not None:
+        for each in map(listed.__getitem__, uuids):
+            if provider := self._cache.get_current(each) or self.fetch(each):
                 yield provider
 
 
