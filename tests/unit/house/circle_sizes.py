@@ -66,6 +66,10 @@ _USABLE = (
 )
 _ADDRESS_BITS = "address bits that BARs need, set in guests and printed"
 _QUIET = "passes that read servers and guests only after changes"
+_DATA = (
+    "PCI ids, extra specs and versions are data files; modules of one caller"
+    " are in it; packages list no modules"
+)
 _DESCRIBED = "guests read links, switches and NUMA nodes of their host"
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
@@ -113,6 +117,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(60_600, "2026-11-28", _ADDRESS_BITS),
         Limit(60_700, "2026-11-28", _QUIET),
         Limit(60_970, "2026-11-28", "room for BARs in guests that run"),
+        Limit(59_950, "2026-11-28", _DATA),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -162,6 +167,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(40_100, "2026-11-28", _TOPOLOGY),
         Limit(40_200, "2026-11-28", _CHOSEN),
         Limit(40_400, "2026-11-28", _QUIET),
+        Limit(39_500, "2026-11-28", _DATA),
     ),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
