@@ -247,6 +247,7 @@ class Scheduled(scheduled.ScheduledTestBase, adopting.AdoptionTestBase):
 
 
 class Undo(adopting.AdoptionTestBase):
+    @pytest.mark.long
     def test_new_servers_of_novas_type_go_back_too(self) -> None:
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
         server = self.boot(stock_driver.NATIVE_FLAVOR)

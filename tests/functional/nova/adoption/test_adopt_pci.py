@@ -314,6 +314,7 @@ class Interrupted(PciTestBase):
         self.plan()
         return servers
 
+    @pytest.mark.long
     def test_a_failed_attempt_is_undone(self) -> None:
         """Nova's records are free already, and allocations not moved."""
         servers = self.start_planned()

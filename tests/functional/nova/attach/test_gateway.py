@@ -109,6 +109,7 @@ class Gateway(attaching.AttachingTestBase):
         self.assertIn(PROFILE, table)
         self.assertNotIn("host1", table)
 
+    @pytest.mark.long
     def test_policy_of_nova_compute_decides(self) -> None:
         words = ("attach", self.server["id"], "--profile", PROFILE)
         before = self.collect_state(self.server)

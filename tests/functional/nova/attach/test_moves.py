@@ -100,6 +100,7 @@ class FailingMoves(attaching.AttachingTestBase, test_middle.Failing):
         server = self.boot_server()
         self.rebuild_after_failed_move(server, {"migrate": None})
 
+    @pytest.mark.long
     def test_attach_after_a_migration_that_failed(self) -> None:
         """An attachment on the new host stays, in Nova's tracker too."""
         server = self.boot_server()

@@ -3,6 +3,7 @@
 
 from unittest import mock
 
+import pytest
 from nova.compute import manager
 
 from tests.functional.nova.support import operations, technologies
@@ -44,6 +45,7 @@ class FailedDelete(operations.OperationsTestBase):
     technology = technologies.WHOLE
     CAST_AS_CALL = False
 
+    @pytest.mark.long
     def test_the_slot_has_another_server_in_error(self) -> None:
         """Nova's database has the slot twice when the service starts."""
         self.start_hosts("host1")

@@ -29,6 +29,7 @@ class Failures(operations.OperationsTestBase):
         self.api.post_server_action(server["id"], body)
         self._wait_for_state_change(server, "ERROR")
 
+    @pytest.mark.long
     def test_a_move_to_a_card_that_was_just_drained(self) -> None:
         self.start_hosts("host1", "host2")
         server = self.boot(harness.vgpu_group("_A", "4Q"), host="host1")

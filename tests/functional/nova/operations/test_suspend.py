@@ -161,6 +161,7 @@ class Suspend(operations.OperationsTestBase):
         self.resume(server)
         self.assert_agreement("resume", is_passed=True)
 
+    @pytest.mark.long
     def test_a_note_that_can_not_be_read_when_the_service_starts(
         self,
     ) -> None:

@@ -116,6 +116,7 @@ class ProfileOrder(scheduled.ScheduledTestBase):
             "trait_GPU1:CUSTOM_VGPU_NVIDIA_A40_8Q", self.read_specs(server)
         )
 
+    @pytest.mark.long
     def test_a_migration_keeps_the_model(self) -> None:
         self.start_both()
         blocking = self.fill_t4()

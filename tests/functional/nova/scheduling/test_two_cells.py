@@ -105,6 +105,7 @@ class OtherServices(scheduled.ScheduledTestBase):
             )
         )
 
+    @pytest.mark.long
     def test_an_api_without_validators_serves_flavors(self) -> None:
         self.remove_validators()
         self.start_host(harness.TWO_T4[0])

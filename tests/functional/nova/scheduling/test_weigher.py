@@ -6,6 +6,8 @@ import io
 import json
 from typing import Any
 
+import pytest
+
 from tests.functional.nova.scheduling import scheduled
 from tests.functional.nova.support import harness
 from tests.functional.sync.commands import programs
@@ -35,6 +37,7 @@ class Weigher(scheduled.CommandTestBase):
             )
         return status, json.loads(out.getvalue())
 
+    @pytest.mark.long
     def test_hosts_are_chosen_and_explained(self) -> None:
         self.start_host(*harness.TWO_T4)
         self.start_host(*harness.TWO_T4, name="host2")

@@ -74,6 +74,7 @@ class Missing(harness.AccelTestBase):
         self.computes["host1"].driver._accel.uevents.set_open(True)
         self.run_periodics()
 
+    @pytest.mark.long
     def test_a_card_that_left_without_a_uevent_is_withdrawn(self) -> None:
         self.start_host(*harness.TWO_T4)
         self.lose_uevents()

@@ -71,6 +71,7 @@ def test_each_step(technology: str, name: str) -> None:
     assert struck, "no step was reached again"
 
 
+@pytest.mark.long
 def test_a_step_that_is_not_undone_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

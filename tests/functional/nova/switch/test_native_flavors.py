@@ -125,6 +125,7 @@ class ServedFlavors(FlavorsTestBase):
         self.assertEqual(4096, self.memory_used())
         self.assertEqual(1, len(self.mdevs_of(server)))
 
+    @pytest.mark.long
     def test_a_resize_gets_the_profile_of_the_new_flavor(self) -> None:
         self.power_off_to_move()
         self.flags(allow_resize_to_same_host=True)

@@ -94,6 +94,7 @@ class NativeProviders(stock_driver.StockTestBase):
             self.assertIn(word, line)
         self.assert_takes_no_legacy_server()
 
+    @pytest.mark.long
     def test_a_card_that_nova_serves_stays_open(self) -> None:
         """Its type is enabled for one of two equal cards."""
         self.start_stock(harness.TWO_T4, stock_driver.T4_TYPE)
