@@ -31,6 +31,7 @@ from virt_hooks.guest import (
     device_metadata,
     hypervisor,
     libvirt_guest,
+    nodedev,
 )
 from virt_hooks.operations import (
     cold_migration,
@@ -106,7 +107,7 @@ def read_node(
     host = snapshot.Snapshot(detector)
     executor = action_executor.Executor(
         settings.root,
-        nodedev=connection.NodeDevices(connect) if is_own else None,
+        nodedev=nodedev.NodeDevices(connect) if is_own else None,
         read_gpus=read_gpus,
         program_s=settings.bitstreams.seconds,
     )

@@ -471,3 +471,8 @@ class Claim(PublishedClaim):
     def key(self) -> ClaimKey:
         """Return the consumer, provider and slot, unique among claims."""
         return self.consumer, self.provider, self.slot
+
+    @property
+    def handles(self) -> tuple[str, ...]:
+        """Return the handles of all its functions, or that of its mdev."""
+        return self.handle, *self.members

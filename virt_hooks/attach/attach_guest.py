@@ -41,7 +41,7 @@ def add(
     guest = _find_guest(host, instance)
     if guest is None:
         return
-    handles = handles_of(claim)
+    handles = claim.handles
     with connection.translated_errors(guest.name):
         is_running = guest.is_active()
         definition = guest.get_xml_desc(dump_inactive=True)
@@ -168,13 +168,6 @@ def is_in_guest(host: Any, instance: Any, handles: Collection[str]) -> bool:
             return False
         use = connection.parse_hostdevs(guest.get_xml_desc())
     return any(use.holds(handle) for handle in handles)
-
-
-def handles_of(claim: model.Claim) -> frozenset[str]:
-    """Return the handles of a claim in a domain: an mdev, or functions."""
-    if claim.technology == "mdev":
-        return frozenset({claim.handle})
-    return frozenset({claim.handle, *claim.members})
 
 
 def _find_guest(host: Any, instance: Any) -> Any:

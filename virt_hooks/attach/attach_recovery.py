@@ -75,7 +75,7 @@ class AttachRecovery:
             handle
             for claim in self._accel.claims_of(uuid)
             if is_claim_of(claim, attached)
-            for handle in attach_guest.handles_of(claim)
+            for handle in claim.handles
         }
         if attached.slot and not handles:  # no claim after a restart
             handles = {

@@ -75,7 +75,7 @@ class AttachShow:
         claim: model.Claim,
         attached: attachment.Attachment | None,
     ) -> dict[str, str]:
-        handles = attach_guest.handles_of(claim)
+        handles = claim.handles
         state = claim.state.value
         if attach_guest.is_in_guest(self._host, instance, handles):
             state = "in the guest"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host devices of a host's domains, and mdevs, through libvirt."""
+"""Host devices of a host's domains, through libvirt."""
 
 import contextlib
 import dataclasses
@@ -19,15 +19,10 @@ from xml.etree import ElementTree
 import libvirt
 
 from nova_accel import errors, model
-from nova_accel.model import pci
-from virt_hooks.guest import nodedev
+from virt_hooks.guest import guest_pci
 
 LOG = logging.getLogger(__name__)
 
-# libvirt waits up to a minute for udev to report a new mdev
-# (node_device_driver.c, LINUX_NEW_DEVICE_WAIT_TIME); mdevctl itself takes
-# a tenth of a second.
-_TIMEOUT_S = 10.0
 # Events after which a running domain has other devices. libvirt sends none
 # when the definition of a domain gets a device.
 _EVENTS = (
@@ -249,11 +244,7 @@ class TrackedUse:
 
     def release(self, claims: Iterable[model.Claim]) -> None:
         """Exclude the partitions of released claims."""
-        handles = {
-            handle
-            for claim in claims
-            for handle in (claim.handle, *claim.members)
-        }
+        handles = {handle for claim in claims for handle in claim.handles}
         with self._lock:
             self._released |= handles
             self._use = self._use.without(self._released)
@@ -299,100 +290,28 @@ def _join(uses: Iterable[HostdevUse]) -> HostdevUse:
     )
 
 
-class NodeDevices:
-    """Mediated devices created and removed through libvirt's node devices.
-
-    Every method returns False if libvirt can't: without mdevctl, with a
-    parent that libvirt does not know, on any error of libvirt. After the
-    first call that times out, no further call is made.
-    """
-
-    def __init__(
-        self, connect: Callable[[], Any], timeout: float = _TIMEOUT_S
-    ) -> None:
-        """Use the connection that ``connect`` returns.
-
-        :param timeout: how long one call may take, in seconds.
-        """
-        self._connect = connect
-        self._timeout = timeout
-        self._is_stuck = False
-
-    def create(self, parent: str, type_id: str, uuid: str) -> bool:
-        """Create a transient mdev; return whether libvirt did.
-
-        :param parent: the name of its directory in sysfs.
-        """
-
-        def create() -> None:
-            host = self._connect()
-            parents = frozenset(host.listDevices("mdev_types", 0))
-            name = nodedev.parent_name(parent, parents)
-            host.nodeDeviceCreateXML(nodedev.to_xml(name, type_id, uuid), 0)
-
-        return self._is_done(f"create mdev {uuid}", create)
-
-    def remove(self, uuid: str) -> bool:
-        """Remove an mdev; return whether libvirt did."""
-
-        def remove() -> None:
-            host = self._connect()
-            name = nodedev.mdev_name(uuid, host.listDevices("mdev", 0))
-            if name is None:
-                raise LookupError("it does not know the mdev")
-            host.nodeDeviceLookupByName(name).destroy()
-
-        return self._is_done(f"remove mdev {uuid}", remove)
-
-    def _is_done(self, name: str, change: Callable[[], None]) -> bool:
-        """Run a change in a thread; return whether it succeeded in time."""
-        if self._is_stuck:
-            return False
-        outcome: list[str] = []
-
-        def run() -> None:
-            try:
-                change()
-            except Exception as error:  # the caller writes to sysfs then
-                outcome.append(str(error) or repr(error))
-            else:
-                outcome.append("")
-
-        worker = threading.Thread(target=run, name="nodedev", daemon=True)
-        worker.start()
-        worker.join(self._timeout)
-        if not outcome:
-            self._is_stuck = True
-            outcome.append(f"no answer in {self._timeout:g} s")
-        if outcome[0]:
-            LOG.info(
-                "libvirt can't %s, writing to sysfs instead: %s",
-                name,
-                outcome[0],
-            )
-        return not outcome[0]
-
-
 def parse_hostdevs(text: str) -> HostdevUse:
     """Return the host devices in one domain's XML, as libvirt wrote it."""
     root = ElementTree.fromstring(text)  # noqa: S314 - written by libvirtd
     addresses = [
-        (hostdev.get("type"), address.attrib)
+        (hostdev.get("type"), address)
         for hostdev in root.iterfind("./devices/hostdev")
         for address in hostdev.iterfind("./source/address")
     ]
     # Functions for network interfaces have another element.
     addresses += [
-        (address.get("type"), address.attrib)
+        (address.get("type"), address)
         for address in root.iterfind(
             "./devices/interface[@type='hostdev']/source/address"
         )
     ]
     mdevs = frozenset(
-        a["uuid"].lower() for kind, a in addresses if kind == "mdev"
+        a.attrib["uuid"].lower() for kind, a in addresses if kind == "mdev"
     )
     functions = frozenset(
-        _address(a) for kind, a in addresses if kind == "pci"
+        str(guest_pci.parse_address(a))
+        for kind, a in addresses
+        if kind == "pci"
     )
     uuid = root.findtext("./uuid", "").strip().lower()
     return HostdevUse(
@@ -423,7 +342,7 @@ def share_one_slot(elements: Iterable[str]) -> bool:
     multifunction PCI device").
     """
     slots = [
-        tuple(int(address.get(k) or "0", 0) for k in ("domain", "bus", "slot"))
+        dataclasses.replace(guest_pci.parse_address(address), function=0)
         for text in elements
         for address in ElementTree.fromstring(text).iterfind(  # noqa: S314
             "./address[@type='pci']"
@@ -446,14 +365,3 @@ def _wrap_in_domain(element: ElementTree.Element) -> str:
     root = ElementTree.Element("domain")
     ElementTree.SubElement(root, "devices").append(element)
     return ElementTree.tostring(root, encoding="unicode")
-
-
-def _address(attributes: dict[str, str]) -> str:
-    return str(
-        pci.PciAddress(
-            domain=int(attributes.get("domain", "0"), 0),
-            bus=int(attributes["bus"], 0),
-            slot=int(attributes["slot"], 0),
-            function=int(attributes["function"], 0),
-        )
-    )

@@ -9,6 +9,7 @@ disk without a serial number and a path, with the tags TAG, its profile, and
 its description as JSON (``device_description``).
 """
 
+import dataclasses
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,11 +21,15 @@ from nova_accel import model
 from nova_accel.discovery import snapshot
 from nova_accel.model import names, pci
 from virt_hooks import error_guards
-from virt_hooks.guest import connection, device_description, host_links
+from virt_hooks.guest import (
+    connection,
+    device_description,
+    guest_pci,
+    host_links,
+)
 
 #: First tag of each accelerator; the second is its profile.
 TAG = "accelerator"
-_FIELDS = ("domain", "bus", "slot", "function")
 
 
 class DeviceMetadata:
@@ -203,6 +208,5 @@ def parse_guest_address(
     address = hostdev.find("./address[@type='pci']")
     if address is None:
         return None
-    numbers = {name: int(address.get(name) or "0", 0) for name in _FIELDS}
-    numbers["bus"] = buses.get(numbers["bus"], numbers["bus"])
-    return pci.PciAddress(**numbers)
+    place = guest_pci.parse_address(address)
+    return dataclasses.replace(place, bus=buses.get(place.bus, place.bus))

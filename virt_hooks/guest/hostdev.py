@@ -96,7 +96,7 @@ def plan_memory_nodes(
 def _functions(claim: model.Claim) -> tuple[pci.PciAddress, ...]:
     if claim.technology == "mdev":
         return ()
-    return tuple(map(pci.parse_address, (claim.handle, *claim.members)))
+    return tuple(map(pci.parse_address, claim.handles))
 
 
 def _display(options: flavors.Options, is_first: bool) -> dict[str, str]:

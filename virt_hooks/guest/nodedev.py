@@ -1,16 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and XML of mediated devices as libvirt's node devices."""
+"""Mediated devices as libvirt's node devices."""
 
+import logging
 import re
-from collections.abc import Collection, Iterable
+import threading
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 from xml.etree import ElementTree
 
 from nova_accel.model import pci
 
+LOG = logging.getLogger(__name__)
+
+# libvirt waits up to a minute for udev to report a new mdev
+# (node_device_driver.c, LINUX_NEW_DEVICE_WAIT_TIME); mdevctl itself takes
+# a tenth of a second.
+_TIMEOUT_S = 10.0
 # An address on s390's channel subsystem: 0.0.0052.
 _CHANNEL = re.compile(r"[0-9a-f]+\.[0-9a-f]+\.[0-9a-f]{4}")
 # libvirt's name of the matrix device that vfio_ap makes mdevs on.
 _NAMES = {"matrix": "ap_matrix"}
+
+
+class NodeDevices:
+    """Mediated devices created and removed through libvirt's node devices.
+
+    Every method returns False if libvirt can't: without mdevctl, with a
+    parent that libvirt does not know, on any error of libvirt. After the
+    first call that times out, no further call is made.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Any], timeout: float = _TIMEOUT_S
+    ) -> None:
+        """Use the connection that ``connect`` returns.
+
+        :param timeout: how long one call may take, in seconds.
+        """
+        self._connect = connect
+        self._timeout = timeout
+        self._is_stuck = False
+
+    def create(self, parent: str, type_id: str, uuid: str) -> bool:
+        """Create a transient mdev; return whether libvirt did.
+
+        :param parent: the name of its directory in sysfs.
+        """
+
+        def create() -> None:
+            host = self._connect()
+            parents = frozenset(host.listDevices("mdev_types", 0))
+            name = parent_name(parent, parents)
+            host.nodeDeviceCreateXML(to_xml(name, type_id, uuid), 0)
+
+        return self._is_done(f"create mdev {uuid}", create)
+
+    def remove(self, uuid: str) -> bool:
+        """Remove an mdev; return whether libvirt did."""
+
+        def remove() -> None:
+            host = self._connect()
+            name = mdev_name(uuid, host.listDevices("mdev", 0))
+            if name is None:
+                raise LookupError("it does not know the mdev")
+            host.nodeDeviceLookupByName(name).destroy()
+
+        return self._is_done(f"remove mdev {uuid}", remove)
+
+    def _is_done(self, name: str, change: Callable[[], None]) -> bool:
+        """Run a change in a thread; return whether it succeeded in time."""
+        if self._is_stuck:
+            return False
+        outcome: list[str] = []
+
+        def run() -> None:
+            try:
+                change()
+            except Exception as error:  # the caller writes to sysfs then
+                outcome.append(str(error) or repr(error))
+            else:
+                outcome.append("")
+
+        worker = threading.Thread(target=run, name="nodedev", daemon=True)
+        worker.start()
+        worker.join(self._timeout)
+        if not outcome:
+            self._is_stuck = True
+            outcome.append(f"no answer in {self._timeout:g} s")
+        if outcome[0]:
+            LOG.info(
+                "libvirt can't %s, writing to sysfs instead: %s",
+                name,
+                outcome[0],
+            )
+        return not outcome[0]
 
 
 def parent_names(parent: str) -> tuple[str, ...]:

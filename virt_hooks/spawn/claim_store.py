@@ -307,9 +307,7 @@ def slots_of(claims: Iterable[model.Claim]) -> tuple[model.Slot, ...]:
 
 def handles_of(claims: Iterable[model.Claim]) -> frozenset[str]:
     """Return the mdev uuids and PCI addresses of claims."""
-    return frozenset(
-        handle for claim in claims for handle in (claim.handle, *claim.members)
-    )
+    return frozenset(handle for claim in claims for handle in claim.handles)
 
 
 def in_slots(

@@ -238,7 +238,7 @@ def assigned_handles(
 def explain_leftover(claim: model.Claim, use: connection.HostdevUse) -> str:
     """Return why a partition that is left in a slot can't be removed."""
     text = f"slot {claim.slot} of {claim.device} still holds {claim.handle}"
-    if any(use.holds(handle) for handle in (claim.handle, *claim.members)):
+    if any(map(use.holds, claim.handles)):
         return (
             f"{text}, and a guest has it; see `virsh list` and the XML of"
             " its domains"

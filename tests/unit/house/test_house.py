@@ -57,7 +57,7 @@ SEAMS = {
     "placement_sync/daemon/loop.py": "a pass runs all of the above, for ever",
     "placement_sync/fleet/compute_rpc.py": "a bus raises its own errors",
     "virt_hooks/spawn/card_modes.py": "a vendor's driver may raise anything",
-    "virt_hooks/guest/connection.py": "Nova's connection has its own errors",
+    "virt_hooks/guest/nodedev.py": "Nova's connection has its own errors",
     "virt_hooks/ironic/collector.py": "an inspection must end",
     "virt_hooks/spawn/lifecycle.py": "the undo runs after any failure",
     "virt_hooks/attach/attach_allocations.py": "Nova's client raises anything",

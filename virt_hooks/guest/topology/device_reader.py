@@ -72,7 +72,7 @@ class DeviceReader:
                 ),
                 f,
             )
-            for f in (claim.handle, *claim.members)
+            for f in claim.handles
         )
         return address, size
 
@@ -120,7 +120,7 @@ class DeviceReader:
             function
             for claim in claims
             if not _has_emulated_bars(claim)
-            for function in (claim.handle, *claim.members)
+            for function in claim.handles
         )
 
     def read_distances(self) -> distances.Distances:
@@ -148,7 +148,7 @@ def _list_slots(
         if pci.is_address(claim.parent):
             yield claim.parent, claim.handle, ()
         return
-    addresses = [pci.parse_address(a) for a in (claim.handle, *claim.members)]
+    addresses = [pci.parse_address(a) for a in claim.handles]
     shared = list(guest_pci.list_shared_slots([addresses]))
     for first, *members in shared:
         yield str(first), str(first), tuple(map(str, members))

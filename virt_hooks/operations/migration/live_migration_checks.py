@@ -86,9 +86,7 @@ def check_complete(
             "the partitions in some of its slots are unknown; see"
             " `nova-accel inspect` for what can't be read",
         )
-    handles = [
-        handle for claim in claims for handle in (claim.handle, *claim.members)
-    ]
+    handles = [handle for claim in claims for handle in claim.handles]
     if missing := [handle for handle in handles if not use.holds(handle)]:
         raise errors.ClaimError(
             server.uuid,

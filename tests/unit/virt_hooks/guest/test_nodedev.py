@@ -16,7 +16,7 @@ from nova_accel.model import actions, names
 from tests.lab import fakehost
 from tests.support import strategies
 from tests.support.hosts.simulated import GPU, slot
-from virt_hooks.guest import connection, nodedev
+from virt_hooks.guest import nodedev
 
 UUID = names.mdev_uuid(slot().provider, "slot-0")
 NAME = f"mdev_{UUID.replace('-', '_')}"
@@ -108,7 +108,7 @@ def test_libvirt_creates_and_removes_an_mdev(
     kernel: fakehost.Controller,
 ) -> None:
     daemon = Daemon(kernel)
-    devices = connection.NodeDevices(lambda: daemon)
+    devices = nodedev.NodeDevices(lambda: daemon)
     on_host = action_executor.Executor(str(kernel.root), nodedev=devices)
     assert on_host.apply(MAKE)
     assert set(kernel.mdevs()) == {UUID}
@@ -125,7 +125,7 @@ def test_a_parent_that_libvirt_does_not_know_is_left_to_the_kernel(
     caplog.set_level("INFO")
     daemon = Daemon(kernel)
     on_host = action_executor.Executor(
-        str(kernel.root), nodedev=connection.NodeDevices(lambda: daemon)
+        str(kernel.root), nodedev=nodedev.NodeDevices(lambda: daemon)
     )
     on_host.apply(
         actions.CreateMdev(parent="mtty", type_id="mtty-1", uuid=UUID)
@@ -141,7 +141,7 @@ def test_a_connection_that_is_down_is_left_to_the_kernel(
     def connect() -> Any:
         raise RuntimeError("the hypervisor is unavailable")
 
-    devices = connection.NodeDevices(connect)
+    devices = nodedev.NodeDevices(connect)
     on_host = action_executor.Executor(str(kernel.root), nodedev=devices)
     assert on_host.apply(MAKE)
     assert on_host.apply(MAKE.undo())
@@ -160,7 +160,7 @@ def test_a_libvirt_that_does_not_answer_is_asked_once(
         raise RuntimeError("the client has gone")
 
     daemon.wait = wait
-    devices = connection.NodeDevices(lambda: daemon, timeout=0.2)
+    devices = nodedev.NodeDevices(lambda: daemon, timeout=0.2)
     assert not devices.create(GPU, "nvidia-232", UUID)
     assert "no answer in 0.2 s" in caplog.text
     assert not devices.create(GPU, "nvidia-232", UUID)
@@ -183,7 +183,7 @@ def test_a_real_libvirt_without_such_devices_says_no(
     host: libvirt.virConnect, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    devices = connection.NodeDevices(lambda: host)
+    devices = nodedev.NodeDevices(lambda: host)
     assert not devices.create("0000:41:00.4", "nvidia-222", UUID)
     assert not devices.remove(UUID)
     assert caplog.text.count("writing to sysfs instead") == 2
@@ -207,7 +207,7 @@ def test_a_real_libvirt_s_refusal_is_a_no(
     node = tmp_path / "node.xml"
     node.write_text(f"<node><device file='{device}'/></node>")
     host = libvirt.open(f"test://{node}")
-    devices = connection.NodeDevices(lambda: host)
+    devices = nodedev.NodeDevices(lambda: host)
     assert not devices.create("0000:41:00.4", "nvidia-555", UUID)
     (message,) = [r.getMessage() for r in caplog.records]
     assert "libvirt can't create mdev" in message
