@@ -29,6 +29,26 @@ def plain_device(address: str, **facts: object) -> model.Device:
     return dataclasses.replace(plain, **facts)  # type: ignore[arg-type]
 
 
+def whole_card(address: str, **facts: object) -> model.Device:
+    """Return a whole GPU, whose only profile is named after its ids."""
+    whole = plain_device(
+        address,
+        plugin="pci_passthrough",
+        technology="passthrough",
+        resource_class=names.WHOLE_GPU_CLASS,
+        counters={names.WHOLE_GPU_CLASS: 1},
+        profiles=(
+            model.Profile(
+                name="10de:1e30",
+                trait="CUSTOM_GPU_PCI_10DE_1E30",
+                charges={names.WHOLE_GPU_CLASS: 1},
+                available=1,
+            ),
+        ),
+    )
+    return dataclasses.replace(whole, **facts)  # type: ignore[arg-type]
+
+
 def profile(
     name: str, available: int = PLENTY, **facts: object
 ) -> model.Profile:

@@ -11,6 +11,7 @@ from nova_accel import errors, model
 from nova_accel.claims import claim_plan
 from nova_accel.model import flavors, names
 from tests.support import strategies
+from tests.support.hosts import shapes
 from tests.support.strategies import card
 
 CONSUMER = "5c1d5a2e-7f2c-4f6e-9d4e-2b6f5a0c9d11"
@@ -88,24 +89,7 @@ def test_a_profile_of_another_card_is_refused() -> None:
 def test_a_group_whose_slot_nova_did_not_claim_is_refused() -> None:
     """Nova had an old view of one of two providers."""
     device = card(A, 4)
-    whole = model.Device(
-        address=B,
-        plugin="pci_passthrough",
-        technology="pci",
-        vendor="test",
-        model="Whole",
-        resource_class="PGPU",
-        counters={"PGPU": 1},
-        slots=(B,),
-        profiles=(
-            model.Profile(
-                name="whole",
-                trait="CUSTOM_GPU_TEST_WHOLE",
-                charges={"PGPU": 1},
-                available=1,
-            ),
-        ),
-    )
+    whole = shapes.whole_card(B)
     message = refusal(
         [
             strategies.group("_A", device, device.profiles[0]),

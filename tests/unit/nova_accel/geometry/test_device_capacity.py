@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from nova_accel import model
 from nova_accel.geometry import device_capacity
 from tests.support import strategies
+from tests.support.hosts import shapes
 
 devices = strategies.mdev_devices() | strategies.whole_devices()
 
@@ -58,12 +59,8 @@ def test_counters_stay_positive_while_a_profile_remains(
 
 
 def test_a_partition_of_an_unknown_profile_takes_one_slot() -> None:
-    device = model.Device(
-        address="mtty",
-        plugin="mdev",
-        technology="mdev",
-        vendor="",
-        model="mtty",
+    device = shapes.plain_device(
+        "mtty",
         resource_class="CUSTOM_MDEV",
         counters={"CUSTOM_MDEV": 3},
         slots=("slot-0", "slot-1", "slot-2"),

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feasible partitions of a card are those of a brute-force search."""
 
-import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from nova_accel import model
 from nova_accel.geometry import vgpu_feasibility
 from nova_accel.model import providers
+from tests.support.hosts import shapes
 from tests.support.scheduler import scheduled
 from tests.support.scheduler.scheduled import CATALOG, GEOMETRY, card
 
@@ -208,17 +208,9 @@ def test_a_region_of_unknown_length_ends_with_the_last_start() -> None:
     profile = model.Profile(
         name="P", trait="T", charges={}, available=1, span=4, starts=(0, 4)
     )
-    device = dataclasses.replace(
-        model.Device(
-            address="c",
-            plugin="",
-            technology="",
-            vendor="",
-            model="",
-            resource_class="VGPU",
-            counters={},
-            slots=(),
-        ),
+    device = shapes.plain_device(
+        "c",
+        counters={},
         profiles=(profile,),
         geometry=model.Geometry(layout=MIXED),
     )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nova_accel import errors, model
 from nova_accel.claims import migration
+from tests.support.hosts import shapes
 from virt_hooks.operations.migration import live_migration_wire
 
 texts = st.text(max_size=8)
@@ -102,15 +103,9 @@ def claim(technology: str) -> model.Claim:
 
 
 def device(technology: str) -> model.Device:
-    return model.Device(
-        address="0000:f3:00.0",
-        plugin="",
+    return shapes.plain_device(
+        "0000:f3:00.0",
         technology=technology,
-        vendor="",
-        model="",
-        resource_class="CUSTOM_X",
-        counters={},
-        slots=(),
         driver="4xxx-pf",
         profiles=(
             model.Profile(

@@ -10,7 +10,7 @@ from nova_accel.config import policy
 from nova_accel.inventory import tree_builder
 from nova_accel.model import flavors, names, providers
 from tests.lab import fakehost
-from tests.support.hosts import domains, simulated
+from tests.support.hosts import domains, shapes, simulated
 from tests.support.hosts.simulated import (
     EIGHT_Q,
     FOUR_Q,
@@ -104,25 +104,7 @@ def test_a_trait_without_a_profile_needs_no_claim(
     assert life.ensure(A, (group,), ()) == ()
 
 
-CARD = model.Device(
-    address="0000:65:00.0",
-    plugin="pci_passthrough",
-    technology="passthrough",
-    vendor="nvidia",
-    model="10de:1e30",
-    resource_class="PGPU",
-    counters={"PGPU": 1},
-    slots=("0000:65:00.0",),
-    profiles=(
-        model.Profile(
-            name="10de:1e30",
-            trait="CUSTOM_GPU_PCI_10DE_1E30",
-            charges={"PGPU": 1},
-            available=1,
-        ),
-    ),
-    members=("0000:65:00.1",),
-)
+CARD = shapes.whole_card("0000:65:00.0", members=("0000:65:00.1",))
 CLAIM = model.Claim(
     consumer=A,
     provider=names.provider_uuid(ROOT.uuid, CARD.address),

@@ -5,11 +5,10 @@ import pathlib
 
 import pytest
 
-from nova_accel import model
 from nova_accel.host.sysfs import error_counters, fs, host_reader
 from tests.hosts import build, look
 from tests.support import examples
-from tests.support.hosts import ailing
+from tests.support.hosts import ailing, shapes
 from tests.support.hosts.ailing import (
     CARD,
     CARD_VF,
@@ -96,16 +95,7 @@ def test_a_device_that_is_a_vf_has_the_fault_of_its_card(
 ) -> None:
     put(root, CARD_VF, head=GONE)
     device = look.device(look.read(root), CARD)
-    single = model.Device(
-        address=CARD_VF,
-        plugin=device.plugin,
-        technology="pci",
-        vendor="",
-        model="",
-        resource_class="PGPU",
-        counters={"PGPU": 1},
-        slots=(CARD_VF,),
-    )
+    single = shapes.plain_device(CARD_VF, plugin=device.plugin)
     reader = host_reader.HostReader(root)
     assert error_counters.find_faults(reader, (single,)) == {}
     put(root, CARD, {"aer_dev_fatal": errors_of(1)})

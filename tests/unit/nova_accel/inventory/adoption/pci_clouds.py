@@ -16,6 +16,7 @@ from nova_accel.inventory.adoption import (
     reshape,
 )
 from nova_accel.model import domains, providers
+from tests.support.hosts import shapes
 from tests.unit.nova_accel.inventory.adoption import clouds
 
 ROOT = clouds.ROOT
@@ -31,15 +32,8 @@ ALIASES = (
 def build_card(number: int) -> model.Device:
     """Return a whole GPU with an audio function."""
     address = f"0000:{0x3B + number:02x}:00.0"
-    return model.Device(
-        address=address,
-        plugin="pci_passthrough",
-        technology="passthrough",
-        vendor="nvidia",
-        model="GPU",
-        resource_class="PGPU",
-        counters={"PGPU": 1},
-        slots=(address,),
+    return shapes.whole_card(
+        address,
         members=(f"{address[:-1]}1",),
         profiles=(
             model.Profile(

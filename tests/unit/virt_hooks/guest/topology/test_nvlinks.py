@@ -9,21 +9,12 @@ import pytest
 
 from nova_accel import errors, model
 from nova_accel.model import names
+from tests.support.hosts import shapes
 from tests.unit.virt_hooks.guest.test_hostdev import WHOLE
 from virt_hooks.guest.topology import host_tree, nvlinks
 
 A, B, C = "0000:19:00.0", "0000:2a:00.0", "0000:3b:00.0"
-CARD = model.Device(
-    address=A,
-    plugin="nvidia",
-    technology="passthrough",
-    vendor="NVIDIA",
-    vendor_id="10de",
-    model="H100",
-    resource_class="PGPU",
-    counters={"PGPU": 1},
-    slots=(A,),
-)
+CARD = shapes.whole_card(A, vendor_id="10de")
 UNREAD = (names.NVLINK_PREFIX,)
 
 
