@@ -84,13 +84,11 @@ def add(
         )
 
 
-def remove_from_guest(
-    host: Any, instance: Any, handles: Collection[str]
-) -> None:
-    """Unplug devices from the guest if it runs, not from the definition.
+def remove(host: Any, instance: Any, handles: Collection[str]) -> None:
+    """Unplug devices from the guest if it runs, then from its definition.
 
-    :raises DomainsError: the guest does not release them, or libvirt
-        refuses; the guest keeps all of them.
+    :raises DomainsError: the guest does not release them, and keeps all of
+        them, or libvirt refuses.
     """
     guest = _find_guest(host, instance)
     if guest is None:
@@ -99,18 +97,10 @@ def remove_from_guest(
         is_running = guest.is_active()
     if is_running:
         plug.unplug(host, guest, handles)
+    _remove_from_definition(guest, handles)
 
 
-def remove_from_definition(
-    host: Any, instance: Any, handles: Collection[str]
-) -> None:
-    """Remove devices from a domain's definition, and verify.
-
-    :raises DomainsError: libvirt refuses.
-    """
-    guest = _find_guest(host, instance)
-    if guest is None:
-        return
+def _remove_from_definition(guest: Any, handles: Collection[str]) -> None:
     with connection.translated_errors(guest.name):
         definition = guest.get_xml_desc(dump_inactive=True)
         for element in connection.find_hostdevs(definition, handles):

@@ -191,8 +191,7 @@ class AttachRecovery:
         if not attached.slot:
             return
         handles = self.attached_handles(instance.uuid, attached)
-        attach_guest.remove_from_guest(self._host, instance, handles)
-        attach_guest.remove_from_definition(self._host, instance, handles)
+        attach_guest.remove(self._host, instance, handles)
         released = _slots(attached)
         self._partitions.startup_servers.forget_slots(instance.uuid, released)
         self._accel.release(

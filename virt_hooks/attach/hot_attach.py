@@ -178,8 +178,7 @@ class HotAttach:
             attach_recovery.DETACHING,
         )
         with self._restored_on_error(instance, attached, handles):
-            attach_guest.remove_from_guest(self._host, instance, handles)
-            attach_guest.remove_from_definition(self._host, instance, handles)
+            attach_guest.remove(self._host, instance, handles)
         self._set_metadata(context, instance)
         with error_guards.log_errors("can't save the guest's metadata"):
             instance.save(expected_task_state=[attach_recovery.DETACHING])

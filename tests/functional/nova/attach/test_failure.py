@@ -217,7 +217,7 @@ class Attaching(FailingTestBase):
         end = mock.Mock(side_effect=RuntimeError("the end"))
         with (
             mock.patch.object(objects.Instance, "save", save),
-            mock.patch.object(attach_guest, "remove_from_definition", end),
+            mock.patch.object(attach_guest, "_remove_from_definition", end),
         ):
             self.refused(server, "attach", profile=PROFILE)
         end.assert_called_once()
