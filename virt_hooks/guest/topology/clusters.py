@@ -19,7 +19,7 @@ from virt_hooks.guest.topology import picture
 _LIMITS = json_codec.Limits(text=64, items=256, rows=8192)
 
 
-class Kind(enum.Enum):
+class ClusterKind(enum.Enum):
     """Object of PCIe that devices share."""
 
     ROOT_COMPLEX = "root complex"
@@ -27,8 +27,8 @@ class Kind(enum.Enum):
 
 
 _KINDS = {
-    picture.Model.EXPANDER: Kind.ROOT_COMPLEX,
-    picture.Model.UPSTREAM: Kind.SWITCH,
+    picture.Model.EXPANDER: ClusterKind.ROOT_COMPLEX,
+    picture.Model.UPSTREAM: ClusterKind.SWITCH,
 }
 
 
@@ -40,7 +40,7 @@ class Cluster:
     none and for a switch.
     """
 
-    kind: Kind
+    kind: ClusterKind
     handles: frozenset[str]
     cell: int | None = None
 

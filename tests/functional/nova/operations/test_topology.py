@@ -81,7 +81,7 @@ class OtherOrder(LiveTopologyBase):
         shared = [
             {kernel[handle]["parent"] for handle in cluster.handles}
             for cluster in clusters.list_clusters(picture.parse(sent), kernel)
-            if cluster.kind is clusters.Kind.SWITCH
+            if cluster.kind is clusters.ClusterKind.SWITCH
         ]
         self.assertEqual([{*_ADDRESSES[:2]}], shared)
         self.assertEqual(3, len(self.mdevs_of(self.server, "host2")))
@@ -181,9 +181,9 @@ class ColdTopology(operations.OperationsTestBase):
         text = self.domain(self.server, host).definition_xml
         guest = clusters.list_clusters(picture.parse(text), mdevs)
         kinds = [cluster.kind for cluster in guest]
-        self.assertEqual(1, kinds.count(clusters.Kind.ROOT_COMPLEX))
+        self.assertEqual(1, kinds.count(clusters.ClusterKind.ROOT_COMPLEX))
         self.assertEqual(
-            self.switches[host], kinds.count(clusters.Kind.SWITCH)
+            self.switches[host], kinds.count(clusters.ClusterKind.SWITCH)
         )
         self.assertEqual(
             mdevs.keys(), set().union(*(c.handles for c in guest))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the source of a live migration sends is checked first."""
+"""The tree that a live migration's source sends is checked first."""
 
 from typing import Any
 

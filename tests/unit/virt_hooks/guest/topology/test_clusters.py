@@ -53,7 +53,9 @@ def test_a_domain_has_the_clusters_of_its_picture(
     # One slot of several functions below a port is no cluster of a switch.
     assert {
         (
-            "complex" if c.kind is clusters.Kind.ROOT_COMPLEX else "bridge",
+            "complex"
+            if c.kind is clusters.ClusterKind.ROOT_COMPLEX
+            else "bridge",
             c.handles,
         )
         for c in parsed
