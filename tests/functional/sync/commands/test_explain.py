@@ -210,6 +210,21 @@ def test_unsuitable_hosts_are_listed(
     assert cells(text, "c") == "rich c first"
 
 
+def test_a_disabled_host_is_a_further_reason(
+    cloud: Cloud, explain: Any
+) -> None:
+    """Its cards would serve no server either, once it is enabled."""
+    full, drained = cloud.host("off", "ab", DISABLED)
+    cloud.allocate_mb(full, 4096, 4096, 4096, 4096)
+    cloud.traits(drained, names.DRAINED_TRAIT)
+
+    _, text, _ = explain()
+
+    disabled = "the host's compute service is disabled"
+    assert cells(text, "a").endswith(f"left, 4096 needed; {disabled}")
+    assert cells(text, "b").endswith(f"drained by its operator; {disabled}")
+
+
 def test_one_host_alone(cloud: Cloud, explain: Any) -> None:
     cloud.host("one", "ab")
     cloud.host("two", "cd")
