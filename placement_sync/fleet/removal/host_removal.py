@@ -91,11 +91,7 @@ class HostRemoval:
                 notes.put(
                     address, device_notes.LEAVING, drain_command.find_author()
                 )
-        with sync_command.hold_lock(options):
-            result = sync_pass.Synchronizer(self._placement).run(
-                *self._read_closed(), is_shared=True, reread=self._read_closed
-            )
-        problems = [f"{p.where}: {p.reason}" for p in result.problems]
+        problems = self._publish()
         for node in leaving.list_nodes():
             if offered := sorted(
                 name for name, i in node.inventories.items() if i.capacity
@@ -109,6 +105,14 @@ class HostRemoval:
                 + "; ".join(problems)
                 + "; correct this, and run it again",
             )
+
+    def _publish(self) -> list[str]:
+        """Reserve all units of the providers; return the problems."""
+        with sync_command.hold_lock(self._options):
+            result = sync_pass.Synchronizer(self._placement).run(
+                *self._read_closed(), is_shared=True, reread=self._read_closed
+            )
+        return [f"{p.where}: {p.reason}" for p in result.problems]
 
     def _read_closed(self) -> tuple[providers.ProviderTree, model.HostState]:
         """Return the closed tree of the providers that exist, and the host.
@@ -136,9 +140,16 @@ class HostRemoval:
             self._placement, {leaving.root.uuid: nodes}, self._read_claimants
         )
         migrations = server_migrations.ServerMigrations(leaving.compute, kind)
+
+        def find_use() -> str:
+            # nova-compute may publish a device as it read it before.
+            if drained.find_offered():
+                self._publish()
+            return drained.find_use(migrations.advance)
+
         return progress.wait_until(
             f"all servers to release the devices of {leaving.root.name}",
-            lambda: drained.find_use(migrations.advance),
+            find_use,
             seconds,
         )
 

@@ -337,6 +337,14 @@ class Leaving(leaving.LeavingTestBase):
         self.apply()
         self.assert_removed()
 
+    def test_a_card_that_nova_compute_opens_again_is_closed(self) -> None:
+        """After a release it publishes other cards as it read them before."""
+        self.start()
+        self._delete_server(self.boot(SMALL))
+        self.boot(WHOLE)
+        self.apply("--shelve", "--wait", "60")
+        self.assert_closed()
+
     @pytest.mark.long
     def test_servers_that_no_host_takes_are_named(self) -> None:
         self.start()
