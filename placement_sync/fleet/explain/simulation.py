@@ -477,15 +477,16 @@ class _CardReasons:
         is_other = {*causes} == {card_explainer.OTHER_MODEL}
         if is_other and len(causes) == len(groups):
             return card_explainer.OTHER_MODEL
-        if health := candidate_fit.describe_health(device):
-            drain = self.drains.get(device.uuid)
-            return f"{health}: {drain}" if drain else health
         # Of a host that is down the last report is old.
         is_known = not (device.is_stale and self.host_reason)
-        if is_known and len(causes) == len(groups):
-            return "; ".join(dict.fromkeys(causes))
-        if self.host_reason:
-            return self.host_reason
+        own = ""
+        if health := candidate_fit.describe_health(device):
+            drain = self.drains.get(device.uuid)
+            own = f"{health}: {drain}" if drain else health
+        elif is_known and len(causes) == len(groups):
+            own = "; ".join(dict.fromkeys(causes))
+        if own or self.host_reason:
+            return "; ".join(filter(None, (own, self.host_reason)))
         if len(groups) > 1:
             return "the host does not have all groups together"
         return (
