@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from nova import objects
+from nova.tests import fixtures as nova_fixtures
 from nova.tests.functional.api import client
 
 from tests.functional.nova.scheduling import scheduled
@@ -153,6 +154,35 @@ class ProfileOrder(scheduled.ScheduledTestBase):
         message = server["fault"]["message"]
         self.assertIn("T4-4Q: ", message)
         self.assertNotIn("host1", message)
+
+    def test_a_limit_counts_what_was_given(self) -> None:
+        """Nova counts the usage once more when a host was chosen."""
+        self.flags(driver="nova.quota.UnifiedLimitsDriver", group="quota")
+        keystone = self.useFixture(nova_fixtures.UnifiedLimitsFixture())
+        for name, limit in (
+            ("servers", 10),
+            ("class:CUSTOM_GPU_MEMORY_MB", 16384 + 4096),
+        ):
+            keystone.create_registered_limit(
+                resource_name=name, default_limit=limit
+            )
+        self.start_both()
+        blocking = self.fill_t4()
+        # The fixture of RPC casts hands the error on to the API.
+        with self.assertRaisesRegex(
+            client.OpenStackApiException,
+            "over limit of 20480 due to current usage 24576 and delta 0",
+        ):
+            self.boot(T4_FIRST)
+        (server,) = self.api.get_servers(
+            detail=False, search_opts={"status": "ERROR"}
+        )
+        # Nova deletes these allocations with the server only.
+        self.assertEqual([A40_8Q], [*self.allocations(server).values()])
+        self._delete_server(server)
+        self.assertEqual({}, self.allocations(server))
+        self._delete_server(blocking)
+        self.assertEqual("host1", self.find_host(self.boot(T4_FIRST)))
 
     @pytest.mark.long
     def test_a_list_that_can_t_be_used_is_refused(self) -> None:
