@@ -121,7 +121,7 @@ class DrawnCloud:
         cloud.call("PUT", f"/resource_classes/{names.GPU_MEMORY_CLASS}")
         for trait in _list_all_traits():
             cloud.call("PUT", f"/traits/{trait}")
-        self._ids = {}
+        self._ids: dict[str, int] = {}
         with db_api.get_placement_engine().begin() as database:
             for kind in (models.Trait, models.ResourceClass):
                 table = kind.__table__

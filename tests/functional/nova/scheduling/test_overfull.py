@@ -8,6 +8,7 @@ the same time.
 from typing import Any
 
 import fixtures
+import pytest
 from nova.scheduler.client import report
 
 from tests.functional.nova.scheduling import scheduled
@@ -59,6 +60,7 @@ class Overfull(scheduled.ScheduledTestBase):
 
         self.until(write)
 
+    @pytest.mark.long
     def test_the_second_server_gets_the_next_host(self) -> None:
         for name in ("host1", "host2"):
             self.start_host(harness.TWO_T4[0], name=name)

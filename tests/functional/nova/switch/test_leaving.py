@@ -337,6 +337,7 @@ class Leaving(leaving.LeavingTestBase):
         self.apply()
         self.assert_removed()
 
+    @pytest.mark.long
     def test_a_card_that_nova_compute_opens_again_is_closed(self) -> None:
         """After a release it publishes other cards as it read them before."""
         self.start()
