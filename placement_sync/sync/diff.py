@@ -295,14 +295,15 @@ def _plan_changes(
         yield calls.SetInventories(
             uuid=after.uuid, name=after.name, inventories=new
         )
-    added = (_drop_reserved_traits(after.traits) | memory) - traits
+    stored = frozenset(filter(_is_reserved_trait, traits | after.traits))
+    added = (after.traits - stored | memory) - traits
     stale = frozenset(
         trait
         for trait in traits - after.traits - memory
         if names.is_managed_trait(trait)
         and trait != names.NOVA_OWNER_TRAIT
         and not trait.startswith(after.unread_traits)
-    ) | frozenset(t for t in traits - memory if _is_reserved_trait(t))
+    ) | (traits & stored - memory)
     if any(t.startswith(names.VENDOR_PREFIX) for t in traits):
         # An earlier release set the traits that follow from the model.
         stale |= traits & after.former_traits
@@ -342,14 +343,8 @@ def _is_other_product(before: frozenset[str], after: frozenset[str]) -> bool:
 
 
 def _is_reserved_trait(trait: str) -> bool:
+    """Return whether a trait is one that reserved.merge returns."""
     return trait.startswith(names.RESERVED_PREFIX)
-
-
-def _drop_reserved_traits(traits: frozenset[str]) -> frozenset[str]:
-    """Return traits without those that reserved.merge returns."""
-    return frozenset(
-        trait for trait in traits if not _is_reserved_trait(trait)
-    )
 
 
 def _rank(
