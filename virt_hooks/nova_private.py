@@ -10,6 +10,7 @@ from typing import Any
 
 from nova import policy
 from nova.limit import placement
+from nova.scheduler.client import report
 
 
 def tracker_of(virtapi: Any) -> Any:
@@ -46,6 +47,14 @@ def expire_provider(client: Any, uuid: str) -> None:
     :param client: ``nova.scheduler.client.report.SchedulerReportClient``.
     """
     client._association_refresh_time.pop(uuid, None)
+
+
+def open_placement() -> Any:
+    """Return a new adapter of Placement, as Nova's client opens its own.
+
+    It has the options of ``[placement]``, as an ``openstack.proxy.Proxy``.
+    """
+    return report.SchedulerReportClient()._client
 
 
 def limit_enforcer(context: Any, project: str) -> Any:

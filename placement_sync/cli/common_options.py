@@ -296,7 +296,7 @@ def _build_client(
         raise NoCredentialsError(
             f"[{service.group}]", "(no file)", _NO_CREDENTIALS[service]
         )
-    return rest.from_conf(options.parsed, service)
+    return cloud_client.from_conf(options.parsed, service)
 
 
 def _find_endpoint(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from nova_accel.discovery import nova_conf
 from nova_accel.model import names, providers
-from placement_sync.client import resource_providers, rest
+from placement_sync.client import cloud_client, resource_providers
 
 
 def _read_no_claims() -> tuple[frozenset[str], str]:
@@ -98,7 +98,7 @@ class PlacementDrains:
         """
         parsed, _ = nova_conf.parse_files(config_files)
         self._placement = resource_providers.PlacementClient(
-            rest.from_conf(parsed)
+            cloud_client.from_conf(parsed)
         )
 
     def explain_wait(self, root: str, addresses: Collection[str]) -> str:

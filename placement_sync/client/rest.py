@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """REST client of Placement and Nova, on openstacksdk.
 
-keystoneauth and openstacksdk read credentials, endpoints and TLS settings
-from nova.conf or clouds.yaml. keystoneauth replaces an expired token once
-per request. There are no other retries here: callers read again and make a
-new plan.
+Nova opens the adapter of nova-compute, ``cloud_client`` those of commands.
+keystoneauth replaces an expired token once per request. There are no other
+retries here: callers read again and make a new plan.
 """
 
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from keystoneauth1 import exceptions as ksa
-from keystoneauth1 import loading, session
-from openstack import connection, proxy
+from openstack import proxy
 
-from nova_accel import errors
 from placement_sync.client import (
     http_errors,
     provider_records,
@@ -29,18 +25,6 @@ from placement_sync.client import (
 # of Placement (HAProxy's "timeout server 1m"): a longer wait is useless.
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
-NAME = "nova-accel"
-
-
-# Options of keystoneauth's adapters; see register_adapter_conf_options.
-_ADAPTER = (
-    "service_type",
-    "service_name",
-    "region_name",
-    "endpoint_override",
-)
-# Nova's default for each service that it uses (nova/conf/utils.py).
-_INTERFACES = ("internal", "public")
 _TITLES = {
     "placement": "Placement",
     "compute": "Nova's API",
@@ -108,16 +92,17 @@ class RestClient:
 
     def __init__(
         self,
-        connect: Callable[[], connection.Connection],
+        open_adapter: Callable[[], proxy.Proxy],
         service: Service = PLACEMENT,
         timeout: tuple[float, float] = (CONNECT_SECONDS, ANSWER_SECONDS),
     ) -> None:
         """Connect at the first request.
 
+        :param open_adapter: returns openstacksdk's adapter of the service.
         :param timeout: seconds for connecting, and for each read of a
             response.
         """
-        self._connect = connect
+        self._open_adapter = open_adapter
         self._service = service
         self.timeout = timeout
         self.seconds: float | None = None
@@ -126,8 +111,6 @@ class RestClient:
             [str], contextlib.AbstractContextManager[object]
         ] = contextlib.nullcontext
         self._lock = threading.Lock()
-        # The adapter has no reference to its connection.
-        self._connection: connection.Connection | None = None
         self._adapter: proxy.Proxy | None = None
         self.reads = 0
         self.writes = 0
@@ -223,117 +206,11 @@ class RestClient:
         )
 
     def open_adapter(self) -> proxy.Proxy:
-        """Return openstacksdk's adapter of the service.
-
-        Version discovery of Placement and Nova is disabled, as in Nova:
-        behind some proxies the links in the version document are wrong.
-        """
+        """Return openstacksdk's adapter of the service."""
         with self._lock:
             if self._adapter is None:
-                self._connection = self._connect()
-                adapter = self._connection.config.get_session_client(
-                    self._service.name
-                )
-                # openstacksdk finds the connection by its session.
-                adapter.session = self._connection.session
+                adapter = self._open_adapter()
                 if self.seconds is not None:
                     adapter.session.timeout = self.seconds
-                adapter.version = None
-                adapter.min_version = adapter.max_version = None
-                if self._service.version:
-                    adapter.min_version = self._service.version
-                    adapter.max_version = f"{self._service.version}.latest"
                 self._adapter = adapter
             return self._adapter
-
-
-def from_conf(conf: Any, service: Service = PLACEMENT) -> RestClient:
-    """Return a client by the groups of nova.conf, as Nova does.
-
-    The service's own group has its endpoint. Without ``auth_type`` there, and
-    for Keystone, the credentials are those of ``[placement]``, and so are
-    region and interfaces that the own group does not set.
-
-    :param conf: a parsed ``oslo_config.cfg.ConfigOpts``. Options that Nova
-        has not registered in it are registered.
-    :raises ConfigurationError: credentials are missing or malformed.
-    """
-    for group in (service.group, PLACEMENT.group):
-        _register(conf, group)
-    own = conf[service.group]
-    has_own = service is not IDENTITY and (own.auth_section or own.auth_type)
-    return _from_group(
-        conf, service.group if has_own else PLACEMENT.group, service
-    )
-
-
-def _register(conf: Any, group: str) -> None:
-    """Register the options of credentials and endpoints."""
-    if group in conf and "auth_section" in conf[group]:
-        return
-    loading.register_session_conf_options(conf, group)
-    loading.register_auth_conf_options(conf, group)
-    loading.register_adapter_conf_options(
-        conf, group, include_deprecated=False
-    )
-
-
-def _from_group(conf: Any, group: str, service: Service) -> RestClient:
-    """Return a client with the credentials of another service's group.
-
-    The endpoint comes from the service's own group, which inherits region
-    and interfaces from ``group``.
-    """
-    auth_session = _load_session(conf, group)
-    own = conf[service.group]
-    options = {key: own[key] for key in _ADAPTER}
-    options["region_name"] = own.region_name or conf[group].region_name
-    options["interface"] = list(
-        own.valid_interfaces or conf[group].valid_interfaces or _INTERFACES
-    )
-    return from_session(
-        auth_session,
-        {f"{service.name}_{k}": v for k, v in options.items() if v},
-        service,
-    )
-
-
-def _load_session(conf: Any, group: str) -> session.Session:
-    option = f"[{group}] auth_type"
-    try:
-        auth = loading.load_auth_from_conf_options(conf, group)
-        if auth is None:
-            raise errors.ConfigurationError(
-                option,
-                "",
-                "set an authentication type, such as password, or name"
-                " credentials by --os-cloud",
-            )
-        auth_session = loading.load_session_from_conf_options(
-            conf, group, auth=auth
-        )
-    except (ksa.ClientException, ValueError) as error:
-        raise errors.ConfigurationError(
-            option,
-            str(conf[group].get("auth_type") or ""),
-            http_errors.add_hint(
-                http_errors.shorten(str(error)), "see keystoneauth's options"
-            ),
-        ) from None
-    if not auth_session.timeout:
-        auth_session.timeout = ANSWER_SECONDS
-    return auth_session
-
-
-def from_session(
-    auth_session: session.Session,
-    options: Mapping[str, Any],
-    service: Service,
-) -> RestClient:
-    auth_session.app_name = NAME
-    seconds = auth_session.timeout or ANSWER_SECONDS
-    return RestClient(
-        lambda: connection.Connection(session=auth_session, **options),
-        service,
-        (min(CONNECT_SECONDS, seconds), seconds),
-    )

@@ -22,7 +22,12 @@ from nova_accel.doctor.host_checks import (
     warn,
 )
 from nova_accel.model import flavors, names
-from placement_sync.client import nova_api, provider_records, rest
+from placement_sync.client import (
+    cloud_client,
+    nova_api,
+    provider_records,
+    rest,
+)
 from placement_sync.fleet.flavors import cloud
 
 AREA = host_checks.Area("cloud", page="doctor", role=host_checks.Role.CLOUD)
@@ -236,7 +241,7 @@ def _open_placement(host: _Host) -> rest.RestClient:
 
     :raises ConfigurationError: there are no usable credentials.
     """
-    return rest.from_conf(nova_conf.parse_files(host.config_files)[0])
+    return cloud_client.from_conf(nova_conf.parse_files(host.config_files)[0])
 
 
 def _open_compute(host: _Host) -> rest.RestClient:
@@ -245,7 +250,7 @@ def _open_compute(host: _Host) -> rest.RestClient:
     :raises ConfigurationError: there are no usable credentials.
     """
     parsed, _ = nova_conf.parse_files(host.config_files)
-    return rest.from_conf(parsed, rest.COMPUTE)
+    return cloud_client.from_conf(parsed, rest.COMPUTE)
 
 
 def _list_hypervisors(host: _Host) -> Iterator[tuple[str, int]]:

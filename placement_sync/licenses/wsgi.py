@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from nova_accel import errors
 from nova_accel.config import logs
 from nova_accel.discovery import nova_conf
-from placement_sync.client import rest
+from placement_sync.client import cloud_client, rest
 from placement_sync.daemon import json_application
 from placement_sync.licenses import tokens, vendordata
 
@@ -92,12 +92,12 @@ def build_application(files: Iterable[str]) -> json_application.Application:
         )
     compute: rest.RestClient | None
     try:
-        compute = rest.from_conf(parsed, rest.COMPUTE)
+        compute = cloud_client.from_conf(parsed, rest.COMPUTE)
     except errors.ConfigurationError:
         compute = None  # needed for tokens of series only
     service = vendordata.LicenseService(
         tokens.TokenStore(settings.license_dir),
-        rest.from_conf(parsed),
+        cloud_client.from_conf(parsed),
         compute,
     )
     return json_application.authenticated(

@@ -161,7 +161,10 @@ class ProviderWriter:
         :raises AcceleratorError: Placement can't be reached.
         """
         if self._synchronizer is None:
-            client = rest.from_conf(self._options)
+            client = rest.RestClient(nova_private.open_placement)
+            client.limit(
+                self._options.placement.timeout or rest.ANSWER_SECONDS
+            )
             self._synchronizer = sync_pass.Synchronizer(
                 resource_providers.PlacementClient(client)
             )

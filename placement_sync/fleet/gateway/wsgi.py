@@ -178,7 +178,7 @@ def build_application(files: Iterable[str]) -> json_application.Application:
     return json_application.authenticated(
         GatewayApplication(
             compute_rpc.ComputeRpc(tuple(files)),
-            rest.from_conf(parsed, rest.COMPUTE),
+            cloud_client.from_conf(parsed, rest.COMPUTE),
         ),
         parsed,
     )

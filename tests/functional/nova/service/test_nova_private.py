@@ -6,6 +6,7 @@ from unittest import mock
 import pytest
 from nova import policy
 from nova.virt.libvirt import driver as stock_driver
+from openstack import proxy
 
 from nova_accel.model import names
 from tests.functional.nova.support import harness
@@ -68,6 +69,12 @@ class NovaPrivate(harness.AccelTestBase):
                 )
         reads = [c for c in get.call_args_list if c.args[0] == path]
         self.assertEqual(1, len(reads))
+
+    def test_an_adapter_of_placement_is_that_of_nova_s_options(self) -> None:
+        self.flags(group="placement", endpoint_override="http://127.0.0.1:9")
+        adapter = nova_private.open_placement()
+        self.assertIsInstance(adapter, proxy.Proxy)
+        self.assertEqual("http://127.0.0.1:9", adapter.endpoint_override)
 
     def test_the_tracker_reads_allocations_that_it_uses_only(self) -> None:
         server = self.boot(harness.vgpu_group("", "4Q"))

@@ -86,7 +86,7 @@ def by_password(keystone: identity.Identity, options: str = "") -> str:
 
 
 def test_password(keystone: identity.Identity, write: Write) -> None:
-    client = rest.from_conf(write(by_password(keystone)))
+    client = cloud_client.from_conf(write(by_password(keystone)))
     assert client.get(PATH).body == {"resource_providers": []}
     assert client.put("/traits/CUSTOM_A").status == 201
     assert keystone.tokens == ["secret-token-1"]
@@ -96,7 +96,9 @@ def test_projects_of_a_keystone_at_an_address_without_version(
     keystone: identity.Identity, write: Write
 ) -> None:
     keystone.names["a"] = "rendering"
-    client = rest.from_conf(write(by_password(keystone)), rest.IDENTITY)
+    client = cloud_client.from_conf(
+        write(by_password(keystone)), rest.IDENTITY
+    )
     named = projects.read_names(client, ["a", "deleted", "../x", ""])
     assert named == {"a": "rendering"}
 
@@ -105,7 +107,7 @@ def test_a_section_of_its_own(
     keystone: identity.Identity, write: Write
 ) -> None:
     text = by_password(keystone).replace("[placement]", "[login]")
-    client = rest.from_conf(
+    client = cloud_client.from_conf(
         write(f"{text}[placement]\nauth_section = login\n")
     )
     assert client.get(PATH).status == 200
@@ -122,7 +124,7 @@ def test_options_that_nova_registered(
     nova_conf = nova.conf.CONF
     nova_conf([], default_config_files=[str(path)], default_config_dirs=[])
     for _ in range(2):
-        assert rest.from_conf(nova_conf).get(PATH).status == 200
+        assert cloud_client.from_conf(nova_conf).get(PATH).status == 200
     nova_conf.clear()
     # Some are required, and the next test's nova.conf may lack them.
     nova_conf.unregister_opts(
@@ -134,9 +136,9 @@ def test_options_registered_twice(
     keystone: identity.Identity, write: Write
 ) -> None:
     read = write(by_password(keystone))
-    for client in (rest.from_conf(read), rest.from_conf(read)):
+    for client in (cloud_client.from_conf(read), cloud_client.from_conf(read)):
         assert client.get(PATH).status == 200
-    rest.from_conf(read, rest.COMPUTE)
+    cloud_client.from_conf(read, rest.COMPUTE)
 
 
 @pytest.mark.parametrize("kind", ["admin_token", "none"])
@@ -144,7 +146,7 @@ def test_without_keystone(
     placement: servers.Server, write: Write, kind: str
 ) -> None:
     """With "none", the token is a fixed text, which has no role."""
-    client = rest.from_conf(
+    client = cloud_client.from_conf(
         write(f"""
 [placement]
 auth_type = {kind}
@@ -165,7 +167,7 @@ def test_an_expired_token_is_replaced(
     keystone: identity.Identity, write: Write
 ) -> None:
     """Before reads and before writes, without an error."""
-    client = rest.from_conf(write(by_password(keystone)))
+    client = cloud_client.from_conf(write(by_password(keystone)))
     client.get(PATH)
     request_functions: list[Callable[[], rest.Response]] = [
         lambda: client.get(PATH),
@@ -185,7 +187,7 @@ def test_tokens_that_are_never_valid(
 ) -> None:
     """Placement uses another Keystone: the request is repeated once."""
     keystone.answers["/placement" + PATH] = 401
-    client = rest.from_conf(write(by_password(keystone)))
+    client = cloud_client.from_conf(write(by_password(keystone)))
     with pytest.raises(
         errors.ServiceError, match="token is refused"
     ) as caught:
@@ -197,7 +199,7 @@ def test_tokens_that_are_never_valid(
 def test_keystone_fails_and_comes_back(
     keystone: identity.Identity, write: Write
 ) -> None:
-    client = rest.from_conf(write(by_password(keystone)))
+    client = cloud_client.from_conf(write(by_password(keystone)))
     client.get(PATH)
     keystone.expire()
     keystone.answers["/v3/auth/tokens"] = 503
@@ -210,7 +212,7 @@ def test_keystone_fails_and_comes_back(
 
 def test_a_wrong_password(keystone: identity.Identity, write: Write) -> None:
     text = by_password(keystone).replace(identity.PASSWORD, "wrong one")
-    client = rest.from_conf(write(text))
+    client = cloud_client.from_conf(write(text))
     with pytest.raises(errors.ServiceError, match="username") as caught:
         client.get(PATH)
     assert caught.value.status == 401
@@ -219,7 +221,7 @@ def test_a_wrong_password(keystone: identity.Identity, write: Write) -> None:
 
 
 def test_no_such_region(keystone: identity.Identity, write: Write) -> None:
-    client = rest.from_conf(
+    client = cloud_client.from_conf(
         write(by_password(keystone, "region_name = south"))
     )
     with pytest.raises(errors.ServiceError, match="region_name") as caught:
@@ -230,7 +232,7 @@ def test_no_such_region(keystone: identity.Identity, write: Write) -> None:
 def test_no_keystone(write: Write) -> None:
     text = "[placement]" + PASSWORD_OPTIONS.format(url="http://127.0.0.1:1")
     with pytest.raises(errors.ServiceError) as caught:
-        rest.from_conf(write(text)).get(PATH)
+        cloud_client.from_conf(write(text)).get(PATH)
     assert caught.value.is_transient
 
 
@@ -240,12 +242,14 @@ def test_certificates(
     """``cafile`` and ``insecure`` apply to Keystone and Placement."""
     path = identity.certify(tmp_path / "certificate.pem")
     with identity.Identity(placement.url, path).running() as keystone:
-        client = rest.from_conf(write(by_password(keystone)))
+        client = cloud_client.from_conf(write(by_password(keystone)))
         with pytest.raises(errors.ServiceError, match="cafile") as caught:
             client.get(PATH)
         assert not caught.value.is_transient
         for option in (f"cafile = {path}", "insecure = true"):
-            client = rest.from_conf(write(by_password(keystone, option)))
+            client = cloud_client.from_conf(
+                write(by_password(keystone, option))
+            )
             assert client.get(PATH).status == 200
 
 
@@ -262,7 +266,7 @@ def test_settings_that_can_not_be_used(
     write: Write, options: str, message: str
 ) -> None:
     with pytest.raises(errors.ConfigurationError, match=message) as caught:
-        rest.from_conf(write(f"[placement]\n{options}\n"))
+        cloud_client.from_conf(write(f"[placement]\n{options}\n"))
     assert "nova.conf [placement]" in str(caught.value)
 
 
@@ -280,7 +284,7 @@ def test_settings_that_the_first_request_refuses(
 ) -> None:
     """The first request refuses them, and is not retried."""
     text = f"auth_type = {auth_type}\nendpoint = https://127.0.0.1:9\n"
-    client = rest.from_conf(write(f"[placement]\n{text}{option}\n"))
+    client = cloud_client.from_conf(write(f"[placement]\n{text}{option}\n"))
     with pytest.raises(errors.ServiceError, match=message) as caught:
         client.get(PATH)
     assert not caught.value.is_transient
@@ -288,7 +292,7 @@ def test_settings_that_the_first_request_refuses(
 
 def test_a_group_that_is_missing(write: Write) -> None:
     with pytest.raises(errors.ConfigurationError, match="password"):
-        rest.from_conf(write("[DEFAULT]\n"))
+        cloud_client.from_conf(write("[DEFAULT]\n"))
 
 
 def test_an_operators_timeout(write: Write) -> None:
@@ -296,11 +300,11 @@ def test_an_operators_timeout(write: Write) -> None:
         "[placement]\nauth_type = admin_token\nendpoint = http://h\n"
         "token = t\ntimeout = 3\n"
     )
-    assert rest.from_conf(read).timeout == (3, 3)
+    assert cloud_client.from_conf(read).timeout == (3, 3)
     read = write(
         "[placement]\nauth_type = admin_token\nendpoint = http://h\ntoken = t"
     )
-    assert rest.from_conf(read).timeout == (
+    assert cloud_client.from_conf(read).timeout == (
         rest.CONNECT_SECONDS,
         rest.ANSWER_SECONDS,
     )
@@ -341,7 +345,7 @@ def test_nova_by_placements_credentials(
     """This catalog has no Nova: the error names the option."""
     read = write(by_password(keystone))
     with pytest.raises(errors.ServiceError, match="endpoint_override"):
-        rest.from_conf(read, rest.COMPUTE).get("/os-hypervisors")
+        cloud_client.from_conf(read, rest.COMPUTE).get("/os-hypervisors")
 
 
 def test_nova_by_its_own_endpoint(
@@ -353,10 +357,13 @@ def test_nova_by_its_own_endpoint(
         by_password(keystone)
         + f"[nova]\nendpoint_override = {keystone.url}/compute/v2.1\n"
     )
-    assert rest.from_conf(read, rest.COMPUTE).get("/os-hypervisors").body == {}
+    assert (
+        cloud_client.from_conf(read, rest.COMPUTE).get("/os-hypervisors").body
+        == {}
+    )
     keystone.answers["/compute/v2.1/os-hypervisors"] = 403
     with pytest.raises(errors.ServiceError, match="role"):
-        rest.from_conf(read, rest.COMPUTE).get("/os-hypervisors")
+        cloud_client.from_conf(read, rest.COMPUTE).get("/os-hypervisors")
 
 
 @pytest.mark.usefixtures("clouds")
@@ -377,7 +384,10 @@ def test_no_secret_in_the_log(
     for logger in ("keystoneauth", "openstack", "urllib3"):
         caplog.set_level(logging.DEBUG, logger)
     read = write(by_password(keystone))
-    for client in (rest.from_conf(read), cloud_client.from_cloud("here")):
+    for client in (
+        cloud_client.from_conf(read),
+        cloud_client.from_cloud("here"),
+    ):
         placement = resource_providers.PlacementClient(client)
         placement.fetch(str(uuid.UUID(int=1)))
         keystone.expire()

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 from keystoneauth1 import session, token_endpoint
-from openstack import connection
 
 from nova_accel import errors
 from nova_accel.model import names, providers
@@ -280,11 +279,13 @@ def test_a_provider_that_changes_during_a_read(
 ) -> None:
     """Inventories and generation don't match: the next write fails."""
     auth = token_endpoint.Token(host.url, "admin")
-    cloud = connection.Connection(
-        session=session.Session(auth=auth),
-        placement_endpoint_override=host.url,
+    rest_client = Interrupted(
+        cloud_client.from_session(
+            session.Session(auth=auth),
+            {"placement_endpoint_override": host.url},
+            rest.PLACEMENT,
+        ).open_adapter
     )
-    rest_client = Interrupted(lambda: cloud)
     client = resource_providers.PlacementClient(rest_client)
     rest_client.event = lambda: put(
         host, card, "inventories", {CLASS: {"total": 48, "reserved": 3}}

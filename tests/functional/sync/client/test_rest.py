@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 from keystoneauth1 import session, token_endpoint
-from openstack import connection
 
 from nova_accel import errors
 from placement_sync.client import cloud_client, rest
@@ -99,13 +98,12 @@ def test_a_refused_connection() -> None:
 def test_no_answer() -> None:
     with odd.answering(None) as url:
         auth = token_endpoint.Token(url, "admin")
-        client = rest.RestClient(
-            lambda: connection.Connection(
-                session=session.Session(auth=auth),
-                placement_endpoint_override=url,
-            ),
-            timeout=(5, 0.2),
+        client = cloud_client.from_session(
+            session.Session(auth=auth),
+            {"placement_endpoint_override": url},
+            rest.PLACEMENT,
         )
+        client.timeout = (5, 0.2)
         with pytest.raises(errors.ServiceError) as caught:
             client.put(PATH)
     assert caught.value.is_transient
