@@ -124,6 +124,27 @@ class OtherTree(LiveTopologyBase):
         self.assert_nothing_left("host2")
 
 
+class NextHost(LiveTopologyBase):
+    cards: ClassVar = {
+        "host1": BELOW_ONE,
+        "host2": BELOW_TWO,
+        "host3": BELOW_ONE,
+    }
+    goes_to = "host3"
+
+    @pytest.mark.long
+    def test_nova_tries_the_next_host_after_a_refusal(self) -> None:
+        """Nova prefers host2, which has more free memory."""
+        self.start_host(name="host3")
+        self.boot(self.specs, host="host3")
+        self.be_on("host1")
+        self._live_migrate(self.server)
+        self.assertIn("its devices here are not where", self.messages())
+        self.assertEqual(2, len(self.mdevs_of(self.server, "host3")))
+        self.assert_nothing_left("host1")
+        self.assert_nothing_left("host2")
+
+
 class NvlinkPeers(moving.LiveBase):
     """Two cards of each host, below two root ports of one root complex."""
 
