@@ -15,7 +15,7 @@ OVMF 2022.11 and 2025.02.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from xml.etree import ElementTree
 
 _GIB, _MIB = 1 << 30, 1 << 20
@@ -88,8 +88,13 @@ def sum_functions(resources: Iterable[str]) -> Demand:
 
     :param resources: the content of their resource files.
     """
-    functions = [s for t in resources if (s := parse_bars(t, _HIGH))]
-    windows = [_align(sum(sizes), max(sizes)) for sizes in functions]
+    return sum_bars(parse_bars(text, _HIGH) for text in resources)
+
+
+def sum_bars(sizes: Iterable[Sequence[int]]) -> Demand:
+    """Return what functions with BARs of some sizes need."""
+    functions = [bars for bars in sizes if bars]
+    windows = [_align(sum(bars), max(bars)) for bars in functions]
     has_gaps = len({*windows}) > 1
     return Demand(
         total=sum(map(sum, functions)),

@@ -71,6 +71,19 @@ class CloudContext:
             contents, self.types
         ) or flavor_rules.explain_license(contents, self.series)
 
+    def warn_of_address_bits(
+        self, flavor: cloud.Flavor, specs: Mapping[str, str]
+    ) -> None:
+        """Warn of address bits that are too few for whole GPUs."""
+        advice = flavor_rules.advise_address_bits(
+            flavor_specs.read(specs),
+            specs,
+            flavor.needs.get("MEMORY_MB", 0),
+            self.types,
+        )
+        if advice:
+            progress.warn(advice)
+
     def explain_refusal(
         self,
         flavor: cloud.Flavor,

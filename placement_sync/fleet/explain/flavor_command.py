@@ -27,6 +27,7 @@ from placement_sync.fleet.flavors import (
 def _show(arguments: argparse.Namespace) -> application.Output:
     context = cloud_context.open_cloud(arguments)
     flavor = cloud.find_flavor(context.compute, arguments.flavor)
+    context.warn_of_address_bits(flavor, flavor.specs)
     report = _build_report(context, flavor)
     content = flavor_text.as_dict(report)
     del content["flavor"]
@@ -142,6 +143,7 @@ def _change(
     change = flavor_specs.plan(flavor.specs, request)
     profile_order.list_choices(change.specs, context.types.catalog)
     _check_rules(arguments, context, flavor_specs.read(change.specs))
+    context.warn_of_address_bits(flavor, change.specs)
     if not (arguments.dry_run or flavor.id):
         flavor = _write_new(arguments, context, flavor, change, pinned)
     elif not arguments.dry_run:

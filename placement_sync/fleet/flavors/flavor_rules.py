@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules that a flavor breaks on every host."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from nova_accel.catalog import mdev_names, vgpu_types
 from nova_accel.config import policy
+from nova_accel.geometry import address_space
+from nova_accel.inventory import wording
 from nova_accel.model import flavors, names
 from placement_sync.fleet.flavors import flavor_specs, offered_devices
 
 # NVIDIA, "Multiple vGPU": the maximum in one virtual machine.
 MAX_VGPUS = 16
+# Nova's, for the address bits of a guest.
+_MODE, _BITS = "hw:maxphysaddr_mode", "hw:maxphysaddr_bits"
+_WHOLE = "CUSTOM_GPU_PCI_"
+# BAR 3 of NVIDIA's GPUs, beside that of the memory.
+_SMALL_BAR = 32 << 20
 
 
 def explain_contradiction(
@@ -38,6 +45,55 @@ def explain_license(
                     " licences for it"
                 )
     return ""
+
+
+def advise_address_bits(
+    contents: flavor_specs.FlavorContents,
+    specs: Mapping[str, str],
+    memory_mb: int,
+    types: offered_devices.VgpuTypes,
+) -> str:
+    """Return which address bits a flavor of whole GPUs should have, or "".
+
+    Only for a flavor with bits of its own: hosts choose those of others, and
+    refuse too few. Placement does not know the BARs; NVIDIA's GPUs of data
+    centers have their memory in one, of the next power of two.
+    """
+    bits = specs.get(_BITS, "")
+    if specs.get(_MODE) != "emulate" or not bits.isdecimal():
+        return ""
+    bars = list(_list_bars(contents, types))
+    demand = address_space.sum_bars([size, _SMALL_BAR] for size in bars)
+    uefi, bios = (
+        address_space.AddressSpace(
+            memory=memory_mb << 20, has_uefi=has_uefi
+        ).choose_bits(demand)
+        for has_uefi in (True, False)
+    )
+    if not bars or int(bits) >= uefi:
+        return ""
+    return (
+        f"{_BITS} is {bits}, and the BARs of"
+        f" {wording.count_of(len(bars), 'whole GPU')}, up to"
+        f" {address_space.format_size(demand.total)}, need {uefi} with UEFI,"
+        f" {bios} with BIOS: set it to {uefi}, or remove {_MODE} and {_BITS},"
+        " so that each host chooses the bits"
+    )
+
+
+def _list_bars(
+    contents: flavor_specs.FlavorContents, types: offered_devices.VgpuTypes
+) -> Iterator[int]:
+    """Yield the size of the largest BAR of each whole GPU in the catalog."""
+    for group in contents.groups:
+        for trait in group.required:
+            ids = trait.removeprefix(_WHOLE).lower().replace("_", ":")
+            gpu = types.gpu_by_ids.get(ids)
+            count = group.resources.get(names.WHOLE_GPU_CLASS, 0)
+            if gpu is not None and trait.startswith(_WHOLE):
+                yield from [1 << (gpu.memory_mb * 2**20 - 1).bit_length()] * (
+                    count
+                )
 
 
 def _explain_display(

@@ -111,6 +111,8 @@ class VgpuTypes:
             for trait in _list_model_traits(catalog, gpu)
         }
         self.by_trait = catalog.by_trait()
+        #: GPUs by vendor and product: ``10de:2330``.
+        self.gpu_by_ids = {i: g for g in catalog.gpus() for i in g.pci_ids}
         # A cloud has thousands of cards, of few models.
         self.terms = functools.cache(self._build_terms)
 

@@ -158,6 +158,15 @@ def test_flavors(cloud: Cloud) -> None:
         **_SPECS,
         **{"resources_GPU2:VGPU": "1", "group_policy": "isolate"},
     )
+    site.nova.add_flavor(
+        "bits",
+        **{
+            "resources_GPU1:PGPU": "1",
+            "trait_GPU1:CUSTOM_GPU_PCI_10DE_2330": "required",
+            "hw:maxphysaddr_mode": "emulate",
+            "hw:maxphysaddr_bits": "40",
+        },
+    )
     cloud.run_all(
         """\
 flavor show nope
@@ -165,6 +174,7 @@ flavor show plain
 flavor show gpu.8q
 flavor show pinned --max-width 300
 flavor show two
+flavor show bits
 flavor set plain
 flavor set plain --model A40
 flavor set plain --clear --locality numa
