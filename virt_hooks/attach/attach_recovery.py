@@ -303,15 +303,14 @@ class AttachRecovery:
         handles = self.attached_handles(instance.uuid, attached)
         slots = instance_request.slots_of(instance.resources)
         own_slot = attached.provider, attached.slot
-        is_retained = own_slot in {slot.key for slot in slots}
-        if attached.state is attachment.AttachmentState.ATTACHING:
-            is_retained = is_retained and attach_guest.is_in_domain(
-                self._host, instance, handles
-            )
-        else:
-            is_retained = is_retained and attach_guest.is_in_guest(
-                self._host, instance, handles
-            )
+        has_device = (
+            attach_guest.is_in_domain
+            if attached.state is attachment.AttachmentState.ATTACHING
+            else attach_guest.is_in_guest
+        )
+        is_retained = own_slot in {slot.key for slot in slots} and has_device(
+            self._host, instance, handles
+        )
         LOG.warning(
             "%s of server %s was interrupted while %s: %s it",
             attached.name,

@@ -112,11 +112,9 @@ class LiveMigration(live_moves.LiveMoves):
         source_text = _read_text(migrate_data, "source_mdev_types")
         if source_text is not None:
             with _as_precheck_error():
+                server, cells = self._read_arrival(ctxt, instance, allocs)
                 self.migrating.verify_arrival(
-                    self._arriving_server(ctxt, instance, allocs),
-                    self._read_host(),
-                    source_text,
-                    _read_cells(ctxt, instance),
+                    server, self._read_host(), source_text, cells
                 )
             migrate_data.source_mdev_types = {}
         elif instance_request.has_accelerator_slots(instance.resources):
@@ -157,11 +155,8 @@ class LiveMigration(live_moves.LiveMoves):
             context, instance.uuid
         )
         with _as_precheck_error():
-            pairs = self.migrating.make_partitions(
-                self._arriving_server(context, instance, allocations),
-                source_text,
-                _read_cells(context, instance),
-            )
+            server, cells = self._read_arrival(context, instance, allocations)
+            pairs = self.migrating.make_partitions(server, source_text, cells)
         _set_handle_pairs(migrate_data, pairs)
         self._partitions.publish(context)
 
@@ -203,9 +198,8 @@ class LiveMigration(live_moves.LiveMoves):
                 with error_guards.log_errors(
                     "can't record the attached profiles of %s", instance.uuid
                 ):
-                    self._partitions.record_moved(
-                        instance, self._arriving_server(context, instance)
-                    )
+                    server = self._read_arrival(context, instance)[0]
+                    self._partitions.record_moved(instance, server)
                 self._partitions.wake_ups.wake()
 
     def change_devices(self, guest: Any, migrate_data: Any) -> Any:
@@ -264,40 +258,31 @@ class LiveMigration(live_moves.LiveMoves):
             or self._host_abilities.has_iommufd(),
         )
 
-    def _arriving_server(
+    def _read_arrival(
         self, context: Any, instance: Any, allocs: Any = None
-    ) -> instance_request.InstanceRequest:
+    ) -> tuple[instance_request.InstanceRequest, Mapping[int, int]]:
         """Return a server's request, with the slots claimed here.
 
-        They are read from the database: the instance may be older than
-        the claim.
+        And the NUMA nodes of its guest by those of this host. Both are read
+        from the database: the instance may be older than the claim. Nova
+        numbers the nodes of a guest in the order of its cells, whose ids are
+        the host's (nova/virt/libvirt/driver.py, _get_guest_numa_config).
         """
-        migration_context = objects.MigrationContext.get_by_instance_uuid(
+        move = objects.MigrationContext.get_by_instance_uuid(
             context, instance.uuid
         )
-        if migration_context is None:
+        if move is None:
             raise errors.ClaimError(
                 instance.uuid, "Nova has claimed nothing for it here"
             )
-        slots = instance_request.slots_of(
-            migration_context.new_resources, self._accel.root
-        )
+        slots = instance_request.slots_of(move.new_resources, self._accel.root)
         instance_request.check_carried(instance, instance.flavor, slots)
-        return self._partitions.parse(instance, allocs, slots=slots)
-
-
-def _read_cells(context: Any, instance: Any) -> Mapping[int, int]:
-    """Return the NUMA nodes of an arriving guest by those of this host.
-
-    Nova numbers those of a guest in the order of its cells, whose ids are the
-    host's (nova/virt/libvirt/driver.py, _get_guest_numa_config).
-    """
-    migration_context = objects.MigrationContext.get_by_instance_uuid(
-        context, instance.uuid
-    )
-    topology = migration_context and migration_context.new_numa_topology
-    cells = topology.cells if topology else ()
-    return {cell.id: number for number, cell in enumerate(cells)}
+        topology = move.new_numa_topology
+        cells = topology.cells if topology else ()
+        return (
+            self._partitions.parse(instance, allocs, slots=slots),
+            {cell.id: number for number, cell in enumerate(cells)},
+        )
 
 
 def _read_text(data: Any, field: str) -> str | None:
