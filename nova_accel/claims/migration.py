@@ -15,11 +15,10 @@ from nova_accel.catalog.features import Version
 
 _MS_PER_S = 1000
 _RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})\b")
-# A cycle of changes needs a temporary address that no host has: the last
-# slots of the last bus of domain ffff. Domains of hosts count from 0000, and
-# those of VMD from 10000.
-_LAST_DOMAIN, _LAST_BUS = 0xFFFF, 0xFF
-_SLOTS, _FUNCTIONS = 32, 8
+# Temporary addresses are those that no host has, in domain ffff: domains of
+# hosts count from 0000, and those of VMD from 10000.
+_LAST_DOMAIN = 0xFFFF
+_BUSES, _SLOTS, _FUNCTIONS = 256, 32, 8
 
 
 # By technology and kernel driver. Partitions of other drivers can't be moved.
@@ -412,8 +411,8 @@ def plan_pci_changes(
     Nova replaces addresses in a guest's XML one pair after another, each
     time the first match (nova/virt/libvirt/migration.py,
     ``_update_pci_dev_xml``): with A to B before B to C, both devices end
-    up as C. In these steps no device gets an address that another one
-    still has; in a cycle one of them gets a temporary address first.
+    up as C. Where a device gets an address that another one has, all get
+    temporary ones first.
 
     :param pairs: new PCI addresses by old ones, all different.
     :param present: addresses that other devices in the XML have already, in
@@ -428,33 +427,18 @@ def plan_pci_changes(
             f"{shared[0]} is the address of a typed VF at the destination, and"
             f" of another device of the guest: {pairs}"
         )
-    pending = {old: new for old, new in pairs.items() if old != new}
+    changes = {old: new for old, new in pairs.items() if old != new}
+    if changes.keys().isdisjoint(changes.values()):
+        return changes
     unused = _unused_addresses({*pairs, *pairs.values()})
-    steps: dict[str, str] = {}
-    while pending:
-        first = next(iter(pending))
-        chain = _follow(first, pending)
-        if pending[chain[-1]] != first:
-            steps |= {old: pending.pop(old) for old in reversed(chain)}
-            continue
-        steps[first] = temporary = next(unused)
-        steps |= {old: pending.pop(old) for old in reversed(chain[1:])}
-        steps[temporary] = pending.pop(first)
-    return steps
-
-
-def _follow(first: str, pairs: Mapping[str, str]) -> list[str]:
-    """Return a chain of addresses: the new one of each is the next."""
-    chain = [first]
-    while (new := pairs[chain[-1]]) in pairs and new != first:
-        chain.append(new)
-    return chain
+    first = dict(zip(changes, unused, strict=False))
+    return first | {first[old]: new for old, new in changes.items()}
 
 
 def _unused_addresses(used: Collection[str]) -> Iterator[str]:
-    for slot, function in itertools.product(
-        reversed(range(_SLOTS)), reversed(range(_FUNCTIONS))
+    for bus, slot, function in itertools.product(
+        *(reversed(range(count)) for count in (_BUSES, _SLOTS, _FUNCTIONS))
     ):
-        address = f"{_LAST_DOMAIN:04x}:{_LAST_BUS:02x}:{slot:02x}.{function:x}"
+        address = f"{_LAST_DOMAIN:04x}:{bus:02x}:{slot:02x}.{function:x}"
         if address not in used:
             yield address

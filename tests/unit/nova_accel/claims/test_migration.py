@@ -452,21 +452,26 @@ def test_a_device_that_stays_needs_no_step() -> None:
     assert migration.plan_pci_changes({}) == {}
 
 
-def test_without_a_cycle_there_is_no_detour() -> None:
+def test_addresses_of_no_other_device_need_no_detour() -> None:
     assert migration.plan_pci_changes({A: B, C: D}) == {A: B, C: D}
-    assert list(migration.plan_pci_changes({A: B, B: C}).items()) == [
-        (B, C),
-        (A, B),
-    ]
 
 
-def test_a_cycle_is_broken_by_an_unused_address() -> None:
-    steps = migration.plan_pci_changes({A: B, B: A})
+@pytest.mark.parametrize("new", [A, C])
+def test_others_are_unused_ones_first(new: str) -> None:
+    steps = migration.plan_pci_changes({A: B, B: new})
     assert list(steps.items()) == [
         (A, "ffff:ff:1f.7"),
-        (B, A),
+        (B, "ffff:ff:1f.6"),
         ("ffff:ff:1f.7", B),
+        ("ffff:ff:1f.6", new),
     ]
+
+
+def test_there_are_temporary_addresses_for_any_guest() -> None:
+    old = [f"0000:{n >> 3:02x}:00.{n & 7}" for n in range(600)]
+    pairs = dict(zip(old, [*old[1:], old[0]], strict=True))
+    steps = dict(migration.plan_pci_changes(pairs))
+    assert replaced(old, steps) == [pairs[each] for each in old]
 
 
 def test_the_detour_avoids_addresses_in_use() -> None:
