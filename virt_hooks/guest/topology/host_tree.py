@@ -13,9 +13,6 @@ import dataclasses
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from nova_accel.geometry import topology
-
-parse_bridges = topology.parse_bridges
 #: Handles of the NVLink peers of a handle; each is a peer of its peers.
 Peers = Mapping[str, Collection[str]]
 NO_PEERS: Peers = types.MappingProxyType({})

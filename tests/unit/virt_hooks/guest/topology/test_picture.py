@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nova_accel.geometry import topology
 from nova_accel.model import flavors
 from tests.support import examples
 from tests.unit.virt_hooks.guest.topology import host_trees
@@ -257,7 +258,7 @@ def test_an_expander_of_an_unknown_node_has_none() -> None:
     ],
 )
 def test_the_bridges_of_a_path(path: str, bridges: tuple[str, ...]) -> None:
-    assert host_tree.parse_bridges(path) == bridges
+    assert topology.parse_bridges(path) == bridges
 
 
 def test_too_many_buses_are_refused() -> None:
