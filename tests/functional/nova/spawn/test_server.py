@@ -63,6 +63,8 @@ class Servers(harness.AccelTestBase):
         first = self.boot(SMALL)
         # No periodic pass has run since: it was sent at once.
         self.assertEqual(of_one_size, self.profiles(harness.T4))
+        # Three more of this size fit, and none of another one.
+        self.assertEqual((4, 0), self.amounts(harness.T4)["VGPU"])
         second = self.boot(harness.vgpu_group("_A", "4C"))
         self.assertEqual(
             {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 8192}, self.usages(harness.T4)
