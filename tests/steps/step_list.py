@@ -67,7 +67,7 @@ STEPS: Mapping[str, Step] = {
             "tests/unit/nova_accel/catalog/test_features.py",
             "tests/unit/nova_accel/config/test_conf.py",
             "tests/unit/nova_accel/doctor/test_checks.py",
-            "tests/unit/nova_accel/model/test_extra_specs.py",
+            "tests/unit/nova_accel/catalog/test_extra_specs.py",
             "tests/unit/placement_sync/cli/test_sync_command.py",
             "tests/unit/placement_sync/daemon/test_metrics.py",
             "tests/unit/placement_sync/daemon/test_status.py",
