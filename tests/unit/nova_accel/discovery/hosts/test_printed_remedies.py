@@ -28,7 +28,7 @@ from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import printed_remedies
 from nova_accel.model import names
 from tests.hosts import look, recorded
-from tests.support import remedied_host
+from tests.support import examples, remedied_host
 
 HOSTS = (*look.NAMES, *(f"recorded/{name}" for name in recorded.NAMES))
 # Words of a correction, which is a remedy then.
@@ -110,7 +110,7 @@ def apply(report: Report, steps: tuple[remedy.Remedy, ...]) -> model.HostState:
     return scan.read(host.reader, DRIVERS, host.rules)
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", examples.share(HOSTS))
 def test_each_printed_remedy_has_its_device_offered(
     tmp_path: pathlib.Path, name: str
 ) -> None:
@@ -132,7 +132,7 @@ def test_each_printed_remedy_has_its_device_offered(
     assert not failures
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", examples.share(HOSTS))
 def test_no_text_asks_for_a_change_that_is_no_remedy(
     tmp_path: pathlib.Path, name: str
 ) -> None:
@@ -173,7 +173,7 @@ def find_further(
     )
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", examples.share(HOSTS))
 def test_no_report_says_to_load_or_install_what_is_there(
     tmp_path: pathlib.Path, name: str
 ) -> None:
@@ -188,7 +188,7 @@ def test_no_report_says_to_load_or_install_what_is_there(
                     )
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", examples.share(HOSTS))
 def test_doctor_names_the_remedies_of_inspect_and_no_others(
     tmp_path: pathlib.Path, name: str
 ) -> None:
@@ -211,7 +211,7 @@ def test_doctor_names_the_remedies_of_inspect_and_no_others(
     assert of_doctor == of_inspect
 
 
-@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("name", examples.share(HOSTS))
 def test_each_printed_remedy_of_a_check_ends_its_result(
     tmp_path: pathlib.Path, name: str
 ) -> None:
