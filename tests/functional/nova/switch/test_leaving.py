@@ -39,7 +39,7 @@ REGION = {
     f"trait_A:{test_fpga.ANY}": "required",
 }
 #: Changes of a command before it is killed.
-CHANGES = 1 if examples.IS_WHOLE else 3
+CHANGES = 1 if examples.IS_WHOLE else 6
 
 
 class Killed(BaseException):
