@@ -1,13 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loader of the catalog data that is part of the package.
 
-Use::
-
-    from nova_accel.catalog import loader
-
-    gpu = loader.load().of_card(profile_names, "10de", "2235")
-    vgpu_type = loader.load().find("A40-8Q")
-
 ``load`` reads the file once per process.
 """
 

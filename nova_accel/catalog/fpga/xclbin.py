@@ -1,13 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parser of the header of xclbin files, AMD's FPGA containers.
 
-Use::
-
-    from nova_accel.catalog.fpga import xclbin
-
-    header = xclbin.parse(content)
-    header.uuid, header.interfaces
-
 Layout and numbers are those of XRT's ``xclbin.h`` (struct axlf); the
 partition metadata is a flattened devicetree (Devicetree Specification 0.4,
 chapter 5).

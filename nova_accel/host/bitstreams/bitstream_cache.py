@@ -1,14 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cache of bitstream images, with their metadata.
 
-Use::
-
-    from nova_accel.host.bitstreams import bitstream_cache
-
-    cache = bitstream_cache.BitstreamCache(directory, limit)
-    bitstream = cache.put(facts, requirement, chunks)
-    assert cache.get(facts.id) == bitstream
-
 The directory has the contents and a JSON note for each image, with its
 metadata in Glance.
 """
@@ -112,24 +104,6 @@ class BitstreamCache:
             for requirement in requirements
             if requirement is not None
         )
-
-    def put(
-        self,
-        facts: bitstreams.ImageFacts,
-        requirement: bitstreams.ImageRequirement,
-        chunks: Iterable[bytes],
-        keep: Collection[str] = (),
-    ) -> model.Bitstream:
-        """Return an image's bitstream; store these bytes if it is missing.
-
-        See ``fetch``.
-        """
-
-        def fill(partial: blob_store.PartialFile) -> None:
-            for chunk in chunks:
-                partial.write(chunk)
-
-        return self.fetch(facts, requirement, fill, keep)
 
     def fetch(
         self,

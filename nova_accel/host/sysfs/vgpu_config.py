@@ -1,13 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """vgpuConfig.xml of this host, installed by NVIDIA's host driver.
 
-Use::
-
-    from nova_accel.host.sysfs import vgpu_config
-
-    table, problems = vgpu_config.read(host.files, {"1155": "L40S-24Q"})
-    table.names["1156"]
-
 A table that contradicts the loaded driver belongs to another release (the
 package was updated, the module not reloaded). It is not used.
 """

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Content of a bitstream cache."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nova_accel import model
 from nova_accel.catalog.fpga import bitstreams
-from nova_accel.host.bitstreams import bitstream_cache
+from nova_accel.host.bitstreams import bitstream_cache, blob_store
 from tests.support.fpga import bitstream_files as files
 
 KIB = 1 << 10
@@ -28,6 +28,21 @@ def requirement(
     return bitstreams.parse_image(image_facts, 1 << 40)
 
 
+def store(
+    cache: bitstream_cache.BitstreamCache,
+    image_facts: bitstreams.ImageFacts,
+    chunks: Iterable[bytes],
+    keep: tuple[str, ...] = (),
+) -> model.Bitstream:
+    """Return an image's bitstream; store these bytes if it is missing."""
+
+    def fill(partial: blob_store.PartialFile) -> None:
+        for chunk in chunks:
+            partial.write(chunk)
+
+    return cache.fetch(image_facts, requirement(image_facts), fill, keep)
+
+
 def put(
     cache: bitstream_cache.BitstreamCache,
     image: str,
@@ -36,7 +51,7 @@ def put(
 ) -> model.Bitstream:
     image_facts = facts(image, content)
     chunks = [content[:7], content[7:]]
-    return cache.put(image_facts, requirement(image_facts), chunks, keep)
+    return store(cache, image_facts, chunks, keep)
 
 
 def never() -> Iterator[bytes]:

@@ -30,6 +30,7 @@ from tests.support.fpga.cached_images import (
     never,
     put,
     requirement,
+    store,
 )
 
 
@@ -78,9 +79,9 @@ class TestPut:
         content = bits("a")
         first = put(cache, A, content)
         image = facts(A, content)
-        assert cache.put(image, requirement(image), never()) == first
+        assert store(cache, image, never()) == first
         other = facts(B, content)
-        second = cache.put(other, requirement(other), never())
+        second = store(cache, other, never())
         assert second == dataclasses.replace(first, name=B)
 
     def test_a_later_process_reads_the_cache_without_glance(
@@ -112,7 +113,7 @@ class TestPut:
     ) -> None:
         image = facts(A, bits("a"))
         with pytest.raises(errors.BitstreamError, match=word) as caught:
-            cache.put(image, requirement(image), [came])
+            store(cache, image, [came])
         assert caught.value.image == A
         assert cache.get(A) is None
         assert not bitstream_files(place)
@@ -137,7 +138,7 @@ class TestPut:
             files.properties(accelerator_function_id=files.OTHER),
         )
         with pytest.raises(errors.BitstreamError, match="the file itself"):
-            cache.put(image, requirement(image), never())
+            store(cache, image, never())
 
     def test_a_failed_download_leaves_no_file(
         self, cache: bitstream_cache.BitstreamCache, place: Path
@@ -148,7 +149,7 @@ class TestPut:
 
         image = facts(A, bits("a"))
         with pytest.raises(ConnectionError):
-            cache.put(image, requirement(image), broken())
+            store(cache, image, broken())
         assert not halves(place)
         put(cache, A, bits("a"))
 
@@ -186,7 +187,7 @@ class TestPut:
             yield content[-1:]
 
         image = facts(A, content)
-        cache.put(image, requirement(image), chunks())
+        store(cache, image, chunks())
         assert seen == [(None, set())]
 
 
@@ -315,7 +316,7 @@ def test_a_file_is_in_memory_once_while_it_is_checked(
     chunks = (content[n : n + KIB] for n in range(0, len(content), KIB))
     tracemalloc.start()
     try:
-        cache.put(image, requirement(image), chunks)
+        store(cache, image, chunks)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

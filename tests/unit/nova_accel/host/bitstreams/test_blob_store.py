@@ -31,8 +31,8 @@ from tests.support.fpga.cached_images import (
     facts,
     halves,
     put,
-    requirement,
     size_of,
+    store,
 )
 
 
@@ -186,7 +186,7 @@ class TestConcurrency:
 
         def ask(_: int) -> model.Bitstream:
             start.wait()
-            return cache.put(image, requirement(image), chunks())
+            return store(cache, image, chunks())
 
         with futures.ThreadPoolExecutor(8) as pool:
             bitstreams = set(pool.map(ask, range(8)))
@@ -205,7 +205,7 @@ class TestConcurrency:
                 both.wait(timeout=30)
                 yield bits(letter)
 
-            return cache.put(image_facts, requirement(image_facts), chunks())
+            return store(cache, image_facts, chunks())
 
         with futures.ThreadPoolExecutor(2) as pool:
             bitstreams = list(pool.map(ask, (A, B), "ab"))
@@ -229,7 +229,7 @@ def chunks():
     print("download", flush=True)
     time.sleep(0.5)
     yield keeping.bits("a")
-print(cache.put(image, keeping.requirement(image), chunks()).sha512)
+print(keeping.store(cache, image, chunks()).sha512)
 """
         running = [
             subprocess.Popen(  # noqa: S603
@@ -329,9 +329,7 @@ class Life(stateful.RuleBasedStateMachine):
             return
         image_facts = facts(image, content)
         with pytest.raises(errors.BitstreamError):
-            self.cache.put(
-                image_facts, requirement(image_facts), [content[:size]]
-            )
+            store(self.cache, image_facts, [content[:size]])
 
     @stateful.rule(image=images)
     def get(self, image: str) -> None:
