@@ -8,24 +8,14 @@ are reset.
 
 from collections.abc import Iterator, Sequence
 
-from nova_accel import model
 from nova_accel.claims import card_reset
 from nova_accel.config import policy
 from nova_accel.model import actions
 
-# Technologies that assign whole functions. FPGA regions are blanked instead.
-_WHOLE_FUNCTIONS = ("passthrough", "vf")
 # Bytes that are read of configuration space: ids, command, status, class,
 # header type (PCI Local Bus Specification, 6.1).
 HEADER_SIZE = 16
 _VFIO_DRIVER = "vfio-pci"
-
-
-def list_functions(claim: model.Claim) -> tuple[str, ...]:
-    """Return the functions of a claim to scrub, its slot first."""
-    if claim.technology not in _WHOLE_FUNCTIONS or claim.region is not None:
-        return ()
-    return (claim.slot, *claim.members)
 
 
 def plan(

@@ -18,6 +18,8 @@ UNKNOWN = "unknown"
 # Technologies that assign whole functions: no partition of them exists while
 # a server uses one.
 UNDIVIDED = frozenset({"passthrough", "vf", "fpga"})
+# Of these the ones that assign whole functions.
+_WHOLE_FUNCTIONS = UNDIVIDED - {"fpga"}
 # Technologies of functions that keep their identity: a note below state_dir
 # names the last server of each until it was seen clean.
 NOTED = UNDIVIDED | {"vendor-vfio"}
@@ -476,3 +478,13 @@ class Claim(PublishedClaim):
     def handles(self) -> tuple[str, ...]:
         """Return the handles of all its functions, or that of its mdev."""
         return self.handle, *self.members
+
+    @property
+    def scrubbed(self) -> tuple[str, ...]:
+        """Return the functions to scrub after its server, the slot first.
+
+        FPGA regions are blanked instead.
+        """
+        if self.technology not in _WHOLE_FUNCTIONS or self.region is not None:
+            return ()
+        return self.slot, *self.members

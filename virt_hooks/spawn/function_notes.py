@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from nova_accel import errors, model
-from nova_accel.claims import scrub
 from nova_accel.config import logs
 from nova_accel.discovery import snapshot
 from nova_accel.host.execute import serials
@@ -242,8 +241,9 @@ class FunctionNotes:
 
         :raises ClaimError: a function is another device than before.
         """
-        for claim in filter(scrub.list_functions, claims):
-            self.serials.check(claim.consumer, claim.slot)
+        for claim in claims:
+            if claim.scrubbed:
+                self.serials.check(claim.consumer, claim.slot)
 
     def set_aside(self, address: str, reason: str) -> None:
         """Set a device aside and read it again."""

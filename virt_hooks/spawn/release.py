@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 
 from nova_accel import errors, model
-from nova_accel.claims import claim_plan, scrub
+from nova_accel.claims import claim_plan
 from nova_accel.config import logs
 from nova_accel.discovery import plugin, snapshot
 from nova_accel.inventory import conditions
@@ -265,7 +265,7 @@ class PartitionRelease:
 
         :returns: the claims whose functions were not seen clean.
         """
-        due = tuple(filter(scrub.list_functions, claims))
+        due = tuple(claim for claim in claims if claim.scrubbed)
         if not due:
             return ()
         running = self._domains.read_running()

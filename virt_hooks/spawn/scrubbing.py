@@ -46,7 +46,7 @@ class Scrubber:
         :raises ActionError: a function is not scrubbed, and must not be
             assigned to another server.
         """
-        addresses = tuple(filter(pci.is_address, scrub.list_functions(claim)))
+        addresses = tuple(filter(pci.is_address, claim.scrubbed))
         buses = reset_checks.read(self.executor.root, addresses)
         functions = [f.address for bus in buses for f in bus.functions]
         if not functions:
@@ -70,7 +70,7 @@ class Scrubber:
 
         :raises ActionError: the device's line in device_spec is not known.
         """
-        is_scrubbed = bool(scrub.list_functions(claim))
+        is_scrubbed = bool(claim.scrubbed)
         return is_scrubbed and bool(self._rule(claim).scrub_command)
 
     def await_drivers(
@@ -138,7 +138,7 @@ class Scrubber:
     ) -> None:
         if not due:
             return
-        in_guests = sorted(running & {*scrub.list_functions(claim)})
+        in_guests = sorted(running & {*claim.scrubbed})
         if in_guests:
             raise _scrub_error(
                 in_guests[0], errno.EBUSY, "a guest runs with it"
