@@ -82,7 +82,10 @@ def parse_text(text: str) -> GuestTree:
     :raises ValueError: the text has another format.
     """
     try:
-        return _FORMAT.decode(text)
+        tree = _FORMAT.decode(text)
+        if not all(cluster.handles for cluster in tree.clusters):
+            raise ValueError("a cluster has no devices")
+        return tree
     except ValueError as error:
         raise ValueError(
             f"unknown format of the source ({error}): run one nova-accel on"

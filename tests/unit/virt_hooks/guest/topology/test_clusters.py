@@ -126,6 +126,7 @@ SENT = clusters.to_text(flavors.GuestTopology.PCIE, GUEST)
         "[]",
         '{"format":1,"topology":"x","clusters":[]}',
         SENT.replace('"cell":0', '"cell":1e400'),
+        SENT.replace(f'"{ALONE.handle}"', ""),
         SENT.replace('"switch"', '"\\n"'),
         SENT.replace(GPU.handle, "x" * 65),
         SENT.replace(
