@@ -18,7 +18,7 @@ UNKNOWN = "unknown"
 # Technologies that assign whole functions: no partition of them exists while
 # a server uses one.
 UNDIVIDED = frozenset({"passthrough", "vf", "fpga"})
-# Of these the ones that assign whole functions.
+# Technologies that assign whole functions.
 _WHOLE_FUNCTIONS = UNDIVIDED - {"fpga"}
 # Technologies of functions that keep their identity: a note below state_dir
 # names the last server of each until it was seen clean.
