@@ -79,7 +79,6 @@ class Quota(harness.AccelTestBase):
             return str(error)
         return ""
 
-    @pytest.mark.long
     def test_a_hot_attach_is_refused_at_the_limit(self) -> None:
         self.register("class:VGPU", 2)
         self.register("class:CUSTOM_GPU_MEMORY_MB", 2 * MIB)
