@@ -20,6 +20,7 @@ from nova_accel.discovery import (
 from nova_accel.host.execute.technologies import fpga_privileged
 from nova_accel.host.state import device_notes
 from nova_accel.host.sysfs import fs, host_reader
+from nova_accel.inventory import tree_builder
 from nova_accel.model import names
 from tests.lab import fakehost
 from tests.lab.fakehost import fpga
@@ -265,3 +266,44 @@ def test_a_card_that_came_back_is_set_aside_until_it_is_healed(
     ensure(
         life, TWO, simulated.PAC, simulated.bitstream(tmp_path, simulated.B)
     )
+
+
+def test_a_pass_offers_a_healed_region_though_only_its_note_has_changed(
+    life: lifecycle.Lifecycle, tmp_path: Path
+) -> None:
+    bad = simulated.bitstream(tmp_path, simulated.A, "SAME")
+    with pytest.raises(errors.ProgrammingError):
+        ensure(life, ONE, simulated.PAC, bad)
+    assert total(life) == 0
+    device_notes.FaultNotes(str(tmp_path / "state")).heal([REGION])
+    life.host.refresh_changed()
+    assert total(life) == 1
+
+
+def total(life: lifecycle.Lifecycle) -> int:
+    """Return how many servers the first region may have."""
+    tree = life.tree(tree_builder.OWNER_TRAITS)
+    assert tree is not None
+    node = tree.node(names.provider_uuid(ROOT.uuid, REGION))
+    assert node is not None
+    inventory = node.inventories[names.FPGA_CLASS]
+    return inventory.total - inventory.reserved
+
+
+def test_a_function_that_its_driver_forgets_heals_nothing(
+    life: lifecycle.Lifecycle, kernel: fakehost.Controller, tmp_path: Path
+) -> None:
+    """AMD's driver shows no function after it was unbound."""
+    bad = simulated.bitstream(tmp_path, simulated.B, "SAME", is_xclbin=True)
+    with pytest.raises(errors.ProgrammingError):
+        ensure(life, ONE, simulated.ALVEO, bad)
+    driver = kernel.sys / "bus/pci/drivers/xocl"
+    (driver / "unbind").write_text(simulated.USER)
+    (driver / "bind").write_text(simulated.USER)
+    life.host.refresh_changed()
+    address = names.region_address(simulated.ALVEO, 0)
+    device = life.host.state.device(address)
+    assert device is not None
+    assert device.region is not None
+    assert device.region.function == ""
+    assert device.fault
