@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,21 +15,6 @@ from tests.lab.fakehost import Controller
 from tests.support.fpga import simulated
 
 pytestmark = pytest.mark.fakehost
-
-
-@pytest.fixture(scope="module")
-def _mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Controller]:
-    place = tmp_path_factory.mktemp("dfl")
-    with simulated.mounted(simulated.SPEC, place) as kernel:
-        yield kernel
-
-
-@pytest.fixture
-def host(_mounted: Controller) -> Controller:
-    _mounted.reboot()
-    return _mounted
 
 
 def function(host: Controller, card: str, number: int = 0) -> str | None:
@@ -94,6 +78,7 @@ def test_a_port_that_is_open_stays(
     assert not any(part["is_free_to_vfs"] for part in parts)
     assert host.functions()[simulated.BARE]["vfs"] == 0
     assert "release port 1" in caplog.text
+    assert "/dev/dfl-port" in caplog.text
 
 
 def test_set_port_is_done_once_and_undone(host: Controller) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
 from collections.abc import Iterator
@@ -162,6 +163,7 @@ def test_a_refusal_leaves_the_device_up(host: Controller, name: str) -> None:
     with pytest.raises(errors.ActionError) as caught:
         simulated.executor(host.root).apply(action)
     assert caught.value.number == getattr(errno, name)
+    assert name != "EINVAL" or "services in device_spec" in caught.value.hint
     assert qat(host, "qat/cfg_services").read_text() == "sym;asym\n"
     assert qat(host, "qat/state").read_text() == "up\n"
 
@@ -175,14 +177,23 @@ def test_a_device_in_reset_is_an_error(host: Controller) -> None:
 
 
 def test_services_are_set_once_and_undone(host: Controller) -> None:
-    action = actions.SetServices(
-        function=QAT, services="dc", before="sym;asym"
-    )
+    """An undo restores those of the device, not those of the plan."""
+    action = actions.SetServices(function=QAT, services="dc", before="sym")
     executor = simulated.executor(host.root)
+    # Their order has no meaning.
+    plain = dataclasses.replace(action, services="asym;sym")
+    assert not executor.apply(plain)
+    lost = actions.BindDriver(function=QAT, driver="no-such-driver")
+    with pytest.raises(errors.ActionError):
+        executor.apply_all([action, lost])
+    assert qat(host, "qat/cfg_services").read_text() == "sym;asym\n"
     assert executor.apply(action)
     assert not executor.apply(action)
     assert executor.apply(action.undo())
-    assert qat(host, "qat/cfg_services").read_text() == "sym;asym\n"
+    assert qat(host, "qat/cfg_services").read_text() == "sym\n"
+    store(qat(host, "qat/state"), "down")
+    assert executor.apply(action.undo())
+    assert qat(host, "qat/state").read_text() == "up\n"
 
 
 def test_the_variant_driver_counts_as_a_guest(host: Controller) -> None:

@@ -53,16 +53,6 @@ def intel(root: Path, port_on: str = CARD) -> Path:
     return port / "afu_id"
 
 
-def amd(root: Path) -> Path:
-    """Make an Alveo card; return the file of its function."""
-    for function, driver in ((CARD, "xclmgmt"), (USER, "xocl")):
-        (functions(root) / function).mkdir(parents=True)
-        bind(root, function, driver)
-    uuid_file = functions(root) / USER / "xclbinuuid"
-    uuid_file.write_text("\n")
-    return uuid_file
-
-
 def load(
     root: Path, tool: str = "fpgaconf", slot: str = CARD
 ) -> actions.ProgramRegion:
@@ -136,21 +126,6 @@ def test_a_loaded_region_is_read_back(
     )
 
 
-def test_an_alveo_card_is_loaded_through_its_user_function(
-    tmp_path: Path,
-) -> None:
-    uuid_file = amd(tmp_path)
-    dashed = "f7df405c-bd7a-cf72-22f1-44b0b93acd18"
-    script(
-        tmp_path,
-        f'[ "$3" = {USER} ] && echo {dashed} > {uuid_file}',
-        "opt/xilinx/xrt/bin/xrt-smi",
-    )
-    action = load(tmp_path, "xrt-smi", USER)
-    on_host = executor(tmp_path)
-    assert [on_host.apply(action) for _ in range(2)] == [True, False]
-
-
 def test_a_forced_load_is_always_done(
     tmp_path: Path,
 ) -> None:
@@ -201,17 +176,6 @@ def test_a_failing_tool_is_a_fault(tmp_path: Path) -> None:
     script(tmp_path, f"echo {NEW} > {uuid_file}; echo no luck; exit 5")
     text = fault(tmp_path, load(tmp_path))
     assert "ended with 5: no luck" in text
-
-
-def test_a_hanging_tool_is_a_fault(tmp_path: Path) -> None:
-    """The region shows the function, but may be incomplete."""
-    uuid_file = intel(tmp_path)
-    script(tmp_path, f"echo {NEW} > {uuid_file}; sleep 600")
-    on_host = action_executor.Executor(str(tmp_path), program_s=0.5)
-    with pytest.raises(errors.ProgrammingError) as caught:
-        on_host.apply(load(tmp_path))
-    assert caught.value.number == errno.ETIMEDOUT
-    assert "program_timeout" in caught.value.hint
 
 
 def test_a_card_that_vanishes_is_a_fault(
@@ -273,35 +237,10 @@ def test_a_card_without_its_device_node_is_enodev(tmp_path: Path) -> None:
     assert uuid_file.read_text() == f"{OLD}\n"
 
 
-def test_a_missing_card_is_an_error(tmp_path: Path) -> None:
-    for tool in ("", "fpgaconf"):
-        error = refusal(tmp_path, load(tmp_path, tool))
-        assert error.number in (errno.ENODEV, errno.ENOENT)
-
-
-@pytest.mark.parametrize("tool", ["", "fpgaconf"])
-def test_a_changed_file_is_not_loaded(tmp_path: Path, tool: str) -> None:
-    intel(tmp_path)
-    script(tmp_path, "true")
-    action = load(tmp_path, tool)
-    Path(action.bitstream.path).write_bytes(CONTENT + b"!")
-    error = refusal(tmp_path, action)
-    assert error.number == errno.EBADMSG
-    assert "fetched again" in error.hint
-    assert runs(tmp_path) == 0
-
-
 def test_a_device_without_the_ioctl_is_enotty(tmp_path: Path) -> None:
     """The device is a plain file, for which the kernel has no such call."""
     intel(tmp_path)
     assert refusal(tmp_path, load(tmp_path, "")).number == errno.ENOTTY
-
-
-def test_a_missing_tool_is_enoent(tmp_path: Path) -> None:
-    intel(tmp_path)
-    error = refusal(tmp_path, load(tmp_path))
-    assert error.number == errno.ENOENT
-    assert "/usr/bin/fpgaconf" in error.hint
 
 
 def test_each_errno_has_a_hint() -> None:
