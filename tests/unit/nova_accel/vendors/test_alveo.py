@@ -17,20 +17,8 @@ from nova_accel.vendors.amd_alveo import alveo_driver
 from tests.hosts import build, look
 
 U250, U250_USER = "0000:d8:00.0", "0000:d8:00.1"
-U280 = "0000:5e:00.0"
-IN_GUEST = "0000:af:00.0"
-GOLDEN = "0000:3b:00.0"
-OFFLINE = "0000:86:00.0"
-UNMANAGED = "0000:41:00.0"
-NO_USER = "0000:c1:00.0"
-SHARED = "0000:17:00.0"
-AWAY = "0000:1a:00.0"
 FUNCTION = "5a3c1f0e6f1d4b6c8f0e0c3b1d5e7a90"
 INTERFACE = "08cd2b8e0d6c4b8f9a6a3e2e4b4d5b8d"
-# Without one of these a function is unknown as a whole.
-CARDS = (
-    U250, U280, IN_GUEST, GOLDEN, OFFLINE, UNMANAGED, NO_USER, SHARED, AWAY,
-)  # fmt: skip
 
 
 def region(state: model.HostState, card: str) -> model.Device:
@@ -48,104 +36,6 @@ def fixture_state(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> model.HostState:
     return look.read(look.make("alveo-cards", tmp_path_factory.mktemp("h")))
-
-
-def test_a_card_has_one_region(state: model.HostState) -> None:
-    card = look.device(state, U250)
-    assert (card.plugin, card.technology) == ("alveo", "fpga")
-    assert (card.vendor, card.model, card.driver) == (
-        "xilinx",
-        "U250",
-        "xclmgmt",
-    )
-    assert (card.counters, card.slots, card.profiles) == ({}, (), ())
-    assert card.members == (U250_USER,)
-    assert card.traits >= {
-        "CUSTOM_ACCELERATOR_MODEL_XILINX_U250",
-        "CUSTOM_ACCELERATOR_NUMA_1",
-        "CUSTOM_FPGA_SHELL_XILINX_U250_GEN3X16_XDMA_SHELL_4_1",
-    }
-    part = region(state, U250)
-    assert (part.parent, part.counters) == (U250, {"FPGA": 1})
-    assert (part.slots, part.members) == ((U250_USER,), ())
-    (profile,) = part.profiles
-    assert (profile.trait, profile.charges, profile.available) == (
-        names.REGION_TRAIT,
-        {"FPGA": 1},
-        1,
-    )
-    assert part.region == model.Region(
-        card=U250,
-        number=0,
-        function=FUNCTION,
-        interfaces=("8d8b5e2a4c7f4f0f9a6a3e2e4b4d5b8d", INTERFACE),
-        is_programmable=True,
-        tool="xrt-smi",
-        driver="xocl",
-    )
-    assert part.traits - card.traits == {
-        names.fpga_function_trait(FUNCTION),
-        names.interface_trait("8d8b5e2a4c7f4f0f9a6a3e2e4b4d5b8d"),
-        names.interface_trait(INTERFACE),
-        names.PROGRAMMABLE_TRAIT,
-    }
-
-
-def test_every_card_is_described_once(state: model.HostState) -> None:
-    addresses = {d.address for d in state.devices}
-    assert addresses == {*CARDS, *(names.region_address(c, 0) for c in CARDS)}
-    # A user function without a management function is reported.
-    assert "management function" in look.reasons(state, "0000:1d:00.1")
-
-
-def test_a_shell_of_old_goes_by_its_name(state: model.HostState) -> None:
-    card_region = region_of(state, U280)
-    assert card_region.function == ""
-    assert card_region.interfaces == ("xilinx_u280_xdma_201920_3",)
-    assert card_region.is_programmable
-
-
-def test_a_card_in_use_stays(state: model.HostState) -> None:
-    assert region(state, IN_GUEST).counters == {"FPGA": 1}
-    card_region = region_of(state, IN_GUEST)
-    assert card_region.function is None
-    assert card_region.is_programmable
-    assert look.reasons(state, IN_GUEST) == ""
-
-
-@pytest.mark.parametrize(
-    ("card", "word"),
-    [
-        (GOLDEN, "xbmgmt program --base"),
-        (NO_USER, "no user function"),
-        (SHARED, "IOMMU group 13"),
-        (AWAY, f"bind {AWAY} to xclmgmt"),
-    ],
-)
-def test_a_card_that_is_not_offered_is_described_with_the_reason(
-    state: model.HostState, card: str, word: str
-) -> None:
-    part = region(state, card)
-    assert (part.counters, part.profiles[0].available) == ({}, 0)
-    assert not region_of(state, card).is_programmable
-    assert names.PROGRAMMABLE_TRAIT not in part.traits
-    assert word in look.reasons(state, card)
-
-
-def test_without_its_driver_a_card_is_as_it_is(
-    state: model.HostState,
-) -> None:
-    assert region(state, UNMANAGED).counters == {"FPGA": 1}
-    assert not region_of(state, UNMANAGED).is_programmable
-    remedy = f"bind {UNMANAGED} to xclmgmt"
-    assert remedy in look.reasons(state, UNMANAGED)
-
-
-def test_a_card_that_is_broken_says_so(state: model.HostState) -> None:
-    assert "offline" in look.device(state, OFFLINE).fault
-    assert "offline" in region(state, OFFLINE).fault
-    assert not region_of(state, OFFLINE).is_programmable
-    assert not look.device(state, U250).fault
 
 
 def test_without_an_iommu_nothing_is_given(tmp_path: pathlib.Path) -> None:

@@ -15,9 +15,6 @@ from nova_accel.vendors import amd_mxgpu
 from tests.hosts import build, look
 
 MI25 = "0000:43:00.0"
-WHOLE = "0000:05:00.0"
-EIGHTH = "0000:15:00.0"
-NONE_MADE = "0000:63:00.0"
 UNBOUND = "0000:85:00.0"
 
 
@@ -47,54 +44,6 @@ def read(
     build.build({"functions": [function]}, root)
     rules = policy.DeviceRules(rules=(rule,) if rule else ())
     return scan.read(host_reader.HostReader(root), look.DRIVERS, rules)
-
-
-def test_a_card_is_what_its_vfs_are(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("amd-vf", tmp_path))
-    device = look.device(state, MI25)
-    assert (device.technology, device.plugin) == ("vf", "amd_mxgpu")
-    assert (device.vendor, device.model) == ("amd", "1002:6860")
-    assert device.counters == {"VGPU": 5}
-    (profile,) = device.profiles
-    assert profile.trait == "CUSTOM_GPU_VF_AMD_6860"
-    assert profile.charges == {"VGPU": 1}
-    # gim puts VFs sixteen functions behind their PF.
-    assert device.slots == tuple(f"0000:43:02.{n}" for n in (0, 1, 4, 5, 7))
-
-
-def test_each_vf_that_is_left_out_has_its_reason(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("amd-vf", tmp_path))
-    assert "radeon" in look.reasons(state, "0000:43:02.2")
-    assert "reset_method" in look.reasons(state, "0000:43:02.3")
-    assert "IOMMU" in look.reasons(state, "0000:43:02.6")
-
-
-def test_attributes_of_gim_are_traits(tmp_path: pathlib.Path) -> None:
-    device = look.device(look.read(look.make("amd-vf", tmp_path)), WHOLE)
-    assert device.traits >= {
-        "CUSTOM_ACCELERATOR_SPATIAL_SPX",
-        "CUSTOM_ACCELERATOR_MEMORY_NPS1",
-        "CUSTOM_ACCELERATOR_XGMI_HIVE_10403190583957872000",
-        "CUSTOM_ACCELERATOR_VFS_1",
-    }
-
-
-def test_a_failure_message_is_no_trait(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("amd-vf", tmp_path))
-    device = look.device(state, EIGHTH)
-    assert device.counters == {"VGPU": 8}
-    assert not [t for t in device.traits if "FAILED" in t or "NPS" in t]
-    assert "failed to get current mp mode" in look.reasons(state, EIGHTH)
-
-
-def test_without_vfs_the_hint_names_the_option_of_gim(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("amd-vf", tmp_path))
-    assert "options gim vf_num=N" in look.reasons(state, NONE_MADE)
-    assert state.device(NONE_MADE) is None
 
 
 def test_an_unbound_card_is_passed_through(tmp_path: pathlib.Path) -> None:

@@ -17,10 +17,6 @@ from nova_accel.vendors import intel_sriov
 from tests.hosts import build, look
 
 FLEX = "0000:4d:00.0"
-TILED = "0000:5d:00.0"
-MAX = "0000:9a:00.0"
-IDLE = "0000:9f:00.0"
-IGPU = "0000:00:02.0"
 # The profile of a VF with an unknown quota.
 PLAIN = "8086:56c0-VF"
 
@@ -59,64 +55,6 @@ def arrange(root: pathlib.Path, rule: policy.Rule) -> list[str]:
         host_reader.HostReader(root), policy.DeviceRules(rules=(rule,))
     )
     return [str(action) for action in planned]
-
-
-def test_vfs_of_one_size_are_one_profile(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("intel-vf", tmp_path))
-    card = look.device(state, FLEX)
-    assert (card.technology, card.plugin) == ("vf", "intel_sriov")
-    assert (card.driver, card.numa_node) == ("i915", 0)
-    assert card.counters == {"VGPU": 4, "CUSTOM_GPU_MEMORY_MB": 4 * 3584}
-    (profile,) = card.profiles
-    assert profile.name == "8086:56c0-VF-3584M"
-    assert profile.trait == "CUSTOM_GPU_VF_INTEL_56C0_3584M"
-    assert profile.charges == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 3584}
-    assert profile.available == 4
-    assert set(profile.handles) == set(card.slots)
-    # Bound to vfio-pci, to i915 as probed, or to nothing: libvirt's work.
-    assert card.slots == tuple(f"0000:4d:00.{n}" for n in (1, 2, 3, 4))
-    assert card.is_managed
-    assert card.partitions == ()
-    assert "CUSTOM_ACCELERATOR_VFS_4" in card.traits
-
-
-def test_vfs_of_two_sizes_are_two_profiles(tmp_path: pathlib.Path) -> None:
-    card = look.device(look.read(look.make("intel-vf", tmp_path)), TILED)
-    # All tiles of a VF together.
-    assert {p.name: p.available for p in card.profiles} == {
-        "8086:56c1-VF-2048M": 2,
-        "8086:56c1-VF-6144M": 1,
-    }
-    assert card.counters == {"VGPU": 3, "CUSTOM_GPU_MEMORY_MB": 10240}
-    large = look.profile(card, "8086:56c1-VF-6144M")
-    assert tuple(large.handles) == ("0000:5d:00.3",)
-
-
-def test_quotas_of_xe_are_read(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("intel-vf", tmp_path))
-    card = look.device(state, MAX)
-    (profile,) = card.profiles
-    assert (profile.size, profile.available) == (32768, 2)
-    assert card.slots == ("0000:9a:00.1", "0000:9a:00.2")
-    assert "vram_quota of 0" in look.reasons(state, "0000:9a:00.3")
-
-
-def test_an_integrated_gpu_shares_no_memory_of_its_own(
-    tmp_path: pathlib.Path,
-) -> None:
-    # It is the boot display, but its VFs go to guests.
-    card = look.device(look.read(look.make("intel-vf", tmp_path)), IGPU)
-    (profile,) = card.profiles
-    assert profile.trait == "CUSTOM_GPU_VF_INTEL_A780"
-    assert card.counters == {"VGPU": 7}
-
-
-def test_a_card_without_vfs_gets_a_hint(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("intel-vf", tmp_path))
-    assert state.device(IDLE) is None
-    assert "num_vfs" in look.reasons(state, IDLE)
 
 
 def test_without_quotas_a_vf_has_a_plain_profile(

@@ -34,20 +34,6 @@ def gvtg() -> dict[str, Any]:
     return copied
 
 
-def test_a_gvtg_gpu_offers_its_aperture(
-    tmp_path: pathlib.Path,
-) -> None:
-    (card,) = look.read(look.make("gvtg", tmp_path)).devices
-    assert (card.resource_class, card.vendor) == ("VGPU", "intel")
-    # The memory of the existing mdev, and of one more.
-    assert card.counters == {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 128}
-    profile = look.profile(card, "i915-GVTg_V5_8")
-    assert profile.charges == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 64}
-    assert profile.available == 1
-    assert look.profile(card, "i915-GVTg_V5_4").available == 0
-    assert card.partitions[0].profile == "i915-GVTg_V5_8"
-
-
 def gvtg_available(
     totals: tuple[int, ...], existing: list[str], kind: str
 ) -> int:

@@ -48,28 +48,6 @@ def card(
     return look.read(root, [json.dumps(rule)] if rule else [])
 
 
-def test_unused_devices_of_a_host_are_offered(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("passthrough", tmp_path))
-    offered = {d.address: d for d in state.devices}
-    assert list(offered) == ["0000:65:00.0", "0000:e1:00.0", "10000:01:00.0"]
-    rtx = offered["0000:65:00.0"]
-    assert rtx.members == ("0000:65:00.1", "0000:65:00.2", "0000:65:00.3")
-    assert rtx.counters == {"PGPU": 1}
-    assert rtx.slots == (rtx.address,)
-    assert rtx.technology == "passthrough"
-    (profile,) = rtx.profiles
-    assert profile.name == "10de:1e30"
-    assert profile.trait == "CUSTOM_GPU_PCI_10DE_1E30"
-    assert profile.available == 1
-    # Two cards in one group can only go to one guest.
-    assert offered["0000:e1:00.0"].members == ("0000:e2:00.0",)
-    assert [p.where for p in state.problems] == ["0000:d3:00.0"]
-    assert "0000:d4:00.0" in state.problems[0].reason
-    assert "nvme" in state.problems[0].reason
-
-
 @pytest.mark.parametrize("driver", [None, "vfio-pci", "pci-stub"])
 def test_a_free_gpu_is_offered(
     tmp_path: pathlib.Path, driver: str | None

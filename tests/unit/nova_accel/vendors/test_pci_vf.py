@@ -53,20 +53,6 @@ def arrange(
     return tuple(driver.plan_arrange(host_reader.HostReader(root), rules))
 
 
-def test_vfs_of_an_nvme_disk_are_offered_by_default(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("nvme", tmp_path))
-    device = look.device(state, DISK)
-    assert (device.plugin, device.technology) == ("pci_vf", "vf")
-    assert device.counters == {"CUSTOM_NVME_VF": 3}
-    assert device.slots == tuple(f"0000:61:00.{n}" for n in (1, 2, 3))
-    (profile,) = device.profiles
-    assert profile.trait == "CUSTOM_ACCELERATOR_VF_144D_A824"
-    assert "nvme holds it" in look.reasons(state, "0000:61:00.4")
-    assert look.reasons(state, DISK) == ""
-
-
 @pytest.mark.parametrize("fault", ["EIO", "missing"])
 def test_vfs_of_a_disk_with_an_unreadable_total_are_offered(
     tmp_path: pathlib.Path, fault: str

@@ -13,17 +13,14 @@ from hypothesis import strategies as st
 from nova_accel.catalog import pci_ids
 from nova_accel.config import policy
 from nova_accel.host.sysfs import host_reader
-from nova_accel.inventory import tree_builder
-from nova_accel.model import actions, names
+from nova_accel.model import actions
 from nova_accel.vendors import qat
 from tests.hosts import build, look
-from tests.support import examples, strategies
+from tests.support import examples
 
 PF = "0000:6b:00.0"
 DOWN = "0000:70:00.0"
-C62X = "0000:3d:00.0"
 IDLE = "0000:75:00.0"
-LATER = "0000:7a:00.0"
 
 
 def pf(
@@ -85,73 +82,11 @@ def test_vfs_that_cannot_be_are_explained_by_what_the_kernel_found(
     assert look.reasons(state, PF).endswith(reason)
 
 
-def test_a_device_is_its_usable_vfs(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("qat", tmp_path))
-    device = look.device(state, PF)
-    assert (device.plugin, device.technology) == ("qat", "vf")
-    assert (device.model, device.driver) == ("QAT 4xxx", "4xxx")
-    # The host uses one of the four VFs.
-    assert device.slots == tuple(f"0000:6b:00.{n}" for n in (1, 2, 3))
-    assert device.counters == {"CUSTOM_QAT_VF": 3}
-    (profile,) = device.profiles
-    assert profile.charges == {"CUSTOM_QAT_VF": 1}
-    assert profile.available == 3
-    assert profile.trait == "CUSTOM_ACCELERATOR_VF_INTEL_4940"
-    assert names.is_managed_trait(profile.trait)
-    assert {t for t in device.traits if "QAT_" in t} == {
-        "CUSTOM_ACCELERATOR_MODEL_INTEL_QAT_4XXX",
-        "CUSTOM_QAT_ASYM",
-        "CUSTOM_QAT_SYM",
-    }
-    assert "4xxxvf holds it" in look.reasons(state, "0000:6b:00.4")
-    # One is unbound, and the kernel would probe it next time.
-    assert "sriov_drivers_autoprobe" in look.reasons(state, PF)
-
-
-def test_a_device_that_is_down_is_faulty(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("qat", tmp_path))
-    device = look.device(state, DOWN)
-    assert "write up" in device.fault
-    assert "write up" in look.reasons(state, DOWN)
-    assert device.counters == {"CUSTOM_QAT_VF": 2}
-    assert device.traits >= {"CUSTOM_QAT_DC", "CUSTOM_QAT_DCC"}
-    tree = tree_builder.build_tree(
-        strategies.ROOT, state, policy.DeviceRules()
-    )
-    node = tree.node(names.provider_uuid(strategies.ROOT_UUID, DOWN))
-    assert node is not None
-    assert node.inventories["CUSTOM_QAT_VF"].reserved == 2
-
-
 def test_only_variant_drivers_are_not_replaced(tmp_path: pathlib.Path) -> None:
     # All VFs are bound to qat_vfio_pci, which supports live migration.
     state = look.read(look.make("qat", tmp_path))
     assert not look.device(state, DOWN).is_managed
     assert look.device(state, PF).is_managed
-
-
-def test_the_older_generation_gives_all_services(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("qat", tmp_path))
-    device = look.device(state, C62X)
-    assert device.traits >= {f"CUSTOM_QAT_{w}" for w in ("SYM", "ASYM", "DC")}
-    assert device.fault == ""
-    assert look.reasons(state, C62X) == ""
-    assert device.slots == ("0000:3d:01.0", "0000:3d:01.1")
-
-
-def test_unknown_services_are_reported(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("qat", tmp_path))
-    assert "CUSTOM_QAT_DECOMP" in look.device(state, LATER).traits
-    assert "'zstd'" in look.reasons(state, LATER)
-    assert "3 fatal errors" in look.reasons(state, LATER)
-
-
-def test_another_driver_on_the_pf_is_reported(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("qat", tmp_path))
-    assert state.device("0000:02:00.0") is None
-    assert "uio_pci_generic" in look.reasons(state, "0000:02:00.0")
 
 
 def test_a_pf_without_vfs_is_no_problem_unless_asked(

@@ -8,10 +8,9 @@ import pytest
 
 from nova_accel import model
 from nova_accel.config import policy
-from nova_accel.geometry import device_capacity
 from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import host_reader
-from nova_accel.model import actions, names
+from nova_accel.model import actions
 from nova_accel.vendors.nvidia import mdev_driver
 from tests.hosts import build, look
 
@@ -20,121 +19,12 @@ FULL_T4 = "0000:af:00.0"
 A40 = "0000:41:00.0"
 
 
-def test_a_card_with_types_is_one_device(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("t4-mdev", tmp_path))
-    assert [d.address for d in state.devices] == [T4, FULL_T4]
-    card = look.device(state, T4)
-    assert (card.vendor, card.model, card.technology, card.plugin) == (
-        "nvidia",
-        "T4",
-        "mdev",
-        "nvidia_mdev",
-    )
-    assert (card.driver, card.numa_node) == ("nvidia", 0)
-    assert card.counters == {"VGPU": 16, "CUSTOM_GPU_MEMORY_MB": 16384}
-    assert card.slots == names.slot_names(16)
-    assert card.geometry.layout is model.Layout.EQUAL
-    profile = look.profile(card, "T4-4Q")
-    assert profile.trait == "CUSTOM_VGPU_NVIDIA_T4_4Q"
-    assert profile.charges == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 4096}
-    assert (profile.available, profile.size, profile.limit) == (4, 4096, 4)
-    assert profile.handles == {T4: "nvidia-232"}
-    assert profile.device_api == "vfio-pci"
-
-
-def test_existing_mdevs_are_partitions(tmp_path: pathlib.Path) -> None:
-    card = look.device(look.read(look.make("t4-mdev", tmp_path)), FULL_T4)
-    assert {p.profile for p in card.partitions} == {"T4-4Q"}
-    assert len(card.partitions) == 3
-    assert all(p.parent == FULL_T4 and p.in_use for p in card.partitions)
-    assert card.counters["VGPU"] == 4
-    assert card.slots == names.slot_names(16)
-    remaining = device_capacity.remaining(card)
-    assert remaining["T4-4Q"] == remaining["T4-4C"] == 1
-    assert remaining["T4-1Q"] == remaining["T4-16Q"] == 0
-
-
-def test_the_model_and_the_hosts_driver_are_traits(
-    tmp_path: pathlib.Path,
-) -> None:
-    (card,) = look.read(look.make("p100-mdev", tmp_path)).devices
-    assert {
-        "CUSTOM_ACCELERATOR_MODEL_NVIDIA_P100",
-        "CUSTOM_ACCELERATOR_DRIVER_NVIDIA_550_163_02",
-        "HW_GPU_CUDA_COMPUTE_CAPABILITY_V6_0",
-    } <= card.traits
-    # The catalog lacks its types; those of the driver are offered.
-    assert look.profile(card, "P100-8Q").available == 1
-    assert look.profile(card, "P100-8A").available == 1
-    assert card.counters == {"VGPU": 2, "CUSTOM_GPU_MEMORY_MB": 16384}
-
-
-def test_all_vfs_of_a_card_are_one_device(tmp_path: pathlib.Path) -> None:
-    state = look.read(look.make("a40-vf-mdev", tmp_path))
-    (card,) = state.devices
-    assert (card.address, card.model) == (A40, "A40")
-    # 16 VFs, and the last one is bound to VFIO for a guest.
-    assert len(card.slots) == 15
-    assert "0000:41:02.3" not in card.slots
-    profile = look.profile(card, "A40-8Q")
-    # 14 VFs list it, but 48 GiB are enough for six in all.
-    assert profile.available == 5
-    assert card.counters == {"VGPU": 6, "CUSTOM_GPU_MEMORY_MB": 49152}
-    assert set(profile.handles) == set(card.slots)
-    assert set(profile.handles.values()) == {"nvidia-562"}
-    (partition,) = card.partitions
-    assert (partition.profile, partition.parent) == ("A40-8Q", card.slots[0])
-    assert "none of its VFs is enabled" in look.reasons(state, "0000:42:00.0")
-
-
 def test_slots_stay_while_mdevs_come_and_go(tmp_path: pathlib.Path) -> None:
     description = json.loads(json.dumps(build.load("a40-vf-mdev")))
     empty = {**description, "mdevs": []}
     with_one = look.read(build.build(description, tmp_path / "1"))
     without = look.read(build.build(empty, tmp_path / "0"))
     assert look.device(with_one, A40).slots == look.device(without, A40).slots
-
-
-def test_an_unreadable_vf_keeps_its_slot_and_its_mdev(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("nvidia-broken", tmp_path))
-    card = look.device(state, "0000:23:00.0")
-    assert len(card.slots) == 4
-    assert [(p.profile, p.parent) for p in card.partitions] == [
-        ("A40-8Q", "0000:23:00.5")
-    ]
-    # Three VFs can be read, and one of them doesn't name a type that the
-    # others do.
-    assert look.profile(card, "A40-8Q").available == 3
-    assert set(look.profile(card, "A40-4Q").handles) == {
-        "0000:23:00.4",
-        "0000:23:00.6",
-        "0000:23:00.7",
-    }
-    assert "can't be listed" in look.reasons(state, "0000:23:00.5")
-
-
-def test_a_half_readable_card_offers_the_rest(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("broken", tmp_path))
-    card = look.device(state, "0000:11:00.0")
-    available = {p.name: p.available for p in card.profiles}
-    # Its mdev is one of the sixteen.
-    assert available["T4-1Q"] == 15
-    assert available["T4-2B"] == 0  # number unreadable
-    assert available["T4-2Q"] == 7  # memory unreadable, but in the catalog
-    assert available["T4-8Q"] == 0  # number malformed
-    assert available["T4-16Q"] == 0  # no device_api
-    assert not {"T4-4Q", "nvidia-232", "T4-1B"} & available.keys()
-    assert card.counters == {"VGPU": 16, "CUSTOM_GPU_MEMORY_MB": 16384}
-    assert len(card.slots) == 16
-    assert "no device_api" in look.reasons(state, f"{card.address} T4-16Q")
-    assert "no name" in look.reasons(state, f"{card.address} nvidia-232")
-    (partition,) = card.partitions
-    assert partition.profile == "unknown"
-    assert device_capacity.free_counters(card)["VGPU"] == 15
 
 
 def test_an_unknown_type_is_offered_as_the_driver_lists_it(

@@ -14,30 +14,6 @@ from tests.hosts import build, look
 A100 = "0000:41:00.0"
 
 
-def test_instances_are_inferred_from_creatable_types(
-    tmp_path: pathlib.Path,
-) -> None:
-    (card,) = look.read(look.make("a100-mig-mdev", tmp_path)).devices
-    assert card.geometry.layout is model.Layout.MIG
-    assert card.geometry.region == 8
-    available = {p.name: p.available for p in card.profiles}
-    # Five free VFs would each make one, but instances are what counts.
-    assert available["A100-1-5C"] == 1
-    assert available["A100-2-10C"] == available["A100-3-20C"] == 1
-    assert available["A100-4-20C"] == 0
-    assert "A100-4C" not in available  # of the card's other mode
-    assert card.counters == {
-        "VGPU": 4,
-        "CUSTOM_GPU_MEMORY_MB": 40960,
-        "CUSTOM_MIG_SLICE": 7,
-    }
-    assert look.profile(card, "A100-3-20C").charges == {
-        "VGPU": 1,
-        "CUSTOM_GPU_MEMORY_MB": 20480,
-        "CUSTOM_MIG_SLICE": 3,
-    }
-
-
 SPANS = {
     "3": ("3g.20gb", 4, 4),
     "5": ("2g.10gb", 2, 2),

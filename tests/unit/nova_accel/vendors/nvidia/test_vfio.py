@@ -34,44 +34,6 @@ def l40s(root: pathlib.Path, *rules: str) -> model.HostState:
     return look.read(look.make("l40s-vendor-vfio", root), rules)
 
 
-def test_a_card_offers_what_its_vfs_list(tmp_path: pathlib.Path) -> None:
-    card = look.device(l40s(tmp_path), EMPTY)
-    assert (card.technology, card.plugin, card.model) == (
-        "vendor-vfio",
-        "nvidia_vfio",
-        "L40S",
-    )
-    assert not card.is_managed
-    # Eight VFs, of which one is bound to VFIO for a guest.
-    assert len(card.slots) == 7
-    assert card.counters == {"VGPU": 7, "CUSTOM_GPU_MEMORY_MB": 49152}
-    profile = look.profile(card, "L40S-24Q")
-    assert profile.available == 2
-    assert profile.charges == {"VGPU": 1, "CUSTOM_GPU_MEMORY_MB": 24576}
-    assert profile.device_api == ""
-    assert profile.handles == dict.fromkeys(card.slots, "1155")
-    assert look.profile(card, "L40S-1Q").available == 7
-
-
-def test_a_typed_vf_is_a_partition(tmp_path: pathlib.Path) -> None:
-    card = look.device(l40s(tmp_path), USED)
-    (partition,) = card.partitions
-    assert (partition.profile, partition.handle, partition.parent) == (
-        "L40S-24Q",
-        "0000:3d:00.4",
-        "0000:3d:00.4",
-    )
-    # Equal-size mode has no placements and instances.
-    assert (partition.start, partition.instance) == (None, None)
-    assert card.counters["VGPU"] == 2
-    assert look.profile(card, "L40S-24A").available == 1
-    # Known from the other card and from the catalog, but not now.
-    assert look.profile(card, "L40S-1Q").available == 0
-    assert look.profile(card, "L40S-1Q").handles["0000:3d:00.5"] == "1147"
-    assert look.profile(card, "L40S-4C").available == 0
-    assert look.profile(card, "L40S-4C").handles == {}
-
-
 def test_a_card_without_vfs_says_how_to_enable_them(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -178,39 +140,6 @@ def test_an_unknown_card_is_offered_as_its_driver_lists_it(
 
 
 # -- what is broken -------------------------------------------------------
-
-
-def test_a_half_readable_card_offers_the_rest(
-    tmp_path: pathlib.Path,
-) -> None:
-    state = look.read(look.make("nvidia-broken", tmp_path))
-    card = look.device(state, BROKEN)
-    # Twelve VFs: one is bound to VFIO, one has no driver.
-    assert len(card.slots) == 10
-    assert {"0000:21:01.1", "0000:21:01.2"}.isdisjoint(card.slots)
-    assert {p.parent: p.profile for p in card.partitions} == {
-        "0000:21:00.4": "unknown",
-        "0000:21:01.0": "unknown",
-        "0000:21:01.4": "L40S-1Q",
-        "0000:21:01.5": "type-9999",
-    }
-    assert look.profile(card, "L40S-1Q").available == 2
-    assert card.counters["VGPU"] == 6
-    for where, words in {
-        "0000:21:00.4": "current_vgpu_type can't be read (EIO)",
-        "0000:21:00.5": "creatable_vgpu_types can't be read (ENOENT)",
-        "0000:21:01.0": "is no number: 'none'",
-        "0000:21:00.0": "bind 0000:21:01.2 to nvidia",
-        "0000:21:01.3": "has a line that is no type",
-        "0000:21:01.4": "placement_id can't be read (EIO)",
-        "0000:21:01.7": "in no IOMMU group",
-        "0000:22:00.0": "its VFs have no vGPU types",
-        "0000:24:00.0": "it has no vGPU types",
-        "0000:28:00.0": "can't make one now",
-    }.items():
-        assert words in look.reasons(state, where)
-    # A GPU that the catalog doesn't know may be there to compute.
-    assert look.reasons(state, "0000:26:00.0") == ""
 
 
 def test_an_unreadable_vf_is_not_assigned(
