@@ -12,8 +12,6 @@ from tests.lab import fakehost
 from tests.support.hosts import simulated_scrub
 from tests.support.hosts.simulated import A, B, node, stopped
 from tests.support.hosts.simulated_scrub import (
-    FLEX,
-    FLEX_VF,
     GPU,
     HELD,
     SOUND,
@@ -41,26 +39,6 @@ def test_each_function_of_a_card_is_reset(
     give(life, card_slot, B)
 
 
-def test_a_vf_is_reset_alone(kernel: fakehost.Controller, state: Path) -> None:
-    life = started(kernel, state)
-    vf_slot = slot(life, FLEX, FLEX_VF)
-    give(life, vf_slot)
-    life.release(A, (vf_slot,), stopped)
-    assert resets(kernel) == [FLEX_VF]
-    assert fault(life, FLEX) == ""
-
-
-def test_a_driver_of_the_host_is_not_disturbed(
-    kernel: fakehost.Controller, state: Path
-) -> None:
-    life = started(kernel, state)
-    card_slot = slot(life, HELD)
-    give(life, card_slot)
-    life.release(A, (card_slot,), stopped)
-    assert kernel.writes() == []
-    assert fault(life, HELD) == ""
-
-
 def test_a_rule_can_require_a_reset(
     kernel: fakehost.Controller, state: Path
 ) -> None:
@@ -73,16 +51,6 @@ def test_a_rule_can_require_a_reset(
     assert files.index("reset") < files.index("drivers_probe")
     assert kernel.functions()[HELD]["driver"] == "nouveau"
     assert fault(life, HELD) == ""
-
-
-def test_a_rule_can_prevent_a_reset(
-    kernel: fakehost.Controller, state: Path
-) -> None:
-    life = started(kernel, state, '"scrub": "none"')
-    card_slot = slot(life, GPU)
-    give(life, card_slot)
-    life.release(A, (card_slot,), stopped)
-    assert kernel.writes() == []
 
 
 def test_the_claim_stays_until_the_scrub_ends(

@@ -65,18 +65,6 @@ def writes(kernel: fakehost.Controller) -> list[tuple[str, str]]:
 # -- VF counts -------------------------------------------------------------
 
 
-def test_vfs_are_enabled_and_disabled(kernel: fakehost.Controller) -> None:
-    on_host = executor(kernel.root)
-    before = executing.state(kernel)
-    action = vfs(5)
-    assert [on_host.apply(action) for _ in range(3)] == [True, False, False]
-    assert kernel.functions()[FLEX]["vfs"] == 5
-    assert on_host.apply(action.undo())
-    assert not on_host.apply(action.undo())
-    assert executing.state(kernel) == before
-    assert writes(kernel) == [("sriov_numvfs", "5"), ("sriov_numvfs", "0")]
-
-
 def test_a_count_is_set_to_0_before_another_one(
     kernel: fakehost.Controller,
 ) -> None:
@@ -97,14 +85,6 @@ def test_autoprobe_is_set_as_planned(
     assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "0"
     executor(kernel.root).apply_all([action.undo(), vfs(2)])
     assert driver_of(kernel, FLEX_VF) == ("i915", "")
-    assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
-
-
-def test_a_refused_count_restores_autoprobe(
-    kernel: fakehost.Controller,
-) -> None:
-    error = failure(kernel.root, dataclasses.replace(vfs(40), is_probed=False))
-    assert error.number == errno.ERANGE
     assert read(kernel, FLEX, "sriov_drivers_autoprobe") == "1"
 
 

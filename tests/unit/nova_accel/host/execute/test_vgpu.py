@@ -46,20 +46,6 @@ def data(kernel: fakehost.Controller) -> list[str]:
 # -- types -----------------------------------------------------------------
 
 
-def test_setting_and_clearing_a_type_is_idempotent(
-    kernel: fakehost.Controller,
-) -> None:
-    on_host = executor(kernel.root)
-    before = executing.state(kernel)
-    action = typed()
-    assert [on_host.apply(action) for _ in range(3)] == [True, False, False]
-    assert read(kernel, VF, "nvidia/current_vgpu_type") == ONE_Q
-    undo = action.undo()
-    assert [on_host.apply(undo) for _ in range(3)] == [True, False, False]
-    assert executing.state(kernel) == before
-    assert data(kernel) == [ONE_Q, "0"]
-
-
 def test_the_type_of_another_server_is_not_overwritten(
     kernel: fakehost.Controller,
 ) -> None:
@@ -179,17 +165,6 @@ def test_parameters_are_set_and_cleared(kernel: fakehost.Controller) -> None:
     assert on_host.apply(action.undo())
     assert read(kernel, VF, "nvidia/vgpu_params") == ""
     assert data(kernel) == [ONE_Q, action.params, " "]
-
-
-def test_a_failure_restores_the_actual_parameters(
-    kernel: fakehost.Controller,
-) -> None:
-    """The plan may have read other parameters."""
-    on_host = executor(kernel.root)
-    on_host.apply_all([typed(), params("a=1")])
-    error = failure(kernel.root, params("b=2"), typed(TWO_Q))
-    assert error.number == errno.EBUSY
-    assert read(kernel, VF, "nvidia/vgpu_params") == "a=1"
 
 
 @pytest.mark.parametrize("is_typed", [True, False])
