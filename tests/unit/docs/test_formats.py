@@ -28,6 +28,7 @@ from placement_sync.fleet.stock import stock_file
 from placement_sync.planning.defragmentation import move_plan
 from tests.unit.docs import pages
 from tests.unit.house import sources
+from virt_hooks.guest.topology import clusters
 from virt_hooks.ironic import node_report
 from virt_hooks.operations.migration import live_migration_wire
 from virt_hooks.report import notifications
@@ -57,6 +58,7 @@ FORMATS: dict[str, json_codec.Format[Any]] = {
     "status of passes": status.FORMAT,
     "report of a node": node_report.FORMAT,
     "host of a live migration": (live_migration_wire._FORMAT),
+    "tree of a guest in it": clusters._FORMAT,
     **{_name(kind): (notes.NoteStore(None, kind)._format) for kind in _KINDS},
 }
 
