@@ -44,13 +44,4 @@ class InPlace(operations.OperationsTestBase):
         self.assert_nothing_left()
 
 
-globals().update(
-    technologies.matrix(
-        InPlace,
-        technologies.MDEV,
-        technologies.TYPED_VF,
-        technologies.PLAIN_VF,
-        technologies.REGION,
-        also=(technologies.WHOLE,),
-    )
-)
+globals().update(technologies.matrix(InPlace, *technologies.ALL))
