@@ -4,8 +4,8 @@
 The measure of FGD (Weng et al., USENIX ATC 2023) turned round: for each usual
 request, weighted by its part of all requests,
 
-- the free share of the cards with room for it, if the host has room for one,
-  which is what FGD calls not fragmented; and
+- the free share of the cards with room for it, if the host has room for one
+  (FGD: not fragmented); of vGPUs, which have places, what they can fill; and
 - the share that it would use if the host were filled with it, up to its
   cards, CPU and memory.
 
@@ -237,11 +237,7 @@ class HostLosses:
 class _Table:
     """Values for one mix of requests, computed once."""
 
-    def __init__(
-        self,
-        geometry: VgpuGeometry,
-        usual: Usual,
-    ) -> None:
+    def __init__(self, geometry: VgpuGeometry, usual: Usual) -> None:
         self.usual = usual
         self._geometry = geometry
         kinds = tuple(dict.fromkeys(g for s, _ in usual for g in s.groups))
@@ -311,8 +307,12 @@ class _Table:
             for (group, _), count in zip(self._kinds, counts, strict=True)
         )
         reachable = tuple(
-            _compute_free_share(card, group, groups) if count else 0.0
-            for (group, _), count in zip(self._kinds, counts, strict=True)
+            share
+            if vgpu_type or not share
+            else _compute_free_share(card, group, groups)
+            for (group, vgpu_type), share in zip(
+                self._kinds, filled, strict=True
+            )
         )
         return _CardUse(
             counts=counts,

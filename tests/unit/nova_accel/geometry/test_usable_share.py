@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from nova_accel.catalog import loader
 from nova_accel.geometry import usable_share, vgpu_geometry
-from nova_accel.model import flavors, providers
+from nova_accel.model import flavors, names, providers
+from tests.support.scheduler import scheduled
 
 CLASS = "CUSTOM_PCI_SHARE"
 GEOMETRY = vgpu_geometry.VgpuGeometry(loader.load())
@@ -123,6 +124,27 @@ def test_a_used_card_loses_less_than_a_whole_one() -> None:
 
     assert losses == sorted(losses)
     assert losses[0] < losses[1]
+
+
+def test_vgpus_reach_what_they_can_fill() -> None:
+    """Two L40S-16Q fit on an empty card, one beside an L40S-24Q.
+
+    The free share of a card is more than its places: a third of an empty one
+    is of no use to them.
+    """
+    (usual,) = scheduled.asks("L40S-16Q").groups
+    shapes = ((usable_share.build_shape(1, 1, [usual]), 1.0),)
+    shares = usable_share.UsableShares(GEOMETRY, lambda: shapes)
+    card = scheduled.card(
+        "card", traits=[names.model_trait("10de", "L40S")], allocations=None
+    )
+
+    losses = [
+        shares.compute_card_loss(card, scheduled.asks(name).groups)
+        for name in ("L40S-24Q", "L40S-16Q", "L40S-48Q")
+    ]
+
+    assert losses == pytest.approx([1 / 3, 1 / 3, 2 / 3], abs=1e-5)
 
 
 def test_cpu_that_cards_need_is_lost_first_elsewhere() -> None:
