@@ -77,8 +77,8 @@ class CardModel:
         return not any(self.list_starts(state, p) for p in self.profiles)
 
     def sum_shares(self, state: State) -> float:
-        """Return the used share of a card."""
-        return sum(self.profiles[name].share for name, _ in state)
+        """Return the used share of a card, equal for equal sums."""
+        return round(sum(self.profiles[name].share for name, _ in state), 6)
 
     def _list_starts(self, state: State, name: str) -> tuple[int, ...]:
         """Return the places of one more partition."""

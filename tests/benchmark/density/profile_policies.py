@@ -19,7 +19,7 @@ card of each host, ``usable_share`` the host.
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from filters import request
 from filters.fit import candidate_fit, provider_facts, request_mix
@@ -190,8 +190,12 @@ class BestRemaining:
             name: scheduled.asks(name) for name in model.profiles
         }
         self._usual: usable_share.Usual = ()
+        self._measured = self._shares.measure()
+        # Of vGPUs the ranks do not depend on the usual requests.
+        self._ranks: dict[tuple[object, ...], Any] = {}
         self._chosen: dict[object, tuple[usable_share.HostLoss, int] | None]
         self._chosen = {}
+        self._build_card = functools.cache(self._name_card)
 
     def count(self, name: str) -> None:
         """Count a request as the filter does."""
@@ -200,6 +204,7 @@ class BestRemaining:
         usual = self._mix.list_usual()
         if usual is not self._usual:
             self._usual = usual
+            self._measured = self._shares.measure()
             self._chosen.clear()
 
     def choose(
@@ -230,20 +235,23 @@ class BestRemaining:
         """Return the loss of a host, and the card that it claims."""
         query = self._requests[name]
         cards = {
-            (uuid := f"card-{number}"): dataclasses.replace(
-                self._model.build_facts(state), uuid=uuid
-            )
+            f"card-{number}": self._build_card(number, state)
             for number, state in enumerate(host)
         }
         fitting = self._select(query, cards, omitted)
         if not fitting:
             return None
         (uuid,) = fitting[0]["mappings"]["_A"]
-        loss = self._shares.measure().compute(
+        loss = self._measured.compute(
             tuple(cards.values()),
             provider_facts.list_added(query.groups, fitting[0]),
         )
         return loss, list(cards).index(uuid)
+
+    def _name_card(self, number: int, state: State) -> providers.Provider:
+        return dataclasses.replace(
+            self._model.build_facts(state), uuid=f"card-{number}"
+        )
 
     def _select(
         self,
@@ -265,7 +273,10 @@ class BestRemaining:
             query,
             scheduled.candidates(query, uuids),
             candidate_fit.HostFacts(
-                facts=cards, geometry=scheduled.GEOMETRY, shares=self._shares
+                facts=cards,
+                geometry=scheduled.GEOMETRY,
+                shares=self._shares,
+                ranks=self._ranks,
             ),
         )
         return fitting

@@ -163,6 +163,7 @@ class Installed:
         self._shares = usable_share.UsableShares(
             self._geometry, self._mix.list_usual
         )
+        self._measured = self._shares.measure()
         self._usual: object = None
         self._chosen: dict[Hashable, tuple[int, ...]] = {}
         self._losses: list[dict[Request, usable_share.HostLoss]] = [
@@ -203,6 +204,7 @@ class Installed:
         usual = self._mix.list_usual()
         if usual is not self._usual:
             self._usual = usual
+            self._measured = self._shares.measure()
             self._chosen.clear()
             for losses in self._losses:
                 losses.clear()
@@ -230,7 +232,7 @@ class Installed:
         cpu, memory = cluster.cpu_milli[node], cluster.memory_mib[node]
         groups = build_request(request, self._packing).groups
         gpus = self._choose_gpus(request, node)
-        return self._shares.measure().compute(
+        return self._measured.compute(
             cards,
             {
                 cards[gpu].uuid: (group,)

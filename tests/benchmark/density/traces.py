@@ -13,7 +13,7 @@ import dataclasses
 import pathlib
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 # Units of one GPU in a trace.
 GPU_MILLI = 1000
@@ -72,7 +72,12 @@ def read_nodes(path: pathlib.Path) -> list[Node]:
 
 def read_requests(path: pathlib.Path) -> list[Request]:
     """Return the requests, in the order of the file."""
-    return [_parse_request(row) for row in _read_rows(path)]
+    return parse_requests(_read_rows(path))
+
+
+def parse_requests(rows: Iterable[Mapping[str, str]]) -> list[Request]:
+    """Return the requests of a file's rows."""
+    return [_parse_request(row) for row in rows]
 
 
 def _parse_request(row: Mapping[str, str]) -> Request:

@@ -5,7 +5,7 @@ import csv
 import pathlib
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -18,6 +18,7 @@ from tests.benchmark.density import (
     profile_replay,
     trace_replay,
     traces,
+    workloads,
 )
 
 _NODES = [
@@ -99,6 +100,44 @@ def test_arrivals_reach_the_load() -> None:
 
     requested = sum(r.total for r in arrivals)
     assert 1.3 * 14000 - largest <= requested <= 1.3 * 14000 + largest
+
+
+@pytest.mark.parametrize(
+    ("workload", "part"),
+    [
+        ("cpu50", lambda r: r.gpus == 0),
+        ("gpushare80", lambda r: 0 < r.gpu_milli < traces.GPU_MILLI),
+        ("multigpu70", lambda r: r.gpus > 1),
+        ("gpuspec10", lambda r: r.gpus and r.models),
+    ],
+)
+def test_workload_has_its_part(
+    workload: str, part: Callable[[traces.Request], bool]
+) -> None:
+    rows = [
+        {
+            "cpu_milli": str(request.cpu_milli),
+            "memory_mib": str(request.memory_mib),
+            "num_gpu": str(request.gpus),
+            "gpu_milli": str(request.gpu_milli),
+            "gpu_spec": "|".join(request.models),
+        }
+        for request in _generate(1, 400)
+    ]
+    requests = traces.parse_requests(rows)
+
+    derived = traces.parse_requests(workloads.derive(rows, workload, 1))
+
+    if workload == "cpu50":
+        assert sum(map(part, derived)) == round(sum(map(part, requests)) / 2)
+    elif workload == "gpuspec10":
+        total = sum(r.gpus > 0 for r in derived)
+        assert sum(1 for r in derived if part(r)) == round(0.1 * total)
+    else:
+        total = sum(r.total for r in derived)
+        of_part = sum(r.total for r in derived if part(r))
+        percent = int(re.sub("[a-z]", "", workload))
+        assert of_part / total == pytest.approx(percent / 100, abs=0.02)
 
 
 def test_trace_of_files(
