@@ -53,6 +53,28 @@ def smi(host: Controller, path: str, where: str = simulated.USER) -> str:
 # -- the simulated drivers and tool --------------------------------------
 
 
+def test_attributes(host: Controller) -> None:
+    mgmt = host.sys / "bus/pci/devices" / simulated.ALVEO
+    assert (mgmt / "interface_uuids").read_text() == f"{simulated.XILINX}\n"
+    (vbnv,) = mgmt.glob("rom.m.*/VBNV")
+    assert vbnv.read_text() == "xilinx_u250_gen3x16_xdma_shell_4_1\n"
+    assert user(host, "xclbinuuid") == str(uuid.UUID(simulated.A))
+    assert user(host, "xclbinuuid", BLANK) == ""
+    driver = (mgmt / "driver").resolve().name
+    assert driver == "xclmgmt"
+
+
+def test_the_tool_loads(host: Controller, bitstream: model.Bitstream) -> None:
+    uevents = host.uevents()
+    output = smi(host, bitstream.path)
+    assert output == f"INFO: xrt-smi program succeeded on {simulated.USER}\n"
+    assert user(host, "xclbinuuid") == str(uuid.UUID(simulated.B))
+    # a loaded function is not loaded again, and no uevent is sent
+    smi(host, bitstream.path)
+    assert len(host.programmings()) == 1
+    assert host.uevents() == uevents
+
+
 @pytest.mark.parametrize("driver", ["xocl", "xclmgmt"])
 def test_the_tool_needs_both_drivers(
     host: Controller, bitstream: model.Bitstream, driver: str
@@ -63,6 +85,18 @@ def test_the_tool_needs_both_drivers(
         smi(host, bitstream.path)
     assert caught.value.returncode == 1
     assert caught.value.stderr.startswith("ERROR: ")
+
+
+def test_another_interface_is_refused(
+    host: Controller, tmp_path: Path
+) -> None:
+    wrong = simulated.bitstream(
+        tmp_path, simulated.B, is_xclbin=True, interface=simulated.OTHER
+    )
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        smi(host, wrong.path)
+    assert "Invalid argument" in caught.value.stderr
+    assert user(host, "xclbinuuid") == str(uuid.UUID(simulated.A))
 
 
 def test_the_user_function_ignores_the_management_tool(
