@@ -38,10 +38,10 @@ def _is_shared(row: Row) -> bool:
 def change_cpu(rows: list[Row], part: float, chance: random.Random) -> None:
     """Draw or remove requests without GPUs."""
     without = [row for row in rows if row["num_gpu"] == "0"]
-    wanted = round(part * len(without))
+    number = round(part * len(without))
     rows[:] = [row for row in rows if row["num_gpu"] != "0"]
-    rows += chance.sample(without, min(wanted, len(without)))
-    rows += chance.choices(without, k=max(0, wanted - len(without)))
+    rows += chance.sample(without, min(number, len(without)))
+    rows += chance.choices(without, k=max(0, number - len(without)))
 
 
 def change_shared(rows: list[Row], part: float, chance: random.Random) -> None:
