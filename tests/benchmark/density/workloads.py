@@ -5,7 +5,9 @@
 
 The paper (USENIX ATC 2023) changes one part of the trace ``default``:
 
-- ``cpuN``: N % of the requests without GPUs;
+- ``cpuN``: N thousandths of all requests are those without GPUs (the
+  published results of ``default``, with 133, are between ``cpu100`` and
+  ``cpu200``);
 - ``gpushareN``: N % of the requested GPUs are those of requests for a part of
   a GPU, with as many requests for GPUs as before;
 - ``multigpuN``: N % of the requested GPUs are those of requests for several;
@@ -38,8 +40,8 @@ def _is_shared(row: Row) -> bool:
 def change_cpu(rows: list[Row], part: float, chance: random.Random) -> None:
     """Draw or remove requests without GPUs."""
     without = [row for row in rows if row["num_gpu"] == "0"]
-    number = round(part * len(without))
     rows[:] = [row for row in rows if row["num_gpu"] != "0"]
+    number = round(len(rows) * part / (1 - part))
     rows += chance.sample(without, min(number, len(without)))
     rows += chance.choices(without, k=max(0, number - len(without)))
 
@@ -101,7 +103,8 @@ def derive(rows: Sequence[Row], workload: str, seed: int) -> list[Row]:
         raise ValueError(workload)
     derived = [dict(row) for row in rows]
     chance = random.Random(seed)  # noqa: S311
-    CHANGES[match[1]](derived, int(match[2]) / 100, chance)
+    whole = 1000 if match[1] == "cpu" else 100
+    CHANGES[match[1]](derived, int(match[2]) / whole, chance)
     return derived
 
 
