@@ -11,6 +11,7 @@ import itertools
 import os
 import pathlib
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -42,7 +43,8 @@ class GuestFunction:
 
     ``bridges`` are its root complex and the bridges above it. ``bars`` has
     the size of each BAR with an address, in bytes; ``unassigned`` are the
-    numbers of the others.
+    numbers of the others. ``memory`` and ``prefetchable`` are the sizes of a
+    bridge's windows.
     """
 
     address: str
@@ -52,6 +54,8 @@ class GuestFunction:
     link: tuple[str, str]
     bars: dict[int, int]
     unassigned: tuple[int, ...]
+    memory: int
+    prefetchable: int
 
     @property
     def is_bridge(self) -> bool:
@@ -95,12 +99,16 @@ def _parse(line: str) -> GuestFunction | None:
     path, class_code, node, speed, width, *bars = line.split(" ")[1:]
     *bridges, address = path.split("/")
     sizes, unassigned = {}, []
+    windows = {"m": 0, "p": 0, "i": 0}
     for bar in bars:
-        number, start, end = (int(text, 0) for text in bar.split(":"))
-        if start:
-            sizes[number] = end - start + 1
+        name, *ends = bar.split(":")
+        start, end = (int(text, 0) for text in ends)
+        if name in windows:
+            windows[name] = end - start + 1 if start else 0
+        elif start:
+            sizes[int(name)] = end - start + 1
         else:
-            unassigned.append(number)
+            unassigned.append(int(name))
     return GuestFunction(
         address,
         tuple(bridges),
@@ -109,6 +117,8 @@ def _parse(line: str) -> GuestFunction | None:
         (speed, width),
         sizes,
         tuple(unassigned),
+        windows["m"],
+        windows["p"],
     )
 
 
@@ -218,6 +228,24 @@ def build_domain(
 <controller type="usb" model="none"/><memballoon model="none"/>
 <serial type="file"><source path="{console}"/></serial>
 </devices></domain>"""
+
+
+def boot_with_uefi(
+    text: str, firmware: pathlib.Path, place: pathlib.Path
+) -> str:
+    """Return a domain that boots with OVMF.
+
+    :param firmware: directory of OVMF.
+    :param place: a directory for the variables of the guest.
+    """
+    variables = place / "variables"
+    shutil.copy(firmware / "OVMF_VARS_4M.fd", variables)
+    return text.replace(
+        "</type>",
+        '</type><loader readonly="yes" type="pflash">'
+        f"{firmware / 'OVMF_CODE_4M.fd'}</loader><nvram>{variables}</nvram>",
+        1,
+    )
 
 
 @contextlib.contextmanager

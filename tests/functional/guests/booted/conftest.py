@@ -34,3 +34,9 @@ def qemu(
     place = tmp_path_factory.mktemp("libvirtd")
     with private_libvirtd.serve(root, place, "trixie") as connected:
         yield connected
+
+
+@pytest.fixture(scope="session")
+def firmware(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return the directory with the OVMF of this computer's Debian."""
+    return boot_files.fetch_ovmf(tmp_path_factory.mktemp("ovmf"))

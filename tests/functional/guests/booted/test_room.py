@@ -2,7 +2,6 @@
 """BARs of devices have room with the address bits that a guest gets."""
 
 import pathlib
-import shutil
 from collections.abc import Sequence
 
 import libvirt
@@ -15,12 +14,6 @@ MEMORY = 320 << 20
 # In GiB: more than their sum is lost in gaps.
 SIZES = (16, 128, 64)
 _GIB = 1 << 30
-
-
-@pytest.fixture(scope="session")
-def firmware(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Return the directory with the OVMF of this computer's Debian."""
-    return boot_files.fetch_ovmf(tmp_path_factory.mktemp("ovmf"))
 
 
 def need(sizes: Sequence[int]) -> address_space.Demand:
@@ -50,14 +43,7 @@ def boot(
     text = live_guest.build_domain(files, console, devices)
     text = text.replace('<cpu mode="maximum">', processor)
     if firmware is not None:
-        variables = place / "variables"
-        shutil.copy(firmware / "OVMF_VARS_4M.fd", variables)
-        text = text.replace(
-            "</type>",
-            '</type><loader readonly="yes" type="pflash">'
-            f"{firmware / 'OVMF_CODE_4M.fd'}</loader>"
-            f"<nvram>{variables}</nvram>",
-        )
+        text = live_guest.boot_with_uefi(text, firmware, place)
     with live_guest.start(qemu, text, console) as guest:
         functions = guest.await_report().functions.values()
     return sorted(
