@@ -24,6 +24,8 @@ _GIB, _MIB = 1 << 30, 1 << 20
 DEFAULT_BITS = 40
 # Bits from which on OVMF believes any processor.
 _OVMF_BITS = 41
+# Bits of which OVMF uses no more.
+_OVMF_LIMIT = 46
 # The window of OVMF is an eighth, as a power of two, or this size.
 _EIGHTH, _CLASSIC_WINDOW = 3, 32 * _GIB
 # QEMU's hw/i386/pc.c: memory that makes room for devices below 4 GiB; and
@@ -104,6 +106,38 @@ def sum_bars(sizes: Iterable[Sequence[int]]) -> Demand:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Firmware:
+    """Windows that a firmware gives the root ports of a guest.
+
+    An empty port has twice ``SMALL_WINDOW``; above 4 GiB 2^-``share`` of the
+    range for BARs if this is larger than 32 GiB. A reserved window is a power
+    of two and aligned to it if ``is_rounded``. ``lacks_io`` is whether I/O
+    ports run out.
+    """
+
+    share: int = 0
+    is_rounded: bool = False
+    lacks_io: bool = False
+
+    def size_window(self, bars: Sequence[int]) -> int:
+        """Return the window to reserve for BARs, 0 if any has room."""
+        size = sum(bars)
+        if size <= SMALL_WINDOW:
+            return 0
+        return 1 << _count_bits(size) if self.is_rounded else size + max(bars)
+
+
+#: Measured with SeaBIOS 1.16.2 and 1.16.3, OVMF 2022.11 and 2025.02, with
+#: windows below expanders and on bus 0. OVMF's source is
+#: OvmfPkg/PciHotPlugInitDxe/PciHotPlugInit.c. OVMF 2022.11 gives devices
+#: below expanders no BARs beside 18 ports, beside 11 it does; 2025.02 does.
+SEABIOS = Firmware()
+OVMF = Firmware(share=8, is_rounded=True, lacks_io=True)
+#: Of an empty root port, where it is not larger.
+SMALL_WINDOW = 2 * _MIB
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AddressSpace:
     """Address space of a guest: address bits, and memory in bytes.
 
@@ -116,6 +150,16 @@ class AddressSpace:
     has_uefi: bool
     bits: int = 0
     is_host: bool = False
+
+    @property
+    def firmware(self) -> Firmware:
+        return OVMF if self.has_uefi else SEABIOS
+
+    def find_large_window(self) -> int:
+        """Return the window of an empty port above 4 GiB, 0 if it is small."""
+        if not self.has_uefi or self.bits < _OVMF_BITS:
+            return 0
+        return 1 << (min(self.bits, _OVMF_LIMIT) - _EIGHTH - OVMF.share)
 
     def find_least_bits(self, demand: Demand) -> int:
         """Return address bits below which BARs have no room for certain."""

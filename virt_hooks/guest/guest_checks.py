@@ -46,7 +46,7 @@ def can_display(claim: model.Claim, host: hypervisor.Hypervisor) -> bool:
     """Return whether a device has a display that libvirt can use."""
     return has_display(claim) and (
         claim.technology == "mdev"
-        or not host.find_old_program(features.DISPLAY)[0]
+        or not host.explain_old("", features.DISPLAY)
     )
 
 
@@ -102,8 +102,8 @@ def _check_display(
         for claim in claims
         if has_display(claim) and not can_display(claim, host)
     ]:
-        reason = _explain_old(
-            f"the display of {old[0].handle}", features.DISPLAY, host
+        reason = host.explain_old(
+            f"the display of {old[0].handle}", features.DISPLAY
         )
         reason += ", or take it out of the flavor"
     elif not machine.has_graphics:
@@ -128,8 +128,8 @@ def _check_memory_nodes(claims: _Claims, host: hypervisor.Hypervisor) -> None:
             " devices is a whole PCI function: take it out of the flavor"
         )
         raise errors.ClaimError(claims[0].consumer, reason, public=reason)
-    reason = _explain_old(
-        "accelerator:memory_nodes of the flavor", features.MEMORY_NODES, host
+    reason = host.explain_old(
+        "accelerator:memory_nodes of the flavor", features.MEMORY_NODES
     )
     if reason:
         raise errors.ClaimError(
@@ -180,24 +180,10 @@ def _explain_iommufd(
         subject += " (use_iommufd in [nova_accel])"
     if host.has_iommufd:
         return ""
-    if reason := _explain_old(subject, features.IOMMUFD, host):
+    if reason := host.explain_old(subject, features.IOMMUFD):
         return reason
     return (
         f"{subject}: libvirt says that this host has none; see whether the"
         " kernel has /dev/iommu (CONFIG_IOMMUFD, CONFIG_VFIO_DEVICE_CDEV),"
         " and whether QEMU was built with it"
-    )
-
-
-def _explain_old(
-    subject: str, feature: features.Feature, host: hypervisor.Hypervisor
-) -> str:
-    """Return which program is too old for a feature, empty for none."""
-    program, version = host.find_old_program(feature)
-    if not program:
-        return ""
-    minimum = features.join(feature.minimum(program))
-    return (
-        f"{subject} needs {program} {minimum}, this host has"
-        f" {features.join(version) or 'an unknown version'}: update it"
     )

@@ -31,20 +31,20 @@ class Hypervisor:
     has_iommufd: bool = False
     uses_iommufd: bool = False
 
-    def find_old_program(
-        self, feature: features.Feature
-    ) -> tuple[str, features.Version]:
-        """Return the program that is too old, with its version.
-
-        The name is empty if both are new enough.
-        """
+    def explain_old(self, subject: str, feature: features.Feature) -> str:
+        """Return which program is too old for a feature, empty for none."""
         for program, version in (
             (features.LIBVIRT, self.libvirt),
             (features.QEMU, self.qemu),
         ):
-            if version < feature.minimum(program):
-                return program, version
-        return "", ()
+            minimum = feature.minimum(program)
+            if version < minimum:
+                installed = features.join(version) or "an unknown version"
+                return (
+                    f"{subject} needs {program} {features.join(minimum)}, this"
+                    f" host has {installed}: update it"
+                )
+        return ""
 
 
 class HypervisorReader:

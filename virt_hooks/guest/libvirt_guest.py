@@ -227,7 +227,7 @@ class GuestLayouts:
         return None
 
     def correct_buses(self, guest: Any) -> None:
-        """Correct the buses of a guest that is defined, before its start.
+        """Correct the buses and windows of a guest before its start.
 
         :param guest: a ``nova.virt.libvirt.guest.Guest``.
         :raises AcceleratorError: the guest would lose devices.

@@ -475,7 +475,9 @@ def test_windows_of_empty_ports_match_the_schema(
     )
     drawn, text = build_mirror((device,), NIC)
     windows = port_windows.Windows(memory=32 << 20, prefetchable=256 << 30)
-    text = port_windows.reserve(text, drawn.spare_ports, windows)
+    text = port_windows.reserve(
+        text, dict.fromkeys(drawn.spare_ports, windows)
+    )
     assert form.validate(etree.fromstring(text)), form.error_log
     defined = qemu.defineXML(text)
     try:

@@ -56,27 +56,9 @@ class DeviceReader:
             if pci.is_address(address)
         )
 
-    def find_largest_bar(self, claim: model.Claim) -> tuple[str, int]:
-        """Return the function with the largest BAR, and its size.
-
-        The size is 0 if it is unknown.
-        """
-        if _has_emulated_bars(claim):
-            return claim.handle, 0
-        files = fs.Files(self._source)
-        size, address = max(
-            (
-                max(
-                    address_space.parse_bars(_read_resource(files, f)),
-                    default=0,
-                ),
-                f,
-            )
-            for f in claim.handles
-        )
-        return address, size
-
-    def read_windows(self, claim: model.Claim) -> port_windows.Windows:
+    def read_windows(
+        self, claim: model.Claim, firmware: address_space.Firmware
+    ) -> port_windows.Windows:
         """Return the windows that a function of a claim needs.
 
         Those of a claim with several functions are not known: they are
@@ -85,10 +67,14 @@ class DeviceReader:
         if _has_emulated_bars(claim):
             return port_windows.Windows()
         files = fs.Files(self._source)
-        return port_windows.parse_resource(_read_resource(files, claim.handle))
+        return port_windows.parse_resource(
+            _read_resource(files, claim.handle), firmware
+        )
 
     def list_windows(
-        self, devices: Iterable[model.Device]
+        self,
+        devices: Iterable[model.Device],
+        firmware: address_space.Firmware,
     ) -> frozenset[port_windows.Windows]:
         """Return the windows that devices need which can be attached.
 
@@ -98,7 +84,9 @@ class DeviceReader:
         """
         files = fs.Files(self._source)
         return frozenset(
-            port_windows.parse_resource(_read_resource(files, address))
+            port_windows.parse_resource(
+                _read_resource(files, address), firmware
+            )
             for device in devices
             if device.technology in model.UNDIVIDED and not device.members
             for address in device.slots[:1]

@@ -84,11 +84,6 @@ def renumber(text: str) -> str:
     return str(etree.tostring(root, encoding="unicode"))
 
 
-def has_expander(text: str) -> bool:
-    """Return whether a domain has an expander."""
-    return bool(picture.parse(text).list_expanders())
-
-
 def _list_roots(text: str) -> list[tuple[int, list[int]]]:
     """Return bus 0 and each expander in the order of their numbers.
 

@@ -58,36 +58,56 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
         options: flavors.Options,
         claims: Iterable[model.Claim],
     ) -> guest_pci.Places | None:
-        """Add the controllers of a mirror; return the places of devices.
-
-        :raises ClaimError: the guest can't have the topology of its flavor,
-            or its address space is too small. If the topology is the default
-            of the host, this is logged.
-        """
         claims = tuple(claims)
         if not claims:
             return None
+        text = config.to_xml()
+        mirrored = self._draw(text, uuid, options, claims)
         address_bits.ensure_room(
             config,
             uuid,
             self._context.host,
             self._context.hypervisor,
             self._reader.sum_bars(claims),
+            0
+            if self._find_obstacle(guest_pci.parse_guest(text))
+            else self._spare_ports.count_bits(
+                text, claims, self._list_devices(), mirrored
+            ),
         )
-        text = config.to_xml()
-        if options.guest_topology is _NONE:
+        if not mirrored.controllers:
             return None
+        cells = device_metadata.parse_cells(text)
+        distances.add(config, cells, self._reader.read_distances())
+        _add_controllers(config, mirrored)
+        LOG.info(
+            "server %s sees the topology of %d accelerators: %s",
+            uuid,
+            len(mirrored.places),
+            ", ".join(
+                f"{n} is bus {i}" for n, i in mirrored.expanders.items()
+            ),
+        )
+        return mirrored.places
+
+    def _draw(
+        self,
+        text: str,
+        uuid: str,
+        options: flavors.Options,
+        claims: tuple[model.Claim, ...],
+    ) -> picture.Picture:
+        """Return the mirror of a guest, without controllers for one bus.
+
+        :raises ClaimError: the guest can't have the topology of its flavor.
+        """
         try:
             topology, devices = self._choose(text, options, claims)
-            if topology is _NONE or not devices:
-                return None
-            ports = root_ports.count(text)
-            cells = device_metadata.parse_cells(text)
-            mirrored = picture.mirror(
+            return picture.mirror(
                 devices,
-                cells,
+                device_metadata.parse_cells(text),
                 SPARE_PORTS,
-                ports + 1,
+                root_ports.count(text) + 1,
                 topology,
                 self._read_peers(claims, devices),
             )
@@ -107,54 +127,34 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
                 uuid,
                 error.reason,
             )
-            return None
-        distances.add(config, cells, self._reader.read_distances())
-        _add_controllers(config, ports, mirrored)
-        LOG.info(
-            "server %s sees the topology of %d accelerators: %s",
-            uuid,
-            len(devices),
-            ", ".join(
-                f"{n} is bus {i}" for n, i in mirrored.expanders.items()
-            ),
-        )
-        return mirrored.places
+            return picture.Picture()
 
     def correct_buses(self, guest: Any) -> None:
-        """Renumber the buses of a guest where libvirt has added some.
-
-        Its empty ports get windows for the devices of this host.
-
-        :raises PictureError: the guest would lose devices.
-        """
         defined = guest.get_xml_desc(dump_inactive=True, dump_sensitive=True)
-        if not guest_buses.has_expander(defined):
-            return
         text = defined
-        try:
-            guest_buses.check(text)
-        except picture.PictureError as error:
-            LOG.info("renumbering the buses of %s: %s", guest.name, error)
-            text = guest_buses.renumber(text)
+        has_expander = bool(picture.parse(defined).list_expanders())
+        if has_expander:
+            try:
+                guest_buses.check(text)
+            except picture.PictureError as error:
+                LOG.info("renumbering the buses of %s: %s", guest.name, error)
+                text = guest_buses.renumber(text)
+        elif self._find_obstacle(guest_pci.parse_guest(defined)):
+            return
         text = self._spare_ports.reserve(text, self._list_devices())
         if text != defined:
             self._context.host.write_instance_config(text)
+        if has_expander and text != defined:
             guest_buses.check(guest.get_xml_desc(dump_inactive=True))
 
     def place_attached(
         self, attached: libvirt_guest.Attached
     ) -> guest_pci.Places | None:
-        """Return a free port below the expander of an attached claim.
-
-        :raises ClaimError: it has a BAR for which the guest has no room
-            while it runs.
-        """
         return self._spare_ports.place(attached) or None
 
     def describe_guest(
         self, text: str, options: flavors.Options, handles: Collection[str]
     ) -> str:
-        """Return the tree that a guest sees, empty for one bus."""
         seen = clusters.list_clusters(picture.parse(text), handles)
         topology = (
             options.guest_topology
@@ -166,10 +166,6 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
     def pair_handles(
         self, arrival: libvirt_guest.Arrival
     ) -> Mapping[str, str]:
-        """Return new handles by old ones, so that the guest's tree is kept.
-
-        :raises ClaimError: the devices here can't have it, with what differs.
-        """
         if not arrival.described:
             return arrival.handles
         try:
@@ -253,7 +249,6 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
         return self._nvlinks.read(claims)
 
     def predict_buses(self, text: str) -> Mapping[int, int]:
-        """Return the bus numbers that the guest sees, by libvirt's."""
         if not guest_pci.parse_guest(text).is_express:
             return {}
         try:
@@ -296,14 +291,7 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
             machine = guest.machine or "the default"
             return f"its machine type is {machine}, and must be q35"
         host = self._context.hypervisor.read(guest)
-        program, version = host.find_old_program(features.GUEST_TOPOLOGY)
-        if not program:
-            return ""
-        minimum = features.join(features.GUEST_TOPOLOGY.minimum(program))
-        return (
-            f"it needs {program} {minimum}, this host has"
-            f" {features.join(version) or 'an unknown version'}: update it"
-        )
+        return host.explain_old("it", features.GUEST_TOPOLOGY)
 
 
 def _compare(
@@ -326,9 +314,7 @@ def _compare(
     return pairs, clusters.explain(clusters.rename(tree.clusters, pairs), here)
 
 
-def _add_controllers(
-    config: Any, count: int, mirrored: picture.Picture
-) -> None:
+def _add_controllers(config: Any, mirrored: picture.Picture) -> None:
     """Add a mirror, and root ports of bus 0 with the lowest indexes."""
     controllers = [
         device
@@ -341,7 +327,7 @@ def _add_controllers(
     ports = [d for d in controllers if d.model == "pcie-root-port"]
     for index, port in enumerate(ports, 1):
         port.index = index
-    for index in range(len(ports) + 1, count + 1):
+    for index in range(len(ports) + 1, mirrored.controllers[0].index):
         config.add_device(
             libvirt_guest.RawElement(
                 f'<controller type="pci" index="{index}"'

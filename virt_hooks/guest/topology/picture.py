@@ -32,6 +32,8 @@ LAST_BUS = 0xFF
 # Slots of an expander and ports of a switch (libvirt's
 # src/conf/domain_addr.c, virDomainPCIAddressBusSetModel()).
 MAX_PORTS = 32
+#: Empty root ports with room for attached devices, in a guest on one bus.
+ONE_BUS_PORTS = 2
 
 
 class Model(enum.Enum):
@@ -83,7 +85,8 @@ class Picture:
 
     ``expanders`` has the index of each root complex of the host (or of each
     NUMA node, see ``mirror``); it is empty for a domain. ``spare_ports`` are
-    the indexes of empty root ports below expanders, in their order.
+    the indexes of empty root ports below expanders, in their order; without
+    an expander the last ones of bus 0, as libvirt gives the first away.
     """
 
     controllers: tuple[Controller, ...] = ()
@@ -103,6 +106,10 @@ class Picture:
         while bus:
             yield bus
             bus = above.get(bus, 0)
+
+    def list_root_ports(self) -> tuple[int, ...]:
+        ports = (c for c in self.controllers if c.model is Model.ROOT_PORT)
+        return tuple(port.index for port in ports)
 
     def list_expanders(self) -> tuple[Controller, ...]:
         return tuple(c for c in self.controllers if c.model is Model.EXPANDER)
@@ -175,6 +182,13 @@ def parse(text: str) -> Picture:
         for address in root.iterfind("./devices/*/address[@type='pci']")
     }
     starts = {c.index for c in controllers if c.model is Model.EXPANDER}
+    ports = sorted(
+        c.index
+        for c in controllers
+        if c.model is Model.ROOT_PORT
+        and c.bus in (starts or {0})
+        and c.index not in used
+    )
     return Picture(
         controllers=controllers,
         places={
@@ -183,15 +197,7 @@ def parse(text: str) -> Picture:
             )
             for handle, at in places.items()
         },
-        spare_ports=tuple(
-            sorted(
-                c.index
-                for c in controllers
-                if c.model is Model.ROOT_PORT
-                and c.bus in starts
-                and c.index not in used
-            )
-        ),
+        spare_ports=tuple(ports if starts else ports[-ONE_BUS_PORTS:]),
     )
 
 

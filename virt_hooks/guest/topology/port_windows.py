@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Windows of root ports: room for the memory of functions (BARs).
 
-Measured with SeaBIOS 1.16.2 and 1.16.3, OVMF 2022.11 and Linux 6.1, emulated
-devices: firmware sizes the windows of a root port for the devices that exist
-at its start, and Linux does not enlarge them, though libvirt and QEMU report
-success. SeaBIOS gives an empty port two windows of 2 MiB. With OVMF no BAR of
-1 GiB gets an address, on bus 0 none of 256 MiB. ``pcihole64`` does not help;
-``mem-reserve`` and ``pref64-reserve`` of a root port do.
+Firmware sizes the windows of a root port for the devices that exist at its
+start, and Linux does not enlarge them, though libvirt and QEMU report
+success. ``address_space.Firmware`` has the windows of an empty port.
+``pcihole64`` does not help; ``mem-reserve`` and ``pref64-reserve`` do.
 
 libvirt has no element for them, and ``qemu:override`` since 8.2. The alias of
 a PCI controller is its index. libvirt writes the override wherever it writes
@@ -22,24 +20,20 @@ from lxml import etree
 
 from nova_accel.geometry import address_space
 
-#: Size of a BAR for which no running guest has room.
-NO_ROOM = 1 << 30
-#: Size from which on it depends on the port.
-UNSURE = 256 << 20
-# Of an empty root port, by SeaBIOS.
-_DEFAULT_WINDOW = 2 << 20
 # QEMU's hole for 32-bit BARs has 1 GiB; most of it is for devices at start.
 _MAX_MEMORY = 256 << 20
-# With 40 bits or more QEMU reserves the range of AMD's HyperTransport, just
-# below 1 TiB (hw/i386/pc.c), and Linux has no device there. SeaBIOS 1.16.3
-# has windows at the end of the address space: so it has to end behind that.
-_LEAST_BITS = 41
+# SeaBIOS 1.16.3 has windows in the upper half of the address space, and with
+# 40 bits or more QEMU reserves the range of AMD's HyperTransport, just below
+# 1 TiB (hw/i386/pc.c), where Linux has no device: it has to end behind that.
+_BIOS_BITS = 41
 # libvirt's formatdomain, "QEMU namespace".
 _NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 _Q = f"{{{_NAMESPACE}}}"
 _OVERRIDE = f"{_Q}override"
 # Properties of QEMU's root port by fields of Windows.
 _PROPERTIES = {"memory": "mem-reserve", "prefetchable": "pref64-reserve"}
+# In place of those that OVMF chooses, which take room from devices at start.
+_SMALL = {"io-reserve": 0, "pref64-reserve": address_space.SMALL_WINDOW}
 _ALIAS = "pci."
 
 
@@ -61,22 +55,37 @@ class Windows:
             and other.prefetchable <= self.prefetchable
         )
 
+    def describe(self) -> str:
+        memory, prefetchable = (
+            address_space.format_size(size or address_space.SMALL_WINDOW)
+            for size in (self.memory, self.prefetchable)
+        )
+        return f"{memory} below 4 GiB and {prefetchable} for prefetchable BARs"
 
-def parse_resource(text: str) -> Windows:
-    """Return the windows that the BARs in a resource file need.
 
-    SeaBIOS aligns windows to 1 MiB, and a BAR is aligned to its size: so
-    there is room for the largest BAR twice.
-    """
+def parse_resource(text: str, firmware: address_space.Firmware) -> Windows:
+    """Return the windows that the BARs in a resource file need."""
     high = address_space.parse_high_bars(text)
     low = list(address_space.parse_bars(text))
     for size in high:
         low.remove(size)
-    memory, prefetchable = (
-        sum(sizes) + max(sizes) if sum(sizes) > _DEFAULT_WINDOW else 0
-        for sizes in (low, high)
+    return Windows(
+        memory=firmware.size_window(low),
+        prefetchable=firmware.size_window(high),
     )
-    return Windows(memory=memory, prefetchable=prefetchable)
+
+
+def count_bits(
+    space: address_space.AddressSpace,
+    demand: address_space.Demand,
+    size: int,
+    ports: int,
+) -> int:
+    """Return the address bits that windows of empty ports need."""
+    if not size:
+        return 0
+    bits = space.choose_bits(demand.add_windows(size, ports))
+    return bits if space.has_uefi else max(bits + 1, _BIOS_BITS)
 
 
 def choose(
@@ -85,29 +94,16 @@ def choose(
     windows: Iterable[Windows],
     ports: int,
 ) -> Windows:
-    """Return the largest windows for which empty ports have room.
+    """Return the largest windows for which a number of ports has room.
 
-    All windows are in the upper half of the address space.
-
-    :param space: with address bits.
     :param demand: BARs of the guest at its start.
     :param windows: those that devices of the host need.
-    :param ports: number of the ports.
     """
-
-    def count_bits(size: int) -> int:
-        return max(
-            space.choose_bits(demand.add_windows(size, ports)) + 1, _LEAST_BITS
-        )
-
     fitting = [
         each
         for each in windows
         if each.memory * ports <= _MAX_MEMORY
-        and (
-            not each.prefetchable
-            or count_bits(each.prefetchable) <= space.bits
-        )
+        and count_bits(space, demand, each.prefetchable, ports) <= space.bits
     ]
     return Windows(
         memory=max((each.memory for each in fitting), default=0),
@@ -115,17 +111,17 @@ def choose(
     )
 
 
-def reserve(text: str, ports: Iterable[int], windows: Windows) -> str:
+def reserve(
+    text: str,
+    ports: Mapping[int, Windows],
+    firmware: address_space.Firmware = address_space.SEABIOS,
+) -> str:
     """Return a domain with windows reserved on some of its root ports.
 
-    :param ports: indexes of their controllers.
+    :param ports: windows by index of the controller.
     """
-    sizes = {
-        name: size
-        for field, name in _PROPERTIES.items()
-        if (size := getattr(windows, field))
-    }
-    if not sizes:
+    rows = {i: _list_properties(w, firmware) for i, w in ports.items()}
+    if not any(rows.values()):
         return text
     domain = etree.fromstring(text)
     # The namespace of a root element is fixed when it is made.
@@ -134,7 +130,7 @@ def reserve(text: str, ports: Iterable[int], windows: Windows) -> str:
     override = root.find(_OVERRIDE)
     if override is None:
         override = etree.SubElement(root, _OVERRIDE)
-    for index in ports:
+    for index, sizes in sorted(rows.items()):
         device = etree.SubElement(
             override, f"{_Q}device", alias=f"{_ALIAS}{index}"
         )
@@ -148,6 +144,17 @@ def reserve(text: str, ports: Iterable[int], windows: Windows) -> str:
                 value=str(size),
             )
     return str(etree.tostring(root, encoding="unicode"))
+
+
+def _list_properties(
+    windows: Windows, firmware: address_space.Firmware
+) -> dict[str, int]:
+    sizes = {
+        name: size
+        for field, name in _PROPERTIES.items()
+        if (size := getattr(windows, field))
+    }
+    return {**_SMALL, **sizes} if firmware.lacks_io else sizes
 
 
 def parse(text: str) -> Mapping[int, Windows]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Empty root ports below the expanders of a guest, for attached devices."""
+"""Empty root ports of a guest, for attached devices."""
 
+import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nova_accel import errors, model
@@ -18,6 +19,9 @@ from virt_hooks.guest.topology import (
 
 LOG = logging.getLogger(__name__)
 
+# Of machine type virt, whose firmware was not measured, as of one BAR.
+_NO_ROOM = 1 << 30
+
 
 class SparePorts:
     """Empty ports of guests, and their windows for devices of this host."""
@@ -30,40 +34,96 @@ class SparePorts:
         """Return a domain whose empty ports have room for devices.
 
         A guest that is resumed has its windows.
-
-        :param devices: those that this host offers.
         """
         if port_windows.parse(text):
             return text
         drawn = picture.parse(text)
+        space = address_bits.read_space(text, self._host)
+        demand = self._reader.sum_functions(drawn.places)
         windows = port_windows.choose(
-            address_bits.read_space(text, self._host),
-            self._reader.sum_functions(drawn.places),
-            self._reader.list_windows(devices),
+            space,
+            demand,
+            self._reader.list_windows(devices, space.firmware),
             len(drawn.spare_ports),
         )
-        return port_windows.reserve(text, drawn.spare_ports, windows)
+        ports: dict[int, port_windows.Windows] = {}
+        # On one bus firmware has room for vGPUs.
+        if space.firmware.lacks_io and (
+            drawn.list_expanders() or demand.total
+        ):
+            ports = dict.fromkeys(
+                drawn.list_root_ports(), port_windows.Windows()
+            )
+        if ports or windows != port_windows.Windows():
+            ports |= dict.fromkeys(drawn.spare_ports, windows)
+        return port_windows.reserve(text, ports, space.firmware)
+
+    def count_bits(
+        self,
+        text: str,
+        claims: Sequence[model.Claim],
+        devices: Iterable[model.Device],
+        drawn: picture.Picture,
+    ) -> int:
+        """Return the address bits with which empty ports have room, 0 for any.
+
+        At most those of the host. Without a whole card the guest may migrate
+        live, to another processor: it gets none for them.
+        """
+        if not any(c.technology == "passthrough" for c in claims):
+            return 0
+        ports = len(drawn.spare_ports) or picture.ONE_BUS_PORTS
+        space = dataclasses.replace(
+            address_space.parse_space(text),
+            bits=address_bits.read_host_bits(self._host),
+        )
+        demand = self._reader.sum_bars(claims)
+        windows = self._reader.list_windows(devices, space.firmware)
+        size = port_windows.choose(space, demand, windows, ports).prefetchable
+        return port_windows.count_bits(space, demand, size, ports)
 
     def place(self, attached: libvirt_guest.Attached) -> guest_pci.Places:
         """Return a free port for an attached claim, empty for any.
 
-        :raises ClaimError: it has a BAR for which the guest has no room
-            while it runs.
+        :raises ClaimError: it has BARs for which the port has no room while
+            the guest runs.
         """
-        places = self._choose(attached)
-        is_express = guest_pci.parse_guest(attached.text).is_express
-        if attached.is_running and is_express:
-            reserved = port_windows.parse(attached.text)
-            port = min((p.bus for p in places.values()), default=0)
-            self._check_bars(
-                attached, reserved.get(port, port_windows.Windows())
+        drawn = picture.parse(attached.text)
+        has_expander = bool(drawn.list_expanders())
+        places = self._choose(drawn, attached) if has_expander else {}
+        machine = guest_pci.parse_guest(attached.text)
+        if not (attached.is_running and machine.is_express):
+            return places
+        space = address_bits.read_space(attached.text, self._host)
+        need = self._reader.read_windows(attached.claim, space.firmware)
+        ports = port_windows.parse(attached.text)
+        other = port_windows.Windows(prefetchable=space.find_large_window())
+        bus = min((place.bus for place in places.values()), default=0)
+        windows = ports.get(bus, other)
+        if windows.holds(need):
+            return places
+        if not has_expander and not attached.claim.members:
+            for bus in drawn.spare_ports:
+                if ports.get(bus, other).holds(need):
+                    at = guest_pci.GuestPciAddress(
+                        bus=bus, slot=0, function=0, is_first=False
+                    )
+                    return {attached.claim.handle: at}
+        largest = max(need.memory, need.prefetchable)
+        if "q35" in machine.machine or largest >= _NO_ROOM:
+            raise errors.ClaimError(
+                attached.uuid,
+                f"{attached.claim.handle} needs a root port with"
+                f" {need.describe()}, and its guest has one with"
+                f" {windows.describe()} while it runs; stop the server first",
+                public="the memory of the device does not fit into its guest"
+                " while it runs; stop the server first",
             )
         return places
 
-    def _choose(self, attached: libvirt_guest.Attached) -> guest_pci.Places:
-        drawn = picture.parse(attached.text)
-        if not drawn.list_expanders():
-            return {}
+    def _choose(
+        self, drawn: picture.Picture, attached: libvirt_guest.Attached
+    ) -> guest_pci.Places:
         places: guest_pci.Places = {}
         try:
             devices = self._reader.read((attached.claim,))
@@ -86,37 +146,6 @@ class SparePorts:
                 attached.uuid,
             )
         return places
-
-    def _check_bars(
-        self,
-        attached: libvirt_guest.Attached,
-        reserved: port_windows.Windows,
-    ) -> None:
-        """Check that the windows of a port have room for a device.
-
-        :param reserved: those of the port that it gets.
-        """
-        if reserved.holds(self._reader.read_windows(attached.claim)):
-            return
-        handle, largest = self._reader.find_largest_bar(attached.claim)
-        size = address_space.format_size(largest)
-        has_uefi = address_space.parse_space(attached.text).has_uefi
-        if largest >= port_windows.NO_ROOM or not has_uefi:
-            raise errors.ClaimError(
-                attached.uuid,
-                f"{handle} has a BAR of {size}, and no root port of its guest"
-                " has room for it while the guest runs; stop the server first",
-                public="the memory of the device does not fit into its guest"
-                " while it runs; stop the server first",
-            )
-        if largest >= port_windows.UNSURE:
-            LOG.warning(
-                "the guest of server %s may have no room for %s while it runs:"
-                " its BAR is %s; if its driver fails, reboot the server",
-                attached.uuid,
-                handle,
-                size,
-            )
 
 
 def choose(

@@ -179,7 +179,7 @@ def test_memory_nodes_are_defined(release: Release) -> None:
 def test_libvirt_says_whether_a_host_has_iommufd(release: Release) -> None:
     """The kernel of this computer may have it; an older libvirt says no."""
     has_iommufd = hypervisor.parse_iommufd(release.read_capabilities())
-    is_old = bool(release.host.find_old_program(features.IOMMUFD)[0])
+    is_old = bool(release.host.explain_old("", features.IOMMUFD))
     assert has_iommufd is (os.path.exists("/dev/iommu") and not is_old)
 
 

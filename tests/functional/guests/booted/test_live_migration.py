@@ -91,7 +91,9 @@ def start(
     text = live_guest.build_domain(files, console, devices, "watch").replace(
         f'path="{console}"', f'path="{console}" append="on"'
     )
-    text = port_windows.reserve(text, drawn.spare_ports, WINDOWS)
+    text = port_windows.reserve(
+        text, dict.fromkeys(drawn.spare_ports, WINDOWS)
+    )
     return live_guest.LiveGuest(host.createXML(text), console)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guests see the tree, the NUMA nodes and the BARs of their host's devices."""
 
+import itertools
 import pathlib
 import tempfile
 import threading
@@ -186,7 +187,7 @@ def test_libvirt_sends_an_event_of_a_device_that_is_plugged_in(
         embedded_qemu.domainEventDeregisterAny(number)
 
 
-def test_volumes_and_ports_are_attached_beside_the_mirror(
+def test_volumes_and_ports_come_and_go_beside_the_mirror(
     qemu: libvirt.virConnect,
     files: boot_files.BootFiles,
     tmp_path: pathlib.Path,
@@ -194,30 +195,29 @@ def test_volumes_and_ports_are_attached_beside_the_mirror(
     """As Nova attaches them, without an address: they are on bus 0's ports."""
     volume = tmp_path / "volume"
     volume.write_bytes(bytes(1 << 20))
+    elements = {
+        f'<disk type="file"><source file="{volume}"/>'
+        '<target dev="vdb" bus="virtio"/></disk>': "0x010000",
+        '<interface type="user"><mac address="52:54:00:12:34:56"/>'
+        '<model type="virtio"/></interface>': "0x020000",
+    }
+    numbers = itertools.count(2)
     drawn = mirror(HOST)
     devices = build_devices(drawn)
     with live_guest.boot(qemu, files, tmp_path, devices, "watch") as guest:
-        before = guest.await_report().functions
-        for number, (element, class_code) in enumerate(
-            (
-                (
-                    f'<disk type="file"><source file="{volume}"/>'
-                    '<target dev="vdb" bus="virtio"/></disk>',
-                    "0x010000",
-                ),
-                (
-                    '<interface type="user"><model type="virtio"/>'
-                    "</interface>",
-                    "0x020000",
-                ),
-            )
-        ):
+        first = before = guest.await_report().functions
+        for element, class_code in elements.items():
             guest.domain.attachDevice(element)
-            after = guest.await_report(number + 2)
+            after = guest.await_report(next(numbers))
             (address,) = after.functions.keys() - before.keys()
             function = after.functions[address]
             assert function.class_code == class_code
             assert int(address[5:7], 16) <= ROOT_PORTS
             assert function.bars
             before = after.functions
+        check(after, HOST, drawn)
+        for element in elements:
+            guest.domain.detachDevice(element)
+            after = guest.await_report(next(numbers))
+        assert after.functions.keys() == first.keys()
         check(after, HOST, drawn)

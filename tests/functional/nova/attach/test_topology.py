@@ -10,7 +10,7 @@ from nova_accel.model import names
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.spawn import test_topology
 from tests.lab import fakehost
-from virt_hooks.guest.topology import guest_buses
+from virt_hooks.guest.topology import guest_buses, picture, port_windows
 
 CARDS = test_topology.CARDS
 PROFILE = "10de:2330"
@@ -20,6 +20,7 @@ class AttachTopologyBase(
     attaching.AttachingTestBase, test_topology.TopologyTestBase
 ):
     cards: ClassVar[tuple[fakehost.PciCard, ...]] = CARDS
+    topology: ClassVar[str] = "pcie"
 
     def setUp(self) -> None:
         super().setUp()
@@ -28,7 +29,7 @@ class AttachTopologyBase(
         self.server = self.boot(
             test_topology.group(1)
             | {
-                test_topology.KEY: "pcie",
+                test_topology.KEY: self.topology,
                 f"trait_GPU0:{names.NUMA_PREFIX}0": "required",
             }
         )
@@ -58,7 +59,7 @@ class AttachTopology(AttachTopologyBase):
         reason = self.refused(
             self.server, "attach", **self.attach_arguments(PROFILE)
         )
-        self.assertIn("has a BAR of 16 MiB, and no root port", reason)
+        self.assertIn("needs a root port with 32 MiB below 4 GiB", reason)
         self.assertIn("on any bus: no port is free", self.messages())
         guest_buses.check(self.domain(self.server).XMLDesc(0))
         for record in self.list_accelerators(self.server):
@@ -81,8 +82,10 @@ class LargeBar(AttachTopologyBase):
             self.server, "attach", **self.attach_arguments(PROFILE)
         )
         self.assertIn(
-            "has a BAR of 128 GiB, and no root port of its guest has room for"
-            " it while the guest runs; stop the server first",
+            "needs a root port with 32 MiB below 4 GiB and 256 GiB for"
+            " prefetchable BARs, and its guest has one with 2 MiB below 4 GiB"
+            " and 2 MiB for prefetchable BARs while it runs; stop the server"
+            " first",
             reason,
         )
         self.assertEqual(before, self.collect_state(self.server))
@@ -105,7 +108,7 @@ class SpawnedBefore(
         reason = self.refused(
             server, "attach", **self.attach_arguments(PROFILE)
         )
-        self.assertIn("has a BAR of 16 MiB, and no root port", reason)
+        self.assertIn("needs a root port with 32 MiB below 4 GiB", reason)
         self.run_periodics()
         self.assertEqual(defined, self.domain(server).definition_xml)
         self.assert_flat(server)
@@ -113,3 +116,35 @@ class SpawnedBefore(
         self._reboot_server(server, hard=True)
         self.assertNotEqual([], self.cells(server))
         self.assertNotIn("", self.places(server).values())
+
+
+class OneBus(AttachTopologyBase):
+    """A guest on one bus, with the ports of ``[libvirt] num_pcie_ports``."""
+
+    cards = (
+        *AttachTopology.cards,
+        test_topology.card("0000:1c:00.0", "0000:16:04.0"),
+    )
+    topology = "none"
+
+    def setUp(self) -> None:
+        self.flags(num_pcie_ports=12, group="libvirt")
+        super().setUp()
+
+    def test_devices_are_attached_to_ports_with_room(self) -> None:
+        text = self.domain(self.server).XMLDesc(0)
+        spare = port_windows.parse(text)
+        self.assertEqual(picture.ONE_BUS_PORTS, len(spare))
+        before = self.list_places()
+        for _ in spare:
+            self.attach(self.server, PROFILE)
+        buses = {int(b, 16) for b in self.list_places().values() if b}
+        self.assertEqual(spare.keys(), buses)
+        reason = self.refused(
+            self.server, "attach", **self.attach_arguments(PROFILE)
+        )
+        self.assertIn("needs a root port with 32 MiB below 4 GiB", reason)
+        for record in self.list_accelerators(self.server):
+            if record[0].startswith("attached"):
+                self.detach(self.server, record[0])
+        self.assertEqual(before, self.list_places())

@@ -320,12 +320,17 @@ class LargeBars(TopologyTestBase):
         return connection
 
     def test_the_guest_gets_the_address_bits_of_its_bars(self) -> None:
+        """And of a window of 2 TiB on each of its two empty ports."""
         server = self.boot(group(3))
         size = self.definition(server).find("./cpu/maxphysaddr")
-        self.assertEqual({"mode": "emulate", "bits": "42"}, dict(size.attrib))
+        self.assertEqual({"mode": "emulate", "bits": "45"}, dict(size.attrib))
+        windows = port_windows.parse(self.domain(server).definition_xml)
+        self.assertEqual(
+            [2 << 40] * 2, [each.prefetchable for each in windows.values()]
+        )
         self._reboot_server(server, hard=True)
         size = self.definition(server).find("./cpu/maxphysaddr")
-        self.assertEqual("42", size.get("bits"))
+        self.assertEqual("45", size.get("bits"))
 
     @pytest.mark.long
     def test_too_few_bits_of_a_flavor_are_refused(self) -> None:

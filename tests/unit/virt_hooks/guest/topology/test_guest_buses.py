@@ -84,8 +84,8 @@ def test_a_controller_below_none_is_refused() -> None:
 
 
 def test_an_expander_is_recognized() -> None:
-    assert guest_buses.has_expander(domain(expander(1, 1)))
-    assert not guest_buses.has_expander(domain(port(1)))
+    assert picture.parse(domain(expander(1, 1))).list_expanders()
+    assert not picture.parse(domain(port(1))).list_expanders()
 
 
 def test_buses_are_renumbered() -> None:
