@@ -104,7 +104,11 @@ def test_ctrl_c_ends_a_waiting_command(
 def test_ctrl_c_ends_a_command_that_still_imports(
     tmp_path: pathlib.Path, name: str
 ) -> None:
-    slow = "import sys, time\nprint('loading', flush=True)\ntime.sleep(60)\n"
+    # A signal between a check of the interpreter and a sleep waits for its end.
+    slow = (
+        "import sys, time\nprint('loading', flush=True)\n"
+        "for _ in range(600):\n    time.sleep(0.1)\n"
+    )
     environment = path_with(tmp_path, "oslo_config", slow)
     verb = "audit" if name == "nova-accel" else "run"
     with start(name, [verb], environment) as process:
