@@ -104,7 +104,7 @@ def test_ctrl_c_ends_a_waiting_command(
 def test_ctrl_c_ends_a_command_that_still_imports(
     tmp_path: pathlib.Path, name: str
 ) -> None:
-    # A signal between a check of the interpreter and a sleep waits for its end.
+    # A signal just before a system call is noticed after it.
     slow = (
         "import sys, time\nprint('loading', flush=True)\n"
         "for _ in range(600):\n    time.sleep(0.1)\n"
