@@ -109,10 +109,10 @@ def sum_bars(sizes: Iterable[Sequence[int]]) -> Demand:
 class Firmware:
     """Windows that a firmware gives the root ports of a guest.
 
-    An empty port has twice ``SMALL_WINDOW``; above 4 GiB 2^-``share`` of the
-    range for BARs if this is larger than 32 GiB. A reserved window is a power
-    of two and aligned to it if ``is_rounded``. ``lacks_io`` is whether I/O
-    ports run out.
+    An empty port has two of ``SMALL_WINDOW``, below and above 4 GiB; the upper
+    one is 2^-``share`` of the range for BARs if that is larger than 32 GiB. A
+    reserved window is a power of two and aligned to it if ``is_rounded``.
+    ``lacks_io`` is whether I/O ports run out.
     """
 
     share: int = 0

@@ -85,10 +85,7 @@ class FaultNotes:
     def try_write(self) -> None:
         """Set ``write_error`` by a try to write below the directory."""
         if self._state_dir:
-            self.write_error = self._find_write_error(self._state_dir)
-
-    def _find_write_error(self, path: str) -> str:
-        return state_dir.find_write_error(path)
+            self.write_error = state_dir.find_write_error(self._state_dir)
 
     def put(self, address: str, reason: str, function: str | None) -> None:
         """Set a device aside: it takes no new server until it is healed.
