@@ -45,9 +45,6 @@ def _inspect(arguments: argparse.Namespace) -> application.Output:
     drivers = host_source.load_drivers(settings)
     rules = _read_rules(arguments, host, settings)
     state = scan.read(host, drivers, rules)
-    state = dataclasses.replace(
-        state, problems=(*settings.problems, *state.problems)
-    )
     if is_own:
         is_configured = bool(host_source.list_config_files(arguments))
         state = _mark_devices(host, state, settings, is_configured)

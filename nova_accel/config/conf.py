@@ -10,8 +10,8 @@ from typing import Any
 
 from oslo_config import cfg
 
-from nova_accel import errors, model
-from nova_accel.config import conf_options, misspellings, policy
+from nova_accel import errors
+from nova_accel.config import conf_options, policy
 from nova_accel.config.lines import native_flavors
 from nova_accel.model import flavors
 
@@ -64,7 +64,6 @@ class SyncSettings:
 class Settings:
     """The options, parsed and checked.
 
-    ``problems`` are misspelt sections and options, which are ignored;
     ``files`` has the file or environment variable that sets an option.
     """
 
@@ -86,7 +85,6 @@ class Settings:
     license_dir: str = ""
     #: Of native_flavors.
     replacements: tuple[native_flavors.Replacement, ...] = ()
-    problems: tuple[model.Problem, ...] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def refusal(
@@ -194,13 +192,6 @@ def read_settings(conf: cfg.ConfigOpts) -> Settings:
         else flavors.GuestTopology(group.guest_topology),
         license_dir=group.license_dir,
         replacements=_parse_native_flavors(conf, group),
-        problems=tuple(
-            misspellings.find(
-                read_sections(conf),
-                conf_options.GROUP.name,
-                conf_options.NAMES,
-            )
-        ),
         files=_find_files(conf),
     )
 

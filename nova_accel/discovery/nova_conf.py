@@ -175,10 +175,6 @@ class NovaConf:
                 raise errors.ConfigurationError(*texts) from error
         return options, dataclasses.replace(
             settings,
-            problems=tuple(
-                dataclasses.replace(p, where=p.where.replace(top, ""))
-                for p in settings.problems
-            ),
             files={
                 option: path.replace(top, "")
                 for option, path in settings.files.items()

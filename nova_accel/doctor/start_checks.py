@@ -16,6 +16,8 @@ from nova_accel.host.sysfs import host_reader
 # results its passes log.
 _LOGGED = frozenset({*nova_options.START_CHECKS, "state.directory"})
 _PASSES = (offers.__name__,)
+# Checks whose warnings count as failures: what nova-compute ignores.
+_IGNORED = frozenset({"nova.options", "nova.sections"})
 
 
 def find_failures(
@@ -36,7 +38,10 @@ def find_failures(
         if check.name not in _LOGGED and check.find.__module__ not in _PASSES
     ]
     for result in registry.run(checks, checked_host.CheckedHost(reader)):
-        if result.level is host_checks.Level.FAIL:
+        if result.level is host_checks.Level.FAIL or (
+            result.level is host_checks.Level.WARN
+            and result.check.name in _IGNORED
+        ):
             yield (
                 result.check.name,
                 "; ".join(dict.fromkeys(o.text for o in result.observations)),

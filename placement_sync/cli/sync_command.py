@@ -88,7 +88,7 @@ class _LockedPasses:
         self._root_name = "", ""
         self._was_complete = False
         self.root: providers.ProviderRoot | None = None
-        self.host_problems = options.settings.problems
+        self.host_problems: tuple[model.Problem, ...] = ()
 
     def run(self) -> sync_pass.PassResult:
         """Run a pass, as the only placement-sync of this host.
@@ -116,10 +116,7 @@ class _LockedPasses:
             is_shared=live.view.is_shared,
             reread=live.reread,
         )
-        self.host_problems = (
-            *self._options.settings.problems,
-            *live.view.host.problems,
-        )
+        self.host_problems = live.view.host.problems
         self._was_complete = result.is_ok
         return result, live.view
 
@@ -372,10 +369,7 @@ def _run(arguments: argparse.Namespace) -> application.Output:
         )
     options = common_options.resolve_options(arguments)
     if is_single:
-        with (
-            _warnings_on_stderr(),
-            _config_problems_on_error(options.settings.problems),
-        ):
+        with _warnings_on_stderr():
             passes = _LockedPasses(arguments, options)
             result = passes.run()
         print_hint(passes.host_problems)
@@ -408,23 +402,6 @@ def _warnings_on_stderr() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.removeHandler(handler)
-
-
-@contextlib.contextmanager
-def _config_problems_on_error(
-    problems: Iterable[model.Problem],
-) -> Iterator[None]:
-    """Print problems of nova.conf on an error, which they may have caused.
-
-    The output of a pass has them otherwise.
-    """
-    try:
-        yield
-    except errors.AcceleratorError:
-        for problem in problems:
-            line = f"{_COMMAND}: {problem.where}: {problem.reason}"
-            print(line, file=sys.stderr)
-        raise
 
 
 def _as_text(passes: _LockedPasses, result: sync_pass.PassResult) -> str:

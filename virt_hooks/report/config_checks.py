@@ -30,7 +30,10 @@ def check(
         that nova-accel offers, too.
     """
     settings = conf.read_settings(options)
-    _log_problems(settings)
+    try:
+        state_dir.check(settings)
+    except errors.ConfigurationError as error:
+        logs.error(LOG, "%s", error)
     specs, aliases = options.pci.device_spec, options.pci.alias
     if not (specs or aliases or options.devices.enabled_mdev_types):
         return ()
@@ -69,12 +72,3 @@ def log_failed_checks(options: Any) -> tuple[str, ...]:
             text,
         )
     return tuple(name for name, _ in failures)
-
-
-def _log_problems(settings: conf.Settings) -> None:
-    try:
-        state_dir.check(settings)
-    except errors.ConfigurationError as error:
-        logs.error(LOG, "%s", error)
-    for problem in settings.problems:
-        LOG.warning("%s: %s", problem.where, problem.reason)

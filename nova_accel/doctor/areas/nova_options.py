@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from nova_accel import errors
 from nova_accel.catalog import pci_ids
 from nova_accel.cli import assigned_functions
-from nova_accel.config import conf_options, misspellings, policy
+from nova_accel.config import conf_options, policy
 from nova_accel.discovery import service_start
 from nova_accel.doctor import checked_host, host_checks, remedies
 from nova_accel.doctor.host_checks import (
@@ -16,6 +16,7 @@ from nova_accel.doctor.host_checks import (
     unknown,
     warn,
 )
+from nova_accel.doctor.sources import misspellings
 from nova_accel.host.sysfs import attributes
 from nova_accel.model import pci
 
@@ -100,7 +101,7 @@ def check_sections(host: _Host) -> _Results:
 
 
 def _report_names(host: _Host, is_section: bool) -> _Results:
-    """Yield the misspelt sections, or options, as nova-compute logs them."""
+    """Yield the misspelt sections, or options."""
     sections = host.list_sections()
     for problem in misspellings.find(sections, _SECTION, conf_options.NAMES):
         if problem.where.endswith("]") is is_section:

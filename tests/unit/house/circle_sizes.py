@@ -186,6 +186,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         ),
         Limit(6_440, "2026-11-28", "the second method that the filter wraps"),
         Limit(6_480, "2026-11-28", _ADDRESS_BITS),
+        Limit(6_510, "2026-11-28", "misspelt options, out of nova-compute"),
     ),
     "fleet": (
         Limit(9_720, "2026-11-27", _PACKAGE),

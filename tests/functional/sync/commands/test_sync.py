@@ -97,23 +97,6 @@ def test_problems_of_host_and_configuration_are_printed(
     assert "calls" in lines[-1]
 
 
-@pytest.mark.parametrize("mode", ["--dry-run", "--once"])
-def test_misspelt_options_are_printed_without_placement(
-    site: Site, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    site.write_conf("http://127.0.0.1:9")
-    with site.conf.open("a") as file:
-        file.write("[nova-accel]\n")
-    text, words = site.execute("run", mode, *NODE, status=1)
-    first, second = words.splitlines()
-    assert text == "" and "Connection refused" in second
-    assert first == (
-        f"placement-sync: {site.conf} [nova-accel]: is ignored: nova-accel"
-        " has no such section; did you mean [nova_accel]?"
-    )
-
-
 def test_deleted_inventories_and_traits_are_restored(site: Site) -> None:
     site.once(*NODE)
     own = names.provider_uuid(ROOT, CARD)

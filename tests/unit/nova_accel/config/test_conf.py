@@ -156,46 +156,6 @@ def test_a_bad_value_of_the_environment_is_refused_with_its_variable(
     )
 
 
-def test_misspelt_options_and_sections_are_problems(
-    tmp_path: pathlib.Path,
-) -> None:
-    path = tmp_path / "nova.conf"
-    path.write_text(
-        "[accel]\ndriver = nova_accel\n[nova]\nx = 1\n[neutron]\nx = 1\n"
-        "[nova-accel]\nsync_interval = 5\n[novaaccel]\n[nova_acel]\n"
-        "[nova_accel]\ndevce_spec = {}\nstate-dir = /x\nzzz = 1\n"
-        "DEVICE_SPEC = {}\n"
-        "sync_interval = 6\naccelerator_free_weight_multiplier = 1\n"
-    )
-    reasons = {
-        problem.where.removeprefix(f"{path} "): problem.reason
-        for problem in nova_conf.read_files([str(path)]).problems
-    }
-    hints = {
-        where: reason.partition("; ")[2] for where, reason in reasons.items()
-    }
-    assert hints == {
-        "[nova-accel]": "did you mean [nova_accel]?",
-        "[novaaccel]": "did you mean [nova_accel]?",
-        "[nova_acel]": "did you mean [nova_accel]?",
-        "[nova_accel] DEVICE_SPEC": "did you mean device_spec?",
-        "[nova_accel] devce_spec": "did you mean device_spec?",
-        "[nova_accel] state-dir": "did you mean state_dir?",
-        "[nova_accel] zzz": "remove it",
-    }
-
-
-def test_files_of_a_configuration_directory_are_checked_too(
-    tmp_path: pathlib.Path,
-) -> None:
-    (tmp_path / "accel.conf").write_text("[nova_accel]\ndrivrs = mdev\n")
-    parsed = cfg.ConfigOpts()
-    parsed(["--config-dir", str(tmp_path)], default_config_files=[])
-    (problem,) = conf.read_settings(parsed).problems
-    assert problem.where == f"{tmp_path}/accel.conf [nova_accel] drivrs"
-    assert "did you mean drivers?" in problem.reason
-
-
 def test_device_spec_lines_of_the_documentation_are_valid() -> None:
     pages = pathlib.Path(__file__).parents[4] / "doc/source"
     lines = [

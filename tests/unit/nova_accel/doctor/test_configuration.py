@@ -9,8 +9,10 @@ from oslo_config import cfg
 
 from nova_accel import errors
 from nova_accel.cli import commands
+from nova_accel.config import conf_options
 from nova_accel.discovery import service_start
 from nova_accel.doctor.host_checks import Level
+from nova_accel.doctor.sources import misspellings
 from nova_accel.host.state import notes
 from tests.hosts import look
 from tests.support.hosts import prepared
@@ -211,3 +213,42 @@ def test_a_file_that_is_missing_is_refused(
 ) -> None:
     assert run("--config-file", str(nova_conf)) == 2
     assert f"'{nova_conf}' is not a nova.conf" in capsys.readouterr().err
+
+
+_MISSPELT = {
+    "accel": {"driver": ["nova_accel"]},
+    "nova": {"x": ["1"]},
+    "neutron": {"x": ["1"]},
+    "nova-accel": {"sync_interval": ["5"]},
+    "novaaccel": {},
+    "nova_acel": {},
+    "nova_accel": {
+        "devce_spec": ["{}"],
+        "state-dir": ["/x"],
+        "zzz": ["1"],
+        "DEVICE_SPEC": ["{}"],
+        "sync_interval": ["6"],
+        "accelerator_free_weight_multiplier": ["1"],
+    },
+}
+
+
+def test_misspelt_options_and_sections_have_the_nearest_name() -> None:
+    problems = misspellings.find(
+        [("nova.conf", _MISSPELT)], "nova_accel", conf_options.NAMES
+    )
+    hints = {
+        problem.where.removeprefix("nova.conf "): problem.reason.partition(
+            "; "
+        )[2]
+        for problem in problems
+    }
+    assert hints == {
+        "[nova-accel]": "did you mean [nova_accel]?",
+        "[novaaccel]": "did you mean [nova_accel]?",
+        "[nova_acel]": "did you mean [nova_accel]?",
+        "[nova_accel] DEVICE_SPEC": "did you mean device_spec?",
+        "[nova_accel] devce_spec": "did you mean device_spec?",
+        "[nova_accel] state-dir": "did you mean state_dir?",
+        "[nova_accel] zzz": "remove it",
+    }

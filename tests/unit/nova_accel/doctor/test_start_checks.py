@@ -25,6 +25,13 @@ def test_a_failed_device_is_logged_by_its_own_check() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["nova.options", "nova.sections"])
+def test_what_nova_compute_ignores_is_logged(name: str) -> None:
+    ((failed, text),) = find(name)
+    assert failed == name
+    assert "is ignored: nova-accel has no such" in text
+
+
 @pytest.mark.parametrize(
     "name",
     ["nova.settings", "nova.device-spec", "nova.mdev-types", "nova.pci-spec"],
