@@ -129,26 +129,12 @@ class ComputeRpc:
     def notify(
         self, publisher: str, event: str, data: Mapping[str, Any]
     ) -> None:
-        """Send a notification on Nova's notifiers.
+        """Send an unversioned notification on Nova's notifier.
 
-        ``[notifications] notification_format`` of Nova decides which one
-        sends; drivers of oslo.messaging log what can't be sent.
-
-        :param data: payload, that of a versioned notification
-            ``nova_object.data``.
+        Drivers of oslo.messaging log what can't be sent.
         """
-        versioned = {
-            "nova_object.name": "AcceleratorStockPayload",
-            "nova_object.namespace": rpc_names.NAMESPACE,
-            "nova_object.version": "1.0",
-            "nova_object.data": data,
-        }
-        for notifier, payload in (
-            (rpc.LEGACY_NOTIFIER, data),
-            (rpc.NOTIFIER, versioned),
-        ):
-            sender = notifier.prepare(publisher_id=publisher)
-            sender.info(context.get_admin_context(), event, payload)
+        sender = rpc.LEGACY_NOTIFIER.prepare(publisher_id=publisher)
+        sender.info(context.get_admin_context(), event, data)
 
     def _call(
         self,

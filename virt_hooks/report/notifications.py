@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications of attachments and of devices, on Nova's notifiers.
+"""Notifications of attachments and of devices, on Nova's notifier.
 
-``[notifications] notification_format`` of Nova decides which notifier sends:
-the other one has the driver ``noop``. The payload of a versioned notification
-is the same data as a ``nova_object``.
+They are unversioned, as Ceilometer reads them: with ``[notifications]
+notification_format = versioned`` Nova's notifier sends none.
 
 A notification that can't be sent is logged; it fails nothing.
 """
@@ -19,9 +18,6 @@ from nova_accel import model
 from virt_hooks import error_guards
 from virt_hooks.spawn import lifecycle
 
-#: Version of the payloads; a field that is added raises the minor number.
-VERSION = "1.0"
-_NAMESPACE = "nova_accel"
 # Events of a mark that a device gets and loses.
 _EVENTS = {"fault": ("faulted", "healed"), "drain": ("drained", "undrained")}
 
@@ -61,26 +57,16 @@ def send(
     is_error: bool = False,
 ) -> None:
     """Send a notification; log an error."""
-    host = nova.conf.CONF.host
-    priority = "error" if is_error else "info"
-    kind = "Device" if ".device." in event else "Attachment"
-    versioned = {
-        "nova_object.name": f"Accelerator{kind}Payload",
-        "nova_object.namespace": _NAMESPACE,
-        "nova_object.version": VERSION,
-        "nova_object.data": dict(payload),
-    }
     # rpc.get_notifier() warns of each event that is not Nova's own.
-    notifiers = (
-        (rpc.LEGACY_NOTIFIER, f"compute.{host}", dict(payload)),
-        (rpc.NOTIFIER, f"nova-compute:{host}", versioned),
-    )
-    for notifier, publisher, body in notifiers:
-        if notifier is None:  # before nova-compute has set up its bus
-            continue
-        with error_guards.log_errors("can't send notification %s", event):
-            sender = notifier.prepare(publisher_id=publisher)
-            getattr(sender, priority)(context, event, body)
+    notifier = rpc.LEGACY_NOTIFIER
+    if notifier is None:  # before nova-compute has set up its bus
+        return
+    with error_guards.log_errors("can't send notification %s", event):
+        sender = notifier.prepare(
+            publisher_id=f"compute.{nova.conf.CONF.host}"
+        )
+        priority = sender.error if is_error else sender.info
+        priority(context, event, dict(payload))
 
 
 def send_events(events: Iterable[DeviceEvent]) -> None:

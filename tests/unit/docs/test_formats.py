@@ -31,7 +31,6 @@ from tests.unit.house import sources
 from virt_hooks.guest.topology import clusters
 from virt_hooks.ironic import node_report
 from virt_hooks.operations.migration import live_migration_wire
-from virt_hooks.report import notifications
 
 _KINDS = [
     kind for kind in vars(notes).values() if isinstance(kind, notes.Kind)
@@ -148,7 +147,6 @@ def test_the_page_has_the_version_of_each_kind() -> None:
         "archive of a host": capture.FORMAT,
         "RPC of nova-compute": rpc_names.FAULTS_VERSION,
         "gateway": methods.build_path("show_version", "node1").split("/")[1],
-        "notifications": notifications.VERSION,
     }
     versions = {name: form.version for name, form in FORMATS.items()} | others
     for name, version in versions.items():

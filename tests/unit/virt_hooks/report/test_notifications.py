@@ -51,10 +51,7 @@ def test_the_sample_of_an_attachment_has_each_field() -> None:
 def test_the_sample_of_a_device_has_each_field() -> None:
     claims = (states.claim(CARD), states.claim("0000:06:00.0"))
     payload = notifications.build_device("h", states.card(1), "why", claims)
-    sample = read_sample("accelerator.device.drained")
-    data = sample["nova_object.data"]
-    assert isinstance(data, dict)
-    assert payload.keys() == data.keys()
+    assert payload.keys() == read_sample("accelerator.device.drained").keys()
     assert payload["instance_uuids"] == ["server"]
 
 
@@ -137,7 +134,6 @@ def test_a_notification_that_can_not_be_sent_is_logged_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("nova.rpc.LEGACY_NOTIFIER", BrokenNotifier())
-    monkeypatch.setattr("nova.rpc.NOTIFIER", None)
     with attach_actions.attachment_sent(None, "attach", {}):
         pass
     assert len(caplog.records) == 2
