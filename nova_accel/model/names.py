@@ -192,6 +192,19 @@ def find_root_name(name: str) -> str:
     return root_name if _parse_suffix(suffix) else ""
 
 
+def is_of_other_host(root_name: str, name: str) -> bool:
+    """Return whether a provider's name is that of another host's device.
+
+    A tree has several hosts if an operator gave a compute node a parent, or
+    moved a device's provider. A name that an operator chose has no host.
+
+    :param root_name: the name of this host's compute node.
+    :param name: of a provider with the owner trait.
+    """
+    is_own = name.startswith(provider_name(root_name, ""))
+    return PROVIDER_MARK in name and not is_own
+
+
 def is_address(text: str) -> bool:
     """Return whether a text is the address of a PCI function."""
     return bool(_parse_suffix(re.sub(r"[:.]", "_", text)))

@@ -19,7 +19,6 @@ from placement_sync.audit.collected_state import StateSource
 from placement_sync.client import (
     nova_api,
     provider_records,
-    resource_providers,
     rest,
 )
 
@@ -309,7 +308,7 @@ class StateCollector:
             )
             or (
                 uuid in marked
-                and not resource_providers.is_of_other_host(uuid, listed)
+                and not names.is_of_other_host(self.root.name, provider.name)
             )
         )
 

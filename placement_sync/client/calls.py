@@ -43,18 +43,6 @@ class CreateProvider:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateProvider:
-    """Set the name and the parent of a resource provider."""
-
-    uuid: str
-    name: str
-    parent: str
-
-    def __str__(self) -> str:
-        return f"rename or move provider {self.uuid}: {self.name}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SetInventories:
     """Replace all inventories of a provider."""
 
@@ -98,11 +86,5 @@ class DeleteProvider:
 
 # ``Name`` calls are cloud-wide, ``ProviderCall``s are about one provider.
 Name = CreateClass | CreateTrait
-ProviderCall = (
-    CreateProvider
-    | UpdateProvider
-    | SetInventories
-    | ChangeTraits
-    | DeleteProvider
-)
+ProviderCall = CreateProvider | SetInventories | ChangeTraits | DeleteProvider
 Call = Name | ProviderCall

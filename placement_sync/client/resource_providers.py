@@ -184,8 +184,6 @@ class PlacementClient:
                 self._existing_names.add(name)
             case calls.CreateProvider():
                 self._create(call)
-            case calls.UpdateProvider():
-                self._rename_or_move(call)
             case calls.SetInventories():
                 self._set_inventories(call)
             case calls.ChangeTraits():
@@ -227,23 +225,6 @@ class PlacementClient:
         ):
             return provider
         return None
-
-    def _rename_or_move(self, call: calls.UpdateProvider) -> None:
-        path = provider_records.provider_path(call.uuid)
-        answer = self.client.put(
-            path,
-            {"name": call.name, "parent_provider_uuid": call.parent or None},
-        )
-        stored = provider_records.parse_answer(
-            "PUT", path, answer.body, provider_records.parse_provider
-        )
-        if cached := self._cache.get(call.uuid):
-            self._update(
-                cached,
-                name=stored.name,
-                parent=stored.parent,
-                root=stored.root,
-            )
 
     def _set_inventories(self, call: calls.SetInventories) -> None:
         path = provider_records.provider_path(call.uuid, "inventories")
@@ -360,7 +341,7 @@ class TreeReader:
             if p.uuid in expected
             or names.is_own_provider(root, root_name, p.name, p.uuid)
         }
-        return top, self._select_own(root, listed, proved)
+        return top, self._select_own(root, root_name, listed, proved)
 
     def expire(self) -> None:
         """Have all providers read again."""
@@ -403,6 +384,7 @@ class TreeReader:
     def _select_own(
         self,
         root: str,
+        root_name: str,
         listed: Mapping[str, providers.Provider],
         proved: set[str],
     ) -> dict[str, providers.Provider]:
@@ -433,7 +415,9 @@ class TreeReader:
             if uuid not in proved and names.OWNER_TRAIT not in provider.traits:
                 self._foreign[uuid] = provider.name
                 self._cache.remove(uuid)
-            elif uuid in proved or not is_of_other_host(uuid, listed):
+            elif uuid in proved or not names.is_of_other_host(
+                root_name, provider.name
+            ):
                 own[uuid] = provider
         return own
 
@@ -444,21 +428,3 @@ class TreeReader:
         for each in map(listed.__getitem__, uuids):
             if provider := self._cache.get_current(each) or self.fetch(each):
                 yield provider
-
-
-def is_of_other_host(
-    uuid: str, listed: Mapping[str, providers.Provider]
-) -> bool:
-    """Return whether a provider is named after another ancestor host.
-
-    A tree has several hosts if an operator gave a compute node a parent.
-
-    :param listed: the tree without this host's own compute node.
-    """
-    name = listed[uuid].name
-    ancestor = listed.get(listed[uuid].parent)
-    while ancestor is not None:
-        if name.startswith(names.provider_name(ancestor.name, "")):
-            return True
-        ancestor = listed.get(ancestor.parent)
-    return False

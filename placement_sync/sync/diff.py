@@ -15,13 +15,12 @@ from placement_sync.sync import reserved
 
 _ORDER = (
     calls.CreateProvider,
-    calls.UpdateProvider,
     calls.ChangeTraits,
     calls.SetInventories,
     calls.ChangeTraits,
     calls.DeleteProvider,
 )
-_LATE_TRAITS = 4
+_LATE_TRAITS = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,8 @@ def plan(
     order that Placement accepts: names first, then providers are created,
     parents before children, and deleted last, children before parents.
     Equal trees need no call. A provider that is not desired but allocated
-    keeps its classes, with all units reserved, and is marked as missing.
+    keeps its classes, with all units reserved, and is marked as missing. A
+    provider keeps the name and the parent that it has.
 
     :param actual: our providers in Placement, without any other provider.
     :param existing_names: the custom resource classes and traits that
@@ -287,10 +287,6 @@ def _plan_changes(
         dropped = {k: v for k, v in old.items() if k not in desired}
         desired |= _reserve_all(dropped)
     new, memory = reserved.merge(old, traits, desired)
-    if before and (before.name, before.parent) != (after.name, after.parent):
-        yield calls.UpdateProvider(
-            uuid=after.uuid, name=after.name, parent=after.parent
-        )
     if new != dict(old):
         yield calls.SetInventories(
             uuid=after.uuid, name=after.name, inventories=new
@@ -366,12 +362,13 @@ def _rank(
 
 
 class Nesting:
-    """Parents of providers, and the providers that are stopped."""
+    """Parents of providers, and the providers that are stopped.
+
+    :param trees: the later one's parents count.
+    """
 
     def __init__(self, *trees: providers.ProviderTree) -> None:
-        self._parents: dict[str, set[str]] = {}
-        for node in (node for tree in trees for node in tree.nodes):
-            self._parents.setdefault(node.uuid, set()).add(node.parent)
+        self._parents = {n.uuid: n.parent for t in trees for n in t.nodes}
         self._stopped: set[str] = set()
 
     def stop(self, call: calls.Call) -> None:
@@ -394,11 +391,8 @@ class Nesting:
         )
 
     def _list_lineage(self, uuid: str) -> set[str]:
-        """Return a provider and its ancestors in all trees."""
-        lineage: set[str] = set()
-        todo = {uuid}
-        while todo:
-            lineage |= todo
-            parents = {p for u in todo for p in self._parents.get(u, ())}
-            todo = parents - lineage
+        """Return a provider and its ancestors."""
+        lineage = {uuid}
+        while uuid := self._parents.get(uuid, ""):
+            lineage.add(uuid)
         return lineage

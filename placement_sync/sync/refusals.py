@@ -2,7 +2,7 @@
 """Calls that Placement refused: retry, give up, or report with a hint."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from nova_accel import errors, model
 from nova_accel.model import providers
@@ -19,6 +19,12 @@ _IN_USE = "placement.resource_provider.inuse"
 _UNAUTHORIZED = 401
 _INTERNAL = 500
 
+# Placement changes a parent from this version on.
+_MOVE_BACK = (
+    "openstack --os-placement-api-version 1.37 resource provider set --name"
+    " {name} --parent-provider {parent} {uuid}"
+)
+
 _HINTS = {
     CONCURRENT: "other clients change it all the time; the next pass tries"
     " again",
@@ -29,8 +35,9 @@ _HINTS = {
     HAS_CHILDREN: "it has child providers of another owner; all its units"
     " are reserved until 'openstack resource provider list --in-tree {uuid}'"
     " shows none and the next pass deletes it",
-    DUPLICATE: "find the provider that has its name with 'openstack"
-    " resource provider list --name {name}'",
+    DUPLICATE: "if it is below another provider, move it back:"
+    f" '{_MOVE_BACK}'; otherwise find the provider that has its name with"
+    " 'openstack resource provider list --name {name}'",
 }
 _HINT_FORBIDDEN = (
     "Placement's policy does not allow this user to write: give it the role"
@@ -115,35 +122,6 @@ class RefusedCalls:
         """Leave a call undone in this pass, because it can't succeed."""
         self._given_up[_build_key(refusal.call)] = refusal
 
-    def plan_move(
-        self,
-        call: calls.Call,
-        error: errors.ServiceError,
-        find_root: FindRoot,
-    ) -> calls.UpdateProvider | None:
-        """Return a call that moves an existing provider into the tree.
-
-        An own provider that was moved below another host is not in this
-        host's tree, yet it can't be created again. None if that is not the
-        reason of the refusal.
-        """
-        if (
-            not isinstance(call, calls.CreateProvider)
-            or error.code != DUPLICATE
-            or _build_key(call) not in self._last
-        ):
-            return None
-        name_owner = find_root(call.name)
-        if name_owner is not None and name_owner.uuid != call.uuid:
-            return None
-        return calls.UpdateProvider(
-            uuid=call.uuid, name=call.name, parent=call.parent
-        )
-
-    def request_attempt(self) -> None:
-        """Make another attempt, because the state has changed."""
-        self._is_stale = True
-
     def add_missing_root(self, root: providers.ProviderRoot) -> None:
         """Record that the compute node itself is missing."""
         self._missing.append(
@@ -172,6 +150,25 @@ class RefusedCalls:
             *([_build_taken_names_problem(taken)] if taken else []),
             *(_build_problem(r) for r in refused if not r.name_owner),
         )
+
+
+def find_moved(
+    actual: providers.ProviderTree, desired: providers.ProviderTree
+) -> Iterator[model.Problem]:
+    """Yield a problem for each provider with another name or parent."""
+    stored = {node.uuid: node for node in actual.nodes}
+    for node in desired.nodes:
+        now = stored.get(node.uuid, node)
+        if (now.name, now.parent) != (node.name, node.parent):
+            command = _MOVE_BACK.format(
+                name=node.name, parent=node.parent, uuid=node.uuid
+            )
+            yield model.Problem(
+                where=node.name,
+                reason="an operator has renamed or moved it: in Placement it"
+                f" is {now.name} below {now.parent}; set it back with"
+                f" '{command}'",
+            )
 
 
 def find_name_owner(
@@ -246,4 +243,8 @@ def _get_hint(refusal: RefusedCall) -> str:
     if refusal.error.is_forbidden:
         return _HINT_FORBIDDEN
     hint = _HINTS.get(refusal.error.code, _HINT_OTHER)
-    return hint.format(name=refusal.call.name, uuid=refusal.provider)
+    return hint.format(
+        name=refusal.call.name,
+        uuid=refusal.provider,
+        parent=getattr(refusal.call, "parent", ""),
+    )

@@ -99,12 +99,13 @@ class _Pass:
         self._memory = memory
         self._options = options
         self._present: frozenset[str] = frozenset()
+        self._moved: tuple[model.Problem, ...] = ()
         self.calls: list[calls.Call] = []
         self._refused = refusals.RefusedCalls()
 
     def problems(self) -> tuple[model.Problem, ...]:
-        """Return the calls left undone, each with a hint."""
-        return self._refused.problems()
+        """Return what is left undone, each with a hint."""
+        return (*self._refused.problems(), *self._moved)
 
     def present(self) -> frozenset[str]:
         """Return the uuids of our providers that Placement has now."""
@@ -128,6 +129,7 @@ class _Pass:
         self._present = frozenset(node.uuid for node in fetched.tree.nodes)
         if self._options.reread is not None:
             self._desired, self._host = self._options.reread()
+        self._moved = tuple(refusals.find_moved(fetched.tree, self._desired))
         plan = self._plan(fetched.tree)
         if self._options.is_dry:
             self.calls += plan
@@ -218,7 +220,7 @@ class _Pass:
         :raises ServiceError: no further call can succeed, or a call failed
             that may succeed later.
         """
-        nested = diff.Nesting(actual, self._desired)
+        nested = diff.Nesting(self._desired, actual)
         for call in plan:
             if (
                 self._refused.is_given_up(call)
@@ -240,7 +242,7 @@ class _Pass:
             return True
         find_root = self._placement.find_root
         name_owner = refusals.find_name_owner(call, error, find_root)
-        # The pass itself renames a provider of this host.
+        # A provider of this host with the name has a problem of its own.
         own = self._present | {node.uuid for node in self._desired.nodes}
         if name_owner and name_owner not in own:
             refusal = refusals.RefusedCall(
@@ -249,11 +251,7 @@ class _Pass:
             self._memory.taken_names[call.name] = refusal
             self._refused.give_up(refusal)
             return False
-        move = self._refused.plan_move(call, error, find_root)
-        if move is not None and self._apply(move) is None:
-            self._refused.request_attempt()
-        else:
-            self._refused.add(call, error)
+        self._refused.add(call, error)
         return False
 
     def _apply(self, call: calls.Call) -> errors.ServiceError | None:

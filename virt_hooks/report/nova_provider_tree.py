@@ -42,23 +42,22 @@ def owned_uuids(
 ) -> frozenset[str]:
     """Return the uuids of the owned providers in Nova's tree.
 
-    Without the compute node, and without undesired providers below
-    providers of other software: an operator moved those here from another
-    host. ``data`` copies a provider with all its slots, so it is called
-    for undesired providers only.
+    Without the compute node, and without undesired providers of another
+    host in the same tree; with desired ones that an operator moved to
+    another tree that Nova has read. ``data`` copies a provider with all its
+    slots, so it is called for undesired providers only.
     """
+    root = desired.root
     expected = {node.uuid for node in desired.nodes}
-    owned: set[str] = set()
-    # Parents come before their children.
-    for uuid in nova_tree.get_provider_uuids(desired.root.name):
-        if uuid in expected:
-            owned.add(uuid)
+    owned = {uuid for uuid in expected if nova_tree.exists(uuid)}
+    for uuid in nova_tree.get_provider_uuids(root.name):
+        if uuid in expected or uuid == root.uuid:
             continue
         data = nova_tree.data(uuid)
-        is_below = data.parent_uuid in owned | {desired.root.uuid}
-        if names.OWNER_TRAIT in data.traits and is_below:
-            owned.add(uuid)
-    return frozenset(owned - {desired.root.uuid})
+        if names.OWNER_TRAIT in data.traits:
+            if not names.is_of_other_host(root.name, data.name):
+                owned.add(uuid)
+    return frozenset(owned)
 
 
 def update_tree(
@@ -153,17 +152,9 @@ def add_new_slots(nova_tree: Any, desired: providers.ProviderTree) -> None:
 def plan(
     nova_tree: Any, desired: providers.ProviderTree, guard: diff.Guard
 ) -> list[calls.ProviderCall]:
-    """Return the calls that update Nova's tree to the desired one.
-
-    Nova's tree can't rename or move a provider: the pass over Placement
-    does that, and Nova reads it from there.
-    """
+    """Return the calls that update Nova's tree to the desired one."""
     planned = diff.plan(read_tree(nova_tree, desired), desired, guard)
-    return [
-        call
-        for call in planned
-        if not isinstance(call, calls.Name | calls.UpdateProvider)
-    ]
+    return [call for call in planned if not isinstance(call, calls.Name)]
 
 
 def find_shrinkable(

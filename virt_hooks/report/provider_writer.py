@@ -8,7 +8,7 @@ Nova's ``update_from_provider_tree`` can replace none of its methods. It
 deletes the providers that its argument lacks: unless the lock of Nova's
 tracker is held during its requests, it would delete a card that the tracker
 has just added. A provider that it can't create, or delete, ends it before it
-sends anything else. It neither renames nor moves a provider.
+sends anything else.
 """
 
 import contextlib

@@ -202,10 +202,7 @@ class Reporter:
         desired, host = self._read_desired()
         result = self._writer.run_pass(desired, host, self._read_desired)
         self._absent = self.reported - result.present
-        is_moved = any(
-            isinstance(c, calls.UpdateProvider) for c in result.calls
-        )
-        if is_moved or self.reported != result.present:
+        if self.reported != result.present:
             self._writer.invalidate([desired.root.uuid])
         self._writer.invalidate(
             call.uuid

@@ -126,8 +126,6 @@ class Service:
                     self._ensure("traits", [name])
                 case calls.CreateProvider():
                     self._create(call.uuid, call.name, call.parent)
-                case calls.UpdateProvider():
-                    raise AssertionError(f"nothing moves here: {call}")
                 case calls.SetInventories(inventories=inventories):
                     self._ensure("resource_classes", inventories)
                     records = {k: v.as_dict() for k, v in inventories.items()}

@@ -366,12 +366,28 @@ def test_a_provider_with_another_parent_is_not_moved() -> None:
     assert update(tree, card(2)) == []
 
 
+def test_a_provider_below_another_root_is_not_created_again() -> None:
+    """Nova has read the other tree, because the provider is in it."""
+    tree = nova_tree()
+    update(tree, card(2))
+    record = dict(tree.data(all_uuids[0]).inventory["VGPU"], reserved=1)
+    tree.remove(all_uuids[0])
+    tree.new_child("compute-1_accel_a", SHARED, uuid=all_uuids[0])
+    tree.add_traits(all_uuids[0], *strategies.OWNED)
+    tree.update_inventory(all_uuids[0], {"VGPU": record})
+    update(tree, card(4))
+    assert tree.data(all_uuids[0]).parent_uuid == SHARED
+    assert tree.data(all_uuids[0]).inventory["VGPU"]["total"] == 4
+    assert tree.data(all_uuids[0]).inventory["VGPU"]["reserved"] == 1
+
+
 def test_a_compute_node_with_the_owner_trait_is_foreign() -> None:
     """Providers of another node in the tree are foreign, too."""
     tree = nova_tree()
     tree.add_traits(ROOT.uuid, names.OWNER_TRAIT)
     tree.new_child("compute-2", ROOT.uuid, uuid=all_uuids[1])
-    tree.new_child("compute-2_accel", all_uuids[1], uuid=all_uuids[2])
+    name = names.provider_name("compute-2", "0000:3b:00.0")
+    tree.new_child(name, all_uuids[1], uuid=all_uuids[2])
     tree.add_traits(all_uuids[2], *strategies.OWNED)
     before = dump(tree)
     assert update(tree, providers.ProviderTree(root=ROOT)) == []

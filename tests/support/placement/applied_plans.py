@@ -37,7 +37,7 @@ def apply(
 
 def _apply_to_node(
     node: providers.ProviderNode,
-    call: calls.UpdateProvider | calls.SetInventories | calls.ChangeTraits,
+    call: calls.SetInventories | calls.ChangeTraits,
 ) -> providers.ProviderNode:
     match call:
         case calls.SetInventories(inventories=inventories):
@@ -46,5 +46,3 @@ def _apply_to_node(
             return dataclasses.replace(
                 node, traits=(node.traits | added) - removed
             )
-        case calls.UpdateProvider(name=name, parent=parent):
-            return dataclasses.replace(node, name=name, parent=parent)

@@ -31,6 +31,9 @@ TEXTS: dict[str, dict[str, str]] = {
     "placement_sync/cli/sync_command.py": {
         "placement-sync: this user may not read {": "tests may run as root",
     },
+    "placement_sync/fleet/removal/host_removal.py": {
+        "{} still offers {}": "a Placement that refuses one write of a pass",
+    },
     "placement_sync/fleet/stock/wsgi.py": {
         "No stock: %s": _LOG,
         "(not set)": _LOG,

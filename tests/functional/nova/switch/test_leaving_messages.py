@@ -192,26 +192,14 @@ remove plan
         self.run_all("remove apply")
         for path in pathlib.Path(self.state_dir(), "status").iterdir():
             path.unlink()
-        name = self.rename(harness.T4)
+        provider = f"/resource_providers/{self.provider(harness.T4)}"
+        name = self.placement.get(provider, version="1.36").body["name"]
+        self.placement.put(provider, {"name": "renamed"}, version="1.36")
         self.run_all("remove apply")
-        self.placement.delete(f"/resource_providers/{name}")
+        self.placement.put(provider, {"name": name}, version="1.36")
         os.unlink(pathlib.Path(self.state_dir(), claims_file.NAME))
         self.run_all("remove apply")
         self.written.check("remove: refusals")
-
-    def rename(self, address: str) -> str:
-        """Give a card's provider another name, and its name to another one.
-
-        :returns: the uuid of the other provider.
-        """
-        path = f"/resource_providers/{self.provider(address)}"
-        name = self.placement.get(path, version="1.36").body["name"]
-        self.placement.put(path, {"name": "renamed"}, version="1.36")
-        answer = self.placement.post(
-            "/resource_providers", {"name": name}, version="1.36"
-        )
-        self.assertEqual(200, answer.status, answer.body)
-        return str(answer.body["uuid"])
 
     @pytest.mark.long
     def test_mdevs_that_are_open(self) -> None:

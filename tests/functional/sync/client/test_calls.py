@@ -19,8 +19,6 @@ from tests.functional.sync.support.one_card import (
     TRAIT,
     allocate,
     put,
-    reads,
-    rename,
 )
 
 
@@ -87,18 +85,6 @@ def test_find_root_by_any_name(
         name="host", uuid=ROOT
     )
     assert client.find_root("a b&name=host") is None
-
-
-def test_a_provider_gets_its_name_and_parent_again(
-    client: resource_providers.PlacementClient, host: servers.Server, card: str
-) -> None:
-    before = client.fetch(ROOT).tree
-    rename(host)
-    assert client.fetch(ROOT).tree != before
-    client.apply(calls.UpdateProvider(uuid=card, name=CARD_NAME, parent=ROOT))
-    host.clear()
-    assert client.fetch(ROOT).tree == before
-    assert reads(host) == 1
 
 
 def test_foreign_traits_are_retained(

@@ -69,6 +69,13 @@ class Site:
         desired = tree_builder.build_tree(ROOT, host, policy.DeviceRules())
         return self.synchronizer.run(desired, host)
 
+    def run_other(self) -> None:
+        """Run a pass of the other host, which has no device."""
+        sync_pass.Synchronizer(
+            resource_providers.PlacementClient(self.client),
+            sleep=lambda _: None,
+        ).run(providers.ProviderTree(root=OTHER), host_of())
+
     def row(self, address: str) -> judge.Row | None:
         return self.operator.tables.read(ROOT, OTHER).get(uuid_of(address))
 
@@ -238,6 +245,9 @@ def rename_and_move(site: Site) -> None:
     _set(site, "my-card", OTHER.uuid)
 
 
+MOVES = (rename, unparent, move_to_another_host, rename_and_move)
+
+
 def set_stale_traits(site: Site) -> None:
     traits = {
         *site.existing_row(A).traits,
@@ -261,10 +271,6 @@ COMMANDS = (
     delete,
     delete_traits,
     delete_inventories,
-    rename,
-    unparent,
-    move_to_another_host,
-    rename_and_move,
     set_stale_traits,
     set_another_total,
     set_another_class,
@@ -292,18 +298,51 @@ def test_one_pass_undoes(
     assert site.run(host).writes == 0
 
 
-def test_a_name_of_another_card_is_restored(
-    site: Site,
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("command", MOVES)
+def test_a_moved_provider_is_reported_until_it_is_back(
+    site: Site, command: Command, is_restarted: bool
 ) -> None:
+    """It keeps its allocations, and no host deletes or duplicates it."""
+    host = host_of(*(strategies.card(address, 4) for address in (A, B)))
+    site.run(host)
+    site.operator.allocate(uuid_of(A), {"VGPU": 2})
+    before = site.existing_row(A)
+    command(site)
+    moved = site.row(A)
+    if is_restarted:
+        site.restart()
+    [problem] = site.run(host).problems
+    assert problem.where == before.name
+    assert (
+        f"provider set --name {before.name} --parent-provider {ROOT.uuid}"
+        f" {before.uuid}'" in problem.reason
+    )
+    site.run_other()
+    # The other host can't know a name that an operator has set.
+    assert site.row(A) == moved or command is rename_and_move
+    assert site.record(B) == (4, 0)
+    _set(site, before.name, ROOT.uuid)
+    assert site.run(host).is_ok
+    assert _plain(site.existing_row(A)) == _plain(before)
+    assert site.run(host).writes == 0
+
+
+def test_a_name_of_another_card_is_reported(site: Site) -> None:
     host = host_of(*(strategies.card(address, 4) for address in (A, B)))
     site.run(host)
     before = site.existing_row(A)
     site.operator.call("DELETE", f"{lives.PATH}/{before.uuid}")
     body = {"name": before.name, "parent_provider_uuid": ROOT.uuid}
     site.operator.call("PUT", f"{lives.PATH}/{uuid_of(B)}", body)
+    missing, renamed = site.run(host).problems
+    assert missing.where == before.name
+    own_name = names.provider_name(ROOT.name, B)
+    assert f"provider set --name {own_name} " in renamed.reason
+    body["name"] = own_name
+    site.operator.call("PUT", f"{lives.PATH}/{uuid_of(B)}", body)
     assert site.run(host).is_ok
     assert _plain(site.existing_row(A)) == _plain(before)
-    assert site.existing_row(B).name == names.provider_name(ROOT.name, B)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -212,31 +212,6 @@ class Life(Client):
             root.uuid, root.name, row.name, row.uuid
         )
 
-    def rename(self, row: judge.Row) -> None:
-        """``openstack resource provider set --name``."""
-        if names.OWNER_TRAIT not in row.traits and not self._is_desired(row):
-            return
-        body = {"name": f"{row.name}-x", "parent_provider_uuid": row.parent}
-        self.call("PUT", f"{PATH}/{row.uuid}", body)
-
-    def move(self, row: judge.Row) -> None:
-        """``openstack resource provider set --parent-provider``.
-
-        A pass finds a provider below another host only if it is desired.
-        """
-        places = [self.root.uuid, self.foreign_of(self.root)]
-        if self._is_desired(row):
-            places += [self.neighbour.uuid, self.foreign_of(self.neighbour)]
-        body = {
-            "name": row.name,
-            "parent_provider_uuid": self.dice.choice(places),
-        }
-        self.call("PUT", f"{PATH}/{row.uuid}", body)
-
-    def foreign_of(self, root: providers.ProviderRoot) -> str:
-        """Return the uuid of a host's foreign provider."""
-        return trees.new_root(f"{root.name}_pci_0000_82_00_0").uuid
-
     def wipe_traits(self, row: judge.Row) -> None:
         """``openstack resource provider trait delete``.
 
@@ -324,8 +299,6 @@ def _plain(total: int) -> providers.Inventory:
 
 Damage = Callable[[Life, judge.Row], None]
 DAMAGES: tuple[Damage, ...] = (
-    Life.rename,
-    Life.move,
     Life.wipe_traits,
     Life.add_traits,
     Life.wipe_inventories,

@@ -91,6 +91,15 @@ def test_a_provider_names_its_compute_node(root: str, address: str) -> None:
     assert names.find_root_name(names.provider_name(root, address)) == root
 
 
+@given(words, words)
+def test_a_providers_name_shows_other_hosts(root: str, other: str) -> None:
+    for address in ("0000:41:00.0", "mtty"):
+        name = names.provider_name(root, address)
+        assert not names.is_of_other_host(root, name)
+        assert names.is_of_other_host(other, name) is (other != root)
+    assert not names.is_of_other_host(root, "my-card")
+
+
 def test_a_name_off_the_pci_bus_names_no_compute_node() -> None:
     for name in ("cn1_accel_mtty", "cn1_accel_x_accel_y", "cn1"):
         assert names.find_root_name(name) == ""
