@@ -49,7 +49,7 @@ from filters.request import NO_ACCELERATORS, AcceleratorRequest, parse_request
 from nova_accel import errors
 from nova_accel.catalog import loader
 from nova_accel.config import logs, top_packages
-from nova_accel.geometry import usable_share, vgpu_geometry
+from nova_accel.geometry.scheduling import usable_share, vgpu_geometry
 from nova_accel.model import flavors
 from placement_sync.client.provider_records import Get
 

@@ -33,7 +33,7 @@ from filters.placement import summaries
 from filters.request import NO_ACCELERATORS, AcceleratorRequest
 from nova_accel.catalog import loader
 from nova_accel.config import conf
-from nova_accel.geometry import vgpu_geometry
+from nova_accel.geometry.scheduling import vgpu_geometry
 from nova_accel.model import providers
 
 LOG = logging.getLogger(__name__)

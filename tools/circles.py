@@ -3,8 +3,9 @@
 """Circles of the code: which module is in which, by imports.
 
 A circle imports only circles further inside. The heart is what nova-compute
-and nova-scheduler load without any extension; the circles of the middle are
-registered in it; the packages outside are never imported by the others.
+loads without any extension; the circles of the middle are registered in it, or
+other processes load them; the packages outside are never imported by the
+others.
 ``python tools/circles.py`` prints the lines of each.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 ROOT = pathlib.Path(__file__).parents[1]
 TOP_PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
-HEART, HOST_COMMANDS = "heart", "host commands"
+HEART, SCHEDULER, HOST_COMMANDS = "heart", "scheduler", "host commands"
 # Ring of the packages that the rest never imports.
 PACKAGES = 2
 
@@ -27,8 +28,9 @@ class Circle:
     """Part of the code that a keeper can learn by itself.
 
     ``ring`` is 0 for the heart, 1 for what is registered in it or runs beside
-    it on a host, 2 for packages. ``prefixes`` are its modules and packages;
-    the heart and the host commands have none, and get the other modules.
+    it, 2 for packages. ``prefixes`` are its modules and packages; a longer one
+    precedes. The heart and the host commands have none, and get the other
+    modules.
     """
 
     name: str
@@ -39,6 +41,16 @@ class Circle:
 #: In the order in which to read them.
 CIRCLES = (
     Circle(HEART, 0),
+    Circle(
+        SCHEDULER,
+        1,
+        (
+            "filters",
+            "nova_accel.catalog.extra_specs",
+            "nova_accel.config.spec_validators",
+            "nova_accel.geometry.scheduling",
+        ),
+    ),
     Circle(
         "vendor drivers",
         1,
@@ -126,6 +138,8 @@ CIRCLES = (
     Circle("licenses", PACKAGES, ("placement_sync.licenses",)),
     Circle("conformance", PACKAGES, ("nova_accel.conformance",)),
 )
+# Circles that the goal of the heart counted before they were drawn apart.
+SUMS = {"heart with the scheduler": (HEART, SCHEDULER)}
 # Entry points that a process of Nova loads, by group.
 _NOVA_GROUPS = (
     "nova.api.extra_spec_validators",
@@ -231,9 +245,12 @@ def list_inside_nova() -> frozenset[str]:
 @functools.cache
 def find_circle(module: str) -> str:
     """Return the name of a module's circle."""
-    for circle in CIRCLES:
-        if any(f"{module}.".startswith(f"{p}.") for p in circle.prefixes):
-            return circle.name
+    names = {p: circle.name for circle in CIRCLES for p in circle.prefixes}
+    prefix = module
+    while prefix and prefix not in names:
+        prefix = prefix.rpartition(".")[0]
+    if prefix:
+        return names[prefix]
     return HEART if module in list_inside_nova() else HOST_COMMANDS
 
 
@@ -244,6 +261,15 @@ def list_members() -> Mapping[str, Collection[str]]:
     for module in list_modules():
         members[find_circle(module)].append(module)
     return members
+
+
+def list_sums() -> Mapping[str, Collection[str]]:
+    """Return the modules of several circles, and those inside Nova."""
+    members = list_members()
+    return {
+        name: [module for circle in parts for module in members[circle]]
+        for name, parts in SUMS.items()
+    } | {"inside Nova": list_inside_nova()}
 
 
 def list_arrows() -> frozenset[tuple[str, str]]:
@@ -263,11 +289,9 @@ def count_lines(modules: Iterable[str]) -> int:
 
 
 def main() -> None:
-    """Print the lines of each circle, and those inside Nova."""
-    for name, modules in list_members().items():
-        print(f"{name:<15} {len(modules):>4} {count_lines(modules):>7}")
-    inside = list_inside_nova()
-    print(f"{'inside Nova':<15} {len(inside):>4} {count_lines(inside):>7}")
+    """Print the lines of each circle, and of their sums."""
+    for name, modules in {**list_members(), **list_sums()}.items():
+        print(f"{name:<25} {len(modules):>4} {count_lines(modules):>7}")
 
 
 if __name__ == "__main__":

@@ -12,18 +12,20 @@ from collections.abc import Iterator
 from tools import circles
 
 PATH = circles.ROOT / "doc/source/contributor/circles.svg"
-_WIDTH, _HEIGHT = 960, 560
-# Band of each ring, from the heart outwards: top, height and middle of boxes.
-_BANDS = ((440, 74, 477), (215, 205, 280), (10, 190, 130))
-_BAND_COLOURS = ("#eaf1fb", "#eef6eb", "#fbf3e1")
-_BOX_COLOURS = ("#c7dcf5", "#d0e6c8", "#f0d9ab")
+_WIDTH, _HEIGHT = 1040, 640
+# Bands from the heart outwards: top, height and middle of boxes.
+_BANDS = ((530, 64, 562), (330, 185, 385), (215, 100, 255), (10, 190, 130))
+_BAND_COLOURS = ("#eaf1fb", "#eef6eb", "#f3eefa", "#fbf3e1")
+_BOX_COLOURS = ("#c7dcf5", "#d0e6c8", "#dccdf0", "#f0d9ab")
 _TITLES = (
-    "Heart: loaded by nova-compute and nova-scheduler",
-    "Registered in the heart, and commands of one host",
+    "Heart: nova-compute",
+    "Registered in nova-compute by entry points",
+    "Other processes",
     "Packages: the rest never imports them",
 )
+_OTHER_PROCESSES, _OUTERMOST = (circles.SCHEDULER, circles.HOST_COMMANDS), 3
 _NOTES = ("An arrow is an import. Every circle imports the heart: not drawn.",)
-_BOX = (112, 34)
+_BOX = (108, 34)
 # Height of an arc between two boxes of a band, by their distance.
 _BEND = 0.13
 _HEAD = 8
@@ -54,12 +56,18 @@ def render() -> str:
 def _place() -> dict[str, Point]:
     """Return the centres of the circles' boxes."""
     places = {}
-    for ring, (_, _, y) in enumerate(_BANDS):
-        members = [c for c in circles.CIRCLES if c.ring == ring]
+    for band, (_, _, y) in enumerate(_BANDS):
+        members = [c for c in circles.CIRCLES if _find_band(c) == band]
         for number, circle in enumerate(members):
             x = _WIDTH * (number + 0.5) / len(members)
             places[circle.name] = (x, float(y))
     return places
+
+
+def _find_band(circle: circles.Circle) -> int:
+    if circle.name in _OTHER_PROCESSES:
+        return 2
+    return _OUTERMOST if circle.ring == circles.PACKAGES else circle.ring
 
 
 def _draw_bands() -> Iterator[str]:
@@ -77,14 +85,14 @@ def _draw_bands() -> Iterator[str]:
 
 
 def _draw_arrows(places: dict[str, Point]) -> Iterator[str]:
-    rings = {circle.name: circle.ring for circle in circles.CIRCLES}
+    bands = {circle.name: _find_band(circle) for circle in circles.CIRCLES}
     for source, target in sorted(circles.list_arrows()):
         if target == circles.HEART:
             continue
         start, end = places[source], places[target]
-        if rings[source] == rings[target]:
-            # Above the boxes of packages, and below those of the middle.
-            side = -1 if rings[source] == circles.PACKAGES else 1
+        if bands[source] == bands[target]:
+            # Above the boxes of packages, and below the others.
+            side = -1 if bands[source] == _OUTERMOST else 1
             yield from _draw_arc(start, end, side)
         else:
             yield from _draw_line(start, end)
@@ -132,11 +140,11 @@ def _draw_boxes(places: dict[str, Point]) -> Iterator[str]:
         yield (
             f'<rect x="{x - width / 2:.0f}" y="{y - height / 2:.0f}"'
             f' width="{width}" height="{height}" rx="8"'
-            f' fill="{_BOX_COLOURS[circle.ring]}" stroke="#555"/>'
+            f' fill="{_BOX_COLOURS[_find_band(circle)]}" stroke="#555"/>'
         )
         yield (
             f'<text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle"'
-            f' font-size="14" {_TEXT}>{circle.name}</text>'
+            f' font-size="13" {_TEXT}>{circle.name}</text>'
         )
 
 

@@ -13,7 +13,11 @@ from filters.fit import candidate_locality, numa, provider_facts
 from filters.fit.rejection import Rejection
 from filters.request import AcceleratorRequest
 from nova_accel import model
-from nova_accel.geometry import card_state, usable_share, vgpu_geometry
+from nova_accel.geometry.scheduling import (
+    card_state,
+    usable_share,
+    vgpu_geometry,
+)
 from nova_accel.inventory import health
 from nova_accel.model import flavors, names, providers
 

@@ -6,7 +6,7 @@ import functools
 import threading
 
 from nova_accel.catalog import loader
-from nova_accel.geometry import usable_share, vgpu_geometry
+from nova_accel.geometry.scheduling import usable_share, vgpu_geometry
 
 # Requests that the mix has memory of, and the commonest of their shapes.
 _MAX_REQUESTS = 8192

@@ -15,7 +15,11 @@ from typing import Any
 
 from filters.fit import provider_facts
 from filters.request import AcceleratorRequest
-from nova_accel.geometry import provider_room, usable_share, vgpu_geometry
+from nova_accel.geometry.scheduling import (
+    provider_room,
+    usable_share,
+    vgpu_geometry,
+)
 from nova_accel.model import flavors, names, providers
 
 #: Takes a compute node's uuid, and those of cards that need their uuids;

@@ -14,7 +14,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from nova_accel import model
 from nova_accel.catalog import vgpu_types
-from nova_accel.geometry import card_state, device_capacity, occupancy
+from nova_accel.geometry import device_capacity, occupancy
+from nova_accel.geometry.scheduling import card_state
 from nova_accel.model import flavors, names, providers
 from placement_sync.fleet.flavors import offered_devices
 

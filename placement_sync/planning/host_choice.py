@@ -15,7 +15,7 @@ from filters.fit import candidate_fit, provider_facts, request_mix, scores
 from filters.request import AcceleratorRequest
 from nova_accel import errors
 from nova_accel.config import conf
-from nova_accel.geometry import usable_share
+from nova_accel.geometry.scheduling import usable_share
 from placement_sync.client import nova_api
 from placement_sync.fleet.explain import simulation
 from placement_sync.planning import candidates, snapshot

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from filters.fit import candidate_fit, provider_facts
 from filters.request import AcceleratorRequest
 from nova_accel import model
-from nova_accel.geometry import card_state
+from nova_accel.geometry.scheduling import card_state
 from nova_accel.model import providers
 from placement_sync.client import nova_api
 from placement_sync.fleet.devices import fleet_state

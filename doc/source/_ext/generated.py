@@ -431,10 +431,10 @@ class _Circles(rst.Directive):
     """``.. circles::``, a table of the modules and lines of each circle."""
 
     def run(self) -> list[nodes.Node]:
-        inside = {"loaded inside Nova": circles.list_inside_nova()}
+        counted = {**circles.list_members(), **circles.list_sums()}
         rows = [
             (name, str(len(modules)), f"{circles.count_lines(modules):,}")
-            for name, modules in {**circles.list_members(), **inside}.items()
+            for name, modules in counted.items()
         ]
         return [make_table((40, 30, 30), ("Circle", "Modules", "Lines"), rows)]
 

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from nova_accel.cli import application, command_manager
-from nova_accel.geometry import vgpu_geometry
+from nova_accel.geometry.scheduling import vgpu_geometry
 from placement_sync.cli import common_options
 from placement_sync.fleet.explain import (
     cloud_context,

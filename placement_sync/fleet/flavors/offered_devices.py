@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from nova_accel.catalog import mdev_names, vgpu_types
-from nova_accel.geometry import vgpu_geometry
+from nova_accel.geometry.scheduling import vgpu_geometry
 from nova_accel.inventory import node_counts
 from nova_accel.model import names, providers
 from placement_sync.client import nova_api

@@ -4,7 +4,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from nova_accel.geometry import provider_room
+from nova_accel.geometry.scheduling import provider_room
 from nova_accel.inventory import wording
 from nova_accel.model import flavors, names
 from placement_sync.fleet.flavors import offered_devices

@@ -5,7 +5,8 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nova_accel.geometry import provider_room, topology, vgpu_geometry
+from nova_accel.geometry import topology
+from nova_accel.geometry.scheduling import provider_room, vgpu_geometry
 from nova_accel.model import flavors
 from placement_sync.fleet.flavors import flavor_specs, offered_devices
 

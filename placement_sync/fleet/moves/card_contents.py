@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nova_accel import model
 from nova_accel.catalog import mdev_names, vgpu_types
-from nova_accel.geometry import device_capacity, vgpu_geometry
+from nova_accel.geometry import device_capacity
+from nova_accel.geometry.scheduling import vgpu_geometry
 from placement_sync.fleet.devices import device_rows, fleet_state
 from placement_sync.fleet.flavors import offered_devices
 

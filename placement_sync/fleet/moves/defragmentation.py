@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nova_accel import errors
 from nova_accel.catalog import mdev_names, vgpu_types
-from nova_accel.geometry import vgpu_geometry
+from nova_accel.geometry.scheduling import vgpu_geometry
 from nova_accel.inventory import wording
 from placement_sync.fleet.devices import device_rows, fleet_state
 from placement_sync.fleet.flavors import offered_devices

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nova_accel import errors, model
 from nova_accel.catalog import vgpu_types
-from nova_accel.geometry import card_state
 from nova_accel.geometry.occupancy import (
     INSTANCE_PREFIX,
     PLACE_PREFIX,
     UNALLOCATED_PREFIX,
 )
+from nova_accel.geometry.scheduling import card_state
 from nova_accel.model import names, providers
 from placement_sync.fleet.flavors import lookup, offered_devices
 from placement_sync.planning import card_claims, snapshot

@@ -49,7 +49,8 @@ from nova_accel import model
 from nova_accel.catalog import loader
 from nova_accel.config import policy
 from nova_accel.discovery import plugin, scan
-from nova_accel.geometry import device_capacity, usable_share, vgpu_geometry
+from nova_accel.geometry import device_capacity
+from nova_accel.geometry.scheduling import usable_share, vgpu_geometry
 from nova_accel.host import nvml_gpus
 from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import tree_builder

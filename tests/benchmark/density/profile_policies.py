@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 from filters import request
 from filters.fit import candidate_fit, provider_facts, request_mix
-from nova_accel.geometry import usable_share
+from nova_accel.geometry.scheduling import usable_share
 from nova_accel.model import providers
 from tests.benchmark.density import profile_cards
 from tests.benchmark.density.profile_cards import CardModel, State

@@ -28,7 +28,7 @@ from filters.fit import candidate_fit, provider_facts, request_mix, scores
 from filters.request import AcceleratorRequest
 from nova_accel.catalog import loader
 from nova_accel.config import conf
-from nova_accel.geometry import usable_share, vgpu_geometry
+from nova_accel.geometry.scheduling import usable_share, vgpu_geometry
 from nova_accel.model import flavors, names, providers
 from tests.benchmark.density import traces
 from tests.benchmark.density.traces import GPU_MILLI, Node, Request

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from nova_accel import model
 from nova_accel.catalog import loader
-from nova_accel.geometry import card_state, device_capacity, occupancy
+from nova_accel.geometry import device_capacity, occupancy
+from nova_accel.geometry.scheduling import card_state
 from nova_accel.model import providers
 from placement_sync.client import nova_api
 from placement_sync.fleet.devices import fleet_state

@@ -10,7 +10,7 @@ from filters import request
 from filters.fit import candidate_fit, provider_facts
 from nova_accel import model
 from nova_accel.catalog import loader, mdev_names, vgpu_types
-from nova_accel.geometry import vgpu_geometry
+from nova_accel.geometry.scheduling import vgpu_geometry
 from nova_accel.model import names, providers
 
 CATALOG = loader.load()

@@ -17,7 +17,7 @@ class Limit(NamedTuple):
     reason: str
 
 
-# Lines to reach.
+# Lines to reach. That of the heart was set when it had the scheduler, too.
 GOALS = {"inside Nova": 46_000, "heart": 30_000}
 _PACKAGE = "5 % above the size on the day of its move"
 _FIRST = "the size of that day, and room for changes under way"
@@ -72,6 +72,8 @@ _DATA = (
 )
 _ADAPTER = "Nova opens Placement for the passes of nova-compute"
 _TESTED = "what tests alone call is in tests, and examples of calls too"
+_BOUNDARY = "5 % above the size on the day when it got a limit"
+_SCHEDULER = "what nova-scheduler and nova-api alone load is a circle"
 _DESCRIBED = "guests read links, switches and NUMA nodes of their host"
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
@@ -174,7 +176,19 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(39_500, "2026-11-28", _DATA),
         Limit(39_380, "2026-11-28", _ADAPTER),
         Limit(39_340, "2026-11-28", _TESTED),
+        Limit(33_930, "2026-11-28", _SCHEDULER),
     ),
+    "heart with the scheduler": (
+        Limit(39_340, "2026-11-28", "the limit of the heart before"),
+    ),
+    "scheduler": (Limit(5_680, "2026-11-28", _BOUNDARY),),
+    "vendor drivers": (Limit(7_660, "2026-11-28", _BOUNDARY),),
+    "NVML": (Limit(2_350, "2026-11-28", _BOUNDARY),),
+    "hot attach": (Limit(3_120, "2026-11-28", _BOUNDARY),),
+    "live migration": (Limit(1_300, "2026-11-28", _BOUNDARY),),
+    "topology": (Limit(2_430, "2026-11-28", _BOUNDARY),),
+    "FPGA": (Limit(3_760, "2026-11-28", _BOUNDARY),),
+    "usage": (Limit(830, "2026-11-28", _BOUNDARY),),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
         Limit(6_300, "2026-11-27", "nova.conf as nova-compute reads it"),

@@ -4,7 +4,7 @@
 import pytest
 
 from filters.fit import request_mix
-from nova_accel.geometry import usable_share
+from nova_accel.geometry.scheduling import usable_share
 from nova_accel.model import flavors
 
 

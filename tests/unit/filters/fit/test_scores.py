@@ -9,7 +9,7 @@ from nova.scheduler import host_manager
 
 from filters import request
 from filters.fit import provider_facts, scores
-from nova_accel.geometry import usable_share
+from nova_accel.geometry.scheduling import usable_share
 from nova_accel.model import providers
 from tests.support.scheduler import scheduled
 from tests.support.scheduler.scheduled import GEOMETRY

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel.catalog import loader
-from nova_accel.geometry import usable_share, vgpu_geometry
+from nova_accel.geometry.scheduling import usable_share, vgpu_geometry
 from nova_accel.model import flavors, names, providers
 from tests.support.scheduler import scheduled
 

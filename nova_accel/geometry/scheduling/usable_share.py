@@ -19,8 +19,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nova_accel.catalog import vgpu_types
-from nova_accel.geometry.provider_room import ProviderRoom
-from nova_accel.geometry.vgpu_geometry import VgpuGeometry
+from nova_accel.geometry.scheduling.provider_room import ProviderRoom
+from nova_accel.geometry.scheduling.vgpu_geometry import VgpuGeometry
 from nova_accel.model import flavors, providers
 
 # Parts of the two terms. Measured with tests.benchmark.density: the second

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.geometry import vgpu_feasibility
+from nova_accel.geometry.scheduling import vgpu_feasibility
 from nova_accel.model import providers
 from tests.support.hosts import shapes
 from tests.support.scheduler import scheduled

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova_accel import model
-from nova_accel.geometry import device_capacity, occupancy, provider_room
+from nova_accel.geometry import device_capacity, occupancy
+from nova_accel.geometry.scheduling import provider_room
 from nova_accel.model import flavors, names, providers
 from tests.support.scheduler import scheduled
 from tests.support.scheduler.scheduled import GEOMETRY, card

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import pytest
 
 from nova_accel import model
-from nova_accel.geometry import card_state, device_capacity, occupancy
+from nova_accel.geometry import device_capacity, occupancy
+from nova_accel.geometry.scheduling import card_state
 from nova_accel.host import nvml_gpus
 from nova_accel.model import names, providers
 from tests.hosts import build, look

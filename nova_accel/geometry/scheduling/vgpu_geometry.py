@@ -16,13 +16,9 @@ from collections.abc import Iterator, Mapping
 
 from nova_accel import model
 from nova_accel.catalog import vgpu_types
-from nova_accel.geometry import (
-    card_state,
-    device_capacity,
-    occupancy,
-    vgpu_feasibility,
-)
-from nova_accel.geometry.card_state import (
+from nova_accel.geometry import device_capacity, occupancy
+from nova_accel.geometry.scheduling import card_state, vgpu_feasibility
+from nova_accel.geometry.scheduling.card_state import (
     CardState,
     CardStates,
     VgpuCounts,

@@ -9,7 +9,7 @@ Placement compares them, and vGPUs are placed as on the host.
 import dataclasses
 
 from nova_accel.catalog import vgpu_types
-from nova_accel.geometry.vgpu_geometry import VgpuGeometry
+from nova_accel.geometry.scheduling.vgpu_geometry import VgpuGeometry
 from nova_accel.model import flavors, names, providers
 
 
