@@ -55,6 +55,7 @@ class Adopt(adopting.AdoptionTestBase):
         self.assertEqual(before, self.snapshot(*servers))
 
     @pytest.mark.each_release
+    @pytest.mark.long
     def test_servers_on_vfs(self) -> None:
         self.start_stock(stock_driver.ON_VFS, stock_driver.A40_TYPE)
         servers = [self.boot(stock_driver.NATIVE_FLAVOR) for _ in range(2)]
@@ -112,6 +113,7 @@ class Adopt(adopting.AdoptionTestBase):
         self.assertNotIn("KeyError", self.messages())
 
     @pytest.mark.each_release
+    @pytest.mark.long
     def test_a_node_with_too_much_memory_is_adopted(self) -> None:
         """Placement 13 refuses a reshape of a node without room."""
         self.start_stock(stock_driver.ON_FUNCTION, stock_driver.T4_TYPE)
@@ -373,6 +375,7 @@ class Interrupted(adopting.AdoptionTestBase):
         # Nova leaves its mdev behind, which is reserved.
         self.assertEqual((4, 1), self.amounts(harness.T4)["VGPU"])
 
+    @pytest.mark.long
     def test_a_server_that_has_changed_ends_the_service(self) -> None:
         instance = objects.Instance.get_by_uuid(
             self.context, self.servers[0]["id"], expected_attrs=["flavor"]

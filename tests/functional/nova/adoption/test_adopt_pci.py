@@ -233,6 +233,7 @@ class AdoptVfs(PciTestBase):
         )
 
     @pytest.mark.each_release
+    @pytest.mark.long
     def test_two_servers_one_of_two_vfs(self) -> None:
         self.start_vfs()
         servers = [self.boot(ALIAS), self.boot(TWO_UNITS)]

@@ -245,6 +245,7 @@ class FailedMoves(CarriedTestBase, test_middle.Failing):
 class LiveMoves(moving.LiveBase, CarriedTestBase):
     CARDS = (harness.TWO_T4[0],)
 
+    @pytest.mark.long
     def test_there_and_back(self) -> None:
         server = self.boot(FOUR, host="host1")
         self.attach(server, PROFILE)

@@ -375,6 +375,7 @@ server show plain
             back(server)
         self.assert_agreement("refusals", is_passed=True)
 
+    @pytest.mark.long
     def test_a_card_that_is_full(self) -> None:
         """The refusal gives the reason for each card."""
         self.start_host(harness.TWO_T4[0])

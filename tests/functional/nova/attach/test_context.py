@@ -114,6 +114,7 @@ class Context(attaching.AttachingTestBase):
         self.assertTrue(local_admin.is_admin)
         self.assertIsNone(local_admin.auth_token)
 
+    @pytest.mark.long
     def test_an_owner_sees_what_a_server_has_and_not_where(self) -> None:
         self.start_hosts("host1")
         server = self.boot(harness.vgpu_group("_A", "4Q"))

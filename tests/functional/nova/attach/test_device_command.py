@@ -357,6 +357,7 @@ class DrainNotes(DeviceCommandBase):
         rows: list[dict[str, Any]] = json.loads(out)
         return rows
 
+    @pytest.mark.long
     def test_the_note_of_the_host(self) -> None:
         note = model.Drain(
             address=harness.T4,
@@ -494,6 +495,7 @@ class HostLists(DeviceCommandBase):
             ],
         )
 
+    @pytest.mark.long
     def test_hosts_with_such_accelerators(self) -> None:
         item = {
             "address": harness.T4_B,

@@ -123,6 +123,7 @@ class Gateway(attaching.AttachingTestBase):
             "Detached attached-1", self.execute("detach", self.server["id"])
         )
 
+    @pytest.mark.long
     def test_an_operator_drains_and_undrains(self) -> None:
         self.become_operator()
         card = f"host1/{harness.T4}"

@@ -76,6 +76,7 @@ class LargeBar(AttachTopologyBase):
         dataclasses.replace(card, bar=128 << 30) for card in CARDS
     )
 
+    @pytest.mark.long
     def test_a_large_bar_is_refused_while_the_guest_runs(self) -> None:
         before = self.collect_state(self.server)
         reason = self.refused(
@@ -131,6 +132,7 @@ class OneBus(AttachTopologyBase):
         self.flags(num_pcie_ports=12, group="libvirt")
         super().setUp()
 
+    @pytest.mark.long
     def test_devices_are_attached_to_ports_with_room(self) -> None:
         text = self.domain(self.server).XMLDesc(0)
         spare = port_windows.parse(text)

@@ -383,6 +383,7 @@ class Refusals(moving.LiveBase):
         self.assert_nothing_left("host2")
         self.assertEqual("ACTIVE", self.api.get_server(server["id"])["status"])
 
+    @pytest.mark.long
     def test_a_whole_function(self) -> None:
         server = self.boot(harness.whole_gpu_group("_A"), host="host1")
         self.assert_refused(server, f"{harness.GPU} ", "whole function")

@@ -40,6 +40,7 @@ class LivePlan(
             "defragment", "--profile", "T4-16Q", "--output", self.path
         )
 
+    @pytest.mark.long
     def test_a_card_gets_empty(self) -> None:
         server = self.boot(SMALL, host="host1")
         self.boot(SMALL, host="host2")

@@ -180,6 +180,7 @@ class Suspend(operations.OperationsTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_cold_snapshot_of_a_running_server(self) -> None:
         self.flags(disable_libvirt_livesnapshot=True, group="workarounds")
         server = self.start(technologies.WHOLE.cards[0])

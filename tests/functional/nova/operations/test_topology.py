@@ -211,6 +211,7 @@ class ColdTopology(operations.OperationsTestBase):
         )
         guest_buses.check(self.domain(self.server, host).XMLDesc(0))
 
+    @pytest.mark.long
     def test_a_migrated_guest_sees_the_other_host(self) -> None:
         self.migrate(self.server)
         self.assert_sees("host2")

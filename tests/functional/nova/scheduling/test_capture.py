@@ -54,6 +54,7 @@ class Capture(scheduled.ScheduledTestBase):
             self.assertEqual(["request filter", "store"], calls[:2])
             self.assertEqual({"filter_all"}, set(calls[2:]))
 
+    @pytest.mark.long
     def test_claims_of_a_request_are_counted(self) -> None:
         """Nova offers both servers the same card (its bug 1874664)."""
         self.start_host(*harness.TWO_T4)

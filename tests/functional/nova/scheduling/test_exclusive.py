@@ -37,6 +37,7 @@ class Exclusive(scheduled.ScheduledTestBase):
         self._delete_server(server)
         self.assertIn(provider, self.allocations(self.boot(SMALL)))
 
+    @pytest.mark.long
     def test_a_flavor_that_takes_a_part_gets_no_card(self) -> None:
         self.start_host(harness.TWO_T4[0])
         specs = SMALL | {KEY: flavors.Packing.EXCLUSIVE.value}

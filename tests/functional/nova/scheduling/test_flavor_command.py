@@ -335,6 +335,7 @@ class FlavorCommand(scheduled.CommandTestBase):
         self.run_command("flavor", "set", "gpu.two", "--profile", "T4-8Q")
         self.assertEqual({}, self.pinned())
 
+    @pytest.mark.long
     def test_unusable_input_is_refused(self) -> None:
         self.start_host(*harness.TWO_T4)
         flavor = self.add_flavor()

@@ -143,6 +143,7 @@ class ProfileOrder(scheduled.ScheduledTestBase):
             harness.vgpu_group("_GPU1", "4Q"), self.read_specs(server)
         )
 
+    @pytest.mark.long
     def test_a_request_that_no_choice_serves_names_the_reasons(self) -> None:
         self.start_both()
         self.fill_t4()

@@ -57,6 +57,7 @@ class Scheduler(scheduled.ScheduledTestBase):
             self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_guest_s_card_is_on_its_numa_node(self) -> None:
         cards = (
             fakehost.NvidiaGpu(address=harness.T4, model="T4", numa_node=1),

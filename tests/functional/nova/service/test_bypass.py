@@ -162,6 +162,7 @@ class StockServers(Lives):
             server = self.boot(SMALL, expected_state="ERROR")
         self._delete_server(server)
 
+    @pytest.mark.long
     def test_slots_and_claims_show_that_a_server_has_accelerators(
         self,
     ) -> None:

@@ -25,8 +25,6 @@ SEED = 14
 LIVES = 2
 # Nova misses that the first server runs, and deletes its allocation.
 _FORGOTTEN = '["boot", "host1", "small", ["save:8:2:after:0"], null]'
-#: Technologies that run each time; the others are marked "long".
-_USUAL = ("whole",)
 
 
 def _live(chunk: campaign.Chunk) -> list[campaign.Report]:
@@ -43,13 +41,8 @@ def _failures(chunk: campaign.Chunk) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    "technology",
-    [
-        pytest.param(name, marks=[] if name in _USUAL else [pytest.mark.long])
-        for name in world.TECHNOLOGIES
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("technology", world.TECHNOLOGIES)
 def test_lives(technology: str) -> None:
     numbers = tuple(range(LIVES))
     assert [] == _failures(campaign.Chunk(SEED, technology, numbers))
@@ -79,9 +72,8 @@ def test_a_device_that_is_offered_twice_is_found(
     assert finding.startswith("region, life 0: oversold: 1 of ")
 
 
-@pytest.mark.parametrize(
-    "way", ["read", pytest.param("write", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["read", "write"])
 def test_a_card_that_hangs_stops_no_pass_and_no_stock_server(way: str) -> None:
     boot = '["boot", "host1", "small", [], null]'
     hang = f'["hang", "host1", "{way}", [], null]'
@@ -159,9 +151,8 @@ def test_a_server_that_can_not_be_used_is_found(
     assert any(": resume: " in finding for finding in findings)
 
 
-@pytest.mark.parametrize(
-    "point", [40, pytest.param(5, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("point", [40, 5])
 def test_a_killed_service_has_no_further_effect(point: int) -> None:
     boot = f'["boot", "host1", "small", ["kill:{point}:1:before:0"], null]'
     (report,) = _live(campaign.Chunk(SEED, "whole", (0,), f"[{boot}]"))

@@ -104,6 +104,7 @@ class Configuration(harness.AccelTestBase):
             device_spec=rules,
         )
 
+    @pytest.mark.long
     def test_a_type_that_no_managed_card_has_is_nova_s(self) -> None:
         self.flags(enabled_mdev_types=["nvidia-9999"], group="devices")
         self.start_host(harness.TWO_T4[0])

@@ -72,6 +72,7 @@ class Start(harness.AccelTestBase):
         self.assertEqual({self.provider(harness.T4)}, set(self.providers()))
         self.assertEqual((3, 0), self.amounts(harness.T4)["VGPU"])
 
+    @pytest.mark.long
     def test_slots_of_another_server(self) -> None:
         """A failed build or delete leaves them in Nova's database."""
         self.start_host(*harness.TWO_T4)
@@ -166,6 +167,7 @@ class TwoServices(harness.AccelTestBase):
         self.domain(server).undefine()
         return instance, resources
 
+    @pytest.mark.long
     def test_orphans_wait_for_the_other_service(self) -> None:
         self.start_host(harness.TWO_T4[0])
         active = self.boot(harness.vgpu_group("_A", "4Q"))
@@ -308,6 +310,7 @@ class NotStarted(operations.OperationsTestBase):
             self.assertNotIn(names.FAULTED_TRAIT, self.traits(card))
             self.assertEqual(0, self.amounts(card)["VGPU"][1])
 
+    @pytest.mark.long
     def test_a_server_that_the_scheduler_sends_all_the_same(self) -> None:
         """Nova reschedules it: it never starts without its device."""
         self.start_hosts("host1")

@@ -19,6 +19,7 @@ OTHER = "CUSTOM_RACK_7"
 
 
 class Sync(syncing.SyncTestBase):
+    @pytest.mark.long
     def test_nothing_changed_is_one_read(self) -> None:
         self.start_host(*harness.TWO_T4, *harness.GPU_CARDS)
         self.run_pass()
@@ -193,6 +194,7 @@ class Sync(syncing.SyncTestBase):
         self.assertEqual(before, self.amounts(card))
         self.assert_in_step()
 
+    @pytest.mark.long
     def test_an_audit_restores_deleted_allocations(self) -> None:
         self.start_host(*harness.TWO_T4, *harness.GPU_CARDS)
         servers = [
@@ -231,6 +233,7 @@ class Sync(syncing.SyncTestBase):
             },
         }
 
+    @pytest.mark.long
     def test_an_allocated_card_vanishes_and_returns(self) -> None:
         self.start_host(*harness.TWO_T4, *harness.GPU_CARDS)
         server = self.boot(SMALL)

@@ -146,6 +146,7 @@ class Failures(harness.AccelTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_device_that_can_not_be_removed(self) -> None:
         """It stays reserved; the next pass tries again."""
         self.start_host(harness.TWO_T4[0])

@@ -76,6 +76,7 @@ class FullStateDir(harness.AccelTestBase):
             for _ in range(2):
                 self.boot(WHOLE)
 
+    @pytest.mark.long
     def test_the_first_server_is_refused_with_the_reason(self) -> None:
         """Placement learns of it at once, not with the next pass."""
         self.start()

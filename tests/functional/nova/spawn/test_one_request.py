@@ -4,6 +4,8 @@
 import collections
 from typing import Any
 
+import pytest
+
 from nova_accel.model import flavors
 from tests.functional.nova.support import harness, operations, striking
 from virt_hooks.instance import instance_request
@@ -48,6 +50,7 @@ class OneRequest(operations.OperationsTestBase):
         self.assertEqual(dict.fromkeys(ONCE, 1), dict(calls))
         self.assertEqual(1, len(self.mdevs_of(server)))
 
+    @pytest.mark.long
     def test_a_claim_that_is_missing_meanwhile_is_made(self) -> None:
         """It is, for example, released by a delete."""
         driver = self.computes["host1"].driver
@@ -71,6 +74,7 @@ class OneRequest(operations.OperationsTestBase):
             set(self.mdevs_of(server)), set(self.hosts["host1"].mdevs())
         )
 
+    @pytest.mark.long
     def test_a_hard_reboot_makes_the_partitions_again(self) -> None:
         server = self.boot(harness.vgpu_group("_A", "4Q"))
         calls = self.count("reboot.hard_reboot")

@@ -77,6 +77,7 @@ class Releases(operations.OperationsTestBase):
         self.assert_released()
         self.assert_clean(functions)
 
+    @pytest.mark.long
     def test_a_pass_does_not_wait_for_a_card_at_work(self) -> None:
         self.start_hosts("host1")
         server = self.boot(self.technology.small(self))
@@ -260,6 +261,7 @@ class OtherClaims(operations.OperationsTestBase):
         self._delete_server(server)
         self.assert_nothing_left()
 
+    @pytest.mark.long
     def test_a_slot_of_an_unknown_guest_is_not_offered(self) -> None:
         """Deleted through the API while nova-compute was down."""
         self.start_hosts("host1")

@@ -159,6 +159,7 @@ class Topology(TopologyTestBase):
         self.start_host(*CARDS)
         self.assert_flat(self.boot(group(1)))
 
+    @pytest.mark.long
     def test_an_expander_is_on_the_numa_node_of_the_guest(self) -> None:
         self.start_host(*CARDS[:2])
         specs = {"hw:numa_nodes": "1", "accelerator:numa_policy": "required"}
@@ -191,6 +192,7 @@ class Topology(TopologyTestBase):
         self.start_host(*CARDS)
         self.assert_flat(self.boot(group(3) | {KEY: "none"}))
 
+    @pytest.mark.long
     def test_a_flavor_can_ask_for_one_card(self) -> None:
         self.start_host(*CARDS, guest_topology="none")
         server = self.boot(group(1) | {KEY: "pcie"})
@@ -211,6 +213,7 @@ class NvlinkPeers(TopologyTestBase):
 
     cards = (CARDS[0], card("0000:1b:00.0", "0000:16:02.0"), CARDS[2])
 
+    @pytest.mark.long
     def test_peers_of_one_root_complex_are_below_one_switch(self) -> None:
         self.start_host(*self.cards)
         link(self, self.cards)
@@ -243,6 +246,7 @@ class Windows(TopologyTestBase):
         self.assertEqual(Topology.mirrored, self.places(server))
         return port_windows.parse(self.domain(server).definition_xml)
 
+    @pytest.mark.long
     def test_empty_ports_have_room_for_a_card_of_the_host(self) -> None:
         room = port_windows.Windows(memory=32 << 20)
         self.assertEqual({14: room, 17: room}, self.windows())

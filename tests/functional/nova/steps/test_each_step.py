@@ -23,10 +23,7 @@ from virt_hooks.report import claim_checks
 from virt_hooks.spawn import orphan_cleanup
 
 #: Operations and technologies that run each time.
-_USUAL = {
-    *(("mdev", name) for name in ("boot", "resize_there, confirm")),
-    ("whole", "delete"),
-}
+_USUAL = {("mdev", "boot"), ("whole", "delete")}
 #: Technologies that differ in what they do to the kernel.
 _TECHNOLOGIES = (
     *("mdev", "typed_vf", "plain_vf", "whole", "region", "blanked_region"),

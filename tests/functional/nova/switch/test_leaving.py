@@ -159,6 +159,7 @@ class Leaving(leaving.LeavingTestBase):
         )
         self.assertEqual({"CUSTOM_OPERATORS"}, self.list_own_names())
 
+    @pytest.mark.long
     def test_a_second_run_changes_nothing(self) -> None:
         self.start()
         self.end_service()
@@ -305,6 +306,7 @@ class Leaving(leaving.LeavingTestBase):
         self.assertIn("placement-sync of this host must be stopped", text)
         self.assert_open()
 
+    @pytest.mark.long
     def test_servers_are_moved(self) -> None:
         self.use(stock_driver.ACCEL)
         self.power_off_to_move()

@@ -63,6 +63,7 @@ class LeavingCards(leaving.LeavingTestBase):
         self.assert_cleaned_by_hand(vf)
         self.assertEqual(before, self.vf_counts())
 
+    @pytest.mark.long
     def test_vfs_of_this_library_stay_until_the_host_reboots(self) -> None:
         """Their number is that of `device_spec`, which names them."""
         card = dataclasses.replace(test_typed_vfs.CARD, enabled_vfs=0)

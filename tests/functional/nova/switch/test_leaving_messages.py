@@ -116,6 +116,7 @@ remove apply --keep-servers
         self.run_all("remove apply --extra-specs\nremove apply")
         self.written.check("remove: servers with mdevs")
 
+    @pytest.mark.long
     def test_servers_with_whole_functions(self) -> None:
         self.start()
         server = self.boot_named(leaving.WHOLE, "vm-b")

@@ -105,6 +105,7 @@ class ServedFlavors(FlavorsTestBase):
         self.boot(NATIVE | LARGE)
         self.assertEqual(8192, self.memory_used())
 
+    @pytest.mark.long
     def test_its_flavor_is_the_profiles_from_then_on(self) -> None:
         self.start_host(*stock_driver.ON_FUNCTION)
         server = self.boot(NATIVE)
@@ -114,6 +115,7 @@ class ServedFlavors(FlavorsTestBase):
         self.assertEqual(SERVED, instance.flavor.extra_specs)
 
     @pytest.mark.each_release
+    @pytest.mark.long
     def test_a_shelved_server_comes_back_with_its_memory(self) -> None:
         """Nova kept the flavor of the first request."""
         self.start_host(*stock_driver.ON_FUNCTION)
@@ -141,6 +143,7 @@ class ServedFlavors(FlavorsTestBase):
         self.assertEqual(1, len(self.mdevs_of(server)))
 
     @pytest.mark.each_release
+    @pytest.mark.long
     def test_a_server_of_a_stock_host_moves_to_a_profile(self) -> None:
         self.power_off_to_move()
         server = self.boot_on_stock_host()
