@@ -15,10 +15,12 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[1]
 TOP_PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
-HEART, SCHEDULER, HOST_COMMANDS = "heart", "scheduler", "host commands"
+HEART, SCHEDULER, PASS = "heart", "scheduler", "pass"
+HOST_COMMANDS = "host commands"
 # Ring of the packages that the rest never imports.
 PACKAGES = 2
 
@@ -91,6 +93,7 @@ CIRCLES = (
         1,
         ("nova_accel.geometry.address_space", "virt_hooks.guest.topology"),
     ),
+    Circle("guest metadata", 1, ("virt_hooks.operations.metadata",)),
     Circle(
         "FPGA",
         1,
@@ -106,13 +109,40 @@ CIRCLES = (
         ),
     ),
     Circle(
-        "usage",
+        PASS,
         1,
         (
+            "placement_sync.client.provider_cache",
+            "placement_sync.client.resource_providers",
+            "placement_sync.client.rest",
+            "placement_sync.client.sdk_errors",
+            "placement_sync.daemon.loop",
+            "placement_sync.sync.refusals",
+            "placement_sync.sync.sync_pass",
+            "virt_hooks.report.reconcile",
+        ),
+    ),
+    Circle(
+        "monitoring",
+        1,
+        (
+            "nova_accel.discovery.vgpu_guests",
             "nova_accel.host.execute.technologies.qat_telemetry",
             "nova_accel.host.sysfs.usage_files",
+            "nova_accel.model.usage",
+            "placement_sync.daemon.heartbeat",
             "placement_sync.daemon.metrics",
+            "placement_sync.daemon.status",
+            "placement_sync.daemon.usage_rows",
             "virt_hooks.report.usage_extension",
+        ),
+    ),
+    Circle(
+        "config source",
+        1,
+        (
+            "nova_accel.config.config_source",
+            "nova_accel.config.top_packages",
         ),
     ),
     Circle(HOST_COMMANDS, 1),
@@ -139,29 +169,72 @@ CIRCLES = (
     Circle("conformance", PACKAGES, ("nova_accel.conformance",)),
 )
 # Circles that the goal of the heart counted before they were drawn apart.
-SUMS = {"heart with the scheduler": (HEART, SCHEDULER)}
-# Entry points that a process of Nova loads, by group.
-_NOVA_GROUPS = (
-    "nova.api.extra_spec_validators",
-    "nova_accel.actions",
-    "nova_accel.drivers",
-    "nova_accel.extra_spec_validators",
-    "nova_accel.gpu_readers",
-    "nova_accel.guest_layouts",
-    "nova_accel.live_moves",
-    "nova_accel.operations",
-    "nova_accel.preferred_traits",
-    "nova_accel.programs",
-    "nova_accel.status_extensions",
-    "oslo.config.driver",
-    "oslo.config.opts",
-)
-# Modules that options of nova.conf name.
-_NOVA_MODULES = (
-    "filters.accelerator_filter",
-    "filters.accelerator_weigher",
-    "virt_hooks.shim",
-)
+SUMS = {
+    "heart with the scheduler": (HEART, SCHEDULER),
+    "heart with the scheduler and the pass": (HEART, SCHEDULER, PASS),
+}
+
+
+class Process(NamedTuple):
+    """Modules that a process loads by name, and its groups of entry points."""
+
+    modules: tuple[str, ...]
+    groups: tuple[str, ...]
+
+
+# Options of nova.conf name the modules. The doctor's start check, which
+# nova-compute loads once, is not among the entry points, nor are those that it
+# loads for a plan of adoption, or while another machine asks.
+NOVA_PROCESSES = {
+    "nova-compute": Process(
+        ("virt_hooks.shim",),
+        (
+            "nova_accel.actions",
+            "nova_accel.drivers",
+            "nova_accel.gpu_readers",
+            "nova_accel.guest_layouts",
+            "nova_accel.guest_metadata",
+            "nova_accel.live_moves",
+            "nova_accel.operations",
+            "nova_accel.passes",
+            "nova_accel.programs",
+            "nova_accel.status_extensions",
+            "oslo.config.driver",
+            "oslo.config.opts",
+        ),
+    ),
+    "nova-scheduler": Process(
+        ("filters.accelerator_filter", "filters.accelerator_weigher"),
+        ("nova_accel.preferred_traits",),
+    ),
+    "nova-api": Process(
+        (),
+        (
+            "nova.api.extra_spec_validators",
+            "nova_accel.extra_spec_validators",
+        ),
+    ),
+}
+# All commands of a program; each loads a part.
+_PROGRAMS = {
+    "nova-accel": Process(
+        ("nova_accel.cli.console",),
+        (
+            "nova_accel.cloud_checks",
+            "nova_accel.commands",
+            "nova_accel.domains",
+            "nova_accel.drains",
+            "nova_accel.drivers",
+            "nova_accel.gpu_readers",
+        ),
+    ),
+    "openstack accel": Process(
+        ("nova_accel.cli.openstack_plugin",), ("openstack.accel.v1",)
+    ),
+}
+# Modules that load the code of a command when it runs.
+_FRAMES = ("commands", "console")
+PROCESSES = {**NOVA_PROCESSES, **_PROGRAMS}
 
 
 @functools.cache
@@ -225,21 +298,39 @@ def list_loaded(roots: Iterable[str]) -> frozenset[str]:
 
 
 @functools.cache
-def list_inside_nova() -> frozenset[str]:
-    """Return the modules that nova-compute, -scheduler and -api load.
-
-    The doctor's start check, which nova-compute loads once by an entry point,
-    is not among them.
-    """
+def list_loaded_by(process: str) -> frozenset[str]:
+    """Return the modules that a process of ``PROCESSES`` loads."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     points = setup["options.entry_points"]
     targets = [
         line.partition("=")[2].partition(":")[0].strip()
-        for group in _NOVA_GROUPS
-        for line in points.get(group, "").strip().splitlines()
+        for group in PROCESSES[process].groups
+        for line in points[group].strip().splitlines()
     ]
-    return list_loaded([*_NOVA_MODULES, *targets])
+    loaded = list_loaded([*PROCESSES[process].modules, *targets])
+    if process in _PROGRAMS:
+        while actions := _list_actions(loaded) - loaded:
+            loaded |= list_loaded(actions)
+    return loaded
+
+
+def _list_actions(modules: Iterable[str]) -> frozenset[str]:
+    """Return the modules that frames of commands name by strings."""
+    return frozenset(
+        name
+        for module in modules
+        if module.rpartition(".")[2] in _FRAMES
+        for node in ast.walk(ast.parse(list_modules()[module].read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if (name := node.value.partition(":")[0]) in list_modules()
+    )
+
+
+@functools.cache
+def list_inside_nova() -> frozenset[str]:
+    """Return the modules that nova-compute, -scheduler and -api load."""
+    return frozenset().union(*map(list_loaded_by, NOVA_PROCESSES))
 
 
 @functools.cache
@@ -289,9 +380,10 @@ def count_lines(modules: Iterable[str]) -> int:
 
 
 def main() -> None:
-    """Print the lines of each circle, and of their sums."""
-    for name, modules in {**list_members(), **list_sums()}.items():
-        print(f"{name:<25} {len(modules):>4} {count_lines(modules):>7}")
+    """Print the lines of circles, of their sums, and of processes."""
+    loaded = {name: list_loaded_by(name) for name in PROCESSES}
+    for name, modules in {**list_members(), **list_sums(), **loaded}.items():
+        print(f"{name:<38} {len(modules):>4} {count_lines(modules):>7}")
 
 
 if __name__ == "__main__":

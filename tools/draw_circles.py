@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tools import circles
 
 PATH = circles.ROOT / "doc/source/contributor/circles.svg"
-_WIDTH, _HEIGHT = 1040, 640
+_WIDTH, _HEIGHT = 1200, 640
 # Bands from the heart outwards: top, height and middle of boxes.
 _BANDS = ((530, 64, 562), (330, 185, 385), (215, 100, 255), (10, 190, 130))
 _BAND_COLOURS = ("#eaf1fb", "#eef6eb", "#f3eefa", "#fbf3e1")
@@ -24,10 +24,13 @@ _TITLES = (
     "Packages: the rest never imports them",
 )
 _OTHER_PROCESSES, _OUTERMOST = (circles.SCHEDULER, circles.HOST_COMMANDS), 3
-_NOTES = ("An arrow is an import. Every circle imports the heart: not drawn.",)
+_NOTES = (
+    "An arrow is an import. Not drawn: every circle imports the heart, and the"
+    " packages import the host commands.",
+)
 _BOX = (108, 34)
 # Height of an arc between two boxes of a band, by their distance.
-_BEND = 0.13
+_BEND = 0.1
 _HEAD = 8
 _TEXT = 'font-family="sans-serif" fill="#000"'
 _ARROW = "#555"
@@ -59,7 +62,7 @@ def _place() -> dict[str, Point]:
     for band, (_, _, y) in enumerate(_BANDS):
         members = [c for c in circles.CIRCLES if _find_band(c) == band]
         for number, circle in enumerate(members):
-            x = _WIDTH * (number + 0.5) / len(members)
+            x = 10 + (_WIDTH - 20) * (number + 0.5) / len(members)
             places[circle.name] = (x, float(y))
     return places
 
@@ -87,12 +90,15 @@ def _draw_bands() -> Iterator[str]:
 def _draw_arrows(places: dict[str, Point]) -> Iterator[str]:
     bands = {circle.name: _find_band(circle) for circle in circles.CIRCLES}
     for source, target in sorted(circles.list_arrows()):
-        if target == circles.HEART:
+        is_package = bands[source] == _OUTERMOST
+        if target == circles.HEART or (
+            target == circles.HOST_COMMANDS and is_package
+        ):
             continue
         start, end = places[source], places[target]
         if bands[source] == bands[target]:
             # Above the boxes of packages, and below the others.
-            side = -1 if bands[source] == _OUTERMOST else 1
+            side = -1 if is_package else 1
             yield from _draw_arc(start, end, side)
         else:
             yield from _draw_line(start, end)

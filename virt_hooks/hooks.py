@@ -26,18 +26,11 @@ from nova_accel.host.execute import action_executor
 from nova_accel.host.state import claims_file, device_notes, service_lock
 from nova_accel.host.sysfs import fs, udev
 from nova_accel.inventory import health
-from virt_hooks.guest import (
-    connection,
-    device_metadata,
-    hypervisor,
-    libvirt_guest,
-    nodedev,
-)
+from virt_hooks.guest import connection, hypervisor, libvirt_guest, nodedev
 from virt_hooks.operations import (
     cold_migration,
     extra_operations,
     host_passes,
-    live_moves,
     nova_database,
     reboot,
     rebuild,
@@ -46,11 +39,11 @@ from virt_hooks.operations import (
     suspend,
 )
 from virt_hooks.report import (
+    background_pass,
     claim_checks,
     host_adoption,
     native_providers,
     provider_writer,
-    reconcile,
     reporter,
     server_allocations,
 )
@@ -158,7 +151,7 @@ class Hooks:
         domains = connection.LibvirtDomains(host)
         watched = connection.WatchedDomains(host)
         accel = read_node(options, host.get_connection, domains, watched)
-        writer = provider_writer.ProviderWriter(virtapi, options)
+        writer = provider_writer.ProviderWriter(virtapi)
         allocations = server_allocations.ServerAllocations(virtapi)
         self.adoption = adoption = host_adoption.load(
             host_adoption.AdoptionContext(
@@ -190,25 +183,22 @@ class Hooks:
         self.cold_migration = moves = cold_migration.ColdMigration(
             partitions, allocations
         )
-        self.operations = extra_operations.ExtraOperations(
-            extra_operations.OperationContext(
-                partitions=partitions,
-                virtapi=virtapi,
-                moves=moves,
-                layouts=layouts,
-                build_metadata=build_metadata,
-                state_dir=settings.state_dir,
-            )
+        context = extra_operations.OperationContext(
+            partitions=partitions,
+            virtapi=virtapi,
+            moves=moves,
+            layouts=layouts,
+            build_metadata=build_metadata,
+            state_dir=settings.state_dir,
         )
+        self.operations = extra_operations.ExtraOperations(context)
+        self.metadata_builders = extra_operations.load_metadata(context)
         self.spawn = spawn_server.Spawn(
             partitions, moves, self.operations.carried, layouts
         )
-        self.device_metadata = device_metadata.DeviceMetadata(
-            host, accel.claims_of, accel.host, layouts.predict_buses
-        )
         self.suspend = suspend.Suspend(partitions, watched)
-        self.live_migration = live_moves.load(
-            live_moves.MoveContext(
+        self.live_migration = extra_operations.load_moves(
+            extra_operations.MoveContext(
                 partitions=partitions,
                 virtapi=virtapi,
                 settings=settings,
@@ -244,11 +234,17 @@ class Hooks:
             list_nodes,
             settings.state_dir,
         )
-        self.reconciler = reconcile.Reconciler(
-            options,
-            functools.partial(self.passes.refresh, retries_failed=False),
-            partitions.reporter,
-            self.operations.recover_at_start,
-            lambda: consumers.projects,
-            lambda: adoption is not None and adoption.is_adopting,
+        self.reconciler = background_pass.load(
+            background_pass.PassContext(
+                options=options,
+                reporter=partitions.reporter,
+                refresh=functools.partial(
+                    self.passes.refresh, retries_failed=False
+                ),
+                recover=self.operations.recover_at_start,
+                read_projects=lambda: consumers.projects,
+                is_adopting=lambda: (
+                    adoption is not None and adoption.is_adopting
+                ),
+            )
         )

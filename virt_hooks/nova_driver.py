@@ -277,8 +277,12 @@ class AccelLibvirtDriver(driver.LibvirtDriver):
         )
 
     @accelerators_only
-    def _build_device_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        return self._hooks.device_metadata.build(*args, **kwargs)
+    def _build_device_metadata(
+        self, stock: Stock, *args: Any, **kwargs: Any
+    ) -> Any:
+        for build in self._hooks.metadata_builders:
+            stock = functools.partial(build, stock, *args, **kwargs)
+        return stock()
 
     @started_only
     def _vgpu_allocations(self, allocations: Any) -> Any:

@@ -22,6 +22,18 @@ def load(group: str) -> dict[str, Any]:
     }
 
 
+def load_one(group: str) -> Any:
+    """Return the first object of a group of entry points.
+
+    :raises ConfigurationError: there is none, or it can't be loaded.
+    """
+    for registered in load(group).values():
+        return registered
+    raise errors.ConfigurationError(
+        f"entry point {group}", "", "install nova-accel again"
+    )
+
+
 def _load(point: importlib.metadata.EntryPoint) -> Any:
     try:
         return point.load()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from nova_accel import errors
+from placement_sync.daemon.wake_ups import WakeUps
 
 LOG = logging.getLogger(__name__)
 
@@ -89,26 +90,6 @@ class Schedule:
         self.earliest = ended + compute_quiet_s(
             self._interval_s, self._debounce_s, failures, ended - started
         )
-
-
-class WakeUps:
-    """Requests for a pass soon, made by any thread; they wait for a loop."""
-
-    def __init__(self) -> None:
-        """Request nothing yet."""
-        self.condition = threading.Condition()
-        #: Times of the first and the latest pending request.
-        self.pending: tuple[float, float] | None = None
-
-    def wake(self) -> None:
-        """Request a pass soon; calls in quick succession give one pass.
-
-        A call during a pass requests one more after it.
-        """
-        with self.condition:
-            now = time.monotonic()
-            self.pending = (self.pending[0] if self.pending else now, now)
-            self.condition.notify_all()
 
 
 class Loop:

@@ -85,7 +85,7 @@ class Library:
         self.reporter = reporter.Reporter(
             self.accel,
             server_allocations.ServerAllocations(client),
-            provider_writer.ProviderWriter(client, nova.conf.CONF),
+            provider_writer.ProviderWriter(client),
         )
         self.nova_tree = new_tree()
 

@@ -200,6 +200,23 @@ def _indexes(root: ElementTree.Element) -> set[int]:
     return indexes
 
 
+def parse_cells(text: str) -> Mapping[int, int]:
+    """Return the NUMA nodes of a guest by those of the host.
+
+    A guest node whose memory may be on several nodes of the host is left
+    out.
+
+    :param text: XML of the guest's domain (libvirt's formatdomain,
+        ``numatune``).
+    """
+    root = ElementTree.fromstring(text)  # noqa: S314 - libvirtd's
+    return {
+        int(nodeset): int(node.get("cellid") or "0")
+        for node in root.iterfind("./numatune/memnode")
+        if (nodeset := node.get("nodeset") or "").isdecimal()
+    }
+
+
 def parse_address(element: ElementTree.Element) -> pci.PciAddress:
     """Return the PCI address in an ``<address>`` of libvirt."""
     return pci.PciAddress(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """ProviderWriter: writes this node's providers to Placement.
 
-The only writer of providers in nova-compute besides Nova's own resource
-tracker, which sends the tree that ``update_provider_tree`` has updated.
+The only writer of providers in nova-compute besides the pass over Placement,
+and Nova's own resource tracker, which sends the tree that
+``update_provider_tree`` has updated.
 
 Nova's ``update_from_provider_tree`` can replace none of its methods. It
 deletes the providers that its argument lacks: unless the lock of Nova's
@@ -19,10 +20,8 @@ from typing import Any
 
 from nova import exception
 
-from nova_accel import model
 from nova_accel.model import providers
-from placement_sync.client import calls, resource_providers, rest
-from placement_sync.sync import sync_pass
+from placement_sync.client import calls
 from virt_hooks import nova_private
 from virt_hooks.report import nova_provider_tree
 
@@ -43,15 +42,9 @@ _ATTEMPTS = 4
 class ProviderWriter:
     """Creates and changes providers; deletes none. Thread-safe."""
 
-    def __init__(self, virtapi: Any, options: Any) -> None:
-        """Send nothing yet.
-
-        :param virtapi: has Nova's client of Placement.
-        :param options: the service's ``oslo_config.cfg.ConfigOpts``.
-        """
+    def __init__(self, virtapi: Any) -> None:
+        """:param virtapi: has Nova's client of Placement."""
         self._virtapi = virtapi
-        self._options = options
-        self._synchronizer: sync_pass.Synchronizer | None = None
         #: Providers that can't be created, with the time of the next
         #: attempt.
         self._name_conflicts: dict[str, float] = {}
@@ -149,28 +142,6 @@ class ProviderWriter:
                 _send(client, context, call, nova_tree.data(call.uuid))
                 on_error.pop_all()
             LOG.info("%s", call)
-
-    def run_pass(
-        self,
-        desired: providers.ProviderTree,
-        host: model.HostState,
-        reread: sync_pass.Reread,
-    ) -> sync_pass.PassResult:
-        """Run a pass over Placement, without any lock of Nova.
-
-        :raises AcceleratorError: Placement can't be reached.
-        """
-        if self._synchronizer is None:
-            client = rest.RestClient(nova_private.open_placement)
-            client.limit(
-                self._options.placement.timeout or rest.ANSWER_SECONDS
-            )
-            self._synchronizer = sync_pass.Synchronizer(
-                resource_providers.PlacementClient(client)
-            )
-        return self._synchronizer.run(
-            desired, host, is_shared=True, reread=reread
-        )
 
     def invalidate(self, uuids: Iterable[str]) -> None:
         """Let Nova's client read providers again before it uses them.

@@ -13,15 +13,17 @@ samples of usage and metrics are one.
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from nova_accel import model
 from nova_accel.config import conf, extensions
 from nova_accel.host.state import device_notes, notes
 from nova_accel.host.sysfs import udev
+from placement_sync.client import resource_providers, rest
 from placement_sync.daemon import heartbeat, loop, operations
 from placement_sync.sync import sync_pass
-from virt_hooks.report import reporter
+from virt_hooks import nova_private
+from virt_hooks.report import background_pass
 from virt_hooks.spawn import lifecycle
 
 GROUP = "nova_accel.status_extensions"
@@ -81,35 +83,16 @@ _OWN_ROOT = "/"
 
 
 class Reconciler:
-    """Runs passes over Placement while nova-compute runs."""
+    """``background_pass.BackgroundPass`` that nova-compute loads."""
 
-    def __init__(
-        self,
-        options: Any,
-        refresh: Callable[[], None],
-        reporter: reporter.Reporter,
-        recover: Callable[[], None],
-        read_projects: Callable[[], Mapping[str, str]] = dict,
-        is_adopting: Callable[[], bool] = bool,
-    ) -> None:
-        """Start no thread yet.
-
-        :param options: the service's ``oslo_config.cfg.ConfigOpts``.
-        :param refresh: reads the host again and cleans up.
-        :param recover: recovers interrupted attachments; called after each
-            pass, since it needs Nova's resource tracker.
-        :param read_projects: returns the known projects by server, no I/O.
-        :param is_adopting: returns whether allocations of servers are still
-            to be moved to our providers.
-        """
-        self._accel = accel = reporter.accel
-        self._refresh = refresh
-        self._reporter = reporter
-        self._recover = recover
-        self._read_projects = read_projects
-        self._is_adopting = is_adopting
-        self._settings = conf.read_settings(options)
-        self._wake_ups = reporter.wake_ups
+    def __init__(self, context: background_pass.PassContext) -> None:
+        """Start no thread yet."""
+        self._context = context
+        self._reporter = context.reporter
+        self._accel = self._reporter.accel
+        self._settings = conf.read_settings(context.options)
+        self._synchronizer: sync_pass.Synchronizer | None = None
+        self._wake_ups = self._reporter.wake_ups
         self._heartbeat = heartbeat.Heartbeat(
             self._settings.state_dir,
             _WRITER,
@@ -120,10 +103,10 @@ class Reconciler:
         self._extensions = load_extensions(
             ExtensionContext(
                 settings=self._settings,
-                accel=accel,
+                accel=self._accel,
                 beat=self._heartbeat,
-                operations=reporter.measured,
-                read_projects=read_projects,
+                operations=self._reporter.measured,
+                read_projects=context.read_projects,
             )
         )
         #: Problems that were logged.
@@ -135,7 +118,6 @@ class Reconciler:
         self._udev_monitor: udev.UdevMonitor | None = None
 
     def start(self) -> None:
-        """Run passes from now on unless nova.conf disables them."""
         seconds = self._settings.sync.interval
         if not seconds or self._loop is not None:
             return
@@ -156,11 +138,9 @@ class Reconciler:
             self._udev_monitor.start()
 
     def record_checks(self, names: Iterable[str]) -> None:
-        """Publish the checks of this host that failed."""
         self._heartbeat.record_checks(names)
 
     def stop(self) -> None:
-        """Run no more passes; wait some seconds for a running pass."""
         if self._udev_monitor is not None:
             self._udev_monitor.stop()
         if self._loop is not None:
@@ -180,8 +160,17 @@ class Reconciler:
             self._heartbeat.record_waiting(condition)
             return None
         with self._heartbeat as beat:
-            self._refresh()
-            result, desired, host = self._reporter.run_pass()
+            self._context.refresh()
+            desired, host = self._reporter.read_desired()
+            result = self._open_placement().run(
+                desired,
+                host,
+                is_shared=True,
+                reread=self._reporter.read_desired,
+            )
+            self._reporter.note_pass(
+                desired.root.uuid, result.calls, result.present
+            )
             self._log_problems(result)
             self._repeat_if_fewer_offer(host)
             beat.record_pass(
@@ -190,10 +179,22 @@ class Reconciler:
                 desired,
                 self._accel.claims(),
                 self._accel.host.gpus,
-                self._read_projects(),
+                self._context.read_projects(),
             )
-        self._recover()
+        self._context.recover()
         return result
+
+    def _open_placement(self) -> sync_pass.Synchronizer:
+        """Return the writer of passes, which has a client of its own."""
+        if self._synchronizer is None:
+            client = rest.RestClient(nova_private.open_placement)
+            client.limit(
+                self._context.options.placement.timeout or rest.ANSWER_SECONDS
+            )
+            self._synchronizer = sync_pass.Synchronizer(
+                resource_providers.PlacementClient(client)
+            )
+        return self._synchronizer
 
     def _get_awaited_condition(self) -> str:
         """Return the condition that passes wait for, empty for none."""
@@ -201,7 +202,7 @@ class Reconciler:
             return "for nova-compute to register its node"
         if not self._accel.is_ready:
             return "for nova-compute to read claims and domains"
-        if self._is_adopting():
+        if self._context.is_adopting():
             return "for nova-compute to adopt this host's servers"
         return ""
 

@@ -8,7 +8,7 @@ from two threads. The tracker's provider tree is shared with it from
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import os_traits
@@ -17,8 +17,8 @@ from nova_accel import errors, model
 from nova_accel.config import logs
 from nova_accel.model import names, providers
 from placement_sync.client import calls
-from placement_sync.daemon import loop, operations
-from placement_sync.sync import diff, sync_pass
+from placement_sync.daemon import operations, wake_ups
+from placement_sync.sync import diff
 from virt_hooks import error_guards
 from virt_hooks.report import (
     nova_provider_tree,
@@ -52,7 +52,7 @@ class Reporter:
         self._allocations = allocations
         self._writer = writer
         #: Requests for a pass over Placement.
-        self.wake_ups = loop.WakeUps()
+        self.wake_ups = wake_ups.WakeUps()
         #: Durations and refusals of operations, for the status.
         self.measured = operations.Operations()
         #: Providers that may shrink: they have no allocations.
@@ -187,31 +187,31 @@ class Reporter:
         """Return whether Nova has reported the node itself."""
         return self._nova_tree is not None
 
-    def run_pass(
+    def note_pass(
         self,
-    ) -> tuple[sync_pass.PassResult, providers.ProviderTree, model.HostState]:
-        """Run a pass over Placement; return its result, tree and host.
+        root: str,
+        changes: Collection[calls.Call],
+        present: frozenset[str],
+    ) -> None:
+        """Let Nova's client read again what a pass over Placement changed.
 
-        Afterwards Nova's client reads again what the pass has changed. It
-        reads the whole tree if it lacks a provider of Placement, or has one
+        It reads the whole tree if it lacks a provider of Placement, or has one
         that Placement lacks: Nova may delete the latter, but a claim that
         changes it fails.
 
-        :raises AcceleratorError: Placement can't be reached.
+        :param root: uuid of the node.
+        :param present: owned providers that Placement has.
         """
-        desired, host = self._read_desired()
-        result = self._writer.run_pass(desired, host, self._read_desired)
-        self._absent = self.reported - result.present
-        if self.reported != result.present:
-            self._writer.invalidate([desired.root.uuid])
+        self._absent = self.reported - present
+        if self.reported != present:
+            self._writer.invalidate([root])
         self._writer.invalidate(
             call.uuid
-            for call in result.calls
+            for call in changes
             if not isinstance(call, calls.Name | calls.DeleteProvider)
         )
-        return result, desired, host
 
-    def _read_desired(self) -> tuple[providers.ProviderTree, model.HostState]:
+    def read_desired(self) -> tuple[providers.ProviderTree, model.HostState]:
         """Return the desired tree and the host that it was built from.
 
         Nova can assign its slots before they are offered in Placement.

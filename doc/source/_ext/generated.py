@@ -4,7 +4,8 @@
 ``command-help`` prints the help of a command, ``json-keys`` the keys that a
 command prints with ``-f json``, ``host-checks`` a table of the checks of
 ``nova-accel doctor``, ``features`` one of the versions that features need, and
-``circles`` one of the sizes of the circles.
+``circles`` one of the sizes of the circles, and ``processes`` one of what each
+process loads of them.
 """
 
 import ast
@@ -439,6 +440,24 @@ class _Circles(rst.Directive):
         return [make_table((40, 30, 30), ("Circle", "Modules", "Lines"), rows)]
 
 
+class _Processes(rst.Directive):
+    """``.. processes::``, a table of the lines that each process loads."""
+
+    def run(self) -> list[nodes.Node]:
+        heart = circles.list_members()[circles.HEART]
+        rows = [
+            (
+                name,
+                f"{circles.count_lines(loaded):,}",
+                f"{circles.count_lines(loaded.intersection(heart)):,}",
+            )
+            for name in circles.PROCESSES
+            if (loaded := circles.list_loaded_by(name))
+        ]
+        head = ("Process", "Lines", "Of the heart")
+        return [make_table((40, 30, 30), head, rows)]
+
+
 def make_table(
     widths: tuple[int, ...],
     head: tuple[str, ...],
@@ -467,4 +486,5 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("host-checks", _HostChecks)
     app.add_directive("features", _Features)
     app.add_directive("circles", _Circles)
+    app.add_directive("processes", _Processes)
     return {"parallel_read_safe": True}

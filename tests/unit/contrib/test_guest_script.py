@@ -14,7 +14,7 @@ import pytest
 
 from contrib.guest import nova_accel_guest
 from tests.unit.house import sources
-from virt_hooks.guest import device_description, host_links
+from virt_hooks.operations.metadata import device_description, host_links
 
 SERVER = "6a0a5f6e-0000-4000-8000-00000000000a"
 SCRIPT = sources.ROOT / "contrib/guest/nova_accel_guest.py"

@@ -17,7 +17,8 @@ class Limit(NamedTuple):
     reason: str
 
 
-# Lines to reach. That of the heart was set when it had the scheduler, too.
+# Lines to reach. That of the heart was set when it had the scheduler and the
+# pass, too: their sum is limited, and printed, beside it.
 GOALS = {"inside Nova": 46_000, "heart": 30_000}
 _PACKAGE = "5 % above the size on the day of its move"
 _FIRST = "the size of that day, and room for changes under way"
@@ -74,6 +75,10 @@ _ADAPTER = "Nova opens Placement for the passes of nova-compute"
 _TESTED = "what tests alone call is in tests, and examples of calls too"
 _BOUNDARY = "5 % above the size on the day when it got a limit"
 _SCHEDULER = "what nova-scheduler and nova-api alone load is a circle"
+_APART = (
+    "the pass, monitoring, the metadata of guests and the config source are"
+    " circles: they register, or are other processes'"
+)
 _DESCRIBED = "guests read links, switches and NUMA nodes of their host"
 HISTORY: dict[str, tuple[Limit, ...]] = {
     "inside Nova": (
@@ -124,6 +129,7 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(59_950, "2026-11-28", _DATA),
         Limit(59_800, "2026-11-28", _ADAPTER),
         Limit(59_720, "2026-11-28", _TESTED),
+        Limit(59_650, "2026-11-28", _APART),
     ),
     "heart": (
         Limit(39_500, "2026-11-27", _FIRST),
@@ -177,9 +183,14 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
         Limit(39_380, "2026-11-28", _ADAPTER),
         Limit(39_340, "2026-11-28", _TESTED),
         Limit(33_930, "2026-11-28", _SCHEDULER),
+        Limit(30_000, "2026-11-28", _APART),
     ),
     "heart with the scheduler": (
         Limit(39_340, "2026-11-28", "the limit of the heart before"),
+        Limit(35_400, "2026-11-28", _APART),
+    ),
+    "heart with the scheduler and the pass": (
+        Limit(37_450, "2026-11-28", "all that the goal of the heart counted"),
     ),
     "scheduler": (Limit(5_680, "2026-11-28", _BOUNDARY),),
     "vendor drivers": (Limit(7_660, "2026-11-28", _BOUNDARY),),
@@ -188,7 +199,10 @@ HISTORY: dict[str, tuple[Limit, ...]] = {
     "live migration": (Limit(1_300, "2026-11-28", _BOUNDARY),),
     "topology": (Limit(2_430, "2026-11-28", _BOUNDARY),),
     "FPGA": (Limit(3_760, "2026-11-28", _BOUNDARY),),
-    "usage": (Limit(830, "2026-11-28", _BOUNDARY),),
+    "guest metadata": (Limit(550, "2026-11-28", _BOUNDARY),),
+    "pass": (Limit(2_130, "2026-11-28", _BOUNDARY),),
+    "monitoring": (Limit(1_920, "2026-11-28", _BOUNDARY),),
+    "config source": (Limit(310, "2026-11-28", _BOUNDARY),),
     "doctor": (
         Limit(6_000, "2026-11-27", _PACKAGE),
         Limit(6_300, "2026-11-27", "nova.conf as nova-compute reads it"),

@@ -45,6 +45,13 @@ def test_nova_loads_no_package_by_imports() -> None:
     assert not packages & {*loaded}
 
 
+def test_nova_compute_loads_the_whole_heart_and_no_scheduler() -> None:
+    loaded = circles.list_loaded_by("nova-compute")
+    members = circles.list_members()
+    assert loaded >= {*members[circles.HEART]}
+    assert not loaded & {*members[circles.SCHEDULER]}
+
+
 @pytest.mark.parametrize("name", circle_sizes.HISTORY)
 def test_a_circle_grows_only_with_a_reason(name: str) -> None:
     history = circle_sizes.HISTORY[name]

@@ -11,11 +11,7 @@ from nova_accel import errors, model
 from nova_accel.catalog import features
 from nova_accel.config import logs
 from nova_accel.model import flavors, json_codec
-from virt_hooks.guest import (
-    device_metadata,
-    guest_pci,
-    libvirt_guest,
-)
+from virt_hooks.guest import guest_pci, libvirt_guest
 from virt_hooks.guest.topology import (
     address_bits,
     clusters,
@@ -77,7 +73,7 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
         )
         if not mirrored.controllers:
             return None
-        cells = device_metadata.parse_cells(text)
+        cells = guest_pci.parse_cells(text)
         distances.add(config, cells, self._reader.read_distances())
         _add_controllers(config, mirrored)
         LOG.info(
@@ -105,7 +101,7 @@ class TopologyLayouts(libvirt_guest.GuestLayouts):
             topology, devices = self._choose(text, options, claims)
             return picture.mirror(
                 devices,
-                device_metadata.parse_cells(text),
+                guest_pci.parse_cells(text),
                 SPARE_PORTS,
                 root_ports.count(text) + 1,
                 topology,

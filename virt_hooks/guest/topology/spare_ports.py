@@ -8,7 +8,7 @@ from typing import Any
 
 from nova_accel import errors, model
 from nova_accel.geometry import address_space
-from virt_hooks.guest import device_metadata, guest_pci, libvirt_guest
+from virt_hooks.guest import guest_pci, libvirt_guest
 from virt_hooks.guest.topology import (
     address_bits,
     device_reader,
@@ -134,7 +134,7 @@ class SparePorts:
                     drawn,
                     devices[0],
                     self._reader.read(attached.others),
-                    device_metadata.parse_cells(attached.text),
+                    guest_pci.parse_cells(attached.text),
                 )
         except picture.PictureError as error:
             LOG.info("%s", error)

@@ -22,7 +22,7 @@ from virt_hooks import error_guards
 from virt_hooks.error_guards import Stock
 from virt_hooks.guest import libvirt_guest
 from virt_hooks.instance import instance_request
-from virt_hooks.operations import live_moves
+from virt_hooks.operations import extra_operations
 from virt_hooks.operations.migration import (
     live_migration_checks,
     live_migration_wire,
@@ -32,10 +32,10 @@ from virt_hooks.operations.migration import (
 LOG = logging.getLogger(__name__)
 
 
-class LiveMigration(live_moves.LiveMoves):
+class LiveMigration(extra_operations.LiveMoves):
     """Checks, makes and releases the partitions of migrating servers."""
 
-    def __init__(self, context: live_moves.MoveContext) -> None:
+    def __init__(self, context: extra_operations.MoveContext) -> None:
         """Make partitions for servers that arrive."""
         partitions, settings = context.partitions, context.settings
         self._partitions = partitions

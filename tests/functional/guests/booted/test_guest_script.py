@@ -17,8 +17,8 @@ from tests.functional.guests.booted import test_mirrored_guests as mirrored
 from tests.functional.guests.booted.test_silent_failures import NIC
 from tests.lab.guests import boot_files, live_guest
 from tests.unit.house import sources
-from virt_hooks.guest import device_description, host_links
 from virt_hooks.guest.topology import host_tree, picture
+from virt_hooks.operations.metadata import device_description, host_links
 
 SERVER = "6a0a5f6e-0000-4000-8000-00000000000a"
 LINK = host_links.Link(speed="32.0 GT/s PCIe", width=16)

@@ -13,7 +13,8 @@ from nova.api.metadata import base
 from contrib.guest import nova_accel_guest
 from tests.functional.nova.attach import attaching
 from tests.functional.nova.support import harness, technologies
-from virt_hooks.guest import connection, device_metadata
+from virt_hooks.guest import connection
+from virt_hooks.operations.metadata import device_metadata
 
 ELEMENT = (
     '<hostdev mode="subsystem" type="mdev"><source/>'

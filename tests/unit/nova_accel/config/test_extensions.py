@@ -2,6 +2,7 @@
 """Packages that the core loads by entry points."""
 
 import importlib.metadata
+import json
 
 import pytest
 
@@ -38,7 +39,9 @@ def test_a_broken_package_is_named(
 @pytest.mark.parametrize(
     ("group", "names"),
     [
+        ("nova_accel.guest_metadata", {"devices"}),
         ("nova_accel.operations", {"hot_attach"}),
+        ("nova_accel.passes", {"reconciler"}),
         ("nova_accel.start_checks", {"doctor"}),
         ("nova_accel.status_extensions", {"usage"}),
     ],
@@ -46,3 +49,16 @@ def test_a_broken_package_is_named(
 def test_the_own_packages_are_registered(group: str, names: set[str]) -> None:
     installed = importlib.metadata.entry_points(group=group)
     assert names <= {point.name for point in installed}
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch)
+    with pytest.raises(errors.ConfigurationError, match="install nova-accel"):
+        extensions.load_one(GROUP)
+
+
+def test_one_object_of_a_group_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    register(monkeypatch, one="json:loads")
+    assert extensions.load_one(GROUP) is json.loads

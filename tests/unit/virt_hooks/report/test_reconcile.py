@@ -11,6 +11,7 @@ from placement_sync.daemon import heartbeat
 from tests.lab import fakehost
 from tests.support.hosts import simulated
 from virt_hooks.report import (
+    background_pass,
     provider_writer,
     reconcile,
     reporter,
@@ -49,14 +50,16 @@ def test_a_pass_that_waits_records_its_condition(
     life = simulated.started(kernel)
     options = write_options(tmp_path / "nova.conf", state)
     pass_runner = reconcile.Reconciler(
-        options,
-        lambda: None,
-        reporter_class(
-            life,
-            server_allocations.ServerAllocations(None),
-            provider_writer.ProviderWriter(None, options),
-        ),
-        lambda: None,
+        background_pass.PassContext(
+            options=options,
+            refresh=lambda: None,
+            reporter=reporter_class(
+                life,
+                server_allocations.ServerAllocations(None),
+                provider_writer.ProviderWriter(None),
+            ),
+            recover=lambda: None,
+        )
     )
     assert pass_runner.run() is None
     (status,) = heartbeat.read(str(state))
@@ -76,14 +79,16 @@ def test_metrics_are_an_extension_of_the_status(
         f"metrics_textfile = {file}\n",
     )
     pass_runner = reconcile.Reconciler(
-        options,
-        lambda: None,
-        reporter.Reporter(
-            life,
-            server_allocations.ServerAllocations(None),
-            provider_writer.ProviderWriter(None, options),
-        ),
-        lambda: None,
+        background_pass.PassContext(
+            options=options,
+            refresh=lambda: None,
+            reporter=reporter.Reporter(
+                life,
+                server_allocations.ServerAllocations(None),
+                provider_writer.ProviderWriter(None),
+            ),
+            recover=lambda: None,
+        )
     )
     pass_runner.start()
     try:

@@ -17,6 +17,7 @@ from nova_accel.vendors import qat
 from placement_sync.daemon import heartbeat
 from tests.hosts import build
 from virt_hooks.report import (
+    background_pass,
     provider_writer,
     reconcile,
     reporter,
@@ -163,14 +164,16 @@ def test_the_service_samples_only_with_an_interval(
     options = cfg.ConfigOpts()
     options([], default_config_files=[str(file)], default_config_dirs=[])
     service = reconcile.Reconciler(
-        options,
-        lambda: None,
-        reporter.Reporter(
-            life,
-            server_allocations.ServerAllocations(None),
-            provider_writer.ProviderWriter(None, options),
-        ),
-        lambda: None,
+        background_pass.PassContext(
+            options=options,
+            refresh=lambda: None,
+            reporter=reporter.Reporter(
+                life,
+                server_allocations.ServerAllocations(None),
+                provider_writer.ProviderWriter(None),
+            ),
+            recover=lambda: None,
+        )
     )
     service.start()
     try:

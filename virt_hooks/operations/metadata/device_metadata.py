@@ -11,7 +11,7 @@ its description as JSON (``device_description``).
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -21,12 +21,9 @@ from nova_accel import model
 from nova_accel.discovery import snapshot
 from nova_accel.model import names, pci
 from virt_hooks import error_guards
-from virt_hooks.guest import (
-    connection,
-    device_description,
-    guest_pci,
-    host_links,
-)
+from virt_hooks.guest import connection, guest_pci
+from virt_hooks.operations import extra_operations
+from virt_hooks.operations.metadata import device_description, host_links
 
 #: First tag of each accelerator; the second is its profile.
 TAG = "accelerator"
@@ -35,20 +32,10 @@ TAG = "accelerator"
 class DeviceMetadata:
     """Builds the device metadata of servers with accelerators."""
 
-    def __init__(
-        self,
-        host: Any,
-        claims_of: Callable[[str], Iterable[model.Claim]],
-        state: snapshot.Snapshot,
-        predict_buses: Callable[[str], Mapping[int, int]],
-    ) -> None:
-        """:param host: Nova's ``nova.virt.libvirt.host.Host``.
-        :param claims_of: returns the claims of a server's uuid.
-        :param state: the last reading of this host.
-        :param predict_buses: ``GuestLayouts.predict_buses``.
-        """
-        self._host, self._claims_of = host, claims_of
-        self._state, self._predict_buses = state, predict_buses
+    def __init__(self, context: extra_operations.OperationContext) -> None:
+        self._host = context.partitions.host
+        self._accel = context.partitions.accel
+        self._layouts = context.layouts
 
     def build(
         self,
@@ -71,10 +58,10 @@ class DeviceMetadata:
             metadata = add_claims(
                 metadata,
                 instance.uuid,
-                self._claims_of(instance.uuid),
+                self._accel.claims_of(instance.uuid),
                 text,
-                self._state,
-                self._predict_buses(text),
+                self._accel.host,
+                self._layouts.predict_buses(text),
             )
         return metadata
 
@@ -104,7 +91,9 @@ def add_claims(
         for element in connection.find_hostdevs(text, {claim.handle})
     ]
     if functions:
-        described = _list_devices(functions, parse_cells(text), state)
+        described = _list_devices(
+            functions, guest_pci.parse_cells(text), state
+        )
         descriptions = device_description.describe(server, described)
         devices = map(_build_device, functions, descriptions)
         metadata = objects.InstanceDeviceMetadata(
@@ -176,23 +165,6 @@ def _find_peers(
     return frozenset(
         card for card in cards if names.nvlink_trait(card) in device.traits
     )
-
-
-def parse_cells(text: str) -> Mapping[int, int]:
-    """Return the NUMA nodes of a guest by those of the host.
-
-    A guest node whose memory may be on several nodes of the host is left
-    out.
-
-    :param text: XML of the guest's domain (libvirt's formatdomain,
-        ``numatune``).
-    """
-    root = ElementTree.fromstring(text)  # noqa: S314 - libvirtd's
-    return {
-        int(nodeset): int(node.get("cellid") or "0")
-        for node in root.iterfind("./numatune/memnode")
-        if (nodeset := node.get("nodeset") or "").isdecimal()
-    }
 
 
 def parse_guest_address(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virt_hooks.guest import device_description, host_links
-from virt_hooks.guest.device_description import GuestDevice
+from virt_hooks.operations.metadata import device_description, host_links
+from virt_hooks.operations.metadata.device_description import GuestDevice
 
 SERVER = "6a0a5f6e-0000-4000-8000-00000000000a"
 OTHER = "6a0a5f6e-0000-4000-8000-00000000000b"

@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nova_accel.catalog import mdev_names
-from virt_hooks.guest import host_links
+from virt_hooks.operations.metadata import host_links
 
 VERSION = 1
 # Nova stores the metadata in a column of 65,535 bytes (TEXT in MySQL), with

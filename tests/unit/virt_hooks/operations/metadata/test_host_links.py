@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from nova_accel.host.sysfs import host_reader
-from virt_hooks.guest import host_links
+from virt_hooks.operations.metadata import host_links
 
 ROOT_PORT = "pci0000:16/0000:16:01.0"
 CARD, VF = "0000:17:00.0", "0000:17:00.4"
