@@ -7,10 +7,12 @@ Python to parse the files again.
 """
 
 import ast
+import collections
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("nova_accel", "placement_sync", "filters", "virt_hooks")
@@ -19,6 +21,7 @@ SOURCE_SUFFIXES = {
     ".toml",
 }  # fmt: skip
 GENERATED = {"build", "dist", "__pycache__", "node_modules"}
+Node = TypeVar("Node", bound=ast.AST)
 
 
 def walk(top: Path) -> Iterator[Path]:
@@ -58,10 +61,30 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
+def list_nodes(path: Path, *kinds: type[Node]) -> Sequence[Node]:
+    """Return the nodes of some kinds in a module's syntax tree."""
+    groups = _group_nodes(path)
+    return [node for kind in kinds for node in groups.get(kind, ())]
+
+
 @functools.lru_cache(maxsize=1)
-def list_nodes(path: Path) -> Sequence[ast.AST]:
-    """Return all nodes of a module's syntax tree."""
-    return list(ast.walk(tree(path)))
+def _group_nodes(path: Path) -> Mapping[type[ast.AST], list[Any]]:
+    """Return the nodes of a module's syntax tree by kind.
+
+    Each rule is about few kinds. Going through all nodes for each rule took
+    longer than everything else that the rules do.
+    """
+    groups: dict[type[ast.AST], list[Any]] = collections.defaultdict(list)
+    nodes: list[ast.AST] = [tree(path)]
+    for node in nodes:
+        groups[type(node)].append(node)
+        for name in node._fields:
+            value = getattr(node, name)
+            if isinstance(value, list):
+                nodes += (item for item in value if isinstance(item, ast.AST))
+            elif isinstance(value, ast.AST):
+                nodes.append(value)
+    return groups
 
 
 FILES = list(walk(ROOT))

@@ -6,7 +6,7 @@ import collections
 import configparser
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -109,6 +109,7 @@ IMPURE = {
 STANDINS = "tests/lab/standins/"
 LICENCES = {"Apache-2.0"}
 STANDIN_LICENCES = {*LICENCES, "GPL-2.0-only", "GPL-2.0-or-later"}
+IMPORTS: tuple[type[ast.AST], ...] = (ast.Import, ast.ImportFrom)
 
 
 @functools.cache
@@ -126,17 +127,18 @@ def imported(node: ast.AST) -> list[str]:
     return []
 
 
-def docstrings(nodes: Sequence[ast.AST]) -> set[int]:
+def docstrings(path: Path) -> set[int]:
     """Return the ids of the nodes that are documentation, not code."""
+    bodies = [
+        *(node.body for node in list_nodes(path, ast.Module)),
+        *(node.body for node in list_nodes(path, ast.ClassDef)),
+        *(node.body for node in list_nodes(path, ast.FunctionDef)),
+        *(node.body for node in list_nodes(path, ast.AsyncFunctionDef)),
+    ]
     return {
-        id(node.body[0].value)
-        for node in nodes
-        if isinstance(
-            node,
-            ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
-        )
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
+        id(body[0].value)
+        for body in bodies
+        if body and isinstance(body[0], ast.Expr)
     }
 
 
@@ -185,12 +187,11 @@ def no_file_is_too_long(path: Path) -> None:
 def kernel_paths_are_spelled_under_host_only(path: Path) -> None:
     if relative(path).startswith("nova_accel/host/"):
         return
-    documentation = docstrings(list_nodes(path))
+    documentation = docstrings(path)
     spelled = [
         node.lineno
-        for node in list_nodes(path)
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
+        for node in list_nodes(path, ast.Constant)
+        if isinstance(node.value, str)
         and re.search(r"(?<![\w:/])/sys\b", node.value)
         and id(node) not in documentation
     ]
@@ -199,21 +200,19 @@ def kernel_paths_are_spelled_under_host_only(path: Path) -> None:
 
 @rule(PYTHON)
 def no_import_is_relative_or_of_eventlet(path: Path) -> None:
-    for node in list_nodes(path):
+    for node in list_nodes(path, *IMPORTS):
         roots = {name.partition(".")[0] for name in imported(node)}
         assert "eventlet" not in roots
-        assert not (isinstance(node, ast.ImportFrom) and node.level)
+    assert not any(node.level for node in list_nodes(path, ast.ImportFrom))
 
 
 @rule(PYTHON)
 def no_shell(path: Path) -> None:
-    for node in list_nodes(path):
-        if isinstance(node, ast.Call):
-            arguments = {
-                keyword.arg: keyword.value for keyword in node.keywords
-            }
-            shell = arguments.get("shell")
-            assert not (isinstance(shell, ast.Constant) and shell.value)
+    for node in list_nodes(path, ast.Call):
+        for keyword in node.keywords:
+            assert keyword.arg != "shell" or not (
+                isinstance(keyword.value, ast.Constant) and keyword.value.value
+            )
 
 
 @rule(MODULES)
@@ -223,8 +222,8 @@ def restricted_libraries_are_not_imported_by_name(path: Path) -> None:
         "eventlet", "libvirt", "nova", "openstack", "prometheus_client",
         "pynvml", "pyudev",
     }  # fmt: skip
-    for node in list_nodes(path):
-        if not isinstance(node, ast.Call) or not node.args:
+    for node in list_nodes(path, ast.Call):
+        if not node.args:
             continue
         function = ast.unparse(node.func).rpartition(".")[2]
         if function in ("import_module", "__import__"):
@@ -234,11 +233,7 @@ def restricted_libraries_are_not_imported_by_name(path: Path) -> None:
 
 @rule([p for p in MODULES if relative(p).startswith("virt_hooks/")])
 def one_module_of_nova_compute_writes_providers(path: Path) -> None:
-    methods = {
-        node.attr
-        for node in list_nodes(path)
-        if isinstance(node, ast.Attribute)
-    }
+    methods = {node.attr for node in list_nodes(path, ast.Attribute)}
     if relative(path) == PROVIDER_WRITER:
         assert methods & PROVIDER_WRITES
     else:
@@ -249,23 +244,21 @@ def one_module_of_nova_compute_writes_providers(path: Path) -> None:
 def broad_excepts_are_at_the_seams_only(path: Path) -> None:
     if relative(path) in SEAMS:
         return
-    for node in list_nodes(path):
-        if isinstance(node, ast.ExceptHandler):
-            caught = ast.unparse(node.type) if node.type else "BaseException"
-            assert caught not in ("Exception", "BaseException"), node.lineno
+    for node in list_nodes(path, ast.ExceptHandler):
+        caught = ast.unparse(node.type) if node.type else "BaseException"
+        assert caught not in ("Exception", "BaseException"), node.lineno
 
 
 @rule(MODULES)
 def a_handled_exception_is_logged_once(path: Path) -> None:
     """oslo.log appends it to each other warning and error."""
-    for node in list_nodes(path):
-        if isinstance(node, ast.ExceptHandler):
-            calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
-            for call in calls:
-                name = ast.unparse(call.func)
-                assert name not in ("LOG.warning", "LOG.error"), (
-                    f"line {call.lineno}: use nova_accel.config.logs"
-                )
+    for node in list_nodes(path, ast.ExceptHandler):
+        calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+        for call in calls:
+            name = ast.unparse(call.func)
+            assert name not in ("LOG.warning", "LOG.error"), (
+                f"line {call.lineno}: use nova_accel.config.logs"
+            )
 
 
 def find_foreign(node: ast.AST) -> list[tuple[str, ast.AST]]:
@@ -304,13 +297,16 @@ def list_public_texts(call: ast.Call) -> list[ast.AST]:
 
 
 FOREIGN = {"BaseException", "Exception", "OSError"}
+SCOPES: tuple[type[ast.AST], ...] = (ast.ExceptHandler, ast.FunctionDef)
 
 
 @rule(MODULES)
 def faults_of_servers_quote_no_other_library(path: Path) -> None:
     """The text of another library's exception may name internal hosts."""
     for variable, scope in (
-        pair for node in list_nodes(path) for pair in find_foreign(node)
+        pair
+        for node in list_nodes(path, *SCOPES)
+        for pair in find_foreign(node)
     ):
         for call in ast.walk(scope):
             if not isinstance(call, ast.Call):
@@ -349,9 +345,8 @@ def test_each_module_of_the_lower_layers_is_declared_pure() -> None:
 
 @rule([path for path in MODULES if is_pure(module_name(path))])
 def pure_code_calls_nothing_with_an_effect(path: Path) -> None:
-    for node in list_nodes(path):
-        if isinstance(node, ast.Call):
-            assert ast.unparse(node.func) not in EFFECTS, node.lineno
+    for node in list_nodes(path, ast.Call):
+        assert ast.unparse(node.func) not in EFFECTS, node.lineno
 
 
 def test_every_package_is_in_a_wheel() -> None:
@@ -381,7 +376,8 @@ def test_the_shim_is_two_lines_and_no_package_is_called_nova() -> None:
 @rule([path for path in MODULES if path.name == "__init__.py"])
 def packages_import_nothing_but_their_own_types(path: Path) -> None:
     """config_source runs before Nova chose its concurrency."""
-    names = [name for node in list_nodes(path) for name in imported(node)]
+    imports = list_nodes(path, *IMPORTS)
+    names = [name for node in imports for name in imported(node)]
     assert names == PACKAGE_IMPORTS.get(module_name(path), [])
 
 
@@ -478,11 +474,10 @@ CLASS_HOMES: dict[str, set[str]] = collections.defaultdict(set)
 
 @rule(MODULES)
 def a_class_name_is_used_once(path: Path) -> None:
-    for node in list_nodes(path):
-        if isinstance(node, ast.ClassDef):
-            CLASS_HOMES[node.name].add(relative(path))
-            homes = CLASS_HOMES[node.name]
-            assert len(homes) == 1 or node.name in PROTOCOLS, homes
+    for node in list_nodes(path, ast.ClassDef):
+        CLASS_HOMES[node.name].add(relative(path))
+        homes = CLASS_HOMES[node.name]
+        assert len(homes) == 1 or node.name in PROTOCOLS, homes
 
 
 def test_each_protocol_shares_its_name() -> None:

@@ -65,6 +65,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 }
 
 Hit = tuple[int, str]
+# Nodes that have a docstring, prose, or a name that they define.
+KINDS: tuple[type[ast.AST], ...] = (
+    *(ast.Module, ast.ClassDef, ast.FunctionDef),
+    *(ast.Constant, ast.Name, ast.Attribute, ast.arg),
+)
 
 
 def find_in_text(text: str, first_line: int = 1) -> Iterator[Hit]:
@@ -76,7 +81,7 @@ def find_in_text(text: str, first_line: int = 1) -> Iterator[Hit]:
 def find_in_code(source: str, nodes: Sequence[ast.AST]) -> Iterator[Hit]:
     """Yield the hits of a Python module: comments, strings, names.
 
-    :param nodes: all nodes of its syntax tree.
+    :param nodes: those of ``KINDS`` in its syntax tree.
     """
     has_prose = PROSE.search(source) is not None
     if has_prose:
@@ -88,12 +93,12 @@ def find_in_code(source: str, nodes: Sequence[ast.AST]) -> Iterator[Hit]:
                 yield getattr(node, "lineno", 1), f"docstring: {first}"
         elif has_prose and isinstance(node, ast.Constant):
             yield from _find_in_constant(node)
-        for name in _defined_names(node):
-            parts = set(name.strip("_").split("_"))
-            if name in FOREIGN_NAMES:
-                continue
-            if name.strip("_") in EMPTY_NAMES or parts & NAME_PARTS:
-                yield getattr(node, "lineno", 1), f"name {name}"
+        name = _find_defined_name(node)
+        if not name or name in FOREIGN_NAMES:
+            continue
+        parts = set(name.strip("_").split("_"))
+        if name.strip("_") in EMPTY_NAMES or parts & NAME_PARTS:
+            yield getattr(node, "lineno", 1), f"name {name}"
 
 
 def _find_in_comments(source: str) -> Iterator[Hit]:
@@ -108,22 +113,26 @@ def _find_in_constant(node: ast.Constant) -> Iterator[Hit]:
         yield from find_in_text(node.value, node.lineno)
 
 
-def _defined_names(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        yield node.id
-    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        yield node.attr
-    elif isinstance(node, ast.arg):
-        yield node.arg
-    elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-        yield node.name
+def _find_defined_name(node: ast.AST) -> str:
+    """Return the name that a node defines, "" if it defines none."""
+    match node:
+        case ast.Name(ctx=ast.Store()):
+            return node.id
+        case ast.Attribute(ctx=ast.Store()):
+            return node.attr
+        case ast.arg():
+            return node.arg
+        case ast.FunctionDef() | ast.ClassDef():
+            return node.name
+    return ""
 
 
 def find(path: Path) -> list[Hit]:
     """Return the hits of a file, by line."""
     text = path.read_text()
     if path.suffix == ".py":
-        return sorted(set(find_in_code(text, sources.list_nodes(path))))
+        nodes = sources.list_nodes(path, *KINDS)
+        return sorted(set(find_in_code(text, nodes)))
     return sorted(set(find_in_text(text)))
 
 

@@ -123,18 +123,18 @@ def list_imported_tests(path: Path) -> Iterator[str]:
     """Yield the modules ``test_*.py`` that a file imports."""
     if not IMPORT.search(path.read_text()):
         return
-    for node in sources.list_nodes(path):
-        if isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            names = [module, *(f"{module}.{a.name}" for a in node.names)]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        for name in names:
-            imported = name.replace(".", "/") + ".py"
-            if "/test_" in imported and (ROOT / imported).is_file():
-                yield imported
+    names = [
+        alias.name
+        for node in sources.list_nodes(path, ast.Import)
+        for alias in node.names
+    ]
+    for node in sources.list_nodes(path, ast.ImportFrom):
+        module = node.module or ""
+        names += [module, *(f"{module}.{a.name}" for a in node.names)]
+    for name in names:
+        imported = name.replace(".", "/") + ".py"
+        if "/test_" in imported and (ROOT / imported).is_file():
+            yield imported
 
 
 def list_owners(name: str) -> set[str]:
