@@ -11,7 +11,6 @@ processor time, a fifth of a test; servers, notes and Nova's configuration of
 the test before would cost more to remove than they cost to start.
 """
 
-import functools
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from sqlalchemy import util
 from sqlalchemy.dialects.sqlite import pysqlite
 
 from tests.functional.sync.support import placement_app
+from tests.support import entry_points
 
 # First pause of a loop in seconds; each of its next is twice as long.
 _FIRST_PAUSE_S = 0.05
@@ -38,7 +38,6 @@ _IDLE_THREAD_S = 0.05
 # Nova has some 2,500 patterns: routes, and properties of flavors. Python
 # compiles a pattern again that was not among the last 512.
 _PATTERNS = 1 << 13
-_ENTRY_POINTS = metadata.entry_points
 # Statements of Nova and Placement, as SQLAlchemy compiled them. A run of the
 # whole harness has some 700.
 _STATEMENTS: util.LRUCache[Any, Any] = util.LRUCache(1 << 12)
@@ -138,15 +137,14 @@ class PooledConnections(fixtures.Fixture):
 
 
 class ReadOnce(fixtures.Fixture):
-    """Entry points, and Placement's schemas and tables: none changes.
-
-    A nova-compute that starts reads the entry points eight times.
-    """
+    """Entry points, and Placement's schemas and tables: none changes."""
 
     def _setUp(self) -> None:
         placement_app.spare_work()
         self.useFixture(
-            fixtures.MockPatchObject(metadata, "entry_points", _entry_points)
+            fixtures.MockPatchObject(
+                metadata, "entry_points", entry_points.read
+            )
         )
 
 
@@ -172,15 +170,6 @@ class SharedStatements(fixtures.Fixture):
         if isinstance(engine.dialect, pysqlite.SQLiteDialect_pysqlite):
             engine.update_execution_options(compiled_cache=_STATEMENTS)
         return engine
-
-
-def _entry_points(**selected: str) -> Any:
-    return _read_entry_points(tuple(sys.path), **selected)
-
-
-@functools.cache
-def _read_entry_points(_path: tuple[str, ...], **selected: str) -> Any:
-    return _ENTRY_POINTS(**selected)
 
 
 def let_threads_idle() -> None:

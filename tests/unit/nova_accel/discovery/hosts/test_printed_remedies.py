@@ -28,7 +28,8 @@ from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.inventory import printed_remedies
 from nova_accel.model import names
 from tests.hosts import look, recorded
-from tests.support import examples, remedied_host
+from tests.support import examples
+from tests.support.hosts import remedied_host
 
 HOSTS = (*look.NAMES, *(f"recorded/{name}" for name in recorded.NAMES))
 # Words of a correction, which is a remedy then.
