@@ -66,7 +66,6 @@ STEPS: Mapping[str, Step] = {
             # These compare a page of the manual with the code.
             "tests/unit/nova_accel/catalog/test_features.py",
             "tests/unit/nova_accel/config/test_conf.py",
-            "tests/unit/nova_accel/doctor/test_checks.py",
             "tests/unit/nova_accel/catalog/test_extra_specs.py",
             "tests/unit/placement_sync/cli/test_sync_command.py",
             "tests/unit/placement_sync/daemon/test_metrics.py",

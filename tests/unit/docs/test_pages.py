@@ -7,6 +7,7 @@ import re
 import pytest
 
 from nova_accel.catalog import loader
+from nova_accel.doctor import registry
 from tests.unit.docs import pages
 
 generated = pages.extension("generated")
@@ -173,6 +174,15 @@ def test_the_order_of_results_names_pages() -> None:
     names = re.findall(r'"([a-z/-]{6,})"', scorer)
     assert len(names) > 5
     assert all((pages.MANUAL / f"{name}.rst").is_file() for name in names)
+
+
+def test_the_page_of_each_check_exists() -> None:
+    checks = (*registry.list_checks(), *registry.list_cloud_checks())
+    names = {check.page for check in checks}
+    assert len(names) > 5
+    assert all(
+        (pages.MANUAL / f"admin/{name}.rst").is_file() for name in names
+    )
 
 
 def test_the_glossary_is_short() -> None:
