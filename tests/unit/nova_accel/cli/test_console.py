@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from nova_accel.cli import commands
 from tests.hosts import look
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
@@ -151,19 +152,22 @@ def test_a_silent_service_is_named_until_ctrl_c() -> None:
             interrupt(process)
 
 
-def test_a_command_gives_up_after_its_timeout() -> None:
+def test_a_command_gives_up_after_its_timeout(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as placement:
         url = f"http://127.0.0.1:{placement.getsockname()[1]}"
         words = ["audit", "--host", "node1", "--endpoint", url]
-        with start("nova-accel", [*words, "--timeout", "0.5"]) as process:
-            _, text = process.communicate(timeout=50)
-    assert process.returncode == 1
+        assert commands.main([*words, "--timeout", "0.5"]) == 1
+    text = capsys.readouterr().err
     assert "it does not answer" in text or "timed out" in text
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "soon"])
-def test_a_timeout_is_a_time(seconds: str) -> None:
-    with start("nova-accel", ["audit", "--timeout", seconds]) as process:
-        _, text = process.communicate(timeout=50)
-    assert process.returncode == 2
-    assert "--timeout" in text
+def test_a_timeout_is_a_time(
+    capsys: pytest.CaptureFixture[str], seconds: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        commands.main(["audit", "--timeout", seconds])
+    assert end.value.code == 2
+    assert "--timeout" in capsys.readouterr().err

@@ -26,7 +26,6 @@ from nova_accel.host.sysfs import fs, host_reader
 from nova_accel.model import names
 from nova_accel.vendors import qat
 from tests.hosts import look
-from tests.support import examples
 from tests.support.hosts.widget import GPU, OTHER, Sound, broken, check
 
 EXAMPLE = pathlib.Path(__file__).parents[4] / "doc/source/examples/lattice"
@@ -149,11 +148,12 @@ SAMPLES = (
 )
 
 
-@pytest.mark.parametrize(("name", "host"), examples.share(SAMPLES))
+# The step "conformance" checks them on several hosts each on each push.
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "host"), SAMPLES)
 def test_the_drivers_of_the_library_keep_the_rules(
     tmp_path: pathlib.Path, name: str, host: str
 ) -> None:
-    """Each on one host; tests/conformance checks them on all hosts."""
     findings = conformance.check_driver(
         look.DRIVERS[name], fs.DiskSource(look.make(host, tmp_path)), name=name
     )
