@@ -103,6 +103,7 @@ def replace(words: Words, names: dict[str, str]) -> list[str]:
     return replaced
 
 
+@pytest.mark.slow
 def test_commands_of_the_cloud_run(
     placement: servers.Server,
     tmp_path: pathlib.Path,
@@ -182,6 +183,7 @@ def read_help(main: Main, words: list[str], capsys: Output) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_commands_of_a_host_run(
     placement: servers.Server,
     tmp_path: pathlib.Path,

@@ -12,16 +12,17 @@ import pytest
 from tests.unit.house.sources import ROOT
 from tests.unit.steps.test_records import commit, git
 
-# Writes its environment's name, and fails for those in the file "broken".
+# Writes its environment's name and pytest's arguments, and fails for those
+# environments in the file "broken".
 TOX = """\
 #!/bin/sh
 case "$*" in *"-e "*) ;; *) exit 9 ;; esac
 environment=$(echo "$*" | sed 's/.*-e \\([^ ]*\\).*/\\1/')
-echo "$*" | grep -q tests/unit/house/test_ && environment=house
-echo "$environment" >> "$NOVA_ACCEL_LAB/calls"
+echo "$environment $PYTEST_ADDOPTS" >> "$NOVA_ACCEL_LAB/calls"
 ! grep -qx "$environment" "$NOVA_ACCEL_LAB/broken"
 """
 QUICK = ("lint", "types", "unit", "house")
+pytestmark = pytest.mark.slow
 
 
 class Result(NamedTuple):
@@ -115,6 +116,19 @@ def test_steps_that_passed_are_skipped(runner: Runner) -> None:
     }
     again = runner.run("quick", "--again")
     assert again.steps == dict.fromkeys(QUICK, "ok")
+
+
+def test_a_quick_pass_is_none_of_the_whole_step(runner: Runner) -> None:
+    assert runner.run("quick").steps["unit"] == "ok"
+    calls = (runner.lab / "calls").read_text().splitlines()
+    # The step "house" has the environment of the unit tests.
+    assert calls.count("unit-py311  -m 'not long and not slow'") == 2
+    assert runner.run("unit").steps == {"unit": "ok"}
+    whole = (runner.lab / "calls").read_text().splitlines()[len(calls) :]
+    assert [line.split() for line in whole] == [
+        ["unit-py311"],
+        ["unit-py312,unit-py313"],
+    ]
 
 
 def test_a_failure_is_not_recorded(runner: Runner) -> None:

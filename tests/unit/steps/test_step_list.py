@@ -180,6 +180,50 @@ def test_pages_that_tests_read_are_inputs() -> None:
         ), (name, read)
 
 
+@pytest.mark.parametrize(
+    ("step", "scope", "marks"),
+    [
+        ("unit", "quick", "-m 'not long and not slow'"),
+        ("unit", "short", "-m 'not long'"),
+        ("unit", "whole", ""),
+        ("nova31", "short", "-m 'each_release and not long'"),
+        ("nova31", "whole", "-m 'each_release'"),
+        ("nova32", "whole", ""),
+    ],
+)
+def test_a_scope_has_the_tests_with_its_marks(
+    step: str, scope: str, marks: str
+) -> None:
+    """Slow tests run in each scope but ``quick``."""
+    function = re.search(
+        r"^select_marked\(\) .*?^}", RUN.read_text(), re.M | re.S
+    )
+    assert function
+    command = f"extra=(); {function[0]}; select_marked {step}"
+    done = subprocess.run(  # noqa: S603
+        ["/bin/bash", "-c", f'{command}; echo "$PYTEST_ADDOPTS"'],
+        env={"scope": scope},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == marks
+
+
+def test_slow_tests_are_those_of_the_quick_run() -> None:
+    names = {
+        sources.relative(path)
+        for path in TESTS
+        if re.search(
+            r"^\s*(?:@|pytestmark = )pytest\.mark\.slow",
+            path.read_text(),
+            re.M,
+        )
+    }
+    assert len(names) > 10
+    assert all(list_owners(name) & {"unit", "house"} for name in names)
+
+
 def is_long(node: ast.FunctionDef | ast.Module) -> bool:
     """Return whether a test or a module has the mark of long tests."""
     marks = [

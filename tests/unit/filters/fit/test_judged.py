@@ -32,6 +32,7 @@ MOST_FAILING = 5
 SIZES = ("L40S-8Q", "L40S-12Q", "L40S-16Q", "L40S-24Q")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [0.0, 0.1])
 def test_placed_servers_start_and_refused_hosts_could_not_serve(
     monkeypatch: pytest.MonkeyPatch, late: float

@@ -154,6 +154,7 @@ def test_a_suitable_host_is_not_refused(monkeypatch: Any, order: Any) -> None:
     assert true_cells(host, request_spec, first) == {1}
 
 
+@pytest.mark.slow
 def test_a_guest_is_on_the_node_of_its_card(monkeypatch: Any) -> None:
     """Both cards have room: the first candidate satisfies numa_policy."""
     monkeypatch.setattr(request_filter, "ALL_REQUEST_FILTERS", [])

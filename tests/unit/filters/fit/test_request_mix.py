@@ -24,6 +24,7 @@ def test_latest_requests_replace_former_ones() -> None:
     assert sum(parts.values()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_the_mix_is_bounded() -> None:
     mix = request_mix.RequestMix()
     for number in range(20000):

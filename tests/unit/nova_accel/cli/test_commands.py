@@ -223,6 +223,7 @@ def test_help_imports_little_more_than_cliff() -> None:
     assert len(added) <= 60, sorted(added)
 
 
+@pytest.mark.slow
 def test_inspect_imports_no_openstack_client(
     tmp_path: pathlib.Path,
 ) -> None:

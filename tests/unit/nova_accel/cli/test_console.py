@@ -82,6 +82,7 @@ def path_with(place: pathlib.Path, name: str, text: str) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(filter(None, directories))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_ctrl_c_ends_a_waiting_command(
     tmp_path: pathlib.Path, name: str
@@ -101,6 +102,7 @@ def test_ctrl_c_ends_a_waiting_command(
                 interrupt(process)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_ctrl_c_ends_a_command_that_still_imports(
     tmp_path: pathlib.Path, name: str
@@ -138,6 +140,7 @@ def test_the_deprecation_of_eventlet_is_not_printed(
     assert "a warning of another kind" in words
 
 
+@pytest.mark.slow
 def test_a_silent_service_is_named_until_ctrl_c() -> None:
     with socket.create_server(("127.0.0.1", 0)) as placement:
         url = f"http://127.0.0.1:{placement.getsockname()[1]}"

@@ -427,6 +427,7 @@ def test_an_existing_archive_is_kept(
     assert archive.read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_a_closed_stdout_causes_no_traceback(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -444,6 +445,7 @@ def test_a_closed_stdout_causes_no_traceback(
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_full_disk_causes_no_traceback(tmp_path: pathlib.Path) -> None:
     root = look.make("t4-mdev", tmp_path)
     command = [sys.executable, "-m", "nova_accel.cli.commands", "inspect"]

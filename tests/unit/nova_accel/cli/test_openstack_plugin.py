@@ -6,6 +6,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 from nova_accel.cli import openstack_plugin
 
 ROOT = pathlib.Path(__file__).parents[4]
@@ -42,6 +44,7 @@ def read_commands(group: str) -> dict[str, str]:
 CLIENT = read_commands(f"openstack.accel.v{openstack_plugin.API_VERSIONS[0]}")
 
 
+@pytest.mark.slow
 def test_the_help_needs_no_library_of_a_host() -> None:
     program = PROGRAM.format(absent=set(ABSENT))
     output = subprocess.run(  # noqa: S603

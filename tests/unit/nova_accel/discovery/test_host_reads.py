@@ -18,9 +18,8 @@ from nova_accel.host.sysfs import host_reader
 from tests.lab import fakehost
 from tests.support.hosts import measured
 
+pytestmark = pytest.mark.slow
 VFS = 64
-
-
 A40 = fakehost.NvidiaGpu(address=measured.CARD, model="A40", enabled_vfs=8)
 T4 = fakehost.NvidiaGpu(address=measured.CARD, model="T4")
 A100 = fakehost.NvidiaGpu(

@@ -162,6 +162,7 @@ def test_an_archive_has_not_any_number_of_members(
         capture.load(path)
 
 
+@pytest.mark.slow
 def test_the_command_ends_for_the_longest_texts(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -204,6 +204,7 @@ def test_a_server_for_such_a_card_is_refused_with_the_reason(
         life.ensure(simulated.A, (group,), (slot,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("technology", measured.TECHNOLOGIES)
 def test_a_pass_without_changes_takes_few_operations(
     tmp_path: pathlib.Path, own_rights: None, technology: str

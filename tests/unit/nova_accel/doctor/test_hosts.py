@@ -118,6 +118,7 @@ def test_a_recorded_host_has_one_verdict(name: str) -> None:
     assert_one_verdict(checked_host.CheckedHost(reader))
 
 
+@pytest.mark.slow
 def test_272_functions_are_checked_in_two_seconds(
     tmp_path: pathlib.Path,
 ) -> None:

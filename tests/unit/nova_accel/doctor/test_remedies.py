@@ -65,11 +65,13 @@ def is_command(line: str) -> bool:
     return is_loop or line.split(maxsplit=1)[0] in PROGRAMS
 
 
+@pytest.mark.slow
 def test_there_are_many_commands(remedies: list[str]) -> None:
     lines = {line for text in remedies for line in text.splitlines()}
     assert len(set(filter(is_command, lines))) > 50
 
 
+@pytest.mark.slow
 def test_a_command_is_a_complete_line(remedies: list[str]) -> None:
     for text in remedies:
         check_remedy(text)

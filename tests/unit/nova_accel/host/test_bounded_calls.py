@@ -149,6 +149,7 @@ eventlet.spawn(tick)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_green", [False, True], ids=["native", "green"])
 def test_a_process_ends_while_a_call_hangs(
     tmp_path: Path, is_green: bool

@@ -48,6 +48,7 @@ def test_placement_is_asked_less_while_it_is_down_and_finds_no_herd() -> None:
     assert traffic.peak(down[1], down[1] + 10 * MINUTE) < PEAK
 
 
+@pytest.mark.slow
 def test_an_overloaded_placement_recovers() -> None:
     """Each host keeps what it has read when a pass fails."""
     slow = passes.Cost(first=17, changed=26, later=1, seconds=0.2)

@@ -364,6 +364,7 @@ made = loop.Loop(send_signal, 3600.0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["native", "green"])
 def test_the_loop_runs_on_native_and_green_threads(world: str) -> None:
     if world == "green":

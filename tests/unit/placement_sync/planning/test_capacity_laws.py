@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 import hypothesis
+import pytest
 from hypothesis import strategies
 
 from nova_accel.catalog import loader
@@ -26,6 +27,7 @@ from placement_sync.planning.capacity import capacity_plan, captured_hosts
 from tests.support.scheduler import judged_hosts
 from tests.support.scheduler.judged_placement import SERVER, Placement
 
+pytestmark = pytest.mark.slow
 TYPES = offered_devices.VgpuTypes(loader.load())
 SEEDS = strategies.integers(min_value=0, max_value=1 << 32)
 # Which of two equal GPU instances of an operator gets a partition depends on

@@ -320,6 +320,7 @@ def is_valid(fields: dict[str, object]) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_printed_line_has_all_that_the_operator_wrote(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -231,6 +231,7 @@ def read_rest(process: "subprocess.Popen[str]") -> str:
     return process.stdout.read()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["native", "green"])
 def test_callbacks_work_on_native_and_green_threads(world: str) -> None:
     if world == "green":

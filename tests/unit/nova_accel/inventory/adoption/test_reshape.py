@@ -39,6 +39,7 @@ def report_node(
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples.examples(1000))
 @given(clouds.natives() | pci_clouds.natives())
 def test_placement_is_equal_after_an_adoption_and_its_undo(

@@ -122,6 +122,7 @@ def list_servers(devices: Mapping[str, model.Device]) -> list[tuple[str, str]]:
     )
 
 
+@pytest.mark.slow
 @given(fragmented.worlds())
 @settings(max_examples=examples.examples(300))
 def test_moves_do_what_they_say(world: World) -> None:
@@ -136,6 +137,7 @@ def test_moves_do_what_they_say(world: World) -> None:
     assert list_servers(after) == list_servers(world.devices)
 
 
+@pytest.mark.slow
 @given(fragmented.worlds(), st.data())
 @settings(max_examples=examples.examples(300))
 def test_a_profile_fits_so_many_times(

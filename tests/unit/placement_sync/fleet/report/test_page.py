@@ -153,6 +153,7 @@ def test_each_link_has_its_place(page: Element) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 30, 240])
 def test_each_host_has_a_small_bar_for_each_card(count: int) -> None:
     hosts = render(sized_fleets.build_fleet(count)).find("details", "host")
@@ -276,6 +277,7 @@ def test_no_heading_is_empty() -> None:
         assert section.find("details") or section.find("td")
 
 
+@pytest.mark.slow
 def test_hosts_are_selected_and_ordered_without_scripts() -> None:
     page = render(sized_fleets.build_fleet(240))
     hosts = page.find("details", "host")

@@ -57,6 +57,7 @@ def linked_guests(
 # -- laws ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(linked=linked_guests(), spare=st.integers(0, 2))
 @LAW
 def test_the_trees_have_the_same_form(linked: Linked, spare: int) -> None:
@@ -67,6 +68,7 @@ def test_the_trees_have_the_same_form(linked: Linked, spare: int) -> None:
     ) == host_trees.list_host_clusters(devices, peers)
 
 
+@pytest.mark.slow
 @given(linked=linked_guests(), seed=st.integers())
 @LAW
 def test_the_order_of_the_devices_has_no_effect(
@@ -78,6 +80,7 @@ def test_the_order_of_the_devices_has_no_effect(
     assert mirror(*shuffled, peers=peers) == mirror(*devices, peers=peers)
 
 
+@pytest.mark.slow
 @given(linked=linked_guests(), spare=st.integers(0, 2))
 @LAW
 def test_no_controller_is_superfluous(linked: Linked, spare: int) -> None:
@@ -99,6 +102,7 @@ def test_no_controller_is_superfluous(linked: Linked, spare: int) -> None:
     assert len(empty) == spare * len(drawn.expanders)
 
 
+@pytest.mark.slow
 @given(linked=linked_guests(), first=st.integers(1, 17))
 @LAW
 def test_indexes_have_no_gap_and_are_the_buses(
@@ -114,6 +118,7 @@ def test_indexes_have_no_gap_and_are_the_buses(
     guest_buses.check(text)
 
 
+@pytest.mark.slow
 @given(devices=guests())
 @LAW
 def test_each_function_has_a_place_of_its_own(
