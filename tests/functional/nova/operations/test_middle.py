@@ -426,17 +426,6 @@ class LeftBehind(Failing):
     __test__ = False
 
     @pytest.mark.long
-    def test_migrate(self) -> None:
-        """Its source has no allocations left, so its devices are released."""
-        server = self.boot_server("host1", "host2")
-        self.refuse_guests("host2")
-        self.fail_operation(server, "migrate")
-        self.assertEqual("host2", self.host_of(server))
-        self.assertEqual({}, self.hosts["host1"].mdevs())
-        self.recover(server)
-        self.delete_and_check(server)
-
-    @pytest.mark.long
     def test_migrate_and_archive(self) -> None:
         """The server is archived before the next pass of its source."""
         server = self.boot_server("host1", "host2")
