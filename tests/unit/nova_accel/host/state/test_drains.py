@@ -182,13 +182,6 @@ def test_nothing_is_drained_at_first(drained: device_notes.DrainNotes) -> None:
     assert not os.path.exists(drained.path)
 
 
-def test_the_last_reason_is_stored(drained: device_notes.DrainNotes) -> None:
-    drained.put(GPU, "a fan is loud")
-    drained.put(GPU, "it is sold")
-    assert drained.read()[GPU].reason == "it is sold"
-    assert len(os.listdir(drained.path)) == 1
-
-
 def test_remove_returns_the_removed_drains(
     drained: device_notes.DrainNotes,
 ) -> None:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults are stored, applied to devices, and healed."""
 
-import json
 import os
 import pathlib
 
 import pytest
 
-from nova_accel import errors, model
+from nova_accel import model
 from nova_accel.cli import commands
 from nova_accel.config import policy
 from nova_accel.discovery import nova_conf
@@ -38,34 +37,6 @@ def test_a_fault_survives_a_restart(notes: device_notes.FaultNotes) -> None:
     fault = again[fpga.REGION]
     assert (fault.reason, fault.function) == ("it failed", fpga.OLD)
     assert fault.when
-
-
-def test_there_are_no_faults_at_first(notes: device_notes.FaultNotes) -> None:
-    assert notes.read() == {}
-    assert not os.path.exists(notes.path)
-
-
-def test_an_unreadable_note_counts(
-    notes: device_notes.FaultNotes,
-) -> None:
-    notes.put(fpga.REGION, "it failed", None)
-    (name,) = os.listdir(notes.path)
-    pathlib.Path(notes.path, name).write_text("{", encoding="utf-8")
-    assert "can't be read" in notes.read()[fpga.REGION].reason
-
-
-def test_a_note_that_cant_be_written_counts_until_the_restart(
-    tmp_path: pathlib.Path,
-) -> None:
-    (tmp_path / "faulted").write_text("no directory")
-    notes = device_notes.FaultNotes(str(tmp_path))
-    notes.put(fpga.REGION, "it failed", None)
-    with pytest.raises(errors.UnreadableError):
-        notes.read()
-    (tmp_path / "faulted").unlink()
-    assert notes.read()[fpga.REGION].reason == "it failed"
-    assert notes.heal([fpga.REGION]) == {fpga.REGION}
-    assert notes.read() == {}
 
 
 def test_a_faulted_region_is_reserved_and_marked(
@@ -170,53 +141,6 @@ def heal(notes: device_notes.FaultNotes, *arguments: str) -> int:
     return commands.main(["heal", *arguments, "--state-dir", place])
 
 
-def test_heal_lists_and_removes_faults(
-    notes: device_notes.FaultNotes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    os.mkdir(os.path.dirname(notes.path))
-    assert heal(notes) == 0
-    assert "Nothing is set aside" in capsys.readouterr().out
-    notes.put(fpga.REGION, "it failed", None)
-    assert heal(notes) == 0
-    assert f"{fpga.REGION}  since 2" in capsys.readouterr().out
-    assert heal(notes, fpga.REGION) == 0
-    assert fpga.REGION in capsys.readouterr().out
-    assert notes.read() == {}
-
-
-def test_a_device_without_a_fault_cannot_be_healed(
-    notes: device_notes.FaultNotes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    notes.put(fpga.REGION, "it failed", None)
-    assert heal(notes, fpga.CARD) == 2
-    assert fpga.REGION in capsys.readouterr().err
-    assert notes.read().keys() == {fpga.REGION}
-
-
-def test_heal_refuses_a_state_dir_that_is_missing(
-    notes: device_notes.FaultNotes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert heal(notes) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    missing = os.path.dirname(notes.path)
-    assert f"'{missing}' is not a --state-dir" in captured.err
-    assert commands.main(["heal", "--state-dir", "accel"]) == 2
-    captured = capsys.readouterr()
-    assert "'accel' is not a --state-dir; expected an absolute" in captured.err
-
-
-def test_heal_names_the_file_of_a_state_dir_that_is_missing(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "compute.conf"
-    path.write_text(f"[nova_accel]\nstate_dir = {tmp_path}/missing\n")
-    assert commands.main(["heal", "--config-file", str(path)]) == 2
-    error = capsys.readouterr().err
-    option = f"{path} [nova_accel] state_dir = {tmp_path}/missing"
-    assert error.startswith(f"nova-accel: {option}: is no directory")
-
-
 def test_heal_reads_the_nova_conf_of_this_machine(
     notes: device_notes.FaultNotes,
     tmp_path: pathlib.Path,
@@ -230,15 +154,6 @@ def test_heal_reads_the_nova_conf_of_this_machine(
     notes.put(fpga.REGION, "it failed", None)
     assert commands.main(["heal"]) == 0
     assert f"{fpga.REGION}  since 2" in capsys.readouterr().out
-
-
-def test_a_note_is_json_with_the_address(
-    notes: device_notes.FaultNotes,
-) -> None:
-    notes.put(fpga.REGION, "it failed", fpga.OLD)
-    (path,) = pathlib.Path(notes.path).iterdir()
-    note = json.loads(path.read_text(encoding="utf-8"))
-    assert note["address"] == fpga.REGION
 
 
 def test_regions_of_an_unreadable_card_stay() -> None:

@@ -28,24 +28,6 @@ def again(
     return rebuild.RebuildAllocations(os.path.dirname(store.path))
 
 
-def test_allocations_survive_a_restart(
-    store: rebuild.RebuildAllocations,
-) -> None:
-    store.put(SERVER, ALLOCATIONS)
-    store.put(OTHER, {})
-    assert (
-        store.read() == again(store).read() == {SERVER: ALLOCATIONS, OTHER: {}}
-    )
-
-
-def test_there_are_no_allocations_at_first(
-    store: rebuild.RebuildAllocations,
-) -> None:
-    assert store.read() == {}
-    store.remove(SERVER)
-    assert not os.path.exists(store.path)
-
-
 def test_removed_allocations_are_not_read(
     store: rebuild.RebuildAllocations,
 ) -> None:
