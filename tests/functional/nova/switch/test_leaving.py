@@ -18,14 +18,12 @@ from nova_accel.host.execute import action_executor
 from nova_accel.host.state import device_notes, directories
 from nova_accel.inventory.adoption import records
 from nova_accel.model import names
-from placement_sync.cli import sync_command
 from placement_sync.client import (
     cloud_client,
     nova_api,
     rest,
     stock_compute,
 )
-from placement_sync.daemon import heartbeat
 from tests.functional.nova.fpga import test_fpga
 from tests.functional.nova.spawn import test_typed_vfs
 from tests.functional.nova.support import audit, harness
@@ -294,17 +292,6 @@ class Leaving(leaving.LeavingTestBase):
         self.assertEqual({}, self.vgpu_types())
         # The driver has erased the vGPU of the VF.
         self.assert_cleaned_by_hand(harness.GPU, region)
-
-    @pytest.mark.long
-    def test_a_running_daemon_would_undo_a_removal(self) -> None:
-        self.start()
-        self.end_service()
-        writer = sync_command.WRITER
-        status = heartbeat.Heartbeat(self.state_dir(), writer, 60.0)
-        status.record_failure("Placement is down")
-        text = self.apply(status=2)
-        self.assertIn("placement-sync of this host must be stopped", text)
-        self.assert_open()
 
     @pytest.mark.long
     def test_servers_are_moved(self) -> None:

@@ -463,25 +463,6 @@ def test_a_claim_created_during_the_audit(site: Site) -> None:
 # -- findings without heal --------------------------------------------------
 
 
-def test_a_server_that_lost_its_device(site: Site) -> None:
-    site.start(A, "slot-0")
-    root = str(site.kernel.root)
-    assert privileged.remove_mdev(root, mdev("slot-0")) == 0
-    report = site.run("--heal", status=1)
-    assert kinds(report["findings"]) == [("missing-device", CARD, A)]
-    hint = report["findings"][0]["mend"]
-    assert hint == f"openstack server reboot --hard {A}"
-    assert report["left"][0]["left"]
-
-
-def test_a_guest_that_took_a_device(site: Site) -> None:
-    site.make("slot-3")
-    site.define(NO_SERVER, mdev("slot-3"))
-    report = site.run("--heal", status=1)
-    assert kinds(report["findings"]) == [("foreign-device", CARD, NO_SERVER)]
-    assert mdev("slot-3") in site.kernel.mdevs()
-
-
 def test_a_server_on_another_host(site: Site) -> None:
     site.nova.add_server(A, "compute-2")
     site.allocate(A, CARD)
@@ -489,24 +470,6 @@ def test_a_server_on_another_host(site: Site) -> None:
     assert kinds(report["findings"]) == [("duplicate", CARD, A)]
     site.nova.add_move(MOVE, A, "done", ROOT.name)
     assert site.run(status=0)["findings"] == []
-
-
-def test_text_output(site: Site) -> None:
-    site.allocate(NO_SERVER, CARD)
-    status, out, _ = site.execute("audit")
-    assert status == 1
-    head, row, reason, hint = out.splitlines()[1:5]
-    assert head.split() == ["FINDING", "WHERE", "CONSUMER", "HEALS"]
-    assert row.split() == ["leaked-allocation", GPU, NO_SERVER, "yes"]
-    assert row.index(GPU) == head.index("WHERE")
-    assert "has 1 VGPU" in reason
-    assert f"allocation unset --provider {CARD} {NO_SERVER}" in hint
-    assert "Unread sources" not in out
-    status, out, _ = site.execute("audit", nova=False)
-    assert status == 0
-    assert f"{ROOT.name}: no findings" in out
-    assert "servers of Nova's API: there are no credentials" in out
-    assert "    - allocations without a consumer" in out
 
 
 def test_a_captured_host_is_not_mixed_with_this_machine(

@@ -247,12 +247,6 @@ def test_the_status_shows_the_last_pass(site: Site) -> None:
     assert site.placement.clear() == []
 
 
-def test_the_status_shows_a_failed_pass(site: Site) -> None:
-    site.once(*NODE)
-    site.fail("run", "--once", "--host", "other")
-    assert "is not a compute node" in site.run("status", status=1)
-
-
 def test_an_unknown_device_needs_force(site: Site) -> None:
     words = site.fail("drain", "0000:99:00.0", "--reason", "r")
     assert CARD in words and OTHER in words and "--force" in words
@@ -287,24 +281,6 @@ def test_a_missing_state_dir_is_an_error_without_nova_conf(
         assert programs.main(words) == 2
         error = site.capsys.readouterr().err
         assert f"state_dir = {missing}: is no directory" in error
-
-
-def test_a_drain_needs_a_reason(site: Site) -> None:
-    assert "--reason" in site.fail("drain", CARD)
-    assert not site.state.exists()
-
-
-@pytest.mark.parametrize(
-    "words", [["drain", "--dry-run"], ["audit", "--once"]]
-)
-def test_options_of_passes_are_refused_elsewhere(
-    site: Site, words: list[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        programs.main(words)
-    assert ended.value.code == 2
-    error = site.capsys.readouterr().err
-    assert f"unrecognized arguments: {words[1]}" in error
 
 
 def test_sync_is_the_run_of_placement_sync(site: Site) -> None:

@@ -165,16 +165,6 @@ def test_each_card_has_a_verdict_and_a_reason(
     assert "1 of 1 hosts can serve the flavor now." in text
 
 
-def test_a_drained_card_is_left_out(cloud: Cloud, explain: Any) -> None:
-    (card,) = cloud.host("one", "a")
-    cloud.traits(card, names.DRAINED_TRAIT)
-
-    status, text, _ = explain()
-
-    assert status == 1
-    assert cells(text, "a") == "one a left out drained by its operator"
-
-
 def test_a_refusal_of_the_filter_is_printed(
     cloud: Cloud, explain: Any
 ) -> None:
@@ -278,63 +268,6 @@ def test_two_groups_are_requested_together(cloud: Cloud, explain: Any) -> None:
     assert "1 of 2 hosts" in text
 
 
-def test_skipped_checks_are_noted(cloud: Cloud, explain: Any) -> None:
-    cloud.host("one", "a")
-
-    _, text, _ = explain(specs=ONE[:3])
-
-    assert "Note: which NUMA cells" in text
-    assert "numa_policy=preferred is not judged." in text
-
-
-def test_a_trait_that_no_accelerator_has(cloud: Cloud, explain: Any) -> None:
-    cloud.host("one", "a")
-
-    status, text, _ = explain(
-        specs=(*ONE, "trait_A:CUSTOM_VGPU_TYPO=required")
-    )
-
-    assert status == 1
-    assert "no accelerator ever offered CUSTOM_VGPU_TYPO" in text
-    assert "does not offer CUSTOM_VGPU_TYPO now" in text
-
-
-def test_no_host_has_an_accelerator(cloud: Cloud, explain: Any) -> None:
-    cloud.host("one", "")
-
-    status, text, _ = explain()
-
-    assert status == 1
-    assert "No host has an accelerator of the classes asked for." in text
-
-
-@pytest.mark.parametrize(
-    ("words", "specs", "hint"),
-    [
-        ((), (), "one that asks for accelerators"),
-        ((), ("resources:VCPU=1",), "one that asks for accelerators"),
-        ((), ("resources_A",), "KEY=VALUE"),
-        ((), (*ONE[:3], "accelerator:packing=tight"), "pack, spread"),
-        (("--host", "nowhere"), ONE, "the name of a compute node"),
-        ((), (*ONE, "resources_B:VGPU=1"), "group_policy"),
-    ],
-)
-def test_invalid_input_is_explained(
-    cloud: Cloud,
-    explain: Any,
-    words: tuple[str, ...],
-    specs: tuple[str, ...],
-    hint: str,
-) -> None:
-    cloud.host("one", "a")
-
-    status, text, error = explain(*words, specs=specs)
-
-    assert (status, text) == (2, "")
-    assert hint in error
-    assert len(error.splitlines()) == 1
-
-
 MIG = (
     "resources_A:VGPU=1",
     "resources_A:CUSTOM_GPU_MEMORY_MB=20480",
@@ -361,23 +294,6 @@ def add_a100(cloud: Cloud, name: str, *traits: str) -> None:
         *every,
         parent=root,
     )
-
-
-def test_a_card_says_what_has_the_place(cloud: Cloud, explain: Any) -> None:
-    add_a100(
-        cloud,
-        "mig",
-        "CUSTOM_ACCELERATOR_UNALLOCATED_0_1_VGPU_NVIDIA_A100_1_5C",
-    )
-    cloud.call("PUT", "/traits/CUSTOM_VGPU_NVIDIA_A100_4_20C")
-
-    status, text, _ = explain(specs=MIG)
-
-    assert status == 1
-    assert (
-        "A100-4-20C needs 4 adjacent slices, from slice 0; there are 1"
-        " A100-1-5C of another program at slice 0"
-    ) in cells(text, "a")
 
 
 def test_cards_of_other_models_are_one_line(

@@ -41,11 +41,6 @@ def site(
     return Cloud(placement, tmp_path, capsys)
 
 
-def test_a_cloud_without_accelerators(site: Cloud) -> None:
-    assert site.run() == "No host offers any accelerator.\n"
-    assert site.run("--host", "nix", status=2).count("\n") == 1
-
-
 def test_many_hosts_are_three_requests(site: Cloud) -> None:
     for name in HOSTS:
         site.add(name, MEMORY_MB=65536, VCPU=64)

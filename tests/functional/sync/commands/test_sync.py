@@ -178,19 +178,6 @@ def test_create_root_creates_a_missing_node(
     assert site.once("--host", "bare1")["writes"] == 0
 
 
-def test_an_unreachable_placement_is_one_line(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    site.write_conf("http://127.0.0.1:9")
-    error = site.fail("run", "--once", *NODE, status=1)
-    assert error.startswith(
-        f"placement-sync: GET /resource_providers?name={HOST}:"
-        " http://127.0.0.1:9: Connection refused; "
-    )
-    assert error.count("efuse") == 1
-
-
 @pytest.mark.parametrize(
     "text, message",
     [

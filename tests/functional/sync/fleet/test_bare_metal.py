@@ -123,30 +123,6 @@ def test_a_flavor_of_nodes_replaces_another(site: test_fleet.Site) -> None:
     ]
 
 
-def test_a_server_takes_one_node(site: test_fleet.Site) -> None:
-    site.nova.add_flavor("metal")
-    words = ("--profile", PROFILE, "--count", "2")
-    code, _, err = site.execute("flavor", "set", "metal", *words)
-    assert code == 2
-    assert "remove --count" in err
-
-
-def test_explain_judges_nodes(site: test_fleet.Site) -> None:
-    words = [w for spec in FLAVOR for w in ("--extra-spec", spec)]
-    code, out, _ = site.execute("explain", *words)
-    assert code == 0
-    lines = {
-        uuid: next(line for line in out.splitlines() if uuid in line)
-        for uuid in (FREE, USED)
-    }
-    assert "fits" in lines[FREE]
-    assert "0 of 1 left" in lines[USED]
-    _, out, _ = site.execute(
-        "explain", *words, "--extra-spec", "trait:CUSTOM_GPU_A_X1=required"
-    )
-    assert "CUSTOM_GPU_A_X1" in out
-
-
 def test_passes_and_repairs_do_not_touch_nodes(site: test_fleet.Site) -> None:
     before = dump(site.placement)
     site.fill()

@@ -129,15 +129,6 @@ def test_a_plan_is_carried_out(site: Site) -> None:
     assert len(site.cloud.requests) == 2
 
 
-def test_a_dry_run_moves_nothing(site: Site) -> None:
-    site.make_plan()
-    status, out, _ = site.execute("plan", "apply", site.plan, "--dry-run")
-    assert status == 0
-    assert out.count("To do: live") == 2
-    assert "would fit 1 time" in out
-    assert site.cloud.requests == []
-
-
 def test_a_difference_before_the_first_move_stops_all(site: Site) -> None:
     """Another server has got the place meanwhile."""
     plan = site.make_plan()
@@ -175,21 +166,6 @@ def test_a_difference_between_two_moves_stops_the_next(site: Site) -> None:
     assert site.list_hosts()["vm-1"] == "node1"
 
 
-def test_a_run_is_continued(site: Site) -> None:
-    """A migration fails; the next run begins with it."""
-    plan = site.make_plan()
-    half = VM[1]
-    site.cloud.stuck[half] = "the link is down"
-    status, out, _ = site.execute("plan", "apply", site.plan)
-    assert status == 1 and "the link is down" in out
-    assert len(plan["moves"]) == len(site.cloud.requests) == 2
-    del site.cloud.stuck[half]
-    status, out, err = site.execute("plan", "apply", site.plan)
-    assert status == 0, err
-    assert len(site.cloud.requests) == 3
-    assert "is on node" in out and "Moved vm-1" in out
-
-
 @pytest.mark.long
 def test_a_stopped_server_moves_by_a_cold_migration(site: Site) -> None:
     for record in site.nova.servers.values():
@@ -217,12 +193,3 @@ def test_hosts_that_nova_excludes_are_no_target(site: Site) -> None:
     status, out, _ = site.execute(*HALVES)
     # The quarter of node2 would have to move to node3.
     assert status == 1 and "no plan of at most" in out
-
-
-def test_a_plan_of_a_newer_release_is_refused(site: Site) -> None:
-    plan = site.make_plan()
-    pathlib.Path(site.plan).write_text(json.dumps({**plan, "format": 2}))
-    status, _, err = site.execute("plan", "apply", site.plan)
-    assert status != 0
-    assert "its format is 2, and this nova-accel reads 1" in err
-    assert site.cloud.requests == []

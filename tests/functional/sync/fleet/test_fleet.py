@@ -409,27 +409,6 @@ def test_the_report_has_the_host_that_is_down_as_a_problem(
     assert "1 host stale" in page and DOWN in page
 
 
-def test_reports_that_nova_refuses_are_not_known(site: Site) -> None:
-    site.nova.refused = ("/os-services",)
-    code, out, _ = site.execute("host", "list")
-    assert code == 0 and "stale" not in out
-    assert "Not known: last reports of the hosts (" in out
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("--project", "nope"), "a project with id or name 'nope'"),
-        (("--host", "t4-mdev"), "No server holds any of these devices."),
-    ],
-)
-def test_an_empty_usage_says_of_what(
-    site: Site, words: tuple[str, ...], text: str
-) -> None:
-    code, out, _ = site.execute("usage", "list", *words)
-    assert code == 0 and text in out
-
-
 def test_a_report_has_no_heading_of_nothing(site: Site) -> None:
     _, out, _ = site.execute("report", "--format", "text", "--model", "T4")
     assert "\nProblems\n" in out

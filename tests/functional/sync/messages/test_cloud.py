@@ -306,6 +306,7 @@ def test_explanations(cloud: Cloud) -> None:
         """\
 explain
 explain gpu.8q -c Card -c Verdict
+explain gpu.8q --host nope
 explain gpu.8q --flavor plain
 explain plain
 explain vm-a

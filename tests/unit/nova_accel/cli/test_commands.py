@@ -113,23 +113,6 @@ def test_options_that_may_precede_are_those_of_commands() -> None:
 
 
 @pytest.mark.usefixtures("sample")
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("broken", "No module named 'no_such_package'"),
-        ("odd", "json:dumps is no command"),
-    ],
-)
-def test_a_command_that_cant_be_loaded_has_a_reason(
-    capsys: Output, name: str, why: str
-) -> None:
-    assert commands.main([name, "word"]) == 2
-    words = capsys.readouterr().err
-    assert words.startswith(f"nova-accel: command {name}: ")
-    assert why in words and words.count("\n") == 1
-
-
-@pytest.mark.usefixtures("sample")
 def test_help_lists_the_commands_of_all_packages(capsys: Output) -> None:
     with pytest.raises(SystemExit) as ended:
         commands.main(["--help"])

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from nova_accel import model
-from nova_accel.cli import commands, inspect_output
+from nova_accel.cli import commands
 from nova_accel.host.state import claims_file
 from nova_accel.model import names, providers
 from tests.hosts import look
@@ -94,24 +94,6 @@ def test_the_json_has_the_keys_that_other_tools_read(name: str) -> None:
             }
     for problem in output["problems"]:
         assert problem.keys() == {"where", "reason"}
-
-
-def test_a_host_without_accelerators_is_reported(
-    tmp_path: pathlib.Path, capsys: Output
-) -> None:
-    root = look.make("nothing", tmp_path)
-    text = run(capsys, "inspect", "--root", str(root))
-    assert text.startswith(inspect_output.NOTHING + "\n")
-    # The display of a management controller is no accelerator.
-    assert "1a03:2000" not in text
-
-
-def test_a_cause_of_several_drivers_is_one_line(
-    tmp_path: pathlib.Path, capsys: Output
-) -> None:
-    (tmp_path / "sys").mkdir()
-    commands.main(["inspect", "--root", str(tmp_path)])
-    assert capsys.readouterr().out.count("/sys/bus/pci/devices: ENOENT") == 1
 
 
 def test_this_machine_can_be_inspected(capsys: Output) -> None:
@@ -336,22 +318,6 @@ def refused(capsys: Output, *arguments: str) -> str:
     return captured.err
 
 
-def test_a_root_that_is_no_host_is_refused(
-    tmp_path: pathlib.Path, capsys: Output
-) -> None:
-    root = str(tmp_path)
-    assert "holds no sys/" in refused(capsys, "inspect", "--root", root)
-    missing = str(tmp_path / "missing")
-    assert "does not exist" in refused(capsys, "inspect", "--root", missing)
-    # An unset variable in a shell must not become this machine.
-    assert "is empty" in refused(capsys, "inspect", "--root", "")
-    odd = tmp_path / "odd"
-    odd.write_text("odd")
-    for command in ("inspect", "capture"):
-        line = refused(capsys, command, "--root", str(odd))
-        assert "no archive" in line
-
-
 def test_a_host_name_of_two_lines_is_refused(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
@@ -379,15 +345,6 @@ def test_a_bad_nova_conf_is_refused(
     conf.write_text(f"[nova_accel]\n{line}\n")
     error = refused(capsys, "inspect", "--config-file", str(conf))
     assert word.format(conf=conf) in error
-
-
-def test_a_missing_nova_conf_is_refused(
-    tmp_path: pathlib.Path, capsys: Output
-) -> None:
-    path = str(tmp_path / "nova.conf")
-    assert refused(capsys, "inspect", "--config-file", path) == (
-        f"nova-accel: configuration file = {path}: does not exist\n"
-    )
 
 
 def test_the_path_of_a_malformed_nova_conf_is_reported_once(

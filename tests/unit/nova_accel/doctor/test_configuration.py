@@ -199,22 +199,6 @@ def test_notes_of_another_directory_are_seen(
     assert f"nova-accel heal {prepared.GPU}\n" in out
 
 
-def test_a_state_directory_that_can_t_be_used_is_a_failure(
-    nova_conf: pathlib.Path, capsys: Output
-) -> None:
-    nova_conf.write_text("[nova_accel]\nstate_dir = /dev/null/accel\n")
-    assert run("--only", "state", "--config-file", str(nova_conf)) == 2
-    out = capsys.readouterr().out
-    assert "state_dir = /dev/null/accel: can't be used (Not a dir" in out
-
-
-def test_a_file_that_is_missing_is_refused(
-    nova_conf: pathlib.Path, capsys: Output
-) -> None:
-    assert run("--config-file", str(nova_conf)) == 2
-    assert f"'{nova_conf}' is not a nova.conf" in capsys.readouterr().err
-
-
 _MISSPELT = {
     "accel": {"driver": ["nova_accel"]},
     "nova": {"x": ["1"]},

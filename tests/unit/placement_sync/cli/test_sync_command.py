@@ -91,11 +91,6 @@ def test_invalid_seconds_are_named(capsys: Output, words: list[str]) -> None:
     assert f"{words[-1]}: 'abc' is no number of seconds" in error
 
 
-def test_json_requires_a_command_that_ends(capsys: Output) -> None:
-    assert main.main(["run", "-f", "json"]) == 2
-    assert "add --once or --dry-run" in capsys.readouterr().err
-
-
 # -- settings --------------------------------------------------------------
 
 
@@ -405,17 +400,6 @@ def test_an_unwritable_state_dir_is_named(
     assert commands.main([*drain, "--config-file", str(conf)]) == 2
     error = capsys.readouterr().err
     assert f": {conf} [nova_accel] state_dir = {tmp_path}: can't be" in error
-
-
-def test_a_relative_state_dir_is_refused_and_not_created(
-    tmp_path: pathlib.Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    root = look.make("t4-mdev", tmp_path / "host")
-    options = ["--root", str(root), "--state-dir", "accel"]
-    assert commands.main(["drain", "3b:00.0", "--reason", "r", *options]) == 2
-    assert "expected an absolute path" in capsys.readouterr().err
-    assert not (tmp_path / "accel").exists()
 
 
 # -- the service -----------------------------------------------------------

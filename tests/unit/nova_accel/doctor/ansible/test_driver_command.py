@@ -3,7 +3,6 @@
 
 import json
 import pathlib
-import sys
 
 import pytest
 
@@ -53,27 +52,12 @@ def test_the_plan_is_printed(tmp_path: pathlib.Path, capsys: Output) -> None:
     assert not row["Installed"]
 
 
-def test_a_host_that_needs_nothing_says_so(
-    tmp_path: pathlib.Path, capsys: Output
-) -> None:
-    root = test_doctor_command.save({}, tmp_path / "a.tar.gz")
-    assert run("plan", "--root", root) == 0
-    assert capsys.readouterr().out == "This host needs no role.\n"
-
-
 def test_a_technology_selects_its_roles(
     tmp_path: pathlib.Path, capsys: Output
 ) -> None:
     root = test_doctor_command.save(UNBOUND, tmp_path / "a.tar.gz")
     assert run("plan", "--root", root, "--technology", "qat") == 0
     assert "nvidia" not in capsys.readouterr().out
-
-
-def test_a_missing_source_ends_an_installation(
-    config: str, capsys: Output
-) -> None:
-    assert run("install", "--config-file", config) == 2
-    assert "nvidia_vgpu_host_packages" in capsys.readouterr().err
 
 
 def test_a_held_device_ends_an_installation(
@@ -102,16 +86,6 @@ def test_another_host_is_never_changed(
     arguments = ["--config-file", config, "--vars", variables, *options]
     assert run("install", *arguments) == 2
     assert "Ansible changes this host only" in capsys.readouterr().err
-
-
-def test_without_ansible_runner_the_extra_is_named(
-    variables: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ansible_runner", None)
-    name = "nova_accel.doctor.ansible.playbook"
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    assert run("plan", "--vars", variables) == 2
-    assert "install nova-accel[drivers]" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -158,14 +132,6 @@ def test_a_damaged_manifest_is_named(
     (drivers / "qat.json").write_text("{")
     assert run("remove") == 2
     assert "qat.json" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("action", ["status", "remove"])
-def test_a_host_without_changes_says_so(
-    drivers: pathlib.Path, capsys: Output, action: str
-) -> None:
-    assert run(action) == 0
-    assert "has changed anything" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seconds", ["-1", "soon", "nan"])

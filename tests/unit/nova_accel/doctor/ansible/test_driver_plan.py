@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from nova_accel import errors
 from nova_accel.cli import command_manager
 from nova_accel.doctor import checked_host, host_checks, registry
 from nova_accel.doctor.ansible import driver_plan, roles
@@ -86,16 +85,6 @@ def test_roles_are_in_the_order_of_their_installation() -> None:
     assert names.index("iommu") < names.index("nvidia_vgpu_host")
 
 
-def test_a_source_that_is_missing_is_named() -> None:
-    planned = plan_host({}, "nvidia_vgpu_host")
-    with pytest.raises(command_manager.UsageError) as raised:
-        driver_plan.check_complete(planned)
-    assert (
-        "nvidia_vgpu_host_installer and nvidia_vgpu_host_sha256, or"
-        " nvidia_vgpu_host_packages" in str(raised.value)
-    )
-
-
 @pytest.mark.parametrize(
     "variables",
     [
@@ -131,16 +120,6 @@ def test_roles_of_a_technology_are_selected() -> None:
         "nvidia_datacenter",
         "nvidia_fabric_manager",
     ]
-
-
-@pytest.mark.parametrize(
-    ("technologies", "names"), [(["tpu"], []), ([], ["nothing"])]
-)
-def test_an_unknown_name_is_refused(
-    technologies: list[str], names: list[str]
-) -> None:
-    with pytest.raises(errors.MalformedError, match="expected one of"):
-        roles.select_roles(technologies, names)
 
 
 @pytest.mark.parametrize(

@@ -127,23 +127,6 @@ def test_accelerators_are_replaced_and_other_extra_specs_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("{", "JSON of"),
-        ("[1]", "JSON of"),
-        ('[{"name": ""}]', "name of a flavor"),
-        ('[{"name": "a", "vcpus": "4"}]', "vcpus of a flavor"),
-        ('[{"name": "a", "properties": "b"}]', "set of extra specs"),
-        ('[{"name": "a"}, {"name": "a"}]', "two flavors of the name"),
-        ('[{"name": "a", "groups": [{}]}]', "groups and settings"),
-    ],
-)
-def test_malformed_files_are_refused(text: str, reason: str) -> None:
-    with pytest.raises(errors.AcceleratorError, match=reason):
-        flavor_file.parse(text)
-
-
-@pytest.mark.parametrize(
     "content",
     [
         [{"flavor": "x"}],

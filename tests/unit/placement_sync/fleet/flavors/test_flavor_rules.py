@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flavors whose guests can start on no host."""
 
-import pytest
-
 from nova_accel.catalog import loader
 from placement_sync.fleet.flavors import (
     flavor_rules,
@@ -19,20 +17,6 @@ def explain(*profiles: str, **specs: str) -> str:
         specs[f"resources_G{number}:VGPU"] = "1"
         specs[f"trait_G{number}:CUSTOM_VGPU_NVIDIA_{profile}"] = "required"
     return flavor_rules.explain_contradiction(flavor_specs.read(specs), TYPES)
-
-
-@pytest.mark.parametrize(
-    ("profiles", "cause"),
-    [
-        (["A40_8Q", "A40_8C"], "one series (C, Q)"),
-        (["A40_8Q", "A100_8Q"], "one model of card"),
-        (["A40_1Q"] * 17, "at most 16"),
-    ],
-)
-def test_nvidia_vgpus_of_one_server_are_limited(
-    profiles: list[str], cause: str
-) -> None:
-    assert cause in explain(*profiles)
 
 
 def test_sizes_of_one_series_may_differ() -> None:

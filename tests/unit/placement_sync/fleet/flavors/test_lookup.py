@@ -163,30 +163,6 @@ def test_unknown_charges_must_be_given() -> None:
     assert find(gvtg, charges=charges)[0] == {"VGPU": 1, **charges}
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("A40-8X", {}, "similar: A40-8Q"),
-        ("mtty-9", {}, "similar: mtty-2"),
-        ("nvidia-232", {}, "changes with the host driver"),
-        ("VGPU", {}, "alone names no profile"),
-        ("CUSTOM_GPU_MEMORY_MB", {}, "counts no devices"),
-        ("PGPU", {"model": "H100"}, "no host has a card of model H100"),
-        ("A40-8Q", {"bitstream": "image"}, "needs an FPGA"),
-        (
-            "d8424dc4a4a3c413f89e433683f9040b",
-            {"bitstream": "image"},
-            "has already",
-        ),
-    ],
-)
-def test_an_unknown_profile_is_refused(
-    name: str, options: dict[str, object], words: str
-) -> None:
-    with pytest.raises(lookup.NotOfferedError, match=words):
-        find(name, **options)
-
-
 def test_an_unknown_trait_needs_force() -> None:
     trait = "CUSTOM_VGPU_NVIDIA_B300_8Q"
     with pytest.raises(lookup.NotOfferedError):
