@@ -37,13 +37,14 @@ def mounted(
 ) -> Iterator[fakehost.Controller]:
     """Return a simulated host that serves all tests of a module.
 
-    It is the module's ``SPEC``, where it has one.
+    It is the module's ``SPEC``, mounted by its ``MOUNT``, where it has them.
     """
     if reason := fakehost.missing():
         pytest.skip(reason)
     root = tmp_path_factory.mktemp("host")
+    mount = getattr(request.module, "MOUNT", fakehost.simulated_sysfs)
     spec = getattr(request.module, "SPEC", simulated.SPEC)
-    with fakehost.simulated_sysfs(spec, root) as controller:
+    with mount(spec, root) as controller:
         yield controller
 
 

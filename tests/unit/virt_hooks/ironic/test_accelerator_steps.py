@@ -3,7 +3,6 @@
 
 import hashlib
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ PAC, PLAIN = "0000:5e:00.0", "0000:71:00.0"
 REGION = f"{PAC}/region-0"
 A10 = "f64e598bea11517fa28e7bc65d885104"
 NEW = "f7df405cbd7acf7222f144b0b93acd18"
+MOUNT = simulated_gpus.mounted
 SPEC = fakehost.HostSpec(
     cards=(
         fakehost.NvidiaGpu(
@@ -45,15 +45,6 @@ SPEC = fakehost.HostSpec(
     )
 )
 CARDS = 5
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    root = tmp_path_factory.mktemp("host")
-    with simulated_gpus.mounted(SPEC, root) as controller:
-        yield controller
 
 
 @pytest.fixture

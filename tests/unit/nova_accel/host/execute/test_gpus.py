@@ -2,7 +2,6 @@
 """GPU instances and size modes change through NVML."""
 
 import errno
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from tests.support.hosts.executing import GPU, OTHER, executor, failure
 
 pynvml: Any = pytest.importorskip("pynvml")
 pytestmark = pytest.mark.usefixtures("own_rights")
+MOUNT = simulated_gpus.mounted
 WITHOUT_VFS = "0000:3f:00.0"
 SMALL, HALF = "1g.5gb", "3g.20gb"
 SPEC = fakehost.HostSpec(
@@ -33,15 +33,6 @@ SPEC = fakehost.HostSpec(
         ),
     )
 )
-
-
-@pytest.fixture(scope="module")
-def mounted(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    root = tmp_path_factory.mktemp("host")
-    with simulated_gpus.mounted(SPEC, root) as controller:
-        yield controller
 
 
 def make(kind: str = SMALL, start: int = 0) -> actions.CreateInstance:

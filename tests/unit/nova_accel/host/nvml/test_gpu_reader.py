@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from tests.support.hosts import simulated_gpus
 STANDINS = Path(__file__).parents[4] / "lab/standins/nvml"
 T4, L40S = "0000:3b:00.0", "0000:81:00.0"
 A100, BLACKWELL = "0000:b1:00.0", "0000:d1:00.0"
+MOUNT = simulated_gpus.mounted
 SPEC = fakehost.HostSpec(
     cards=(
         fakehost.NvidiaGpu(address=T4, model="T4"),
@@ -160,22 +160,13 @@ def test_values_that_need_root_are_unread_not_absent(
 # -- a kernel that has cards ----------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def _cards(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    root = tmp_path_factory.mktemp("host")
-    with simulated_gpus.mounted(SPEC, root) as controller:
-        yield controller
-
-
 @pytest.fixture
 def cards(
-    _cards: fakehost.Controller, monkeypatch: pytest.MonkeyPatch
+    mounted: fakehost.Controller, monkeypatch: pytest.MonkeyPatch
 ) -> fakehost.Controller:
-    monkeypatch.setenv("FAKEHOST_CONTROL", str(_cards.socket))
-    _cards.reboot()
-    return _cards
+    monkeypatch.setenv("FAKEHOST_CONTROL", str(mounted.socket))
+    mounted.reboot()
+    return mounted
 
 
 def test_each_gpu_is_described(cards: fakehost.Controller) -> None:

@@ -7,7 +7,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -38,6 +37,7 @@ def a100(address: str, *links: str, port: str = "") -> fakehost.NvidiaGpu:
     )
 
 
+MOUNT = simulated_gpus.mounted
 SPEC = fakehost.HostSpec(
     cards=(
         fakehost.NvidiaGpu(address=T4, model="T4"),
@@ -48,13 +48,9 @@ SPEC = fakehost.HostSpec(
 )
 
 
-@pytest.fixture(name="host", scope="module")
-def fixture_host(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[fakehost.Controller]:
-    root = tmp_path_factory.mktemp("host")
-    with simulated_gpus.mounted(SPEC, root) as controller:
-        yield controller
+@pytest.fixture(name="host")
+def fixture_host(mounted: fakehost.Controller) -> fakehost.Controller:
+    return mounted
 
 
 @pytest.fixture(autouse=True)
