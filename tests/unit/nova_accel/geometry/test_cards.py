@@ -25,23 +25,6 @@ T4 = shapes.card(
 )
 
 
-def test_the_first_partition_determines_size_and_count() -> None:
-    assert device_capacity.capacity(T4) == 16
-    begun = shapes.cut(T4, shapes.partition("T4-1B", 0))
-    remaining = dict(device_capacity.remaining(begun))
-    assert remaining.pop("T4-1Q") == remaining.pop("T4-1B") == 15
-    assert set(remaining.values()) == {0}
-    assert (
-        device_capacity.capacity(shapes.cut(T4, shapes.partition("T4-8Q", 0)))
-        == 2
-    )
-
-
-def test_a_planned_partition_determines_the_size() -> None:
-    remaining = device_capacity.remaining(T4, ["T4-4Q"])
-    assert remaining == {n: 3 if n == "T4-4Q" else 0 for n in remaining}
-
-
 def test_beside_an_unknown_partition_counts_of_the_device_apply() -> None:
     strange = shapes.word(
         shapes.cut(T4, shapes.partition("gone", 0)),
@@ -63,12 +46,6 @@ def test_a_profile_of_unknown_size_has_the_count_of_the_device() -> None:
     assert device_capacity.remaining(device, ["T4-1B"])["new"] == 0
     assert device_capacity.remaining(device, ["new"])["T4-1B"] == 0
     assert device_capacity.remaining(device, ["new"])["new"] == 1
-
-
-def test_profiles_of_one_size_share_slots() -> None:
-    last = shapes.word(T4, **{"T4-1Q": 1, "T4-1B": 1})
-    remaining = device_capacity.remaining(last, ["T4-1Q"])
-    assert remaining["T4-1B"] == 0
 
 
 # -- mixed-size mode -------------------------------------------------------
@@ -118,19 +95,6 @@ def test_a_place_excludes_no_second_place_of_its_kind() -> None:
     assert device_capacity.choose_place(
         device, "P-2"
     ) == device_capacity.PartitionPlace(start=2)
-
-
-def test_remaining_places_beside_used_ones() -> None:
-    device = shapes.cut(
-        A100,
-        shapes.partition("A100-20C", 0, start=20),
-        shapes.partition("A100-4C", 1, start=6),
-    )
-    assert device_capacity.remaining(device) == {
-        "A100-4C": 3, "A100-8C": 1, "A100-10C": 1, "A100-20C": 0,
-        "A100-40C": 0,
-    }  # fmt: skip
-    assert device_capacity.capacity(device) == 5
 
 
 @pytest.mark.parametrize(

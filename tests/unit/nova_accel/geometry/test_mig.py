@@ -93,26 +93,6 @@ def test_a_card_makes_one_instance_with_media_engines() -> None:
     assert remaining == {"1g.6gb": 1, "1g.6gb+me": 0, "2g.12gb+me": 0}
 
 
-def test_a_small_instance_leaves_a_place_for_the_large_one() -> None:
-    choice = device_capacity.choose_place(DYNAMIC, "A100-3-20C")
-    assert choice == device_capacity.PartitionPlace(instance_start=4)
-    after = device_capacity.add_partition(DYNAMIC, "A100-3-20C", choice)
-    assert device_capacity.remaining(after)["A100-4-20C"] == 1
-    choice = device_capacity.choose_place(after, "A100-4-20C")
-    assert choice == device_capacity.PartitionPlace(instance_start=0)
-    full = device_capacity.add_partition(after, "A100-4-20C", choice)
-    assert set(device_capacity.remaining(full).values()) == {0}
-
-
-def test_compute_slices_limit_the_instances() -> None:
-    device = with_instances(
-        DYNAMIC, instance("4g.20gb", "1", 0), instance("3g.20gb", "2", 4)
-    )
-    remaining = dict(device_capacity.remaining(device))
-    assert remaining.pop("A100-4-20C") == remaining.pop("A100-3-20C") == 1
-    assert set(remaining.values()) == {0}
-
-
 @pytest.mark.parametrize(
     "device",
     [
@@ -209,26 +189,6 @@ def test_partitions_without_an_instance_fill_those_of_their_kind() -> None:
     }
 
 
-def test_the_limit_of_a_kind_limits_the_capacity() -> None:
-    device = shapes.card(
-        model.Geometry(
-            layout=model.Layout.MIG,
-            region=4,
-            kinds=(
-                model.InstanceKind(
-                    name="1g", size=1, slices=1, starts=(0, 1), limit=1
-                ),
-            ),
-            is_dynamic=True,
-        ),
-        *(
-            shapes.profile(f"M-{n}", size=n, instance="1g", per_instance=n)
-            for n in (2, 3)
-        ),
-    )
-    assert device_capacity.capacity(device) == 3
-
-
 def test_an_instance_excludes_no_second_place_of_its_kind() -> None:
     device = shapes.card(
         model.Geometry(
@@ -247,12 +207,6 @@ def test_an_instance_excludes_no_second_place_of_its_kind() -> None:
     )
     choice = device_capacity.PartitionPlace(instance_start=2)
     assert device_capacity.choose_place(device, "M-2") == choice
-
-
-def test_slots_limit_the_capacity() -> None:
-    few = dataclasses.replace(DYNAMIC, slots=DYNAMIC.slots[:2])
-    assert device_capacity.capacity(few) == 2
-    assert device_capacity.remaining(few)["A100-1-5C"] == 2
 
 
 def test_a_large_card_is_recalculated_in_time() -> None:

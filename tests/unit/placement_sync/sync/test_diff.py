@@ -212,29 +212,6 @@ def test_a_parent_of_an_allocated_child_is_retained() -> None:
     assert not any(isinstance(c, calls.DeleteProvider) for c in plan)
 
 
-def test_parents_are_created_first_whatever_their_names() -> None:
-    card = node("b", FPGA=1)
-    region = node("a", card.uuid, FPGA=1)
-    plan = diff.plan(tree_of(), tree_of(region, card), NOTHING)
-    assert uuids(plan[:2]) == [card.uuid, region.uuid]
-    undo = diff.plan(tree_of(region, card), tree_of(), NOTHING)
-    assert uuids(undo) == [region.uuid, card.uuid]
-
-
-def test_only_differences_are_called() -> None:
-    before = node("a", VGPU=4)
-    after = dataclasses.replace(
-        before, traits=before.traits | {strategies.profile_trait("P-2")}
-    )
-    assert diff.plan(tree_of(before), tree_of(after), NOTHING) == [
-        calls.ChangeTraits(
-            uuid=before.uuid,
-            name=before.name,
-            added=frozenset({strategies.profile_trait("P-2")}),
-        )
-    ]
-
-
 def test_each_call_is_described_in_one_line() -> None:
     gone, stale, new = node("a", VGPU=4), node("b", VGPU=4), node("c")
     changed = dataclasses.replace(
@@ -261,19 +238,6 @@ def test_each_call_is_described_in_one_line() -> None:
         " -CUSTOM_VGPU_TEST_P_1",
         f"delete provider compute-1_accel_a ({gone.uuid})",
     ]
-
-
-def test_names_are_created_before_their_use() -> None:
-    new = node("a", VGPU=4, CUSTOM_GPU_MEMORY_MB=16)
-    plan = diff.plan(tree_of(), tree_of(new), existing_names=frozenset())
-    assert plan[:3] == [
-        calls.CreateClass(name="CUSTOM_GPU_MEMORY_MB"),
-        calls.CreateTrait(name=names.OWNER_TRAIT),
-        calls.CreateTrait(name=strategies.profile_trait("P-1")),
-    ]
-    assert (
-        diff.plan(tree_of(new), tree_of(new), existing_names=frozenset()) == []
-    )
 
 
 def test_a_provider_keeps_its_name_and_parent() -> None:
