@@ -256,24 +256,6 @@ def test_a_card_with_unknown_partitions_comes_after_the_known_ones() -> None:
     assert not candidate_fit.find_ambiguous(any_class, cards, states)
 
 
-def test_groups_on_one_card_need_separate_places() -> None:
-    accelerators = scheduled.asks("L40S-16Q", "L40S-16Q")
-    begun = scheduled.card("c", "L40S-16Q")
-    empty = scheduled.card("d")
-    fitting, rejections = candidate_fit.select(
-        accelerators,
-        scheduled.candidates(accelerators, "cd"),
-        build_host(begun, empty),
-    )
-
-    assert {scheduled.list_mapped(entry) for entry in fitting} == {
-        ("c", "d"),
-        ("d", "c"),
-        ("d", "d"),
-    }
-    assert list(rejections) == [("c", "geometry")]
-
-
 def test_best_remaining_spares_places_of_large_types() -> None:
     accelerators = scheduled.asks("L40S-4Q")
     facts = build_host(
@@ -292,19 +274,6 @@ def test_best_remaining_spares_places_of_large_types() -> None:
         ("b",),
         ("a",),
     ]
-
-
-def test_symmetric_candidates_have_a_fixed_order() -> None:
-    accelerators = scheduled.asks("L40S-8Q", "L40S-4Q", packing="pack")
-    candidates = [
-        scheduled.candidate(accelerators, *pair) for pair in ("ab", "ba")
-    ]
-    facts = build_host(scheduled.card("a"), scheduled.card("b"))
-
-    assert (
-        candidate_fit.select(accelerators, candidates, facts)[0]
-        == candidate_fit.select(accelerators, candidates[::-1], facts)[0]
-    )
 
 
 UUIDS = ("a", "b", "c", "d")
